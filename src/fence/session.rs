@@ -1,0 +1,142 @@
+//! What the fence and a session's relay share: the session's identity at the server, which
+//! resources its server process is admitted to, and whether that process is idle.
+//!
+//! One mutex makes the two decisions that must not interleave atomic: the relay's "this write is
+//! admitted, so the process is busy from now on" and the drain's "revoked; was it idle?".
+//! It is never held across an await.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A fencing token: 1 to 9223372036854775807.
+pub type Token = i64;
+
+/// The order of all tokens of a resource: by generation first, which only an operator's reset changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch {
+    /// Raised by a reset only.
+    pub generation: i64,
+    /// The highest token seen in this generation.
+    pub token: Token,
+}
+
+/// Whose server process a session has, as the session itself says. Compared by Admit with what a
+/// control connection sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// `pg_backend_pid()`, which also equals the process id in BackendKeyData.
+    pub pid: i32,
+    /// `extract(epoch from backend_start)` of pg_stat_get_activity, as the text of a numeric: exact to the µs.
+    pub backend_start: String,
+    /// `system_identifier` of `pg_control_system()`.
+    pub system_identifier: String,
+    /// `extract(epoch from pg_postmaster_start_time())`, as the text of a numeric.
+    pub postmaster_start: String,
+    /// `pg_is_in_recovery()`.
+    pub in_recovery: bool,
+}
+
+/// The part of a session that drains may touch.
+#[derive(Debug)]
+pub struct SessionFence {
+    /// Why the identity is not known, if it is not: no admission is possible then.
+    pub identity: Result<Identity, String>,
+    state: Mutex<State>,
+    /// Wakes the session's task: it was revoked from a resource.
+    pub revoked: tokio::sync::Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    admitted: HashMap<String, Epoch>,
+    /// Resource → the epoch that revoked it. An Admit below it that is still under way comes too late.
+    floors: HashMap<String, Epoch>,
+    activity: Activity,
+}
+
+/// What the server process of a session is doing, as far as the relay knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Activity {
+    /// The last message from the server was ReadyForQuery 'I' and no byte was forwarded since.
+    #[default]
+    Idle,
+    /// In a transaction, and the server owes no reply: no statement is running.
+    Waiting,
+    /// A statement may be running.
+    Busy,
+}
+
+impl SessionFence {
+    /// A session that is idle and admitted to nothing.
+    pub fn new(identity: Result<Identity, String>) -> Self {
+        SessionFence { identity, state: Mutex::default(), revoked: tokio::sync::Notify::new() }
+    }
+
+    /// The relay's half: says what the server process does now.
+    pub fn set_activity(&self, activity: Activity) {
+        self.lock().activity = activity;
+    }
+
+    /// What the server process does now.
+    pub fn activity(&self) -> Activity {
+        self.lock().activity
+    }
+
+    /// The relay's half, before it forwards a write: true if the process is admitted to every one
+    /// of these under exactly these tokens; it then counts as busy, in the same step.
+    pub fn begin_write<'a>(&self, writes: impl IntoIterator<Item = (&'a str, Token)>) -> bool {
+        let mut state = self.lock();
+        let admitted = writes
+            .into_iter()
+            .all(|(resource, token)| state.admitted.get(resource).is_some_and(|epoch| epoch.token == token));
+        if admitted {
+            state.activity = Activity::Busy;
+        }
+        admitted
+    }
+
+    /// Admit's half: records that the process is admitted. False if a drain came first: the
+    /// admission must not be used.
+    #[must_use]
+    pub fn record_admission(&self, resource: &str, epoch: Epoch) -> bool {
+        let mut state = self.lock();
+        if state.floors.get(resource).is_some_and(|floor| epoch < *floor) {
+            return false;
+        }
+        state.admitted.insert(resource.to_owned(), epoch);
+        true
+    }
+
+    /// The drain's half: takes away every admission to the resource below the epoch, leaves that
+    /// epoch as a floor, and says what the process was doing at that moment.
+    pub fn revoke(&self, resource: &str, below: Epoch) -> Activity {
+        let mut state = self.lock();
+        let floor = state.floors.entry(resource.to_owned()).or_insert(below);
+        *floor = (*floor).max(below);
+        if state.admitted.get(resource).is_some_and(|epoch| *epoch < below) {
+            state.admitted.remove(resource);
+            self.revoked.notify_one();
+        }
+        state.activity
+    }
+
+    /// The epoch under which the process is admitted to the resource, if it is.
+    pub fn admission(&self, resource: &str) -> Option<Epoch> {
+        self.lock().admitted.get(resource).copied()
+    }
+
+    /// True if the process is admitted to anything.
+    pub fn holds_admissions(&self) -> bool {
+        !self.lock().admitted.is_empty()
+    }
+
+    /// The resources and epochs that revoked this session so far.
+    pub fn floors(&self) -> Vec<(String, Epoch)> {
+        self.lock().floors.iter().map(|(resource, epoch)| (resource.clone(), *epoch)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere cannot leave the maps half changed: every change is one insert or remove.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,8 @@
+//! fencegate: a fencing-aware storage proxy for PostgreSQL.
+//!
+//! Imports run one way: `cli` → `proxy` → `fence` → `policy`, `statement` → `wire`.
+//! `fence` knows no sockets of clients, `wire` knows no fences.
+
+pub mod fence;
+pub mod policy;
+pub mod statement;

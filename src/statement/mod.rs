@@ -1,0 +1,197 @@
+//! What a statement does, as far as its text tells: text → [`Script`].
+//!
+//! Owns the two parsers' answers and the cache of them. Must never guess: what the text does not
+//! show is said to be opaque or unknown, and the caller refuses it or asks the server.
+//! Nothing here depends on policies, sessions or tokens, so an answer can be cached by its text.
+
+use std::fmt;
+
+/// What a statement does to a relation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Operation {
+    /// `INSERT`, `COPY … FROM`, the insert action of `MERGE`.
+    Insert,
+    /// `UPDATE`, `INSERT … ON CONFLICT DO UPDATE` (as well as [`Operation::Insert`]), the update action of `MERGE`.
+    Update,
+    /// `DELETE`, the delete action of `MERGE`.
+    Delete,
+    /// `TRUNCATE`.
+    Truncate,
+    /// What changes or drops the table, its triggers or its rules.
+    Ddl,
+    /// `SELECT … FOR UPDATE/SHARE` and `LOCK TABLE`: writes nothing, but can block who writes.
+    Lock,
+}
+
+/// A relation as a statement names it, folded and unquoted as Postgres does it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RelationName {
+    /// None when the statement leaves it to the search path.
+    pub schema: Option<String>,
+    /// The relation's own name.
+    pub name: String,
+}
+
+/// One relation that a statement writes, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Write {
+    /// What is written.
+    pub relation: RelationName,
+    /// How it is written.
+    pub operation: Operation,
+}
+
+/// What a statement does to the session parameter `lease.fence`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ParameterEffect {
+    /// Nothing.
+    #[default]
+    None,
+    /// `SET [SESSION | LOCAL] lease.fence = value`.
+    Set {
+        /// The value as the server will hold it.
+        value: String,
+        /// `SET LOCAL`: until the end of the transaction.
+        local: bool,
+    },
+    /// `RESET lease.fence`, `SET lease.fence TO DEFAULT` (`local` for `SET LOCAL … TO DEFAULT`): back to the startup value.
+    Reset {
+        /// `SET LOCAL … TO DEFAULT`.
+        local: bool,
+    },
+    /// It may have changed in a way that the text does not show: the server has to be asked.
+    Unknown,
+}
+
+/// What a statement does to the transaction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TransactionEffect {
+    /// Nothing.
+    #[default]
+    None,
+    /// `BEGIN`, `START TRANSACTION`.
+    Begin,
+    /// `COMMIT`, `END`, with or without `AND CHAIN`.
+    Commit,
+    /// `ROLLBACK`, `ABORT`, with or without `AND CHAIN`.
+    Rollback,
+    /// `SAVEPOINT name`.
+    Savepoint(String),
+    /// `RELEASE SAVEPOINT name`.
+    Release(String),
+    /// `ROLLBACK TO SAVEPOINT name`.
+    RollbackTo(String),
+    /// `PREPARE TRANSACTION`: carries what was written out of the server process.
+    PrepareTransaction,
+}
+
+/// What a statement does to the session's prepared statements, in SQL.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum PreparedEffect {
+    /// Nothing.
+    #[default]
+    None,
+    /// `PREPARE name AS statement`. What the statement writes is not written yet.
+    Prepare {
+        /// The name, shared with the protocol's prepared statements.
+        name: String,
+        /// What running it does.
+        statement: std::sync::Arc<Statement>,
+    },
+    /// `EXECUTE name`, also within EXPLAIN ANALYZE and CREATE TABLE AS.
+    Execute {
+        /// The name to look up.
+        name: String,
+    },
+    /// `DEALLOCATE name`.
+    Deallocate {
+        /// The name.
+        name: String,
+    },
+    /// `DEALLOCATE ALL`, `DISCARD ALL`, (not `DISCARD PLANS`).
+    DeallocateAll,
+}
+
+/// A function that a statement names in a call, folded and unquoted as Postgres does it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FunctionName {
+    /// None when the statement leaves it to the search path.
+    pub schema: Option<String>,
+    /// The function's own name.
+    pub name: String,
+}
+
+/// What one statement does.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Statement {
+    /// Where it starts in the text it was read from, in bytes, and where it ends (exclusive, without the semicolon).
+    pub range: std::ops::Range<usize>,
+    /// The statement's type as people say it: `INSERT`, `ALTER TABLE`; for logs and hints.
+    pub kind: &'static str,
+    /// The relations it writes or locks.
+    pub writes: Vec<Write>,
+    /// The functions it calls by name.
+    pub functions: Vec<FunctionName>,
+    /// What it does to `lease.fence`.
+    pub parameter: ParameterEffect,
+    /// What it does to the transaction.
+    pub transaction: TransactionEffect,
+    /// What it does to prepared statements.
+    pub prepared: PreparedEffect,
+    /// Why its text does not tell what it writes, if it does not.
+    pub opaque: Option<&'static str>,
+    /// It may change which relations exist or how they depend on one another.
+    pub changes_catalogue: bool,
+    /// A database that must have no other connection while this runs: `DROP DATABASE x`, `CREATE DATABASE y TEMPLATE x`, `ALTER DATABASE x RENAME/SET TABLESPACE`.
+    pub needs_database_alone: Option<String>,
+}
+
+/// The statements of one query string, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Script {
+    /// In the order in which the server runs them. Empty for an empty query.
+    pub statements: Vec<Statement>,
+}
+
+/// Why a text could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// Postgres' grammar (as of the parser's version) does not know it.
+    Syntax,
+    /// Too long or nested too deeply for the parsers.
+    TooComplex,
+    /// Bytes outside ASCII in a client encoding in which they could hide syntax.
+    Encoding,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Unreadable::Syntax => "the statement is not in the grammar that the proxy knows",
+            Unreadable::TooComplex => "the statement is too long or nested too deeply to be checked",
+            Unreadable::Encoding => {
+                "the statement has characters outside ASCII in a client encoding that the proxy cannot read"
+            }
+        })
+    }
+}
+
+/// How the session's server reads text: what changes the meaning of the same bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lexing {
+    /// The session parameter of that name, as reported by ParameterStatus.
+    pub standard_conforming_strings: bool,
+    /// The class of the session's client_encoding, as reported by ParameterStatus.
+    pub encoding: Encoding,
+}
+
+/// Classes of client encodings, by what bytes above 127 can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// UTF8.
+    Utf8,
+    /// Every byte above 127 belongs to a character without ASCII bytes: single-byte sets, EUC_*, SQL_ASCII.
+    AsciiSafe,
+    /// A character may end in an ASCII byte: SJIS, BIG5, GBK, GB18030, UHC, JOHAB; and every name that is not known.
+    AsciiUnsafe,
+}
