@@ -6,3 +6,4 @@
 pub mod fence;
 pub mod policy;
 pub mod statement;
+pub mod wire;

@@ -1,0 +1,116 @@
+//! ErrorResponse: reading the fields that matter, and writing our own.
+//! Chapter "Error and Notice Message Fields".
+
+use super::frame::{put_frame, split_string};
+use bytes::{BufMut, BytesMut};
+
+/// How far an error reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// The statement ends, the session goes on.
+    Error,
+    /// The session ends.
+    Fatal,
+}
+
+impl Severity {
+    fn name(self) -> &'static str {
+        match self {
+            Severity::Error => "ERROR",
+            Severity::Fatal => "FATAL",
+        }
+    }
+}
+
+/// An error that the proxy writes, in the words that the user sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ErrorText {
+    /// SQLSTATE.
+    pub code: &'static str,
+    /// What happened.
+    pub message: String,
+    /// Particulars; left out when empty.
+    pub detail: String,
+    /// What to do; left out when empty.
+    pub hint: String,
+}
+
+impl ErrorText {
+    /// A message alone.
+    pub fn new(code: &'static str, message: impl Into<String>) -> Self {
+        ErrorText { code, message: message.into(), detail: String::new(), hint: String::new() }
+    }
+
+    /// The same with a hint.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    /// The same with a detail.
+    pub fn detail(mut self, detail: impl Into<String>) -> Self {
+        self.detail = detail.into();
+        self
+    }
+
+    /// Appends the ErrorResponse.
+    pub fn put(&self, output: &mut BytesMut, severity: Severity) {
+        put_frame(output, b'E', |body| {
+            let mut field = |tag: u8, value: &str| {
+                body.put_u8(tag);
+                // A NUL within a field would end it, and what follows would pass for other fields.
+                body.extend(value.bytes().filter(|&byte| byte != 0));
+                body.put_u8(0);
+            };
+            field(b'S', severity.name());
+            field(b'V', severity.name());
+            field(b'C', self.code);
+            field(b'M', &self.message);
+            if !self.detail.is_empty() {
+                field(b'D', &self.detail);
+            }
+            if !self.hint.is_empty() {
+                field(b'H', &self.hint);
+            }
+            body.put_u8(0);
+        });
+    }
+}
+
+/// One field of the body of an ErrorResponse or NoticeResponse, by its tag.
+pub fn field(body: &[u8], wanted: u8) -> Option<&[u8]> {
+    fields(body).find(|(tag, _)| *tag == wanted).map(|(_, value)| value)
+}
+
+/// The fields of such a body, in order; ends at the first malformed one.
+pub fn fields(mut body: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    std::iter::from_fn(move || {
+        let (&tag, rest) = body.split_first().filter(|(tag, _)| **tag != 0)?;
+        let (value, rest) = split_string(rest)?;
+        body = rest;
+        Some((tag, value))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        let mut output = BytesMut::new();
+        ErrorText::new("LF001", "stale\0Hforged").detail("highest=2").put(&mut output, Severity::Fatal);
+        let body = &output[5..];
+        assert_eq!(field(body, b'S'), Some(&b"FATAL"[..]));
+        assert_eq!(field(body, b'C'), Some(&b"LF001"[..]));
+        assert_eq!(field(body, b'M'), Some(&b"staleHforged"[..]));
+        assert_eq!(field(body, b'D'), Some(&b"highest=2"[..]));
+        assert_eq!(field(body, b'H'), None);
+    }
+
+    #[test]
+    fn a_body_cut_short_ends_the_fields() {
+        assert_eq!(fields(b"SERROR\0C42").count(), 1);
+        assert_eq!(fields(b"").count(), 0);
+    }
+}

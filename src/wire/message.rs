@@ -1,0 +1,141 @@
+//! The messages that the proxy reads or writes itself. Chapter "Message Formats".
+
+use super::frame::{put_frame, split_string};
+use bytes::{Buf, BufMut, BytesMut};
+
+/// Transaction status in ReadyForQuery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// 'I': not in a transaction.
+    Idle,
+    /// 'T': in a transaction.
+    Transaction,
+    /// 'E': in a failed transaction.
+    Failed,
+}
+
+impl Status {
+    /// From the body of ReadyForQuery. None for anything that the protocol does not have.
+    pub fn read(body: &[u8]) -> Option<Status> {
+        match body {
+            b"I" => Some(Status::Idle),
+            b"T" => Some(Status::Transaction),
+            b"E" => Some(Status::Failed),
+            _ => None,
+        }
+    }
+}
+
+/// Appends ReadyForQuery 'I'.
+pub fn put_ready(output: &mut BytesMut) {
+    put_frame(output, b'Z', |body| body.put_u8(b'I'));
+}
+
+/// Appends a simple Query made of these parts.
+pub fn put_query(output: &mut BytesMut, parts: &[&[u8]]) {
+    put_frame(output, b'Q', |body| {
+        parts.iter().for_each(|part| body.put_slice(part));
+        body.put_u8(0);
+    });
+}
+
+/// Appends Parse without parameter types.
+pub fn put_parse(output: &mut BytesMut, name: &str, text: &str) {
+    put_frame(output, b'P', |body| {
+        put_string(body, name);
+        put_string(body, text);
+        body.put_i16(0);
+    });
+}
+
+/// Appends Bind without parameters, results in text.
+pub fn put_bind(output: &mut BytesMut, portal: &str, statement: &str) {
+    put_frame(output, b'B', |body| {
+        put_string(body, portal);
+        put_string(body, statement);
+        body.put_slice(&[0; 6]);
+    });
+}
+
+/// Appends Execute without a row limit.
+pub fn put_execute(output: &mut BytesMut, portal: &str) {
+    put_frame(output, b'E', |body| {
+        put_string(body, portal);
+        body.put_i32(0);
+    });
+}
+
+/// Appends Close of a prepared statement.
+pub fn put_close_statement(output: &mut BytesMut, name: &str) {
+    put_frame(output, b'C', |body| {
+        body.put_u8(b'S');
+        put_string(body, name);
+    });
+}
+
+/// Appends Close of a portal.
+pub fn put_close_portal(output: &mut BytesMut, name: &str) {
+    put_frame(output, b'C', |body| {
+        body.put_u8(b'P');
+        put_string(body, name);
+    });
+}
+
+/// Appends Sync.
+pub fn put_sync(output: &mut BytesMut) {
+    put_frame(output, b'S', |_| ());
+}
+
+/// Appends Flush.
+pub fn put_flush(output: &mut BytesMut) {
+    put_frame(output, b'H', |_| ());
+}
+
+fn put_string(body: &mut BytesMut, string: &str) {
+    body.put_slice(string.as_bytes());
+    body.put_u8(0);
+}
+
+/// The text columns of a DataRow's body; None inside for NULL, None as a whole when malformed.
+pub fn columns(mut body: &[u8]) -> Option<Vec<Option<String>>> {
+    let count = usize::try_from(body.try_get_i16().ok()?).ok()?;
+    let mut columns = Vec::new();
+    for _ in 0..count {
+        let length = body.try_get_i32().ok()?;
+        match usize::try_from(length) {
+            Err(_) => columns.push(None),
+            Ok(length) => {
+                let (value, rest) = body.split_at_checked(length)?;
+                columns.push(Some(String::from_utf8(value.to_vec()).ok()?));
+                body = rest;
+            }
+        }
+    }
+    Some(columns)
+}
+
+/// Name and value of a ParameterStatus.
+pub fn parameter_status(body: &[u8]) -> Option<(&str, &str)> {
+    let (name, rest) = split_string(body)?;
+    let (value, _) = split_string(rest)?;
+    Some((std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_of_a_data_row() {
+        assert_eq!(columns(b"\0\x02\0\0\0\x0242\xff\xff\xff\xff"), Some(vec![Some("42".into()), None]));
+        assert_eq!(columns(b"\0\x01\0\0\0\x09short"), None);
+        assert_eq!(columns(b"\xff\xff"), None);
+    }
+
+    #[test]
+    fn status_is_one_known_byte() {
+        assert_eq!(Status::read(b"T"), Some(Status::Transaction));
+        assert_eq!(Status::read(b"X"), None);
+        assert_eq!(Status::read(b""), None);
+    }
+}

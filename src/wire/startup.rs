@@ -1,0 +1,189 @@
+//! The packets before authentication: an i32 length that counts itself, an i32 code, a body.
+//! Chapters "Start-up", "SSL Session Encryption", "Canceling Requests in Progress".
+
+use super::frame::split_string;
+use bytes::Bytes;
+
+/// The server's limit for a startup packet (`MAX_STARTUP_PACKET_LENGTH`), in bytes.
+pub const MAX_PACKET: usize = 10_000;
+
+const CANCEL_REQUEST: u32 = 80_877_102;
+const SSL_REQUEST: u32 = 80_877_103;
+const GSS_ENCRYPTION_REQUEST: u32 = 80_877_104;
+
+/// The first packet of a connection, or the one after a refused encryption.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Packet {
+    /// Asks for TLS.
+    SslRequest,
+    /// Asks for GSSAPI encryption.
+    GssEncryptionRequest,
+    /// Asks to cancel what another connection runs. The key is opaque: its length differs between protocol versions.
+    CancelRequest(Bytes),
+    /// Starts a session.
+    Startup(Startup),
+}
+
+/// What a client asks for when it starts a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Startup {
+    /// The whole packet, to be forwarded as it is.
+    pub packet: Bytes,
+    parameters: Vec<(String, String)>,
+}
+
+/// Why a packet cannot be one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPacket {
+    /// The length is below 8 or above [`MAX_PACKET`].
+    #[error("invalid length of startup packet")]
+    Length,
+    /// Not protocol version 3.
+    #[error("unsupported frontend protocol {0}.{1}: server supports 3.0 and later")]
+    Version(u16, u16),
+    /// The parameters are not pairs of strings that end in one NUL.
+    #[error("invalid startup packet layout: expected terminator as last byte")]
+    Layout,
+    /// Parameters that are not UTF-8 could be read in two ways.
+    #[error("startup parameters are not valid UTF-8")]
+    Encoding,
+    /// No user.
+    #[error("no PostgreSQL user name specified in startup packet")]
+    User,
+}
+
+/// How long the packet at the start of `input` is, in bytes; None when its length is not there yet.
+///
+/// # Errors
+/// [`InvalidPacket::Length`].
+pub fn packet_length(input: &[u8]) -> Result<Option<usize>, InvalidPacket> {
+    let Some((length, _)) = input.split_first_chunk::<4>() else { return Ok(None) };
+    match u32::from_be_bytes(*length) as usize {
+        length @ 8..=MAX_PACKET => Ok(Some(length)),
+        _ => Err(InvalidPacket::Length),
+    }
+}
+
+/// Reads a whole packet.
+///
+/// # Errors
+/// When it is none that the protocol has.
+pub fn read(packet: Bytes) -> Result<Packet, InvalidPacket> {
+    let (_, rest) = packet.split_first_chunk::<4>().ok_or(InvalidPacket::Length)?;
+    let (code, body) = rest.split_first_chunk::<4>().ok_or(InvalidPacket::Length)?;
+    match u32::from_be_bytes(*code) {
+        SSL_REQUEST => Ok(Packet::SslRequest),
+        GSS_ENCRYPTION_REQUEST => Ok(Packet::GssEncryptionRequest),
+        CANCEL_REQUEST => Ok(Packet::CancelRequest(packet)),
+        version if version >> 16 == 3 => {
+            let parameters = parameters(body)?;
+            let startup = Startup { packet, parameters };
+            if startup.parameter("user").is_none_or(str::is_empty) {
+                return Err(InvalidPacket::User);
+            }
+            Ok(Packet::Startup(startup))
+        }
+        version => Err(InvalidPacket::Version((version >> 16) as u16, version as u16)),
+    }
+}
+
+fn parameters(mut body: &[u8]) -> Result<Vec<(String, String)>, InvalidPacket> {
+    let mut parameters = Vec::new();
+    loop {
+        let (name, rest) = split_string(body).ok_or(InvalidPacket::Layout)?;
+        if name.is_empty() {
+            return if rest.is_empty() { Ok(parameters) } else { Err(InvalidPacket::Layout) };
+        }
+        let (value, rest) = split_string(rest).ok_or(InvalidPacket::Layout)?;
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| InvalidPacket::Encoding);
+        parameters.push((text(name)?, text(value)?));
+        body = rest;
+    }
+}
+
+/// What a session may be used for, by its startup parameter `replication`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replication {
+    /// An ordinary session.
+    None,
+    /// Physical replication: connected to no database, SQL is refused by the server.
+    Physical,
+    /// Logical replication: connected to a database, runs SQL as well as replication commands.
+    Logical,
+}
+
+impl Startup {
+    /// The last value of a parameter, as the server takes it.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        self.parameters.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The login role.
+    pub fn user(&self) -> &str {
+        self.parameter("user").unwrap_or_default()
+    }
+
+    /// The database; the role's name when none is given.
+    pub fn database(&self) -> &str {
+        self.parameter("database").filter(|name| !name.is_empty()).unwrap_or_else(|| self.user())
+    }
+
+    /// What kind of replication session this is. What is not surely harmless counts as logical.
+    pub fn replication(&self) -> Replication {
+        let Some(value) = self.parameter("replication") else { return Replication::None };
+        match value.to_ascii_lowercase().as_str() {
+            "off" | "false" | "no" | "0" => Replication::None,
+            "on" | "true" | "yes" | "1" => Replication::Physical,
+            _ => Replication::Logical,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(version: u32, body: &[u8]) -> Bytes {
+        let mut packet = ((body.len() + 8) as u32).to_be_bytes().to_vec();
+        packet.extend(version.to_be_bytes());
+        packet.extend(body);
+        packet.into()
+    }
+
+    #[test]
+    fn startup_parameters() {
+        let Ok(Packet::Startup(startup)) = read(packet(0x30000, b"user\0ada\0options\0-c lease.fence=1\0\0")) else {
+            panic!("not a startup packet")
+        };
+        assert_eq!((startup.user(), startup.database()), ("ada", "ada"));
+        assert_eq!(startup.parameter("options"), Some("-c lease.fence=1"));
+        assert_eq!(startup.replication(), Replication::None);
+    }
+
+    #[test]
+    fn malformed_packets_are_told_apart() {
+        assert_eq!(read(packet(0x30000, b"user\0ada\0")), Err(InvalidPacket::Layout));
+        assert_eq!(read(packet(0x30000, b"user\0ada\0\0x")), Err(InvalidPacket::Layout));
+        assert_eq!(read(packet(0x30000, b"database\0x\0\0")), Err(InvalidPacket::User));
+        assert_eq!(read(packet(0x30000, b"user\0\xff\0\0")), Err(InvalidPacket::Encoding));
+        assert_eq!(read(packet(0x20000, b"")), Err(InvalidPacket::Version(2, 0)));
+        assert_eq!(packet_length(b"GET / HTTP"), Err(InvalidPacket::Length));
+        assert_eq!(packet_length(&[0, 0, 0, 7]), Err(InvalidPacket::Length));
+        assert_eq!(packet_length(&[0, 0]), Ok(None));
+    }
+
+    #[test]
+    fn replication_is_physical_only_when_surely_so() {
+        let replication = |value: &str| {
+            let body = [b"user\0a\0replication\0", value.as_bytes(), b"\0\0"].concat();
+            match read(packet(0x30002, &body)) {
+                Ok(Packet::Startup(startup)) => startup.replication(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(replication("database"), Replication::Logical);
+        assert_eq!(replication("tru"), Replication::Logical);
+        assert_eq!(replication("true"), Replication::Physical);
+        assert_eq!(replication("off"), Replication::None);
+    }
+}
