@@ -1,0 +1,121 @@
+//! The value of the session parameter `lease.fence`: text → tokens.
+//!
+//! Must agree with the function `fencegate.token` in the database.
+
+use super::session::Token;
+use std::sync::Arc;
+
+/// Longest value that is read, in bytes.
+const MAX_LENGTH: usize = 64 * 1024;
+
+/// What a session says about its tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum FenceValue {
+    /// No token.
+    #[default]
+    Missing,
+    /// One token for whatever the session writes.
+    One(Token),
+    /// One token for each resource named, sorted by resource.
+    List(Arc<[(String, Token)]>),
+}
+
+/// A value that is neither empty, a token, nor a list of `resource=token`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidValue {
+    /// Longer than 64 KiB.
+    #[error("it is longer than 64 KiB")]
+    TooLong,
+    /// A token that is no integer from 1 to 9223372036854775807.
+    #[error("a token is an integer from 1 to 9223372036854775807")]
+    Token,
+    /// A resource name with other characters than letters, digits and `_ . / : - %`.
+    #[error("a resource name consists of letters, digits and _ . / : - %")]
+    Resource,
+    /// The same resource twice.
+    #[error("a resource is named twice")]
+    Twice,
+}
+
+impl FenceValue {
+    /// Reads a value as the server holds it.
+    ///
+    /// # Errors
+    /// When the value means nothing.
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let text = text.trim_matches([' ', '\t', '\n', '\r']);
+        if text.len() > MAX_LENGTH {
+            return Err(InvalidValue::TooLong);
+        }
+        match text {
+            "" => Ok(FenceValue::Missing),
+            list if list.contains('=') => parse_list(list),
+            token => parse_token(token).map(FenceValue::One),
+        }
+    }
+
+    /// The token for a resource, if the session has one.
+    pub fn token(&self, resource: &str) -> Option<Token> {
+        match self {
+            FenceValue::Missing => None,
+            FenceValue::One(token) => Some(*token),
+            FenceValue::List(list) => {
+                list.binary_search_by(|(name, _)| name.as_str().cmp(resource)).ok().map(|index| list[index].1)
+            }
+        }
+    }
+}
+
+fn parse_list(text: &str) -> Result<FenceValue, InvalidValue> {
+    let mut list = Vec::new();
+    for item in text.split(',') {
+        let (resource, token) = item.split_once('=').ok_or(InvalidValue::Token)?;
+        let resource = resource.trim_matches(' ');
+        let valid = |byte: u8| byte.is_ascii_alphanumeric() || b"_./:-%".contains(&byte);
+        if resource.is_empty() || !resource.bytes().all(valid) {
+            return Err(InvalidValue::Resource);
+        }
+        list.push((resource.to_owned(), parse_token(token.trim_matches(' '))?));
+    }
+    list.sort();
+    if list.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+        return Err(InvalidValue::Twice);
+    }
+    Ok(FenceValue::List(list.into()))
+}
+
+fn parse_token(text: &str) -> Result<Token, InvalidValue> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse() {
+        Ok(token @ 1..) if digits => Ok(token),
+        _ => Err(InvalidValue::Token),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_token() {
+        assert_eq!(FenceValue::parse("47"), Ok(FenceValue::One(47)));
+        assert_eq!(FenceValue::parse(" 9223372036854775807 "), Ok(FenceValue::One(i64::MAX)));
+        assert_eq!(FenceValue::parse(""), Ok(FenceValue::Missing));
+        for invalid in ["0", "-1", "+1", "9223372036854775808", "4 7", "47x", "4.7", "1e3", "on", "47,48"] {
+            assert_eq!(FenceValue::parse(invalid), Err(InvalidValue::Token), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn a_list_by_resource() {
+        let value = FenceValue::parse("scheduler=47, shard/3=55").unwrap_or_default();
+        assert_eq!(value.token("scheduler"), Some(47));
+        assert_eq!(value.token("shard/3"), Some(55));
+        assert_eq!(value.token("other"), None);
+        assert_eq!(FenceValue::parse("a=1,a=2"), Err(InvalidValue::Twice));
+        assert_eq!(FenceValue::parse("a b=1"), Err(InvalidValue::Resource));
+        assert_eq!(FenceValue::parse("=1"), Err(InvalidValue::Resource));
+        assert_eq!(FenceValue::parse("a=1,"), Err(InvalidValue::Token));
+        assert_eq!(FenceValue::parse("a=1=2"), Err(InvalidValue::Token));
+    }
+}

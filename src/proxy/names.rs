@@ -1,0 +1,152 @@
+//! Names of prepared statements or portals, and what they stand for at the server.
+//!
+//! A name's meaning changes when the server says so, and messages are forwarded before it has
+//! spoken. So a name has candidates until the reply comes, and says when it cannot be told yet.
+
+use crate::statement::Statement;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Bytes of all names of one session that are remembered. A name beyond is unknown, hence opaque.
+const MAX_BYTES: usize = 16 * 1024 * 1024;
+/// What an entry costs beside its name, in bytes, roughly.
+const ENTRY: usize = 128;
+
+/// The names of one kind in one session.
+#[derive(Debug, Default)]
+pub struct Names {
+    candidates: HashMap<Vec<u8>, Vec<Candidate>>,
+    bytes: usize,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Candidate {
+    sequence: u64,
+    /// The stretch of messages in which an error skips all that follow.
+    batch: u64,
+    confirmed: bool,
+    statement: Arc<Statement>,
+}
+
+/// What a name stands for.
+#[derive(Debug, PartialEq)]
+pub enum Meaning {
+    /// If the message that uses it runs at all, it runs this.
+    Certain(Arc<Statement>),
+    /// Depends on replies that are still to come.
+    Unsettled,
+    /// Never seen.
+    Unknown,
+}
+
+impl Names {
+    /// A message that defines the name is forwarded in this batch. Returns what to confirm or cancel.
+    pub fn define(&mut self, name: &[u8], statement: Arc<Statement>, batch: u64) -> u64 {
+        self.last += 1;
+        if self.bytes < MAX_BYTES {
+            self.bytes += name.len() + ENTRY;
+            let candidate = Candidate { sequence: self.last, batch, confirmed: false, statement };
+            self.candidates.entry(name.to_vec()).or_default().push(candidate);
+        }
+        self.last
+    }
+
+    /// The server did it: older meanings are gone.
+    pub fn confirm(&mut self, name: &[u8], sequence: u64) {
+        self.retain(name, |candidate| candidate.sequence >= sequence);
+        if let Some(candidate) =
+            self.candidates.get_mut(name).and_then(|list| list.iter_mut().find(|item| item.sequence == sequence))
+        {
+            candidate.confirmed = true;
+        }
+    }
+
+    /// The server refused or skipped it: older meanings stand.
+    pub fn cancel(&mut self, name: &[u8], sequence: u64) {
+        self.retain(name, |candidate| candidate.sequence != sequence);
+    }
+
+    /// The server closed the name: what it meant so far is gone.
+    pub fn close(&mut self, name: &[u8]) {
+        self.retain(name, |candidate| !candidate.confirmed);
+    }
+
+    /// The server closed all names.
+    pub fn close_all(&mut self) {
+        let names: Vec<_> = self.candidates.keys().cloned().collect();
+        names.iter().for_each(|name| self.close(name));
+    }
+
+    /// Nothing is known any more.
+    pub fn clear(&mut self) {
+        self.candidates.clear();
+        self.bytes = 0;
+    }
+
+    /// What the name stands for in a message that is forwarded in this batch.
+    pub fn meaning(&self, name: &[u8], batch: u64) -> Meaning {
+        match self.candidates.get(name).and_then(|list| list.last()) {
+            // Had the definition failed, the rest of its batch would be skipped.
+            Some(candidate) if candidate.confirmed || candidate.batch == batch => {
+                Meaning::Certain(candidate.statement.clone())
+            }
+            Some(_) => Meaning::Unsettled,
+            None => Meaning::Unknown,
+        }
+    }
+
+    fn retain(&mut self, name: &[u8], keep: impl Fn(&Candidate) -> bool) {
+        let Some(list) = self.candidates.get_mut(name) else { return };
+        let before = list.len();
+        list.retain(keep);
+        self.bytes -= (before - list.len()) * (name.len() + ENTRY);
+        if list.is_empty() {
+            self.candidates.remove(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn statement(kind: &'static str) -> Arc<Statement> {
+        Arc::new(Statement { kind, ..Statement::default() })
+    }
+
+    #[test]
+    fn a_definition_holds_within_its_batch_and_once_confirmed() {
+        let mut names = Names::default();
+        assert_eq!(names.meaning(b"s", 1), Meaning::Unknown);
+        let sequence = names.define(b"s", statement("INSERT"), 1);
+        assert_eq!(names.meaning(b"s", 1), Meaning::Certain(statement("INSERT")));
+        assert_eq!(names.meaning(b"s", 2), Meaning::Unsettled);
+        names.confirm(b"s", sequence);
+        assert_eq!(names.meaning(b"s", 2), Meaning::Certain(statement("INSERT")));
+    }
+
+    #[test]
+    fn a_refused_definition_leaves_the_old_meaning() {
+        let mut names = Names::default();
+        let first = names.define(b"s", statement("INSERT"), 1);
+        names.confirm(b"s", first);
+        let second = names.define(b"s", statement("SELECT"), 2);
+        assert_eq!(names.meaning(b"s", 3), Meaning::Unsettled);
+        names.cancel(b"s", second);
+        assert_eq!(names.meaning(b"s", 3), Meaning::Certain(statement("INSERT")));
+        names.close(b"s");
+        assert_eq!(names.meaning(b"s", 3), Meaning::Unknown);
+        assert_eq!(names.bytes, 0);
+    }
+
+    #[test]
+    fn closing_spares_what_was_defined_after_it() {
+        let mut names = Names::default();
+        let first = names.define(b"s", statement("INSERT"), 1);
+        names.confirm(b"s", first);
+        names.define(b"s", statement("SELECT"), 1);
+        names.close_all();
+        assert_eq!(names.meaning(b"s", 1), Meaning::Certain(statement("SELECT")));
+    }
+}

@@ -1,0 +1,266 @@
+//! Follows `lease.fence` through SET, SET LOCAL, RESET, transactions and savepoints.
+//!
+//! Owns what the proxy believes the server's `current_setting('lease.fence', true)` to be. Fed by
+//! replies, so that it says what did happen. Must never guess: what cannot be followed is
+//! [`Value::Unknown`], and the server is asked. PostgreSQL documentation, reference page of SET.
+
+use crate::fence::value::FenceValue;
+use crate::statement::{ParameterEffect, Statement, TransactionEffect};
+use crate::wire::message::Status;
+
+/// Savepoints that are remembered; a rollback to an older one makes the value unknown.
+const MAX_SAVEPOINTS: usize = 1000;
+
+/// The value of the parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// As the server has it.
+    Known(FenceValue),
+    /// The server has a value that is no token. Only functions and ALTER ROLE can bring it about.
+    Invalid,
+    /// The server has to be asked.
+    Unknown,
+}
+
+impl Value {
+    /// From the server's text; None is NULL: never set.
+    pub fn read(text: Option<&str>) -> Value {
+        FenceValue::parse(text.unwrap_or_default()).map_or(Value::Invalid, Value::Known)
+    }
+}
+
+/// The parameter in one session.
+#[derive(Clone, Debug)]
+pub struct Parameter {
+    /// What RESET returns to.
+    startup: Value,
+    now: Levels,
+    /// What a rollback returns to: first for the transaction, then for each savepoint.
+    snapshots: Vec<Snapshot>,
+    failed: bool,
+    errored: bool,
+}
+
+/// SET LOCAL hides the session's value until the transaction ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Levels {
+    current: Value,
+    session: Value,
+}
+
+#[derive(Clone, Debug)]
+struct Snapshot {
+    savepoint: Option<String>,
+    levels: Levels,
+}
+
+impl Parameter {
+    /// At the start of a session.
+    pub fn new(startup: Value) -> Self {
+        let now = Levels { current: startup.clone(), session: startup.clone() };
+        Parameter { startup, now, snapshots: Vec::new(), failed: false, errored: false }
+    }
+
+    /// What a statement sees that runs now.
+    pub fn current(&self) -> &Value {
+        &self.now.current
+    }
+
+    /// In a failed transaction, in which the server refuses everything but its end.
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
+    /// True when an error or rollback could not change the value.
+    pub fn is_settled(&self) -> bool {
+        self.snapshots.iter().all(|snapshot| snapshot.levels == self.now)
+            && self.now.current == self.now.session
+            && self.now.current != Value::Unknown
+    }
+
+    /// The server was asked.
+    pub fn learn(&mut self, value: Value) {
+        if self.snapshots.is_empty() {
+            self.now.session = value.clone();
+        }
+        self.now.current = value;
+    }
+
+    /// It may be anything now.
+    pub fn forget(&mut self) {
+        self.now = Levels { current: Value::Unknown, session: Value::Unknown };
+    }
+
+    /// A statement succeeded. `rolled_back`: the server answered a COMMIT with ROLLBACK.
+    pub fn completed(&mut self, statement: &Statement, rolled_back: bool) {
+        if self.snapshots.is_empty() {
+            // Every statement runs in a transaction, if only until its own end.
+            self.snapshot(None);
+        }
+        match &statement.parameter {
+            ParameterEffect::None => (),
+            ParameterEffect::Set { value, local } => self.set(Value::read(Some(value)), *local),
+            ParameterEffect::Reset { local } => self.set(self.startup.clone(), *local),
+            ParameterEffect::Unknown => self.forget(),
+        }
+        match &statement.transaction {
+            TransactionEffect::None | TransactionEffect::Begin => (),
+            TransactionEffect::Commit if !rolled_back => self.commit(),
+            // What a prepared transaction set stays, as after a commit.
+            TransactionEffect::PrepareTransaction if !rolled_back => self.commit(),
+            TransactionEffect::Commit | TransactionEffect::PrepareTransaction | TransactionEffect::Rollback => {
+                self.roll_back();
+            }
+            TransactionEffect::Savepoint(name) => self.snapshot(Some(name.clone())),
+            TransactionEffect::Release(name) => {
+                if let Some(index) = self.find(name) {
+                    self.snapshots.truncate(index);
+                }
+            }
+            TransactionEffect::RollbackTo(name) => {
+                self.failed = false;
+                match self.find(name) {
+                    Some(index) => {
+                        self.snapshots.truncate(index + 1);
+                        self.now = self.snapshots[index].levels.clone();
+                    }
+                    None => self.forget(),
+                }
+            }
+        }
+    }
+
+    /// The server reported an error.
+    pub fn error(&mut self) {
+        self.errored = true;
+    }
+
+    /// ReadyForQuery: implicit transactions have ended.
+    pub fn ready(&mut self, status: Status) {
+        self.failed = status == Status::Failed;
+        if status == Status::Idle {
+            if self.errored { self.roll_back() } else { self.commit() }
+        }
+        self.errored = false;
+    }
+
+    fn set(&mut self, value: Value, local: bool) {
+        if !local {
+            self.now.session = value.clone();
+        }
+        self.now.current = value;
+    }
+
+    fn snapshot(&mut self, savepoint: Option<String>) {
+        if self.snapshots.len() > MAX_SAVEPOINTS {
+            self.snapshots.remove(1);
+        }
+        self.snapshots.push(Snapshot { savepoint, levels: self.now.clone() });
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.snapshots.iter().rposition(|snapshot| snapshot.savepoint.as_deref() == Some(name))
+    }
+
+    fn commit(&mut self) {
+        self.now.current = self.now.session.clone();
+        self.snapshots.clear();
+        self.failed = false;
+    }
+
+    fn roll_back(&mut self) {
+        if let Some(base) = self.snapshots.first() {
+            self.now = base.levels.clone();
+        }
+        self.commit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(token: i64) -> Value {
+        Value::Known(FenceValue::One(token))
+    }
+
+    fn set(value: &str, local: bool) -> Statement {
+        Statement { parameter: ParameterEffect::Set { value: value.into(), local }, ..Statement::default() }
+    }
+
+    fn transaction(transaction: TransactionEffect) -> Statement {
+        Statement { transaction, ..Statement::default() }
+    }
+
+    fn run(parameter: &mut Parameter, statements: &[Statement], status: Status) {
+        statements.iter().for_each(|statement| parameter.completed(statement, false));
+        parameter.ready(status);
+    }
+
+    #[test]
+    fn set_lasts_and_set_local_does_not() {
+        let mut parameter = Parameter::new(token(1));
+        run(&mut parameter, &[set("2", false)], Status::Idle);
+        assert_eq!(parameter.current(), &token(2));
+        run(&mut parameter, &[transaction(TransactionEffect::Begin), set("3", true)], Status::Transaction);
+        assert_eq!(parameter.current(), &token(3));
+        assert!(!parameter.is_settled());
+        run(&mut parameter, &[transaction(TransactionEffect::Commit)], Status::Idle);
+        assert_eq!(parameter.current(), &token(2));
+        assert!(parameter.is_settled());
+    }
+
+    #[test]
+    fn set_after_set_local_stays() {
+        let mut parameter = Parameter::new(token(1));
+        let statements = [transaction(TransactionEffect::Begin), set("3", true), set("4", false)];
+        run(&mut parameter, &statements, Status::Transaction);
+        run(&mut parameter, &[transaction(TransactionEffect::Commit)], Status::Idle);
+        assert_eq!(parameter.current(), &token(4));
+    }
+
+    #[test]
+    fn rollback_and_savepoints_return() {
+        let mut parameter = Parameter::new(token(1));
+        let begin = [transaction(TransactionEffect::Begin), set("2", false)];
+        run(&mut parameter, &begin, Status::Transaction);
+        let inner = [transaction(TransactionEffect::Savepoint("s".into())), set("3", false)];
+        run(&mut parameter, &inner, Status::Transaction);
+        run(&mut parameter, &[transaction(TransactionEffect::RollbackTo("s".into()))], Status::Transaction);
+        assert_eq!(parameter.current(), &token(2));
+        run(&mut parameter, &[set("3", false), transaction(TransactionEffect::Release("s".into()))], Status::Transaction);
+        assert_eq!(parameter.current(), &token(3));
+        run(&mut parameter, &[transaction(TransactionEffect::Rollback)], Status::Idle);
+        assert_eq!(parameter.current(), &token(1));
+    }
+
+    #[test]
+    fn an_error_takes_back_the_implicit_transaction() {
+        let mut parameter = Parameter::new(token(1));
+        parameter.completed(&set("2", false), false);
+        parameter.error();
+        parameter.ready(Status::Idle);
+        assert_eq!(parameter.current(), &token(1));
+    }
+
+    #[test]
+    fn a_commit_that_rolled_back() {
+        let mut parameter = Parameter::new(token(1));
+        run(&mut parameter, &[transaction(TransactionEffect::Begin), set("2", false)], Status::Transaction);
+        parameter.completed(&transaction(TransactionEffect::Commit), true);
+        parameter.ready(Status::Idle);
+        assert_eq!(parameter.current(), &token(1));
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_unknown_until_learned() {
+        let mut parameter = Parameter::new(token(1));
+        let unknown = Statement { parameter: ParameterEffect::Unknown, ..Statement::default() };
+        run(&mut parameter, &[unknown], Status::Idle);
+        assert_eq!(parameter.current(), &Value::Unknown);
+        parameter.learn(token(9));
+        assert!(parameter.is_settled());
+        run(&mut parameter, &[transaction(TransactionEffect::RollbackTo("never seen".into()))], Status::Transaction);
+        assert_eq!(parameter.current(), &Value::Unknown);
+    }
+}

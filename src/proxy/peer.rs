@@ -1,0 +1,129 @@
+//! One end of a session: a socket and what has been read from it and is to be written to it.
+//!
+//! Must never grow beyond its bounds: who fills the output looks at its length first.
+
+use super::stream::Stream;
+use crate::wire::frame::{HEADER, Header, InvalidLength};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use std::io;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+
+/// Bytes read at once.
+const READ_SIZE: usize = 32 * 1024;
+/// An output at or above this many bytes takes no more until some of it is written.
+pub const HIGH_WATER: usize = 128 * 1024;
+
+/// A socket with its buffers.
+pub struct Peer {
+    pub reader: Reader,
+    pub writer: Writer,
+}
+
+/// The half that reads.
+pub struct Reader {
+    half: ReadHalf<Stream>,
+    /// Read and not yet handled.
+    pub input: BytesMut,
+    /// The other side will send no more.
+    pub ended: bool,
+}
+
+/// The half that writes.
+pub struct Writer {
+    half: WriteHalf<Stream>,
+    /// To be written.
+    pub output: BytesMut,
+}
+
+impl Peer {
+    /// A peer with nothing read yet.
+    pub fn new(stream: Stream) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        Peer {
+            reader: Reader { half: reader, input: BytesMut::new(), ended: false },
+            writer: Writer { half: writer, output: BytesMut::new() },
+        }
+    }
+}
+
+impl Reader {
+    /// Reads what is there, at least a byte or the end. Cancel-safe.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub async fn fill(&mut self) -> io::Result<()> {
+        self.input.reserve(READ_SIZE);
+        // read_buf would fill whatever a large message once made room for.
+        if self.half.read_buf(&mut (&mut self.input).limit(READ_SIZE)).await? == 0 {
+            self.ended = true;
+        }
+        Ok(())
+    }
+
+    /// Takes a whole frame from what a server sent, if it is there.
+    ///
+    /// # Errors
+    /// An impossible length, or one above `limit` bytes.
+    pub fn server_frame(&mut self, limit: usize) -> Result<Option<(u8, Bytes)>, InvalidLength> {
+        let Some(header) = Header::from_server(&self.input)? else { return Ok(None) };
+        self.take_frame(header, limit)
+    }
+
+    /// The same for a client.
+    ///
+    /// # Errors
+    /// An impossible length, or one above `limit` bytes.
+    pub fn client_frame(&mut self, limit: usize) -> Result<Option<(u8, Bytes)>, InvalidLength> {
+        let Some(header) = Header::from_client(&self.input)? else { return Ok(None) };
+        self.take_frame(header, limit)
+    }
+
+    fn take_frame(&mut self, header: Header, limit: usize) -> Result<Option<(u8, Bytes)>, InvalidLength> {
+        if header.body > limit {
+            return Err(InvalidLength { tag: header.tag, length: i32::try_from(header.body + 4).unwrap_or(i32::MAX) });
+        }
+        if self.input.len() < header.frame() {
+            return Ok(None);
+        }
+        Ok(Some((header.tag, self.input.split_to(header.frame()).freeze())))
+    }
+}
+
+/// The body of a frame that was taken whole.
+pub fn body(frame: &[u8]) -> &[u8] {
+    frame.get(HEADER..).unwrap_or_default()
+}
+
+impl Writer {
+    /// Writes some of the output. Cancel-safe. Does nothing when there is none.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub async fn drain(&mut self) -> io::Result<()> {
+        if self.output.is_empty() {
+            return Ok(());
+        }
+        let written = self.half.write(&self.output).await?;
+        self.output.advance(written);
+        if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
+    }
+
+    /// Writes all of the output. Cancel-safe: what is left stays in the output.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        while !self.output.is_empty() {
+            self.drain().await?;
+        }
+        self.half.flush().await
+    }
+
+    /// Says that nothing more will come. Cancel-safe.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub async fn close(&mut self) -> io::Result<()> {
+        self.half.shutdown().await
+    }
+}

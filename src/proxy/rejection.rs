@@ -1,0 +1,156 @@
+//! Why the proxy rejects something, and the words in which it says so.
+//!
+//! Every text that a user reads because of a fence is here, and only here.
+
+use crate::fence::session::{Epoch, Token};
+use crate::fence::value::InvalidValue;
+use crate::fence::Refusal;
+use crate::wire::error::ErrorText;
+
+/// A reason to reject a statement or to end a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rejection {
+    /// LF001.
+    Stale { resource: String, presented: Token, highest: Token },
+    /// LF002.
+    Missing { resource: String },
+    /// LF003: the text of a SET or of a startup parameter.
+    InvalidSetting { why: InvalidValue },
+    /// LF003: a function or a default set it.
+    InvalidValue { resource: String },
+    /// LF003: the transaction wrote under another token.
+    TwoTokens { resource: String, presented: Token, written: Token },
+    /// LF004.
+    Unverifiable { why: String, hint: &'static str },
+    /// LF006.
+    Unavailable { resource: String, reason: String },
+}
+
+/// How the transaction of a session ended that was cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing was in flight: what was open is rolled back.
+    RolledBack,
+    /// A statement or a COMMIT was in flight.
+    Unknown,
+}
+
+impl From<Refusal> for Rejection {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Stale { resource, presented, highest } => {
+                Rejection::Stale { resource, presented, highest: highest.token }
+            }
+            Refusal::WrittenUnderAnotherToken { resource, presented, current } => {
+                Rejection::TwoTokens { resource, presented, written: current.token }
+            }
+            Refusal::Unavailable { resource, reason } => Rejection::Unavailable { resource, reason },
+        }
+    }
+}
+
+impl Rejection {
+    /// The verdict's name in logs and metrics.
+    pub fn verdict(&self) -> &'static str {
+        match self {
+            Rejection::Stale { .. } => "stale",
+            Rejection::Missing { .. } => "missing",
+            Rejection::InvalidSetting { .. } | Rejection::InvalidValue { .. } | Rejection::TwoTokens { .. } => "invalid",
+            Rejection::Unverifiable { .. } => "unverifiable",
+            Rejection::Unavailable { .. } => "unavailable",
+        }
+    }
+
+    /// What the client is told.
+    pub fn text(&self) -> ErrorText {
+        match self {
+            Rejection::Stale { resource, presented, highest } => stale(resource, *presented, *highest)
+                .detail(format!("resource={resource} presented={presented} highest={highest}"))
+                .hint("A newer leader has taken over. Stop this work; campaign again before you write again."),
+            Rejection::Missing { resource } => {
+                ErrorText::new("LF002", format!("resource \"{resource}\" is fenced, and this session has no token for it"))
+                    .detail(format!("resource={resource}"))
+                    .hint("SET lease.fence to the fencing token that the leader election gave, or connect with options=-clease.fence=TOKEN.")
+            }
+            Rejection::InvalidSetting { why } => {
+                ErrorText::new("LF003", format!("invalid value for parameter \"lease.fence\": {why}")).hint(FORMS)
+            }
+            Rejection::InvalidValue { resource } => {
+                ErrorText::new("LF003", "the session's value of \"lease.fence\" is not a fencing token")
+                    .detail(format!("resource={resource}"))
+                    .hint(FORMS)
+            }
+            Rejection::TwoTokens { resource, presented, written } => {
+                ErrorText::new("LF003", format!("this transaction has already written to resource \"{resource}\" under token {written}"))
+                    .detail(format!("resource={resource} presented={presented} highest={written}"))
+                    .hint("Change the token between transactions, not within one.")
+            }
+            Rejection::Unverifiable { why, hint } => {
+                ErrorText::new("LF004", format!("cannot tell what this statement would write: {why}")).hint(*hint)
+            }
+            Rejection::Unavailable { resource, reason } => {
+                ErrorText::new("LF006", format!("cannot prove which token for resource \"{resource}\" is the highest: {reason}"))
+                    .detail(format!("resource={resource}"))
+                    .hint("Nothing was written. Try again; if it lasts, look into the proxy's log.")
+            }
+        }
+    }
+}
+
+const FORMS: &str = "Use one token, SET lease.fence = 47, or a list by resource, SET lease.fence = 'scheduler=47, billing=55'.";
+
+/// What a session is told that a newer token cut off.
+pub fn cut_off(resource: &str, presented: Epoch, highest: Epoch, outcome: Outcome) -> ErrorText {
+    let (presented, highest) = (presented.token, highest.token);
+    let outcome = match outcome {
+        Outcome::RolledBack => "rolled_back",
+        Outcome::Unknown => "unknown",
+    };
+    stale(resource, presented, highest)
+        .detail(format!("resource={resource} presented={presented} highest={highest} outcome={outcome}"))
+        .hint("A newer leader has taken over and this session was cut off. Stop this work; campaign again before you connect again.")
+}
+
+fn stale(resource: &str, presented: Token, highest: Token) -> ErrorText {
+    ErrorText::new("LF001", format!("fencing token {presented} for resource \"{resource}\" is stale: the highest is {highest}"))
+}
+
+/// A statement that makes the server raise this error, so that its transaction state is the truth.
+/// In ASCII without quotes or backslashes: it means the same in every encoding and lexing mode.
+pub fn raising_statement(error: &ErrorText) -> String {
+    let mut options = format!("ERRCODE=$f${}$f$, MESSAGE=$f${}$f$", error.code, harmless(&error.message));
+    for (name, text) in [("DETAIL", &error.detail), ("HINT", &error.hint)] {
+        if !text.is_empty() {
+            options.push_str(&format!(", {name}=$f${}$f$", harmless(text)));
+        }
+    }
+    format!("DO LANGUAGE plpgsql $fencegate$BEGIN RAISE EXCEPTION USING {options}; END$fencegate$")
+}
+
+/// Dollar quotes end only at a dollar sign.
+fn harmless(text: &str) -> String {
+    text.chars().map(|c| if matches!(c, ' '..='~') && c != '$' { c } else { '?' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_raised_text_cannot_leave_its_quotes() {
+        let error = ErrorText::new("LF004", "a $f$ b'\\").hint("é\n$fencegate$; DROP");
+        let statement = raising_statement(&error);
+        assert_eq!(statement.matches("$f$").count(), 6, "{statement}");
+        assert_eq!(statement.matches("$fencegate$").count(), 2, "{statement}");
+        assert!(statement.is_ascii() && !statement.contains('\n'));
+    }
+
+    #[test]
+    fn details_name_what_applies() {
+        let text = Rejection::Stale { resource: "scheduler".into(), presented: 46, highest: 47 }.text();
+        assert_eq!((text.code, text.detail.as_str()), ("LF001", "resource=scheduler presented=46 highest=47"));
+        let epoch = |token| Epoch { generation: 1, token };
+        let text = cut_off("scheduler", epoch(46), epoch(47), Outcome::Unknown);
+        assert!(text.detail.ends_with("outcome=unknown"));
+    }
+}

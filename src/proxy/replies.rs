@@ -1,0 +1,265 @@
+//! What the server still owes: one entry for each forwarded message that it will answer, in order.
+//!
+//! Owns the rules by which replies, errors and COPY take entries away. So a message of the proxy's
+//! own finds its place, and "nothing is owed" means that no statement is running.
+//! Chapters "Message Flow", "Extended Query", "COPY Operations".
+
+use crate::statement::Statement;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Entries beyond which no more messages are read from the client.
+pub const MAX_OWED: usize = 10_000;
+
+/// One forwarded message that the server will answer.
+#[derive(Debug)]
+pub struct Reply {
+    /// What it was.
+    pub to: Request,
+    /// For whom the answer is.
+    pub audience: Audience,
+}
+
+/// For whom an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// The client asked.
+    Client,
+    /// The proxy asked: the client must see nothing of it, save an error.
+    Proxy,
+    /// In place of what the client asked, which is rejected: the client sees the error as its own.
+    Rejection {
+        /// Characters that the proxy put before the client's text, to be taken from an error's position.
+        shift: usize,
+    },
+}
+
+/// A forwarded message.
+#[derive(Debug)]
+pub enum Request {
+    /// A simple query: answered up to ReadyForQuery.
+    Query {
+        /// What its statements do; empty when nobody looked.
+        statements: Vec<Arc<Statement>>,
+        /// How many of them the server has completed.
+        completed: usize,
+        /// Names that its PREPAREs define: statement's index, name, what to confirm.
+        defines: Vec<(usize, String, u64)>,
+    },
+    /// Parse: defines a statement.
+    Parse { name: Vec<u8>, sequence: u64 },
+    /// Bind: defines a portal.
+    Bind { portal: Vec<u8>, sequence: u64 },
+    /// Describe.
+    Describe,
+    /// Execute.
+    Execute {
+        /// What it does.
+        statement: Arc<Statement>,
+        /// The name that a PREPARE in it defines, and what to confirm.
+        defines: Option<(String, u64)>,
+    },
+    /// Close of a statement.
+    CloseStatement { name: Vec<u8> },
+    /// Close of a portal.
+    ClosePortal { name: Vec<u8> },
+    /// Sync: ReadyForQuery.
+    Sync,
+    /// A fast-path call: answered up to ReadyForQuery.
+    FunctionCall,
+    /// CopyDone or CopyFail: never answered, but ends a COPY from the client.
+    CopyEnd,
+}
+
+impl Request {
+    /// An error in the answer makes the server skip all that follows, up to the next Sync.
+    fn is_extended(&self) -> bool {
+        !matches!(self, Request::Query { .. } | Request::Sync | Request::FunctionCall | Request::CopyEnd)
+    }
+}
+
+/// The queue, and where in a COPY from the client the session is.
+#[derive(Debug, Default)]
+pub struct Replies {
+    queue: VecDeque<Reply>,
+    /// The server reads COPY data, and the client has not ended it: Sync is ignored.
+    copying_in: bool,
+    /// The server skips what comes, up to a Sync that has not been sent yet.
+    skipping: bool,
+}
+
+impl Replies {
+    /// A message was forwarded.
+    pub fn push(&mut self, to: Request, audience: Audience) {
+        if self.copying_in {
+            match to {
+                Request::Sync => return,
+                // Anything else than data ends the COPY, the right way or with an error.
+                _ => self.copying_in = false,
+            }
+        }
+        if self.skipping {
+            match to {
+                Request::Sync => self.skipping = false,
+                _ => return,
+            }
+        }
+        if matches!(to, Request::CopyEnd) && self.queue.is_empty() {
+            return;
+        }
+        self.queue.push_back(Reply { to, audience });
+    }
+
+    /// Nothing is owed.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The server ignores everything up to the next Sync.
+    pub fn is_skipping(&self) -> bool {
+        self.skipping
+    }
+
+    /// The server waits for COPY data.
+    pub fn is_copying_in(&self) -> bool {
+        self.copying_in
+    }
+
+    /// The last message forwarded will not be answered before a Sync or Flush follows.
+    pub fn needs_flush(&self) -> bool {
+        self.queue.back().is_some_and(|reply| reply.to.is_extended())
+    }
+
+    /// What the next reply answers.
+    pub fn front(&mut self) -> Option<&mut Reply> {
+        while self.queue.front().is_some_and(|reply| matches!(reply.to, Request::CopyEnd)) {
+            self.queue.pop_front();
+        }
+        self.queue.front_mut()
+    }
+
+    /// For whom the next message of the server is.
+    pub fn audience(&mut self) -> Audience {
+        self.front().map_or(Audience::Client, |reply| reply.audience)
+    }
+
+    /// The next reply has come in full.
+    pub fn pop(&mut self) -> Option<Reply> {
+        self.front()?;
+        let reply = self.queue.pop_front();
+        self.front();
+        reply
+    }
+
+    /// The server reports an error. Takes away, and returns, what it will not answer any more.
+    pub fn error(&mut self) -> Vec<Reply> {
+        self.copying_in = false;
+        if !self.front().is_some_and(|reply| reply.to.is_extended()) {
+            return Vec::new();
+        }
+        let sync = self.queue.iter().position(|reply| matches!(reply.to, Request::Sync));
+        self.skipping = sync.is_none();
+        self.queue.drain(..sync.unwrap_or(self.queue.len())).collect()
+    }
+
+    /// The server asks for COPY data: it ignores every Sync that was sent before the data ends.
+    pub fn copy_in(&mut self) {
+        let mut index = 1;
+        while let Some(reply) = self.queue.get(index) {
+            match reply.to {
+                Request::Sync => drop(self.queue.remove(index)),
+                _ => {
+                    index = usize::MAX;
+                    break;
+                }
+            }
+        }
+        self.copying_in = index != usize::MAX;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn execute() -> Request {
+        Request::Execute { statement: Arc::default(), defines: None }
+    }
+
+    fn query() -> Request {
+        Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() }
+    }
+
+    fn queue(requests: impl IntoIterator<Item = Request>) -> Replies {
+        let mut replies = Replies::default();
+        requests.into_iter().for_each(|request| replies.push(request, Audience::Client));
+        replies
+    }
+
+    #[test]
+    fn an_error_skips_to_the_sync() {
+        let mut replies = queue([execute(), execute(), query(), Request::Sync, query()]);
+        assert_eq!(replies.error().len(), 3);
+        assert!(!replies.is_skipping());
+        assert_eq!(replies.len(), 2);
+    }
+
+    #[test]
+    fn without_a_sync_the_server_goes_on_skipping() {
+        let mut replies = queue([execute(), execute()]);
+        assert_eq!(replies.error().len(), 2);
+        assert!(replies.is_skipping() && replies.is_empty());
+        replies.push(query(), Audience::Client);
+        assert!(replies.is_empty());
+        replies.push(Request::Sync, Audience::Client);
+        assert!(!replies.is_skipping());
+        assert_eq!(replies.len(), 1);
+    }
+
+    #[test]
+    fn an_error_in_a_simple_query_skips_nothing() {
+        let mut replies = queue([query(), query()]);
+        assert!(replies.error().is_empty());
+        assert_eq!(replies.len(), 2);
+    }
+
+    #[test]
+    fn sync_during_copy_in_is_not_answered() {
+        let mut replies = queue([execute(), Request::Sync]);
+        replies.copy_in();
+        assert!(replies.is_copying_in());
+        assert_eq!(replies.len(), 1);
+        replies.push(Request::Sync, Audience::Client);
+        replies.push(Request::CopyEnd, Audience::Client);
+        replies.push(Request::Sync, Audience::Client);
+        assert!(!replies.is_copying_in());
+        assert!(matches!(replies.pop().map(|reply| reply.to), Some(Request::Execute { .. })));
+        assert!(matches!(replies.pop().map(|reply| reply.to), Some(Request::Sync)));
+        assert!(replies.is_empty());
+    }
+
+    #[test]
+    fn a_copy_that_was_sent_ahead_ends_by_itself() {
+        let mut replies = queue([execute(), Request::Sync, Request::CopyEnd, Request::Sync]);
+        replies.copy_in();
+        assert!(!replies.is_copying_in());
+        assert!(matches!(replies.pop().map(|reply| reply.to), Some(Request::Execute { .. })));
+        assert!(matches!(replies.pop().map(|reply| reply.to), Some(Request::Sync)));
+        assert!(replies.is_empty());
+    }
+
+    #[test]
+    fn stray_ends_of_copies_owe_nothing() {
+        let mut replies = queue([Request::CopyEnd]);
+        assert!(replies.is_empty());
+        replies.push(query(), Audience::Client);
+        replies.push(Request::CopyEnd, Audience::Client);
+        replies.pop();
+        assert!(replies.is_empty());
+    }
+}
