@@ -91,6 +91,13 @@ impl Parameter {
         self.now = Levels { current: Value::Unknown, session: Value::Unknown };
     }
 
+    /// Nobody looked for a while: what a rollback returns to is not known either.
+    pub fn forget_all(&mut self) {
+        self.forget();
+        let unknown = self.now.clone();
+        self.snapshots.iter_mut().for_each(|snapshot| snapshot.levels = unknown.clone());
+    }
+
     /// A statement succeeded. `rolled_back`: the server answered a COMMIT with ROLLBACK.
     pub fn completed(&mut self, statement: &Statement, rolled_back: bool) {
         if self.snapshots.is_empty() {

@@ -42,7 +42,7 @@ impl From<Refusal> for Rejection {
                 Rejection::Stale { resource, presented, highest: highest.token }
             }
             Refusal::WrittenUnderAnotherToken { resource, presented, current } => {
-                Rejection::TwoTokens { resource, presented, written: current.token }
+                Rejection::TwoTokens { resource, presented, written: current }
             }
             Refusal::Unavailable { resource, reason } => Rejection::Unavailable { resource, reason },
         }

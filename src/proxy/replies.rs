@@ -4,7 +4,7 @@
 //! own finds its place, and "nothing is owed" means that no statement is running.
 //! Chapters "Message Flow", "Extended Query", "COPY Operations".
 
-use crate::statement::Statement;
+use crate::statement::{ParameterEffect, Statement};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -72,6 +72,14 @@ pub enum Request {
 }
 
 impl Request {
+    fn affects_parameter(&self) -> bool {
+        match self {
+            Request::Query { statements, .. } => statements.iter().any(|it| it.parameter != ParameterEffect::None),
+            Request::Execute { statement, .. } => statement.parameter != ParameterEffect::None,
+            _ => false,
+        }
+    }
+
     /// An error in the answer makes the server skip all that follows, up to the next Sync.
     fn is_extended(&self) -> bool {
         !matches!(self, Request::Query { .. } | Request::Sync | Request::FunctionCall | Request::CopyEnd)
@@ -86,6 +94,8 @@ pub struct Replies {
     copying_in: bool,
     /// The server skips what comes, up to a Sync that has not been sent yet.
     skipping: bool,
+    /// Entries whose statements may change `lease.fence`.
+    affecting: usize,
 }
 
 impl Replies {
@@ -107,6 +117,7 @@ impl Replies {
         if matches!(to, Request::CopyEnd) && self.queue.is_empty() {
             return;
         }
+        self.affecting += usize::from(to.affects_parameter());
         self.queue.push_back(Reply { to, audience });
     }
 
@@ -151,9 +162,15 @@ impl Replies {
     /// The next reply has come in full.
     pub fn pop(&mut self) -> Option<Reply> {
         self.front()?;
-        let reply = self.queue.pop_front();
+        let reply = self.queue.pop_front()?;
+        self.affecting -= usize::from(reply.to.affects_parameter());
         self.front();
-        reply
+        Some(reply)
+    }
+
+    /// Something is under way that may change `lease.fence`.
+    pub fn affect_parameter(&self) -> bool {
+        self.affecting > 0
     }
 
     /// The server reports an error. Takes away, and returns, what it will not answer any more.
@@ -164,7 +181,9 @@ impl Replies {
         }
         let sync = self.queue.iter().position(|reply| matches!(reply.to, Request::Sync));
         self.skipping = sync.is_none();
-        self.queue.drain(..sync.unwrap_or(self.queue.len())).collect()
+        let skipped: Vec<Reply> = self.queue.drain(..sync.unwrap_or(self.queue.len())).collect();
+        self.affecting -= skipped.iter().filter(|reply| reply.to.affects_parameter()).count();
+        skipped
     }
 
     /// The server asks for COPY data: it ignores every Sync that was sent before the data ends.

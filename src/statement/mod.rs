@@ -150,7 +150,7 @@ pub struct Statement {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Script {
     /// In the order in which the server runs them. Empty for an empty query.
-    pub statements: Vec<Statement>,
+    pub statements: Vec<std::sync::Arc<Statement>>,
 }
 
 /// Why a text could not be read.

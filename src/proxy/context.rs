@@ -1,0 +1,121 @@
+//! A session's view of what is shared: the policies and the database that apply to it.
+
+use super::rejection::Rejection;
+use super::shared::{Downstream, Shared};
+use crate::fence::Database;
+use crate::policy::PolicySet;
+use crate::statement::{Lexing, Script, Unreadable};
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// One session's view.
+pub struct Context {
+    shared: Arc<Shared>,
+    downstream: Arc<Downstream>,
+    policies: Arc<PolicySet>,
+    receiver: watch::Receiver<Arc<PolicySet>>,
+    fenced: bool,
+}
+
+impl Context {
+    /// The view of a session in that database.
+    pub fn new(shared: Arc<Shared>, database: &str) -> Self {
+        let mut receiver = shared.policies.subscribe();
+        let policies = receiver.borrow_and_update().clone();
+        let downstream = shared.downstream(database);
+        let fenced = policies.applies_to(database);
+        Context { shared, downstream, policies, receiver, fenced }
+    }
+
+    /// Takes up new policies. True when nobody has watched the session until now.
+    pub fn changed(&mut self) -> bool {
+        if !self.receiver.has_changed().unwrap_or(false) {
+            return false;
+        }
+        self.policies = self.receiver.borrow_and_update().clone();
+        let before = std::mem::replace(&mut self.fenced, self.policies.applies_to(self.downstream.fence.name()));
+        self.fenced && !before
+    }
+
+    /// Waits until there may be new policies. Cancel-safe.
+    pub async fn policies_changed(&self) {
+        let mut receiver = self.receiver.clone();
+        if receiver.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Statements have to be judged.
+    pub fn is_fenced(&self) -> bool {
+        self.fenced
+    }
+
+    /// The policies in force.
+    pub fn policies(&self) -> &PolicySet {
+        &self.policies
+    }
+
+    /// The fences of the session's database.
+    pub fn database(&self) -> &Arc<Database> {
+        &self.downstream.fence
+    }
+
+    /// A fenced table may exist in the session's database.
+    pub fn has_fenced_tables(&self) -> bool {
+        self.downstream.has_fenced_tables()
+    }
+
+    /// Makes sure that it is known whether a fenced table exists.
+    pub async fn look(&self) {
+        if self.fenced {
+            self.downstream.look_if_old(&self.policies).await;
+        }
+    }
+
+    /// Statements of this session may have created a fenced table.
+    pub fn catalogue_changed(&self) {
+        self.downstream.forget();
+        let (downstream, policies) = (self.downstream.clone(), self.policies.clone());
+        tokio::spawn(async move { downstream.look(&policies).await });
+    }
+
+    /// What a text does.
+    pub fn read(&self, text: &[u8], lexing: Lexing) -> Arc<Result<Script, Unreadable>> {
+        self.shared.cache.get(text, lexing)
+    }
+
+    /// Closes the control connections to a database that has to be without any.
+    pub fn close_database(&self, name: String) -> JoinHandle<()> {
+        let shared = self.shared.clone();
+        tokio::spawn(async move { shared.close_database(&name).await })
+    }
+}
+
+/// Who logged in, from where: for exemptions and the log.
+#[derive(Clone, Debug)]
+pub struct LoginRole {
+    pub name: String,
+    /// Number of the session in this process.
+    pub session: u64,
+}
+
+impl LoginRole {
+    /// The policies let the role bypass the fences.
+    pub fn exempt(&self, policies: &PolicySet) -> bool {
+        policies.exempt_roles.contains(&self.name)
+    }
+
+    /// Records a rejection, never the values in the statement.
+    pub fn log_rejection(&self, rejection: &Rejection, statement: &str, database: &str) {
+        let text = rejection.text();
+        if let Rejection::Stale { resource, presented, highest } = rejection {
+            tracing::warn!(session = self.session, role = self.name, database, resource, presented, highest, statement, "stale_write_blocked");
+        } else {
+            tracing::warn!(
+                session = self.session, role = self.name, database, statement, code = text.code,
+                verdict = rejection.verdict(), reason = text.message, detail = text.detail, "write_rejected"
+            );
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! From an accepted socket to a session that can be relayed: encryption requests, the startup
+//! packet, authentication passed through untouched, and the question whose process it is.
+
+use super::context::{Context, LoginRole};
+use super::parameter::{Parameter, Value};
+use super::peer::{Peer, body};
+use super::relay::Started;
+use super::shared::Shared;
+use super::stream::Stream;
+use crate::fence::session::{Identity, SessionFence};
+use crate::fence::value::FenceValue;
+use crate::statement::{Encoding, Lexing};
+use super::rejection::Rejection;
+use crate::wire::error::{ErrorText, Severity, field};
+use crate::wire::frame::InvalidLength;
+use crate::wire::message;
+use crate::wire::startup::{self, InvalidPacket, Packet, Replication, Startup};
+use bytes::Bytes;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// A client has this long to send its startup packet, as `authentication_timeout` is by default.
+const STARTUP_LIMIT: Duration = Duration::from_secs(60);
+/// Messages during authentication are at most this long, in bytes (`PG_MAX_AUTH_TOKEN_LENGTH`).
+const MAX_AUTHENTICATION: usize = 65_535;
+/// The name that the proxy keeps for its console.
+const CONSOLE: &str = "fencegate";
+
+/// Whose process a session has, asked in the session itself. Qualified, and without operators: the
+/// search path is the client's. The numbers are exact, whatever the client's formats.
+const IDENTITY_QUESTION: &str = "SELECT pg_catalog.pg_backend_pid(), \
+    (SELECT extract(epoch FROM backend_start) FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())), \
+    (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
+    extract(epoch FROM pg_catalog.pg_postmaster_start_time()), \
+    pg_catalog.pg_is_in_recovery(), \
+    pg_catalog.current_setting('lease.fence', true)";
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// The client's doing, or its going away.
+    #[error("{0}")]
+    Client(String),
+    /// The server refused it, in words of its own that the client has got.
+    #[error("refused by the server")]
+    Server,
+    /// The server cannot be reached, or broke off.
+    #[error("server: {0}")]
+    Upstream(io::Error),
+    /// It was a request to cancel, which has been passed on.
+    #[error("cancel request")]
+    Cancelled,
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Self {
+        Refused::Client(error.to_string())
+    }
+}
+
+/// Brings a session up. Not cancel-safe: the sockets are closed when it is dropped.
+///
+/// # Errors
+/// When there is no session; the client has been told why, where it can be told.
+pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> Result<(Context, Started), Refused> {
+    let mut client = Peer::new(stream);
+    let startup = match tokio::time::timeout(STARTUP_LIMIT, read_startup(&mut client)).await {
+        Err(_) => return Err(Refused::Client("no startup packet in time".into())),
+        Ok(Err(StartupError::Io(error))) => return Err(error.into()),
+        Ok(Err(StartupError::Invalid(why))) => {
+            let code = if matches!(why, InvalidPacket::User) { "28000" } else { "08P01" };
+            return refuse(&mut client, ErrorText::new(code, why.to_string())).await;
+        }
+        Ok(Ok(Packet::CancelRequest(packet))) => return Err(cancel(&shared, packet).await),
+        Ok(Ok(Packet::Startup(startup))) => startup,
+        Ok(Ok(Packet::SslRequest | Packet::GssEncryptionRequest)) => return Err(Refused::Client("no session".into())),
+    };
+    if startup.database() == CONSOLE && startup.replication() == Replication::None {
+        let text = ErrorText::new("0A000", "the console is not part of this version of fencegate")
+            .hint("Connect to one of the server's databases; the name \"fencegate\" is kept for the console.");
+        return refuse(&mut client, text).await;
+    }
+    let mut server = match Stream::connect(&shared.settings.upstream).await {
+        Ok(stream) => Peer::new(stream),
+        Err(error) => {
+            tracing::error!(upstream = %shared.settings.upstream, %error, "upstream_unreachable");
+            let text = ErrorText::new("08006", format!("could not connect to the server behind the proxy: {error}"))
+                .hint("Is PostgreSQL running where the proxy's --upstream says?");
+            refuse::<()>(&mut client, text).await.ok();
+            return Err(Refused::Upstream(error));
+        }
+    };
+    server.writer.output.extend_from_slice(&startup.packet);
+    let context = Context::new(shared, startup.database());
+    let authenticated = authenticate(&mut client, &mut server).await?;
+    let role = LoginRole { name: startup.user().to_owned(), session };
+    let (identity, value) = match startup.replication() {
+        // It has no database and cannot run SQL, so that there is nothing to fence or to ask.
+        Replication::Physical => (Err("it is a physical replication session".into()), None),
+        Replication::Logical if context.is_fenced() && !role.exempt(context.policies()) => {
+            let text = ErrorText::new("LF004", "cannot tell what a logical replication session would write")
+                .hint("Connect replication clients to the server directly, or as a role in exempt_roles.");
+            return refuse(&mut client, text).await;
+        }
+        Replication::None | Replication::Logical => {
+            identify(&mut client, &mut server, authenticated.process_id).await.map_err(Refused::Upstream)?
+        }
+    };
+    if let Err(why) = FenceValue::parse(value.as_deref().unwrap_or_default()) {
+        return refuse(&mut client, Rejection::InvalidSetting { why }.text()).await;
+    }
+    context.look().await;
+    client.writer.output.extend_from_slice(&authenticated.ready);
+    let parameter = Parameter::new(if identity.is_ok() { Value::read(value.as_deref()) } else { Value::Unknown });
+    let fence = Arc::new(SessionFence::new(identity));
+    Ok((context, Started { client, server, role, fence, parameter, lexing: authenticated.lexing }))
+}
+
+enum StartupError {
+    Invalid(InvalidPacket),
+    Io(io::Error),
+}
+
+/// Refuses encryption as often as it is asked for, up to the packet that matters. Cancel-safe only
+/// in that nothing but this session is lost.
+async fn read_startup(client: &mut Peer) -> Result<Packet, StartupError> {
+    // Each kind may be asked for once: a client that goes on asking is none.
+    for _ in 0..3 {
+        match read_packet(client).await? {
+            Packet::SslRequest | Packet::GssEncryptionRequest => {
+                if !client.reader.input.is_empty() {
+                    // Bytes sent ahead would be taken for encrypted ones (CVE-2021-23214).
+                    return Err(StartupError::Invalid(InvalidPacket::Layout));
+                }
+                client.writer.output.extend_from_slice(b"N");
+                client.writer.flush().await.map_err(StartupError::Io)?;
+            }
+            packet => return Ok(packet),
+        }
+    }
+    Err(StartupError::Invalid(InvalidPacket::Layout))
+}
+
+async fn read_packet(client: &mut Peer) -> Result<Packet, StartupError> {
+    loop {
+        if let Some(length) = startup::packet_length(&client.reader.input).map_err(StartupError::Invalid)?
+            && client.reader.input.len() >= length
+        {
+            let packet = client.reader.input.split_to(length).freeze();
+            return startup::read(packet).map_err(StartupError::Invalid);
+        }
+        if client.reader.ended {
+            return Err(StartupError::Io(io::ErrorKind::UnexpectedEof.into()));
+        }
+        client.reader.fill().await.map_err(StartupError::Io)?;
+    }
+}
+
+/// Tells the client why there will be no session.
+async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, Refused> {
+    text.put(&mut client.writer.output, Severity::Fatal);
+    client.writer.flush().await?;
+    client.writer.close().await?;
+    Err(Refused::Client(text.message))
+}
+
+/// Passes a request to cancel on as it is. Like the server, says nothing to the client.
+async fn cancel(shared: &Shared, packet: Bytes) -> Refused {
+    let passed_on = async {
+        let mut server = Stream::connect(&shared.settings.upstream).await?;
+        server.write_all(&packet).await?;
+        // The server closes once it has sent the signal: then the client may go on.
+        server.read(&mut [0]).await
+    };
+    match tokio::time::timeout(STARTUP_LIMIT, passed_on).await {
+        Ok(Err(error)) => Refused::Upstream(error),
+        Ok(Ok(_)) | Err(_) => Refused::Cancelled,
+    }
+}
+
+/// What the server said while it let the session in.
+struct Authenticated {
+    /// Its first ReadyForQuery, which the client does not have yet.
+    ready: Bytes,
+    /// As in BackendKeyData.
+    process_id: Option<i32>,
+    lexing: Lexing,
+}
+
+/// Relays authentication, whatever its method, up to the first ReadyForQuery.
+async fn authenticate(client: &mut Peer, server: &mut Peer) -> Result<Authenticated, Refused> {
+    let mut process_id = None;
+    let mut lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe };
+    loop {
+        // Anything else that a client sends ahead waits in its buffer: it has to be judged.
+        while client.reader.input.first() == Some(&b'p') {
+            match client.reader.client_frame(MAX_AUTHENTICATION) {
+                Ok(Some((_, frame))) => server.writer.output.extend_from_slice(&frame),
+                Ok(None) => break,
+                Err(error) => return refuse(client, ErrorText::new("08P01", error.to_string())).await,
+            }
+        }
+        while let Some((tag, frame)) = server.reader.server_frame(MAX_AUTHENTICATION).map_err(broken)? {
+            let content = body(&frame);
+            match tag {
+                b'Z' => return Ok(Authenticated { ready: frame, process_id, lexing }),
+                b'K' => process_id = content.first_chunk().map(|bytes| i32::from_be_bytes(*bytes)),
+                b'S' => note_lexing(content, &mut lexing),
+                b'E' => {
+                    client.writer.output.extend_from_slice(&frame);
+                    client.writer.flush().await?;
+                    client.writer.close().await?;
+                    return Err(Refused::Server);
+                }
+                _ => (),
+            }
+            client.writer.output.extend_from_slice(&frame);
+        }
+        if server.reader.ended {
+            let text = ErrorText::new("08006", "server closed the connection unexpectedly");
+            return refuse(client, text).await;
+        }
+        if client.reader.ended {
+            return Err(Refused::Client("client closed the connection during authentication".into()));
+        }
+        client.writer.flush().await?;
+        server.writer.flush().await.map_err(Refused::Upstream)?;
+        let listen = client.reader.input.len() <= MAX_AUTHENTICATION;
+        tokio::select! {
+            result = client.reader.fill(), if listen => result?,
+            result = server.reader.fill() => result.map_err(Refused::Upstream)?,
+        }
+    }
+}
+
+/// Asks the session whose process it is, and what its token is. Without an answer the session goes
+/// on, but is admitted to nothing.
+///
+/// # Errors
+/// When the connection to the server breaks.
+async fn identify(
+    client: &mut Peer,
+    server: &mut Peer,
+    process_id: Option<i32>,
+) -> io::Result<(Result<Identity, String>, Option<String>)> {
+    message::put_query(&mut server.writer.output, &[IDENTITY_QUESTION.as_bytes()]);
+    server.writer.flush().await?;
+    let mut answer = None;
+    let mut failure = "the server did not say whose process this is".to_owned();
+    loop {
+        while let Some((tag, frame)) = server.reader.server_frame(MAX_AUTHENTICATION).map_err(invalid_data)? {
+            match tag {
+                b'Z' => {
+                    let Some(mut columns) = answer else { return Ok((Err(failure), None)) };
+                    let value: Option<String> = columns.pop().flatten();
+                    return Ok((identity(columns, process_id), value));
+                }
+                b'D' => answer = message::columns(body(&frame)),
+                b'E' => {
+                    let reason = field(body(&frame), b'M').unwrap_or_default();
+                    failure = String::from_utf8_lossy(reason).into_owned();
+                }
+                b'N' | b'A' | b'S' => client.writer.output.extend_from_slice(&frame),
+                _ => (),
+            }
+        }
+        if server.reader.ended {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        server.reader.fill().await?;
+    }
+}
+
+fn identity(columns: Vec<Option<String>>, process_id: Option<i32>) -> Result<Identity, String> {
+    let missing = || "the server did not say all of whose process this is".to_owned();
+    let columns: Vec<String> = columns.into_iter().collect::<Option<_>>().ok_or_else(missing)?;
+    let [pid, backend_start, system_identifier, postmaster_start, in_recovery] =
+        <[String; 5]>::try_from(columns).map_err(|_| missing())?;
+    let pid = pid.parse().map_err(|_| missing())?;
+    if process_id != Some(pid) {
+        return Err("the session does not keep its server process: is there a pooler between the proxy and the server?".into());
+    }
+    Ok(Identity { pid, backend_start, system_identifier, postmaster_start, in_recovery: in_recovery != "f" })
+}
+
+/// Takes note of what changes the meaning of text.
+pub(super) fn note_lexing(parameter: &[u8], lexing: &mut Lexing) {
+    match message::parameter_status(parameter) {
+        Some(("standard_conforming_strings", value)) => lexing.standard_conforming_strings = value != "off",
+        Some(("client_encoding", value)) => lexing.encoding = Encoding::from_name(value),
+        _ => (),
+    }
+}
+
+fn broken(error: InvalidLength) -> Refused {
+    Refused::Upstream(invalid_data(error))
+}
+
+fn invalid_data(error: InvalidLength) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}

@@ -1,0 +1,256 @@
+//! What to do with statements before they are forwarded: a pure function of what is known now.
+//!
+//! Where something is not known it says what to find out, and is asked again. Must never let pass
+//! what it cannot decide.
+
+use super::names::{Meaning, Names};
+use super::parameter::{Parameter, Value};
+use super::rejection::Rejection;
+use crate::fence::session::{SessionFence, Token};
+use crate::fence::{Database, Refusal};
+use crate::policy::{Mode, OnMissing, Opaque, PolicySet, Resource};
+use crate::statement::{Operation, ParameterEffect, PreparedEffect, Statement, TransactionEffect};
+use crate::fence::value::FenceValue;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What a statement needs a token for.
+pub type Need = (Arc<Resource>, Token);
+
+/// What to do.
+#[derive(Debug)]
+pub enum Decision {
+    /// Forward, if the session is admitted to all of these.
+    Forward(Vec<Need>),
+    /// Reject the statement at this index.
+    Reject(usize, Rejection),
+    /// Wait until the server owes nothing.
+    Settle,
+    /// Read the parameter from the server.
+    ReadValue,
+}
+
+/// All that a decision depends on.
+pub struct Judge<'a> {
+    pub policies: &'a PolicySet,
+    pub database: &'a Database,
+    pub fence: &'a SessionFence,
+    /// A fenced table exists in the database, so that opaque statements matter.
+    pub opaque_matters: bool,
+    /// The login role bypasses the fences.
+    pub exempt: bool,
+    pub parameter: &'a Parameter,
+    /// The server owes replies.
+    pub owed: bool,
+    /// Some of which may change the parameter.
+    pub parameter_in_doubt: bool,
+    /// The tokens under which this transaction has written.
+    pub written: &'a HashMap<String, Token>,
+    /// Why an Admit for the statements at hand failed.
+    pub refused: Option<&'a Refusal>,
+}
+
+/// Looks up what EXECUTE runs, also for names that the same statements PREPARE first.
+///
+/// None when that depends on replies that are still to come.
+pub fn resolve(statements: &[Arc<Statement>], names: &Names, batch: u64) -> Option<Vec<Arc<Statement>>> {
+    let mut prepared: HashMap<&str, Arc<Statement>> = HashMap::new();
+    let mut resolved = Vec::with_capacity(statements.len());
+    for statement in statements {
+        let runs = match &statement.prepared {
+            PreparedEffect::Prepare { name, statement: inner } => {
+                prepared.insert(name, inner.clone());
+                statement.clone()
+            }
+            PreparedEffect::Execute { name } => match prepared.get(name.as_str()) {
+                Some(inner) => executed(statement, inner),
+                None => match names.meaning(name.as_bytes(), batch) {
+                    Meaning::Certain(inner) => executed(statement, &inner),
+                    Meaning::Unsettled => return None,
+                    Meaning::Unknown => opaque("EXECUTE", "the proxy has not seen the prepared statement"),
+                },
+            },
+            _ => statement.clone(),
+        };
+        resolved.push(runs);
+    }
+    Some(resolved)
+}
+
+/// A statement of which nothing is known but why.
+pub fn opaque(kind: &'static str, why: &'static str) -> Arc<Statement> {
+    Arc::new(Statement { kind, opaque: Some(why), parameter: ParameterEffect::Unknown, ..Statement::default() })
+}
+
+fn executed(outer: &Statement, inner: &Statement) -> Arc<Statement> {
+    let mut runs = inner.clone();
+    runs.range = outer.range.clone();
+    runs.changes_catalogue |= outer.changes_catalogue;
+    Arc::new(runs)
+}
+
+impl Judge<'_> {
+    /// Judges statements that the server will run one after the other, before any of them is sent.
+    pub fn statements(&self, statements: &[Arc<Statement>]) -> Decision {
+        if self.exempt {
+            self.log_exempt(statements);
+            return Decision::Forward(Vec::new());
+        }
+        let mut parameter = self.parameter.clone();
+        let mut needs: Vec<Need> = Vec::new();
+        for (index, statement) in statements.iter().enumerate() {
+            let ends_failure = matches!(
+                statement.transaction,
+                TransactionEffect::Commit | TransactionEffect::Rollback | TransactionEffect::RollbackTo(_)
+            );
+            if parameter.failed() && !ends_failure {
+                // The server refuses it, and all that follows in the same string.
+                break;
+            }
+            match self.statement(statement, &parameter, &needs) {
+                Ok(more) => needs.extend(more),
+                Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection),
+                Err(Stop::Settle) => return Decision::Settle,
+                Err(Stop::ReadValue) if *self.parameter.current() == Value::Unknown => return Decision::ReadValue,
+                Err(Stop::ReadValue) => {
+                    let why = format!("an earlier statement of the same string may change lease.fence ({})", statement.kind);
+                    let hint = "Send the statements one by one, so that the proxy can read the token in between.";
+                    return Decision::Reject(index, Rejection::Unverifiable { why, hint });
+                }
+            }
+            parameter.completed(statement, false);
+        }
+        Decision::Forward(needs)
+    }
+
+    fn statement(&self, statement: &Statement, parameter: &Parameter, earlier: &[Need]) -> Result<Vec<Need>, Stop> {
+        if let ParameterEffect::Set { value, .. } = &statement.parameter
+            && let Err(why) = FenceValue::parse(value)
+        {
+            return Err(Rejection::InvalidSetting { why }.into());
+        }
+        if statement.transaction == TransactionEffect::PrepareTransaction
+            && (self.fence.holds_admissions() || !earlier.is_empty())
+        {
+            let why = "a prepared transaction would carry writes to a fenced table out of this session".to_owned();
+            let hint = "COMMIT in the session that holds the token; two-phase commit is not possible with fenced tables.";
+            return Err(Rejection::Unverifiable { why, hint }.into());
+        }
+        if let Some(why) = statement.opaque
+            && self.opaque_matters
+            && self.policies.opaque == Opaque::Reject
+        {
+            let why = format!("{}: {why}", statement.kind);
+            let hint = "Write to the tables directly, or set `opaque: allow` in the policy.";
+            return Err(Rejection::Unverifiable { why, hint }.into());
+        }
+        let mut needs = Vec::new();
+        for (resource, writes) in self.touched(statement) {
+            if let Some(token) = self.token_for(&resource, writes, parameter)? {
+                let before = earlier.iter().find(|(other, _)| other.name == resource.name).map(|(_, token)| *token);
+                self.check(&resource, token, before)?;
+                needs.push((resource, token));
+            }
+        }
+        Ok(needs)
+    }
+
+    /// The resources that a statement touches, and whether it writes to them or only locks.
+    fn touched(&self, statement: &Statement) -> Vec<(Arc<Resource>, bool)> {
+        let mut touched: Vec<(Arc<Resource>, bool)> = Vec::new();
+        let mut add = |resource: &Arc<Resource>, writes: bool| {
+            match touched.iter_mut().find(|(other, _)| Arc::ptr_eq(other, resource)) {
+                Some((_, known)) => *known |= writes,
+                None => touched.push((resource.clone(), writes)),
+            }
+        };
+        for write in &statement.writes {
+            for resource in self.policies.resources_of(&write.relation, write.operation) {
+                add(resource, write.operation != Operation::Lock);
+            }
+        }
+        for function in &statement.functions {
+            for resource in self.policies.resources_of_function(function) {
+                add(resource, true);
+            }
+        }
+        touched
+    }
+
+    /// The token to present; None when the statement may pass without one.
+    fn token_for(&self, resource: &Resource, writes: bool, parameter: &Parameter) -> Result<Option<Token>, Stop> {
+        if self.owed && (self.parameter_in_doubt || !self.parameter.is_settled()) {
+            return Err(Stop::Settle);
+        }
+        let rejection = match parameter.current() {
+            Value::Unknown => return Err(Stop::ReadValue),
+            Value::Known(value) => match value.token(&resource.name) {
+                Some(token) => return Ok(self.observed(resource, token).then_some(token)),
+                None if resource.on_missing == OnMissing::Allow => return Ok(None),
+                None => Rejection::Missing { resource: resource.name.clone() },
+            },
+            Value::Invalid => Rejection::InvalidValue { resource: resource.name.clone() },
+        };
+        if !writes {
+            // Reads are never fenced; those that lock are, for holders of a token only.
+            return Ok(None);
+        }
+        if resource.mode == Mode::Observe {
+            tracing::warn!(resource = resource.name, verdict = rejection.verdict(), "write_would_be_rejected");
+            return Ok(None);
+        }
+        Err(rejection.into())
+    }
+
+    /// True if the fence acts; a fence that only observes says what it sees.
+    fn observed(&self, resource: &Resource, token: Token) -> bool {
+        if resource.mode == Mode::Observe
+            && let Some(highest) = self.database.known_stale(&resource.name, token)
+        {
+            tracing::warn!(resource = resource.name, presented = token, highest = highest.token, "write_would_be_rejected");
+        }
+        resource.mode == Mode::Enforce
+    }
+
+    fn check(&self, resource: &Resource, token: Token, before: Option<Token>) -> Result<(), Stop> {
+        let written = before.or_else(|| self.written.get(&resource.name).copied());
+        if let Some(written) = written.filter(|written| *written != token) {
+            return Err(Rejection::TwoTokens { resource: resource.name.clone(), presented: token, written }.into());
+        }
+        if let Some(refusal) = self.refused.filter(|refusal| refusal.resource() == resource.name) {
+            return Err(Rejection::from(refusal.clone()).into());
+        }
+        let admitted = self.fence.admission(&resource.name).map(|epoch| epoch.token);
+        if admitted.is_some_and(|admitted| admitted != token) && self.owed {
+            // What runs under the other token has to end before this one is raised.
+            return Err(Stop::Settle);
+        }
+        if admitted != Some(token)
+            && let Some(highest) = self.database.known_stale(&resource.name, token)
+        {
+            let (resource, highest) = (resource.name.clone(), highest.token);
+            return Err(Rejection::Stale { resource, presented: token, highest }.into());
+        }
+        Ok(())
+    }
+
+    fn log_exempt(&self, statements: &[Arc<Statement>]) {
+        for statement in statements {
+            for (resource, _) in self.touched(statement).iter().filter(|(_, writes)| *writes) {
+                tracing::info!(resource = resource.name, statement = statement.kind, "exempt_write");
+            }
+        }
+    }
+}
+
+enum Stop {
+    Reject(Rejection),
+    Settle,
+    ReadValue,
+}
+
+impl From<Rejection> for Stop {
+    fn from(rejection: Rejection) -> Self {
+        Stop::Reject(rejection)
+    }
+}

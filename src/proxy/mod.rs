@@ -1,0 +1,191 @@
+//! The proxy: listens, and relays each session between a client and the server.
+//!
+//! Owns sockets and sessions. Must never decide by itself that a write may pass: `fence` does.
+
+mod context;
+mod handshake;
+mod judge;
+mod names;
+mod parameter;
+mod peer;
+mod rejection;
+mod relay;
+mod replies;
+mod shared;
+mod stream;
+
+use crate::config::{Address, Settings};
+use crate::policy::{self, PolicySet};
+use context::{Context, LoginRole};
+use relay::Relay;
+use shared::Shared;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use stream::Stream;
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+
+/// Why the proxy could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxyError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// As configured.
+        address: String,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The process cannot receive signals.
+    #[error("cannot set up signal handling: {0}")]
+    Signals(io::Error),
+}
+
+/// Runs the proxy until SIGTERM or SIGINT. Policies are loaded anew at SIGHUP, whole or not at all.
+/// Not cancel-safe: dropping it drops every session.
+///
+/// # Errors
+/// When it cannot start.
+pub async fn run(settings: Settings, policies: PolicySet) -> Result<(), ProxyError> {
+    let mut hangup = signal(SignalKind::hangup()).map_err(ProxyError::Signals)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(ProxyError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ProxyError::Signals)?;
+    let addresses = settings.listen.clone();
+    let shared = Shared::new(settings, policies, process_id());
+    let mut listeners = JoinSet::new();
+    let mut sockets = Vec::new();
+    for address in &addresses {
+        let listener = Listener::bind(address).await.map_err(|error| ProxyError::Listen {
+            address: address.to_string(),
+            error,
+        })?;
+        tracing::info!(address = %listener.address, "listening");
+        sockets.extend(address.socket_path().map(SocketFile));
+        listeners.spawn(listener.serve(shared.clone()));
+    }
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hangup.recv() => reload(&shared).await,
+        }
+    }
+    tracing::info!("stopping");
+    Ok(())
+}
+
+async fn reload(shared: &Shared) {
+    let directory = shared.settings.policies.clone();
+    match tokio::task::spawn_blocking(move || policy::load(&directory)).await {
+        Ok(Ok(policies)) => {
+            tracing::info!(resources = policies.resources.len(), "policies_loaded");
+            shared.apply(policies).await;
+        }
+        Ok(Err(errors)) => {
+            errors.iter().for_each(|error| tracing::error!(%error, "policy_error"));
+            tracing::error!("policies not loaded: the ones in force stay");
+        }
+        Err(error) => tracing::error!(%error, "policies not loaded: the ones in force stay"),
+    }
+}
+
+/// Different for every process that ever runs against the same database, also on other machines.
+fn process_id() -> String {
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), started);
+    format!("{}-{started:x}-{random:x}", std::process::id())
+}
+
+struct Listener {
+    socket: Socket,
+    address: String,
+}
+
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// Removes the file of a Unix socket when the proxy stops.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).ok();
+    }
+}
+
+impl Listener {
+    async fn bind(address: &Address) -> io::Result<Listener> {
+        match address {
+            Address::Tcp { host, port } => {
+                let socket = TcpListener::bind((host.as_str(), *port)).await?;
+                let address = socket.local_addr()?.to_string();
+                Ok(Listener { socket: Socket::Tcp(socket), address })
+            }
+            Address::Unix { .. } => {
+                let path = address.socket_path().ok_or(io::ErrorKind::InvalidInput)?;
+                remove_stale(&path).await?;
+                Ok(Listener { socket: Socket::Unix(UnixListener::bind(&path)?), address: path.display().to_string() })
+            }
+        }
+    }
+
+    async fn serve(self, shared: Arc<Shared>) {
+        loop {
+            match self.accept().await {
+                Ok((stream, peer)) => {
+                    tokio::spawn(serve_session(shared.clone(), stream, peer));
+                }
+                Err(error) => {
+                    // Out of file descriptors, usually: accepting at once again would only burn time.
+                    tracing::error!(%error, address = self.address, "accept_failed");
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<(Stream, String)> {
+        match &self.socket {
+            Socket::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((Stream::tcp(stream)?, peer.to_string()))
+            }
+            Socket::Unix(listener) => Ok((Stream::Unix(listener.accept().await?.0), "unix".to_owned())),
+        }
+    }
+}
+
+/// A socket file that nobody listens on is what a killed proxy left.
+async fn remove_stale(path: &Path) -> io::Result<()> {
+    match UnixStream::connect(path).await {
+        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        Err(_) => Ok(()),
+    }
+}
+
+static SESSIONS: AtomicU64 = AtomicU64::new(0);
+
+async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
+    let session = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
+    let started_at = Instant::now();
+    match handshake::shake_hands(shared, stream, session).await {
+        Ok((context, started)) => {
+            let (role, database) = (started.role.name.clone(), context.database().clone());
+            tracing::debug!(session, peer, role, database = database.name(), "session_started");
+            let registration = database.register(started.fence.clone());
+            let end = Relay::new(context, started).run().await;
+            drop(registration);
+            let seconds = started_at.elapsed().as_secs_f64();
+            tracing::debug!(session, peer, role, database = database.name(), seconds, reason = %end, "session_ended");
+        }
+        Err(handshake::Refused::Cancelled) => tracing::debug!(session, peer, "cancel_request"),
+        Err(refused) => tracing::info!(session, peer, reason = %refused, "session_refused"),
+    }
+}

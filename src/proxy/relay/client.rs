@@ -1,0 +1,401 @@
+//! What comes from the client: what needs a verdict waits for it, everything else passes.
+
+use super::super::judge::opaque;
+use super::super::names::Meaning;
+use super::super::peer::{HIGH_WATER, body};
+use super::super::rejection::{Rejection, raising_statement};
+use super::super::replies::{Audience, MAX_OWED, Request};
+use super::{End, MAX_STATEMENT, REJECT_NAME, Relay, Verdict, client_fault, frame_of};
+use crate::fence::session::Activity;
+use crate::statement::{PreparedEffect, Script, Statement, Unreadable};
+use crate::wire::error::Severity;
+use crate::wire::frame::{HEADER, Header, split_string};
+use crate::wire::message;
+use std::sync::Arc;
+
+/// The two names in a Bind end within this many bytes.
+const MAX_NAMES: usize = 64 * 1024;
+
+const TOO_LONG: &str = "the statement is longer than 4 MiB";
+
+impl Relay {
+    /// Handles all that has been read from the client, as far as the server's output has room and
+    /// nothing has to be waited for.
+    pub(super) fn from_client(&mut self) -> Result<(), End> {
+        while self.wait.is_none() && self.replies.len() < MAX_OWED && self.server.writer.output.len() < HIGH_WATER {
+            if self.client.rest > 0 {
+                if !self.client.pass_on(&mut self.server.writer.output) {
+                    break;
+                }
+                if self.client.discard {
+                    self.client.discard = false;
+                    self.reject_discarded();
+                }
+            }
+            let Some(header) = Header::from_client(&self.client.reader.input).map_err(client_fault)? else { break };
+            if !self.client_message(header)? {
+                break;
+            }
+            self.wanted = 0;
+        }
+        Ok(())
+    }
+
+    /// False when more of the message, or something else, has to be waited for.
+    fn client_message(&mut self, header: Header) -> Result<bool, End> {
+        // A skipping server ignores everything but Sync.
+        let judged = self.context.is_fenced() && !self.replies.is_skipping();
+        match header.tag {
+            b'Q' if judged => return self.query(header),
+            b'P' if judged => return self.parse(header),
+            b'B' if judged => return self.bind(header),
+            b'E' if judged => return self.execute(header),
+            b'C' if judged => return self.close(header),
+            b'F' if judged => return self.function_call(header),
+            _ => (),
+        }
+        let unnamed = Vec::new;
+        let request = match header.tag {
+            b'Q' => {
+                self.batch += 1;
+                Some(Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() })
+            }
+            b'P' => Some(Request::Parse { name: unnamed(), sequence: 0 }),
+            b'B' => Some(Request::Bind { portal: unnamed(), sequence: 0 }),
+            b'D' => Some(Request::Describe),
+            b'E' => Some(Request::Execute { statement: Arc::default(), defines: None }),
+            b'C' => Some(Request::ClosePortal { name: unnamed() }),
+            b'S' => Some(Request::Sync),
+            b'F' => Some(Request::FunctionCall),
+            b'c' | b'f' => Some(Request::CopyEnd),
+            b'X' => {
+                self.terminating = true;
+                None
+            }
+            _ => None,
+        };
+        let is_sync = header.tag == b'S';
+        self.pass(header, request);
+        if is_sync {
+            self.batch += 1;
+            self.close_reject_statement();
+        }
+        Ok(true)
+    }
+
+    /// Forwards a message as it comes.
+    fn pass(&mut self, header: Header, request: Option<Request>) {
+        self.note_forwarding();
+        if let Some(request) = request {
+            self.push(request, Audience::Client);
+        }
+        self.client.rest = header.frame();
+        self.client.pass_on(&mut self.server.writer.output);
+        self.message_done();
+    }
+
+    /// True when the whole message is there.
+    fn is_whole(&mut self, header: Header) -> bool {
+        self.wanted = header.frame();
+        self.client.reader.input.len() >= header.frame()
+    }
+
+    fn message_body(&self, header: Header) -> &[u8] {
+        &self.client.reader.input[HEADER..header.frame()]
+    }
+
+    fn query(&mut self, header: Header) -> Result<bool, End> {
+        if header.body > MAX_STATEMENT {
+            self.client.rest = header.frame();
+            self.client.discard = true;
+            return Ok(true);
+        }
+        if !self.is_whole(header) {
+            return Ok(false);
+        }
+        let Some((text, _)) = split_string(self.message_body(header)) else {
+            // The server says what is wrong with it.
+            self.pass(header, Some(Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() }));
+            return Ok(true);
+        };
+        let read = self.context.read(text, self.lexing);
+        let unreadable;
+        let statements = match &*read {
+            Ok(script) => &script.statements,
+            Err(why) => {
+                unreadable = vec![unreadable_statement(why)];
+                &unreadable
+            }
+        };
+        let (verdict, resolved) = self.judge(statements)?;
+        match verdict {
+            Verdict::Hold => return Ok(false),
+            Verdict::Forward => {
+                let defines = self.define_prepared(&resolved);
+                let request = Request::Query { statements: resolved, completed: 0, defines };
+                self.batch += 1;
+                self.pass(header, Some(request));
+            }
+            Verdict::Reject(0, rejection) if self.can_answer() && read.is_ok() => {
+                self.log_rejection(&rejection, &resolved[0]);
+                rejection.text().put(&mut self.client.writer.output, Severity::Error);
+                message::put_ready(&mut self.client.writer.output);
+                frame_of(&mut self.client.reader, header.frame());
+                self.message_done();
+            }
+            Verdict::Reject(..) if self.server.rest > 0 && self.activity == Activity::Idle => return Ok(false),
+            Verdict::Reject(index, rejection) => {
+                self.log_rejection(&rejection, &resolved[index]);
+                self.raise_in_query(header, &read, resolved, index, &rejection);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The proxy may answer by itself: the server is idle, and no message to the client is under way.
+    fn can_answer(&self) -> bool {
+        self.activity == Activity::Idle && self.replies.is_empty() && self.server.rest == 0
+    }
+
+    /// Puts a statement that raises the error in place of the rejected one.
+    fn raise_in_query(
+        &mut self,
+        header: Header,
+        read: &Result<Script, Unreadable>,
+        mut statements: Vec<Arc<Statement>>,
+        index: usize,
+        rejection: &Rejection,
+    ) {
+        let raise = raising_statement(&rejection.text());
+        let frame = frame_of(&mut self.client.reader, header.frame());
+        let text = split_string(body(&frame)).map_or(&[][..], |(text, _)| text);
+        self.note_forwarding();
+        let output = &mut self.server.writer.output;
+        let mut shift = 0;
+        if read.is_ok() {
+            let range = statements[index].range.clone();
+            let (before, after) = (text.get(..range.start), text.get(range.end..));
+            message::put_query(output, &[before.unwrap_or_default(), raise.as_bytes(), after.unwrap_or_default()]);
+        } else {
+            // The server reads the whole string first: if it is wrong, the client learns where.
+            let raise = format!("{raise}; ");
+            shift = raise.len();
+            message::put_query(output, &[raise.as_bytes(), text]);
+        }
+        statements.truncate(index);
+        let defines = self.define_prepared(&statements);
+        self.batch += 1;
+        self.push(Request::Query { statements, completed: 0, defines }, Audience::Rejection { shift });
+        self.message_done();
+    }
+
+    /// A query too long to be judged has been read to its end.
+    fn reject_discarded(&mut self) {
+        let statement = opaque("statement", TOO_LONG);
+        let rejection = Rejection::Unverifiable { why: TOO_LONG.into(), hint: "Split it, or send it with bound parameters or COPY." };
+        self.log_rejection(&rejection, &statement);
+        self.note_forwarding();
+        message::put_query(&mut self.server.writer.output, &[raising_statement(&rejection.text()).as_bytes()]);
+        self.batch += 1;
+        let request = Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() };
+        self.push(request, Audience::Rejection { shift: 0 });
+        self.message_done();
+    }
+
+    /// Records what PREPARE defines.
+    fn define_prepared(&mut self, statements: &[Arc<Statement>]) -> Vec<(usize, String, u64)> {
+        let mut defines = Vec::new();
+        for (index, statement) in statements.iter().enumerate() {
+            if let PreparedEffect::Prepare { name, statement: inner } = &statement.prepared {
+                let sequence = self.statements.define(name.as_bytes(), inner.clone(), self.batch);
+                defines.push((index, name.clone(), sequence));
+            }
+        }
+        defines
+    }
+
+    fn parse(&mut self, header: Header) -> Result<bool, End> {
+        let long = header.body > MAX_STATEMENT;
+        if !long && !self.is_whole(header) || long && !self.has_strings(1)? {
+            return Ok(false);
+        }
+        let input = &self.client.reader.input[HEADER..self.client.reader.input.len().min(header.frame())];
+        let Some((name, rest)) = split_string(input) else {
+            return Err(End::ClientFault("Parse without a statement name".into()));
+        };
+        let statement = match split_string(rest) {
+            _ if long => opaque("statement", TOO_LONG),
+            Some((text, _)) => match &*self.context.read(text, self.lexing) {
+                Ok(script) if script.statements.len() <= 1 => script.statements.first().cloned().unwrap_or_default(),
+                // The server refuses several statements in one Parse.
+                Ok(_) => opaque("statement", "several statements in one"),
+                Err(why) => unreadable_statement(why),
+            },
+            None => opaque("statement", "the message is cut short"),
+        };
+        let name = name.to_vec();
+        let sequence = self.statements.define(&name, statement, self.batch);
+        self.pass(header, Some(Request::Parse { name, sequence }));
+        Ok(true)
+    }
+
+    /// True when that many NUL-terminated strings are there at the start of the body.
+    fn has_strings(&mut self, count: usize) -> Result<bool, End> {
+        let start = &self.client.reader.input[HEADER..];
+        let start = &start[..start.len().min(MAX_NAMES)];
+        if start.iter().filter(|byte| **byte == 0).count() >= count {
+            return Ok(true);
+        }
+        self.wanted = MAX_NAMES + HEADER;
+        if start.len() == MAX_NAMES { Err(End::ClientFault("a name longer than 64 KiB".into())) } else { Ok(false) }
+    }
+
+    fn bind(&mut self, header: Header) -> Result<bool, End> {
+        if header.body < 2 {
+            self.pass(header, Some(Request::Bind { portal: Vec::new(), sequence: 0 }));
+            return Ok(true);
+        }
+        if !self.has_strings(2)? {
+            return Ok(false);
+        }
+        let names = split_string(&self.client.reader.input[HEADER..])
+            .and_then(|(portal, rest)| Some((portal, split_string(rest)?.0)));
+        let Some((portal, name)) = names else { return Err(End::ClientFault("Bind without names".into())) };
+        let statement = match self.statements.meaning(name, self.batch) {
+            Meaning::Certain(statement) => statement,
+            Meaning::Unsettled => {
+                self.hold_until_settled()?;
+                return Ok(false);
+            }
+            Meaning::Unknown => opaque("statement", "the proxy has not seen the prepared statement"),
+        };
+        let portal = portal.to_vec();
+        let sequence = self.portals.define(&portal, statement, self.batch);
+        self.pass(header, Some(Request::Bind { portal, sequence }));
+        Ok(true)
+    }
+
+    fn execute(&mut self, header: Header) -> Result<bool, End> {
+        if !self.is_whole(header) {
+            return Ok(false);
+        }
+        let portal = split_string(self.message_body(header)).map_or(&[][..], |(portal, _)| portal);
+        let statement = match self.portals.meaning(portal, self.batch) {
+            Meaning::Certain(statement) => statement,
+            Meaning::Unsettled => {
+                self.hold_until_settled()?;
+                return Ok(false);
+            }
+            Meaning::Unknown => opaque("portal", "the proxy has not seen the portal"),
+        };
+        let (verdict, mut resolved) = self.judge(&[statement])?;
+        match verdict {
+            Verdict::Hold => return Ok(false),
+            Verdict::Forward => {
+                let defines = self.define_prepared(&resolved).pop().map(|(_, name, sequence)| (name, sequence));
+                let statement = resolved.pop().unwrap_or_default();
+                self.pass(header, Some(Request::Execute { statement, defines }));
+            }
+            Verdict::Reject(index, rejection) => {
+                self.log_rejection(&rejection, &resolved[index]);
+                frame_of(&mut self.client.reader, header.frame());
+                self.raise_in_pipeline(&rejection);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Puts messages that raise the error in place of Execute. The client's own statements and
+    /// portals, also the unnamed ones, stay as they are.
+    fn raise_in_pipeline(&mut self, rejection: &Rejection) {
+        let raise = raising_statement(&rejection.text());
+        self.note_forwarding();
+        let output = &mut self.server.writer.output;
+        message::put_close_statement(output, REJECT_NAME);
+        message::put_parse(output, REJECT_NAME, &raise);
+        message::put_bind(output, REJECT_NAME, REJECT_NAME);
+        message::put_execute(output, REJECT_NAME);
+        self.push(Request::CloseStatement { name: REJECT_NAME.into() }, Audience::Proxy);
+        self.push(Request::Parse { name: Vec::new(), sequence: 0 }, Audience::Proxy);
+        self.push(Request::Bind { portal: Vec::new(), sequence: 0 }, Audience::Proxy);
+        let request = Request::Execute { statement: Arc::default(), defines: None };
+        self.push(request, Audience::Rejection { shift: 0 });
+        self.reject_prepared = true;
+        self.message_done();
+    }
+
+    /// After a Sync: the statement that raised the error must not stay at the server.
+    fn close_reject_statement(&mut self) {
+        if std::mem::take(&mut self.reject_prepared) {
+            let output = &mut self.server.writer.output;
+            message::put_close_statement(output, REJECT_NAME);
+            message::put_sync(output);
+            self.push(Request::CloseStatement { name: REJECT_NAME.into() }, Audience::Proxy);
+            self.push(Request::Sync, Audience::Proxy);
+        }
+    }
+
+    fn close(&mut self, header: Header) -> Result<bool, End> {
+        if !self.is_whole(header) {
+            return Ok(false);
+        }
+        let (kind, name) = self.message_body(header).split_first().unwrap_or((&0, &[]));
+        let name = split_string(name).map_or(&[][..], |(name, _)| name).to_vec();
+        let request = if *kind == b'S' { Request::CloseStatement { name } } else { Request::ClosePortal { name } };
+        self.pass(header, Some(request));
+        Ok(true)
+    }
+
+    /// A fast-path call names a function by its number: nothing tells what it writes.
+    fn function_call(&mut self, header: Header) -> Result<bool, End> {
+        let (verdict, resolved) = self.judge(&[opaque("fast-path function call", "it names no function")])?;
+        match verdict {
+            Verdict::Hold => return Ok(false),
+            Verdict::Forward => {
+                self.parameter.forget();
+                self.batch += 1;
+                self.pass(header, Some(Request::FunctionCall));
+            }
+            Verdict::Reject(index, rejection) => {
+                if !self.is_whole(header) {
+                    // Its arguments may be long, and go nowhere.
+                    self.client.rest = header.frame();
+                    self.client.discard = true;
+                    return Ok(true);
+                }
+                self.log_rejection(&rejection, &resolved[index]);
+                frame_of(&mut self.client.reader, header.frame());
+                self.note_forwarding();
+                let raise = raising_statement(&rejection.text());
+                message::put_query(&mut self.server.writer.output, &[raise.as_bytes()]);
+                self.batch += 1;
+                self.push(Request::FunctionCall, Audience::Rejection { shift: 0 });
+                self.message_done();
+            }
+        }
+        Ok(true)
+    }
+
+    /// A simple query that is held back has been answered by an error.
+    pub(super) fn drop_held_query(&mut self) {
+        if let Ok(Some(header)) = Header::from_client(&self.client.reader.input)
+            && header.tag == b'Q'
+            && self.client.reader.input.len() >= header.frame()
+        {
+            frame_of(&mut self.client.reader, header.frame());
+            self.message_done();
+        }
+    }
+
+    fn log_rejection(&self, rejection: &Rejection, statement: &Statement) {
+        self.role.log_rejection(rejection, statement.kind, self.context.database().name());
+    }
+}
+
+fn unreadable_statement(why: &Unreadable) -> Arc<Statement> {
+    opaque("statement", match why {
+        Unreadable::Syntax => "it is not in the grammar that the proxy knows",
+        Unreadable::TooComplex => "it is too long or nested too deeply to be checked",
+        Unreadable::Encoding => "it has characters outside ASCII in a client encoding that the proxy cannot read",
+    })
+}

@@ -1,0 +1,500 @@
+//! A session's relay: one task that moves messages between a client and its server connection.
+//!
+//! Owns the order of everything: what was forwarded, what the server owes, what is held back. Must
+//! never decode and re-encode what it only passes on, never hold a message whole because of its
+//! size (save those that need a verdict, up to [`MAX_STATEMENT`]), and never write into the middle
+//! of a message.
+
+mod client;
+mod server;
+
+use super::judge::{Decision, Judge, Need, resolve};
+use super::names::Names;
+use super::parameter::Parameter;
+use super::peer::{HIGH_WATER, Peer, Reader, Writer};
+use super::rejection::{Outcome, Rejection, cut_off};
+use super::replies::{Audience, Replies, Request};
+use super::{Context, LoginRole};
+use crate::fence::session::{Activity, SessionFence};
+use crate::fence::{CutOff, Refusal};
+use crate::statement::{Lexing, Statement};
+use crate::wire::error::{ErrorText, Severity};
+use crate::wire::frame::InvalidLength;
+use crate::wire::message::{self, Status};
+use bytes::{Buf, Bytes, BytesMut};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+/// The longest statement that is read to be judged, in bytes; longer ones are unverifiable.
+pub const MAX_STATEMENT: usize = 4 * 1024 * 1024;
+/// A client that does not take its last message within this time does not get it.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+/// Names of the proxy's own statements and portals at the server, closed after each use.
+const VALUE_NAME: &str = "fencegate value";
+const REJECT_NAME: &str = "fencegate reject";
+/// Reads the parameter. Qualified: the search path is the client's.
+const VALUE_QUESTION: &str = "SELECT pg_catalog.current_setting('lease.fence', true)";
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub enum End {
+    /// The client said goodbye or is gone.
+    #[error("client closed the connection")]
+    Client,
+    /// The server ended the session and said why; the client has been told.
+    #[error("server ended the session")]
+    Server,
+    /// A newer token ended it.
+    #[error("cut off by a newer token for resource {}", .0.resource)]
+    CutOff(CutOff),
+    /// The client broke the protocol.
+    #[error("client broke the protocol: {0}")]
+    ClientFault(String),
+    /// The server broke the protocol.
+    #[error("server broke the protocol: {0}")]
+    ServerFault(String),
+    /// The client's socket failed.
+    #[error("connection to the client failed: {0}")]
+    ClientSocket(io::Error),
+    /// The server's socket failed.
+    #[error("connection to the server failed: {0}")]
+    ServerSocket(io::Error),
+}
+
+/// What the first message of the client that was not forwarded yet waits for.
+enum Wait {
+    /// The server owes nothing any more.
+    Settle,
+    /// The value of the parameter.
+    Value,
+    /// Admission.
+    Admit(JoinHandle<Result<(), Refusal>>),
+    /// The control connections to a database being closed.
+    Close(JoinHandle<()>),
+}
+
+/// What is to be done with the message at hand.
+enum Verdict {
+    Forward,
+    Reject(usize, Rejection),
+    Hold,
+}
+
+/// The state of one session.
+pub struct Relay {
+    context: Context,
+    role: LoginRole,
+    fence: Arc<SessionFence>,
+    client: Side,
+    server: Side,
+    replies: Replies,
+    parameter: Parameter,
+    statements: Names,
+    portals: Names,
+    /// Counts what an error in the extended protocol cannot reach beyond.
+    batch: u64,
+    lexing: Lexing,
+    status: Status,
+    /// Bytes were forwarded since the last ReadyForQuery.
+    forwarded: bool,
+    activity: Activity,
+    written: HashMap<String, crate::fence::session::Token>,
+    wait: Option<Wait>,
+    /// Why an Admit for the message at hand failed.
+    refused: Option<Refusal>,
+    /// The control connections are closed for the message at hand.
+    closed_control: bool,
+    /// A statement of ours is to be closed after the next Sync.
+    reject_prepared: bool,
+    /// The input from the client has to reach this many bytes for the message at hand.
+    wanted: usize,
+    /// This transaction changed the catalogue.
+    catalogue_changed: bool,
+    /// An admission was taken away, and may still have its row.
+    revoked: bool,
+    /// What the server answered to the question for the value.
+    answer: Option<Option<String>>,
+    /// The client has said goodbye.
+    terminating: bool,
+    /// The server's write half is closed.
+    closed: bool,
+}
+
+/// One direction's source and the rest of the message that is being passed on from it.
+struct Side {
+    reader: Reader,
+    writer: Writer,
+    /// Bytes of the current message that are still to come.
+    rest: usize,
+    /// They go nowhere.
+    discard: bool,
+}
+
+impl Side {
+    fn new(peer: Peer) -> Self {
+        Side { reader: peer.reader, writer: peer.writer, rest: 0, discard: false }
+    }
+
+    /// Moves what is there of the current message. True when all of it has been moved.
+    fn pass_on(&mut self, output: &mut BytesMut) -> bool {
+        let bytes = self.rest.min(self.reader.input.len());
+        if !self.discard {
+            output.extend_from_slice(&self.reader.input[..bytes]);
+        }
+        self.reader.input.advance(bytes);
+        self.rest -= bytes;
+        self.rest == 0
+    }
+}
+
+/// What the handshake found out.
+pub struct Started {
+    pub client: Peer,
+    pub server: Peer,
+    pub role: LoginRole,
+    pub fence: Arc<SessionFence>,
+    pub parameter: Parameter,
+    pub lexing: Lexing,
+}
+
+impl Relay {
+    /// A session whose first ReadyForQuery waits in the client's output.
+    pub fn new(context: Context, started: Started) -> Self {
+        Relay {
+            context,
+            role: started.role,
+            fence: started.fence,
+            client: Side::new(started.client),
+            server: Side::new(started.server),
+            replies: Replies::default(),
+            parameter: started.parameter,
+            statements: Names::default(),
+            portals: Names::default(),
+            batch: 0,
+            lexing: started.lexing,
+            status: Status::Idle,
+            forwarded: false,
+            activity: Activity::Idle,
+            written: HashMap::new(),
+            wait: None,
+            refused: None,
+            closed_control: false,
+            reject_prepared: false,
+            wanted: 0,
+            catalogue_changed: false,
+            revoked: false,
+            answer: None,
+            terminating: false,
+            closed: false,
+        }
+    }
+
+    /// Runs the session to its end. Not cancel-safe: a relay that is dropped closes both sockets.
+    pub async fn run(mut self) -> End {
+        let end = loop {
+            if let Err(end) = self.turn().await {
+                break end;
+            }
+        };
+        self.last_words(end).await
+    }
+
+    /// Handles what has been read, then waits for something to happen. Cancel-safe.
+    async fn turn(&mut self) -> Result<(), End> {
+        if self.context.changed() {
+            // What was prepared or set while nobody looked is not known.
+            self.statements.clear();
+            self.portals.clear();
+            self.parameter.forget_all();
+        }
+        self.from_server()?;
+        if self.server.reader.ended && self.client.writer.output.len() < HIGH_WATER {
+            return Err(End::Server);
+        }
+        self.take_value();
+        if matches!(self.wait, Some(Wait::Settle)) && self.replies.is_empty() {
+            self.wait = None;
+        }
+        self.from_client()?;
+        self.note_activity();
+        self.wait_for_event().await
+    }
+
+    async fn wait_for_event(&mut self) -> Result<(), End> {
+        let Relay { client, server, wait, fence, context, .. } = self;
+        let client_done = client.reader.ended && client.reader.input.is_empty() && wait.is_none();
+        if (client_done || self.terminating) && server.writer.output.is_empty() && !self.closed {
+            self.closed = true;
+            // Where this fails the server is gone, which its reading half tells.
+            server.writer.close().await.ok();
+        }
+        // Beyond this the kernel's buffers fill, and the client waits.
+        let client_room = self.wanted.max(HIGH_WATER);
+        let read_client = !client.reader.ended
+            && server.writer.output.len() < HIGH_WATER
+            && client.reader.input.len() < client_room;
+        let read_server = !server.reader.ended && client.writer.output.len() < HIGH_WATER;
+        let waits = !matches!(wait, None | Some(Wait::Settle | Wait::Value));
+        tokio::select! {
+            result = client.reader.fill(), if read_client => result.map_err(End::ClientSocket),
+            result = server.reader.fill(), if read_server => match result {
+                Ok(()) => Ok(()),
+                // A reset, as after a crash, is the end as well; what it leaves unsaid is told in last_words.
+                Err(_) => { server.reader.ended = true; Ok(()) }
+            },
+            result = client.writer.drain(), if !client.writer.output.is_empty() => result.map_err(End::ClientSocket),
+            result = server.writer.drain(), if !server.writer.output.is_empty() => {
+                if result.is_err() {
+                    // The server is gone; what it said before may still be there to be read.
+                    server.writer.output.clear();
+                }
+                Ok(())
+            },
+            () = finish(wait, &mut self.refused), if waits => Ok(()),
+            () = fence.revoked.notified() => { self.revoked = true; release(context, fence); Ok(()) },
+            () = context.policies_changed() => Ok(()),
+        }
+    }
+
+    /// Tells the fence what the server process does, when that changes.
+    fn note_activity(&mut self) {
+        let activity = if !self.replies.is_empty() || self.client.rest > 0 {
+            Activity::Busy
+        } else if self.status == Status::Idle && !self.forwarded {
+            Activity::Idle
+        } else {
+            Activity::Waiting
+        };
+        if activity != self.activity {
+            self.activity = activity;
+            self.fence.set_activity(activity);
+            if self.revoked && activity != Activity::Busy {
+                self.revoked = activity != Activity::Idle;
+                release(&self.context, &self.fence);
+            }
+        }
+    }
+
+    /// To be called before bytes are given to the server.
+    fn note_forwarding(&mut self) {
+        self.forwarded = true;
+        if self.activity != Activity::Busy {
+            self.activity = Activity::Busy;
+            self.fence.set_activity(Activity::Busy);
+        }
+    }
+
+    /// Judges statements; where something has to be found out first, starts to.
+    fn judge(&mut self, statements: &[Arc<Statement>]) -> Result<(Verdict, Vec<Arc<Statement>>), End> {
+        let Some(resolved) = resolve(statements, &self.statements, self.batch) else {
+            return Ok((self.hold_until_settled()?, Vec::new()));
+        };
+        let judge = Judge {
+            policies: self.context.policies(),
+            database: self.context.database(),
+            fence: &self.fence,
+            opaque_matters: self.catalogue_changed || self.context.has_fenced_tables(),
+            exempt: self.role.exempt(self.context.policies()),
+            parameter: &self.parameter,
+            owed: !self.replies.is_empty(),
+            parameter_in_doubt: self.replies.affect_parameter(),
+            written: &self.written,
+            refused: self.refused.as_ref(),
+        };
+        let verdict = match judge.statements(&resolved) {
+            Decision::Forward(needs) => self.forward_when_admitted(needs, &resolved),
+            Decision::Reject(index, rejection) => Verdict::Reject(index, rejection),
+            Decision::Settle => self.hold_until_settled()?,
+            Decision::ReadValue if !self.replies.is_empty() => self.hold_until_settled()?,
+            Decision::ReadValue => {
+                self.ask_for_value();
+                Verdict::Hold
+            }
+        };
+        Ok((verdict, resolved))
+    }
+
+    fn forward_when_admitted(&mut self, needs: Vec<Need>, statements: &[Arc<Statement>]) -> Verdict {
+        if !self.closed_control
+            && let Some(name) = statements.iter().find_map(|statement| statement.needs_database_alone.clone())
+        {
+            self.wait = Some(Wait::Close(self.context.close_database(name)));
+            self.closed_control = true;
+            return Verdict::Hold;
+        }
+        if needs.is_empty() {
+            return Verdict::Forward;
+        }
+        if self.fence.begin_write(needs.iter().map(|(resource, token)| (resource.name.as_str(), *token))) {
+            self.activity = Activity::Busy;
+            self.written.extend(needs.into_iter().map(|(resource, token)| (resource.name.clone(), token)));
+            return Verdict::Forward;
+        }
+        let lacking = needs.into_iter().find(|(resource, token)| {
+            self.fence.admission(&resource.name).is_none_or(|epoch| epoch.token != *token)
+        });
+        // None when an admission came in between: then the next look sees it.
+        if let Some((resource, token)) = lacking {
+            let (database, fence) = (self.context.database().clone(), self.fence.clone());
+            // Runs to its end even when this session does not: an Admit is not cancel-safe.
+            let admission = tokio::spawn(async move { database.admit(&fence, &resource, token).await });
+            self.wait = Some(Wait::Admit(admission));
+        }
+        Verdict::Hold
+    }
+
+    fn hold_until_settled(&mut self) -> Result<Verdict, End> {
+        if self.replies.is_copying_in() {
+            // The server waits for data, so that nothing would ever be settled.
+            return Err(End::ClientFault("statement during COPY FROM STDIN".into()));
+        }
+        if self.replies.needs_flush() {
+            self.note_forwarding();
+            message::put_flush(&mut self.server.writer.output);
+        }
+        self.wait = Some(Wait::Settle);
+        Ok(Verdict::Hold)
+    }
+
+    /// Asks the server for the parameter, in the session. To be called when nothing is owed.
+    fn ask_for_value(&mut self) {
+        // A Sync would end the implicit transaction of a pipeline; without one, an error has to
+        // skip what follows, as the client expects it.
+        let in_pipeline = self.forwarded || self.client.reader.input.first() != Some(&b'Q');
+        self.note_forwarding();
+        let output = &mut self.server.writer.output;
+        message::put_parse(output, VALUE_NAME, VALUE_QUESTION);
+        message::put_bind(output, VALUE_NAME, VALUE_NAME);
+        message::put_execute(output, VALUE_NAME);
+        message::put_close_portal(output, VALUE_NAME);
+        message::put_close_statement(output, VALUE_NAME);
+        if in_pipeline { message::put_flush(output) } else { message::put_sync(output) }
+        let none = Vec::new;
+        self.push(Request::Parse { name: none(), sequence: 0 }, Audience::Proxy);
+        self.push(Request::Bind { portal: none(), sequence: 0 }, Audience::Proxy);
+        self.push(Request::Execute { statement: Arc::default(), defines: None }, Audience::Proxy);
+        self.push(Request::ClosePortal { name: VALUE_NAME.into() }, Audience::Proxy);
+        self.push(Request::CloseStatement { name: VALUE_NAME.into() }, Audience::Proxy);
+        if !in_pipeline {
+            self.push(Request::Sync, Audience::Proxy);
+        }
+        self.wait = Some(Wait::Value);
+    }
+
+    fn push(&mut self, request: Request, audience: Audience) {
+        self.replies.push(request, audience);
+    }
+
+    /// The message at hand has been dealt with: what was found out for it is not for the next one.
+    fn message_done(&mut self) {
+        self.refused = None;
+        self.closed_control = false;
+    }
+
+    /// Says the last thing that the client can be told, and closes.
+    async fn last_words(mut self, end: End) -> End {
+        let (end, text) = match end {
+            End::Server if !self.terminating && !self.client.reader.ended => self.lost_server().await,
+            End::ClientFault(why) => {
+                let text = ErrorText::new("08P01", format!("protocol error: {why}"));
+                (End::ClientFault(why), Some(text))
+            }
+            End::ServerFault(why) => {
+                let text = ErrorText::new("08P01", format!("the server broke the protocol: {why}"));
+                (End::ServerFault(why), Some(text))
+            }
+            End::ServerSocket(error) => {
+                let text = ErrorText::new("08006", format!("connection to the server failed: {error}"));
+                (End::ServerSocket(error), Some(text))
+            }
+            other => (other, None),
+        };
+        if let Some(text) = text.filter(|_| self.server.rest == 0 || self.server.discard) {
+            text.put(&mut self.client.writer.output, Severity::Fatal);
+        }
+        let goodbye = async {
+            self.client.writer.flush().await?;
+            self.client.writer.close().await
+        };
+        // A client that is gone or does not read misses it: there is nobody left to tell.
+        tokio::time::timeout(LAST_WORDS, goodbye).await.ok();
+        end
+    }
+
+    /// The server connection has ended unasked. A session that a newer token cut off is told so.
+    async fn lost_server(&mut self) -> (End, Option<ErrorText>) {
+        let in_flight = !self.replies.is_empty() || self.client.rest > 0;
+        if let Some(by) = self.context.database().clone().cut_off_by(&self.fence).await {
+            let outcome = if in_flight { Outcome::Unknown } else { Outcome::RolledBack };
+            if !in_flight && self.client.reader.input.is_empty() && !self.next_message().await {
+                return (End::Client, None);
+            }
+            tracing::warn!(
+                resource = by.resource, presented = by.presented.token, highest = by.highest.token,
+                outcome = outcome.name(), "session_cut_off"
+            );
+            let text = cut_off(&by.resource, by.presented, by.highest, outcome);
+            return (End::CutOff(by), Some(text));
+        }
+        match self.server.reader.server_frame(usize::MAX) {
+            Ok(Some((b'E', frame))) => {
+                self.client.writer.output.extend_from_slice(&frame);
+                (End::Server, None)
+            }
+            _ => (End::Server, Some(ErrorText::new("08006", "server closed the connection unexpectedly"))),
+        }
+    }
+
+    /// Waits until the client says something that wants an answer. Drivers show an error only as an answer.
+    async fn next_message(&mut self) -> bool {
+        let client = &mut self.client;
+        while client.reader.input.is_empty() && !client.reader.ended {
+            tokio::select! {
+                result = client.reader.fill() => if result.is_err() { return false },
+                result = client.writer.drain(), if !client.writer.output.is_empty() => if result.is_err() { return false },
+            }
+        }
+        client.reader.input.first().is_some_and(|tag| *tag != b'X')
+    }
+}
+
+/// Waits for the end of what is waited for. Cancel-safe: the task goes on.
+async fn finish(wait: &mut Option<Wait>, refused: &mut Option<Refusal>) {
+    match wait {
+        Some(Wait::Admit(admission)) => {
+            match admission.await {
+                Ok(Ok(())) => (),
+                Ok(Err(refusal)) => *refused = Some(refusal),
+                Err(error) => *refused = Some(Refusal::Unavailable { resource: String::new(), reason: error.to_string() }),
+            }
+            *wait = None;
+        }
+        Some(Wait::Close(closing)) => {
+            // Closed or not, the server decides whether the statement can run.
+            closing.await.ok();
+            *wait = None;
+        }
+        None | Some(Wait::Settle | Wait::Value) => std::future::pending().await,
+    }
+}
+
+/// Lets the fence take away admissions that a newer token revoked, so that the process may live.
+fn release(context: &Context, fence: &Arc<SessionFence>) {
+    let (database, fence) = (context.database().clone(), fence.clone());
+    tokio::spawn(async move { database.release(&fence).await });
+}
+
+fn server_fault(error: InvalidLength) -> End {
+    End::ServerFault(error.to_string())
+}
+
+fn client_fault(error: InvalidLength) -> End {
+    End::ClientFault(error.to_string())
+}
+
+fn frame_of(reader: &mut Reader, length: usize) -> Bytes {
+    reader.input.split_to(length).freeze()
+}

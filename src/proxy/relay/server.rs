@@ -1,0 +1,265 @@
+//! What comes from the server: replies find the message that they answer, and go where they belong.
+
+use super::super::handshake::note_lexing;
+use super::super::parameter::Value;
+use super::super::peer::{HIGH_WATER, body};
+use super::super::replies::{Audience, Reply, Request};
+use super::{End, Relay, Wait, frame_of, server_fault};
+use crate::statement::{PreparedEffect, Statement};
+use crate::wire::error::{field, fields};
+use crate::wire::frame::{HEADER, Header, put_frame};
+use crate::wire::message::{self, Status};
+use bytes::{BufMut, BytesMut};
+
+/// Messages up to this many bytes of body are read whole where that helps; longer ones stream.
+const WHOLE: usize = 64 * 1024;
+/// Of an error this much is looked at, to see whether it ends the session.
+const ERROR_HEAD: usize = 64;
+
+impl Relay {
+    /// Handles all that has been read from the server, as far as the client's output has room.
+    pub(super) fn from_server(&mut self) -> Result<(), End> {
+        while self.client.writer.output.len() < HIGH_WATER {
+            if self.server.rest > 0 && !self.server.pass_on(&mut self.client.writer.output) {
+                break;
+            }
+            let Some(header) = Header::from_server(&self.server.reader.input).map_err(server_fault)? else { break };
+            if !self.server_message(header)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// False when more of the message is needed.
+    fn server_message(&mut self, header: Header) -> Result<bool, End> {
+        let audience = self.replies.audience();
+        let available = self.server.reader.input.len();
+        match header.tag {
+            b'N' | b'A' => self.stream(header, Audience::Client),
+            b'S' if header.body <= WHOLE => {
+                if available < header.frame() {
+                    return Ok(false);
+                }
+                self.parameter_status(header);
+            }
+            b'E' => {
+                if available < header.frame().min(HEADER + ERROR_HEAD) {
+                    return Ok(false);
+                }
+                return self.error_response(header, audience);
+            }
+            b'Z' | b'C' if header.body <= WHOLE => {
+                if available < header.frame() {
+                    return Ok(false);
+                }
+                let frame = frame_of(&mut self.server.reader, header.frame());
+                if audience != Audience::Proxy {
+                    self.client.writer.output.extend_from_slice(&frame);
+                }
+                match header.tag {
+                    b'Z' => self.ready(body(&frame))?,
+                    _ => self.command_complete(body(&frame)),
+                }
+            }
+            b'D' if audience == Audience::Proxy && header.body <= WHOLE => {
+                if available < header.frame() {
+                    return Ok(false);
+                }
+                let frame = frame_of(&mut self.server.reader, header.frame());
+                self.answer = message::columns(body(&frame)).and_then(|columns| columns.into_iter().next());
+            }
+            tag => {
+                self.note_reply(tag);
+                self.stream(header, audience);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Passes a message on as it comes; what is not for the client goes nowhere.
+    fn stream(&mut self, header: Header, audience: Audience) {
+        self.server.rest = header.frame();
+        self.server.discard = audience == Audience::Proxy;
+        self.server.pass_on(&mut self.client.writer.output);
+    }
+
+    fn note_reply(&mut self, tag: u8) {
+        let Some(front) = self.replies.front() else { return };
+        let ends = match (tag, &front.to) {
+            (b'1', Request::Parse { name, sequence }) => {
+                self.statements.confirm(name, *sequence);
+                true
+            }
+            (b'2', Request::Bind { portal, sequence }) => {
+                self.portals.confirm(portal, *sequence);
+                true
+            }
+            (b'3', Request::CloseStatement { name }) => {
+                self.statements.close(name);
+                true
+            }
+            (b'3', Request::ClosePortal { name }) => {
+                self.portals.close(name);
+                true
+            }
+            (b'T' | b'n', Request::Describe) => true,
+            (b'I' | b's', Request::Execute { statement, .. }) => {
+                self.parameter.completed(statement, false);
+                true
+            }
+            (b'G', _) => {
+                self.replies.copy_in();
+                false
+            }
+            _ => false,
+        };
+        if ends {
+            self.replies.pop();
+        }
+    }
+
+    fn command_complete(&mut self, tag: &[u8]) {
+        let rolled_back = tag.starts_with(b"ROLLBACK");
+        let Some(front) = self.replies.front() else { return };
+        match &mut front.to {
+            Request::Query { statements, completed, defines } => {
+                let index = *completed;
+                *completed += 1;
+                let defined = defines.iter().position(|(at, ..)| *at == index).map(|position| defines.remove(position));
+                if let Some(statement) = statements.get(index).cloned() {
+                    self.statement_done(&statement, rolled_back, defined.map(|(_, name, sequence)| (name, sequence)));
+                }
+            }
+            Request::Execute { statement, defines } => {
+                let (statement, defines) = (statement.clone(), defines.take());
+                self.replies.pop();
+                self.statement_done(&statement, rolled_back, defines);
+            }
+            _ => (),
+        }
+    }
+
+    fn statement_done(&mut self, statement: &Statement, rolled_back: bool, defined: Option<(String, u64)>) {
+        self.parameter.completed(statement, rolled_back);
+        self.catalogue_changed |= statement.changes_catalogue;
+        match &statement.prepared {
+            PreparedEffect::Deallocate { name } => self.statements.close(name.as_bytes()),
+            PreparedEffect::DeallocateAll => self.statements.close_all(),
+            _ => (),
+        }
+        if let Some((name, sequence)) = defined {
+            self.statements.confirm(name.as_bytes(), sequence);
+        }
+    }
+
+    /// False when more of the message is needed.
+    fn error_response(&mut self, header: Header, audience: Audience) -> Result<bool, End> {
+        let available = self.server.reader.input.len();
+        let head = &self.server.reader.input[HEADER..available.min(header.frame()).min(HEADER + ERROR_HEAD)];
+        let severity = field(head, b'V').or_else(|| field(head, b'S')).unwrap_or_default();
+        if severity != b"ERROR" {
+            // The last message: kept for last_words, which knows whether it is the reason.
+            return if available < header.frame() { Ok(false) } else { Err(End::Server) };
+        }
+        if let Audience::Rejection { shift } = audience
+            && header.body <= WHOLE
+        {
+            if available < header.frame() {
+                return Ok(false);
+            }
+            let frame = frame_of(&mut self.server.reader, header.frame());
+            put_error_in_place(&mut self.client.writer.output, body(&frame), shift);
+        } else {
+            self.stream(header, Audience::Client);
+        }
+        self.parameter.error();
+        let skipped = self.replies.error();
+        skipped.into_iter().for_each(|reply| self.cancel(reply));
+        if matches!(self.wait, Some(Wait::Value)) {
+            self.value_refused();
+        }
+        Ok(true)
+    }
+
+    /// The server will not do what this asked for.
+    fn cancel(&mut self, reply: Reply) {
+        match reply.to {
+            Request::Parse { name, sequence } => self.statements.cancel(&name, sequence),
+            Request::Bind { portal, sequence } => self.portals.cancel(&portal, sequence),
+            Request::Execute { defines: Some((name, sequence)), .. } => self.statements.cancel(name.as_bytes(), sequence),
+            Request::Query { defines, .. } => {
+                for (_, name, sequence) in defines {
+                    self.statements.cancel(name.as_bytes(), sequence);
+                }
+            }
+            _ => (),
+        }
+    }
+
+    /// The server could not say the value: a cancel or a time-out met the question. What the client
+    /// asked is answered by that error.
+    fn value_refused(&mut self) {
+        self.wait = None;
+        if let Some(front) = self.replies.front() {
+            // A simple query: the ReadyForQuery of our Sync ends its answer.
+            front.audience = Audience::Client;
+            self.drop_held_query();
+        }
+    }
+
+    /// The value has been read, when nothing is owed any more.
+    pub(super) fn take_value(&mut self) {
+        if matches!(self.wait, Some(Wait::Value)) && self.replies.is_empty() {
+            self.wait = None;
+            let value = self.answer.take().map_or(Value::Invalid, |text| Value::read(text.as_deref()));
+            self.parameter.learn(value);
+        }
+    }
+
+    fn ready(&mut self, body: &[u8]) -> Result<(), End> {
+        let status = Status::read(body).ok_or_else(|| End::ServerFault("unknown transaction status".into()))?;
+        match self.replies.pop() {
+            Some(reply) if matches!(reply.to, Request::Query { .. } | Request::Sync | Request::FunctionCall) => {
+                self.cancel(reply);
+            }
+            _ => return Err(End::ServerFault("ReadyForQuery that nobody asked for".into())),
+        }
+        self.status = status;
+        self.parameter.ready(status);
+        if status == Status::Idle && std::mem::take(&mut self.catalogue_changed) {
+            self.context.catalogue_changed();
+        }
+        if self.replies.is_empty() && self.client.rest == 0 {
+            self.forwarded = false;
+            if status == Status::Idle {
+                self.written.clear();
+                self.portals.clear();
+            }
+        }
+        Ok(())
+    }
+
+    fn parameter_status(&mut self, header: Header) {
+        let frame = frame_of(&mut self.server.reader, header.frame());
+        self.client.writer.output.extend_from_slice(&frame);
+        note_lexing(body(&frame), &mut self.lexing);
+    }
+}
+
+/// Appends the error that the server raised in place of the client's statement, without the traces
+/// of how it was raised.
+fn put_error_in_place(output: &mut BytesMut, body: &[u8], shift: usize) {
+    put_frame(output, b'E', |out| {
+        for (tag, value) in fields(body).filter(|(tag, _)| *tag != b'W') {
+            out.put_u8(tag);
+            let position = (tag == b'P').then(|| std::str::from_utf8(value).ok()?.parse::<usize>().ok()).flatten();
+            match position {
+                Some(position) => out.put_slice(position.saturating_sub(shift).to_string().as_bytes()),
+                None => out.put_slice(value),
+            }
+            out.put_u8(0);
+        }
+        out.put_u8(0);
+    });
+}
