@@ -3,7 +3,7 @@
 //! Owns the limits that hold a hostile file, and the checks that every reader of settings needs.
 //! Must never stop at the first fault: a user wants to see all of them at once, each at its place.
 
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{MergeKeyPolicy, MessageFormatter, Options, Spanned, UserMessageFormatter};
 use std::fmt;
 
@@ -161,13 +161,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut mapping = Vec::new();
-        while let Some(entry) = entries.next_entry::<Node, Node>()? {
-            // The reader's own check of duplicates does not see through aliases.
-            if let Value::Text(key) = &entry.0.value
-                && mapping.iter().any(|(other, _): &(Node, Node)| matches!(&other.value, Value::Text(o) if o == key))
-            {
-                return Err(A::Error::custom(format!("duplicate key `{key}`")));
-            }
+        while let Some(entry) = entries.next_entry()? {
             mapping.push(entry);
         }
         Ok(Value::Mapping(mapping))
@@ -303,6 +297,8 @@ mod tests {
     #[test]
     fn duplicate_keys_merge_keys_and_second_documents_are_refused_at_their_places() {
         assert_eq!(fault(b"a: 1\na: 2\n").at, Position { line: 2, column: 1 });
+        assert_eq!(fault(b"&k a: 1\n\"a\": 2\n").at, Position { line: 2, column: 1 });
+        assert!(fault(b"&k a: 1\n*k : 2\n").message.contains("duplicate"));
         assert_eq!(fault(b"a: &a {b: 1}\nc:\n  <<: *a\n").at, Position { line: 3, column: 3 });
         assert_eq!(fault(b"a: 1\n---\nb: 2\n").at.line, 2);
         assert_eq!(fault(b"a: [1\nb: 2\n").at.line, 2);

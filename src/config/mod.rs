@@ -10,12 +10,12 @@ pub use passfile::Passwords;
 
 use crate::yaml::{self, Fault, LARGEST_FILE, Node, Reader, Value};
 use std::{
-    fmt, fs, io,
-    io::Read,
+    fs,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 use thiserror::Error;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::SslMode;
 
 /// Where the proxy listens unless it is told.
 const DEFAULT_LISTEN: &str = "127.0.0.1:6432";
@@ -124,15 +124,8 @@ impl Settings {
         if listen.is_empty() {
             listen = Given::of_arguments("listen", [DEFAULT_LISTEN.to_owned()]);
         }
-        let text = |path: PathBuf| path.to_string_lossy().into_owned();
-        let policies = match (arguments.policies, file.policies) {
-            (Some(path), _) => path,
-            (None, Some(given)) => PathBuf::from(given.text),
-            (None, None) => return Err(ConfigError::Missing("policies")),
-        };
-        if text(policies.clone()).is_empty() {
-            return Err(ConfigError::Missing("policies"));
-        }
+        let policies = arguments.policies.or(file.policies.map(|given| PathBuf::from(given.text)));
+        let policies = policies.filter(|path| !path.as_os_str().is_empty()).ok_or(ConfigError::Missing("policies"))?;
         let upstream = Given::of_arguments("upstream", arguments.upstream).pop().or(file.upstream);
         let control = Given::of_arguments("control", arguments.control).pop().or(file.control);
         Ok(Self {
@@ -239,21 +232,6 @@ impl File {
             Some(fault) => Err(in_file(fault)),
             None => Ok(file),
         }
-    }
-}
-
-/// The host of a connection as password files name it.
-fn host_names(host: &Host) -> Vec<String> {
-    match host {
-        Host::Tcp(name) => vec![name.clone()],
-        #[cfg(unix)]
-        Host::Unix(directory) => vec!["localhost".to_owned(), directory.to_string_lossy().into_owned()],
-    }
-}
-
-impl fmt::Debug for SettingsArguments {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("SettingsArguments").field("config", &self.config).finish_non_exhaustive()
     }
 }
 

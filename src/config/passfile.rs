@@ -2,7 +2,6 @@
 //!
 //! Must never print a password, nor take one from a file that others can read.
 
-use super::host_names;
 use std::{
     env, fmt, fs,
     os::unix::fs::PermissionsExt,
@@ -123,6 +122,14 @@ fn entry(line: &str) -> Option<Entry> {
     };
     let fields = [field()?, field()?, field()?, field()?];
     Some(Entry { fields, password: unescaped(split_field(rest).map_or(rest, |(raw, _)| raw)) })
+}
+
+/// The host of a connection as the file may name it.
+fn host_names(host: &Host) -> Vec<String> {
+    match host {
+        Host::Tcp(name) => vec![name.clone()],
+        Host::Unix(directory) => vec!["localhost".to_owned(), directory.to_string_lossy().into_owned()],
+    }
 }
 
 /// Cuts at the first colon that no backslash stands before.

@@ -112,9 +112,11 @@ fn is_name_character(c: char) -> bool {
 }
 
 fn truncated(mut name: String) -> String {
-    if name.len() > LONGEST_NAME {
-        name.truncate(name.floor_char_boundary(LONGEST_NAME));
+    let mut end = name.len().min(LONGEST_NAME);
+    while !name.is_char_boundary(end) {
+        end -= 1;
     }
+    name.truncate(end);
     name
 }
 
