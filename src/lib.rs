@@ -3,7 +3,11 @@
 //! Imports run one way: `cli` → `proxy` → `fence` → `policy`, `statement` → `wire`.
 //! `fence` knows no sockets of clients, `wire` knows no fences.
 
+pub mod cli;
+pub mod config;
 pub mod fence;
 pub mod policy;
+pub mod proxy;
 pub mod statement;
 pub mod wire;
+mod yaml;

@@ -3,10 +3,20 @@
 //! Owns the YAML model and the loading of a directory of it, with positions for every error.
 //! Must never apply half a directory: a set is valid whole, or it is refused whole.
 
-use crate::statement::Operation;
-use std::sync::Arc;
+mod document;
+mod fingerprint;
+mod index;
+mod load;
+mod name;
+#[cfg(test)]
+mod tests;
 
-/// All policies of one directory, validated.
+pub use load::load;
+
+use crate::statement::{FunctionName, Operation, RelationName};
+use std::{fmt, path::PathBuf, sync::Arc};
+
+/// All policies of one directory, validated. Made by [`load`] or [`PolicySet::new`] and never changed afterwards.
 #[derive(Debug, Default)]
 pub struct PolicySet {
     /// In the order of the files' names and of the lists in them.
@@ -17,6 +27,55 @@ pub struct PolicySet {
     pub databases: Option<Vec<String>>,
     /// Login roles that bypass the fences.
     pub exempt_roles: Vec<String>,
+    /// How many files it was read from.
+    pub files: usize,
+    index: index::Index,
+}
+
+impl PolicySet {
+    /// A set of these resources. Their fingerprints are filled in here, because they depend on the rest of the set.
+    pub fn new(
+        resources: Vec<Resource>,
+        opaque: Opaque,
+        databases: Option<Vec<String>>,
+        exempt_roles: Vec<String>,
+    ) -> Self {
+        let settings = fingerprint::SetSettings::new(opaque, databases.as_deref(), &exempt_roles);
+        let with_fingerprint = |resource: Resource| {
+            let fingerprint = settings.fingerprint(&resource);
+            Arc::new(Resource { fingerprint, ..resource })
+        };
+        let resources: Vec<_> = resources.into_iter().map(with_fingerprint).collect();
+        let index = index::Index::new(&resources);
+        Self { resources, opaque, databases, exempt_roles, files: 0, index }
+    }
+
+    /// The resources, each once, whose fences an operation on a relation may meet. A relation without a
+    /// schema may be the table of that name in any schema. [`Operation::Lock`] meets the fence of every
+    /// table of which inserting, updating or deleting is fenced.
+    pub fn resources_of(&self, relation: &RelationName, operation: Operation) -> Vec<&Arc<Resource>> {
+        self.index.resources_of_table(relation.schema.as_deref(), &relation.name, operation)
+    }
+
+    /// The resources, each once, that a call of a function may count as a write to. A function without a
+    /// schema may be the one of that name in any schema.
+    pub fn resources_of_function(&self, function: &FunctionName) -> Vec<&Arc<Resource>> {
+        self.index.resources_of_function(function.schema.as_deref(), &function.name)
+    }
+}
+
+/// What is wrong with a directory of policies, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}:{line}:{column}: {message}", file.display())]
+pub struct PolicyError {
+    /// The file, or the directory if it cannot be read.
+    pub file: PathBuf,
+    /// From 1.
+    pub line: u64,
+    /// From 1, in characters.
+    pub column: u64,
+    /// One line that says what to change.
+    pub message: String,
 }
 
 /// A thing that one leader at a time may write.
@@ -47,12 +106,25 @@ pub struct FencedTable {
 }
 
 /// A schema-qualified SQL name, folded and unquoted.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QualifiedName {
     /// The schema.
     pub schema: String,
     /// The name in it.
     pub name: String,
+}
+
+impl fmt::Display for QualifiedName {
+    /// As SQL, with every quote that it could need.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", quoted(&self.schema), quoted(&self.name))
+    }
+}
+
+fn quoted(name: &str) -> String {
+    let is_plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    if is_plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
 }
 
 /// What a write without a token meets.

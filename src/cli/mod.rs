@@ -1,0 +1,46 @@
+//! The command line: one file per subcommand.
+//!
+//! Owns the exit codes: 0 done, 1 failed, 2 wrong usage or configuration. Must never decide
+//! anything else: a subcommand reads its arguments and calls the module that does the work.
+
+mod logging;
+mod policy;
+
+use clap::{Parser, Subcommand};
+use std::{ffi::OsString, process::ExitCode};
+
+/// Wrong usage or configuration.
+const EXIT_USAGE: u8 = 2;
+
+/// A fencing-aware storage proxy for PostgreSQL
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// How to write the log, which goes to standard error; RUST_LOG says how much
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    log_format: logging::Format,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Work with the policies that say what is fenced
+    Policy(policy::Arguments),
+}
+
+/// Runs the program with its arguments, the first of which is its own name.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help goes to standard output with 0, everything else to standard error with 2.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    logging::start(arguments.log_format);
+    match arguments.command {
+        Command::Policy(arguments) => policy::run(arguments),
+    }
+}

@@ -1,0 +1,173 @@
+//! Addresses to listen on and to connect to.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+/// The port in the name of a socket to listen on.
+const LISTEN_PORT: u16 = 6432;
+
+/// The port of a server that names none.
+const UPSTREAM_PORT: u16 = 5432;
+
+/// The longest path that the kernel takes for a Unix socket, in bytes.
+const LONGEST_SOCKET_PATH: usize = 107;
+
+/// A TCP port or a Unix socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A host, by name or address (IPv6 without its brackets), and a port; 0 lets the kernel choose one to listen on.
+    Tcp {
+        /// The name or address.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// The socket `.s.PGSQL.<port>` in a directory.
+    Unix {
+        /// An absolute path.
+        directory: PathBuf,
+        /// The number in the socket's name.
+        port: u16,
+    },
+}
+
+/// Where clients connect.
+pub type ListenAddress = Address;
+
+/// Where the server is.
+pub type UpstreamAddress = Address;
+
+impl Address {
+    /// The path of a Unix socket; None for TCP.
+    pub fn socket_path(&self) -> Option<PathBuf> {
+        match self {
+            Address::Tcp { .. } => None,
+            Address::Unix { directory, port } => Some(directory.join(format!(".s.PGSQL.{port}"))),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp { host, port } if host.contains(':') => write!(formatter, "[{host}]:{port}"),
+            Address::Tcp { host, port } => write!(formatter, "{host}:{port}"),
+            Address::Unix { directory, port } => write!(formatter, "{}:{port}", directory.display()),
+        }
+    }
+}
+
+/// Reads `host:port`, `/directory` or `/directory:port`.
+pub(super) fn listen(text: &str) -> Result<Address, String> {
+    if text.starts_with('/') {
+        return unix(text, LISTEN_PORT);
+    }
+    match host_and_port(text)? {
+        (host, Some(port)) => Ok(Address::Tcp { host, port }),
+        (_, None) => Err(format!("`{text}` has no port: write host:port, or the absolute path of a directory")),
+    }
+}
+
+/// Reads `postgres://host`, `postgres://host:port`, `/directory` or `/directory:port`.
+pub(super) fn upstream(text: &str) -> Result<Address, String> {
+    if text.starts_with('/') {
+        return unix(text, UPSTREAM_PORT);
+    }
+    let rest = text.strip_prefix("postgres://").or_else(|| text.strip_prefix("postgresql://"));
+    let Some(rest) = rest else {
+        return Err("is not an address: write postgres://host:port, or the absolute path of a directory".to_owned());
+    };
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    // The text is not repeated: it may have a password in it.
+    if rest.contains(['@', '/', '?', '#']) {
+        return Err("is an address only: remove user, password, database and options, they are the clients'".to_owned());
+    }
+    let (host, port) = host_and_port(rest)?;
+    match port.unwrap_or(UPSTREAM_PORT) {
+        0 => Err(format!("`{rest}` has no port that could be connected to")),
+        port => Ok(Address::Tcp { host, port }),
+    }
+}
+
+fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, rest)) => (host, Some(rest.strip_prefix(':').unwrap_or(rest))),
+        None => match text.rsplit_once(':') {
+            Some((host, _)) if host.contains(':') => {
+                return Err(format!("`{text}` is ambiguous: write an IPv6 address in brackets, [::1]:6432"));
+            }
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    if host.is_empty() || host.contains(|c: char| c.is_whitespace() || "[],".contains(c)) {
+        return Err(format!("`{text}` names no host: write host:port"));
+    }
+    let port =
+        port.map(|port| port.parse().map_err(|_| format!("`{port}` is not a port from 0 to 65535"))).transpose()?;
+    Ok((host.to_owned(), port))
+}
+
+fn unix(text: &str, default_port: u16) -> Result<Address, String> {
+    let is_number = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let (directory, port) = match text.rsplit_once(':') {
+        Some((directory, port)) if is_number(port) => {
+            let number = port.parse::<u16>().ok().filter(|number| *number > 0);
+            (directory, number.ok_or_else(|| format!("`{port}` is not a port from 1 to 65535"))?)
+        }
+        _ => (text, default_port),
+    };
+    let address = Address::Unix { directory: Path::new(directory).to_owned(), port };
+    match address.socket_path() {
+        Some(path) if path.as_os_str().len() > LONGEST_SOCKET_PATH => Err(format!(
+            "`{text}` is too long for a socket: {} is more than {LONGEST_SOCKET_PATH} bytes",
+            path.display()
+        )),
+        _ => Ok(address),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16) -> Address {
+        Address::Tcp { host: host.to_owned(), port }
+    }
+
+    fn socket(directory: &str, port: u16) -> Address {
+        Address::Unix { directory: directory.into(), port }
+    }
+
+    #[test]
+    fn addresses_to_listen_on() {
+        assert_eq!(listen("127.0.0.1:6432"), Ok(tcp("127.0.0.1", 6432)));
+        assert_eq!(listen("localhost:0"), Ok(tcp("localhost", 0)));
+        assert_eq!(listen("[::1]:6432"), Ok(tcp("::1", 6432)));
+        assert_eq!(listen("/run/fencegate"), Ok(socket("/run/fencegate", 6432)));
+        assert_eq!(listen("/run/a:b:7000"), Ok(socket("/run/a:b", 7000)));
+        assert_eq!(listen("/run/x").unwrap().socket_path().unwrap(), Path::new("/run/x/.s.PGSQL.6432"));
+        for bad in ["", "127.0.0.1", ":6432", "::1:6432", "[::1]", "a:99999", "a:b", "a b:1", "/run:0", "/run:70000"] {
+            assert!(listen(bad).is_err(), "{bad}");
+        }
+        assert!(listen(&format!("/{}", "d".repeat(100))).unwrap_err().contains("too long"));
+    }
+
+    #[test]
+    fn addresses_of_the_server() {
+        assert_eq!(upstream("postgres://db"), Ok(tcp("db", 5432)));
+        assert_eq!(upstream("postgresql://db:5433/"), Ok(tcp("db", 5433)));
+        assert_eq!(upstream("postgres://[::1]:5433"), Ok(tcp("::1", 5433)));
+        assert_eq!(upstream("/var/run/postgresql"), Ok(socket("/var/run/postgresql", 5432)));
+        for bad in ["db:5432", "postgres://", "postgres://db:0", "postgres://a,b"] {
+            assert!(upstream(bad).is_err(), "{bad}");
+        }
+        for more in ["postgres://u:secret@db", "postgres://db/app", "postgres://db?sslmode=require"] {
+            let message = upstream(more).unwrap_err();
+            assert!(message.contains("address only") && !message.contains("secret"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! One file of policies: YAML → what it declares, with the place of each declaration.
+//!
+//! Owns the format. Must never look at other files: what they may not share is checked by `load`.
+
+use super::{FencedTable, Mode, OnMissing, Opaque, QualifiedName, name};
+use crate::{
+    statement::Operation,
+    yaml::{self, Fault, Node, Position, Reader, Value},
+};
+
+/// The words for what can be fenced.
+pub(super) const OPERATIONS: [(&str, Operation); 5] = [
+    ("insert", Operation::Insert),
+    ("update", Operation::Update),
+    ("delete", Operation::Delete),
+    ("truncate", Operation::Truncate),
+    ("ddl", Operation::Ddl),
+];
+
+/// A declaration and where it stands.
+#[derive(Debug)]
+pub(super) struct Placed<T> {
+    pub(super) at: Position,
+    pub(super) value: T,
+}
+
+/// All that one file declares.
+#[derive(Debug, Default)]
+pub(super) struct Document {
+    pub(super) resources: Vec<DeclaredResource>,
+    pub(super) opaque: Option<Placed<Opaque>>,
+    pub(super) databases: Option<Placed<Vec<String>>>,
+    pub(super) exempt_roles: Option<Placed<Vec<String>>>,
+}
+
+/// A resource as one file declares it.
+#[derive(Debug)]
+pub(super) struct DeclaredResource {
+    pub(super) name: Placed<String>,
+    pub(super) tables: Vec<Placed<FencedTable>>,
+    pub(super) functions: Vec<Placed<QualifiedName>>,
+    pub(super) on_missing: OnMissing,
+    pub(super) mode: Mode,
+}
+
+/// Reads one file. What could be read is returned beside the faults, so that other checks can go on.
+pub(super) fn read(bytes: &[u8]) -> (Document, Vec<Fault>) {
+    match yaml::parse(bytes) {
+        Ok(root) => {
+            let mut reader = Reader::default();
+            let document = document(&mut reader, &root).unwrap_or_default();
+            (document, reader.faults)
+        }
+        Err(fault) => (Document::default(), vec![fault]),
+    }
+}
+
+fn document(reader: &mut Reader, root: &Node) -> Option<Document> {
+    let keys = ["version", "resources", "opaque", "databases", "exempt_roles"];
+    let fields = reader.fields(root, "the file", &keys)?;
+    match fields.find("version") {
+        None => reader.fault(root.at, "the file has no version: write `version: 1`"),
+        Some(Node { value: Value::Integer(1), .. }) => {}
+        Some(node) => reader.fault(node.at, "this version of fencegate reads `version: 1` only"),
+    }
+    let mut document = Document::default();
+    if let Some(node) = fields.find("resources") {
+        let list = reader.list(node, "`resources`").unwrap_or_default();
+        document.resources = list.iter().filter_map(|item| resource(reader, item)).collect();
+    }
+    document.opaque = fields.find("opaque").and_then(|node| opaque(reader, node));
+    document.databases = fields.find("databases").and_then(|node| names(reader, node, "`databases`"));
+    if let Some(Placed { at, value }) = &document.databases
+        && value.is_empty()
+    {
+        reader.fault(*at, "`databases` names none: leave it out to fence wherever a named table exists");
+    }
+    document.exempt_roles = fields.find("exempt_roles").and_then(|node| names(reader, node, "`exempt_roles`"));
+    Some(document)
+}
+
+fn opaque(reader: &mut Reader, node: &Node) -> Option<Placed<Opaque>> {
+    if matches!(&node.value, Value::Text(text) if text == "require_token") {
+        reader.fault(node.at, "`opaque: require_token` is not part of this version: use reject or allow");
+        return None;
+    }
+    let value = reader.choice(node, "`opaque`", &[("reject", Opaque::Reject), ("allow", Opaque::Allow)])?;
+    Some(Placed { at: node.at, value })
+}
+
+fn names(reader: &mut Reader, node: &Node, what: &str) -> Option<Placed<Vec<String>>> {
+    let list = reader.list(node, what)?;
+    let faults = reader.faults.len();
+    let value = list.iter().filter_map(|item| sql_name(reader, item, what, name::single)).collect();
+    // A list of nothing but faults is not an empty list.
+    (reader.faults.len() == faults).then_some(Placed { at: node.at, value })
+}
+
+fn resource(reader: &mut Reader, node: &Node) -> Option<DeclaredResource> {
+    let keys = ["name", "election", "tables", "functions", "on_missing", "mode"];
+    let fields = reader.fields(node, "a resource", &keys)?;
+    if let Some(election) = fields.find("election") {
+        reader.fault(
+            election.at,
+            "the authority in etcd is not part of this version: remove `election`, tokens are then taken as presented",
+        );
+    }
+    let name = match fields.find("name") {
+        Some(name) => resource_name(reader, name),
+        None => {
+            reader.fault(node.at, "the resource has no `name`");
+            None
+        }
+    };
+    let table_list = fields.find("tables").and_then(|node| reader.list(node, "`tables`"));
+    let tables = table_list.unwrap_or_default().iter().filter_map(|item| table(reader, item)).collect();
+    let function_list = fields.find("functions").and_then(|node| reader.list(node, "`functions`"));
+    let functions = function_list.unwrap_or_default().iter().filter_map(|item| function(reader, item)).collect();
+    let is_missing_or_empty = |key: &str| match fields.find(key) {
+        Some(Node { value: Value::List(list), .. }) => list.is_empty(),
+        Some(_) => false,
+        None => true,
+    };
+    if is_missing_or_empty("tables") && is_missing_or_empty("functions") {
+        reader.fault(node.at, "the resource fences nothing: name `tables` or `functions`");
+    }
+    let on_missing = fields.find("on_missing").and_then(|node| {
+        reader.choice(node, "`on_missing`", &[("reject", OnMissing::Reject), ("allow", OnMissing::Allow)])
+    });
+    let mode = fields
+        .find("mode")
+        .and_then(|node| reader.choice(node, "`mode`", &[("enforce", Mode::Enforce), ("observe", Mode::Observe)]));
+    Some(DeclaredResource {
+        name: name?,
+        tables,
+        functions,
+        on_missing: on_missing.unwrap_or_default(),
+        mode: mode.unwrap_or_default(),
+    })
+}
+
+fn resource_name(reader: &mut Reader, node: &Node) -> Option<Placed<String>> {
+    let name = reader.text(node, "the name of a resource")?;
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_./:-".contains(c);
+    if name.contains('{') {
+        reader.fault(node.at, format!("keyed resources such as `{name}` are not part of this version"));
+    } else if name.is_empty() || !name.chars().all(is_allowed) {
+        reader.fault(node.at, format!("`{name}` is no name for a resource: it takes letters, digits and _ . / : -"));
+    }
+    // Kept all the same, so that what it fences is checked against the other resources.
+    Some(Placed { at: node.at, value: name.to_owned() })
+}
+
+fn table(reader: &mut Reader, node: &Node) -> Option<Placed<FencedTable>> {
+    if !matches!(node.value, Value::Mapping(_)) {
+        let name = sql_name(reader, node, "a table", name::qualified)?;
+        let operations = OPERATIONS.map(|(_, operation)| operation).to_vec();
+        return Some(Placed { at: node.at, value: FencedTable { name, operations } });
+    }
+    let fields = reader.fields(node, "a table", &["name", "operations", "key"])?;
+    if let Some(key) = fields.find("key") {
+        reader.fault(key.at, "keyed resources are not part of this version: remove `key`");
+    }
+    let operations = match fields.find("operations") {
+        Some(node) => operations(reader, node),
+        None => OPERATIONS.map(|(_, operation)| operation).to_vec(),
+    };
+    let Some(name_node) = fields.find("name") else {
+        reader.fault(node.at, "the table has no `name`");
+        return None;
+    };
+    let name = sql_name(reader, name_node, "the name of a table", name::qualified)?;
+    Some(Placed { at: name_node.at, value: FencedTable { name, operations } })
+}
+
+fn operations(reader: &mut Reader, node: &Node) -> Vec<Operation> {
+    let list = match reader.list(node, "`operations`") {
+        Some([]) => {
+            reader.fault(node.at, "`operations` names none: leave it out to fence all of them");
+            return Vec::new();
+        }
+        list => list.unwrap_or_default(),
+    };
+    let mut operations: Vec<_> =
+        list.iter().filter_map(|item| reader.choice(item, "an operation", &OPERATIONS)).collect();
+    operations.sort_unstable();
+    operations.dedup();
+    operations
+}
+
+fn function(reader: &mut Reader, node: &Node) -> Option<Placed<QualifiedName>> {
+    let value = sql_name(reader, node, "a function", name::qualified)?;
+    Some(Placed { at: node.at, value })
+}
+
+fn sql_name<T>(
+    reader: &mut Reader,
+    node: &Node,
+    what: &str,
+    read: fn(&str) -> Result<T, name::NameError>,
+) -> Option<T> {
+    let text = reader.text(node, what)?;
+    read(text).map_err(|error| reader.fault(node.at, error.to_string())).ok()
+}

@@ -1,0 +1,174 @@
+//! A directory of files → one set.
+//!
+//! Owns which files count and what they may not share. Must never return part of a set.
+
+use super::{
+    PolicyError, PolicySet, Resource,
+    document::{self, DeclaredResource, Document, Placed},
+};
+use crate::yaml::{Fault, LARGEST_FILE, Position};
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    hash::Hash,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+/// Reads every `*.yaml` and `*.yml` file of a directory (not of those below it) as one set; files
+/// whose names start with a dot are skipped.
+///
+/// # Errors
+/// Everything that is wrong with the directory, in the order of the files' names and then of the places in them.
+pub fn load(directory: &Path) -> Result<PolicySet, Vec<PolicyError>> {
+    let paths = policy_files(directory)
+        .map_err(|error| vec![error_at(directory, Position::START, format!("cannot read the directory: {error}"))])?;
+    if paths.is_empty() {
+        let message = "the directory has no policies: no file in it ends in .yaml or .yml";
+        return Err(vec![error_at(directory, Position::START, message.to_owned())]);
+    }
+    let files = paths.into_iter().map(|path| {
+        let content = read_bounded(&path);
+        (path, content)
+    });
+    join(files)
+}
+
+fn policy_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let name = entry?.file_name();
+        let text = name.to_string_lossy();
+        if !text.starts_with('.') && (text.ends_with(".yaml") || text.ends_with(".yml")) {
+            paths.push(directory.join(name));
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// The file's bytes, at most one more than may be.
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    // Asked before it is opened, because to open a pipe can wait for ever.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?.take(LARGEST_FILE + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Makes one set of the files' contents.
+pub(super) fn join(
+    files: impl IntoIterator<Item = (PathBuf, io::Result<Vec<u8>>)>,
+) -> Result<PolicySet, Vec<PolicyError>> {
+    let mut joining = Joining::default();
+    for (path, content) in files {
+        let (document, faults) = match content {
+            Ok(bytes) => document::read(&bytes),
+            Err(error) => {
+                let message = format!("cannot read the file: {error}");
+                (Document::default(), vec![Fault { at: Position::START, message }])
+            }
+        };
+        joining.add(path, document, faults);
+    }
+    joining.finish()
+}
+
+/// What the files so far declare, and where the first declaration of each thing stands.
+#[derive(Default)]
+struct Joining {
+    files: Vec<PathBuf>,
+    errors: Vec<PolicyError>,
+    declared: HashMap<Declaration, Place>,
+    resources: Vec<Resource>,
+    settings: Document,
+}
+
+/// A thing that may be declared once.
+#[derive(PartialEq, Eq, Hash)]
+enum Declaration {
+    Resource(String),
+    Table(super::QualifiedName),
+    Function(super::QualifiedName),
+    Setting(&'static str),
+}
+
+/// A place in the file of that number.
+type Place = (usize, Position);
+
+impl Joining {
+    fn add(&mut self, path: PathBuf, document: Document, mut faults: Vec<Fault>) {
+        self.files.push(path);
+        for resource in document.resources {
+            self.add_resource(resource, &mut faults);
+        }
+        self.add_setting("opaque", document.opaque, |settings| &mut settings.opaque, &mut faults);
+        self.add_setting("databases", document.databases, |settings| &mut settings.databases, &mut faults);
+        self.add_setting("exempt_roles", document.exempt_roles, |settings| &mut settings.exempt_roles, &mut faults);
+        faults.sort_by_key(|fault| (fault.at.line, fault.at.column));
+        let file = &self.files[self.files.len() - 1];
+        self.errors.extend(faults.into_iter().map(|fault| error_at(file, fault.at, fault.message)));
+    }
+
+    fn add_resource(&mut self, resource: DeclaredResource, faults: &mut Vec<Fault>) {
+        let Placed { at, value: name } = resource.name;
+        self.declare(Declaration::Resource(name.clone()), at, &format!("the resource `{name}`"), faults);
+        for Placed { at, value } in &resource.tables {
+            self.declare(Declaration::Table(value.name.clone()), *at, &format!("the table {}", value.name), faults);
+        }
+        for Placed { at, value } in &resource.functions {
+            self.declare(Declaration::Function(value.clone()), *at, &format!("the function {value}"), faults);
+        }
+        self.resources.push(Resource {
+            name,
+            tables: resource.tables.into_iter().map(|table| table.value).collect(),
+            functions: resource.functions.into_iter().map(|function| function.value).collect(),
+            on_missing: resource.on_missing,
+            mode: resource.mode,
+            fingerprint: String::new(),
+        });
+    }
+
+    fn add_setting<T>(
+        &mut self,
+        key: &'static str,
+        setting: Option<Placed<T>>,
+        slot: fn(&mut Document) -> &mut Option<Placed<T>>,
+        faults: &mut Vec<Fault>,
+    ) {
+        if let Some(setting) = setting {
+            self.declare(Declaration::Setting(key), setting.at, &format!("`{key}`"), faults);
+            slot(&mut self.settings).get_or_insert(setting);
+        }
+    }
+
+    fn declare(&mut self, declaration: Declaration, at: Position, what: &str, faults: &mut Vec<Fault>) {
+        let here = (self.files.len() - 1, at);
+        let (file, first) = *self.declared.entry(declaration).or_insert(here);
+        if (file, first) != here {
+            let place = format!("{}:{}:{}", self.files[file].display(), first.line, first.column);
+            faults.push(Fault { at, message: format!("{what} is declared already, at {place}") });
+        }
+    }
+
+    fn finish(self) -> Result<PolicySet, Vec<PolicyError>> {
+        if !self.errors.is_empty() {
+            return Err(self.errors);
+        }
+        let Document { opaque, databases, exempt_roles, .. } = self.settings;
+        let mut set = PolicySet::new(
+            self.resources,
+            opaque.map(|opaque| opaque.value).unwrap_or_default(),
+            databases.map(|databases| databases.value),
+            exempt_roles.map(|roles| roles.value).unwrap_or_default(),
+        );
+        set.files = self.files.len();
+        Ok(set)
+    }
+}
+
+fn error_at(file: &Path, at: Position, message: String) -> PolicyError {
+    PolicyError { file: file.to_owned(), line: at.line, column: at.column, message }
+}

@@ -1,0 +1,190 @@
+//! SQL names in the text of a policy.
+//!
+//! Owns Postgres' rules for folding, quoting and truncating a name. Must never complete a name
+//! that is not qualified: which schema is meant depends on who asks.
+
+use super::QualifiedName;
+use thiserror::Error;
+
+/// Postgres keeps this many bytes of a name (NAMEDATALEN - 1).
+const LONGEST_NAME: usize = 63;
+
+/// Why a text is not the SQL name that is asked for.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub(super) enum NameError {
+    #[error("`{0}` names no schema: write `schema.{0}`")]
+    NoSchema(String),
+    #[error("`{0}` has more than two parts: write `schema.name`, and the database under `databases`")]
+    TooManyParts(String),
+    #[error("`{0}` is one name, not several parts: put it in double quotes if the dot belongs to it")]
+    Qualified(String),
+    #[error("a function is named without parentheses: all functions of that name are meant")]
+    Parentheses,
+    #[error("temporary tables and functions belong to one session and cannot be fenced")]
+    Temporary,
+    #[error("U&\"…\" is not understood here: write the characters themselves, in double quotes")]
+    UnicodeEscapes,
+    #[error("a double quote is not closed")]
+    Unclosed,
+    #[error("a name is empty")]
+    Empty,
+    #[error("a name cannot contain a zero byte")]
+    ZeroByte,
+    #[error("`{0}` cannot stand here in a name: put the name in double quotes")]
+    Unexpected(char),
+}
+
+/// Reads `schema.name`.
+pub(super) fn qualified(text: &str) -> Result<QualifiedName, NameError> {
+    let mut parts = parts(text)?.into_iter();
+    let name = match (parts.next(), parts.next(), parts.next()) {
+        (Some(schema), Some(name), None) => QualifiedName { schema, name },
+        (_, None, _) => return Err(NameError::NoSchema(text.trim().to_owned())),
+        _ => return Err(NameError::TooManyParts(text.trim().to_owned())),
+    };
+    // pg_temp_3 is what Postgres calls the temporary schema of one of its processes.
+    if name.schema == "pg_temp" || name.schema.starts_with("pg_temp_") {
+        return Err(NameError::Temporary);
+    }
+    Ok(name)
+}
+
+/// Reads the name of a role or a database.
+pub(super) fn single(text: &str) -> Result<String, NameError> {
+    match <[String; 1]>::try_from(parts(text)?) {
+        Ok([name]) => Ok(name),
+        Err(_) => Err(NameError::Qualified(text.trim().to_owned())),
+    }
+}
+
+fn parts(text: &str) -> Result<Vec<String>, NameError> {
+    let mut parts = Vec::new();
+    let mut rest = text.trim_start();
+    loop {
+        let (part, after) = match rest.strip_prefix('"') {
+            Some(quoted) => quoted_part(quoted)?,
+            None => plain_part(rest)?,
+        };
+        parts.push(part);
+        rest = after.trim_start();
+        match rest.chars().next() {
+            None => return Ok(parts),
+            Some('.') => rest = rest[1..].trim_start(),
+            Some('(') => return Err(NameError::Parentheses),
+            Some(other) => return Err(NameError::Unexpected(other)),
+        }
+    }
+}
+
+/// A name up to its closing quote, and what follows that.
+fn quoted_part(text: &str) -> Result<(String, &str), NameError> {
+    let mut name = String::new();
+    let mut rest = text;
+    loop {
+        let (before, after) = rest.split_once('"').ok_or(NameError::Unclosed)?;
+        name.push_str(before);
+        match after.strip_prefix('"') {
+            Some(doubled) => {
+                name.push('"');
+                rest = doubled;
+            }
+            None if name.is_empty() => return Err(NameError::Empty),
+            None if name.contains('\0') => return Err(NameError::ZeroByte),
+            None => return Ok((truncated(name), after)),
+        }
+    }
+}
+
+fn plain_part(text: &str) -> Result<(String, &str), NameError> {
+    let end = text.find(|c: char| !is_name_character(c)).unwrap_or(text.len());
+    let (name, after) = text.split_at(end);
+    match text.chars().next() {
+        None | Some('.') => Err(NameError::Empty),
+        Some(first) if name.is_empty() || first.is_ascii_digit() || first == '$' => Err(NameError::Unexpected(first)),
+        _ if name.eq_ignore_ascii_case("u") && after.starts_with("&\"") => Err(NameError::UnicodeEscapes),
+        // Only ASCII is folded, as Postgres does it in every multi-byte encoding.
+        _ => Ok((truncated(name.to_ascii_lowercase()), after)),
+    }
+}
+
+fn is_name_character(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_' || c == '$' || !c.is_ascii()
+}
+
+fn truncated(mut name: String) -> String {
+    let mut end = name.len().min(LONGEST_NAME);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    name.truncate(end);
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> (String, String) {
+        let name = qualified(text).unwrap();
+        (name.schema, name.name)
+    }
+
+    fn pair(schema: &str, name: &str) -> (String, String) {
+        (schema.to_owned(), name.to_owned())
+    }
+
+    #[test]
+    fn plain_names_are_folded_in_ascii_only() {
+        assert_eq!(name("Public.TICKS"), pair("public", "ticks"));
+        assert_eq!(name("public.Été_$1"), pair("public", "Été_$1"));
+        assert_eq!(name(" public . ticks "), pair("public", "ticks"));
+    }
+
+    #[test]
+    fn quoted_names_are_kept() {
+        assert_eq!(name(r#"public."Odd Name""#), pair("public", "Odd Name"));
+        assert_eq!(name(r#""A.b"."say ""hi""""#), pair("A.b", "say \"hi\""));
+    }
+
+    #[test]
+    fn long_names_are_cut_between_characters() {
+        assert_eq!(name(&format!("s.{}", "A".repeat(70))).1, "a".repeat(63));
+        assert_eq!(name(&format!("s.\"{}\"", "é".repeat(40))).1, "é".repeat(31));
+    }
+
+    #[test]
+    fn a_schema_and_a_name_are_required() {
+        assert_eq!(qualified("Ticks").unwrap_err().to_string(), "`Ticks` names no schema: write `schema.Ticks`");
+        assert_eq!(qualified("a.b.c").unwrap_err(), NameError::TooManyParts("a.b.c".to_owned()));
+        assert_eq!(qualified("pg_temp.x").unwrap_err(), NameError::Temporary);
+        assert_eq!(qualified("pg_temp_12.x").unwrap_err(), NameError::Temporary);
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused() {
+        for (text, error) in [
+            ("", NameError::Empty),
+            ("public.", NameError::Empty),
+            (".ticks", NameError::Empty),
+            ("public.\"\"", NameError::Empty),
+            ("public.\"ticks", NameError::Unclosed),
+            ("public.\"a\0\"", NameError::ZeroByte),
+            ("public.run_tick()", NameError::Parentheses),
+            ("public.*", NameError::Unexpected('*')),
+            ("public.1st", NameError::Unexpected('1')),
+            ("public.$1", NameError::Unexpected('$')),
+            ("public.my-table", NameError::Unexpected('-')),
+            ("public.a b", NameError::Unexpected('b')),
+            ("public.U&\"d\\0061t\"", NameError::UnicodeEscapes),
+        ] {
+            assert_eq!(qualified(text).unwrap_err(), error, "{text}");
+        }
+    }
+
+    #[test]
+    fn roles_and_databases_have_one_part() {
+        assert_eq!(single("Migrator").unwrap(), "migrator");
+        assert_eq!(single("\"My-App\"").unwrap(), "My-App");
+        assert_eq!(single("a.b").unwrap_err(), NameError::Qualified("a.b".to_owned()));
+    }
+}
