@@ -1,3 +1,42 @@
 //! Fences: who may write now, and how it is made sure that nobody else does.
+//!
+//! Owns tokens, epochs, admissions and drains. Knows no sockets of clients. Must never say yes
+//! from memory: the authority is the table `fencegate.epoch` in the database that is written to.
+//!
+//! # The argument
+//!
+//! Comparing a token with a number and then forwarding the write proves nothing: a newer token may
+//! be admitted between the two. So a server process has to be *admitted* before it writes, and a
+//! newer token is admitted only when no process with an older one can commit any more:
+//!
+//! 1. **Admit** (`admit.rs`) is one transaction that holds the resource's epoch row FOR SHARE while
+//!    it inserts the row of the session's server process, if the session's token is the epoch's and
+//!    the epoch is drained.
+//! 2. **Publish** (`advance.rs`) raises the epoch, not drained, and commits before anything else
+//!    starts. An Admit of an older token either committed before, and its row is there to be seen,
+//!    or comes after, reads the new epoch and fails.
+//! 3. **Drain** ends every process admitted below: it is dead, or it is a session of this proxy
+//!    that was revoked first and then seen to have nothing uncommitted.
+//! 4. **Mark** sets the epoch drained, after it has verified that nobody below is left.
+//!
+//! So when the first write under a token starts, no process admitted under a lower one has
+//! anything left to commit. This depends on no clock, on no closed socket, and not on how many
+//! proxies there are or whether any of them survives.
+//!
+//! A process is known by pid *and* backend_start, in this database, of this postmaster; Admit
+//! compares all of it with what the session itself was told by its server.
 
+mod admit;
+mod advance;
+mod control;
+mod database;
+mod init;
+mod memory;
+mod refusal;
 pub mod session;
+mod sql;
+mod watch;
+
+pub use database::{Database, Registration};
+pub use init::{InitError, InitReport, init};
+pub use refusal::{CutOff, Refusal};

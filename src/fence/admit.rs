@@ -1,0 +1,132 @@
+//! Admit: may this server process write the resource under this token?
+//!
+//! Owns the decision, by one Query in the database. Must never take anything but that Query's
+//! answer for a yes: no row, no reply, or a reply that a revocation overtook is a no.
+
+use super::control::{Answer, is_true};
+use super::database::{Database, epoch, key};
+use super::refusal::Refusal;
+use super::session::{Epoch, Identity, SessionFence, Token};
+use super::sql;
+use crate::policy::Resource;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// How long a session waits to be admitted, all that has to be drained first included.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// What the database says to one Query.
+enum Verdict {
+    /// The row is there; `new`: since this Query.
+    Admitted {
+        epoch: Epoch,
+        new: bool,
+    },
+    /// The token is not the epoch's yet, or the epoch is not drained: the epoch to advance to.
+    Behind(Epoch),
+    Refused(Refusal),
+}
+
+impl Database {
+    /// Admits the session's server process to the resource under the token, raising the epoch and
+    /// draining it first where needed. Once this has returned Ok, nothing with a lower token
+    /// commits on the resource any more, and [`SessionFence::begin_write`] says yes.
+    ///
+    /// The caller holds this session's writes back until it returns. A session that was revoked
+    /// meanwhile is refused. Takes at most about 15 s.
+    ///
+    /// Not cancel safe: the token may have been raised. The session is not admitted then.
+    pub async fn admit(
+        self: &Arc<Self>,
+        session: &Arc<SessionFence>,
+        resource: &Arc<Resource>,
+        token: Token,
+    ) -> Result<(), Refusal> {
+        let unavailable = |reason: &str| Refusal::unavailable(&resource.name, reason);
+        let who = session.identity.as_ref().map_err(|reason| unavailable(reason))?;
+        if !self.sessions.contains_key(&key(who)) {
+            return Err(unavailable("the session is not registered: nobody could revoke it"));
+        }
+        self.meet(resource);
+        let deadline = Instant::now() + LIMIT;
+        while Instant::now() < deadline {
+            match self.verdict(who, resource, token).await? {
+                Verdict::Admitted { epoch, new } => {
+                    if self.record(session, who, resource, epoch) {
+                        return Ok(());
+                    }
+                    // A drain came between the commit and here. The write was held back, so a new
+                    // row was never used; the next verdict says which epoch came.
+                    if new {
+                        let deleted = self.look(&sql::delete_one(who, &resource.name, epoch)).await;
+                        deleted.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+                    }
+                }
+                Verdict::Behind(target) => {
+                    let turn = self.turn(&resource.name);
+                    if let Ok(_turn) = turn.try_lock() {
+                        self.advance(session, who, resource, target, deadline).await?;
+                    } else if timeout_at(deadline, turn.lock()).await.is_err() {
+                        return Err(unavailable("another session's advance did not end in time"));
+                    }
+                }
+                Verdict::Refused(refusal) => return Err(refusal),
+            }
+        }
+        Err(unavailable("tokens are raised faster than sessions can be admitted"))
+    }
+
+    fn record(&self, session: &SessionFence, who: &Identity, resource: &Resource, epoch: Epoch) -> bool {
+        let Some(mut registered) = self.sessions.get_mut(&key(who)) else { return false };
+        let recorded = session.record_admission(&resource.name, epoch);
+        if recorded {
+            registered.presented.insert(resource.name.clone(), epoch);
+        }
+        recorded
+    }
+
+    async fn verdict(self: &Arc<Self>, who: &Identity, resource: &Resource, token: Token) -> Result<Verdict, Refusal> {
+        let query = sql::admit(who, resource, token, &self.proxy);
+        let answers = self.ask(&query).await.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+        let verdict = decide(&answers, who, resource, token);
+        if let Verdict::Admitted { epoch: current, .. } | Verdict::Refused(Refusal::Stale { highest: current, .. }) =
+            &verdict
+        {
+            self.memory.learn(&resource.name, *current);
+        }
+        Ok(verdict)
+    }
+}
+
+fn decide(answers: &[Answer], who: &Identity, resource: &Resource, token: Token) -> Verdict {
+    let refused = |reason: &str| Verdict::Refused(Refusal::unavailable(&resource.name, reason));
+    let [_, _, inserted, report] = answers else {
+        return refused("the database's answer to Admit has an unknown form");
+    };
+    let Some(row) = report.rows.first() else {
+        return refused("the database's answer to Admit is empty");
+    };
+    for (item, meaning) in sql::IDENTITY_ITEMS {
+        if !is_true(row, item) {
+            return refused(&format!("the session's server process {} cannot be fenced: {meaning}", who.pid));
+        }
+    }
+    let Some(current) = epoch(row) else {
+        return Verdict::Behind(Epoch { generation: 1, token });
+    };
+    if token < current.token {
+        let resource = resource.name.clone();
+        return Verdict::Refused(Refusal::Stale { resource, presented: token, highest: current });
+    }
+    if !is_true(row, "same_policy") {
+        return refused("another proxy has loaded other policies since: reload this proxy");
+    }
+    if token > current.token || !is_true(row, "drained") {
+        return Verdict::Behind(Epoch { generation: current.generation, token });
+    }
+    if token == current.token && is_true(row, "admitted") {
+        return Verdict::Admitted { epoch: current, new: inserted.affected > 0 };
+    }
+    refused("the database did not admit the session's server process")
+}

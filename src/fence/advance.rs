@@ -1,0 +1,247 @@
+//! Advance: publish a higher token, drain everybody below it, mark the epoch as drained.
+//!
+//! Owns ending processes and deleting admissions. Must never delete the row of a living process,
+//! unless it is a session of this proxy that was revoked first and has not written; and must never
+//! believe that a process is dead unless the database showed it. Each step may be repeated by
+//! anybody: whoever needs an epoch finishes what another has left half done.
+
+use super::control::{column, number};
+use super::database::{Database, Key, epoch, key};
+use super::refusal::Refusal;
+use super::session::{Activity, Epoch, Identity, SessionFence};
+use super::sql;
+use crate::policy::Resource;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// What other proxies get to release their idle sessions before those are terminated.
+const GRACE: Duration = Duration::from_millis(100);
+/// Between two looks at the processes, at first and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+
+/// An admission below the epoch that is to be drained.
+struct Holder {
+    key: Key,
+    epoch: Epoch,
+    proxy: String,
+    /// What it does, for people.
+    doing: String,
+}
+
+impl Database {
+    /// Raises the epoch to the target, unless it is there or higher, and drains what is below.
+    /// Ok does not mean admitted: ask again.
+    pub(super) async fn advance(
+        self: &Arc<Self>,
+        session: &Arc<SessionFence>,
+        who: &Identity,
+        resource: &Arc<Resource>,
+        target: Epoch,
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
+        let unavailable = |error| Refusal::unavailable(&resource.name, error);
+        // Before anything is raised or anybody ended: LF003 changes nothing.
+        self.refuse_if_written(session, who, resource, target).await?;
+        let answers = self.publish(&sql::publish(resource, target.token)).await.map_err(unavailable)?;
+        let Some((_, current)) = self.learn(&answers).into_iter().next() else { return Ok(()) };
+        if current.token != target.token {
+            return Ok(());
+        }
+        let waited = self.drain(session, who, resource, current, deadline).await?;
+        let marked = self.publish(&sql::mark(resource, current)).await.map_err(unavailable)?;
+        let [_, _, update, prepared] = marked.as_slice() else { return Ok(()) };
+        if update.affected > 0 {
+            let Epoch { generation, token } = current;
+            tracing::info!(
+                database = self.name(),
+                resource = resource.name,
+                token,
+                generation,
+                ?waited,
+                "fence_advanced"
+            );
+            return Ok(());
+        }
+        let gids: Vec<&str> = prepared.rows.iter().filter_map(|row| column(row, "gid")).collect();
+        if !gids.is_empty() {
+            let reason = format!("prepared transactions hold writes on it: {}", gids.join(", "));
+            return Err(Refusal::unavailable(&resource.name, reason));
+        }
+        // Marked or raised by somebody else meanwhile.
+        Ok(())
+    }
+
+    /// Returns when no admission below the bound is left, and how long that took.
+    async fn drain(
+        self: &Arc<Self>,
+        session: &Arc<SessionFence>,
+        who: &Identity,
+        resource: &Resource,
+        bound: Epoch,
+        deadline: Instant,
+    ) -> Result<Duration, Refusal> {
+        let unavailable = |error| Refusal::unavailable(&resource.name, error);
+        let start = Instant::now();
+        let mut pause = PAUSE.0;
+        let mut signalled = HashSet::new();
+        loop {
+            self.bury(resource, bound, &signalled).await?;
+            let mut holders = self.holders(resource, bound).await?;
+            if holders.iter().any(|holder| holder.key == key(who)) {
+                self.refuse_if_written(session, who, resource, bound).await?;
+            }
+            let own = self.registered(&holders);
+            let spared = self.spare(resource, bound, &own).await?;
+            holders.retain(|holder| !spared.contains(&holder.key));
+            if holders.is_empty() {
+                return Ok(start.elapsed());
+            }
+            let grace_over = start.elapsed() >= GRACE;
+            let mut due: Vec<&Key> = Vec::new();
+            for holder in &holders {
+                if (grace_over || holder.proxy == self.proxy) && !due.contains(&&holder.key) {
+                    due.push(&holder.key);
+                }
+            }
+            if !due.is_empty() {
+                let processes = sql::processes(due.iter().map(|(pid, start)| (*pid, start.as_str())));
+                self.look(&sql::terminate(&processes)).await.map_err(unavailable)?;
+                signalled.extend(due.into_iter().cloned());
+            }
+            if Instant::now() >= deadline {
+                let left: Vec<&str> = holders.iter().map(|holder| holder.doing.as_str()).collect();
+                let reason = format!("admitted under lower tokens and not ended: {}", left.join("; "));
+                return Err(Refusal::unavailable(&resource.name, reason));
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+
+    /// Revokes own sessions, then takes away the rows of those that cannot have anything below
+    /// the bound uncommitted. Returns these.
+    pub(super) async fn spare(
+        self: &Arc<Self>,
+        resource: &Resource,
+        bound: Epoch,
+        sessions: &[Arc<SessionFence>],
+    ) -> Result<HashSet<Key>, Refusal> {
+        let unavailable = |error| Refusal::unavailable(&resource.name, error);
+        let (mut idle, mut waiting) = (Vec::new(), Vec::new());
+        for session in sessions {
+            let Ok(who) = &session.identity else { continue };
+            match session.revoke(&resource.name, bound) {
+                Activity::Idle => idle.push(key(who)),
+                Activity::Waiting => waiting.push(key(who)),
+                Activity::Busy => {}
+            }
+        }
+        // Looked at after the revocation: what was forwarded before has been answered, so its
+        // locks are there, and nothing more can be forwarded.
+        if !waiting.is_empty() {
+            let pids: Vec<i32> = waiting.iter().map(|(pid, _)| *pid).collect();
+            let lockers = self.lockers(resource, sql::WRITE_OR_ROW_LOCKS, &pids).await?;
+            waiting.retain(|(pid, _)| !lockers.contains(pid));
+        }
+        for (how, keys) in [("idle", &idle), ("released", &waiting)] {
+            if keys.is_empty() {
+                continue;
+            }
+            let processes = sql::processes(keys.iter().map(|(pid, start)| (*pid, start.as_str())));
+            let answers = self.look(&sql::delete(&processes, &resource.name, bound)).await.map_err(unavailable)?;
+            for row in answers.iter().flat_map(|answer| &answer.rows) {
+                self.drained(how, resource, number(row, "token"), bound);
+            }
+        }
+        Ok(idle.into_iter().chain(waiting).collect())
+    }
+
+    /// The own sessions among the holders.
+    pub(super) async fn spare_own(self: &Arc<Self>, resource: &Resource, bound: Epoch) -> Result<(), Refusal> {
+        let holders = self.holders(resource, bound).await?;
+        self.spare(resource, bound, &self.registered(&holders)).await.map(drop)
+    }
+
+    /// LF003, if the session's process has or may have uncommitted writes below the bound.
+    async fn refuse_if_written(
+        self: &Arc<Self>,
+        session: &SessionFence,
+        who: &Identity,
+        resource: &Resource,
+        bound: Epoch,
+    ) -> Result<(), Refusal> {
+        let holders = self.holders(resource, bound).await?;
+        let own = holders.iter().filter(|holder| holder.key == key(who)).map(|holder| holder.epoch).max();
+        let Some(epoch) = own else { return Ok(()) };
+        // Busy: a statement that writes may run, and may not have taken its lock yet.
+        let written = match session.activity() {
+            Activity::Idle => false,
+            Activity::Waiting => self.lockers(resource, sql::WRITE_LOCKS, &[who.pid]).await?.contains(&who.pid),
+            Activity::Busy => true,
+        };
+        if written {
+            let (resource, current) = (resource.name.clone(), epoch.token);
+            return Err(Refusal::WrittenUnderAnotherToken { resource, presented: bound.token, current });
+        }
+        Ok(())
+    }
+
+    /// Deletes the rows of the dead.
+    async fn bury(
+        self: &Arc<Self>,
+        resource: &Resource,
+        bound: Epoch,
+        signalled: &HashSet<Key>,
+    ) -> Result<(), Refusal> {
+        let dead = self.look(&sql::delete_dead(Some((&resource.name, bound)))).await;
+        let dead = dead.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+        for row in dead.iter().flat_map(|answer| &answer.rows) {
+            let by_us = process(row).is_some_and(|key| signalled.contains(&key));
+            self.drained(if by_us { "terminated" } else { "dead" }, resource, number(row, "token"), bound);
+        }
+        Ok(())
+    }
+
+    async fn holders(self: &Arc<Self>, resource: &Resource, bound: Epoch) -> Result<Vec<Holder>, Refusal> {
+        let unreadable = || Refusal::unavailable(&resource.name, "an admission cannot be read");
+        let answers = self.look(&sql::holders(&resource.name, bound)).await;
+        let answers = answers.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+        let rows = answers.iter().flat_map(|answer| &answer.rows);
+        rows.map(|row| {
+            let key = process(row).ok_or_else(unreadable)?;
+            let epoch = epoch(row).ok_or_else(unreadable)?;
+            let waits = column(row, "waits").unwrap_or("nothing");
+            let query = column(row, "query").unwrap_or("");
+            let doing = format!("process {} under token {}, waiting for {waits}, query: {query}", key.0, epoch.token);
+            Ok(Holder { key, epoch, proxy: column(row, "proxy").unwrap_or_default().to_owned(), doing })
+        })
+        .collect()
+    }
+
+    async fn lockers(
+        self: &Arc<Self>,
+        resource: &Resource,
+        locks: &str,
+        pids: &[i32],
+    ) -> Result<HashSet<i32>, Refusal> {
+        let answers = self.look(&sql::lockers(resource, locks, pids)).await;
+        let answers = answers.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+        Ok(answers.iter().flat_map(|answer| &answer.rows).filter_map(|row| number(row, "pid")).collect())
+    }
+
+    fn registered(&self, holders: &[Holder]) -> Vec<Arc<SessionFence>> {
+        let keys: HashSet<&Key> = holders.iter().map(|holder| &holder.key).collect();
+        keys.into_iter().filter_map(|key| self.sessions.get(key).map(|session| session.fence.clone())).collect()
+    }
+
+    fn drained(&self, how: &str, resource: &Resource, presented: Option<i64>, highest: Epoch) {
+        let (resource, highest) = (resource.name.as_str(), highest.token);
+        tracing::info!(database = self.name(), resource, presented, highest, how, "session_drained");
+    }
+}
+
+fn process(row: &tokio_postgres::SimpleQueryRow) -> Option<Key> {
+    Some((number(row, "pid")?, column(row, "backend_start")?.to_owned()))
+}

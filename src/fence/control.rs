@@ -1,0 +1,266 @@
+//! The control connections of one database: opened when needed, probed, limited, replaced.
+//!
+//! Owns connecting, session settings, the privilege probe and every limit on waiting. Must never
+//! run a statement twice by itself: only the caller knows whether repeating it is safe.
+
+use super::memory::Memory;
+use super::sql;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, SimpleQueryMessage, SimpleQueryRow, error::SqlState};
+
+/// The longest that anything on a control connection may take: connecting, or one Query.
+const LIMIT: Duration = Duration::from_secs(5);
+/// How long a failed attempt to connect is the answer to everybody, at first and at most.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// The schema version that this program works with; `schema.sql` has the same.
+const VERSION: &str = "fencegate schema version 1";
+
+/// Why a control connection did not answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum ControlError {
+    #[error("the control connection cannot be opened: {0}")]
+    Unreachable(String),
+    #[error("database {0} has no fencegate schema: run `fencegate init`")]
+    Uninitialised(String),
+    #[error("the schema fencegate of database {database} is {found:?}, not {VERSION:?}: run `fencegate init`")]
+    Version { database: String, found: String },
+    #[error("the control role {role} lacks a privilege: GRANT {grant} TO {role}")]
+    Privilege { role: String, grant: &'static str },
+    #[error("the control connection did not answer within {} s", LIMIT.as_secs())]
+    TimedOut,
+    #[error("the control connection was lost: {0}")]
+    Lost(String),
+    #[error("the database refused: {0}")]
+    Refused(String),
+}
+
+/// What one statement of a Query returned.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    pub(super) rows: Vec<SimpleQueryRow>,
+    pub(super) affected: u64,
+}
+
+/// One control connection, or the place for one.
+#[derive(Debug)]
+pub(super) struct Lane {
+    config: Config,
+    /// `on` where a commit must be durable before it is believed.
+    synchronous_commit: &'static str,
+    /// Set for the lane that listens.
+    listener: Option<Arc<Memory>>,
+    slot: Mutex<Slot>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    connected: Option<Arc<Connected>>,
+    failed: Option<Failure>,
+}
+
+#[derive(Debug)]
+struct Failure {
+    error: ControlError,
+    until: Instant,
+    pause: Duration,
+}
+
+#[derive(Debug)]
+struct Connected {
+    client: Client,
+    pid: String,
+    backend_start: String,
+    /// The task that drives the socket.
+    driver: tokio::task::AbortHandle,
+    serial: u64,
+}
+
+impl Lane {
+    pub(super) fn new(config: Config, synchronous_commit: &'static str, listener: Option<Arc<Memory>>) -> Self {
+        Lane { config, synchronous_commit, listener, slot: Mutex::default() }
+    }
+
+    /// Runs one simple Query, in which several statements are one implicit transaction.
+    ///
+    /// After any error but [`ControlError::Refused`] it is unknown whether the statements took
+    /// effect. Not cancel safe: a Query that was sent goes on.
+    pub(super) async fn run(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
+        let connected = self.connected().await?;
+        let error = match timeout(LIMIT, connected.client.simple_query(query)).await {
+            Ok(Ok(messages)) => return Ok(answers(messages)),
+            Ok(Err(error)) => match error.as_db_error() {
+                Some(refusal) if !ends_process(refusal.code()) => {
+                    return Err(ControlError::Refused(refusal.message().to_owned()));
+                }
+                _ => ControlError::Lost(text(&error)),
+            },
+            Err(_) => ControlError::TimedOut,
+        };
+        self.discard(&connected).await;
+        Err(error)
+    }
+
+    /// Closes the connection, if it is open, once the queries on it are answered.
+    pub(super) async fn close(&self) {
+        let mut slot = self.slot.lock().await;
+        if let Some(connected) = slot.connected.take() {
+            self.deafen(&connected);
+        }
+    }
+
+    async fn connected(&self) -> Result<Arc<Connected>, ControlError> {
+        let mut slot = self.slot.lock().await;
+        if let Some(connected) = &slot.connected {
+            if !connected.client.is_closed() {
+                return Ok(connected.clone());
+            }
+            self.deafen(connected);
+            slot.connected = None;
+        }
+        if let Some(failure) = slot.failed.as_ref().filter(|failure| Instant::now() < failure.until) {
+            return Err(failure.error.clone());
+        }
+        let error = match timeout(LIMIT, self.connect()).await {
+            Ok(Ok(connected)) => {
+                let connected = Arc::new(connected);
+                *slot = Slot { connected: Some(connected.clone()), failed: None };
+                return Ok(connected);
+            }
+            Ok(Err(error)) => error,
+            Err(_) => ControlError::TimedOut,
+        };
+        let pause = slot.failed.as_ref().map_or(BACK_OFF.0, |last| (last.pause * 2).min(BACK_OFF.1));
+        slot.failed = Some(Failure { error: error.clone(), until: Instant::now() + pause, pause });
+        Err(error)
+    }
+
+    async fn connect(&self) -> Result<Connected, ControlError> {
+        static SERIAL: AtomicU64 = AtomicU64::new(1);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let (client, mut connection) = self.config.connect(NoTls).await.map_err(unreachable)?;
+        let listener = self.listener.clone();
+        let driver = tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+                if let (AsyncMessage::Notification(notification), Some(memory)) = (message, &listener) {
+                    memory.notified(notification.payload());
+                }
+            }
+            if let Some(memory) = listener {
+                memory.lost(serial);
+                memory.wake.notify_one();
+            }
+        });
+        let mut opening = Connected {
+            client,
+            pid: String::new(),
+            backend_start: String::new(),
+            driver: driver.abort_handle(),
+            serial,
+        };
+        let opened =
+            answers(opening.client.simple_query(&sql::open(self.synchronous_commit)).await.map_err(unreachable)?);
+        let probe = opened.last().and_then(|answer| answer.rows.first());
+        let field = |name: &str| probe.and_then(|row| column(row, name)).unwrap_or_default().to_owned();
+        let (database, role) = (field("database"), field("role"));
+        for (column, grant) in [("sees", "pg_read_all_stats"), ("signals", "pg_signal_backend")] {
+            if field(column) != "t" {
+                return Err(ControlError::Privilege { role, grant });
+            }
+        }
+        match field("version").as_str() {
+            VERSION => {}
+            "" => return Err(ControlError::Uninitialised(database)),
+            found => return Err(ControlError::Version { database, found: found.to_owned() }),
+        }
+        opening.pid = field("pid");
+        opening.backend_start = field("backend_start");
+        if let Some(memory) = &self.listener {
+            opening.client.simple_query("LISTEN fencegate").await.map_err(unreachable)?;
+            memory.listens(serial);
+        }
+        Ok(opening)
+    }
+
+    /// Gives a connection up after an error. Its server process may hold locks or still be at
+    /// work, and may not notice that the socket is closed: it is ended from a fresh connection.
+    async fn discard(&self, connected: &Arc<Connected>) {
+        connected.driver.abort();
+        self.deafen(connected);
+        let mut slot = self.slot.lock().await;
+        if slot.connected.as_ref().is_some_and(|current| Arc::ptr_eq(current, connected)) {
+            slot.connected = None;
+            let (config, query) = (self.config.clone(), sql::end_process(&connected.pid, &connected.backend_start));
+            tokio::spawn(async move {
+                let ended = timeout(LIMIT, async {
+                    let (client, connection) = config.connect(NoTls).await?;
+                    let driver = tokio::spawn(connection);
+                    let ended = client.simple_query(&query).await.map(drop);
+                    driver.abort();
+                    ended
+                });
+                if !matches!(ended.await, Ok(Ok(()))) {
+                    tracing::warn!("a lost control connection's server process could not be ended");
+                }
+            });
+        }
+    }
+
+    fn deafen(&self, connected: &Connected) {
+        if let Some(memory) = &self.listener {
+            memory.lost(connected.serial);
+        }
+    }
+}
+
+/// The text of a column, if it is there and not null.
+pub(super) fn column<'a>(row: &'a SimpleQueryRow, name: &str) -> Option<&'a str> {
+    row.try_get(name).ok().flatten()
+}
+
+/// A column read as a number.
+pub(super) fn number<T: std::str::FromStr>(row: &SimpleQueryRow, name: &str) -> Option<T> {
+    column(row, name)?.parse().ok()
+}
+
+/// A column that is the boolean true. Null, false and a missing column are all no.
+pub(super) fn is_true(row: &SimpleQueryRow, name: &str) -> bool {
+    column(row, name) == Some("t")
+}
+
+fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    let mut answer = Answer::default();
+    for message in messages {
+        match message {
+            SimpleQueryMessage::Row(row) => answer.rows.push(row),
+            SimpleQueryMessage::CommandComplete(affected) => {
+                answers.push(Answer { affected, ..std::mem::take(&mut answer) });
+            }
+            _ => {}
+        }
+    }
+    answers
+}
+
+/// FATAL errors that come from outside the statement.
+fn ends_process(code: &SqlState) -> bool {
+    [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW].contains(code)
+}
+
+fn unreachable(error: tokio_postgres::Error) -> ControlError {
+    ControlError::Unreachable(text(&error))
+}
+
+/// tokio-postgres says only "db error"; the message is in the source.
+pub(super) fn text(error: &tokio_postgres::Error) -> String {
+    match (error.as_db_error(), std::error::Error::source(error)) {
+        (Some(refusal), _) => refusal.message().to_owned(),
+        (None, Some(source)) => format!("{error}: {source}"),
+        (None, None) => error.to_string(),
+    }
+}

@@ -1,0 +1,253 @@
+//! One downstream database: its control connections, its sessions in this process, what is
+//! remembered of its epochs.
+//!
+//! Owns the registry of own sessions and the life of the connections and of the watcher. Must
+//! never decide that a session may write: that is Admit's (`admit.rs`), in the database.
+
+use super::control::{Answer, ControlError, Lane, column, number};
+use super::memory::Memory;
+use super::refusal::{CutOff, Refusal};
+use super::session::{Activity, Epoch, Identity, SessionFence, Token};
+use super::{sql, watch};
+use crate::policy::Resource;
+use dashmap::DashMap;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::task::AbortHandle;
+
+/// One downstream database. All of its methods need a tokio runtime with timers and I/O.
+#[derive(Debug)]
+pub struct Database {
+    name: String,
+    /// In the rows of the admissions that this process gave; different for every proxy process.
+    pub(super) proxy: String,
+    pub(super) memory: Arc<Memory>,
+    pub(super) sessions: DashMap<Key, Session>,
+    /// The resources in force, by name: what a notification's name means.
+    resources: DashMap<String, Arc<Resource>>,
+    /// One advance at a time per resource in this process: the others wait for its result.
+    turns: DashMap<String, Arc<tokio::sync::Mutex<()>>>,
+    admission: Lane,
+    publish: Lane,
+    look: Lane,
+    pub(super) watcher: Mutex<Option<AbortHandle>>,
+}
+
+/// A server process: pid and backend_start, as in [`Identity`].
+pub(super) type Key = (i32, String);
+
+/// What is known of a registered session beyond its own half.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) fence: Arc<SessionFence>,
+    /// The highest epoch under which it was ever admitted, by resource.
+    pub(super) presented: HashMap<String, Epoch>,
+}
+
+/// Keeps a session in its database's registry. Dropped when the server connection has ended.
+#[derive(Debug)]
+#[must_use = "the session leaves the registry when this is dropped"]
+pub struct Registration {
+    database: Arc<Database>,
+    key: Option<Key>,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.database.sessions.remove(&key);
+            self.database.memory.wake.notify_one();
+        }
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        if let Some(watcher) = self.watcher().take() {
+            watcher.abort();
+        }
+    }
+}
+
+impl Database {
+    /// A database to which no connection is open yet. `control` has the database's name set;
+    /// `proxy` is different for every proxy process that ever runs.
+    pub fn new(name: impl Into<String>, control: tokio_postgres::Config, proxy: impl Into<String>) -> Arc<Self> {
+        let memory = Arc::new(Memory::default());
+        Arc::new(Database {
+            name: name.into(),
+            proxy: proxy.into(),
+            sessions: DashMap::new(),
+            resources: DashMap::new(),
+            turns: DashMap::new(),
+            admission: Lane::new(control.clone(), "off", None),
+            publish: Lane::new(control.clone(), "on", None),
+            look: Lane::new(control, "off", Some(memory.clone())),
+            memory,
+            watcher: Mutex::default(),
+        })
+    }
+
+    /// The database's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Makes a session known, so that it can be revoked instead of terminated. Opens no
+    /// connection. A session whose identity is not known is never admitted, and is not kept.
+    pub fn register(self: &Arc<Self>, session: Arc<SessionFence>) -> Registration {
+        let key = session.identity.as_ref().ok().map(key);
+        if let Some(key) = key.clone() {
+            self.sessions.insert(key, Session { fence: session, presented: HashMap::new() });
+        }
+        Registration { database: self.clone(), key }
+    }
+
+    /// A quick no: the epoch in force, if the token is certainly below it. None says nothing; the
+    /// caller asks [`Database::admit`]. Some is confirmed in the database at least once a second.
+    pub fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch> {
+        self.memory.above(resource, token)
+    }
+
+    /// Puts the resources in force: at start, and whenever the policies were loaded anew. Epochs
+    /// that exist get their fingerprints, so that proxies with other policies are refused.
+    ///
+    /// Err when a resource's could not be recorded; it may be called again.
+    /// Not cancel safe: some resources may be recorded and others not.
+    pub async fn apply_policy(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<(), Refusal> {
+        self.resources.clear();
+        for resource in resources {
+            self.resources.insert(resource.name.clone(), resource.clone());
+        }
+        for resource in resources {
+            // One row per transaction, so that two proxies that load at once cannot deadlock.
+            let recorded = self.publish(&sql::record_policy(resource)).await;
+            recorded.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+        }
+        Ok(())
+    }
+
+    /// To be called when a revoked session has become idle, or has nothing running: takes its
+    /// rows away, so that it need not be terminated. Does nothing while a statement may run, and
+    /// leaves the rows of a session that has written in a transaction still open.
+    ///
+    /// Failures are left to the drain. Cancel safe.
+    pub async fn release(self: &Arc<Self>, session: &Arc<SessionFence>) {
+        let Ok(who) = &session.identity else { return };
+        // First the floors, then the activity: below these floors nothing can begin any more, so
+        // what is idle after they were read stays so as far as they go.
+        let floors: HashMap<String, Epoch> = session.floors().into_iter().collect();
+        if floors.is_empty() || session.activity() == Activity::Busy {
+            return;
+        }
+        let Ok(answers) = self.look(&sql::admissions(who.pid, &who.backend_start)).await else { return };
+        for row in answers.iter().flat_map(|answer| &answer.rows) {
+            let Some((name, epoch)) = column(row, "resource").zip(epoch(row)) else { continue };
+            let Some(floor) = floors.get(name).filter(|floor| epoch < **floor) else { continue };
+            if let Some(resource) = self.resource(name)
+                && let Err(error) = self.spare(&resource, *floor, std::slice::from_ref(session)).await
+            {
+                tracing::debug!(resource = name, %error, "a revoked session's admission is left to the drain");
+            }
+        }
+    }
+
+    /// Why was this session's server process terminated? The newer epoch of something that it had
+    /// been admitted to, if there is one. Asks the database, since a notification may not have
+    /// come yet; where that fails, what revoked the session is the answer.
+    ///
+    /// To be called before the session's [`Registration`] is dropped. Cancel safe.
+    pub async fn cut_off_by(self: &Arc<Self>, session: &SessionFence) -> Option<CutOff> {
+        let key = key(session.identity.as_ref().ok()?);
+        let presented = self.sessions.get(&key)?.presented.clone();
+        let highest = match self.read_epochs(presented.keys().map(String::as_str)).await {
+            Ok(epochs) => epochs,
+            Err(_) => session.floors(),
+        };
+        highest.into_iter().find_map(|(resource, highest)| {
+            let presented = *presented.get(&resource)?;
+            (presented < highest).then_some(CutOff { resource, presented, highest })
+        })
+    }
+
+    /// Closes the control connections: before `DROP DATABASE` and the like. The next need opens
+    /// them again; until then memory is not believed. Cancel safe.
+    pub async fn close(&self) {
+        if let Some(watcher) = self.watcher().take() {
+            watcher.abort();
+        }
+        self.close_lanes().await;
+    }
+
+    pub(super) async fn close_lanes(&self) {
+        self.admission.close().await;
+        self.publish.close().await;
+        self.look.close().await;
+    }
+
+    /// On the connection for Admits.
+    pub(super) async fn ask(self: &Arc<Self>, query: &str) -> Result<Vec<Answer>, ControlError> {
+        watch::ensure(self);
+        self.admission.run(query).await
+    }
+
+    /// On the connection whose commits are durable, and which may wait for Admits to end.
+    pub(super) async fn publish(self: &Arc<Self>, query: &str) -> Result<Vec<Answer>, ControlError> {
+        watch::ensure(self);
+        self.publish.run(query).await
+    }
+
+    /// On the connection for looks, signals and deletes, which listens.
+    pub(super) async fn look(self: &Arc<Self>, query: &str) -> Result<Vec<Answer>, ControlError> {
+        watch::ensure(self);
+        self.look.run(query).await
+    }
+
+    /// Reads epoch rows, and remembers them.
+    pub(super) async fn read_epochs<'a>(
+        self: &Arc<Self>,
+        resources: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Vec<(String, Epoch)>, ControlError> {
+        let answers = self.look(&sql::epochs(resources)).await?;
+        Ok(self.learn(&answers))
+    }
+
+    /// Remembers every epoch row among the answers, and returns them.
+    pub(super) fn learn(&self, answers: &[Answer]) -> Vec<(String, Epoch)> {
+        let rows = answers.iter().flat_map(|answer| &answer.rows);
+        let read: Vec<(String, Epoch)> =
+            rows.filter_map(|row| Some((column(row, "resource")?.to_owned(), epoch(row)?))).collect();
+        for (resource, epoch) in &read {
+            self.memory.learn(resource, *epoch);
+        }
+        read
+    }
+
+    pub(super) fn resource(&self, name: &str) -> Option<Arc<Resource>> {
+        self.resources.get(name).map(|resource| resource.clone())
+    }
+
+    /// Remembers what a session presents: a resource may be one that no policy was applied for yet.
+    pub(super) fn meet(&self, resource: &Arc<Resource>) {
+        if self.resource(&resource.name).is_none() {
+            self.resources.insert(resource.name.clone(), resource.clone());
+        }
+    }
+
+    pub(super) fn turn(&self, resource: &str) -> Arc<tokio::sync::Mutex<()>> {
+        self.turns.entry(resource.to_owned()).or_default().clone()
+    }
+
+    pub(super) fn watcher(&self) -> std::sync::MutexGuard<'_, Option<AbortHandle>> {
+        self.watcher.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) fn key(who: &Identity) -> Key {
+    (who.pid, who.backend_start.clone())
+}
+
+/// The columns generation and token of a row.
+pub(super) fn epoch(row: &tokio_postgres::SimpleQueryRow) -> Option<Epoch> {
+    Some(Epoch { generation: number(row, "generation")?, token: number(row, "token")? })
+}

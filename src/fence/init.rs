@@ -1,0 +1,122 @@
+//! `fencegate init`: the schema in a downstream database, and what the control role needs.
+//!
+//! Owns creating and upgrading the schema. Must never take anything away from a running proxy:
+//! it may be run at any time, by several at once.
+
+use super::control::{column, is_true, text};
+use super::sql::quote;
+use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
+
+/// The schema as it should be; may be run over an older or the same one.
+const SCHEMA: &str = include_str!("schema.sql");
+/// What a control role needs beyond its own schema: to see and to end other roles' processes.
+const ROLES: [&str; 2] = ["pg_read_all_stats", "pg_signal_backend"];
+
+/// What `init` did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InitReport {
+    /// The control role, which owns the schema.
+    pub role: String,
+    /// The schema was not there before.
+    pub created: bool,
+    /// The roles that were granted to the control role now.
+    pub granted: Vec<String>,
+    /// Statements that somebody with more privileges has still to run.
+    pub to_run: Vec<String>,
+}
+
+/// Why the schema was not created.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// No connection.
+    #[error("cannot connect: {}", text(.0))]
+    Connect(#[source] tokio_postgres::Error),
+    /// The server refused; nothing was changed but what the schema had before.
+    #[error("cannot {what}: {}", text(.source))]
+    Refused {
+        /// What was being done.
+        what: &'static str,
+        /// The server's answer.
+        source: tokio_postgres::Error,
+    },
+}
+
+/// Creates or upgrades the schema `fencegate` in the database of `config`, for the control role
+/// `role`, or for the connecting role itself, which then owns the schema.
+///
+/// Not cancel safe: the schema may exist and grants may be missing. May be repeated.
+pub async fn init(config: &Config, role: Option<&str>) -> Result<InitReport, InitError> {
+    let (client, connection) = config.connect(NoTls).await.map_err(InitError::Connect)?;
+    let driver = tokio::spawn(connection);
+    let report = run(&client, role).await;
+    driver.abort();
+    report
+}
+
+async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitError> {
+    let settings = "SET standard_conforming_strings = on; SET search_path = pg_catalog; SET synchronous_commit = on";
+    refused("set up the session", client.batch_execute(settings).await)?;
+    let facts = "SELECT current_user AS role, to_regnamespace('fencegate') IS NULL AS missing";
+    let facts = refused("read the catalogue", client.simple_query(facts).await)?;
+    let fact = |name| rows(&facts).find_map(|row| column(row, name));
+    let role = role.or(fact("role")).unwrap_or_default().to_owned();
+    let created = rows(&facts).any(|row| is_true(row, "missing"));
+    let owner = quote_name(&role);
+    let schema = format!(
+        "{SCHEMA}; ALTER SCHEMA fencegate OWNER TO {owner}; ALTER TABLE fencegate.epoch OWNER TO {owner}; \
+         ALTER TABLE fencegate.admission OWNER TO {owner}; ALTER FUNCTION fencegate.token(text) OWNER TO {owner}"
+    );
+    refused("create the schema", client.batch_execute(&schema).await)?;
+
+    let mut report = InitReport { role, created, granted: Vec::new(), to_run: Vec::new() };
+    for privilege in ROLES {
+        if has(client, &report.role, privilege).await? {
+            continue;
+        }
+        let grant = format!("GRANT {privilege} TO {owner}");
+        // Granted is not enough: a role with NOINHERIT would still not have it.
+        if client.batch_execute(&grant).await.is_ok() && has(client, &report.role, privilege).await? {
+            report.granted.push(privilege.to_owned());
+        } else {
+            report.to_run.push(grant);
+        }
+    }
+    Ok(report)
+}
+
+async fn has(client: &Client, role: &str, privilege: &str) -> Result<bool, InitError> {
+    let query = format!("SELECT pg_has_role({}, {}, 'USAGE') AS has", quote(role), quote(privilege));
+    let messages = refused("read the role's privileges", client.simple_query(&query).await)?;
+    Ok(rows(&messages).any(|row| is_true(row, "has")))
+}
+
+fn rows(messages: &[SimpleQueryMessage]) -> impl Iterator<Item = &tokio_postgres::SimpleQueryRow> {
+    messages.iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    })
+}
+
+fn refused<T>(what: &'static str, result: Result<T, tokio_postgres::Error>) -> Result<T, InitError> {
+    result.map_err(|source| InitError::Refused { what, source })
+}
+
+fn quote_name(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_end_no_identifier() {
+        assert_eq!(quote_name("plain"), "\"plain\"");
+        assert_eq!(quote_name("o\"dd\"; --"), "\"o\"\"dd\"\"; --\"");
+    }
+
+    #[test]
+    fn schema_has_the_version_that_connections_ask_for() {
+        assert!(SCHEMA.contains("IS 'fencegate schema version 1'"));
+    }
+}

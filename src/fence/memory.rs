@@ -1,0 +1,130 @@
+//! What this process remembers of a database's epochs, and the notifications still to be attended to.
+//!
+//! Fed only by epoch rows that were read: a notification means no more than "read again", because
+//! any role can send one. Memory lags behind the database, which is safe for saying no; it must
+//! never be asked whether a session may write.
+
+use super::session::{Epoch, Token};
+use dashmap::DashMap;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a verdict from memory stands without the database's confirmation.
+const CONFIRMED_FOR: Duration = Duration::from_secs(1);
+/// More unread notifications than this are one: "read everything again".
+const MOST_NEWS: usize = 1024;
+
+/// The epochs last read, and whether they may be believed.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    epochs: DashMap<String, (Epoch, Instant)>,
+    /// The serial number of the connection that listens; 0: none does, and nothing is believed.
+    listener: AtomicU64,
+    news: Mutex<News>,
+    /// Wakes the watcher.
+    pub(super) wake: tokio::sync::Notify,
+}
+
+/// What has to be read again.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// Everything: notifications may have been missed.
+    pub(super) all: bool,
+    /// These resources.
+    pub(super) resources: HashSet<String>,
+}
+
+impl Memory {
+    /// Takes an epoch row that was just read. The last reader wins, also when it read a lower
+    /// epoch: after a restore that is the truth.
+    pub(super) fn learn(&self, resource: &str, epoch: Epoch) {
+        self.epochs.insert(resource.to_owned(), (epoch, Instant::now()));
+    }
+
+    /// The epoch above the token, if there certainly is one.
+    pub(super) fn above(&self, resource: &str, token: Token) -> Option<Epoch> {
+        let (epoch, confirmed) = *self.epochs.get(resource)?;
+        let believed = self.listener.load(Ordering::Acquire) != 0 && confirmed.elapsed() < CONFIRMED_FOR;
+        (believed && token < epoch.token).then_some(epoch)
+    }
+
+    /// A new connection listens from now on; whatever was known before it did is forgotten.
+    pub(super) fn listens(&self, serial: u64) {
+        self.epochs.clear();
+        self.listener.store(serial, Ordering::Release);
+        self.news().all = true;
+        self.wake.notify_one();
+    }
+
+    /// That connection does not listen any more. A later one may already do.
+    pub(super) fn lost(&self, serial: u64) {
+        let _ = self.listener.compare_exchange(serial, 0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// A notification came.
+    pub(super) fn notified(&self, resource: &str) {
+        let mut news = self.news();
+        if news.resources.len() < MOST_NEWS {
+            news.resources.insert(resource.to_owned());
+        } else {
+            news.all = true;
+        }
+        drop(news);
+        self.wake.notify_one();
+    }
+
+    /// What came since the last call.
+    pub(super) fn take_news(&self) -> News {
+        std::mem::take(&mut *self.news())
+    }
+
+    fn news(&self) -> std::sync::MutexGuard<'_, News> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIVE: Epoch = Epoch { generation: 1, token: 5 };
+
+    #[test]
+    fn is_believed_only_while_a_connection_listens() {
+        let memory = Memory::default();
+        memory.learn("r", FIVE);
+        assert_eq!(memory.above("r", 4), None);
+        memory.listens(1);
+        assert_eq!(memory.above("r", 4), None, "what was learnt before is forgotten");
+        memory.learn("r", FIVE);
+        assert_eq!(memory.above("r", 4), Some(FIVE));
+        assert_eq!(memory.above("r", 5), None);
+        assert_eq!(memory.above("other", 4), None);
+        memory.lost(2);
+        assert_eq!(memory.above("r", 4), Some(FIVE), "another connection's loss is none of ours");
+        memory.lost(1);
+        assert_eq!(memory.above("r", 4), None);
+    }
+
+    #[test]
+    fn needs_confirmation() {
+        let memory = Memory::default();
+        memory.listens(1);
+        memory.epochs.insert("r".into(), (FIVE, Instant::now() - CONFIRMED_FOR));
+        assert_eq!(memory.above("r", 4), None);
+    }
+
+    #[test]
+    fn a_flood_of_notifications_is_one() {
+        let memory = Memory::default();
+        for number in 0..2 * MOST_NEWS {
+            memory.notified(&number.to_string());
+        }
+        let news = memory.take_news();
+        assert!(news.all);
+        assert_eq!(news.resources.len(), MOST_NEWS);
+        assert!(!memory.take_news().all);
+    }
+}

@@ -1,0 +1,54 @@
+//! What a session is told when it may not write.
+
+use super::session::{Epoch, Token};
+
+/// Why a session was not admitted. Nothing was written in any of these cases.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// LF001: the epoch row says so, not memory alone.
+    #[error("token {presented} for resource {resource} is lower than {}, the highest seen", highest.token)]
+    Stale {
+        /// What was to be written.
+        resource: String,
+        /// The session's token.
+        presented: Token,
+        /// What the database holds.
+        highest: Epoch,
+    },
+    /// LF003: the open transaction wrote to the resource under another token. The token was not raised.
+    #[error("token {presented} for resource {resource}: the transaction has already written under token {current}")]
+    WrittenUnderAnotherToken {
+        /// What was to be written.
+        resource: String,
+        /// The session's token.
+        presented: Token,
+        /// The token under which the transaction wrote.
+        current: Token,
+    },
+    /// LF006: it cannot be proved which token is the highest, or that everybody below it has ended.
+    #[error("resource {resource}: {reason}")]
+    Unavailable {
+        /// What was to be written.
+        resource: String,
+        /// What is in the way, for people.
+        reason: String,
+    },
+}
+
+impl Refusal {
+    /// LF006 with what is in the way.
+    pub(super) fn unavailable(resource: &str, reason: impl ToString) -> Self {
+        Refusal::Unavailable { resource: resource.to_owned(), reason: reason.to_string() }
+    }
+}
+
+/// The newer epoch for which a session's server process had to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CutOff {
+    /// The resource that both epochs belong to.
+    pub resource: String,
+    /// The session's epoch.
+    pub presented: Epoch,
+    /// The newer one.
+    pub highest: Epoch,
+}

@@ -1,0 +1,335 @@
+//! The statements of the fence, as text.
+//!
+//! Owns quoting and everything that is said to the database. Each function's text is one simple
+//! Query: its statements are one transaction, READ COMMITTED, and each has a snapshot of its own.
+//! The rows that a backend sees of pg_stat_get_activity are fixed at the first look in a
+//! transaction; that is why looks are Queries of their own.
+
+use super::session::{Epoch, Identity, Token};
+use crate::policy::{QualifiedName, Resource};
+
+/// Locks that only a write needs.
+pub(super) const WRITE_LOCKS: &str = "'RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock', \
+     'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'";
+/// Those, and the lock of `SELECT … FOR UPDATE`: who holds it may block the next leader.
+pub(super) const WRITE_OR_ROW_LOCKS: &str = "'RowShareLock', 'RowExclusiveLock', 'ShareUpdateExclusiveLock', \
+     'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'";
+
+/// A row of `admission a` belongs to a living process: the pid is there, and its backend_start is
+/// the same or hidden.
+const LIVING: &str = "EXISTS (SELECT FROM pg_stat_get_activity(NULL) s WHERE s.pid = a.pid \
+     AND (s.backend_start IS NULL OR s.backend_start = a.backend_start))";
+
+const THIS_DATABASE: &str = "(SELECT oid FROM pg_database WHERE datname = current_database())";
+
+/// A string literal. The text must not contain NUL; standard_conforming_strings must be on.
+pub(super) fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// What a new control connection says first: its settings, then the probe.
+pub(super) fn open(synchronous_commit: &str) -> String {
+    format!(
+        "SET standard_conforming_strings = on; SET application_name = 'fencegate control'; \
+         SET search_path = pg_catalog; SET default_transaction_isolation = 'read committed'; \
+         SET default_transaction_read_only = off; SET synchronous_commit = {synchronous_commit}; \
+         SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout', \
+           'idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout'); \
+         SELECT current_database() AS database, current_user AS role, pg_backend_pid() AS pid, \
+           (SELECT extract(epoch FROM backend_start) FROM pg_stat_get_activity(pg_backend_pid())) AS backend_start, \
+           pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees, \
+           pg_has_role(current_user, 'pg_signal_backend', 'USAGE') AS signals, \
+           CASE WHEN to_regnamespace('fencegate') IS NOT NULL \
+             THEN coalesce(obj_description(to_regnamespace('fencegate'), 'pg_namespace'), 'of unknown version') \
+           END AS version"
+    )
+}
+
+/// Ends one server process, if it is still the same.
+pub(super) fn end_process(pid: &str, backend_start: &str) -> String {
+    format!(
+        "SELECT pg_catalog.pg_terminate_backend(s.pid) FROM pg_catalog.pg_stat_get_activity({pid}) s \
+         WHERE extract(epoch FROM s.backend_start) = {}::pg_catalog.numeric",
+        quote(backend_start)
+    )
+}
+
+/// Ends those of the processes that are still the same and that this role may signal.
+pub(super) fn terminate(processes: &str) -> String {
+    format!(
+        "SELECT s.pid, CASE WHEN {} THEN pg_terminate_backend(s.pid) END AS signalled \
+         FROM (VALUES {processes}) k(pid, backend_start) JOIN pg_stat_get_activity(NULL) s ON s.pid = k.pid \
+         AND extract(epoch FROM s.backend_start) = k.backend_start LEFT JOIN pg_roles t ON t.oid = s.usesysid",
+        may_terminate("s", "t")
+    )
+}
+
+/// Rows of a `VALUES` list that name processes: (pid, backend_start).
+pub(super) fn processes<'a>(keys: impl IntoIterator<Item = (i32, &'a str)>) -> String {
+    let rows: Vec<String> =
+        keys.into_iter().map(|(pid, start)| format!("({pid}, {}::numeric)", quote(start))).collect();
+    rows.join(", ")
+}
+
+/// The same condition under which pg_terminate_backend does not refuse.
+fn may_terminate(process: &str, target: &str) -> String {
+    format!(
+        "((SELECT rolsuper FROM pg_roles WHERE rolname = current_user) OR (NOT {target}.rolsuper \
+         AND (pg_has_role(current_user, 'pg_signal_backend', 'USAGE') \
+              OR pg_has_role(current_user, {process}.usesysid, 'USAGE'))))"
+    )
+}
+
+/// The items of an identity that must all be true: column, and what it means if it is not.
+pub(super) const IDENTITY_ITEMS: [(&str, &str); 7] = [
+    ("same_server", "it is on another server than the control connection (a failover or a proxy in between)"),
+    ("same_start", "the postmaster has started anew since the session began"),
+    ("writable", "the server is in recovery"),
+    ("running", "the control connection sees no such server process (a pooler in between, or it has ended)"),
+    ("same_process", "the process id belongs to another process by now"),
+    ("same_database", "it is connected to another database"),
+    ("killable", "the control role may not terminate it: a superuser's session needs a superuser as control role"),
+];
+
+/// Admit. The third statement's rows: the admission is new. The fourth's row: everything by which
+/// to decide.
+pub(super) fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &str) -> String {
+    let name = quote(&resource.name);
+    let hash = quote(&resource.fingerprint);
+    let pid = who.pid;
+    // Exactly one row, whatever is missing. Null is never true.
+    let identity = format!(
+        "(SELECT a.pid, a.backend_start, a.pid IS NOT NULL AS running, \
+            extract(epoch FROM a.backend_start) = {}::numeric AS same_process, \
+            a.datid = {THIS_DATABASE} AS same_database, \
+            c.system_identifier = {}::bigint AS same_server, \
+            extract(epoch FROM pg_postmaster_start_time()) = {}::numeric AS same_start, \
+            NOT pg_is_in_recovery() AND NOT {} AS writable, {} AS killable \
+          FROM pg_control_system() c LEFT JOIN pg_stat_get_activity({pid}) a ON true \
+          LEFT JOIN pg_roles t ON t.oid = a.usesysid) i",
+        quote(&who.backend_start),
+        quote(&who.system_identifier),
+        quote(&who.postmaster_start),
+        who.in_recovery,
+        may_terminate("a", "t"),
+    );
+    let items = IDENTITY_ITEMS.map(|(column, _)| format!("i.{column}"));
+    format!(
+        "SELECT pg_advisory_xact_lock_shared({key}); \
+         SELECT FROM fencegate.epoch WHERE resource = {name} FOR SHARE; \
+         INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy) \
+           SELECT i.pid, i.backend_start, e.resource, e.generation, e.token, {proxy} \
+           FROM fencegate.epoch e, {identity} \
+           WHERE e.resource = {name} AND e.token = {token} AND e.drained AND e.policy_hash = {hash} AND {all} \
+           ON CONFLICT DO NOTHING RETURNING pid; \
+         SELECT e.generation, e.token, e.drained, e.policy_hash = {hash} AS same_policy, {list}, \
+           EXISTS (SELECT FROM fencegate.admission a WHERE a.pid = i.pid AND a.backend_start = i.backend_start \
+                   AND a.resource = e.resource AND a.generation = e.generation AND a.token = {token}) AS admitted \
+           FROM {identity} LEFT JOIN fencegate.epoch e ON e.resource = {name}",
+        key = advisory_key(&resource.name),
+        proxy = quote(proxy),
+        all = items.join(" AND "),
+        list = items.join(", "),
+    )
+}
+
+/// Publish. The second statement's count: the token was raised. The third's row: what is there now.
+pub(super) fn publish(resource: &Resource, token: Token) -> String {
+    let name = quote(&resource.name);
+    let hash = quote(&resource.fingerprint);
+    format!(
+        "SELECT pg_advisory_xact_lock({key}); \
+         INSERT INTO fencegate.epoch AS e (resource, token, policy_hash) VALUES ({name}, {token}, {hash}) \
+           ON CONFLICT (resource) DO UPDATE SET token = {token}, drained = false, updated = clock_timestamp() \
+           WHERE e.token < {token} AND e.policy_hash = {hash}; \
+         SELECT resource, generation, token FROM fencegate.epoch WHERE resource = {name}; \
+         SELECT pg_notify('fencegate', {name})",
+        key = advisory_key(&resource.name),
+    )
+}
+
+/// Mark. The third statement's count: it is drained now. The fourth's rows: the prepared
+/// transactions in the way.
+///
+/// The second statement comes first to look at the processes, and the later ones see what it saw:
+/// so the locks are read after the processes. The other way round, one that prepares its
+/// transaction and ends in between would be missed by both.
+pub(super) fn mark(resource: &Resource, epoch: Epoch) -> String {
+    let name = quote(&resource.name);
+    let Epoch { generation, token } = epoch;
+    let relations = relations(resource);
+    let holds = holds_lock_on_relations(WRITE_LOCKS);
+    let below = below("a", &resource.name, epoch);
+    format!(
+        "SELECT FROM fencegate.epoch WHERE resource = {name} FOR UPDATE; \
+         SELECT count(*) FROM fencegate.admission a WHERE {below} AND {LIVING}; \
+         {relations} UPDATE fencegate.epoch e SET drained = true, updated = clock_timestamp() \
+           WHERE e.resource = {name} AND e.generation = {generation} AND e.token = {token} AND NOT e.drained \
+           AND NOT EXISTS (SELECT FROM fencegate.admission a WHERE {below} AND {LIVING}) \
+           AND NOT EXISTS (SELECT FROM pg_locks l WHERE l.pid IS NULL AND {holds}); \
+         {relations} SELECT DISTINCT p.gid FROM pg_locks l \
+           JOIN pg_locks x ON x.locktype = 'transactionid' AND x.pid IS NULL \
+             AND x.virtualtransaction = l.virtualtransaction \
+           JOIN pg_prepared_xacts p ON p.transaction = x.transactionid WHERE l.pid IS NULL AND {holds}",
+    )
+}
+
+/// Who is admitted to the resource below the epoch.
+pub(super) fn holders(resource: &str, bound: Epoch) -> String {
+    format!(
+        "SELECT a.pid, extract(epoch FROM a.backend_start) AS backend_start, a.generation, a.token, a.proxy, \
+           s.wait_event_type || '/' || s.wait_event AS waits, left(s.query, 60) AS query \
+         FROM fencegate.admission a LEFT JOIN pg_stat_get_activity(NULL) s ON s.pid = a.pid \
+         WHERE {}",
+        below("a", resource, bound)
+    )
+}
+
+/// The admissions of one process.
+pub(super) fn admissions(pid: i32, backend_start: &str) -> String {
+    format!(
+        "SELECT a.resource, a.generation, a.token FROM fencegate.admission a \
+         WHERE a.pid = {pid} AND extract(epoch FROM a.backend_start) = {}::numeric",
+        quote(backend_start)
+    )
+}
+
+/// Those of the processes that hold one of the locks on the resource's relations.
+pub(super) fn lockers(resource: &Resource, locks: &str, pids: &[i32]) -> String {
+    let pids: Vec<String> = pids.iter().map(i32::to_string).collect();
+    // What a function has written is not known: any write at all counts. A transaction that has
+    // written holds the lock of its own id.
+    let or_any_write = if resource.functions.is_empty() {
+        ""
+    } else {
+        "OR (l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted)"
+    };
+    format!(
+        "{} SELECT DISTINCT l.pid FROM pg_locks l WHERE l.pid IN ({}) AND ({} {or_any_write})",
+        relations(resource),
+        pids.join(", "),
+        holds_lock_on_relations(locks),
+    )
+}
+
+/// Deletes the rows below the epoch of these processes, by their full key.
+pub(super) fn delete(processes: &str, resource: &str, bound: Epoch) -> String {
+    format!(
+        "DELETE FROM fencegate.admission a USING (VALUES {processes}) k(pid, backend_start) \
+         WHERE a.pid = k.pid AND extract(epoch FROM a.backend_start) = k.backend_start AND {} RETURNING a.pid, a.token",
+        below("a", resource, bound)
+    )
+}
+
+/// Deletes one admission that was never used.
+pub(super) fn delete_one(who: &Identity, resource: &str, epoch: Epoch) -> String {
+    format!(
+        "DELETE FROM fencegate.admission a WHERE a.pid = {} AND extract(epoch FROM a.backend_start) = {}::numeric \
+         AND a.resource = {} AND a.generation = {} AND a.token = {}",
+        who.pid,
+        quote(&who.backend_start),
+        quote(resource),
+        epoch.generation,
+        epoch.token
+    )
+}
+
+/// Deletes the rows of dead processes: those of a resource below an epoch, or all. Rows that
+/// somebody else is deleting are left to them.
+pub(super) fn delete_dead(only: Option<(&str, Epoch)>) -> String {
+    let only = only.map_or_else(|| "true".to_owned(), |(resource, bound)| below("a", resource, bound));
+    format!(
+        "DELETE FROM fencegate.admission WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM fencegate.admission a \
+         WHERE {only} AND NOT {LIVING} FOR UPDATE OF a SKIP LOCKED)) \
+         RETURNING pid, extract(epoch FROM backend_start) AS backend_start, token"
+    )
+}
+
+/// The epoch rows of these resources.
+pub(super) fn epochs<'a>(resources: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<String> = resources.into_iter().map(quote).collect();
+    format!(
+        "SELECT resource, generation, token FROM fencegate.epoch WHERE resource = ANY (ARRAY[{}]::text[])",
+        names.join(", ")
+    )
+}
+
+/// The epoch rows above admissions that this proxy gave.
+pub(super) fn epochs_above_admissions(proxy: &str) -> String {
+    format!(
+        "SELECT DISTINCT e.resource, e.generation, e.token FROM fencegate.epoch e \
+         JOIN fencegate.admission a ON a.resource = e.resource AND (a.generation, a.token) < (e.generation, e.token) \
+         WHERE a.proxy = {}",
+        quote(proxy)
+    )
+}
+
+/// Records the policies under which the resource is fenced from now on.
+pub(super) fn record_policy(resource: &Resource) -> String {
+    let hash = quote(&resource.fingerprint);
+    format!(
+        "UPDATE fencegate.epoch SET policy_hash = {hash} WHERE resource = {} AND policy_hash IS DISTINCT FROM {hash}",
+        quote(&resource.name)
+    )
+}
+
+fn advisory_key(resource: &str) -> String {
+    format!("hashtextextended({}, 0)", quote(&format!("fencegate:{resource}")))
+}
+
+fn below(row: &str, resource: &str, bound: Epoch) -> String {
+    format!(
+        "{row}.resource = {} AND ({row}.generation, {row}.token) < ({}, {})",
+        quote(resource),
+        bound.generation,
+        bound.token
+    )
+}
+
+/// Common table expressions: the resource's relations with all that inherit from them, and
+/// whether some name stands for nothing (yet). The catalogue is asked, not to_regclass, which
+/// fails where the control role may not use the schema.
+fn relations(resource: &Resource) -> String {
+    let names: Vec<String> = resource.tables.iter().map(|table| pair(&table.name)).collect();
+    let named = if names.is_empty() {
+        "SELECT NULL::name, NULL::name WHERE false".to_owned()
+    } else {
+        format!("VALUES {}", names.join(", "))
+    };
+    format!(
+        "WITH RECURSIVE named(schema, name) AS ({named}), relation(oid) AS ( \
+           SELECT c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
+             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
+           UNION SELECT h.inhrelid FROM relation JOIN pg_inherits h ON h.inhparent = relation.oid \
+         ), unresolved AS (SELECT FROM named WHERE NOT EXISTS (SELECT FROM pg_namespace n \
+           JOIN pg_class c ON c.relnamespace = n.oid WHERE n.nspname = named.schema AND c.relname = named.name))"
+    )
+}
+
+fn pair(name: &QualifiedName) -> String {
+    format!("({}::name, {}::name)", quote(&name.schema), quote(&name.name))
+}
+
+/// Lock `l` is one of the locks on the resource's relations. A relation that was created in a
+/// transaction still open has no name that others can see: it may be one that is missing.
+fn holds_lock_on_relations(locks: &str) -> String {
+    format!(
+        "l.locktype = 'relation' AND l.granted AND l.database = {THIS_DATABASE} AND l.mode IN ({locks}) \
+         AND (l.relation IN (SELECT oid FROM relation) OR (EXISTS (SELECT FROM unresolved) \
+              AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = l.relation)))"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_end_no_literal() {
+        assert_eq!(quote("plain"), "'plain'");
+        assert_eq!(quote("it's"), "'it''s'");
+        assert_eq!(quote("'; DROP TABLE x; --"), "'''; DROP TABLE x; --'");
+        assert_eq!(quote("back\\slash' "), "'back\\slash'' '");
+        assert_eq!(quote(""), "''");
+    }
+}

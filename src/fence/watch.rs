@@ -1,0 +1,108 @@
+//! The watcher of one database: heartbeat, notifications, janitor, and closing when nobody is left.
+//!
+//! Owns a background task that lives from the first need of a control connection until no session
+//! has been registered for a moment. Must never terminate a process: it only makes advances
+//! cheaper and memory fresher, and everything holds without it.
+
+use super::database::Database;
+use super::session::Epoch;
+use super::sql;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Between two signs of life of the listening connection.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+/// Between two deletions of dead processes' rows.
+const SWEEP: Duration = Duration::from_secs(10);
+/// How long the connections stay open after the last session.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// Starts the watcher, unless it runs.
+pub(super) fn ensure(database: &Arc<Database>) {
+    let mut watcher = database.watcher();
+    if watcher.is_none() {
+        *watcher = Some(tokio::spawn(watch(Arc::downgrade(database))).abort_handle());
+    }
+}
+
+async fn watch(database: Weak<Database>) {
+    let mut swept = Instant::now();
+    let mut beaten = Instant::now();
+    let mut alone_since: Option<Instant> = None;
+    let mut sessions = 0;
+    loop {
+        let Some(current) = database.upgrade() else { return };
+        attend(&current).await;
+        if beaten.elapsed() >= HEARTBEAT {
+            beaten = Instant::now();
+            beat(&current).await;
+        }
+        let before = std::mem::replace(&mut sessions, current.sessions.len());
+        if swept.elapsed() >= SWEEP || sessions < before {
+            swept = Instant::now();
+            sweep(&current).await;
+        }
+        if sessions > 0 {
+            alone_since = None;
+        } else if alone_since.get_or_insert_with(Instant::now).elapsed() >= LINGER && retire(&current) {
+            return current.close_lanes().await;
+        }
+        let memory = current.memory.clone();
+        drop(current);
+        let pause = if alone_since.is_some() { LINGER } else { HEARTBEAT };
+        tokio::select! {
+            () = memory.wake.notified() => {}
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+/// Ends the watcher's turn, unless somebody has registered: whoever needs a connection from here on
+/// starts a new one.
+fn retire(database: &Database) -> bool {
+    let mut watcher = database.watcher();
+    if database.sessions.is_empty() {
+        *watcher = None;
+    }
+    watcher.is_none()
+}
+
+/// A connection that is lost in silence is found out here, and opened again.
+async fn beat(database: &Arc<Database>) {
+    if let Err(error) = database.look("SELECT 1").await {
+        tracing::warn!(database = database.name(), %error, "the control connection does not listen");
+    }
+}
+
+/// Reads again what the notifications are about, and lets own sessions below it go.
+async fn attend(database: &Arc<Database>) {
+    let news = database.memory.take_news();
+    let mut read: Vec<(String, Epoch)> = Vec::new();
+    if news.all {
+        match database.look(&sql::epochs_above_admissions(&database.proxy)).await {
+            Ok(answers) => read.extend(database.learn(&answers)),
+            Err(error) => tracing::debug!(database = database.name(), %error, "epochs cannot be read"),
+        }
+    }
+    if !news.resources.is_empty() {
+        match database.read_epochs(news.resources.iter().map(String::as_str)).await {
+            Ok(epochs) => read.extend(epochs),
+            Err(error) => tracing::debug!(database = database.name(), %error, "epochs cannot be read"),
+        }
+    }
+    for (name, epoch) in read {
+        if let Some(resource) = database.resource(&name)
+            && let Err(error) = database.spare_own(&resource, epoch).await
+        {
+            tracing::debug!(resource = name, %error, "sessions below the epoch are left to its drain");
+        }
+    }
+}
+
+/// Deletes the rows of dead processes.
+async fn sweep(database: &Arc<Database>) {
+    if let Err(error) = database.look(&sql::delete_dead(None)).await {
+        tracing::debug!(database = database.name(), %error, "dead processes' rows are left");
+    }
+}
