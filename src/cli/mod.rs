@@ -3,8 +3,10 @@
 //! Owns the exit codes: 0 done, 1 failed, 2 wrong usage or configuration. Must never decide
 //! anything else: a subcommand reads its arguments and calls the module that does the work.
 
+mod init;
 mod logging;
 mod policy;
+mod proxy;
 
 use clap::{Parser, Subcommand};
 use std::{ffi::OsString, process::ExitCode};
@@ -25,8 +27,20 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run the proxy
+    Proxy(proxy::Arguments),
+    /// Create or upgrade the schema that a database with fenced tables needs
+    Init(init::Arguments),
     /// Work with the policies that say what is fenced
     Policy(policy::Arguments),
+}
+
+/// A runtime for what is asynchronous; where there cannot be one, the exit code.
+fn runtime() -> Result<tokio::runtime::Runtime, ExitCode> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
+        tracing::error!(%error, "cannot start the runtime");
+        ExitCode::FAILURE
+    })
 }
 
 /// Runs the program with its arguments, the first of which is its own name.
@@ -41,6 +55,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     logging::start(arguments.log_format);
     match arguments.command {
+        Command::Proxy(arguments) => proxy::run(arguments),
+        Command::Init(arguments) => init::run(arguments),
         Command::Policy(arguments) => policy::run(arguments),
     }
 }

@@ -138,6 +138,20 @@ impl Settings {
     }
 }
 
+/// Reads a connection string, with the password from the environment where it has none.
+///
+/// # Errors
+/// What to change, in words that do not repeat a password.
+pub fn connection(text: &str) -> Result<tokio_postgres::Config, String> {
+    let mut config = control_connection(text)?;
+    if config.get_password().is_none_or(<[u8]>::is_empty)
+        && let Some(password) = Passwords::from_environment().find(&config)
+    {
+        config.password(password);
+    }
+    Ok(config)
+}
+
 fn control_connection(text: &str) -> Result<tokio_postgres::Config, String> {
     // The parser's message is left out where it could repeat a part of the text: that may be the password.
     let config: tokio_postgres::Config = text

@@ -35,6 +35,7 @@ mod memory;
 mod refusal;
 pub mod session;
 mod sql;
+pub mod value;
 mod watch;
 
 pub use database::{Database, Registration};

@@ -36,8 +36,17 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// What was to be written.
+    pub fn resource(&self) -> &str {
+        match self {
+            Refusal::Stale { resource, .. }
+            | Refusal::WrittenUnderAnotherToken { resource, .. }
+            | Refusal::Unavailable { resource, .. } => resource,
+        }
+    }
+
     /// LF006 with what is in the way.
-    pub(super) fn unavailable(resource: &str, reason: impl ToString) -> Self {
+    pub fn unavailable(resource: &str, reason: impl ToString) -> Self {
         Refusal::Unavailable { resource: resource.to_owned(), reason: reason.to_string() }
     }
 }

@@ -273,6 +273,16 @@ pub(super) fn record_policy(resource: &Resource) -> String {
     )
 }
 
+/// Whether one of these tables exists.
+pub(super) fn any_table_exists<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
+    let names: Vec<String> = names.into_iter().map(pair).collect();
+    format!(
+        "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+         WHERE (n.nspname, c.relname) IN ({})) AS exists",
+        names.join(", ")
+    )
+}
+
 fn advisory_key(resource: &str) -> String {
     format!("hashtextextended({}, 0)", quote(&format!("fencegate:{resource}")))
 }

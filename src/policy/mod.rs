@@ -50,6 +50,12 @@ impl PolicySet {
         Self { resources, opaque, databases, exempt_roles, files: 0, index }
     }
 
+    /// Something may be fenced in the database of that name.
+    pub fn applies_to(&self, database: &str) -> bool {
+        !self.resources.is_empty()
+            && self.databases.as_ref().is_none_or(|databases| databases.iter().any(|name| name == database))
+    }
+
     /// The resources, each once, whose fences an operation on a relation may meet. A relation without a
     /// schema may be the table of that name in any schema. [`Operation::Lock`] meets the fence of every
     /// table of which inserting, updating or deleting is fenced.

@@ -110,11 +110,27 @@ impl LoginRole {
     pub fn log_rejection(&self, rejection: &Rejection, statement: &str, database: &str) {
         let text = rejection.text();
         if let Rejection::Stale { resource, presented, highest } = rejection {
-            tracing::warn!(session = self.session, role = self.name, database, resource, presented, highest, statement, "stale_write_blocked");
+            tracing::warn!(
+                session = self.session,
+                role = self.name,
+                database,
+                resource,
+                presented,
+                highest,
+                statement,
+                "stale_write_blocked"
+            );
         } else {
             tracing::warn!(
-                session = self.session, role = self.name, database, statement, code = text.code,
-                verdict = rejection.verdict(), reason = text.message, detail = text.detail, "write_rejected"
+                session = self.session,
+                role = self.name,
+                database,
+                statement,
+                code = text.code,
+                verdict = rejection.verdict(),
+                reason = text.message,
+                detail = text.detail,
+                "write_rejected"
             );
         }
     }

@@ -4,17 +4,17 @@
 use super::context::{Context, LoginRole};
 use super::parameter::{Parameter, Value};
 use super::peer::{Peer, body};
+use super::rejection::Rejection;
 use super::relay::Started;
 use super::shared::Shared;
 use super::stream::Stream;
 use crate::fence::session::{Identity, SessionFence};
 use crate::fence::value::FenceValue;
 use crate::statement::{Encoding, Lexing};
-use super::rejection::Rejection;
 use crate::wire::error::{ErrorText, Severity, field};
 use crate::wire::frame::InvalidLength;
 use crate::wire::message;
-use crate::wire::startup::{self, InvalidPacket, Packet, Replication, Startup};
+use crate::wire::startup::{self, InvalidPacket, Packet, Replication};
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
@@ -247,14 +247,14 @@ async fn identify(
 ) -> io::Result<(Result<Identity, String>, Option<String>)> {
     message::put_query(&mut server.writer.output, &[IDENTITY_QUESTION.as_bytes()]);
     server.writer.flush().await?;
-    let mut answer = None;
+    let mut answer: Option<Vec<Option<String>>> = None;
     let mut failure = "the server did not say whose process this is".to_owned();
     loop {
         while let Some((tag, frame)) = server.reader.server_frame(MAX_AUTHENTICATION).map_err(invalid_data)? {
             match tag {
                 b'Z' => {
                     let Some(mut columns) = answer else { return Ok((Err(failure), None)) };
-                    let value: Option<String> = columns.pop().flatten();
+                    let value = columns.pop().flatten();
                     return Ok((identity(columns, process_id), value));
                 }
                 b'D' => answer = message::columns(body(&frame)),
@@ -280,7 +280,9 @@ fn identity(columns: Vec<Option<String>>, process_id: Option<i32>) -> Result<Ide
         <[String; 5]>::try_from(columns).map_err(|_| missing())?;
     let pid = pid.parse().map_err(|_| missing())?;
     if process_id != Some(pid) {
-        return Err("the session does not keep its server process: is there a pooler between the proxy and the server?".into());
+        return Err(
+            "the session does not keep its server process: is there a pooler between the proxy and the server?".into(),
+        );
     }
     Ok(Identity { pid, backend_start, system_identifier, postmaster_start, in_recovery: in_recovery != "f" })
 }

@@ -7,10 +7,10 @@ use super::names::{Meaning, Names};
 use super::parameter::{Parameter, Value};
 use super::rejection::Rejection;
 use crate::fence::session::{SessionFence, Token};
+use crate::fence::value::FenceValue;
 use crate::fence::{Database, Refusal};
 use crate::policy::{Mode, OnMissing, Opaque, PolicySet, Resource};
 use crate::statement::{Operation, ParameterEffect, PreparedEffect, Statement, TransactionEffect};
-use crate::fence::value::FenceValue;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -113,7 +113,8 @@ impl Judge<'_> {
                 Err(Stop::Settle) => return Decision::Settle,
                 Err(Stop::ReadValue) if *self.parameter.current() == Value::Unknown => return Decision::ReadValue,
                 Err(Stop::ReadValue) => {
-                    let why = format!("an earlier statement of the same string may change lease.fence ({})", statement.kind);
+                    let why =
+                        format!("an earlier statement of the same string may change lease.fence ({})", statement.kind);
                     let hint = "Send the statements one by one, so that the proxy can read the token in between.";
                     return Decision::Reject(index, Rejection::Unverifiable { why, hint });
                 }
@@ -133,7 +134,8 @@ impl Judge<'_> {
             && (self.fence.holds_admissions() || !earlier.is_empty())
         {
             let why = "a prepared transaction would carry writes to a fenced table out of this session".to_owned();
-            let hint = "COMMIT in the session that holds the token; two-phase commit is not possible with fenced tables.";
+            let hint =
+                "COMMIT in the session that holds the token; two-phase commit is not possible with fenced tables.";
             return Err(Rejection::Unverifiable { why, hint }.into());
         }
         if let Some(why) = statement.opaque
@@ -158,11 +160,12 @@ impl Judge<'_> {
     /// The resources that a statement touches, and whether it writes to them or only locks.
     fn touched(&self, statement: &Statement) -> Vec<(Arc<Resource>, bool)> {
         let mut touched: Vec<(Arc<Resource>, bool)> = Vec::new();
-        let mut add = |resource: &Arc<Resource>, writes: bool| {
-            match touched.iter_mut().find(|(other, _)| Arc::ptr_eq(other, resource)) {
-                Some((_, known)) => *known |= writes,
-                None => touched.push((resource.clone(), writes)),
-            }
+        let mut add = |resource: &Arc<Resource>, writes: bool| match touched
+            .iter_mut()
+            .find(|(other, _)| Arc::ptr_eq(other, resource))
+        {
+            Some((_, known)) => *known |= writes,
+            None => touched.push((resource.clone(), writes)),
         };
         for write in &statement.writes {
             for resource in self.policies.resources_of(&write.relation, write.operation) {
@@ -207,7 +210,12 @@ impl Judge<'_> {
         if resource.mode == Mode::Observe
             && let Some(highest) = self.database.known_stale(&resource.name, token)
         {
-            tracing::warn!(resource = resource.name, presented = token, highest = highest.token, "write_would_be_rejected");
+            tracing::warn!(
+                resource = resource.name,
+                presented = token,
+                highest = highest.token,
+                "write_would_be_rejected"
+            );
         }
         resource.mode == Mode::Enforce
     }

@@ -59,10 +59,9 @@ pub async fn run(settings: Settings, policies: PolicySet) -> Result<(), ProxyErr
     let mut listeners = JoinSet::new();
     let mut sockets = Vec::new();
     for address in &addresses {
-        let listener = Listener::bind(address).await.map_err(|error| ProxyError::Listen {
-            address: address.to_string(),
-            error,
-        })?;
+        let listener = Listener::bind(address)
+            .await
+            .map_err(|error| ProxyError::Listen { address: address.to_string(), error })?;
         tracing::info!(address = %listener.address, "listening");
         sockets.extend(address.socket_path().map(SocketFile));
         listeners.spawn(listener.serve(shared.clone()));

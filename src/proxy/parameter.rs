@@ -235,7 +235,11 @@ mod tests {
         run(&mut parameter, &inner, Status::Transaction);
         run(&mut parameter, &[transaction(TransactionEffect::RollbackTo("s".into()))], Status::Transaction);
         assert_eq!(parameter.current(), &token(2));
-        run(&mut parameter, &[set("3", false), transaction(TransactionEffect::Release("s".into()))], Status::Transaction);
+        run(
+            &mut parameter,
+            &[set("3", false), transaction(TransactionEffect::Release("s".into()))],
+            Status::Transaction,
+        );
         assert_eq!(parameter.current(), &token(3));
         run(&mut parameter, &[transaction(TransactionEffect::Rollback)], Status::Idle);
         assert_eq!(parameter.current(), &token(1));

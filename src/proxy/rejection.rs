@@ -2,9 +2,9 @@
 //!
 //! Every text that a user reads because of a fence is here, and only here.
 
+use crate::fence::Refusal;
 use crate::fence::session::{Epoch, Token};
 use crate::fence::value::InvalidValue;
-use crate::fence::Refusal;
 use crate::wire::error::ErrorText;
 
 /// A reason to reject a statement or to end a session.
@@ -35,6 +35,16 @@ pub enum Outcome {
     Unknown,
 }
 
+impl Outcome {
+    /// As in the error's DETAIL.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::RolledBack => "rolled_back",
+            Outcome::Unknown => "unknown",
+        }
+    }
+}
+
 impl From<Refusal> for Rejection {
     fn from(refusal: Refusal) -> Self {
         match refusal {
@@ -55,7 +65,9 @@ impl Rejection {
         match self {
             Rejection::Stale { .. } => "stale",
             Rejection::Missing { .. } => "missing",
-            Rejection::InvalidSetting { .. } | Rejection::InvalidValue { .. } | Rejection::TwoTokens { .. } => "invalid",
+            Rejection::InvalidSetting { .. } | Rejection::InvalidValue { .. } | Rejection::TwoTokens { .. } => {
+                "invalid"
+            }
             Rejection::Unverifiable { .. } => "unverifiable",
             Rejection::Unavailable { .. } => "unavailable",
         }
@@ -97,22 +109,23 @@ impl Rejection {
     }
 }
 
-const FORMS: &str = "Use one token, SET lease.fence = 47, or a list by resource, SET lease.fence = 'scheduler=47, billing=55'.";
+const FORMS: &str =
+    "Use one token, SET lease.fence = 47, or a list by resource, SET lease.fence = 'scheduler=47, billing=55'.";
 
 /// What a session is told that a newer token cut off.
 pub fn cut_off(resource: &str, presented: Epoch, highest: Epoch, outcome: Outcome) -> ErrorText {
     let (presented, highest) = (presented.token, highest.token);
-    let outcome = match outcome {
-        Outcome::RolledBack => "rolled_back",
-        Outcome::Unknown => "unknown",
-    };
+    let outcome = outcome.name();
     stale(resource, presented, highest)
         .detail(format!("resource={resource} presented={presented} highest={highest} outcome={outcome}"))
         .hint("A newer leader has taken over and this session was cut off. Stop this work; campaign again before you connect again.")
 }
 
 fn stale(resource: &str, presented: Token, highest: Token) -> ErrorText {
-    ErrorText::new("LF001", format!("fencing token {presented} for resource \"{resource}\" is stale: the highest is {highest}"))
+    ErrorText::new(
+        "LF001",
+        format!("fencing token {presented} for resource \"{resource}\" is stale: the highest is {highest}"),
+    )
 }
 
 /// A statement that makes the server raise this error, so that its transaction state is the truth.

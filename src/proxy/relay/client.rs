@@ -192,7 +192,10 @@ impl Relay {
     /// A query too long to be judged has been read to its end.
     fn reject_discarded(&mut self) {
         let statement = opaque("statement", TOO_LONG);
-        let rejection = Rejection::Unverifiable { why: TOO_LONG.into(), hint: "Split it, or send it with bound parameters or COPY." };
+        let rejection = Rejection::Unverifiable {
+            why: TOO_LONG.into(),
+            hint: "Split it, or send it with bound parameters or COPY.",
+        };
         self.log_rejection(&rejection, &statement);
         self.note_forwarding();
         message::put_query(&mut self.server.writer.output, &[raising_statement(&rejection.text()).as_bytes()]);
@@ -393,9 +396,12 @@ impl Relay {
 }
 
 fn unreadable_statement(why: &Unreadable) -> Arc<Statement> {
-    opaque("statement", match why {
-        Unreadable::Syntax => "it is not in the grammar that the proxy knows",
-        Unreadable::TooComplex => "it is too long or nested too deeply to be checked",
-        Unreadable::Encoding => "it has characters outside ASCII in a client encoding that the proxy cannot read",
-    })
+    opaque(
+        "statement",
+        match why {
+            Unreadable::Syntax => "it is not in the grammar that the proxy knows",
+            Unreadable::TooComplex => "it is too long or nested too deeply to be checked",
+            Unreadable::Encoding => "it has characters outside ASCII in a client encoding that the proxy cannot read",
+        },
+    )
 }

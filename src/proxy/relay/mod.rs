@@ -59,9 +59,6 @@ pub enum End {
     /// The client's socket failed.
     #[error("connection to the client failed: {0}")]
     ClientSocket(io::Error),
-    /// The server's socket failed.
-    #[error("connection to the server failed: {0}")]
-    ServerSocket(io::Error),
 }
 
 /// What the first message of the client that was not forwarded yet waits for.
@@ -233,9 +230,8 @@ impl Relay {
         }
         // Beyond this the kernel's buffers fill, and the client waits.
         let client_room = self.wanted.max(HIGH_WATER);
-        let read_client = !client.reader.ended
-            && server.writer.output.len() < HIGH_WATER
-            && client.reader.input.len() < client_room;
+        let read_client =
+            !client.reader.ended && server.writer.output.len() < HIGH_WATER && client.reader.input.len() < client_room;
         let read_server = !server.reader.ended && client.writer.output.len() < HIGH_WATER;
         let waits = !matches!(wait, None | Some(Wait::Settle | Wait::Value));
         tokio::select! {
@@ -333,9 +329,9 @@ impl Relay {
             self.written.extend(needs.into_iter().map(|(resource, token)| (resource.name.clone(), token)));
             return Verdict::Forward;
         }
-        let lacking = needs.into_iter().find(|(resource, token)| {
-            self.fence.admission(&resource.name).is_none_or(|epoch| epoch.token != *token)
-        });
+        let lacking = needs
+            .into_iter()
+            .find(|(resource, token)| self.fence.admission(&resource.name).is_none_or(|epoch| epoch.token != *token));
         // None when an admission came in between: then the next look sees it.
         if let Some((resource, token)) = lacking {
             let (database, fence) = (self.context.database().clone(), self.fence.clone());
@@ -371,7 +367,11 @@ impl Relay {
         message::put_execute(output, VALUE_NAME);
         message::put_close_portal(output, VALUE_NAME);
         message::put_close_statement(output, VALUE_NAME);
-        if in_pipeline { message::put_flush(output) } else { message::put_sync(output) }
+        if in_pipeline {
+            message::put_flush(output)
+        } else {
+            message::put_sync(output)
+        }
         let none = Vec::new;
         self.push(Request::Parse { name: none(), sequence: 0 }, Audience::Proxy);
         self.push(Request::Bind { portal: none(), sequence: 0 }, Audience::Proxy);
@@ -406,10 +406,6 @@ impl Relay {
                 let text = ErrorText::new("08P01", format!("the server broke the protocol: {why}"));
                 (End::ServerFault(why), Some(text))
             }
-            End::ServerSocket(error) => {
-                let text = ErrorText::new("08006", format!("connection to the server failed: {error}"));
-                (End::ServerSocket(error), Some(text))
-            }
             other => (other, None),
         };
         if let Some(text) = text.filter(|_| self.server.rest == 0 || self.server.discard) {
@@ -433,8 +429,11 @@ impl Relay {
                 return (End::Client, None);
             }
             tracing::warn!(
-                resource = by.resource, presented = by.presented.token, highest = by.highest.token,
-                outcome = outcome.name(), "session_cut_off"
+                resource = by.resource,
+                presented = by.presented.token,
+                highest = by.highest.token,
+                outcome = outcome.name(),
+                "session_cut_off"
             );
             let text = cut_off(&by.resource, by.presented, by.highest, outcome);
             return (End::CutOff(by), Some(text));
@@ -468,7 +467,9 @@ async fn finish(wait: &mut Option<Wait>, refused: &mut Option<Refusal>) {
             match admission.await {
                 Ok(Ok(())) => (),
                 Ok(Err(refusal)) => *refused = Some(refusal),
-                Err(error) => *refused = Some(Refusal::Unavailable { resource: String::new(), reason: error.to_string() }),
+                Err(error) => {
+                    *refused = Some(Refusal::Unavailable { resource: String::new(), reason: error.to_string() })
+                }
             }
             *wait = None;
         }

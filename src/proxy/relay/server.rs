@@ -187,7 +187,9 @@ impl Relay {
         match reply.to {
             Request::Parse { name, sequence } => self.statements.cancel(&name, sequence),
             Request::Bind { portal, sequence } => self.portals.cancel(&portal, sequence),
-            Request::Execute { defines: Some((name, sequence)), .. } => self.statements.cancel(name.as_bytes(), sequence),
+            Request::Execute { defines: Some((name, sequence)), .. } => {
+                self.statements.cancel(name.as_bytes(), sequence)
+            }
             Request::Query { defines, .. } => {
                 for (_, name, sequence) in defines {
                     self.statements.cancel(name.as_bytes(), sequence);

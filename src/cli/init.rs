@@ -1,0 +1,50 @@
+//! `fencegate init`: creates or upgrades the schema in a downstream database.
+
+use super::{EXIT_USAGE, runtime};
+use crate::{config, fence};
+use std::process::ExitCode;
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// The database, as the role that may create the schema: postgres://user@host/database
+    #[arg(long, env = "FENCEGATE_CONTROL", hide_env_values = true, value_name = "URL")]
+    control: String,
+    /// The proxy's control role, if it is another: it will own the schema
+    #[arg(long, value_name = "ROLE")]
+    role: Option<String>,
+}
+
+pub(super) fn run(arguments: Arguments) -> ExitCode {
+    let config = match config::connection(&arguments.control) {
+        Ok(config) => config,
+        Err(why) => {
+            eprintln!("fencegate: --control {why}");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(code) => return code,
+    };
+    match runtime.block_on(fence::init(&config, arguments.role.as_deref())) {
+        Ok(report) => {
+            print_report(&report);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("fencegate: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print_report(report: &fence::InitReport) {
+    let done = if report.created { "created" } else { "up to date" };
+    println!("schema fencegate: {done}, owned by {}", report.role);
+    for role in &report.granted {
+        println!("granted {role} to {}", report.role);
+    }
+    for statement in &report.to_run {
+        println!("still to be run by a superuser: {statement}");
+    }
+}
