@@ -1,0 +1,76 @@
+#!/bin/sh
+# Sees to it that what the build, the demo and the tests need is there; installs Debian packages where it may.
+# Usage: scripts/setup.sh demo|test. Does nothing, and says nothing, when all is there.
+set -eu
+
+wanted=${1:?usage: scripts/setup.sh demo|test}
+cargo_needed=1.89
+
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# The newest file that matches, or nothing.
+newest() { ls -d "$@" 2>/dev/null | sort -V | tail -n 1; }
+
+postgres_version() {
+    postgres=$(newest /usr/lib/postgresql/*/bin/postgres)
+    [ -n "$postgres" ] || postgres=$(command -v postgres) || { echo 0; return; }
+    "$postgres" --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/'
+}
+
+has_libclang() {
+    [ -n "${LIBCLANG_PATH:-}" ] || [ -n "$(newest /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so* /usr/lib/libclang*.so* /usr/lib64/libclang*.so*)" ]
+}
+
+# As the clang of a compiler would: bindgen reads C headers and needs those of the C library.
+has_c_compiler() { has cc && has_c_headers; }
+has_c_headers() { echo '#include <stdint.h>' | cc -E - >/dev/null 2>&1; }
+
+# pip is part of a virtual environment only where ensurepip is.
+has_python() { has python3 && python3 -c 'import venv, ensurepip' >/dev/null 2>&1; }
+
+missing=
+need() { "$1" || missing="$missing $2"; }
+has_postgres() { [ "$(postgres_version)" -ge 14 ] && [ -n "$(newest /usr/lib/postgresql/*/bin/pgbench)$(command -v pgbench)" ]; }
+has_setpriv() { [ "$(id -u)" -ne 0 ] || has setpriv; }
+has_node() { has node && has npm; }
+
+need has_postgres postgresql
+need has_setpriv util-linux
+need has_libclang libclang-dev
+need has_c_compiler "gcc libc6-dev"
+if [ "$wanted" = test ]; then
+    need has_python python3-venv
+    need has_node "nodejs npm"
+fi
+
+if [ -n "$missing" ]; then
+    if ! has apt-get; then
+        echo "fencegate needs what Debian calls:$missing; please install it" >&2
+        exit 1
+    elif [ "$(id -u)" -eq 0 ]; then
+        as_root=
+    elif has sudo && sudo -n true 2>/dev/null; then
+        as_root="sudo -n"
+    else
+        echo "please run: sudo apt-get install --no-install-recommends$missing" >&2
+        exit 1
+    fi
+    case "$missing" in *postgresql*)
+        # Without this the package makes a cluster and starts it; what the user has configured stays.
+        if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+            $as_root mkdir -p /etc/postgresql-common
+            echo "create_main_cluster = false" | $as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
+        fi ;;
+    esac
+    echo "installing:$missing" >&2
+    $as_root apt-get update -qq
+    # The old configuration file is the one written above: keep it, ask nothing.
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 $missing >&2
+fi
+
+cargo_version=$(cargo --version 2>/dev/null | cut -d ' ' -f 2)
+if [ "$(printf '%s\n' "$cargo_needed" "${cargo_version:-0}" | sort -V | head -n 1)" != "$cargo_needed" ]; then
+    echo "fencegate needs cargo $cargo_needed or later, found ${cargo_version:-none}: see https://rustup.rs" >&2
+    exit 1
+fi

@@ -1,0 +1,90 @@
+//! The harness itself: what it starts it also ends, and what it reads it reads right.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use support::commit_order::CommitOrder;
+use support::{DEADLINE, Options, Postgres, programs, wait_until};
+
+#[test]
+fn commit_order_is_not_the_order_of_the_inserts() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql(r#"CREATE TABLE t (id int, "Odd" text, list int[], note varchar(9)[], nothing text)"#);
+    let mut order = CommitOrder::start(&postgres, "postgres");
+    let mut slow = support::Wire::login(&postgres.address(), "postgres", "postgres");
+    slow.query(r#"BEGIN; INSERT INTO t VALUES (1, 'it''s a [x]:1 ''', '{1,2}', '{"a b"}', NULL)"#);
+    postgres.sql("INSERT INTO t VALUES (2), (3)");
+    slow.query("COMMIT");
+
+    let rows = order.take("public.t");
+    let places: Vec<_> = rows.iter().map(|row| (row.transaction, row.number("id"))).collect();
+    assert_eq!(places, [(0, 2), (0, 3), (1, 1)]);
+    let column = |name: &str| rows[2].columns[name].as_deref();
+    assert_eq!(column("Odd"), Some("it's a [x]:1 '"));
+    assert_eq!(column("list"), Some("{1,2}"));
+    assert_eq!(column("note"), Some(r#"{"a b"}"#));
+    assert_eq!(column("nothing"), None);
+    assert_eq!(order.take("public.t"), []);
+}
+
+#[test]
+fn a_crash_keeps_what_was_committed() {
+    let mut postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE TABLE t (id int); INSERT INTO t VALUES (7)");
+    postgres.crash_restart();
+    assert_eq!(postgres.value("SELECT id FROM t"), "7");
+    assert!(postgres.log().contains("database system was not properly shut down"), "{}", postgres.log());
+    postgres.stop();
+    postgres.start_again();
+    assert_eq!(postgres.value("SELECT id FROM t"), "7");
+}
+
+/// This test program is started once more, to run `waits_to_be_killed` alone, and killed in the middle.
+#[test]
+fn a_killed_test_leaves_nothing_behind() {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "waits_to_be_killed", "--nocapture"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let folder = lines.find_map(|line| Some(line.split_once("folder=")?.1.to_owned())).expect("it reports its folder");
+    let postmaster = std::fs::read_to_string(Path::new(&folder).join("data/postmaster.pid")).unwrap();
+    let process = format!("/proc/{}", postmaster.lines().next().unwrap());
+    assert!(Path::new(&process).exists());
+
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until("the server has ended", DEADLINE, || !Path::new(&process).exists());
+    wait_until("its folder is gone", DEADLINE, || !Path::new(&folder).exists());
+}
+
+#[test]
+#[ignore = "a part of a_killed_test_leaves_nothing_behind"]
+fn waits_to_be_killed() {
+    let postgres = Postgres::start(Options::default());
+    println!("folder={}", postgres.socket_dir().display());
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn drivers_are_at_hand() {
+    let postgres = Postgres::start(Options::default());
+    let (_, port) = postgres.address().host_and_port();
+    let python = "import psycopg, asyncpg, sys; \
+        print(psycopg.connect(host='127.0.0.1', port=sys.argv[1], user='postgres').execute('SELECT 42').fetchone()[0])";
+    let output = programs::run(Command::new(programs::python()).args(["-c", python, &port]));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "42");
+    let node = "const { Client } = require('pg'); \
+        const client = new Client({ host: '127.0.0.1', port: +process.argv[1], user: 'postgres', database: 'postgres' }); \
+        client.connect().then(() => client.query('SELECT 42 AS n')) \
+        .then(result => { console.log(result.rows[0].n); return client.end() });";
+    let output = programs::run(Command::new("node").current_dir(programs::node_folder()).args(["-e", node, &port]));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "42");
+}

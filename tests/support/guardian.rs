@@ -1,0 +1,144 @@
+//! Owns processes, folders and ports of a test, so that none survives it.
+//!
+//! A process that is killed runs no destructors, so each server has a small shell as its parent that watches a pipe
+//! from the test process and stops the server as soon as that pipe closes.
+
+use super::wait::{DEADLINE, wait_for};
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, UdpSocket};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A running server and the shell that guards it.
+pub struct Program {
+    guardian: Child,
+    /// Held open: the guardian takes a closed pipe for the death of this process.
+    _status: BufReader<ChildStdout>,
+    pid: u32,
+    stop_signal: &'static str,
+}
+
+impl Program {
+    /// Starts `command` with its output appended to `log`. `stop_signal` is what ends it at once, without grace.
+    pub fn start<S: AsRef<OsStr>>(command: &[S], folder: &Folder, log: &Path, stop_signal: &'static str) -> Self {
+        let mut guardian = shell(include_str!("guardian.sh"))
+            .arg(stop_signal)
+            .arg(folder.path())
+            .arg(log)
+            .args(command)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("sh starts");
+        let mut status = BufReader::new(guardian.stdout.take().unwrap());
+        let mut line = String::new();
+        status.read_line(&mut line).unwrap();
+        let pid = line.trim().parse().expect("the guardian reports the process id first");
+        Self { guardian, _status: status, pid, stop_signal }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The exit code, or 128 + the signal, once it has ended.
+    pub fn exit_status(&mut self) -> Option<i32> {
+        self.guardian.try_wait().unwrap().map(|status| status.code().expect("the guardian is not killed"))
+    }
+
+    pub fn wait(&mut self) -> i32 {
+        let what = format!("process {} ends", self.pid);
+        wait_for(&what, DEADLINE, || self.exit_status())
+    }
+
+    /// Sends a signal, named as `kill -s` names it. A process that has ended already is left alone.
+    pub fn signal(&mut self, name: &str) {
+        if self.exit_status().is_none() {
+            let script = r#"kill -s "$1" "$2" 2>/dev/null"#;
+            shell(script).arg(name).arg(self.pid.to_string()).status().unwrap();
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.signal(self.stop_signal);
+        // Without an assertion: a panic while the stack unwinds would abort the other tests' clean-up.
+        let _ = self.guardian.wait();
+    }
+}
+
+/// A temporary folder that everybody may enter (the server runs as another user).
+pub struct Folder {
+    path: PathBuf,
+    guardian: Child,
+}
+
+impl Folder {
+    pub fn new(what: &str) -> Self {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        // Short, because the path of a Unix socket may have 107 bytes only.
+        let path = std::env::temp_dir().join(format!("fencegate-{what}-{}-{number}", std::process::id()));
+        let guardian = shell(r#"read -r _; rm -rf "$1""#).arg(&path).spawn().expect("sh starts");
+        // Left behind by a process with the same id whose guardian was killed as well.
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).unwrap();
+        Self { path, guardian }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(self.guardian.stdin.take());
+        let _ = self.guardian.wait();
+    }
+}
+
+/// A TCP port of the loopback interface that no other test, in this process or another, will choose.
+///
+/// The server that is to listen there may stop and start again, so the port itself cannot stay bound. What is held
+/// instead is the UDP port of the same number; and all lie below the range from which outgoing connections are served.
+pub struct Port {
+    number: u16,
+    _claim: UdpSocket,
+}
+
+impl Port {
+    pub fn claim() -> Self {
+        const FIRST: u32 = 12_000;
+        const COUNT: u32 = 20_000;
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let offset = std::process::id().wrapping_mul(97);
+        for _ in 0..COUNT {
+            let number = FIRST + offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+            let number = u16::try_from(number).unwrap();
+            let Ok(claim) = UdpSocket::bind(("127.0.0.1", number)) else { continue };
+            if TcpListener::bind(("127.0.0.1", number)).is_ok() {
+                return Self { number, _claim: claim };
+            }
+        }
+        panic!("no port is free");
+    }
+
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+}
+
+/// A shell that waits for its standard input, out of reach of a Ctrl-C that is meant for the tests.
+fn shell(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(script).arg("guardian").stdin(Stdio::piped()).process_group(0);
+    command
+}

@@ -1,0 +1,23 @@
+//! What the integration tests share: throwaway servers, the proxy under test, a raw protocol client,
+//! and the one place that decides whether a test talks to the server directly or through the proxy.
+//!
+//! Everything started here is stopped, and every folder removed, when its owner is dropped or its process dies.
+
+// Each test program uses its own part of this module; what one leaves unused, another needs.
+#![allow(dead_code, unused_imports)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+pub mod commit_order;
+pub mod guardian;
+pub mod postgres;
+pub mod programs;
+pub mod proxy;
+pub mod target;
+pub mod wait;
+pub mod wire;
+
+pub use postgres::{Options, Postgres};
+pub use proxy::{Proxy, ProxyOptions};
+pub use target::{Target, Via};
+pub use wait::{DEADLINE, wait_until};
+pub use wire::{Address, Frame, Wire, message};

@@ -1,0 +1,241 @@
+//! A throwaway PostgreSQL server in a folder of its own.
+
+use super::guardian::{Folder, Port, Program};
+use super::programs::postgres_program;
+use super::wait::{DEADLINE, wait_for};
+use super::wire::{Address, Fields, Wire, error_in};
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The server refuses to run as root; then it runs as the user that Debian's package made for it.
+const UNPRIVILEGED_USER: &str = "postgres";
+pub const SUPERUSER: &str = "postgres";
+
+/// Rows of text; None is NULL.
+pub type Rows = Vec<Vec<Option<String>>>;
+
+/// What differs from server to server.
+#[derive(Clone, Default)]
+pub struct Options {
+    settings: Vec<(String, String)>,
+    hba: Vec<String>,
+}
+
+impl Options {
+    /// A setting as in postgresql.conf; a later one wins.
+    pub fn setting(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// A line of pg_hba.conf. They stand before the last lines, which trust everybody, and after the first, which
+    /// always let the superuser in: the tests themselves and the control connection need it.
+    pub fn hba(mut self, line: &str) -> Self {
+        self.hba.push(line.into());
+        self
+    }
+}
+
+/// A server that runs; stopped and removed when dropped.
+pub struct Postgres {
+    // Before the folder: fields are dropped in this order.
+    server: Option<Program>,
+    folder: Folder,
+    port: Port,
+    options: Options,
+}
+
+impl Postgres {
+    pub fn start(options: Options) -> Self {
+        let folder = Folder::new("pg");
+        copy_folder(&template(), &folder.join("data"));
+        fs::write(folder.join("data/pg_hba.conf"), hba_file(&options.hba)).unwrap();
+        give_to_server(&folder.join("data"));
+        give_to_server(folder.path());
+        let mut postgres = Self { server: None, folder, port: Port::claim(), options };
+        postgres.start_again();
+        postgres
+    }
+
+    /// Starts a server that was stopped.
+    pub fn start_again(&mut self) {
+        assert!(self.server.is_none(), "the server runs already");
+        let mut server = Program::start(&self.command(), &self.folder, &self.log_path(), "QUIT");
+        let ready = || {
+            if let Some(status) = server.exit_status() {
+                panic!("postgres ended with {status}:\n{}", self.log());
+            }
+            let mut wire = Wire::connect(&self.socket()).ok()?;
+            let greeting = wire.start(&[("user", SUPERUSER), ("database", "postgres")], "");
+            (!greeting.is_empty() && error_in(&greeting).is_none()).then_some(())
+        };
+        wait_for("postgres is ready", DEADLINE, ready);
+        self.server = Some(server);
+    }
+
+    /// Stops it in the orderly way: sessions are ended, a checkpoint is written.
+    pub fn stop(&mut self) {
+        self.end("INT");
+    }
+
+    /// The server dies as in a crash, and comes back by way of recovery.
+    pub fn crash_restart(&mut self) {
+        self.end("QUIT");
+        self.start_again();
+    }
+
+    fn end(&mut self, signal: &str) {
+        let mut server = self.server.take().expect("the server runs");
+        server.signal(signal);
+        server.wait();
+    }
+
+    /// Runs SQL as the superuser in the database `postgres`; an error fails the test. It blocks, and needs no runtime.
+    pub fn sql(&self, sql: &str) -> Rows {
+        self.sql_in("postgres", sql)
+    }
+
+    pub fn sql_in(&self, database: &str, sql: &str) -> Rows {
+        self.try_sql(database, sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"))
+    }
+
+    pub fn try_sql(&self, database: &str, sql: &str) -> Result<Rows, Fields> {
+        Wire::login(&self.socket(), SUPERUSER, database).rows(sql)
+    }
+
+    /// The first column of the first row; the empty text where there is none.
+    pub fn value(&self, sql: &str) -> String {
+        self.sql(sql).into_iter().flatten().next().flatten().unwrap_or_default()
+    }
+
+    /// A session of the superuser by way of tokio-postgres.
+    pub async fn connect(&self, database: &str) -> tokio_postgres::Client {
+        super::target::connect(&self.address(), SUPERUSER, database).await
+    }
+
+    pub fn address(&self) -> Address {
+        Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port())))
+    }
+
+    pub fn socket(&self) -> Address {
+        Address::Unix(self.folder.join(&format!(".s.PGSQL.{}", self.port())))
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    pub fn socket_dir(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Without user and database.
+    pub fn url(&self) -> String {
+        format!("postgres://127.0.0.1:{}", self.port())
+    }
+
+    /// The superuser's, without database.
+    pub fn control_url(&self) -> String {
+        format!("postgres://{SUPERUSER}@127.0.0.1:{}/", self.port())
+    }
+
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.log_path()).unwrap_or_default()).into_owned()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    fn command(&self) -> Vec<String> {
+        let defaults = [
+            ("port", self.port().to_string()),
+            ("listen_addresses", "127.0.0.1".into()),
+            ("unix_socket_directories", self.folder.path().display().to_string()),
+            ("fsync", "off".into()),
+            ("wal_level", "logical".into()),
+            ("max_connections", "200".into()),
+            ("max_prepared_transactions", "20".into()),
+            // Small enough for many servers at once.
+            ("shared_buffers", "32MB".into()),
+            ("lc_messages", "C".into()),
+        ];
+        let defaults = defaults.map(|(name, value)| (name.to_owned(), value));
+        let settings = defaults.iter().chain(&self.options.settings);
+        let mut command = server_command("postgres");
+        command.extend(["-D".to_owned(), self.folder.join("data").display().to_string()]);
+        command.extend(settings.flat_map(|(name, value)| ["-c".to_owned(), format!("{name}={value}")]));
+        command
+    }
+}
+
+fn hba_file(lines: &[String]) -> String {
+    let first = format!("local all {SUPERUSER} trust\nhost all {SUPERUSER} 127.0.0.1/32 trust\n");
+    let last = "local all all trust\nhost all all 127.0.0.1/32 trust\nlocal replication all trust\n";
+    lines.iter().fold(first, |file, line| file + line + "\n") + last
+}
+
+/// A data folder as initdb leaves it, made once and kept in the build folder: initdb takes a second or two.
+fn template() -> PathBuf {
+    let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let name: String = server_version().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let template = tmp.join(name);
+    let lock = File::create(tmp.join("template.lock")).unwrap();
+    lock.lock().unwrap();
+    if !template.exists() {
+        // The server's user may not enter the build folder, so it works elsewhere.
+        let folder = Folder::new("initdb");
+        give_to_server(folder.path());
+        let mut command = server_command("initdb");
+        let arguments = ["--no-sync", "-A", "trust", "-U", SUPERUSER, "-E", "UTF8", "--locale=C", "-D"];
+        command.extend(arguments.map(str::to_owned));
+        command.push(folder.join("data").display().to_string());
+        run(&command);
+        let unfinished = tmp.join("template.unfinished");
+        let _ = fs::remove_dir_all(&unfinished);
+        copy_folder(&folder.join("data"), &unfinished);
+        fs::rename(&unfinished, &template).unwrap();
+    }
+    template
+}
+
+fn server_version() -> String {
+    let output = Command::new(postgres_program("postgres")).arg("--version").output().expect("postgres --version");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// The command line that starts a program of the server, as a user it accepts. It replaces itself by the server, so
+/// that its process id is the server's.
+fn server_command(program: &str) -> Vec<String> {
+    let program = postgres_program(program).display().to_string();
+    if !is_root() {
+        return vec![program];
+    }
+    let ids = [format!("--reuid={UNPRIVILEGED_USER}"), format!("--regid={UNPRIVILEGED_USER}")];
+    let [user, group] = ids;
+    // Where it stands may be closed to that user.
+    vec!["env".into(), "-C/".into(), "setpriv".into(), user, group, "--init-groups".into(), program]
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
+}
+
+fn give_to_server(path: &Path) {
+    if is_root() {
+        run(&["chown", "-R", &format!("{UNPRIVILEGED_USER}:"), &path.display().to_string()]);
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    run(&["cp", "-a", &from.display().to_string(), &to.display().to_string()]);
+}
+
+fn run<S: AsRef<std::ffi::OsStr>>(command: &[S]) {
+    let output = Command::new(&command[0]).args(&command[1..]).stdin(Stdio::null()).output().expect("it starts");
+    let shown = || String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{:?}: {}", command[0].as_ref(), shown());
+}

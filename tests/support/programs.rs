@@ -1,0 +1,85 @@
+//! Finds the programs that tests run, and makes the folders of drivers in other languages.
+
+use super::wire::Address;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A program of PostgreSQL: the newest version among Debian's folders, else from PATH.
+pub fn postgres_program(name: &str) -> PathBuf {
+    let version = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
+    let versions =
+        fs::read_dir("/usr/lib/postgresql").into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let mut installed: Vec<_> = versions.filter(|path| path.join("bin").join(name).exists()).collect();
+    installed.sort_by_key(version);
+    installed.pop().map_or_else(|| PathBuf::from(name), |folder| folder.join("bin").join(name))
+}
+
+/// psql without the user's own settings, connected to `database` as the superuser.
+pub fn psql(address: &Address, database: &str) -> Command {
+    let mut command = client("psql", address, database);
+    command.args(["-X", "-v", "ON_ERROR_STOP=1"]);
+    command
+}
+
+/// As [`psql`].
+pub fn pgbench(address: &Address, database: &str) -> Command {
+    client("pgbench", address, database)
+}
+
+/// Runs it to its end; other than success fails the test.
+pub fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let shown = || String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{command:?} ended with {}:\n{}", output.status, shown());
+    output
+}
+
+/// A Python with psycopg and asyncpg.
+pub fn python() -> PathBuf {
+    let packages = ["psycopg[binary]==3.2.*", "asyncpg==0.30.*"];
+    let folder = made_once("python", &packages, |folder| {
+        run(Command::new("python3").args(["-m", "venv"]).arg(folder));
+        run(Command::new(folder.join("bin/pip")).args(["install", "--quiet"]).args(packages));
+    });
+    folder.join("bin/python")
+}
+
+/// A folder in which node finds `pg`: the working folder for a script that requires it.
+pub fn node_folder() -> PathBuf {
+    let packages = ["pg@8"];
+    made_once("node", &packages, |folder| {
+        fs::create_dir_all(folder).unwrap();
+        run(Command::new("npm")
+            .args(["install", "--silent", "--no-audit", "--no-fund", "--prefix"])
+            .arg(folder)
+            .args(packages));
+    })
+}
+
+/// A folder under `target/drivers` that is kept between runs, until its list of packages changes.
+fn made_once(name: &str, packages: &[&str], make: impl Fn(&Path)) -> PathBuf {
+    let drivers = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("drivers");
+    fs::create_dir_all(&drivers).unwrap();
+    let lock = File::create(drivers.join(format!("{name}.lock"))).unwrap();
+    lock.lock().unwrap();
+    let folder = drivers.join(name);
+    let stamp = folder.join("packages");
+    if fs::read_to_string(&stamp).ok() != Some(packages.join("\n")) {
+        let _ = fs::remove_dir_all(&folder);
+        make(&folder);
+        fs::write(&stamp, packages.join("\n")).unwrap();
+    }
+    folder
+}
+
+fn client(program: &str, address: &Address, database: &str) -> Command {
+    let (host, port) = address.host_and_port();
+    let mut command = Command::new(postgres_program(program));
+    // Whatever else the user's environment says about PostgreSQL must not reach the tests.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
+        command.env_remove(name);
+    }
+    command.env("PGHOST", host).env("PGPORT", port).env("PGUSER", "postgres").env("PGDATABASE", database);
+    command
+}

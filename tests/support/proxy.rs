@@ -1,0 +1,172 @@
+//! The proxy under test: `fencegate proxy` in front of a throwaway server.
+
+use super::guardian::{Folder, Port, Program};
+use super::postgres::Postgres;
+use super::wait::{DEADLINE, wait_for, wait_until};
+use super::wire::Address;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub const BINARY: &str = env!("CARGO_BIN_EXE_fencegate");
+
+/// Nothing is fenced.
+pub const NO_POLICIES: &str = "version: 1\nresources: []\n";
+
+/// What differs from proxy to proxy.
+#[derive(Clone)]
+pub struct ProxyOptions {
+    policies: String,
+    arguments: Vec<String>,
+    upstream_by_socket: bool,
+}
+
+impl Default for ProxyOptions {
+    fn default() -> Self {
+        Self { policies: NO_POLICIES.into(), arguments: Vec::new(), upstream_by_socket: false }
+    }
+}
+
+impl ProxyOptions {
+    /// The text of the one policy file.
+    pub fn policies(mut self, yaml: &str) -> Self {
+        self.policies = yaml.into();
+        self
+    }
+
+    pub fn arguments(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(|&argument| argument.into()));
+        self
+    }
+
+    /// The proxy reaches the server by its Unix socket.
+    pub fn upstream_by_socket(mut self) -> Self {
+        self.upstream_by_socket = true;
+        self
+    }
+}
+
+/// A proxy that runs; killed and removed when dropped.
+pub struct Proxy {
+    program: Program,
+    folder: Folder,
+    port: Port,
+}
+
+impl Proxy {
+    pub fn start(postgres: &Postgres, policies: &str, arguments: &[&str]) -> Self {
+        Self::start_with(postgres, &ProxyOptions::default().policies(policies).arguments(arguments))
+    }
+
+    /// Listens on a TCP port and on a Unix socket, and is ready to accept on both.
+    pub fn start_with(postgres: &Postgres, options: &ProxyOptions) -> Self {
+        let folder = Folder::new("proxy");
+        let port = Port::claim();
+        fs::create_dir(folder.join("policies")).unwrap();
+        fs::create_dir(folder.join("socket")).unwrap();
+        fs::write(folder.join("policies/policies.yaml"), &options.policies).unwrap();
+        let command = command(postgres, options, &folder, port.number());
+        let program = Program::start(&command, &folder, &folder.join("log"), "KILL");
+        let mut proxy = Self { program, folder, port };
+        proxy.wait_until_ready();
+        proxy
+    }
+
+    fn wait_until_ready(&mut self) {
+        let ready = || {
+            if let Some(status) = self.program.exit_status() {
+                panic!("the proxy ended with {status}:\n{}", self.log());
+            }
+            TcpStream::connect(("127.0.0.1", self.port.number())).ok()?;
+            self.find_socket().map(drop)
+        };
+        wait_for("the proxy listens", DEADLINE, ready);
+    }
+
+    pub fn address(&self) -> Address {
+        Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port.number())))
+    }
+
+    pub fn socket(&self) -> Address {
+        Address::Unix(self.find_socket().expect("the proxy listens on a Unix socket"))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.program.pid()
+    }
+
+    /// Replaces the policy file; `sighup` makes the proxy read it.
+    pub fn write_policies(&self, yaml: &str) {
+        // By way of a name that the proxy skips, so that it never sees half a file.
+        let unfinished = self.folder.join("policies/.unfinished");
+        fs::write(&unfinished, yaml).unwrap();
+        fs::rename(&unfinished, self.folder.join("policies/policies.yaml")).unwrap();
+    }
+
+    pub fn sighup(&mut self) {
+        self.program.signal("HUP");
+    }
+
+    /// Asks it to drain and stop, and returns its exit code.
+    pub fn terminate(&mut self) -> i32 {
+        self.program.signal("TERM");
+        self.program.wait()
+    }
+
+    /// It dies without a chance to say or clean up anything.
+    pub fn kill9(&mut self) {
+        self.program.signal("KILL");
+        self.program.wait();
+    }
+
+    /// Stops its work as an overloaded or paused machine would; `CONT` resumes it.
+    pub fn signal(&mut self, name: &str) {
+        self.program.signal(name);
+    }
+
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.folder.join("log")).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits until the log contains `text`.
+    pub fn wait_for_log(&self, text: &str, deadline: Duration) {
+        wait_until(&format!("the log of the proxy says {text:?}"), deadline, || self.log().contains(text));
+    }
+
+    /// The most memory it ever held, in KiB.
+    pub fn peak_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("VmHWM");
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    fn find_socket(&self) -> Option<PathBuf> {
+        let is_socket = |path: &PathBuf| {
+            path.file_name().and_then(|name| name.to_str()?.strip_prefix(".s.PGSQL.")?.parse::<u16>().ok()).is_some()
+        };
+        fs::read_dir(self.folder.join("socket")).unwrap().map(|entry| entry.unwrap().path()).find(is_socket)
+    }
+}
+
+fn command(postgres: &Postgres, options: &ProxyOptions, folder: &Folder, port: u16) -> Vec<String> {
+    let text = |path: &Path| path.display().to_string();
+    let upstream = if options.upstream_by_socket { upstream_folder(postgres, folder) } else { postgres.url() };
+    let mut command = vec![BINARY.to_owned(), "proxy".into()];
+    command.extend(["--listen".into(), format!("127.0.0.1:{port}")]);
+    command.extend(["--listen".into(), text(&folder.join("socket"))]);
+    command.extend(["--upstream".into(), upstream]);
+    command.extend(["--control".into(), postgres.control_url()]);
+    command.extend(["--policies".into(), text(&folder.join("policies"))]);
+    command.extend(options.arguments.iter().cloned());
+    command
+}
+
+/// A folder in which the server's socket has the name that goes with the default port, as `--upstream DIR` expects.
+fn upstream_folder(postgres: &Postgres, folder: &Folder) -> String {
+    let Address::Unix(socket) = postgres.socket() else { unreachable!() };
+    let upstream = folder.join("upstream");
+    fs::create_dir(&upstream).unwrap();
+    std::os::unix::fs::symlink(socket, upstream.join(".s.PGSQL.5432")).unwrap();
+    upstream.display().to_string()
+}

@@ -1,0 +1,94 @@
+//! The one place that decides what a test talks to.
+//!
+//! A test is a function of [`Via`]; the macro [`routes!`] makes two tests of it, one that talks to the server directly
+//! and shows that the expectation is PostgreSQL's own, and one that goes through the proxy.
+
+use super::postgres::{Options, Postgres};
+use super::proxy::{Proxy, ProxyOptions};
+use super::wire::{Address, Wire};
+
+/// How a test reaches the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Via {
+    Direct,
+    Proxy,
+}
+
+impl Via {
+    pub fn start(self, options: Options) -> Target {
+        self.start_with(options, &ProxyOptions::default())
+    }
+
+    pub fn start_with(self, options: Options, proxy_options: &ProxyOptions) -> Target {
+        let postgres = Postgres::start(options);
+        let proxy = (self == Self::Proxy).then(|| Proxy::start_with(&postgres, proxy_options));
+        Target { proxy, postgres }
+    }
+}
+
+/// A server, and the proxy in front of it where the test goes through one.
+pub struct Target {
+    // Before the server: fields are dropped in this order.
+    pub proxy: Option<Proxy>,
+    pub postgres: Postgres,
+}
+
+impl Target {
+    /// Where the test's clients connect.
+    pub fn address(&self) -> Address {
+        self.proxy.as_ref().map_or_else(|| self.postgres.address(), Proxy::address)
+    }
+
+    /// The same as a Unix socket.
+    pub fn socket(&self) -> Address {
+        self.proxy.as_ref().map_or_else(|| self.postgres.socket(), Proxy::socket)
+    }
+
+    /// A raw session of the superuser.
+    pub fn login(&self) -> Wire {
+        Wire::login(&self.address(), super::postgres::SUPERUSER, "postgres")
+    }
+
+    /// A session of the superuser by way of tokio-postgres.
+    pub async fn connect(&self) -> tokio_postgres::Client {
+        connect(&self.address(), super::postgres::SUPERUSER, "postgres").await
+    }
+}
+
+/// A session by way of tokio-postgres, with its connection driven by the runtime of the test.
+pub async fn connect(address: &Address, user: &str, database: &str) -> tokio_postgres::Client {
+    let (host, port) = address.host_and_port();
+    let mut config = tokio_postgres::Config::new();
+    config.host(host).port(port.parse().unwrap()).user(user).dbname(database);
+    let (client, connection) = config.connect(tokio_postgres::NoTls).await.expect("the server accepts the session");
+    // Its error, if any, is what the client's next call reports.
+    tokio::spawn(connection);
+    client
+}
+
+/// Two tests from each function of [`Via`]. The first form is for what only the proxy does.
+#[macro_export]
+macro_rules! routes {
+    (proxy only: $($test:ident),+ $(,)?) => {
+        mod proxy_only {
+            $(#[test]
+            fn $test() {
+                super::$test($crate::support::Via::Proxy);
+            })+
+        }
+    };
+    ($($test:ident),+ $(,)?) => {
+        mod direct {
+            $(#[test]
+            fn $test() {
+                super::$test($crate::support::Via::Direct);
+            })+
+        }
+        mod proxied {
+            $(#[test]
+            fn $test() {
+                super::$test($crate::support::Via::Proxy);
+            })+
+        }
+    };
+}

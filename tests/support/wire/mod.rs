@@ -1,0 +1,248 @@
+//! A raw protocol client: it sends any bytes, and gives back what the server sends, frame by frame.
+//! Blocking, with a time-out on every read, so that a hang is a failure.
+
+pub mod frame;
+pub mod message;
+
+pub use frame::{Fields, Frame, error_in, exact, normalised, rows_in};
+use postgres_protocol::authentication::{md5_hash, sasl};
+use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    Tcp(SocketAddr),
+    /// The path of the socket itself: `…/.s.PGSQL.5432`.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Host and port as libpq takes them.
+    pub fn host_and_port(&self) -> (String, String) {
+        match self {
+            Self::Tcp(address) => (address.ip().to_string(), address.port().to_string()),
+            Self::Unix(path) => {
+                let port = path.extension().expect("the port ends the name").to_string_lossy().into_owned();
+                (path.parent().unwrap().to_string_lossy().into_owned(), port)
+            }
+        }
+    }
+}
+
+/// One connection.
+pub struct Wire {
+    stream: BufReader<Stream>,
+}
+
+impl Wire {
+    /// Connects, and sends nothing yet.
+    pub fn connect(address: &Address) -> io::Result<Self> {
+        let stream = match address {
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect(address)?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(READ_TIMEOUT))?;
+                Stream::Tcp(stream)
+            }
+            Address::Unix(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(Some(READ_TIMEOUT))?;
+                Stream::Unix(stream)
+            }
+        };
+        Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    /// A session that is ready for its first query. Fails the test when the server refuses it.
+    pub fn login(address: &Address, user: &str, database: &str) -> Self {
+        let mut wire = Self::connect(address).expect("the server accepts connections");
+        let frames = wire.start(&[("user", user), ("database", database)], "");
+        assert_eq!(error_in(&frames), None, "login as {user} to {database}");
+        wire
+    }
+
+    /// Sends the startup message, answers whatever the server asks, and returns all that it sent up to
+    /// ReadyForQuery or, where it refused, to the end of the connection.
+    pub fn start(&mut self, parameters: &[(&str, &str)], password: &str) -> Vec<Frame> {
+        let user = parameters.iter().find(|(name, _)| *name == "user").map_or("", |(_, user)| user);
+        self.send(&message::startup(message::PROTOCOL_3_0, parameters));
+        self.authenticate(user, password)
+    }
+
+    /// The part of [`Wire::start`] that follows the startup message.
+    pub fn authenticate(&mut self, user: &str, password: &str) -> Vec<Frame> {
+        let mut scram = None;
+        let mut frames = Vec::new();
+        while let Some(frame) = self.frame() {
+            if frame.tag == b'R' {
+                self.answer(&frame.body, user, password, &mut scram);
+            }
+            let ready = frame.tag == b'Z';
+            frames.push(frame);
+            if ready {
+                break;
+            }
+        }
+        frames
+    }
+
+    /// What arrives after the end of a connection is lost on purpose: the server's side says why it closed.
+    pub fn send(&mut self, bytes: &[u8]) {
+        match self.stream.get_mut().write_all(bytes) {
+            Err(error) if !is_end(&error) => panic!("send: {error}"),
+            _ => {}
+        }
+    }
+
+    /// Says that no more will be sent.
+    pub fn finish_sending(&mut self) {
+        match self.stream.get_mut() {
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
+        }
+        .expect("shutdown");
+    }
+
+    /// The next message; None at the end of the connection. A message that is cut short fails the test.
+    pub fn frame(&mut self) -> Option<Frame> {
+        let (tag, length) = self.header()?;
+        let mut body = vec![0; length];
+        self.stream.read_exact(&mut body).unwrap_or_else(|error| panic!("body of '{}': {error}", tag as char));
+        Some(Frame { tag, body })
+    }
+
+    /// As [`Wire::frame`] for bodies too large to keep: tag and length of the body.
+    pub fn skip_frame(&mut self) -> Option<(u8, usize)> {
+        let (tag, length) = self.header()?;
+        let mut body = (&mut self.stream).take(length as u64);
+        let skipped = io::copy(&mut body, &mut io::sink()).expect("the body of a message");
+        assert_eq!(skipped, length as u64, "a message is cut short");
+        Some((tag, length))
+    }
+
+    pub fn byte(&mut self) -> Option<u8> {
+        let mut byte = [0];
+        match self.stream.read_exact(&mut byte) {
+            Ok(()) => Some(byte[0]),
+            Err(error) if is_end(&error) => None,
+            Err(error) => panic!("read: {error}"),
+        }
+    }
+
+    /// All messages up to and with the next ReadyForQuery, or to the end of the connection.
+    pub fn read_until_ready(&mut self) -> Vec<Frame> {
+        self.read_until(b'Z')
+    }
+
+    /// All messages up to and with the next one of this kind, or to the end of the connection.
+    pub fn read_until(&mut self, tag: u8) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        while let Some(frame) = self.frame() {
+            let last = frame.tag == tag;
+            frames.push(frame);
+            if last {
+                break;
+            }
+        }
+        frames
+    }
+
+    /// All messages to the end of the connection.
+    pub fn read_to_end(&mut self) -> Vec<Frame> {
+        std::iter::from_fn(|| self.frame()).collect()
+    }
+
+    /// All bytes to the end of the connection: for what comes before messages have their form.
+    pub fn bytes_to_end(&mut self) -> Vec<u8> {
+        std::iter::from_fn(|| self.byte()).collect()
+    }
+
+    /// Sends bytes that end in a Query or a Sync, and reads the whole reply.
+    pub fn exchange(&mut self, bytes: &[u8]) -> Vec<Frame> {
+        self.send(bytes);
+        self.read_until_ready()
+    }
+
+    pub fn query(&mut self, sql: &str) -> Vec<Frame> {
+        self.exchange(&message::query(sql))
+    }
+
+    /// The rows of a simple query, or its error.
+    pub fn rows(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, Fields> {
+        let frames = self.query(sql);
+        error_in(&frames).map_or_else(|| Ok(rows_in(&frames)), Err)
+    }
+
+    fn header(&mut self) -> Option<(u8, usize)> {
+        let tag = self.byte()?;
+        let mut length = [0; 4];
+        self.stream.read_exact(&mut length).expect("the length of a message");
+        let length = u32::from_be_bytes(length) as usize;
+        Some((tag, length.checked_sub(4).expect("a length counts itself")))
+    }
+
+    fn answer(&mut self, request: &[u8], user: &str, password: &str, scram: &mut Option<sasl::ScramSha256>) {
+        const CLEARTEXT: u32 = 3;
+        const MD5: u32 = 5;
+        const SASL: u32 = 10;
+        const SASL_CONTINUE: u32 = 11;
+        let (kind, data) = request.split_first_chunk().expect("a kind of authentication");
+        match u32::from_be_bytes(*kind) {
+            CLEARTEXT => self.send(&message::password(password)),
+            MD5 => {
+                let salt = data.try_into().expect("a salt has four bytes");
+                self.send(&message::password(&md5_hash(user.as_bytes(), password.as_bytes(), salt)));
+            }
+            SASL => {
+                let exchange = sasl::ScramSha256::new(password.as_bytes(), sasl::ChannelBinding::unsupported());
+                self.send(&message::sasl_initial_response(sasl::SCRAM_SHA_256, exchange.message()));
+                *scram = Some(exchange);
+            }
+            SASL_CONTINUE => {
+                let exchange = scram.as_mut().expect("SASLContinue comes after SASL");
+                exchange.update(data).expect("the server's first SCRAM message");
+                self.send(&message::sasl_response(exchange.message()));
+            }
+            // Ok, or SASLFinal, which asks for nothing.
+            _ => {}
+        }
+    }
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whoever closes a socket with unread bytes in it resets the connection: that is an end too.
+fn is_end(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+}
