@@ -19,12 +19,13 @@ pub const NO_POLICIES: &str = "version: 1\nresources: []\n";
 pub struct ProxyOptions {
     policies: String,
     arguments: Vec<String>,
+    control: Option<String>,
     upstream_by_socket: bool,
 }
 
 impl Default for ProxyOptions {
     fn default() -> Self {
-        Self { policies: NO_POLICIES.into(), arguments: Vec::new(), upstream_by_socket: false }
+        Self { policies: NO_POLICIES.into(), arguments: Vec::new(), control: None, upstream_by_socket: false }
     }
 }
 
@@ -37,6 +38,12 @@ impl ProxyOptions {
 
     pub fn arguments(mut self, arguments: &[&str]) -> Self {
         self.arguments.extend(arguments.iter().map(|&argument| argument.into()));
+        self
+    }
+
+    /// The control connection goes there, not to the server as its superuser.
+    pub fn control(mut self, url: &str) -> Self {
+        self.control = Some(url.into());
         self
     }
 
@@ -156,7 +163,7 @@ fn command(postgres: &Postgres, options: &ProxyOptions, folder: &Folder, port: u
     command.extend(["--listen".into(), format!("127.0.0.1:{port}")]);
     command.extend(["--listen".into(), text(&folder.join("socket"))]);
     command.extend(["--upstream".into(), upstream]);
-    command.extend(["--control".into(), postgres.control_url()]);
+    command.extend(["--control".into(), options.control.clone().unwrap_or_else(|| postgres.control_url())]);
     command.extend(["--policies".into(), text(&folder.join("policies"))]);
     command.extend(options.arguments.iter().cloned());
     command

@@ -1,0 +1,145 @@
+//! What becomes of a stale session when a newer leader writes: nothing of it is committed afterwards, in whatever
+//! state it is and wherever the new leader comes from; and what it is told is true.
+//!
+//! Each state of the stale session (`states.rs`) is tried by each route of the new leader. The server's own log of
+//! commits is the judge.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod states;
+
+use states::Fate;
+use support::commit_order::CommitOrder;
+use support::fenced::{self, WRITE, ok, out_of_order, refused, tokens, wait_until_harmless};
+use support::wire::error_in;
+use support::{Address, Postgres, Wire};
+
+/// For each state, a test for each route.
+macro_rules! matrix {
+    ($($state:ident),+ $(,)?) => {
+        $(mod $state {
+            use super::{Route, states, take_over};
+
+            #[test]
+            fn new_leader_through_the_same_proxy() {
+                take_over(states::$state, Route::SameProxy);
+            }
+
+            #[test]
+            fn new_leader_through_a_second_proxy() {
+                take_over(states::$state, Route::SecondProxy);
+            }
+
+            #[test]
+            fn new_leader_after_the_proxy_was_killed() {
+                take_over(states::$state, Route::AfterKill);
+            }
+        })+
+    };
+}
+
+matrix!(
+    idle,
+    in_a_transaction_without_writes,
+    in_a_transaction_with_writes,
+    after_flush_without_sync,
+    running_a_statement,
+    waiting_for_a_row_lock,
+    in_copy_from_stdin,
+    in_commit,
+    with_its_client_killed,
+);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Route {
+    SameProxy,
+    SecondProxy,
+    /// Through a second proxy, after the first was killed without a chance to say or clean up anything.
+    AfterKill,
+}
+
+/// The session under token 1, and all that it needs to get into its state.
+struct Stale<'a> {
+    postgres: &'a Postgres,
+    process: String,
+    wire: Option<Wire>,
+    /// A direct session that holds a row; it lets go once the new leader has written.
+    in_the_way: Option<Wire>,
+}
+
+/// The new leader writes while the stale session is in this state.
+fn take_over(enter: fn(&mut Stale) -> Fate, route: Route) {
+    let postgres = fenced::server();
+    postgres.sql("INSERT INTO ticks (token, note) VALUES (0, 'old row')");
+    let mut first = fenced::proxy(&postgres);
+    let second = (route != Route::SameProxy).then(|| fenced::proxy(&postgres));
+    let mut order = CommitOrder::start(&postgres, "postgres");
+
+    let mut stale = Stale::start(&postgres, &first.address());
+    let fate = enter(&mut stale);
+    if route == Route::AfterKill {
+        first.kill9();
+    }
+    let mut leader = fenced::session(&second.as_ref().unwrap_or(&first).address(), 2);
+    ok(&mut leader, WRITE);
+    drop(stale.in_the_way.take());
+    match route {
+        Route::AfterKill => stale.is_on_its_own(fate),
+        Route::SameProxy | Route::SecondProxy => stale.meets(fate),
+    }
+    ok(&mut leader, WRITE);
+
+    wait_until_harmless(&postgres, &stale.process);
+    let tokens = tokens(&mut order);
+    assert_eq!(out_of_order(&tokens), 0, "committed in this order: {tokens:?}");
+    // Nothing that was under way has been committed before the new leader's write either.
+    assert_eq!(tokens, [1, 2, 2]);
+}
+
+impl<'a> Stale<'a> {
+    /// A session that has written, so that its server process is admitted.
+    fn start(postgres: &'a Postgres, address: &Address) -> Self {
+        let mut wire = fenced::session(address, 1);
+        let process = fenced::process(&mut wire);
+        ok(&mut wire, WRITE);
+        Self { postgres, process, wire: Some(wire), in_the_way: None }
+    }
+
+    fn wire(&mut self) -> &mut Wire {
+        self.wire.as_mut().expect("the client lives")
+    }
+
+    /// Its proxy is gone: it can send what it likes, and is told nothing but the end.
+    fn is_on_its_own(&mut self, fate: Fate) {
+        let Some(wire) = &mut self.wire else { return };
+        if let Fate::CutOff { next, .. } = fate {
+            wire.send(&next);
+        }
+        assert_eq!(wire.read_to_end(), []);
+    }
+
+    /// It goes on as if it knew nothing, and is told what became of it.
+    fn meets(&mut self, fate: Fate) {
+        match fate {
+            Fate::GoesOn { end } => {
+                let error = refused(self.wire(), WRITE, "LF001");
+                assert_eq!(error.detail(), "resource=scheduler presented=1 highest=2");
+                ok(self.wire(), end);
+                ok(self.wire(), "SELECT count(*) FROM ticks");
+            }
+            Fate::CutOff { next, outcome } => {
+                self.wire().send(&next);
+                let frames = self.wire().read_to_end();
+                let error = error_in(&frames).expect("the client is told");
+                assert_eq!((error.severity(), error.code()), ("FATAL", "LF001"), "{error:?}");
+                let detail = format!("resource=scheduler presented=1 highest=2 outcome={outcome}");
+                assert_eq!(error.detail(), detail);
+                assert_eq!(frames.len(), 1, "the error is the last word, and the only one: {frames:?}");
+            }
+            Fate::NobodyToTell => assert!(self.wire.is_none()),
+        }
+    }
+}

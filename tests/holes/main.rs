@@ -1,0 +1,29 @@
+//! Holes that a fencing proxy may have, one by one, through real proxies: each test opens what it can of the hole and
+//! shows that nothing comes through. `docs/guarantees.md` says which holes there are and which test is for which;
+//! those that need an interleaving no client can bring about are in `tests/fence`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod identity;
+mod outage;
+mod process;
+mod two_phase;
+
+use support::fenced::{self, POLICIES};
+use support::{Options, Postgres, Proxy, ProxyOptions};
+
+const CONTROL_ROLE: &str = "fencer";
+const APPLICATION_ROLE: &str = "app";
+
+/// A server whose control role and whose application role are no superusers, and a proxy.
+fn with_ordinary_roles() -> (Postgres, Proxy) {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql(&format!("CREATE ROLE {CONTROL_ROLE} LOGIN; CREATE ROLE {APPLICATION_ROLE} LOGIN"));
+    fenced::init(&postgres, CONTROL_ROLE);
+    let control = postgres.control_url().replace("postgres@", &format!("{CONTROL_ROLE}@"));
+    let proxy = Proxy::start_with(&postgres, &ProxyOptions::default().policies(POLICIES).control(&control));
+    (postgres, proxy)
+}

@@ -1,0 +1,174 @@
+//! One leader: a session that writes its token in every way there is, until it is told that it is none any more.
+//!
+//! The token is raised by the one leader whose turn it is; the others go on under their old token, as zombies do,
+//! until a write is refused or their session is cut off. Then they follow: they write under the highest token.
+
+use super::support::Frame;
+use super::support::fenced;
+use super::support::message::{bind_text, execute, parse, query, sync};
+use super::support::wire::{Address, Wire, error_in};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+/// What all leaders share.
+pub struct Reign {
+    /// The highest token that an election has given.
+    pub token: AtomicI64,
+    pub over: AtomicBool,
+}
+
+impl Default for Reign {
+    fn default() -> Self {
+        Self { token: AtomicI64::new(1), over: AtomicBool::new(false) }
+    }
+}
+
+/// How a leader reaches the server.
+pub enum Door {
+    Proxy(Address),
+    /// What a proxy would be that compares the token with a number in its memory, and then forwards the write.
+    Memory {
+        server: Address,
+        highest: AtomicI64,
+    },
+}
+
+impl Door {
+    pub fn memory(server: Address) -> Self {
+        Door::Memory { server, highest: AtomicI64::new(0) }
+    }
+
+    fn address(&self) -> &Address {
+        match self {
+            Door::Proxy(address) | Door::Memory { server: address, .. } => address,
+        }
+    }
+
+    /// False if a write under this token is refused before it is forwarded.
+    fn admits(&self, token: i64) -> bool {
+        match self {
+            Door::Proxy(_) => true,
+            Door::Memory { highest, .. } => highest.fetch_max(token, Ordering::SeqCst) <= token,
+        }
+    }
+}
+
+/// How a write ended.
+enum Written {
+    Committed,
+    Refused,
+    CutOff,
+}
+
+pub struct Leader<'a> {
+    number: usize,
+    /// Of how many.
+    leaders: usize,
+    door: &'a Door,
+    reign: &'a Reign,
+    token: i64,
+    writes: usize,
+    wire: Wire,
+    acknowledged: Vec<String>,
+}
+
+impl<'a> Leader<'a> {
+    pub fn new(number: usize, leaders: usize, door: &'a Door, reign: &'a Reign) -> Self {
+        let token = reign.token.load(Ordering::SeqCst);
+        let wire = connect(door, token);
+        Self { number, leaders, door, reign, token, writes: 0, wire, acknowledged: Vec::new() }
+    }
+
+    /// Writes until the end; returns what was acknowledged.
+    pub fn run(mut self) -> Vec<String> {
+        while !self.reign.over.load(Ordering::SeqCst) {
+            self.take_office_when_elected();
+            let note = format!("{} {}", self.number, self.writes);
+            match self.write(&note) {
+                Written::Committed => self.acknowledged.push(note),
+                Written::Refused => self.present(self.reign.token.load(Ordering::SeqCst)),
+                Written::CutOff => self.start_again(self.reign.token.load(Ordering::SeqCst)),
+            }
+            self.writes += 1;
+        }
+        self.acknowledged
+    }
+
+    fn take_office_when_elected(&mut self) {
+        let token = self.reign.token.load(Ordering::SeqCst);
+        if token > self.token && usize::try_from(token).unwrap() % self.leaders == self.number {
+            self.present(token);
+        }
+    }
+
+    fn present(&mut self, token: i64) {
+        self.token = token;
+        // The session may have been cut off since its last write.
+        if let Written::CutOff = self.exchange(&query(&format!("SET lease.fence = {token}"))) {
+            self.start_again(token);
+        }
+    }
+
+    fn start_again(&mut self, token: i64) {
+        self.token = token;
+        self.wire = connect(self.door, token);
+    }
+
+    /// One write, in one of the ways there are. A rejected one leaves no transaction behind.
+    fn write(&mut self, note: &str) -> Written {
+        if !self.door.admits(self.token) {
+            return Written::Refused;
+        }
+        let insert = format!("INSERT INTO ticks (note) VALUES ('{note}')");
+        match self.writes % 5 {
+            0 => self.exchange(&query(&insert)),
+            1 => self.in_a_transaction(&insert),
+            2 => {
+                let values = bind_text("", "tick", &[Some(note.as_bytes())]);
+                self.exchange(&[values, execute("", 0), sync()].concat())
+            }
+            3 => self.exchange(&query(&format!("{insert}; {insert}"))),
+            _ => self.exchange(&query(&format!("BEGIN; {insert}; COMMIT"))),
+        }
+    }
+
+    fn in_a_transaction(&mut self, insert: &str) -> Written {
+        for sql in ["BEGIN", insert, "SELECT 1", "COMMIT"] {
+            match self.exchange(&query(sql)) {
+                Written::Committed => {}
+                failed => return failed,
+            }
+        }
+        Written::Committed
+    }
+
+    /// Sends it and reads the whole answer. After an error no transaction is left open.
+    fn exchange(&mut self, bytes: &[u8]) -> Written {
+        let frames = self.wire.exchange(bytes);
+        let Some(error) = error_in(&frames) else {
+            assert_eq!(frames.last().map(|frame| frame.tag), Some(b'Z'), "the session ended without a word");
+            return Written::Committed;
+        };
+        match (error.severity(), error.code()) {
+            ("FATAL", "LF001") => Written::CutOff,
+            ("ERROR", "LF001") if is_idle(frames.last()) => Written::Refused,
+            ("ERROR", "LF001") => match self.exchange(&query("ROLLBACK")) {
+                Written::Committed => Written::Refused,
+                cut_off => cut_off,
+            },
+            _ => panic!("leader {} under token {}: {error:?}", self.number, self.token),
+        }
+    }
+}
+
+/// A session with a prepared statement, under the token.
+fn connect(door: &Door, token: i64) -> Wire {
+    let mut wire = fenced::session(door.address(), token);
+    let prepare = parse("tick", "INSERT INTO ticks (note) VALUES ($1)", &[]);
+    let frames = wire.exchange(&[prepare, sync()].concat());
+    assert_eq!(error_in(&frames), None);
+    wire
+}
+
+fn is_idle(ready: Option<&Frame>) -> bool {
+    ready.is_some_and(|frame| frame.tag == b'Z' && frame.body == b"I")
+}
