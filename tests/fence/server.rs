@@ -31,7 +31,7 @@ impl Server {
                 server
             })
         };
-        for _ in 0..600 {
+        for _ in 0..200 {
             if server.config("postgres", "postgres").connect(NoTls).await.is_ok() {
                 return server;
             }
@@ -52,7 +52,7 @@ impl Server {
             let path = Path::new(BIN).join(name);
             let mut command = if root {
                 let mut command = Command::new("setpriv");
-                command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "--pdeathsig=SIGINT"]);
+                command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
                 command.arg(path);
                 command
             } else {
