@@ -66,7 +66,8 @@ impl Server {
         assert!(initialised.unwrap().success());
         let mut command = program("postgres");
         command.arg("-D").arg(&data).arg("-k").arg(&directory).args(["-h", ""]);
-        for setting in ["fsync=off", "max_connections=300", "max_prepared_transactions=5"] {
+        for setting in ["fsync=off", "max_connections=300", "max_prepared_transactions=5", "track_commit_timestamp=on"]
+        {
             command.args(["-c", setting]);
         }
         let process = command.spawn().unwrap();
