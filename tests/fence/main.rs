@@ -184,7 +184,7 @@ async fn foreign_idle_process_is_ended_after_the_grace_and_its_row_not_before() 
     let admitting = new.admit(&world.resource, 2);
     let watching = async {
         while world.lives(&old).await {
-            assert_eq!(world.admissions(&old).await == "0" && world.lives(&old).await, false, "row deleted first");
+            assert!(!(world.admissions(&old).await == "0" && world.lives(&old).await), "row deleted first");
             sleep(Duration::from_millis(1)).await;
         }
         began.elapsed()
@@ -245,7 +245,7 @@ async fn raising_session_keeps_its_process_unless_it_has_written() {
     let proxy = world.proxy("p1");
     let session = world.session(&proxy).await;
     session.admit(&world.resource, 1).await.unwrap();
-    session.client.batch_execute("BEGIN; SELECT 1").await.unwrap();
+    session.client.batch_execute("BEGIN; SELECT * FROM ticks FOR UPDATE").await.unwrap();
     session.fence.set_activity(Activity::Waiting);
     session.admit(&world.resource, 2).await.unwrap();
     assert_eq!(world.admissions(&session).await, "1");
@@ -499,6 +499,55 @@ async fn many_sessions_raise_at_once() {
     }
     assert_eq!(admitted, 10);
     assert_eq!(world.epoch().await, "(1,3,t)");
+}
+
+/// One leader: writes under its token, in and out of transactions, until it is told or ended.
+async fn lead(session: Session, resource: std::sync::Arc<fencegate::policy::Resource>, token: i64) -> u32 {
+    if session.admit(&resource, token).await.is_err() {
+        return 0;
+    }
+    for round in 0.. {
+        // What a relay does: held back until admitted, busy while it runs, idle or waiting after.
+        if !session.fence.begin_write([("scheduler", token)]) {
+            return round;
+        }
+        let insert = format!("INSERT INTO ticks SELECT {token}, {token} FROM pg_sleep(0.002)");
+        let statements = if round % 2 == 0 { vec![insert] } else { vec!["BEGIN".into(), insert, "COMMIT".into()] };
+        for statement in &statements {
+            session.fence.set_activity(Activity::Busy);
+            if session.client.batch_execute(statement).await.is_err() {
+                return round;
+            }
+            let open = statements.len() > 1 && statement != "COMMIT";
+            session.fence.set_activity(if open { Activity::Waiting } else { Activity::Idle });
+        }
+    }
+    0
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_are_in_the_order_of_tokens_under_load() {
+    let world = World::new().await;
+    let proxies = [world.proxy("p1"), world.proxy("p2")];
+    let mut leaders = Vec::new();
+    for token in 1..=40 {
+        for proxy in &proxies {
+            let session = world.session(proxy).await;
+            leaders.push(tokio::spawn(lead(session, world.resource.clone(), token)));
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    // The last token's leaders never stop by themselves.
+    let last = world.session(&proxies[0]).await;
+    last.admit(&world.resource, 1000).await.unwrap();
+    for leader in leaders {
+        leader.await.unwrap();
+    }
+    let written = world.ask("SELECT count(DISTINCT token) FROM ticks").await.parse::<i64>().unwrap();
+    assert!(written >= 20, "too little was written to tell: {written} tokens");
+    let inversions = "SELECT count(*) FROM (SELECT token, lag(token) OVER (ORDER BY pg_xact_commit_timestamp(xmin)) \
+                      AS before FROM ticks) t WHERE token < before";
+    assert_eq!(world.ask(inversions).await, "0");
 }
 
 #[tokio::test]
