@@ -180,13 +180,7 @@ impl Database {
         let holders = self.holders(resource, bound).await?;
         let own = holders.iter().filter(|holder| holder.key == key(who)).map(|holder| holder.epoch).max();
         let Some(epoch) = own else { return Ok(()) };
-        // Busy: a statement that writes may run, and may not have taken its lock yet.
-        let written = match session.activity() {
-            Activity::Idle => false,
-            Activity::Waiting => self.lockers(resource, sql::WRITE_LOCKS, &[who.pid]).await?.contains(&who.pid),
-            Activity::Busy => true,
-        };
-        if written {
+        if session.may_have_written(&resource.name) {
             let (resource, current) = (resource.name.clone(), epoch.token);
             return Err(Refusal::WrittenUnderAnotherToken { resource, presented: bound.token, current });
         }

@@ -5,7 +5,7 @@
 //! admitted, so the process is busy from now on" and the drain's "revoked; was it idle?".
 //! It is never held across an await.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A fencing token: 1 to 9223372036854775807.
@@ -51,6 +51,8 @@ struct State {
     admitted: HashMap<String, Epoch>,
     /// Resource → the epoch that revoked it. An Admit below it that is still under way comes too late.
     floors: HashMap<String, Epoch>,
+    /// Resources to which something was forwarded since the process was idle.
+    written: HashSet<String>,
     activity: Activity,
 }
 
@@ -74,7 +76,11 @@ impl SessionFence {
 
     /// The relay's half: says what the server process does now.
     pub fn set_activity(&self, activity: Activity) {
-        self.lock().activity = activity;
+        let mut state = self.lock();
+        state.activity = activity;
+        if activity == Activity::Idle {
+            state.written.clear();
+        }
     }
 
     /// What the server process does now.
@@ -84,15 +90,23 @@ impl SessionFence {
 
     /// The relay's half, before it forwards a write: true if the process is admitted to every one
     /// of these under exactly these tokens; it then counts as busy, in the same step.
-    pub fn begin_write<'a>(&self, writes: impl IntoIterator<Item = (&'a str, Token)>) -> bool {
+    pub fn begin_write<'a>(&self, writes: impl IntoIterator<Item = (&'a str, Token)> + Clone) -> bool {
         let mut state = self.lock();
         let admitted = writes
+            .clone()
             .into_iter()
             .all(|(resource, token)| state.admitted.get(resource).is_some_and(|epoch| epoch.token == token));
         if admitted {
             state.activity = Activity::Busy;
+            state.written.extend(writes.into_iter().map(|(resource, _)| resource.to_owned()));
         }
         admitted
+    }
+
+    /// The open transaction may have written to the resource: no lock tells, because a Bind takes
+    /// those of its statement before that is executed.
+    pub fn may_have_written(&self, resource: &str) -> bool {
+        self.lock().written.contains(resource)
     }
 
     /// Admit's half: records that the process is admitted. False if a drain came first: the

@@ -214,6 +214,8 @@ impl Relay {
         self.take_value();
         if matches!(self.wait, Some(Wait::Settle)) && self.replies.is_empty() {
             self.wait = None;
+            // What comes next may ask the fence: it has to know by then that a transaction has ended.
+            self.note_activity();
         }
         self.from_client()?;
         self.note_activity();
