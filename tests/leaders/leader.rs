@@ -144,14 +144,17 @@ impl<'a> Leader<'a> {
     /// Sends it and reads the whole answer. After an error no transaction is left open.
     fn exchange(&mut self, bytes: &[u8]) -> Written {
         let frames = self.wire.exchange(bytes);
-        let Some(error) = error_in(&frames) else {
-            assert_eq!(frames.last().map(|frame| frame.tag), Some(b'Z'), "the session ended without a word");
+        let end = frames.last().expect("the session does not end without a word");
+        // A session may be cut off right after a write of it was refused.
+        let Some(error) = frames.iter().rfind(|frame| frame.tag == b'E').map(Frame::fields) else {
+            assert_eq!(end.tag, b'Z', "the session ended without a word");
             return Written::Committed;
         };
         match (error.severity(), error.code()) {
             ("FATAL", "LF001") => Written::CutOff,
-            ("ERROR", "LF001") if is_idle(frames.last()) => Written::Refused,
-            ("ERROR", "LF001") => match self.exchange(&query("ROLLBACK")) {
+            // LF006: the process was ended while it waited to be admitted; nothing was written, try again.
+            ("ERROR", "LF001" | "LF006") if end.tag == b'Z' && end.body == b"I" => Written::Refused,
+            ("ERROR", "LF001" | "LF006") => match self.exchange(&query("ROLLBACK")) {
                 Written::Committed => Written::Refused,
                 cut_off => cut_off,
             },
@@ -167,8 +170,4 @@ fn connect(door: &Door, token: i64) -> Wire {
     let frames = wire.exchange(&[prepare, sync()].concat());
     assert_eq!(error_in(&frames), None);
     wire
-}
-
-fn is_idle(ready: Option<&Frame>) -> bool {
-    ready.is_some_and(|frame| frame.tag == b'Z' && frame.body == b"I")
 }
