@@ -9,13 +9,14 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod raising;
 mod states;
 
 use states::Fate;
 use support::commit_order::CommitOrder;
-use support::fenced::{self, WRITE, ok, out_of_order, refused, tokens, wait_until_harmless};
+use support::fenced::{self, WRITE, ok, out_of_order, tokens, wait_until_harmless};
 use support::wire::error_in;
-use support::{Address, Postgres, Wire};
+use support::{Address, Frame, Postgres, Wire};
 
 /// For each state, a test for each route.
 macro_rules! matrix {
@@ -86,10 +87,7 @@ fn take_over(enter: fn(&mut Stale) -> Fate, route: Route) {
     let mut leader = fenced::session(&second.as_ref().unwrap_or(&first).address(), 2);
     ok(&mut leader, WRITE);
     drop(stale.in_the_way.take());
-    match route {
-        Route::AfterKill => stale.is_on_its_own(fate),
-        Route::SameProxy | Route::SecondProxy => stale.meets(fate),
-    }
+    let told = stale.goes_on(&fate);
     ok(&mut leader, WRITE);
 
     wait_until_harmless(&postgres, &stale.process);
@@ -97,6 +95,10 @@ fn take_over(enter: fn(&mut Stale) -> Fate, route: Route) {
     assert_eq!(out_of_order(&tokens), 0, "committed in this order: {tokens:?}");
     // Nothing that was under way has been committed before the new leader's write either.
     assert_eq!(tokens, [1, 2, 2]);
+    match route {
+        Route::AfterKill => assert_eq!(told, []),
+        Route::SameProxy | Route::SecondProxy => stale.was_told(&told, &fate),
+    }
 }
 
 impl<'a> Stale<'a> {
@@ -112,34 +114,40 @@ impl<'a> Stale<'a> {
         self.wire.as_mut().expect("the client lives")
     }
 
-    /// Its proxy is gone: it can send what it likes, and is told nothing but the end.
-    fn is_on_its_own(&mut self, fate: Fate) {
-        let Some(wire) = &mut self.wire else { return };
-        if let Fate::CutOff { next, .. } = fate {
-            wire.send(&next);
+    /// It carries on as if it knew of no other leader. Returns what it is told.
+    fn goes_on(&mut self, fate: &Fate) -> Vec<Frame> {
+        match (&mut self.wire, fate) {
+            (Some(wire), Fate::GoesOn { .. }) => wire.query(WRITE),
+            (Some(wire), Fate::CutOff { next, .. }) => {
+                wire.send(next);
+                wire.read_until_ready()
+            }
+            (None, fate) => {
+                assert!(matches!(fate, Fate::NobodyToTell));
+                Vec::new()
+            }
+            (Some(_), Fate::NobodyToTell) => unreachable!("the client lives"),
         }
-        assert_eq!(wire.read_to_end(), []);
     }
 
-    /// It goes on as if it knew nothing, and is told what became of it.
-    fn meets(&mut self, fate: Fate) {
+    fn was_told(&mut self, told: &[Frame], fate: &Fate) {
+        let is_told = |severity, detail: String| {
+            let error = error_in(told).unwrap_or_else(|| panic!("no error, but {told:?}"));
+            assert_eq!((error.severity(), error.code(), error.detail()), (severity, "LF001", detail.as_str()));
+        };
+        let detail = "resource=scheduler presented=1 highest=2";
         match fate {
             Fate::GoesOn { end } => {
-                let error = refused(self.wire(), WRITE, "LF001");
-                assert_eq!(error.detail(), "resource=scheduler presented=1 highest=2");
+                is_told("ERROR", detail.into());
                 ok(self.wire(), end);
                 ok(self.wire(), "SELECT count(*) FROM ticks");
             }
-            Fate::CutOff { next, outcome } => {
-                self.wire().send(&next);
-                let frames = self.wire().read_to_end();
-                let error = error_in(&frames).expect("the client is told");
-                assert_eq!((error.severity(), error.code()), ("FATAL", "LF001"), "{error:?}");
-                let detail = format!("resource=scheduler presented=1 highest=2 outcome={outcome}");
-                assert_eq!(error.detail(), detail);
-                assert_eq!(frames.len(), 1, "the error is the last word, and the only one: {frames:?}");
+            Fate::CutOff { outcome, .. } => {
+                is_told("FATAL", format!("{detail} outcome={outcome}"));
+                assert_eq!(told.len(), 1, "the error is the only word: {told:?}");
+                assert_eq!(self.wire().frame(), None, "and the last");
             }
-            Fate::NobodyToTell => assert!(self.wire.is_none()),
+            Fate::NobodyToTell => {}
         }
     }
 }

@@ -71,9 +71,10 @@ fn a_proxy_that_sleeps_while_the_next_leader_comes() {
     let mut leader = fenced::session(&second.address(), 2);
     ok(&mut leader, WRITE);
     first.signal("CONT");
-    let error = error_in(&stale.read_to_end()).expect("the client is told");
-    assert_eq!((error.severity(), error.code()), ("FATAL", "LF001"), "{error:?}");
+    let told = stale.read_until_ready();
     ok(&mut leader, WRITE);
     wait_until_harmless(&postgres, &pid);
     assert_eq!(tokens(&mut order), [1, 2, 2]);
+    let error = error_in(&told).expect("the client is told");
+    assert_eq!((error.severity(), error.code()), ("FATAL", "LF001"), "{error:?}");
 }

@@ -91,7 +91,8 @@ pub fn wait_for_process(postgres: &Postgres, process: &str, condition: &str) {
 /// Waits until the process has ended, or has nothing more to commit.
 #[track_caller]
 pub fn wait_until_harmless(postgres: &Postgres, process: &str) {
-    let query = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process} AND state <> 'idle'");
+    let harmless = "state IN ('idle', 'idle in transaction (aborted)')";
+    let query = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process} AND NOT {harmless}");
     wait_until(&format!("process {process} is at an end"), DEADLINE, || postgres.value(&query) == "0");
 }
 
