@@ -52,7 +52,7 @@ pub enum End {
     CutOff(CutOff),
     /// The client broke the protocol.
     #[error("client broke the protocol: {0}")]
-    ClientFault(String),
+    ClientFault(ClientFault),
     /// The server broke the protocol.
     #[error("server broke the protocol: {0}")]
     ServerFault(String),
@@ -60,6 +60,11 @@ pub enum End {
     #[error("connection to the client failed: {0}")]
     ClientSocket(io::Error),
 }
+
+/// How a client broke the protocol.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ClientFault(String);
 
 /// What the first message of the client that was not forwarded yet waits for.
 enum Wait {
@@ -116,6 +121,8 @@ pub struct Relay {
     answer: Option<Option<String>>,
     /// The client has said goodbye.
     terminating: bool,
+    /// The client broke the protocol; told when everything before it is answered.
+    client_fault: Option<ClientFault>,
     /// The server's write half is closed.
     closed: bool,
 }
@@ -185,6 +192,7 @@ impl Relay {
             revoked: false,
             answer: None,
             terminating: false,
+            client_fault: None,
             closed: false,
         }
     }
@@ -215,7 +223,12 @@ impl Relay {
         if matches!(self.wait, Some(Wait::Settle)) && self.replies.is_empty() {
             self.wait = None;
         }
-        self.from_client()?;
+        if let Err(why) = self.from_client() {
+            // What it asked before is answered first, as if it had ended here.
+            self.client_fault = Some(why);
+            self.client.reader.ended = true;
+            self.client.reader.input.clear();
+        }
         self.note_activity();
         self.wait_for_event().await
     }
@@ -284,7 +297,7 @@ impl Relay {
     }
 
     /// Judges statements; where something has to be found out first, starts to.
-    fn judge(&mut self, statements: &[Arc<Statement>]) -> Result<(Verdict, Vec<Arc<Statement>>), End> {
+    fn judge(&mut self, statements: &[Arc<Statement>]) -> Result<(Verdict, Vec<Arc<Statement>>), ClientFault> {
         let Some(resolved) = resolve(statements, &self.statements, self.batch) else {
             return Ok((self.hold_until_settled()?, Vec::new()));
         };
@@ -342,10 +355,10 @@ impl Relay {
         Verdict::Hold
     }
 
-    fn hold_until_settled(&mut self) -> Result<Verdict, End> {
+    fn hold_until_settled(&mut self) -> Result<Verdict, ClientFault> {
         if self.replies.is_copying_in() {
             // The server waits for data, so that nothing would ever be settled.
-            return Err(End::ClientFault("statement during COPY FROM STDIN".into()));
+            return Err(ClientFault("statement during COPY FROM STDIN".into()));
         }
         if self.replies.needs_flush() {
             self.note_forwarding();
@@ -396,6 +409,10 @@ impl Relay {
 
     /// Says the last thing that the client can be told, and closes.
     async fn last_words(mut self, end: End) -> End {
+        let end = match self.client_fault.take() {
+            Some(why) => End::ClientFault(why),
+            None => end,
+        };
         let (end, text) = match end {
             End::Server if !self.terminating && !self.client.reader.ended => self.lost_server().await,
             End::ClientFault(why) => {
@@ -490,10 +507,6 @@ fn release(context: &Context, fence: &Arc<SessionFence>) {
 
 fn server_fault(error: InvalidLength) -> End {
     End::ServerFault(error.to_string())
-}
-
-fn client_fault(error: InvalidLength) -> End {
-    End::ClientFault(error.to_string())
 }
 
 fn frame_of(reader: &mut Reader, length: usize) -> Bytes {
