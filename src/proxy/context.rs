@@ -6,8 +6,12 @@ use crate::fence::Database;
 use crate::policy::PolicySet;
 use crate::statement::{Lexing, Script, Unreadable};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+/// A session waits this long for the database to be prepared.
+const PREPARE_LIMIT: Duration = Duration::from_secs(1);
 
 /// One session's view.
 pub struct Context {
@@ -66,10 +70,14 @@ impl Context {
         self.downstream.has_fenced_tables()
     }
 
-    /// Makes sure that it is known whether a fenced table exists.
-    pub async fn look(&self) {
+    /// Makes sure, as far as a moment allows, that the policies are in force in the database and that
+    /// it is known whether a fenced table exists. Cancel-safe: it goes on by itself.
+    pub async fn prepare(&self) {
         if self.fenced {
-            self.downstream.look_if_old(&self.policies).await;
+            let (downstream, policies) = (self.downstream.clone(), self.policies.clone());
+            let preparing = tokio::spawn(async move { downstream.prepare(&policies).await });
+            // A control connection that hangs must not keep sessions out.
+            tokio::time::timeout(PREPARE_LIMIT, preparing).await.ok();
         }
     }
 

@@ -32,7 +32,11 @@ impl Relay {
                     self.reject_discarded();
                 }
             }
-            let Some(header) = Header::from_client(&self.client.reader.input).map_err(|error| ClientFault(error.to_string()))? else { break };
+            let Some(header) =
+                Header::from_client(&self.client.reader.input).map_err(|error| ClientFault(error.to_string()))?
+            else {
+                break;
+            };
             if !self.client_message(header)? {
                 break;
             }

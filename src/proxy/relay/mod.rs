@@ -72,8 +72,8 @@ enum Wait {
     Settle,
     /// The value of the parameter.
     Value,
-    /// Admission.
-    Admit(JoinHandle<Result<(), Refusal>>),
+    /// Admission to the resource of that name.
+    Admit(String, JoinHandle<Result<(), Refusal>>),
     /// The control connections to a database being closed.
     Close(JoinHandle<()>),
 }
@@ -342,16 +342,15 @@ impl Relay {
             self.written.extend(needs.into_iter().map(|(resource, token)| (resource.name.clone(), token)));
             return Verdict::Forward;
         }
-        let lacking = needs
-            .into_iter()
-            .find(|(resource, token)| self.fence.admission(&resource.name).is_none_or(|epoch| epoch.token != *token));
-        // None when an admission came in between: then the next look sees it.
-        if let Some((resource, token)) = lacking {
-            let (database, fence) = (self.context.database().clone(), self.fence.clone());
-            // Runs to its end even when this session does not: an Admit is not cancel-safe.
-            let admission = tokio::spawn(async move { database.admit(&fence, &resource, token).await });
-            self.wait = Some(Wait::Admit(admission));
-        }
+        let lacks =
+            |(resource, token): &Need| self.fence.admission(&resource.name).is_none_or(|epoch| epoch.token != *token);
+        let (resource, token) = needs[needs.iter().position(lacks).unwrap_or(0)].clone();
+        // An Admit that raises the token looks at what the process does.
+        self.note_activity();
+        let (database, fence, name) = (self.context.database().clone(), self.fence.clone(), resource.name.clone());
+        // Runs to its end even when this session does not: an Admit is not cancel-safe.
+        let admission = tokio::spawn(async move { database.admit(&fence, &resource, token).await });
+        self.wait = Some(Wait::Admit(name, admission));
         Verdict::Hold
     }
 
@@ -480,14 +479,9 @@ impl Relay {
 /// Waits for the end of what is waited for. Cancel-safe: the task goes on.
 async fn finish(wait: &mut Option<Wait>, refused: &mut Option<Refusal>) {
     match wait {
-        Some(Wait::Admit(admission)) => {
-            match admission.await {
-                Ok(Ok(())) => (),
-                Ok(Err(refusal)) => *refused = Some(refusal),
-                Err(error) => {
-                    *refused = Some(Refusal::Unavailable { resource: String::new(), reason: error.to_string() })
-                }
-            }
+        Some(Wait::Admit(resource, admission)) => {
+            let outcome = admission.await.unwrap_or_else(|error| Err(Refusal::unavailable(resource, error)));
+            *refused = outcome.err();
             *wait = None;
         }
         Some(Wait::Close(closing)) => {
