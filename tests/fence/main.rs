@@ -302,7 +302,7 @@ async fn process_that_is_not_what_it_says_is_refused() {
     let session = world.session(&proxy).await;
     session.admit(&world.resource, 1).await.unwrap();
     let good = session.fence.identity.clone().unwrap();
-    let other = connect(&world.server.config("postgres", "postgres")).await;
+    let other = connect(&world.server.config("postgres", &format!("{}_app", world.database))).await;
     let elsewhere = world.identity(&other).await;
     let wrong = [
         (fencegate::fence::session::Identity { pid: 1, ..good.clone() }, "no such server process"),
@@ -362,17 +362,73 @@ async fn control_role_without_privileges_or_schema_is_refused() {
 }
 
 #[tokio::test]
-async fn privilege_lost_while_running_hides_nobody() {
+async fn privilege_lost_in_mid_drain_makes_nobody_dead() {
     let world = World::new().await;
-    let proxy = world.proxy("p1");
-    let (old, new) = (world.session(&proxy).await, world.session(&proxy).await);
+    let (one, two) = (world.proxy("p1"), world.proxy("p2"));
+    let (old, new) = (world.session(&one).await, world.session(&two).await);
     old.admit(&world.resource, 1).await.unwrap();
     old.write(1).await;
-    world.run(&format!("REVOKE pg_read_all_stats FROM {}", world.control())).await;
-    let refusal = reason(new.admit(&world.resource, 2).await);
-    assert!(refusal.contains("process"), "{refusal}");
-    assert!(world.lives(&old).await);
-    assert_eq!(world.admissions(&old).await, "1", "a process whose backend_start is hidden is not dead");
+    one.close().await;
+    let admitting = new.admit(&world.resource, 2);
+    let hiding = async {
+        until(&world, "(1,2,f)").await;
+        world.run(&format!("REVOKE pg_read_all_stats FROM {}", world.control())).await;
+        sleep(Duration::from_millis(300)).await;
+        assert!(world.lives(&old).await, "the test needs it alive");
+        assert_eq!(world.admissions(&old).await, "1", "a process whose backend_start is hidden is not dead");
+        assert_eq!(world.epoch().await, "(1,2,f)");
+        world.run(&format!("GRANT pg_read_all_stats TO {}", world.control())).await;
+    };
+    let (admitted, ()) = tokio::join!(admitting, hiding);
+    admitted.unwrap();
+    assert!(!world.lives(&old).await);
+}
+
+/// Waits for the epoch row to become this.
+async fn until(world: &World, epoch: &str) {
+    while world.epoch().await != epoch {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Runs the statements between the drain of an advance to 2 and its Mark: the old holder, of a
+/// proxy that does not answer, keeps the drain busy until the epoch row is locked.
+async fn before_mark(world: &World, statements: &str) -> Result<(), Refusal> {
+    let (one, two) = (world.proxy("p1"), world.proxy("p2"));
+    let (old, new) = (world.session(&one).await, world.session(&two).await);
+    old.admit(&world.resource, 1).await.unwrap();
+    one.close().await;
+    let intervening = async {
+        until(world, "(1,2,f)").await;
+        let locker = connect(&world.config("postgres")).await;
+        locker.batch_execute("BEGIN; SELECT FROM fencegate.epoch FOR UPDATE").await.unwrap();
+        while world.lives(&old).await {
+            sleep(Duration::from_millis(1)).await;
+        }
+        sleep(Duration::from_millis(200)).await;
+        locker.batch_execute(&format!("{statements}; COMMIT")).await.unwrap();
+    };
+    tokio::join!(new.admit(&world.resource, 2), intervening).0
+}
+
+#[tokio::test]
+async fn mark_is_for_the_epoch_that_was_drained() {
+    let world = World::new().await;
+    stale_below(before_mark(&world, "UPDATE fencegate.epoch SET token = 3, drained = false").await, 3);
+    assert_eq!(world.epoch().await, "(1,3,f)");
+}
+
+#[tokio::test]
+async fn mark_looks_at_the_admissions_itself() {
+    let world = World::new().await;
+    let late = world.session(&world.proxy("p3")).await;
+    let row = format!(
+        "INSERT INTO fencegate.admission SELECT pid, backend_start, 'scheduler', 1, 1, 'p3', now() \
+         FROM pg_stat_get_activity({})",
+        late.pid()
+    );
+    before_mark(&world, &row).await.unwrap();
+    assert!(!world.lives(&late).await);
 }
 
 #[tokio::test]
