@@ -90,7 +90,12 @@ impl Database {
             self.bury(resource, bound, &signalled).await?;
             let mut holders = self.holders(resource, bound).await?;
             if holders.iter().any(|holder| holder.key == key(who)) {
+                // It keeps its process and whatever it has locked: its row is replaced, not drained.
                 self.refuse_if_written(session, who, resource, bound).await?;
+                session.revoke(&resource.name, bound);
+                let own = sql::processes([(who.pid, who.backend_start.as_str())]);
+                self.look(&sql::delete(&own, &resource.name, bound)).await.map_err(unavailable)?;
+                holders.retain(|holder| holder.key != key(who));
             }
             let own = self.registered(&holders);
             let spared = self.spare(resource, bound, &own).await?;
