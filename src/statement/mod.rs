@@ -4,6 +4,23 @@
 //! show is said to be opaque or unknown, and the caller refuses it or asks the server.
 //! Nothing here depends on policies, sessions or tokens, so an answer can be cached by its text.
 
+mod analyse;
+mod cache;
+mod classify;
+mod ddl;
+mod encoding;
+mod expression;
+mod facts;
+mod functions;
+mod parameter;
+mod plain;
+mod query;
+#[cfg(test)]
+mod tests;
+
+pub use analyse::analyse;
+pub use cache::Cache;
+
 use std::fmt;
 
 /// What a statement does to a relation.

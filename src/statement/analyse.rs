@@ -1,0 +1,104 @@
+//! The way from a text to its script: limits, encoding, the fast reader or the tree, ranges.
+
+use super::encoding::Sql;
+use super::{Lexing, Script, Statement, Unreadable, classify, plain};
+use pg_query::ParserOptions;
+use std::ops::Range;
+
+/// What the parser needs for a longer text would be out of proportion to what a proxy session may take.
+const LONGEST: usize = 4 << 20;
+
+/// As [`LONGEST`] for a text that needs the tree, which takes about a hundred times its text.
+const LONGEST_TREE: usize = 1 << 20;
+
+/// About a hundredth of a second.
+const DEAREST: usize = 16 << 20;
+
+/// Says what a text does, statement by statement. `text` is without the NUL that ends it in the protocol.
+pub fn analyse(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
+    if text.len() > LONGEST || lexing_cost(text) > DEAREST {
+        return Err(Unreadable::TooComplex);
+    }
+    let sql = Sql::read(text, lexing.encoding)?;
+    let options = options(lexing);
+    let mut script = match plain::read(sql.text(), options) {
+        Some(statement) => Script { statements: vec![statement] },
+        None => read_tree(sql.text(), options)?,
+    };
+    if sql.is_foreign() && script.statements.iter().flat_map(Statement::names).any(|name| !name.is_ascii()) {
+        return Err(Unreadable::Encoding);
+    }
+    sql.restore(script.statements.iter_mut().map(|statement| &mut statement.range));
+    Ok(script)
+}
+
+/// How many bytes Postgres' lexer reads more than once, about.
+///
+/// It reads a whole run of operator characters before it sees that only the first of them make an operator, or open a
+/// comment within a comment. So `++++…` and `/*/*/*…` take it time that grows with the square of their length.
+fn lexing_cost(text: &[u8]) -> usize {
+    let runs = text.split(|byte| !b"~!@#^&|`?+-*/%<>=".contains(byte));
+    runs.filter(|run| run.len() > 100).map(|run| run.len() * restarts(run)).fold(0, usize::saturating_add)
+}
+
+/// After how many places in a run of operator characters the lexer may start again. `--` ends the line for it.
+fn restarts(run: &[u8]) -> usize {
+    let pluses = run.iter().filter(|byte| **byte == b'+').count();
+    let comments = run.windows(2).filter(|pair| pair == b"/*").count();
+    let minuses = run.split(|byte| *byte != b'-').filter(|minuses| minuses.len() == 1).count();
+    pluses + comments + minuses
+}
+
+pub(super) fn options(lexing: Lexing) -> ParserOptions {
+    if lexing.standard_conforming_strings {
+        ParserOptions::DEFAULT
+    } else {
+        ParserOptions::DISABLE_STANDARD_CONFORMING_STRINGS
+    }
+}
+
+/// Reads any text, statement by statement, from the parser's tree.
+pub(super) fn read_tree(sql: &str, options: ParserOptions) -> Result<Script, Unreadable> {
+    if sql.len() > LONGEST_TREE {
+        return Err(Unreadable::TooComplex);
+    }
+    let tree = pg_query::parse(sql, options).map_err(unreadable)?.protobuf;
+    let statements = tree.stmts.iter().map(|raw| {
+        let mut statement = match raw.stmt.as_deref().and_then(|node| node.node.as_ref()) {
+            Some(node) => classify::classify(node),
+            None => return Err(Unreadable::Syntax),
+        };
+        statement.range = range(sql, raw.stmt_location, raw.stmt_len);
+        Ok(statement)
+    });
+    Ok(Script { statements: statements.collect::<Result<_, _>>()? })
+}
+
+/// A length of 0 means up to the end of the text.
+fn range(sql: &str, location: i32, length: i32) -> Range<usize> {
+    let start = usize::try_from(location).unwrap_or(0);
+    let end = match usize::try_from(length) {
+        Ok(length) if length > 0 => start + length,
+        _ => sql.len(),
+    };
+    trim(sql, start..end)
+}
+
+/// Leaves out the white space around a range; comments stay in.
+pub(super) fn trim(sql: &str, range: Range<usize>) -> Range<usize> {
+    let Some(text) = sql.get(range.clone()) else { return range };
+    let start = range.start + (text.len() - text.trim_ascii_start().len());
+    start..(start + text.trim_ascii().len())
+}
+
+fn unreadable(error: pg_query::Error) -> Unreadable {
+    match error {
+        pg_query::Error::Parse(message) if !is_about_size(&message) => Unreadable::Syntax,
+        _ => Unreadable::TooComplex,
+    }
+}
+
+/// What the parser says when it gives up on a text that may well be SQL.
+fn is_about_size(message: &str) -> bool {
+    ["stack depth", "memory", "serialize"].iter().any(|hint| message.contains(hint))
+}

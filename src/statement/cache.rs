@@ -1,0 +1,121 @@
+//! What texts do, remembered by text.
+//!
+//! Must never answer for a text that is read differently, and must never outgrow its bound, whatever clients send.
+
+use super::{Lexing, PreparedEffect, Script, Statement, Unreadable, analyse};
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, PoisonError};
+
+const BYTES: usize = 32 << 20;
+const LONGEST_TEXT: usize = 64 << 10;
+const SHARDS: usize = 16;
+
+/// The bound of one generation of one shard.
+const GENERATION: usize = BYTES / SHARDS / 2;
+
+/// What the maps, the reference counts and the allocator add to an entry, about.
+const OVERHEAD: usize = 256;
+
+/// What a text does.
+type Answer = Arc<Result<Script, Unreadable>>;
+
+/// The scripts of texts, shared by all sessions and bounded in bytes.
+///
+/// Each shard holds two generations. When the younger is full, the older is dropped and the younger takes its place;
+/// what is used again meanwhile moves to the younger. So a text in use stays, at the price of no bookkeeping per hit.
+#[derive(Debug, Default)]
+pub struct Cache {
+    hasher: RandomState,
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+impl Cache {
+    /// What [`analyse`] says, from memory if it was asked before.
+    pub fn get(&self, text: &[u8], lexing: Lexing) -> Answer {
+        if text.len() > LONGEST_TEXT {
+            return Arc::new(analyse(text, lexing));
+        }
+        let shard = &self.shards[self.hasher.hash_one(text) as usize % SHARDS];
+        if let Some(answer) = shard.lock().unwrap_or_else(PoisonError::into_inner).find(text, lexing) {
+            return answer;
+        }
+        let answer = Arc::new(analyse(text, lexing));
+        shard.lock().unwrap_or_else(PoisonError::into_inner).insert(text.into(), Entry::new(text, lexing, &answer));
+        answer
+    }
+
+    #[cfg(test)]
+    pub(super) fn weight(&self) -> usize {
+        let weight = |shard: &Mutex<Shard>| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.young.values().chain(shard.old.values()).map(|entry| entry.weight).sum::<usize>()
+        };
+        self.shards.iter().map(weight).sum()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    young: HashMap<Box<[u8]>, Entry>,
+    old: HashMap<Box<[u8]>, Entry>,
+    young_weight: usize,
+}
+
+impl Shard {
+    fn find(&mut self, text: &[u8], lexing: Lexing) -> Option<Answer> {
+        if let Some(entry) = self.young.get(text) {
+            return entry.answer(lexing);
+        }
+        let (text, entry) = self.old.remove_entry(text)?;
+        let answer = entry.answer(lexing);
+        self.insert(text, entry);
+        answer
+    }
+
+    fn insert(&mut self, text: Box<[u8]>, entry: Entry) {
+        if entry.weight > GENERATION {
+            return;
+        }
+        if self.young_weight + entry.weight > GENERATION {
+            self.old = std::mem::take(&mut self.young);
+            self.young_weight = 0;
+        }
+        self.young_weight += entry.weight;
+        if let Some(replaced) = self.young.insert(text, entry) {
+            self.young_weight -= replaced.weight;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Not part of the key: that two sessions read one text differently is too rare to keep both answers.
+    lexing: Lexing,
+    weight: usize,
+    answer: Answer,
+}
+
+impl Entry {
+    fn new(text: &[u8], lexing: Lexing, answer: &Answer) -> Self {
+        let script = answer.as_ref().as_ref().map_or(0, |script| script.statements.iter().map(weight).sum());
+        Self { lexing, weight: OVERHEAD + text.len() + script, answer: Arc::clone(answer) }
+    }
+
+    fn answer(&self, lexing: Lexing) -> Option<Answer> {
+        (self.lexing == lexing).then(|| Arc::clone(&self.answer))
+    }
+}
+
+/// The bytes that a statement keeps, about.
+fn weight(statement: &Statement) -> usize {
+    const STRING: usize = 24;
+    let inner = match &statement.prepared {
+        PreparedEffect::Prepare { statement, .. } => weight(statement),
+        _ => 0,
+    };
+    size_of::<Statement>()
+        + statement.names().map(|name| STRING + 2 * size_of::<String>() + name.len()).sum::<usize>()
+        + inner
+}

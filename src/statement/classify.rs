@@ -1,0 +1,363 @@
+//! What each kind of statement does: one row for every statement type of the grammar.
+//!
+//! Must never let a type pass that has no row: it is opaque.
+
+use super::facts::parts;
+use super::query::Walk;
+use super::{
+    FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, ddl,
+    parameter,
+};
+use pg_query::NodeEnum as N;
+use pg_query::protobuf::{
+    CallStmt, CopyStmt, DeallocateStmt, DiscardMode, DiscardStmt, ExecuteStmt, ExplainStmt, Node, ObjectType,
+    TransactionStmt, TransactionStmtKind, VariableSetKind, a_const::Val,
+};
+use std::sync::Arc;
+
+/// What the statement does; its range is the caller's to say.
+pub(super) fn classify(node: &N) -> Statement {
+    let mut statement = Statement::default();
+    statement.kind = describe(node, &mut statement);
+    statement.settle();
+    statement
+}
+
+/// Adds what `node` does to the statement, and names its kind.
+pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
+    match node {
+        N::SelectStmt(select) => {
+            Walk::new(into).visit(node);
+            if select.into_clause.is_some() { "SELECT INTO" } else { "SELECT" }
+        }
+        N::InsertStmt(_) => query(node, into, "INSERT"),
+        N::UpdateStmt(_) => query(node, into, "UPDATE"),
+        N::DeleteStmt(_) => query(node, into, "DELETE"),
+        N::MergeStmt(_) => query(node, into, "MERGE"),
+        N::CopyStmt(copy) => describe_copy(copy, into),
+        N::TruncateStmt(truncate) => ddl::truncate(truncate, into),
+        N::LockStmt(lock) => {
+            ddl::write_all(&lock.relations, Operation::Lock, into);
+            "LOCK TABLE"
+        }
+
+        // What runs another statement, or code.
+        N::ExplainStmt(explain) => describe_explain(explain, into),
+        N::PrepareStmt(prepare) => {
+            let statement = Arc::new(inner(&prepare.query));
+            into.prepared = PreparedEffect::Prepare { name: prepare.name.clone(), statement };
+            "PREPARE"
+        }
+        N::ExecuteStmt(execute) => describe_execute(execute, into),
+        N::DeallocateStmt(deallocate) => describe_deallocate(deallocate, into),
+        N::DeclareCursorStmt(declare) => {
+            *into = inner(&declare.query);
+            "DECLARE CURSOR"
+        }
+        // A cursor's query runs as it is fetched from, whatever it calls.
+        N::FetchStmt(fetch) => {
+            into.parameter = ParameterEffect::Unknown;
+            if fetch.ismove { "MOVE" } else { "FETCH" }
+        }
+        N::ClosePortalStmt(_) => "CLOSE",
+        N::CreateTableAsStmt(create) => {
+            *into = inner(&create.query);
+            into.changes_catalogue = true;
+            match create.objtype() {
+                ObjectType::ObjectMatview => "CREATE MATERIALIZED VIEW",
+                _ => "CREATE TABLE AS",
+            }
+        }
+        N::RefreshMatViewStmt(_) => {
+            into.parameter = ParameterEffect::Unknown;
+            "REFRESH MATERIALIZED VIEW"
+        }
+        N::CallStmt(call) => describe_call(call, into),
+        N::DoStmt(_) => runs_code(into, "DO", "DO runs code"),
+        N::LoadStmt(_) => {
+            into.parameter = ParameterEffect::Unknown;
+            "LOAD"
+        }
+
+        // The session.
+        N::TransactionStmt(transaction) => describe_transaction(transaction, into),
+        N::VariableSetStmt(set) => {
+            into.parameter = parameter::set(set);
+            match set.kind() {
+                VariableSetKind::VarReset | VariableSetKind::VarResetAll => "RESET",
+                _ => "SET",
+            }
+        }
+        N::VariableShowStmt(_) => "SHOW",
+        N::DiscardStmt(discard) => describe_discard(discard, into),
+        N::ConstraintsSetStmt(_) => "SET CONSTRAINTS",
+        N::ListenStmt(_) => "LISTEN",
+        N::UnlistenStmt(_) => "UNLISTEN",
+        N::NotifyStmt(_) => "NOTIFY",
+
+        // Tables, and what hangs on them.
+        N::CreateStmt(create) => {
+            ddl::create_table(create, into);
+            "CREATE TABLE"
+        }
+        N::CreateForeignTableStmt(create) => {
+            create.base_stmt.iter().for_each(|table| ddl::create_table(table, into));
+            "CREATE FOREIGN TABLE"
+        }
+        N::AlterTableStmt(alter) => ddl::alter_table(alter, into),
+        N::AlterTableMoveAllStmt(_) => opaque(into, "ALTER TABLE ALL", "it moves tables that it does not name"),
+        N::DropStmt(drop) => ddl::drop(drop, into),
+        N::RenameStmt(rename) => ddl::rename(rename, into),
+        N::AlterObjectSchemaStmt(alter) => ddl::set_schema(alter, into),
+        N::AlterOwnerStmt(alter) => ddl::on(&alter.relation, into, "ALTER OWNER"),
+        N::AlterObjectDependsStmt(alter) => ddl::on(&alter.relation, into, "ALTER DEPENDS ON EXTENSION"),
+        N::CreateTrigStmt(create) => ddl::on(&create.relation, into, "CREATE TRIGGER"),
+        N::RuleStmt(create) => ddl::on(&create.relation, into, "CREATE RULE"),
+        N::CreatePolicyStmt(create) => ddl::on(&create.table, into, "CREATE POLICY"),
+        N::AlterPolicyStmt(alter) => ddl::on(&alter.table, into, "ALTER POLICY"),
+        N::CreateSchemaStmt(create) => {
+            for element in create.schema_elts.iter().filter_map(|element| element.node.as_ref()) {
+                describe(element, into);
+            }
+            changes(into, "CREATE SCHEMA")
+        }
+        N::DropOwnedStmt(_) => opaque(into, "DROP OWNED", "it drops whatever a role owns"),
+        N::ReassignOwnedStmt(_) => opaque(into, "REASSIGN OWNED", "it changes whatever a role owns"),
+        N::ImportForeignSchemaStmt(_) => opaque(into, "IMPORT FOREIGN SCHEMA", "it makes tables that it does not name"),
+        N::IndexStmt(index) => {
+            let mut walk = Walk::new(into);
+            walk.nodes(&index.index_params);
+            walk.maybe(&index.where_clause);
+            "CREATE INDEX"
+        }
+        N::VacuumStmt(vacuum) => {
+            if vacuum.is_vacuumcmd {
+                "VACUUM"
+            } else {
+                "ANALYZE"
+            }
+        }
+        N::ClusterStmt(_) => "CLUSTER",
+        N::ReindexStmt(_) => "REINDEX",
+        N::CommentStmt(_) => "COMMENT",
+        N::SecLabelStmt(_) => "SECURITY LABEL",
+        N::GrantStmt(grant) => {
+            if grant.is_grant {
+                "GRANT"
+            } else {
+                "REVOKE"
+            }
+        }
+        N::GrantRoleStmt(grant) => {
+            if grant.is_grant {
+                "GRANT"
+            } else {
+                "REVOKE"
+            }
+        }
+        N::AlterDefaultPrivilegesStmt(_) => "ALTER DEFAULT PRIVILEGES",
+
+        // What is defined is not run now.
+        N::ViewStmt(_) => changes(into, "CREATE VIEW"),
+        N::CreateFunctionStmt(_) => changes(into, "CREATE FUNCTION"),
+        N::AlterFunctionStmt(_) => changes(into, "ALTER FUNCTION"),
+        N::CreateSeqStmt(_) => changes(into, "CREATE SEQUENCE"),
+        N::AlterSeqStmt(_) => changes(into, "ALTER SEQUENCE"),
+        N::DefineStmt(_) => changes(into, "CREATE"),
+        N::CompositeTypeStmt(_) | N::CreateEnumStmt(_) | N::CreateRangeStmt(_) => changes(into, "CREATE TYPE"),
+        N::AlterEnumStmt(_) => changes(into, "ALTER TYPE"),
+        N::AlterTypeStmt(_) => opaque(into, "ALTER TYPE", "it changes tables that use the type"),
+        N::CreateDomainStmt(_) => changes(into, "CREATE DOMAIN"),
+        // A new constraint is checked in every table that uses the domain.
+        N::AlterDomainStmt(_) => {
+            into.parameter = ParameterEffect::Unknown;
+            changes(into, "ALTER DOMAIN")
+        }
+        N::CreateCastStmt(_) => changes(into, "CREATE CAST"),
+        N::CreateConversionStmt(_) => changes(into, "CREATE CONVERSION"),
+        N::CreateTransformStmt(_) => changes(into, "CREATE TRANSFORM"),
+        N::CreateOpClassStmt(_) => changes(into, "CREATE OPERATOR CLASS"),
+        N::CreateOpFamilyStmt(_) => changes(into, "CREATE OPERATOR FAMILY"),
+        N::AlterOpFamilyStmt(_) => changes(into, "ALTER OPERATOR FAMILY"),
+        N::AlterOperatorStmt(_) => changes(into, "ALTER OPERATOR"),
+        N::AlterCollationStmt(_) => changes(into, "ALTER COLLATION"),
+        N::CreateStatsStmt(_) => "CREATE STATISTICS",
+        N::AlterStatsStmt(_) => "ALTER STATISTICS",
+        N::AlterTsdictionaryStmt(_) => "ALTER TEXT SEARCH DICTIONARY",
+        N::AlterTsconfigurationStmt(_) => "ALTER TEXT SEARCH CONFIGURATION",
+        N::CreateAmStmt(_) => changes(into, "CREATE ACCESS METHOD"),
+        N::CreatePlangStmt(_) => changes(into, "CREATE LANGUAGE"),
+        N::CreateEventTrigStmt(_) => changes(into, "CREATE EVENT TRIGGER"),
+        N::AlterEventTrigStmt(_) => changes(into, "ALTER EVENT TRIGGER"),
+
+        // Extensions bring scripts with them.
+        N::CreateExtensionStmt(_) => {
+            into.parameter = ParameterEffect::Unknown;
+            changes(into, "CREATE EXTENSION")
+        }
+        N::AlterExtensionStmt(_) => runs_code(into, "ALTER EXTENSION", "it runs the extension's script"),
+        N::AlterExtensionContentsStmt(_) => opaque(into, "ALTER EXTENSION", "it changes what the extension holds"),
+
+        // Replication and foreign data.
+        N::CreateSubscriptionStmt(_) => opaque(into, "CREATE SUBSCRIPTION", "it lets another server write tables"),
+        N::AlterSubscriptionStmt(_) => opaque(into, "ALTER SUBSCRIPTION", "it lets another server write tables"),
+        N::DropSubscriptionStmt(_) => "DROP SUBSCRIPTION",
+        N::CreatePublicationStmt(_) => "CREATE PUBLICATION",
+        N::AlterPublicationStmt(_) => "ALTER PUBLICATION",
+        N::CreateFdwStmt(_) => "CREATE FOREIGN DATA WRAPPER",
+        N::AlterFdwStmt(_) => "ALTER FOREIGN DATA WRAPPER",
+        N::CreateForeignServerStmt(_) => "CREATE SERVER",
+        N::AlterForeignServerStmt(_) => "ALTER SERVER",
+        N::CreateUserMappingStmt(_) => "CREATE USER MAPPING",
+        N::AlterUserMappingStmt(_) => "ALTER USER MAPPING",
+        N::DropUserMappingStmt(_) => "DROP USER MAPPING",
+
+        // The cluster: databases, roles, tablespaces, the server.
+        N::CreatedbStmt(create) => ddl::create_database(create, into),
+        N::DropdbStmt(drop) => {
+            into.needs_database_alone = Some(drop.dbname.clone());
+            "DROP DATABASE"
+        }
+        N::AlterDatabaseStmt(alter) => ddl::alter_database(alter, into),
+        N::AlterDatabaseSetStmt(_) | N::AlterDatabaseRefreshCollStmt(_) => "ALTER DATABASE",
+        N::CreateRoleStmt(_) => "CREATE ROLE",
+        N::AlterRoleStmt(_) | N::AlterRoleSetStmt(_) => "ALTER ROLE",
+        N::DropRoleStmt(_) => "DROP ROLE",
+        N::CreateTableSpaceStmt(_) => "CREATE TABLESPACE",
+        N::DropTableSpaceStmt(_) => "DROP TABLESPACE",
+        N::AlterTableSpaceOptionsStmt(_) => "ALTER TABLESPACE",
+        N::AlterSystemStmt(_) => "ALTER SYSTEM",
+        N::CheckPointStmt(_) => "CHECKPOINT",
+
+        _ => runs_code(into, "unknown", "it is a statement that the proxy does not know"),
+    }
+}
+
+fn query(node: &N, into: &mut Statement, kind: &'static str) -> &'static str {
+    Walk::new(into).visit(node);
+    kind
+}
+
+fn changes(into: &mut Statement, kind: &'static str) -> &'static str {
+    into.changes_catalogue = true;
+    kind
+}
+
+fn opaque(into: &mut Statement, kind: &'static str, why: &'static str) -> &'static str {
+    into.set_opaque(why);
+    kind
+}
+
+fn runs_code(into: &mut Statement, kind: &'static str, why: &'static str) -> &'static str {
+    into.set_runs_code(why);
+    kind
+}
+
+/// What the statement within another does.
+fn inner(node: &Option<Box<Node>>) -> Statement {
+    node.as_ref().and_then(|node| node.node.as_ref()).map(classify).unwrap_or_default()
+}
+
+fn describe_copy(copy: &CopyStmt, into: &mut Statement) -> &'static str {
+    let mut walk = Walk::new(into);
+    walk.maybe(&copy.query);
+    walk.maybe(&copy.where_clause);
+    match &copy.relation {
+        Some(relation) if copy.is_from => {
+            into.add_write(RelationName::from(relation), Operation::Insert);
+            "COPY FROM"
+        }
+        _ => "COPY TO",
+    }
+}
+
+/// Without ANALYZE the statement is only planned, which can call its functions but not write.
+fn describe_explain(explain: &ExplainStmt, into: &mut Statement) -> &'static str {
+    let explained = inner(&explain.query);
+    if is_analyze(&explain.options) {
+        *into = explained;
+        return "EXPLAIN ANALYZE";
+    }
+    if explained.parameter != ParameterEffect::None {
+        into.parameter = ParameterEffect::Unknown;
+    }
+    // The arguments of EXECUTE are computed even so.
+    if let PreparedEffect::Execute { .. } = explained.prepared {
+        into.functions = explained.functions;
+    }
+    "EXPLAIN"
+}
+
+/// The last of several options counts; what is not a Boolean is the server's to refuse.
+fn is_analyze(options: &[Node]) -> bool {
+    let mut analyze = false;
+    for option in options {
+        let Some(N::DefElem(option)) = &option.node else { continue };
+        if option.defname == "analyze" {
+            analyze = match option.arg.as_ref().and_then(|argument| argument.node.as_ref()) {
+                Some(N::Integer(integer)) => integer.ival != 0,
+                Some(N::Boolean(boolean)) => boolean.boolval,
+                Some(N::String(word)) => !["false", "off"].iter().any(|no| word.sval.eq_ignore_ascii_case(no)),
+                Some(N::AConst(constant)) => !matches!(&constant.val, Some(Val::Boolval(boolean)) if !boolean.boolval),
+                _ => true,
+            };
+        }
+    }
+    analyze
+}
+
+fn describe_execute(execute: &ExecuteStmt, into: &mut Statement) -> &'static str {
+    Walk::new(into).nodes(&execute.params);
+    into.parameter = ParameterEffect::Unknown;
+    into.prepared = PreparedEffect::Execute { name: execute.name.clone() };
+    "EXECUTE"
+}
+
+fn describe_deallocate(deallocate: &DeallocateStmt, into: &mut Statement) -> &'static str {
+    into.prepared = match deallocate.isall {
+        true => PreparedEffect::DeallocateAll,
+        false => PreparedEffect::Deallocate { name: deallocate.name.clone() },
+    };
+    "DEALLOCATE"
+}
+
+fn describe_call(call: &CallStmt, into: &mut Statement) -> &'static str {
+    if let Some(call) = &call.funccall {
+        into.functions.extend(FunctionName::from_parts(&parts(&call.funcname)));
+        Walk::new(into).nodes(&call.args);
+    }
+    runs_code(into, "CALL", "CALL runs a procedure")
+}
+
+fn describe_discard(discard: &DiscardStmt, into: &mut Statement) -> &'static str {
+    match discard.target() {
+        DiscardMode::DiscardAll => {
+            into.parameter = ParameterEffect::Reset { local: false };
+            into.prepared = PreparedEffect::DeallocateAll;
+            changes(into, "DISCARD ALL")
+        }
+        DiscardMode::DiscardTemp => changes(into, "DISCARD TEMP"),
+        _ => "DISCARD",
+    }
+}
+
+fn describe_transaction(transaction: &TransactionStmt, into: &mut Statement) -> &'static str {
+    let savepoint = || transaction.savepoint_name.clone();
+    let (effect, kind) = match transaction.kind() {
+        TransactionStmtKind::TransStmtBegin => (TransactionEffect::Begin, "BEGIN"),
+        TransactionStmtKind::TransStmtStart => (TransactionEffect::Begin, "START TRANSACTION"),
+        TransactionStmtKind::TransStmtCommit => (TransactionEffect::Commit, "COMMIT"),
+        TransactionStmtKind::TransStmtRollback => (TransactionEffect::Rollback, "ROLLBACK"),
+        TransactionStmtKind::TransStmtSavepoint => (TransactionEffect::Savepoint(savepoint()), "SAVEPOINT"),
+        TransactionStmtKind::TransStmtRelease => (TransactionEffect::Release(savepoint()), "RELEASE"),
+        TransactionStmtKind::TransStmtRollbackTo => (TransactionEffect::RollbackTo(savepoint()), "ROLLBACK TO"),
+        TransactionStmtKind::TransStmtPrepare => (TransactionEffect::PrepareTransaction, "PREPARE TRANSACTION"),
+        TransactionStmtKind::TransStmtCommitPrepared => (TransactionEffect::None, "COMMIT PREPARED"),
+        TransactionStmtKind::TransStmtRollbackPrepared => (TransactionEffect::None, "ROLLBACK PREPARED"),
+        TransactionStmtKind::Undefined => {
+            return runs_code(into, "unknown", "it is a transaction statement of an unknown kind");
+        }
+    };
+    into.transaction = effect;
+    kind
+}

@@ -1,0 +1,224 @@
+//! Definitions: what they do to tables, their triggers and their rules.
+//!
+//! Must never take a statement for harmless that can change or drop a table without naming it: that is opaque.
+
+use super::facts::{parts, string};
+use super::query::Walk;
+use super::{Operation, RelationName, Statement};
+use pg_query::NodeEnum as N;
+use pg_query::protobuf::{
+    AlterDatabaseStmt, AlterObjectSchemaStmt, AlterTableCmd, AlterTableStmt, Constraint, CreateStmt, CreatedbStmt,
+    DropBehavior, DropStmt, Node, ObjectType, PartitionBoundSpec, RangeVar, RenameStmt, TruncateStmt,
+};
+
+const CASCADES: &str = "CASCADE also changes what depends on it, which it does not name";
+
+/// `VERB KIND OF OBJECT`, for the kinds worth telling apart.
+macro_rules! kind {
+    ($verb:literal, $object:expr) => {
+        match $object {
+            ObjectType::ObjectTable | ObjectType::ObjectColumn | ObjectType::ObjectTabconstraint => {
+                concat!($verb, " TABLE")
+            }
+            ObjectType::ObjectForeignTable => concat!($verb, " FOREIGN TABLE"),
+            ObjectType::ObjectView => concat!($verb, " VIEW"),
+            ObjectType::ObjectMatview => concat!($verb, " MATERIALIZED VIEW"),
+            ObjectType::ObjectIndex => concat!($verb, " INDEX"),
+            ObjectType::ObjectSequence => concat!($verb, " SEQUENCE"),
+            ObjectType::ObjectTrigger => concat!($verb, " TRIGGER"),
+            ObjectType::ObjectRule => concat!($verb, " RULE"),
+            ObjectType::ObjectPolicy => concat!($verb, " POLICY"),
+            ObjectType::ObjectSchema => concat!($verb, " SCHEMA"),
+            ObjectType::ObjectDatabase => concat!($verb, " DATABASE"),
+            ObjectType::ObjectExtension => concat!($verb, " EXTENSION"),
+            ObjectType::ObjectType | ObjectType::ObjectAttribute => concat!($verb, " TYPE"),
+            ObjectType::ObjectFunction => concat!($verb, " FUNCTION"),
+            _ => $verb,
+        }
+    };
+}
+
+/// A definition that concerns one relation, if it names one.
+pub(super) fn on(relation: &Option<RangeVar>, into: &mut Statement, kind: &'static str) -> &'static str {
+    into.changes_catalogue = true;
+    write(relation, Operation::Ddl, into);
+    kind
+}
+
+pub(super) fn write_all(relations: &[Node], operation: Operation, into: &mut Statement) {
+    for relation in relations {
+        if let Some(N::RangeVar(relation)) = &relation.node {
+            into.add_write(RelationName::from(relation), operation);
+        }
+    }
+}
+
+fn write(relation: &Option<RangeVar>, operation: Operation, into: &mut Statement) {
+    if let Some(relation) = relation {
+        into.add_write(RelationName::from(relation), operation);
+    }
+}
+
+pub(super) fn truncate(truncate: &TruncateStmt, into: &mut Statement) -> &'static str {
+    write_all(&truncate.relations, Operation::Truncate, into);
+    if truncate.behavior() == DropBehavior::DropCascade {
+        into.opaque = Some("CASCADE also empties the tables that refer to it, which it does not name");
+    }
+    "TRUNCATE"
+}
+
+/// A new table changes those that it inherits from, is a partition of, or refers to (which get triggers).
+pub(super) fn create_table(create: &CreateStmt, into: &mut Statement) {
+    into.changes_catalogue = true;
+    write_all(&create.inh_relations, Operation::Ddl, into);
+    for constraint in constraints(&create.table_elts).chain(constraints(&create.constraints)) {
+        write(&constraint.pktable, Operation::Ddl, into);
+    }
+    if let Some(bound) = &create.partbound {
+        walk_bound(bound, into);
+    }
+}
+
+/// The constraints of a table or of its columns.
+fn constraints(elements: &[Node]) -> impl Iterator<Item = &Constraint> {
+    let nested = elements.iter().flat_map(|element| match &element.node {
+        Some(N::ColumnDef(column)) => column.constraints.as_slice(),
+        _ => std::slice::from_ref(element),
+    });
+    nested.filter_map(|element| match &element.node {
+        Some(N::Constraint(constraint)) => Some(&**constraint),
+        _ => None,
+    })
+}
+
+fn walk_bound(bound: &PartitionBoundSpec, into: &mut Statement) {
+    let mut walk = Walk::new(into);
+    walk.nodes(&bound.listdatums);
+    for datum in bound.lowerdatums.iter().chain(&bound.upperdatums) {
+        match &datum.node {
+            Some(N::PartitionRangeDatum(datum)) => walk.maybe(&datum.value),
+            _ => walk.node(datum),
+        }
+    }
+}
+
+pub(super) fn alter_table(alter: &AlterTableStmt, into: &mut Statement) -> &'static str {
+    into.changes_catalogue = true;
+    match alter.objtype() {
+        ObjectType::ObjectType => into.set_opaque("it changes tables of that type"),
+        _ => write(&alter.relation, Operation::Ddl, into),
+    }
+    for command in &alter.cmds {
+        if let Some(N::AlterTableCmd(command)) = &command.node {
+            alter_command(command, into);
+        }
+    }
+    kind!("ALTER", alter.objtype())
+}
+
+fn alter_command(command: &AlterTableCmd, into: &mut Statement) {
+    if command.behavior() == DropBehavior::DropCascade {
+        into.set_opaque(CASCADES);
+    }
+    match command.def.as_ref().and_then(|definition| definition.node.as_ref()) {
+        Some(N::PartitionCmd(partition)) => {
+            write(&partition.name, Operation::Ddl, into);
+            if let Some(bound) = &partition.bound {
+                walk_bound(bound, into);
+            }
+        }
+        // INHERIT and NO INHERIT.
+        Some(N::RangeVar(parent)) => into.add_write(RelationName::from(parent), Operation::Ddl),
+        Some(N::Constraint(constraint)) => alter_constraint(constraint, into),
+        // ADD COLUMN and ALTER COLUMN TYPE compute the default or the new value of every row.
+        Some(N::ColumnDef(column)) => {
+            Walk::new(into).maybe(&column.raw_default);
+            constraints(&column.constraints).for_each(|constraint| alter_constraint(constraint, into));
+        }
+        Some(
+            N::ReplicaIdentityStmt(_)
+            | N::RoleSpec(_)
+            | N::TypeName(_)
+            | N::List(_)
+            | N::AtalterConstraint(_)
+            | N::Integer(_)
+            | N::String(_),
+        )
+        | None => {}
+        Some(expression) => Walk::new(into).visit(expression),
+    }
+}
+
+fn alter_constraint(constraint: &Constraint, into: &mut Statement) {
+    write(&constraint.pktable, Operation::Ddl, into);
+    let mut walk = Walk::new(into);
+    walk.maybe(&constraint.raw_expr);
+    walk.nodes(&constraint.exclusions);
+    walk.maybe(&constraint.where_clause);
+}
+
+pub(super) fn drop(drop: &DropStmt, into: &mut Statement) -> &'static str {
+    into.changes_catalogue = true;
+    for object in &drop.objects {
+        let Some(N::List(names)) = &object.node else { continue };
+        let names = parts(&names.items);
+        let relation = match drop.remove_type() {
+            ObjectType::ObjectTable | ObjectType::ObjectForeignTable => names.as_slice(),
+            ObjectType::ObjectTrigger | ObjectType::ObjectRule | ObjectType::ObjectPolicy => {
+                names.split_last().map_or(&[][..], |(_, relation)| relation)
+            }
+            _ => continue,
+        };
+        if let Some(relation) = RelationName::from_parts(relation) {
+            into.add_write(relation, Operation::Ddl);
+        }
+    }
+    if drop.behavior() == DropBehavior::DropCascade {
+        into.set_opaque(CASCADES);
+    } else if drop.remove_type() == ObjectType::ObjectExtension {
+        into.set_opaque("it drops what the extension holds");
+    }
+    kind!("DROP", drop.remove_type())
+}
+
+/// `ALTER INDEX t RENAME` and the like work for tables too, so the kind of relation that is said does not matter.
+pub(super) fn rename(rename: &RenameStmt, into: &mut Statement) -> &'static str {
+    into.changes_catalogue = true;
+    match rename.rename_type() {
+        ObjectType::ObjectSchema => into.set_opaque("it renames every table of the schema"),
+        ObjectType::ObjectAttribute => into.set_opaque("it changes tables of that type"),
+        ObjectType::ObjectDatabase => into.needs_database_alone = Some(rename.subname.clone()),
+        _ => write(&rename.relation, Operation::Ddl, into),
+    }
+    kind!("ALTER", rename.rename_type())
+}
+
+pub(super) fn set_schema(alter: &AlterObjectSchemaStmt, into: &mut Statement) -> &'static str {
+    into.changes_catalogue = true;
+    match alter.object_type() {
+        ObjectType::ObjectExtension => into.set_opaque("it moves the tables that the extension holds"),
+        _ => write(&alter.relation, Operation::Ddl, into),
+    }
+    kind!("ALTER", alter.object_type())
+}
+
+/// The template must have no other connection; without a name it is `template1`.
+pub(super) fn create_database(create: &CreatedbStmt, into: &mut Statement) -> &'static str {
+    let template = option(&create.options, "template").and_then(string).unwrap_or("template1");
+    into.needs_database_alone = Some(template.to_owned());
+    "CREATE DATABASE"
+}
+
+pub(super) fn alter_database(alter: &AlterDatabaseStmt, into: &mut Statement) -> &'static str {
+    if option(&alter.options, "tablespace").is_some() {
+        into.needs_database_alone = Some(alter.dbname.clone());
+    }
+    "ALTER DATABASE"
+}
+
+fn option<'o>(options: &'o [Node], name: &str) -> Option<&'o Node> {
+    options.iter().find_map(|option| match &option.node {
+        Some(N::DefElem(option)) if option.defname == name => option.arg.as_deref(),
+        _ => None,
+    })
+}

@@ -1,0 +1,137 @@
+//! How facts are added to a [`Statement`] and read from it as a whole.
+
+use super::functions::is_harmless;
+use super::{
+    FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, Write,
+};
+use pg_query::NodeEnum;
+use pg_query::protobuf::{Node, RangeVar};
+use std::collections::HashSet;
+use std::hash::Hash;
+
+impl Statement {
+    /// What an `EXECUTE` does (this statement), given what the statement of that name does; None if it is not known.
+    pub fn executing(&self, prepared: Option<&Statement>) -> Statement {
+        let mut whole = self.clone();
+        // A statement prepared through the protocol can be any, also one that prepares or executes another.
+        let Some(prepared) = prepared.filter(|prepared| prepared.prepared == PreparedEffect::None) else {
+            whole.set_runs_code("it runs a prepared statement that the proxy has not seen");
+            return whole;
+        };
+        if self.functions.iter().all(is_harmless) {
+            whole.parameter = prepared.parameter.clone();
+        }
+        whole.writes.extend(prepared.writes.iter().cloned());
+        whole.functions.extend(prepared.functions.iter().cloned());
+        whole.transaction = prepared.transaction.clone();
+        whole.opaque = whole.opaque.or(prepared.opaque);
+        whole.changes_catalogue |= prepared.changes_catalogue;
+        whole.needs_database_alone = prepared.needs_database_alone.clone();
+        whole.settle();
+        whole
+    }
+
+    pub(super) fn add_write(&mut self, relation: RelationName, operation: Operation) {
+        self.writes.push(Write { relation, operation });
+    }
+
+    pub(super) fn add_call(&mut self, function: FunctionName) {
+        if !is_harmless(&function) {
+            self.parameter = ParameterEffect::Unknown;
+        }
+        self.functions.push(function);
+    }
+
+    /// What it may write or change is not in its text.
+    pub(super) fn set_opaque(&mut self, why: &'static str) {
+        self.opaque = Some(why);
+        self.changes_catalogue = true;
+    }
+
+    /// As [`Statement::set_opaque`], and it runs SQL that is not in its text.
+    pub(super) fn set_runs_code(&mut self, why: &'static str) {
+        self.set_opaque(why);
+        self.parameter = ParameterEffect::Unknown;
+    }
+
+    /// Says everything once, in the order in which it was found.
+    pub(super) fn settle(&mut self) {
+        keep_first(&mut self.writes);
+        keep_first(&mut self.functions);
+    }
+
+    /// Every name and value in it that comes from the text.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        let relations = self.writes.iter().map(|write| (&write.relation.schema, &write.relation.name));
+        let functions = self.functions.iter().map(|function| (&function.schema, &function.name));
+        let qualified = relations.chain(functions).flat_map(|(schema, name)| schema.iter().chain([name]));
+        qualified.map(String::as_str).chain(self.single_names().into_iter().flatten())
+    }
+
+    fn single_names(&self) -> [Option<&str>; 4] {
+        let value = match &self.parameter {
+            ParameterEffect::Set { value, .. } => Some(value.as_str()),
+            ParameterEffect::None | ParameterEffect::Reset { .. } | ParameterEffect::Unknown => None,
+        };
+        let savepoint = match &self.transaction {
+            TransactionEffect::Savepoint(name)
+            | TransactionEffect::Release(name)
+            | TransactionEffect::RollbackTo(name) => Some(name.as_str()),
+            _ => None,
+        };
+        let prepared = match &self.prepared {
+            PreparedEffect::Prepare { name, .. }
+            | PreparedEffect::Execute { name }
+            | PreparedEffect::Deallocate { name } => Some(name.as_str()),
+            PreparedEffect::None | PreparedEffect::DeallocateAll => None,
+        };
+        [value, savepoint, prepared, self.needs_database_alone.as_deref()]
+    }
+}
+
+fn keep_first<T: Clone + Eq + Hash>(items: &mut Vec<T>) {
+    if items.len() > 1 {
+        let mut seen = HashSet::with_capacity(items.len());
+        items.retain(|item| seen.insert(item.clone()));
+    }
+}
+
+impl From<&RangeVar> for RelationName {
+    fn from(relation: &RangeVar) -> Self {
+        let schema = Some(relation.schemaname.clone()).filter(|schema| !schema.is_empty());
+        Self { schema, name: relation.relname.clone() }
+    }
+}
+
+impl RelationName {
+    /// From a list of names, `[[database.]schema.]name`.
+    pub(super) fn from_parts(parts: &[&str]) -> Option<Self> {
+        let (schema, name) = last_two(parts)?;
+        Some(Self { schema, name })
+    }
+}
+
+impl FunctionName {
+    /// From a list of names, `[[database.]schema.]name`.
+    pub(super) fn from_parts(parts: &[&str]) -> Option<Self> {
+        let (schema, name) = last_two(parts)?;
+        Some(Self { schema, name })
+    }
+}
+
+fn last_two(parts: &[&str]) -> Option<(Option<String>, String)> {
+    let (name, before) = parts.split_last()?;
+    Some((before.last().map(|schema| schema.to_string()), name.to_string()))
+}
+
+/// The strings in a list of names.
+pub(super) fn parts(names: &[Node]) -> Vec<&str> {
+    names.iter().filter_map(string).collect()
+}
+
+pub(super) fn string(node: &Node) -> Option<&str> {
+    match node.node.as_ref()? {
+        NodeEnum::String(string) => Some(&string.sval),
+        _ => None,
+    }
+}
