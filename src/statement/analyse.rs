@@ -8,7 +8,7 @@ use std::ops::Range;
 /// What the parser needs for a longer text would be out of proportion to what a proxy session may take.
 const LONGEST: usize = 4 << 20;
 
-/// As [`LONGEST`] for a text that needs the tree, which takes about a hundred times its text.
+/// As [`LONGEST`] for a text that needs the tree, which takes some three hundred times its text in memory.
 const LONGEST_TREE: usize = 1 << 20;
 
 /// About a hundredth of a second.
@@ -16,7 +16,8 @@ const DEAREST: usize = 16 << 20;
 
 /// Says what a text does, statement by statement. `text` is without the NUL that ends it in the protocol.
 pub fn analyse(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
-    if text.len() > LONGEST || lexing_cost(text) > DEAREST {
+    let may_be_dear = text.len().saturating_pow(2) > DEAREST;
+    if text.len() > LONGEST || may_be_dear && lexing_cost(text) > DEAREST {
         return Err(Unreadable::TooComplex);
     }
     let sql = Sql::read(text, lexing.encoding)?;
