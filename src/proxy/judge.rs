@@ -63,11 +63,11 @@ pub fn resolve(statements: &[Arc<Statement>], names: &Names, batch: u64) -> Opti
                 statement.clone()
             }
             PreparedEffect::Execute { name } => match prepared.get(name.as_str()) {
-                Some(inner) => executed(statement, inner),
+                Some(inner) => Arc::new(statement.executing(Some(inner))),
                 None => match names.meaning(name.as_bytes(), batch) {
-                    Meaning::Certain(inner) => executed(statement, &inner),
+                    Meaning::Certain(inner) => Arc::new(statement.executing(Some(&inner))),
                     Meaning::Unsettled => return None,
-                    Meaning::Unknown => opaque("EXECUTE", "the proxy has not seen the prepared statement"),
+                    Meaning::Unknown => Arc::new(statement.executing(None)),
                 },
             },
             _ => statement.clone(),
@@ -80,13 +80,6 @@ pub fn resolve(statements: &[Arc<Statement>], names: &Names, batch: u64) -> Opti
 /// A statement of which nothing is known but why.
 pub fn opaque(kind: &'static str, why: &'static str) -> Arc<Statement> {
     Arc::new(Statement { kind, opaque: Some(why), parameter: ParameterEffect::Unknown, ..Statement::default() })
-}
-
-fn executed(outer: &Statement, inner: &Statement) -> Arc<Statement> {
-    let mut runs = inner.clone();
-    runs.range = outer.range.clone();
-    runs.changes_catalogue |= outer.changes_catalogue;
-    Arc::new(runs)
 }
 
 impl Judge<'_> {
