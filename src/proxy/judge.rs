@@ -20,7 +20,7 @@ pub type Need = (Arc<Resource>, Token);
 /// What to do.
 #[derive(Debug)]
 pub enum Decision {
-    /// Forward, if the session is admitted to all of these.
+    /// Forward, if the session is admitted to all of these whose fences act.
     Forward(Vec<Need>),
     /// Reject the statement at this index.
     Reject(usize, Rejection),
@@ -142,6 +142,10 @@ impl Judge<'_> {
         let mut needs = Vec::new();
         for (resource, writes) in self.touched(statement) {
             if let Some(token) = self.token_for(&resource, writes, parameter)? {
+                if resource.mode == Mode::Observe {
+                    needs.push((resource, token));
+                    continue;
+                }
                 let before = earlier.iter().find(|(other, _)| other.name == resource.name).map(|(_, token)| *token);
                 self.check(&resource, token, before)?;
                 needs.push((resource, token));
@@ -181,7 +185,7 @@ impl Judge<'_> {
         let rejection = match parameter.current() {
             Value::Unknown => return Err(Stop::ReadValue),
             Value::Known(value) => match value.token(&resource.name) {
-                Some(token) => return Ok(self.observed(resource, token).then_some(token)),
+                Some(token) => return Ok(Some(token)),
                 None if resource.on_missing == OnMissing::Allow => return Ok(None),
                 None => Rejection::Missing { resource: resource.name.clone() },
             },
@@ -196,21 +200,6 @@ impl Judge<'_> {
             return Ok(None);
         }
         Err(rejection.into())
-    }
-
-    /// True if the fence acts; a fence that only observes says what it sees.
-    fn observed(&self, resource: &Resource, token: Token) -> bool {
-        if resource.mode == Mode::Observe
-            && let Some(highest) = self.database.known_stale(&resource.name, token)
-        {
-            tracing::warn!(
-                resource = resource.name,
-                presented = token,
-                highest = highest.token,
-                "write_would_be_rejected"
-            );
-        }
-        resource.mode == Mode::Enforce
     }
 
     fn check(&self, resource: &Resource, token: Token, before: Option<Token>) -> Result<(), Stop> {

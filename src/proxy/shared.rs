@@ -2,7 +2,7 @@
 
 use crate::config::Settings;
 use crate::fence::Database;
-use crate::policy::PolicySet;
+use crate::policy::{PolicySet, Resource};
 use crate::statement::Cache;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -91,13 +91,27 @@ impl Shared {
     }
 }
 
+/// A fence holds once the writes have ended that were let through before it.
+async fn say_when_enforced(database: Arc<Database>, resource: Arc<Resource>) {
+    let (name, resource_name) = (database.name(), &resource.name);
+    match database.enforced(&resource).await {
+        Ok(()) => tracing::info!(database = name, resource = resource_name, "fence_enforced"),
+        Err(error) => tracing::warn!(database = name, resource = resource_name, %error, "fence_enforcement_unknown"),
+    }
+}
+
 impl Downstream {
     /// Records the policies in the database, once, and looks for fenced tables, unless that was done a moment ago.
     pub async fn prepare(&self, policies: &PolicySet) {
         let mut recorded = self.recorded.lock().await;
         if !*recorded {
             match self.fence.apply_policy(&policies.resources).await {
-                Ok(()) => *recorded = true,
+                Ok(()) => {
+                    *recorded = true;
+                    for resource in &policies.resources {
+                        tokio::spawn(say_when_enforced(self.fence.clone(), resource.clone()));
+                    }
+                }
                 // Admit compares the policies again, and refuses.
                 Err(refusal) => {
                     tracing::warn!(database = self.fence.name(), reason = %refusal, "policies_not_recorded");

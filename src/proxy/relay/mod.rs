@@ -17,6 +17,7 @@ use super::replies::{Audience, Replies, Request};
 use super::{Context, LoginRole};
 use crate::fence::session::{Activity, SessionFence};
 use crate::fence::{CutOff, Refusal};
+use crate::policy::Mode;
 use crate::statement::{Lexing, Statement};
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::frame::InvalidLength;
@@ -215,7 +216,7 @@ impl Relay {
             self.portals.clear();
             self.parameter.forget_all();
         }
-        self.from_server()?;
+        self.handle_server()?;
         if self.server.reader.ended && self.client.writer.output.len() < HIGH_WATER {
             return Err(End::Server);
         }
@@ -223,7 +224,7 @@ impl Relay {
         if matches!(self.wait, Some(Wait::Settle)) && self.replies.is_empty() {
             self.wait = None;
         }
-        if let Err(why) = self.from_client() {
+        if let Err(why) = self.handle_client() {
             // What it asked before is answered first, as if it had ended here.
             self.client_fault = Some(why);
             self.client.reader.ended = true;
@@ -334,6 +335,9 @@ impl Relay {
             self.closed_control = true;
             return Verdict::Hold;
         }
+        let (needs, observed): (Vec<Need>, Vec<Need>) =
+            needs.into_iter().partition(|(resource, _)| resource.mode == Mode::Enforce);
+        observed.into_iter().for_each(|(resource, token)| self.context.observe(resource, token));
         if needs.is_empty() {
             return Verdict::Forward;
         }
