@@ -43,14 +43,24 @@ fn runtime() -> Result<tokio::runtime::Runtime, ExitCode> {
     })
 }
 
+/// What is wrong, without the usage that follows it.
+fn in_one_line(error: &str) -> String {
+    let what: Vec<&str> = error.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+    format!("{}; see --help", what.join(" ").trim_start_matches("error: "))
+}
+
 /// Runs the program with its arguments, the first of which is its own name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help goes to standard output with 0, everything else to standard error with 2.
+            if error.use_stderr() {
+                eprintln!("fencegate: {}", in_one_line(&error.to_string()));
+                return ExitCode::from(EXIT_USAGE);
+            }
+            // Help and version. Whoever asked may not read to the end.
             let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
+            return ExitCode::SUCCESS;
         }
     };
     logging::start(arguments.log_format);
