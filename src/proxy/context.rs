@@ -46,14 +46,6 @@ impl Context {
         self.fenced && !before
     }
 
-    /// Waits until there may be new policies. Cancel-safe.
-    pub async fn policies_changed(&self) {
-        let mut receiver = self.receiver.clone();
-        if receiver.changed().await.is_err() {
-            std::future::pending().await
-        }
-    }
-
     /// Statements have to be judged.
     pub fn is_fenced(&self) -> bool {
         self.fenced

@@ -124,7 +124,7 @@ impl Judge<'_> {
             return Err(Rejection::InvalidSetting { why }.into());
         }
         if statement.transaction == TransactionEffect::PrepareTransaction
-            && (self.fence.holds_admissions() || !earlier.is_empty())
+            && (self.fence.holds_admissions() || !self.written.is_empty() || !earlier.is_empty())
         {
             let why = "a prepared transaction would carry writes to a fenced table out of this session".to_owned();
             let hint =

@@ -265,7 +265,6 @@ impl Relay {
             },
             () = finish(wait, &mut self.refused), if waits => Ok(()),
             () = fence.revoked.notified() => { self.revoked = true; release(context, fence); Ok(()) },
-            () = context.policies_changed() => Ok(()),
         }
     }
 
