@@ -3,6 +3,7 @@
 //! Owns the exit codes: 0 done, 1 failed, 2 wrong usage or configuration. Must never decide
 //! anything else: a subcommand reads its arguments and calls the module that does the work.
 
+mod demo;
 mod init;
 mod logging;
 mod policy;
@@ -31,6 +32,8 @@ enum Command {
     Proxy(proxy::Arguments),
     /// Create or upgrade the schema that a database with fenced tables needs
     Init(init::Arguments),
+    /// Show a deposed leader's write land without the proxy, and be rejected with it, on a throwaway PostgreSQL
+    Demo,
     /// Work with the policies that say what is fenced
     Policy(policy::Arguments),
 }
@@ -67,6 +70,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match arguments.command {
         Command::Proxy(arguments) => proxy::run(arguments),
         Command::Init(arguments) => init::run(arguments),
+        Command::Demo => demo::run(),
         Command::Policy(arguments) => policy::run(arguments),
     }
 }
