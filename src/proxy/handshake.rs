@@ -69,10 +69,7 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> R
     let startup = match tokio::time::timeout(STARTUP_LIMIT, read_startup(&mut client)).await {
         Err(_) => return Err(Refused::Client("no startup packet in time".into())),
         Ok(Err(StartupError::Io(error))) => return Err(error.into()),
-        Ok(Err(StartupError::Invalid(why))) => {
-            let code = if matches!(why, InvalidPacket::User) { "28000" } else { "08P01" };
-            return refuse(&mut client, ErrorText::new(code, why.to_string())).await;
-        }
+        Ok(Err(StartupError::Invalid(why, packet))) => return refuse_packet(&shared, &mut client, why, &packet).await,
         Ok(Ok(Packet::CancelRequest(packet))) => return Err(cancel(&shared, packet).await),
         Ok(Ok(Packet::Startup(startup))) => startup,
         Ok(Ok(Packet::SslRequest | Packet::GssEncryptionRequest)) => return Err(Refused::Client("no session".into())),
@@ -93,8 +90,9 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> R
         }
     };
     server.writer.output.extend_from_slice(&startup.packet);
-    let context = Context::new(shared, startup.database());
     let authenticated = authenticate(&mut client, &mut server).await?;
+    // Not before the server has let the client in: a database that nobody may name gets no connections.
+    let context = Context::new(shared, startup.database());
     let role = LoginRole { name: startup.user().to_owned(), session };
     let (identity, value) = match startup.replication() {
         // It has no database and cannot run SQL, so that there is nothing to fence or to ask.
@@ -111,7 +109,7 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> R
     if let Err(why) = FenceValue::parse(value.as_deref().unwrap_or_default()) {
         return refuse(&mut client, Rejection::InvalidSetting { why }.text()).await;
     }
-    context.look().await;
+    context.prepare().await;
     client.writer.output.extend_from_slice(&authenticated.ready);
     let parameter = Parameter::new(if identity.is_ok() { Value::read(value.as_deref()) } else { Value::Unknown });
     let fence = Arc::new(SessionFence::new(identity));
@@ -119,7 +117,8 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> R
 }
 
 enum StartupError {
-    Invalid(InvalidPacket),
+    /// With the packet, as far as its length could be believed.
+    Invalid(InvalidPacket, Bytes),
     Io(io::Error),
 }
 
@@ -132,7 +131,7 @@ async fn read_startup(client: &mut Peer) -> Result<Packet, StartupError> {
             Packet::SslRequest | Packet::GssEncryptionRequest => {
                 if !client.reader.input.is_empty() {
                     // Bytes sent ahead would be taken for encrypted ones (CVE-2021-23214).
-                    return Err(StartupError::Invalid(InvalidPacket::Layout));
+                    return Err(StartupError::Invalid(InvalidPacket::Layout, Bytes::new()));
                 }
                 client.writer.output.extend_from_slice(b"N");
                 client.writer.flush().await.map_err(StartupError::Io)?;
@@ -140,16 +139,17 @@ async fn read_startup(client: &mut Peer) -> Result<Packet, StartupError> {
             packet => return Ok(packet),
         }
     }
-    Err(StartupError::Invalid(InvalidPacket::Layout))
+    Err(StartupError::Invalid(InvalidPacket::Layout, Bytes::new()))
 }
 
 async fn read_packet(client: &mut Peer) -> Result<Packet, StartupError> {
+    let invalid = |why| StartupError::Invalid(why, Bytes::new());
     loop {
-        if let Some(length) = startup::packet_length(&client.reader.input).map_err(StartupError::Invalid)?
+        if let Some(length) = startup::packet_length(&client.reader.input).map_err(invalid)?
             && client.reader.input.len() >= length
         {
             let packet = client.reader.input.split_to(length).freeze();
-            return startup::read(packet).map_err(StartupError::Invalid);
+            return startup::read(packet.clone()).map_err(|why| StartupError::Invalid(why, packet));
         }
         if client.reader.ended {
             return Err(StartupError::Io(io::ErrorKind::UnexpectedEof.into()));
@@ -164,6 +164,38 @@ async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, Refused> {
     client.writer.flush().await?;
     client.writer.close().await?;
     Err(Refused::Client(text.message))
+}
+
+/// Lets the server say what is wrong with a packet, in its own words. Nothing else that the client
+/// sends reaches it.
+async fn refuse_packet<T>(shared: &Shared, client: &mut Peer, why: InvalidPacket, packet: &[u8]) -> Result<T, Refused> {
+    if packet.is_empty() {
+        return refuse(client, ErrorText::new("08P01", why.to_string())).await;
+    }
+    let asked = async {
+        let mut server = Peer::new(Stream::connect(&shared.settings.upstream).await?);
+        server.writer.output.extend_from_slice(packet);
+        server.writer.flush().await?;
+        // To a client of protocol 2 it speaks that: so its words are passed on, not its frames.
+        while !server.reader.ended && server.reader.input.len() < MAX_AUTHENTICATION {
+            server.reader.fill().await?;
+            if server.reader.input.first().is_some_and(|tag| *tag != b'E') {
+                // It takes the packet for a good one.
+                server.reader.input.clear();
+                break;
+            }
+        }
+        Ok::<_, io::Error>(server.reader.input)
+    };
+    match tokio::time::timeout(STARTUP_LIMIT, asked).await {
+        Ok(Ok(error)) if !error.is_empty() => {
+            client.writer.output.extend_from_slice(&error);
+            client.writer.flush().await?;
+            client.writer.close().await?;
+            Err(Refused::Client(why.to_string()))
+        }
+        _ => refuse(client, ErrorText::new("08P01", why.to_string())).await,
+    }
 }
 
 /// Passes a request to cancel on as it is. Like the server, says nothing to the client.

@@ -44,7 +44,8 @@ impl Names {
     /// A message that defines the name is forwarded in this batch. Returns what to confirm or cancel.
     pub fn define(&mut self, name: &[u8], statement: Arc<Statement>, batch: u64) -> u64 {
         self.last += 1;
-        if self.bytes < MAX_BYTES {
+        // A name that is known must not keep an old meaning, however many there are.
+        if self.bytes < MAX_BYTES || self.candidates.contains_key(name) {
             self.bytes += name.len() + ENTRY;
             let candidate = Candidate { sequence: self.last, batch, confirmed: false, statement };
             self.candidates.entry(name.to_vec()).or_default().push(candidate);

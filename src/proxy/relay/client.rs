@@ -5,7 +5,7 @@ use super::super::names::Meaning;
 use super::super::peer::{HIGH_WATER, body};
 use super::super::rejection::{Rejection, raising_statement};
 use super::super::replies::{Audience, MAX_OWED, Request};
-use super::{End, MAX_STATEMENT, REJECT_NAME, Relay, Verdict, client_fault, frame_of};
+use super::{ClientFault, MAX_STATEMENT, REJECT_NAME, Relay, Verdict, frame_of};
 use crate::fence::session::Activity;
 use crate::statement::{PreparedEffect, Script, Statement, Unreadable};
 use crate::wire::error::Severity;
@@ -21,7 +21,7 @@ const TOO_LONG: &str = "the statement is longer than 4 MiB";
 impl Relay {
     /// Handles all that has been read from the client, as far as the server's output has room and
     /// nothing has to be waited for.
-    pub(super) fn from_client(&mut self) -> Result<(), End> {
+    pub(super) fn handle_client(&mut self) -> Result<(), ClientFault> {
         while self.wait.is_none() && self.replies.len() < MAX_OWED && self.server.writer.output.len() < HIGH_WATER {
             if self.client.rest > 0 {
                 if !self.client.pass_on(&mut self.server.writer.output) {
@@ -32,7 +32,11 @@ impl Relay {
                     self.reject_discarded();
                 }
             }
-            let Some(header) = Header::from_client(&self.client.reader.input).map_err(client_fault)? else { break };
+            let Some(header) =
+                Header::from_client(&self.client.reader.input).map_err(|error| ClientFault(error.to_string()))?
+            else {
+                break;
+            };
             if !self.client_message(header)? {
                 break;
             }
@@ -42,7 +46,7 @@ impl Relay {
     }
 
     /// False when more of the message, or something else, has to be waited for.
-    fn client_message(&mut self, header: Header) -> Result<bool, End> {
+    fn client_message(&mut self, header: Header) -> Result<bool, ClientFault> {
         // A skipping server ignores everything but Sync.
         let judged = self.context.is_fenced() && !self.replies.is_skipping();
         match header.tag {
@@ -104,7 +108,7 @@ impl Relay {
         &self.client.reader.input[HEADER..header.frame()]
     }
 
-    fn query(&mut self, header: Header) -> Result<bool, End> {
+    fn query(&mut self, header: Header) -> Result<bool, ClientFault> {
         if header.body > MAX_STATEMENT {
             self.client.rest = header.frame();
             self.client.discard = true;
@@ -118,6 +122,10 @@ impl Relay {
             self.pass(header, Some(Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() }));
             return Ok(true);
         };
+        if self.lexing_in_doubt(text) {
+            self.hold_until_settled()?;
+            return Ok(false);
+        }
         let read = self.context.read(text, self.lexing);
         let unreadable;
         let statements = match &*read {
@@ -217,15 +225,19 @@ impl Relay {
         defines
     }
 
-    fn parse(&mut self, header: Header) -> Result<bool, End> {
+    fn parse(&mut self, header: Header) -> Result<bool, ClientFault> {
         let long = header.body > MAX_STATEMENT;
         if !long && !self.is_whole(header) || long && !self.has_strings(1)? {
             return Ok(false);
         }
         let input = &self.client.reader.input[HEADER..self.client.reader.input.len().min(header.frame())];
         let Some((name, rest)) = split_string(input) else {
-            return Err(End::ClientFault("Parse without a statement name".into()));
+            return Err(ClientFault("Parse without a statement name".into()));
         };
+        if !long && self.lexing_in_doubt(rest) {
+            self.hold_until_settled()?;
+            return Ok(false);
+        }
         let statement = match split_string(rest) {
             _ if long => opaque("statement", TOO_LONG),
             Some((text, _)) => match &*self.context.read(text, self.lexing) {
@@ -242,18 +254,23 @@ impl Relay {
         Ok(true)
     }
 
+    /// The bytes may be read in another way once what is under way has happened.
+    fn lexing_in_doubt(&self, text: &[u8]) -> bool {
+        self.replies.affect_lexing() && text.iter().any(|byte| *byte == b'\\' || !byte.is_ascii())
+    }
+
     /// True when that many NUL-terminated strings are there at the start of the body.
-    fn has_strings(&mut self, count: usize) -> Result<bool, End> {
+    fn has_strings(&mut self, count: usize) -> Result<bool, ClientFault> {
         let start = &self.client.reader.input[HEADER..];
         let start = &start[..start.len().min(MAX_NAMES)];
         if start.iter().filter(|byte| **byte == 0).count() >= count {
             return Ok(true);
         }
         self.wanted = MAX_NAMES + HEADER;
-        if start.len() == MAX_NAMES { Err(End::ClientFault("a name longer than 64 KiB".into())) } else { Ok(false) }
+        if start.len() == MAX_NAMES { Err(ClientFault("a name longer than 64 KiB".into())) } else { Ok(false) }
     }
 
-    fn bind(&mut self, header: Header) -> Result<bool, End> {
+    fn bind(&mut self, header: Header) -> Result<bool, ClientFault> {
         if header.body < 2 {
             self.pass(header, Some(Request::Bind { portal: Vec::new(), sequence: 0 }));
             return Ok(true);
@@ -263,7 +280,7 @@ impl Relay {
         }
         let names = split_string(&self.client.reader.input[HEADER..])
             .and_then(|(portal, rest)| Some((portal, split_string(rest)?.0)));
-        let Some((portal, name)) = names else { return Err(End::ClientFault("Bind without names".into())) };
+        let Some((portal, name)) = names else { return Err(ClientFault("Bind without names".into())) };
         let statement = match self.statements.meaning(name, self.batch) {
             Meaning::Certain(statement) => statement,
             Meaning::Unsettled => {
@@ -278,7 +295,7 @@ impl Relay {
         Ok(true)
     }
 
-    fn execute(&mut self, header: Header) -> Result<bool, End> {
+    fn execute(&mut self, header: Header) -> Result<bool, ClientFault> {
         if !self.is_whole(header) {
             return Ok(false);
         }
@@ -338,7 +355,7 @@ impl Relay {
         }
     }
 
-    fn close(&mut self, header: Header) -> Result<bool, End> {
+    fn close(&mut self, header: Header) -> Result<bool, ClientFault> {
         if !self.is_whole(header) {
             return Ok(false);
         }
@@ -350,7 +367,7 @@ impl Relay {
     }
 
     /// A fast-path call names a function by its number: nothing tells what it writes.
-    fn function_call(&mut self, header: Header) -> Result<bool, End> {
+    fn function_call(&mut self, header: Header) -> Result<bool, ClientFault> {
         let (verdict, resolved) = self.judge(&[opaque("fast-path function call", "it names no function")])?;
         match verdict {
             Verdict::Hold => return Ok(false),

@@ -17,6 +17,7 @@ use super::replies::{Audience, Replies, Request};
 use super::{Context, LoginRole};
 use crate::fence::session::{Activity, SessionFence};
 use crate::fence::{CutOff, Refusal};
+use crate::policy::Mode;
 use crate::statement::{Lexing, Statement};
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::frame::InvalidLength;
@@ -52,7 +53,7 @@ pub enum End {
     CutOff(CutOff),
     /// The client broke the protocol.
     #[error("client broke the protocol: {0}")]
-    ClientFault(String),
+    ClientFault(ClientFault),
     /// The server broke the protocol.
     #[error("server broke the protocol: {0}")]
     ServerFault(String),
@@ -61,14 +62,19 @@ pub enum End {
     ClientSocket(io::Error),
 }
 
+/// How a client broke the protocol.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ClientFault(String);
+
 /// What the first message of the client that was not forwarded yet waits for.
 enum Wait {
     /// The server owes nothing any more.
     Settle,
     /// The value of the parameter.
     Value,
-    /// Admission.
-    Admit(JoinHandle<Result<(), Refusal>>),
+    /// Admission to the resource of that name.
+    Admit(String, JoinHandle<Result<(), Refusal>>),
     /// The control connections to a database being closed.
     Close(JoinHandle<()>),
 }
@@ -116,6 +122,8 @@ pub struct Relay {
     answer: Option<Option<String>>,
     /// The client has said goodbye.
     terminating: bool,
+    /// The client broke the protocol; told when everything before it is answered.
+    client_fault: Option<ClientFault>,
     /// The server's write half is closed.
     closed: bool,
 }
@@ -185,6 +193,7 @@ impl Relay {
             revoked: false,
             answer: None,
             terminating: false,
+            client_fault: None,
             closed: false,
         }
     }
@@ -207,7 +216,7 @@ impl Relay {
             self.portals.clear();
             self.parameter.forget_all();
         }
-        self.from_server()?;
+        self.handle_server()?;
         if self.server.reader.ended && self.client.writer.output.len() < HIGH_WATER {
             return Err(End::Server);
         }
@@ -217,7 +226,12 @@ impl Relay {
             // What comes next may ask the fence: it has to know by then that a transaction has ended.
             self.note_activity();
         }
-        self.from_client()?;
+        if let Err(why) = self.handle_client() {
+            // What it asked before is answered first, as if it had ended here.
+            self.client_fault = Some(why);
+            self.client.reader.ended = true;
+            self.client.reader.input.clear();
+        }
         self.note_activity();
         self.wait_for_event().await
     }
@@ -253,7 +267,6 @@ impl Relay {
             },
             () = finish(wait, &mut self.refused), if waits => Ok(()),
             () = fence.revoked.notified() => { self.revoked = true; release(context, fence); Ok(()) },
-            () = context.policies_changed() => Ok(()),
         }
     }
 
@@ -286,7 +299,7 @@ impl Relay {
     }
 
     /// Judges statements; where something has to be found out first, starts to.
-    fn judge(&mut self, statements: &[Arc<Statement>]) -> Result<(Verdict, Vec<Arc<Statement>>), End> {
+    fn judge(&mut self, statements: &[Arc<Statement>]) -> Result<(Verdict, Vec<Arc<Statement>>), ClientFault> {
         let Some(resolved) = resolve(statements, &self.statements, self.batch) else {
             return Ok((self.hold_until_settled()?, Vec::new()));
         };
@@ -323,6 +336,9 @@ impl Relay {
             self.closed_control = true;
             return Verdict::Hold;
         }
+        let (needs, observed): (Vec<Need>, Vec<Need>) =
+            needs.into_iter().partition(|(resource, _)| resource.mode == Mode::Enforce);
+        observed.into_iter().for_each(|(resource, token)| self.context.observe(resource, token));
         if needs.is_empty() {
             return Verdict::Forward;
         }
@@ -331,23 +347,22 @@ impl Relay {
             self.written.extend(needs.into_iter().map(|(resource, token)| (resource.name.clone(), token)));
             return Verdict::Forward;
         }
-        let lacking = needs
-            .into_iter()
-            .find(|(resource, token)| self.fence.admission(&resource.name).is_none_or(|epoch| epoch.token != *token));
-        // None when an admission came in between: then the next look sees it.
-        if let Some((resource, token)) = lacking {
-            let (database, fence) = (self.context.database().clone(), self.fence.clone());
-            // Runs to its end even when this session does not: an Admit is not cancel-safe.
-            let admission = tokio::spawn(async move { database.admit(&fence, &resource, token).await });
-            self.wait = Some(Wait::Admit(admission));
-        }
+        let lacks =
+            |(resource, token): &Need| self.fence.admission(&resource.name).is_none_or(|epoch| epoch.token != *token);
+        let (resource, token) = needs[needs.iter().position(lacks).unwrap_or(0)].clone();
+        // An Admit that raises the token looks at what the process does.
+        self.note_activity();
+        let (database, fence, name) = (self.context.database().clone(), self.fence.clone(), resource.name.clone());
+        // Runs to its end even when this session does not: an Admit is not cancel-safe.
+        let admission = tokio::spawn(async move { database.admit(&fence, &resource, token).await });
+        self.wait = Some(Wait::Admit(name, admission));
         Verdict::Hold
     }
 
-    fn hold_until_settled(&mut self) -> Result<Verdict, End> {
+    fn hold_until_settled(&mut self) -> Result<Verdict, ClientFault> {
         if self.replies.is_copying_in() {
             // The server waits for data, so that nothing would ever be settled.
-            return Err(End::ClientFault("statement during COPY FROM STDIN".into()));
+            return Err(ClientFault("statement during COPY FROM STDIN".into()));
         }
         if self.replies.needs_flush() {
             self.note_forwarding();
@@ -398,6 +413,10 @@ impl Relay {
 
     /// Says the last thing that the client can be told, and closes.
     async fn last_words(mut self, end: End) -> End {
+        let end = match self.client_fault.take() {
+            Some(why) => End::ClientFault(why),
+            None => end,
+        };
         let (end, text) = match end {
             End::Server if !self.terminating && !self.client.reader.ended => self.lost_server().await,
             End::ClientFault(why) => {
@@ -465,14 +484,9 @@ impl Relay {
 /// Waits for the end of what is waited for. Cancel-safe: the task goes on.
 async fn finish(wait: &mut Option<Wait>, refused: &mut Option<Refusal>) {
     match wait {
-        Some(Wait::Admit(admission)) => {
-            match admission.await {
-                Ok(Ok(())) => (),
-                Ok(Err(refusal)) => *refused = Some(refusal),
-                Err(error) => {
-                    *refused = Some(Refusal::Unavailable { resource: String::new(), reason: error.to_string() })
-                }
-            }
+        Some(Wait::Admit(resource, admission)) => {
+            let outcome = admission.await.unwrap_or_else(|error| Err(Refusal::unavailable(resource, error)));
+            *refused = outcome.err();
             *wait = None;
         }
         Some(Wait::Close(closing)) => {
@@ -492,10 +506,6 @@ fn release(context: &Context, fence: &Arc<SessionFence>) {
 
 fn server_fault(error: InvalidLength) -> End {
     End::ServerFault(error.to_string())
-}
-
-fn client_fault(error: InvalidLength) -> End {
-    End::ClientFault(error.to_string())
 }
 
 fn frame_of(reader: &mut Reader, length: usize) -> Bytes {
