@@ -65,7 +65,7 @@ fn a_proxy_that_sleeps_while_the_next_leader_comes() {
     let mut stale = fenced::session(&first.address(), 1);
     let pid = process(&mut stale);
     ok(&mut stale, WRITE);
-    first.signal("STOP");
+    first.pause();
     stale.send(&query(WRITE));
 
     let mut leader = fenced::session(&second.address(), 2);
