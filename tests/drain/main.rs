@@ -14,7 +14,7 @@ mod states;
 
 use states::Fate;
 use support::commit_order::CommitOrder;
-use support::fenced::{self, WRITE, ok, out_of_order, tokens, wait_until_harmless};
+use support::ticks::{self, WRITE, ok, out_of_order, tokens, wait_until_harmless};
 use support::wire::error_in;
 use support::{Address, Frame, Postgres, Wire};
 
@@ -73,10 +73,10 @@ struct Stale<'a> {
 
 /// The new leader writes while the stale session is in this state.
 fn take_over(enter: fn(&mut Stale) -> Fate, route: Route) {
-    let postgres = fenced::server();
+    let postgres = ticks::server();
     postgres.sql("INSERT INTO ticks (token, note) VALUES (0, 'old row')");
-    let mut first = fenced::proxy(&postgres);
-    let second = (route != Route::SameProxy).then(|| fenced::proxy(&postgres));
+    let mut first = ticks::proxy(&postgres);
+    let second = (route != Route::SameProxy).then(|| ticks::proxy(&postgres));
     let mut order = CommitOrder::start(&postgres, "postgres");
 
     let mut stale = Stale::start(&postgres, &first.address());
@@ -84,7 +84,7 @@ fn take_over(enter: fn(&mut Stale) -> Fate, route: Route) {
     if route == Route::AfterKill {
         first.kill9();
     }
-    let mut leader = fenced::session(&second.as_ref().unwrap_or(&first).address(), 2);
+    let mut leader = ticks::session(&second.as_ref().unwrap_or(&first).address(), 2);
     ok(&mut leader, WRITE);
     drop(stale.in_the_way.take());
     let told = stale.goes_on(&fate);
@@ -104,8 +104,8 @@ fn take_over(enter: fn(&mut Stale) -> Fate, route: Route) {
 impl<'a> Stale<'a> {
     /// A session that has written, so that its server process is admitted.
     fn start(postgres: &'a Postgres, address: &Address) -> Self {
-        let mut wire = fenced::session(address, 1);
-        let process = fenced::process(&mut wire);
+        let mut wire = ticks::session(address, 1);
+        let process = ticks::process(&mut wire);
         ok(&mut wire, WRITE);
         Self { postgres, process, wire: Some(wire), in_the_way: None }
     }

@@ -1,15 +1,15 @@
 //! A session that raises its own token keeps its server process, unless its transaction has written under the old one.
 
-use super::support::fenced::{self, WRITE, ok, process, refused};
 use super::support::message::{bind_text, execute, parse, query, sync};
+use super::support::ticks::{self, WRITE, ok, process, refused};
 use super::support::wire::error_in;
 
 /// Bind takes the locks of the statement before its Execute is admitted: they are no sign of a write.
 #[test]
 fn by_the_extended_protocol() {
-    let postgres = fenced::server();
-    let proxy = fenced::proxy(&postgres);
-    let mut session = fenced::session(&proxy.address(), 1);
+    let postgres = ticks::server();
+    let proxy = ticks::proxy(&postgres);
+    let mut session = ticks::session(&proxy.address(), 1);
     let pid = process(&mut session);
     let prepare = parse("tick", "INSERT INTO ticks (note) VALUES ($1)", &[]);
     let write = [bind_text("", "tick", &[Some(b"tick")]), execute("", 0), sync()].concat();
@@ -27,9 +27,9 @@ fn by_the_extended_protocol() {
 
 #[test]
 fn in_a_transaction() {
-    let postgres = fenced::server();
-    let proxy = fenced::proxy(&postgres);
-    let mut session = fenced::session(&proxy.address(), 1);
+    let postgres = ticks::server();
+    let proxy = ticks::proxy(&postgres);
+    let mut session = ticks::session(&proxy.address(), 1);
     ok(&mut session, WRITE);
     for sql in ["BEGIN", "SELECT count(*) FROM ticks", "SET lease.fence = 2", WRITE, "SET lease.fence = 3"] {
         ok(&mut session, sql);

@@ -2,7 +2,7 @@
 //! server's own view that it has arrived, and says what has to become of it.
 
 use super::Stale;
-use super::support::fenced::{WRITE, ok, wait_for_process};
+use super::support::ticks::{WRITE, ok, wait_for_process};
 use super::support::wire::error_in;
 use super::support::{Wire, message};
 use message::{copy_data, copy_done, flush, query, sync, unnamed};

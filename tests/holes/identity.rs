@@ -1,6 +1,6 @@
 //! Whose process is it, and may it be ended? Where that is not certain nobody is admitted.
 
-use super::support::fenced::{self, POLICIES, WRITE, ok, refused, session_of};
+use super::support::ticks::{self, POLICIES, WRITE, ok, refused, session_of};
 use super::support::wire::error_in;
 use super::support::{DEADLINE, Proxy, ProxyOptions, wait_until};
 use super::{APPLICATION_ROLE, CONTROL_ROLE, with_ordinary_roles};
@@ -8,10 +8,10 @@ use super::{APPLICATION_ROLE, CONTROL_ROLE, with_ordinary_roles};
 /// Not even a server that was copied from the other, so that both have the same system identifier.
 #[test]
 fn a_process_of_another_server_than_the_control_connections() {
-    let (server, other) = (fenced::server(), fenced::server());
+    let (server, other) = (ticks::server(), ticks::server());
     let options = ProxyOptions::default().policies(POLICIES).control(&other.control_url());
     let proxy = Proxy::start_with(&server, &options);
-    let error = refused(&mut fenced::session(&proxy.address(), 1), WRITE, "LF006");
+    let error = refused(&mut ticks::session(&proxy.address(), 1), WRITE, "LF006");
     assert!(error.message().contains("cannot be fenced"), "{error:?}");
     for postgres in [&server, &other] {
         assert_eq!(postgres.value("SELECT count(*) FROM fencegate.epoch"), "0");

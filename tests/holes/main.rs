@@ -12,7 +12,7 @@ mod outage;
 mod process;
 mod two_phase;
 
-use support::fenced::{self, POLICIES};
+use support::ticks::{self, POLICIES};
 use support::{Options, Postgres, Proxy, ProxyOptions};
 
 const CONTROL_ROLE: &str = "fencer";
@@ -22,7 +22,7 @@ const APPLICATION_ROLE: &str = "app";
 fn with_ordinary_roles() -> (Postgres, Proxy) {
     let postgres = Postgres::start(Options::default());
     postgres.sql(&format!("CREATE ROLE {CONTROL_ROLE} LOGIN; CREATE ROLE {APPLICATION_ROLE} LOGIN"));
-    fenced::init(&postgres, CONTROL_ROLE);
+    ticks::init(&postgres, CONTROL_ROLE);
     let control = postgres.control_url().replace("postgres@", &format!("{CONTROL_ROLE}@"));
     let proxy = Proxy::start_with(&postgres, &ProxyOptions::default().policies(POLICIES).control(&control));
     (postgres, proxy)

@@ -1,6 +1,6 @@
 //! Outages: what the proxy knew is gone or cannot be read, and still no lower token is admitted.
 
-use super::support::fenced::{self, WRITE, ok, refused, session_of};
+use super::support::ticks::{self, WRITE, ok, refused, session_of};
 use super::support::wire::error_in;
 use super::support::{DEADLINE, Postgres, Wire, wait_until};
 use super::{APPLICATION_ROLE, CONTROL_ROLE, with_ordinary_roles};
@@ -29,38 +29,38 @@ fn control_connections_that_are_killed_and_cannot_come_back() {
 
 #[test]
 fn control_connections_that_are_killed() {
-    let postgres = fenced::server();
-    let proxy = fenced::proxy(&postgres);
-    let mut admitted = fenced::session(&proxy.address(), 2);
+    let postgres = ticks::server();
+    let proxy = ticks::proxy(&postgres);
+    let mut admitted = ticks::session(&proxy.address(), 2);
     ok(&mut admitted, WRITE);
     kill_control_connections(&postgres);
     ok(&mut admitted, WRITE);
-    wait_until_served(&mut fenced::session(&proxy.address(), 2));
-    refused(&mut fenced::session(&proxy.address(), 1), WRITE, "LF001");
+    wait_until_served(&mut ticks::session(&proxy.address(), 2));
+    refused(&mut ticks::session(&proxy.address(), 1), WRITE, "LF001");
 }
 
 #[test]
 fn a_crash_of_the_server() {
-    let mut postgres = fenced::server();
-    let proxy = fenced::proxy(&postgres);
-    ok(&mut fenced::session(&proxy.address(), 2), WRITE);
+    let mut postgres = ticks::server();
+    let proxy = ticks::proxy(&postgres);
+    ok(&mut ticks::session(&proxy.address(), 2), WRITE);
     postgres.crash_restart();
     assert_eq!(postgres.value("SELECT token FROM fencegate.epoch"), "2");
     assert_eq!(postgres.value("SELECT count(*) FROM fencegate.admission"), "0");
-    wait_until_served(&mut fenced::session(&proxy.address(), 2));
-    refused(&mut fenced::session(&proxy.address(), 1), WRITE, "LF001");
+    wait_until_served(&mut ticks::session(&proxy.address(), 2));
+    refused(&mut ticks::session(&proxy.address(), 1), WRITE, "LF001");
 }
 
 #[test]
 fn a_proxy_that_is_killed_and_started_again() {
-    let postgres = fenced::server();
-    let mut proxy = fenced::proxy(&postgres);
-    ok(&mut fenced::session(&proxy.address(), 2), WRITE);
+    let postgres = ticks::server();
+    let mut proxy = ticks::proxy(&postgres);
+    ok(&mut ticks::session(&proxy.address(), 2), WRITE);
     proxy.kill9();
-    let again = fenced::proxy(&postgres);
-    let error = refused(&mut fenced::session(&again.address(), 1), WRITE, "LF001");
+    let again = ticks::proxy(&postgres);
+    let error = refused(&mut ticks::session(&again.address(), 1), WRITE, "LF001");
     assert_eq!(error.detail(), "resource=scheduler presented=1 highest=2");
-    ok(&mut fenced::session(&again.address(), 2), WRITE);
+    ok(&mut ticks::session(&again.address(), 2), WRITE);
 }
 
 /// Any role may send one: it says that something is to be read again, never what.

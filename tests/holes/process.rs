@@ -1,24 +1,24 @@
 //! Which processes a drain has to end: those that it can miss, and those whose proxy does not help.
 
 use super::support::commit_order::CommitOrder;
-use super::support::fenced::{self, WRITE, ok, process, tokens, wait_until_harmless};
 use super::support::message::query;
+use super::support::ticks::{self, WRITE, ok, process, tokens, wait_until_harmless};
 use super::support::wire::error_in;
 use super::support::{DEADLINE, Wire, wait_until};
 
 /// A clean-up that went by the pid alone would take the living process's admission away with the dead one's.
 #[test]
 fn a_pid_that_is_used_again() {
-    let postgres = fenced::server();
-    let (first, second) = (fenced::proxy(&postgres), fenced::proxy(&postgres));
+    let postgres = ticks::server();
+    let (first, second) = (ticks::proxy(&postgres), ticks::proxy(&postgres));
     let mut order = CommitOrder::start(&postgres, "postgres");
-    let mut stale = fenced::session(&first.address(), 1);
+    let mut stale = ticks::session(&first.address(), 1);
     let pid = process(&mut stale);
     ok(&mut stale, "BEGIN");
     ok(&mut stale, WRITE);
     postgres.sql(&format!("INSERT INTO fencegate.admission VALUES ({pid}, '2001-01-01', 'scheduler', 1, 1, 'gone')"));
 
-    ok(&mut fenced::session(&second.address(), 2), WRITE);
+    ok(&mut ticks::session(&second.address(), 2), WRITE);
     stale.query("COMMIT");
     wait_until_harmless(&postgres, &pid);
     assert_eq!(tokens(&mut order), [2]);
@@ -28,11 +28,11 @@ fn a_pid_that_is_used_again() {
 /// Publish saw would miss its process.
 #[test]
 fn an_admission_that_is_committed_while_the_next_token_waits_to_be_published() {
-    let postgres = fenced::server();
-    let proxy = fenced::proxy(&postgres);
+    let postgres = ticks::server();
+    let proxy = ticks::proxy(&postgres);
     let mut order = CommitOrder::start(&postgres, "postgres");
-    ok(&mut fenced::session(&proxy.address(), 1), WRITE);
-    let mut stale = fenced::session(&postgres.address(), 1);
+    ok(&mut ticks::session(&proxy.address(), 1), WRITE);
+    let mut stale = ticks::session(&postgres.address(), 1);
     let pid = process(&mut stale);
     ok(&mut stale, "BEGIN");
     ok(&mut stale, WRITE);
@@ -44,7 +44,7 @@ fn an_admission_that_is_committed_while_the_next_token_waits_to_be_published() {
         FROM fencegate.epoch, pg_stat_get_activity";
     ok(&mut admit, &format!("{admission}({pid})"));
 
-    let mut leader = fenced::session(&proxy.address(), 2);
+    let mut leader = ticks::session(&proxy.address(), 2);
     leader.send(&query(WRITE));
     let waiting = "SELECT count(*) FROM pg_stat_activity \
         WHERE application_name = 'fencegate control' AND wait_event_type = 'Lock'";
@@ -59,16 +59,16 @@ fn an_admission_that_is_committed_while_the_next_token_waits_to_be_published() {
 /// To its own memory the session is admitted when it wakes up, and the write waits in its socket.
 #[test]
 fn a_proxy_that_sleeps_while_the_next_leader_comes() {
-    let postgres = fenced::server();
-    let (mut first, second) = (fenced::proxy(&postgres), fenced::proxy(&postgres));
+    let postgres = ticks::server();
+    let (mut first, second) = (ticks::proxy(&postgres), ticks::proxy(&postgres));
     let mut order = CommitOrder::start(&postgres, "postgres");
-    let mut stale = fenced::session(&first.address(), 1);
+    let mut stale = ticks::session(&first.address(), 1);
     let pid = process(&mut stale);
     ok(&mut stale, WRITE);
     first.pause();
     stale.send(&query(WRITE));
 
-    let mut leader = fenced::session(&second.address(), 2);
+    let mut leader = ticks::session(&second.address(), 2);
     ok(&mut leader, WRITE);
     first.signal("CONT");
     let told = stale.read_until_ready();

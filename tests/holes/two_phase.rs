@@ -1,17 +1,17 @@
 //! A prepared transaction belongs to no process: its writes outlive every drain.
 
 use super::support::commit_order::CommitOrder;
-use super::support::fenced::{self, WRITE, ok, refused, tokens};
 use super::support::message::{sync, unnamed};
+use super::support::ticks::{self, WRITE, ok, refused, tokens};
 use super::support::wire::error_in;
 
 const PREPARE: &str = "PREPARE TRANSACTION 'hidden'";
 
 #[test]
 fn preparing_what_was_written_under_a_token() {
-    let postgres = fenced::server();
-    let proxy = fenced::proxy(&postgres);
-    let mut session = fenced::session(&proxy.address(), 1);
+    let postgres = ticks::server();
+    let proxy = ticks::proxy(&postgres);
+    let mut session = ticks::session(&proxy.address(), 1);
     // Before the session is admitted to anything, and after.
     for sql in [format!("BEGIN; {WRITE}; {PREPARE}"), format!("BEGIN; {WRITE}; SELECT 1; {PREPARE}")] {
         refused(&mut session, &sql, "LF004");
@@ -31,14 +31,14 @@ fn preparing_what_was_written_under_a_token() {
 
 #[test]
 fn a_transaction_that_was_prepared_around_the_proxy() {
-    let postgres = fenced::server();
-    let proxy = fenced::proxy(&postgres);
+    let postgres = ticks::server();
+    let proxy = ticks::proxy(&postgres);
     let mut order = CommitOrder::start(&postgres, "postgres");
-    let mut around = fenced::session(&postgres.address(), 1);
+    let mut around = ticks::session(&postgres.address(), 1);
     for sql in ["BEGIN", WRITE, PREPARE] {
         ok(&mut around, sql);
     }
-    let mut leader = fenced::session(&proxy.address(), 2);
+    let mut leader = ticks::session(&proxy.address(), 2);
     let error = refused(&mut leader, WRITE, "LF006");
     assert!(error.message().contains("hidden"), "{error:?}");
     ok(&mut around, "COMMIT PREPARED 'hidden'");

@@ -4,8 +4,8 @@
 //! until a write is refused or their session is cut off. Then they follow: they write under the highest token.
 
 use super::support::Frame;
-use super::support::fenced;
 use super::support::message::{bind_text, execute, parse, query, sync};
+use super::support::ticks;
 use super::support::wire::{Address, Wire, error_in};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -165,7 +165,7 @@ impl<'a> Leader<'a> {
 
 /// A session with a prepared statement, under the token.
 fn connect(door: &Door, token: i64) -> Wire {
-    let mut wire = fenced::session(door.address(), token);
+    let mut wire = ticks::session(door.address(), token);
     let prepare = parse("tick", "INSERT INTO ticks (note) VALUES ($1)", &[]);
     let frames = wire.exchange(&[prepare, sync()].concat());
     assert_eq!(error_in(&frames), None);

@@ -17,20 +17,20 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 use support::commit_order::{CommitOrder, Inserted};
-use support::fenced::{self, out_of_order};
+use support::ticks::{self, out_of_order};
 
 const LEADERS: usize = 40;
 const BETWEEN_ELECTIONS: Duration = Duration::from_millis(200);
 
 #[test]
 fn forty_leaders_commit_in_the_order_of_their_tokens() {
-    let postgres = fenced::server();
-    let proxies = [fenced::proxy(&postgres), fenced::proxy(&postgres)];
+    let postgres = ticks::server();
+    let proxies = [ticks::proxy(&postgres), ticks::proxy(&postgres)];
     let mut order = CommitOrder::start(&postgres, "postgres");
     let doors: Vec<Door> = proxies.iter().map(|proxy| Door::Proxy(proxy.address())).collect();
     let acknowledged = rule(&doors, minute());
 
-    let rows = order.take(fenced::TABLE);
+    let rows = order.take(ticks::TABLE);
     let tokens: Vec<i64> = rows.iter().map(|row| row.number("token")).collect();
     assert_eq!(out_of_order(&tokens), 0, "of {} writes", tokens.len());
     let committed = notes(&rows);
@@ -46,12 +46,12 @@ fn forty_leaders_commit_in_the_order_of_their_tokens() {
 #[test]
 fn a_gate_with_a_memory_and_no_drain_lets_them_commit_out_of_order() {
     const ENOUGH: Duration = Duration::from_secs(10);
-    let postgres = fenced::server();
+    let postgres = ticks::server();
     let mut order = CommitOrder::start(&postgres, "postgres");
     let doors = [Door::memory(postgres.address())];
     rule(&doors, minute().min(ENOUGH));
 
-    let tokens: Vec<i64> = order.take(fenced::TABLE).iter().map(|row| row.number("token")).collect();
+    let tokens: Vec<i64> = order.take(ticks::TABLE).iter().map(|row| row.number("token")).collect();
     println!("{} of {} writes out of order", out_of_order(&tokens), tokens.len());
     assert!(out_of_order(&tokens) > 0, "of {} writes", tokens.len());
 }

@@ -8,12 +8,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod commit_order;
-pub mod fenced;
+
 pub mod guardian;
 pub mod postgres;
 pub mod programs;
 pub mod proxy;
 pub mod target;
+pub mod ticks;
 pub mod wait;
 pub mod wire;
 

@@ -1,4 +1,4 @@
-//! A fenced table on a throwaway server, sessions that present a token, and the judge of commit order.
+//! The table `public.ticks`, fenced: its server, sessions that present a token, and the judge of commit order.
 
 use super::commit_order::CommitOrder;
 use super::postgres::{Options, Postgres, SUPERUSER};
