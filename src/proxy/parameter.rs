@@ -71,6 +71,18 @@ impl Parameter {
         self.failed
     }
 
+    /// The server will refuse the statement, because the transaction has failed and it does not end that.
+    pub fn refuses(&self, statement: &Statement) -> bool {
+        let ends_failure = matches!(
+            statement.transaction,
+            TransactionEffect::Commit
+                | TransactionEffect::PrepareTransaction
+                | TransactionEffect::Rollback
+                | TransactionEffect::RollbackTo(_)
+        );
+        self.failed && !ends_failure
+    }
+
     /// True when an error or rollback could not change the value.
     pub fn is_settled(&self) -> bool {
         self.snapshots.iter().all(|snapshot| snapshot.levels == self.now)
