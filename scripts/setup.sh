@@ -28,21 +28,24 @@ has_c_headers() { echo '#include <stdint.h>' | cc -E - >/dev/null 2>&1; }
 # pip is part of a virtual environment only where ensurepip is.
 has_python() { has python3 && python3 -c 'import venv, ensurepip' >/dev/null 2>&1; }
 
-missing=
 need() { "$1" || missing="$missing $2"; }
 has_postgres() { [ "$(postgres_version)" -ge 14 ] && [ -n "$(newest /usr/lib/postgresql/*/bin/pgbench)$(command -v pgbench)" ]; }
 has_setpriv() { [ "$(id -u)" -ne 0 ] || has setpriv; }
 has_node() { has node && has npm; }
 
-need has_postgres postgresql
-need has_setpriv util-linux
-need has_libclang libclang-dev
-need has_c_compiler "gcc libc6-dev"
-if [ "$wanted" = test ]; then
-    need has_python python3-venv
-    need has_node "nodejs npm"
-fi
+find_missing() {
+    missing=
+    need has_postgres postgresql
+    need has_setpriv util-linux
+    need has_libclang libclang-dev
+    need has_c_compiler "gcc libc6-dev"
+    if [ "$wanted" = test ]; then
+        need has_python python3-venv
+        need has_node "nodejs npm"
+    fi
+}
 
+find_missing
 if [ -n "$missing" ]; then
     if ! has apt-get; then
         echo "fencegate needs what Debian calls:$missing; please install it" >&2
@@ -67,6 +70,11 @@ if [ -n "$missing" ]; then
     # The old configuration file is the one written above: keep it, ask nothing.
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 $missing >&2
+    find_missing
+    if [ -n "$missing" ]; then
+        echo "what this system's packages offer is not enough (PostgreSQL 14 or later is needed); missing:$missing" >&2
+        exit 1
+    fi
 fi
 
 cargo_version=$(cargo --version 2>/dev/null | cut -d ' ' -f 2)

@@ -79,8 +79,10 @@ fn a_server_that_is_down_is_reported_at_once(via: Via) {
 /// With everything set that the proxy needs; later flags are the test's.
 fn run(arguments: &[&str]) -> Output {
     let [listen, nobody] = [Port::claim(), Port::claim()];
-    let mut command = Command::new(BINARY);
-    command.args(["proxy", "--upstream", &format!("postgres://127.0.0.1:{}", nobody.number())]);
+    // A proxy that does not refuse would run for ever; `timeout` then ends with 124.
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", "20", BINARY, "proxy"]);
+    command.args(["--upstream", &format!("postgres://127.0.0.1:{}", nobody.number())]);
     command.args(["--control", &format!("postgres://postgres@127.0.0.1:{}/", nobody.number())]);
     if !arguments.contains(&"--listen") {
         command.args(["--listen", &format!("127.0.0.1:{}", listen.number())]);

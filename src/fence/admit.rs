@@ -45,12 +45,12 @@ impl Database {
     ) -> Result<(), Refusal> {
         let unavailable = |reason: &str| Refusal::unavailable(&resource.name, reason);
         let who = session.identity.as_ref().map_err(|reason| unavailable(reason))?;
-        if !self.sessions.contains_key(&key(who)) {
-            return Err(unavailable("the session is not registered: nobody could revoke it"));
-        }
         self.meet(resource);
         let deadline = Instant::now() + LIMIT;
         while Instant::now() < deadline {
+            if !self.sessions.contains_key(&key(who)) {
+                return Err(unavailable("the session is not registered: nobody could revoke it"));
+            }
             match self.verdict(who, resource, token).await? {
                 Verdict::Admitted { epoch, new } => {
                     if self.record(session, who, resource, epoch) {

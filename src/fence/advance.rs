@@ -8,7 +8,7 @@
 use super::control::{column, number};
 use super::database::{Database, Key, epoch, key};
 use super::refusal::Refusal;
-use super::session::{Activity, Epoch, Identity, SessionFence};
+use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::sql;
 use crate::policy::Resource;
 use std::collections::HashSet;
@@ -73,6 +73,21 @@ impl Database {
         Ok(())
     }
 
+    /// For a fence that only observes: takes note of a token, which raises the epoch but drains nobody.
+    /// Returns the epoch if it is higher. Cancel safe.
+    ///
+    /// # Errors
+    /// When the database cannot be asked.
+    pub async fn observe(self: &Arc<Self>, resource: &Resource, token: Token) -> Result<Option<Epoch>, Refusal> {
+        if self.memory.is_current(&resource.name, token) {
+            return Ok(None);
+        }
+        let answers = self.publish(&sql::publish(resource, token)).await;
+        let answers = answers.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+        let current = self.learn(&answers).into_iter().next().map(|(_, epoch)| epoch);
+        Ok(current.filter(|epoch| token < epoch.token))
+    }
+
     /// Returns when no admission below the bound is left, and how long that took.
     async fn drain(
         self: &Arc<Self>,
@@ -90,7 +105,12 @@ impl Database {
             self.bury(resource, bound, &signalled).await?;
             let mut holders = self.holders(resource, bound).await?;
             if holders.iter().any(|holder| holder.key == key(who)) {
+                // It keeps its process and whatever it has locked: its row is replaced, not drained.
                 self.refuse_if_written(session, who, resource, bound).await?;
+                session.revoke(&resource.name, bound);
+                let own = sql::processes([(who.pid, who.backend_start.as_str())]);
+                self.look(&sql::delete(&own, &resource.name, bound)).await.map_err(unavailable)?;
+                holders.retain(|holder| holder.key != key(who));
             }
             let own = self.registered(&holders);
             let spared = self.spare(resource, bound, &own).await?;

@@ -50,6 +50,11 @@ impl Memory {
         (believed && token < epoch.token).then_some(epoch)
     }
 
+    /// The epoch last read has this token.
+    pub(super) fn is_current(&self, resource: &str, token: Token) -> bool {
+        self.epochs.get(resource).is_some_and(|known| known.0.token == token)
+    }
+
     /// A new connection listens from now on; whatever was known before it did is forgotten.
     pub(super) fn listens(&self, serial: u64) {
         self.epochs.clear();

@@ -30,6 +30,7 @@ mod admit;
 mod advance;
 mod control;
 mod database;
+mod enforcement;
 mod init;
 mod memory;
 mod refusal;

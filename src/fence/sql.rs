@@ -212,6 +212,15 @@ pub(super) fn lockers(resource: &Resource, locks: &str, pids: &[i32]) -> String 
     )
 }
 
+/// The transactions that write the resource's relations now, prepared ones included.
+pub(super) fn writers(resource: &Resource) -> String {
+    format!(
+        "{} SELECT DISTINCT l.virtualtransaction AS transaction FROM pg_locks l WHERE {}",
+        relations(resource),
+        holds_lock_on_relations(WRITE_LOCKS)
+    )
+}
+
 /// Deletes the rows below the epoch of these processes, by their full key.
 pub(super) fn delete(processes: &str, resource: &str, bound: Epoch) -> String {
     format!(

@@ -3,11 +3,19 @@
 use super::rejection::Rejection;
 use super::shared::{Downstream, Shared};
 use crate::fence::Database;
-use crate::policy::PolicySet;
+use crate::fence::session::Token;
+use crate::policy::{PolicySet, Resource};
 use crate::statement::{Lexing, Script, Unreadable};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+/// Texts longer than this many bytes are read apart from other sessions.
+const LONG_TEXT: usize = 16 * 1024;
+
+/// A session waits this long for the database to be prepared.
+const PREPARE_LIMIT: Duration = Duration::from_secs(1);
 
 /// One session's view.
 pub struct Context {
@@ -66,10 +74,14 @@ impl Context {
         self.downstream.has_fenced_tables()
     }
 
-    /// Makes sure that it is known whether a fenced table exists.
-    pub async fn look(&self) {
+    /// Makes sure, as far as a moment allows, that the policies are in force in the database and that
+    /// it is known whether a fenced table exists. Cancel-safe: it goes on by itself.
+    pub async fn prepare(&self) {
         if self.fenced {
-            self.downstream.look_if_old(&self.policies).await;
+            let (downstream, policies) = (self.downstream.clone(), self.policies.clone());
+            let preparing = tokio::spawn(async move { downstream.prepare(&policies).await });
+            // A control connection that hangs must not keep sessions out.
+            tokio::time::timeout(PREPARE_LIMIT, preparing).await.ok();
         }
     }
 
@@ -82,7 +94,30 @@ impl Context {
 
     /// What a text does.
     pub fn read(&self, text: &[u8], lexing: Lexing) -> Arc<Result<Script, Unreadable>> {
+        if text.len() > LONG_TEXT {
+            // It takes long enough for other sessions on this thread to notice.
+            return tokio::task::block_in_place(|| self.shared.cache.get(text, lexing));
+        }
         self.shared.cache.get(text, lexing)
+    }
+
+    /// A write under this token passes a fence that only observes: says so if it is stale.
+    pub fn observe(&self, resource: Arc<Resource>, token: Token) {
+        let database = self.downstream.fence.clone();
+        tokio::spawn(async move {
+            let seen = match database.known_stale(&resource.name, token) {
+                Some(highest) => Ok(Some(highest)),
+                None => database.observe(&resource, token).await,
+            };
+            let resource = &resource.name;
+            match seen {
+                Ok(Some(highest)) => {
+                    tracing::warn!(resource, presented = token, highest = highest.token, "stale_write_observed");
+                }
+                Ok(None) => (),
+                Err(refusal) => tracing::warn!(resource, presented = token, reason = %refusal, "write_not_observed"),
+            }
+        });
     }
 
     /// Closes the control connections to a database that has to be without any.

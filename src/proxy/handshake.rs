@@ -90,8 +90,9 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> R
         }
     };
     server.writer.output.extend_from_slice(&startup.packet);
-    let context = Context::new(shared, startup.database());
     let authenticated = authenticate(&mut client, &mut server).await?;
+    // Not before the server has let the client in: a database that nobody may name gets no connections.
+    let context = Context::new(shared, startup.database());
     let role = LoginRole { name: startup.user().to_owned(), session };
     let (identity, value) = match startup.replication() {
         // It has no database and cannot run SQL, so that there is nothing to fence or to ask.
@@ -108,7 +109,7 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> R
     if let Err(why) = FenceValue::parse(value.as_deref().unwrap_or_default()) {
         return refuse(&mut client, Rejection::InvalidSetting { why }.text()).await;
     }
-    context.look().await;
+    context.prepare().await;
     client.writer.output.extend_from_slice(&authenticated.ready);
     let parameter = Parameter::new(if identity.is_ok() { Value::read(value.as_deref()) } else { Value::Unknown });
     let fence = Arc::new(SessionFence::new(identity));

@@ -20,7 +20,7 @@ pub type Need = (Arc<Resource>, Token);
 /// What to do.
 #[derive(Debug)]
 pub enum Decision {
-    /// Forward, if the session is admitted to all of these.
+    /// Forward, if the session is admitted to all of these whose fences act.
     Forward(Vec<Need>),
     /// Reject the statement at this index.
     Reject(usize, Rejection),
@@ -63,11 +63,11 @@ pub fn resolve(statements: &[Arc<Statement>], names: &Names, batch: u64) -> Opti
                 statement.clone()
             }
             PreparedEffect::Execute { name } => match prepared.get(name.as_str()) {
-                Some(inner) => executed(statement, inner),
+                Some(inner) => Arc::new(statement.executing(Some(inner))),
                 None => match names.meaning(name.as_bytes(), batch) {
-                    Meaning::Certain(inner) => executed(statement, &inner),
+                    Meaning::Certain(inner) => Arc::new(statement.executing(Some(&inner))),
                     Meaning::Unsettled => return None,
-                    Meaning::Unknown => opaque("EXECUTE", "the proxy has not seen the prepared statement"),
+                    Meaning::Unknown => Arc::new(statement.executing(None)),
                 },
             },
             _ => statement.clone(),
@@ -80,13 +80,6 @@ pub fn resolve(statements: &[Arc<Statement>], names: &Names, batch: u64) -> Opti
 /// A statement of which nothing is known but why.
 pub fn opaque(kind: &'static str, why: &'static str) -> Arc<Statement> {
     Arc::new(Statement { kind, opaque: Some(why), parameter: ParameterEffect::Unknown, ..Statement::default() })
-}
-
-fn executed(outer: &Statement, inner: &Statement) -> Arc<Statement> {
-    let mut runs = inner.clone();
-    runs.range = outer.range.clone();
-    runs.changes_catalogue |= outer.changes_catalogue;
-    Arc::new(runs)
 }
 
 impl Judge<'_> {
@@ -153,6 +146,10 @@ impl Judge<'_> {
         let mut needs = Vec::new();
         for (resource, writes) in self.touched(statement) {
             if let Some(token) = self.token_for(&resource, writes, parameter)? {
+                if resource.mode == Mode::Observe {
+                    needs.push((resource, token));
+                    continue;
+                }
                 let before = earlier.iter().find(|(other, _)| other.name == resource.name).map(|(_, token)| *token);
                 self.check(&resource, token, before)?;
                 needs.push((resource, token));
@@ -192,7 +189,7 @@ impl Judge<'_> {
         let rejection = match parameter.current() {
             Value::Unknown => return Err(Stop::ReadValue),
             Value::Known(value) => match value.token(&resource.name) {
-                Some(token) => return Ok(self.observed(resource, token).then_some(token)),
+                Some(token) => return Ok(Some(token)),
                 None if resource.on_missing == OnMissing::Allow => return Ok(None),
                 None => Rejection::Missing { resource: resource.name.clone() },
             },
@@ -207,21 +204,6 @@ impl Judge<'_> {
             return Ok(None);
         }
         Err(rejection.into())
-    }
-
-    /// True if the fence acts; a fence that only observes says what it sees.
-    fn observed(&self, resource: &Resource, token: Token) -> bool {
-        if resource.mode == Mode::Observe
-            && let Some(highest) = self.database.known_stale(&resource.name, token)
-        {
-            tracing::warn!(
-                resource = resource.name,
-                presented = token,
-                highest = highest.token,
-                "write_would_be_rejected"
-            );
-        }
-        resource.mode == Mode::Enforce
     }
 
     fn check(&self, resource: &Resource, token: Token, before: Option<Token>) -> Result<(), Stop> {

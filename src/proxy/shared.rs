@@ -2,7 +2,7 @@
 
 use crate::config::Settings;
 use crate::fence::Database;
-use crate::policy::PolicySet;
+use crate::policy::{PolicySet, Resource};
 use crate::statement::Cache;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -26,6 +26,8 @@ pub struct Shared {
 /// A database that sessions are connected to.
 pub struct Downstream {
     pub fence: Arc<Database>,
+    /// The policies in force are recorded in it.
+    recorded: tokio::sync::Mutex<bool>,
     /// Whether a fenced table exists in it.
     coverage: AtomicU8,
     looked: Mutex<Option<Instant>>,
@@ -54,12 +56,13 @@ impl Shared {
             return known.clone();
         }
         let fence = Database::new(name, self.settings.control_for(name), self.id.clone());
-        let downstream = Arc::new(Downstream { fence, coverage: AtomicU8::new(UNKNOWN), looked: Mutex::default() });
+        let downstream = Arc::new(Downstream {
+            fence,
+            recorded: tokio::sync::Mutex::default(),
+            coverage: AtomicU8::new(UNKNOWN),
+            looked: Mutex::default(),
+        });
         databases.insert(name.to_owned(), downstream.clone());
-        let (new, policies) = (downstream.clone(), self.policies.borrow().clone());
-        if policies.applies_to(name) {
-            tokio::spawn(async move { new.apply(&policies).await });
-        }
         downstream
     }
 
@@ -69,8 +72,9 @@ impl Shared {
         self.policies.send_replace(policies.clone());
         let databases: Vec<_> = self.databases().values().cloned().collect();
         for database in databases.iter().filter(|database| policies.applies_to(database.fence.name())) {
-            database.coverage.store(UNKNOWN, Ordering::Release);
-            database.apply(&policies).await;
+            database.forget();
+            *database.recorded.lock().await = false;
+            database.prepare(&policies).await;
         }
     }
 
@@ -87,13 +91,36 @@ impl Shared {
     }
 }
 
+/// A fence holds once the writes have ended that were let through before it.
+async fn say_when_enforced(database: Arc<Database>, resource: Arc<Resource>) {
+    let (name, resource_name) = (database.name(), &resource.name);
+    match database.enforced(&resource).await {
+        Ok(()) => tracing::info!(database = name, resource = resource_name, "fence_enforced"),
+        Err(error) => tracing::warn!(database = name, resource = resource_name, %error, "fence_enforcement_unknown"),
+    }
+}
+
 impl Downstream {
-    async fn apply(&self, policies: &PolicySet) {
-        if let Err(refusal) = self.fence.apply_policy(&policies.resources).await {
-            // Admit compares the policies again, and refuses.
-            tracing::warn!(database = self.fence.name(), reason = %refusal, "policies_not_recorded");
+    /// Records the policies in the database, once, and looks for fenced tables, unless that was done a moment ago.
+    pub async fn prepare(&self, policies: &PolicySet) {
+        let mut recorded = self.recorded.lock().await;
+        if !*recorded {
+            match self.fence.apply_policy(&policies.resources).await {
+                Ok(()) => {
+                    *recorded = true;
+                    for resource in &policies.resources {
+                        tokio::spawn(say_when_enforced(self.fence.clone(), resource.clone()));
+                    }
+                }
+                // Admit compares the policies again, and refuses.
+                Err(refusal) => {
+                    tracing::warn!(database = self.fence.name(), reason = %refusal, "policies_not_recorded");
+                }
+            }
         }
-        self.look(policies).await;
+        if self.looked().is_none_or(|at| at.elapsed() > FRESH) {
+            self.look(policies).await;
+        }
     }
 
     /// True unless it is known that no fenced table exists.
@@ -105,13 +132,6 @@ impl Downstream {
     pub fn forget(&self) {
         self.coverage.store(UNKNOWN, Ordering::Release);
         *self.looked() = None;
-    }
-
-    /// Reads whether a fenced table exists, unless that was done a moment ago.
-    pub async fn look_if_old(&self, policies: &PolicySet) {
-        if self.looked().is_none_or(|at| at.elapsed() > FRESH) {
-            self.look(policies).await;
-        }
     }
 
     /// Reads whether a fenced table exists. What cannot be read counts as yes.

@@ -9,12 +9,16 @@ use std::sync::Arc;
 /// What the parser needs for a longer text would be out of proportion to what a proxy session may take.
 const LONGEST: usize = 4 << 20;
 
-/// As [`LONGEST`] for a text that needs the tree, which takes about a hundred times its text.
+/// As [`LONGEST`] for a text that needs the tree, which takes some three hundred times its text in memory.
 const LONGEST_TREE: usize = 1 << 20;
+
+/// About a hundredth of a second.
+const DEAREST: usize = 16 << 20;
 
 /// Says what a text does, statement by statement. `text` is without the NUL that ends it in the protocol.
 pub fn analyse(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
-    if text.len() > LONGEST {
+    let may_be_dear = text.len().saturating_pow(2) > DEAREST;
+    if text.len() > LONGEST || may_be_dear && lexing_cost(text) > DEAREST {
         return Err(Unreadable::TooComplex);
     }
     let sql = Sql::read(text, lexing.encoding)?;
@@ -29,6 +33,23 @@ pub fn analyse(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
     }
     sql.restore(script.statements.iter_mut().filter_map(Arc::get_mut).map(|statement| &mut statement.range));
     Ok(script)
+}
+
+/// How many bytes Postgres' lexer reads more than once, about.
+///
+/// It reads a whole run of operator characters before it sees that only the first of them make an operator, or open a
+/// comment within a comment. So `++++…` and `/*/*/*…` take it time that grows with the square of their length.
+fn lexing_cost(text: &[u8]) -> usize {
+    let runs = text.split(|byte| !b"~!@#^&|`?+-*/%<>=".contains(byte));
+    runs.filter(|run| run.len() > 100).map(|run| run.len() * restarts(run)).fold(0, usize::saturating_add)
+}
+
+/// After how many places in a run of operator characters the lexer may start again. `--` ends the line for it.
+fn restarts(run: &[u8]) -> usize {
+    let pluses = run.iter().filter(|byte| **byte == b'+').count();
+    let comments = run.windows(2).filter(|pair| pair == b"/*").count();
+    let minuses = run.split(|byte| *byte != b'-').filter(|minuses| minuses.len() == 1).count();
+    pluses + comments + minuses
 }
 
 pub(super) fn options(lexing: Lexing) -> ParserOptions {

@@ -52,7 +52,7 @@ impl Cache {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             shard.young.values().chain(shard.old.values()).map(|entry| entry.weight).sum::<usize>()
         };
-        self.shards.iter().map(|statement| weight(statement)).sum()
+        self.shards.iter().map(weight).sum()
     }
 }
 

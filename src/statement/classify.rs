@@ -11,7 +11,7 @@ use super::{
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{
     CallStmt, CopyStmt, DeallocateStmt, DiscardMode, DiscardStmt, ExecuteStmt, ExplainStmt, Node, ObjectType,
-    TransactionStmt, TransactionStmtKind, a_const::Val,
+    TransactionStmt, TransactionStmtKind, VariableSetKind, a_const::Val,
 };
 use std::sync::Arc;
 
@@ -83,7 +83,10 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::TransactionStmt(transaction) => describe_transaction(transaction, into),
         N::VariableSetStmt(set) => {
             into.parameter = parameter::set(set);
-            if set.name.is_empty() || !set.args.is_empty() { "SET" } else { "SET or RESET" }
+            match set.kind() {
+                VariableSetKind::VarReset | VariableSetKind::VarResetAll => "RESET",
+                _ => "SET",
+            }
         }
         N::VariableShowStmt(_) => "SHOW",
         N::DiscardStmt(discard) => describe_discard(discard, into),
@@ -93,10 +96,13 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::NotifyStmt(_) => "NOTIFY",
 
         // Tables, and what hangs on them.
-        N::CreateStmt(create) => ddl::create_table(create, into, "CREATE TABLE"),
+        N::CreateStmt(create) => {
+            ddl::create_table(create, into);
+            "CREATE TABLE"
+        }
         N::CreateForeignTableStmt(create) => {
-            create.base_stmt.iter().for_each(|table| drop_name(ddl::create_table(table, into, "")));
-            changes(into, "CREATE FOREIGN TABLE")
+            create.base_stmt.iter().for_each(|table| ddl::create_table(table, into));
+            "CREATE FOREIGN TABLE"
         }
         N::AlterTableStmt(alter) => ddl::alter_table(alter, into),
         N::AlterTableMoveAllStmt(_) => opaque(into, "ALTER TABLE ALL", "it moves tables that it does not name"),
@@ -226,8 +232,6 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         _ => runs_code(into, "unknown", "it is a statement that the proxy does not know"),
     }
 }
-
-fn drop_name(_: &'static str) {}
 
 fn query(node: &N, into: &mut Statement, kind: &'static str) -> &'static str {
     Walk::new(into).visit(node);

@@ -68,7 +68,7 @@ pub(super) fn truncate(truncate: &TruncateStmt, into: &mut Statement) -> &'stati
 }
 
 /// A new table changes those that it inherits from, is a partition of, or refers to (which get triggers).
-pub(super) fn create_table(create: &CreateStmt, into: &mut Statement, kind: &'static str) -> &'static str {
+pub(super) fn create_table(create: &CreateStmt, into: &mut Statement) {
     into.changes_catalogue = true;
     write_all(&create.inh_relations, Operation::Ddl, into);
     for constraint in constraints(&create.table_elts).chain(constraints(&create.constraints)) {
@@ -77,7 +77,6 @@ pub(super) fn create_table(create: &CreateStmt, into: &mut Statement, kind: &'st
     if let Some(bound) = &create.partbound {
         walk_bound(bound, into);
     }
-    kind
 }
 
 /// The constraints of a table or of its columns.
@@ -92,7 +91,7 @@ fn constraints(elements: &[Node]) -> impl Iterator<Item = &Constraint> {
     })
 }
 
-fn walk_bound<'n>(bound: &'n PartitionBoundSpec, into: &mut Statement) {
+fn walk_bound(bound: &PartitionBoundSpec, into: &mut Statement) {
     let mut walk = Walk::new(into);
     walk.nodes(&bound.listdatums);
     for datum in bound.lowerdatums.iter().chain(&bound.upperdatums) {
@@ -142,7 +141,6 @@ fn alter_command(command: &AlterTableCmd, into: &mut Statement) {
             | N::TypeName(_)
             | N::List(_)
             | N::AtalterConstraint(_)
-            | N::IndexStmt(_)
             | N::Integer(_)
             | N::String(_),
         )
@@ -153,7 +151,10 @@ fn alter_command(command: &AlterTableCmd, into: &mut Statement) {
 
 fn alter_constraint(constraint: &Constraint, into: &mut Statement) {
     write(&constraint.pktable, Operation::Ddl, into);
-    Walk::new(into).maybe(&constraint.raw_expr);
+    let mut walk = Walk::new(into);
+    walk.maybe(&constraint.raw_expr);
+    walk.nodes(&constraint.exclusions);
+    walk.maybe(&constraint.where_clause);
 }
 
 pub(super) fn drop(drop: &DropStmt, into: &mut Statement) -> &'static str {

@@ -1,8 +1,14 @@
 //! What a statement does, as far as its text tells: text → [`Script`].
 //!
-//! Owns the two parsers' answers and the cache of them. Must never guess: what the text does not
+//! Owns the parser's answers and the cache of them. Must never guess: what the text does not
 //! show is said to be opaque or unknown, and the caller refuses it or asks the server.
 //! Nothing here depends on policies, sessions or tokens, so an answer can be cached by its text.
+//!
+//! From the top: [`analyse`] reads a text with `plain` (the parser's summary) or from the tree, where `classify` has a
+//! row for every statement type; `ddl`, `query` and `expression` know the details.
+//!
+//! What no text shows, and this therefore cannot say: what triggers, rules, views, defaults, row security, casts,
+//! operators and functions of a harmless name in another schema run. The catalogue and the guard answer for those.
 
 mod analyse;
 mod cache;
@@ -16,6 +22,7 @@ mod parameter;
 mod plain;
 mod query;
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test that panics has failed")]
 mod tests;
 
 pub use analyse::analyse;
@@ -115,7 +122,7 @@ pub enum PreparedEffect {
         /// What running it does.
         statement: std::sync::Arc<Statement>,
     },
-    /// `EXECUTE name`, also within EXPLAIN ANALYZE and CREATE TABLE AS.
+    /// `EXECUTE name`, also within EXPLAIN ANALYZE and CREATE TABLE AS: see [`Statement::executing`].
     Execute {
         /// The name to look up.
         name: String,
@@ -147,7 +154,7 @@ pub struct Statement {
     pub kind: &'static str,
     /// The relations it writes or locks.
     pub writes: Vec<Write>,
-    /// The functions it calls by name.
+    /// The functions it calls by name, those of Postgres too.
     pub functions: Vec<FunctionName>,
     /// What it does to `lease.fence`.
     pub parameter: ParameterEffect,

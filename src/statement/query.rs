@@ -5,8 +5,8 @@
 use super::{Operation, RelationName, Statement};
 use pg_query::NodeEnum;
 use pg_query::protobuf::{
-    CmdType, DeleteStmt, InsertStmt, LockingClause, MergeStmt, Node, OnConflictAction, RangeVar, ReturningClause,
-    SelectStmt, UpdateStmt, WithClause,
+    CmdType, DeleteStmt, InsertStmt, MergeStmt, Node, OnConflictAction, RangeVar, ReturningClause, SelectStmt,
+    UpdateStmt, WithClause,
 };
 use std::collections::{HashMap, HashSet};
 
@@ -56,11 +56,7 @@ impl<'s, 'n> Walk<'s, 'n> {
         if select.into_clause.is_some() {
             self.statement.changes_catalogue = true;
         }
-        for clause in &select.locking_clause {
-            if let Some(NodeEnum::LockingClause(clause)) = &clause.node {
-                self.lock(clause, &select.from_clause);
-            }
-        }
+        self.lock(&select.locking_clause, &select.from_clause);
         self.nodes(&select.distinct_clause);
         self.nodes(&select.target_list);
         self.nodes(&select.from_clause);
@@ -184,12 +180,21 @@ impl<'s, 'n> Walk<'s, 'n> {
     }
 
     /// `FOR UPDATE` locks every relation of its FROM, also those in its subqueries; `OF` leaves only what it names.
-    fn lock(&mut self, clause: &'n LockingClause, from: &'n [Node]) {
+    fn lock(&mut self, clauses: &'n [Node], from: &'n [Node]) {
+        if clauses.is_empty() {
+            return;
+        }
         let mut relations = Vec::new();
         from.iter().for_each(|item| lockable(item, None, &mut relations));
-        let named: HashSet<&str> = clause.locked_rels.iter().filter_map(range_var).map(|name| &*name.relname).collect();
         let visible: HashSet<&str> = relations.iter().map(|(name, _)| *name).collect();
-        let all = named.is_empty() || !named.is_subset(&visible);
+        let mut named = HashSet::new();
+        let mut all = false;
+        for clause in clauses {
+            let Some(NodeEnum::LockingClause(clause)) = &clause.node else { continue };
+            all |= clause.locked_rels.is_empty();
+            named.extend(clause.locked_rels.iter().filter_map(range_var).map(|name| name.relname.as_str()));
+        }
+        all |= !named.is_subset(&visible);
         for (name, relation) in relations {
             let is_common_table = relation.schemaname.is_empty()
                 && self.common_tables.get(relation.relname.as_str()).is_some_and(|&count| count > 0);

@@ -31,7 +31,7 @@ impl Server {
                 server
             })
         };
-        for _ in 0..600 {
+        for _ in 0..200 {
             if server.config("postgres", "postgres").connect(NoTls).await.is_ok() {
                 return server;
             }
@@ -52,7 +52,7 @@ impl Server {
             let path = Path::new(BIN).join(name);
             let mut command = if root {
                 let mut command = Command::new("setpriv");
-                command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "--pdeathsig=SIGINT"]);
+                command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
                 command.arg(path);
                 command
             } else {
@@ -66,7 +66,8 @@ impl Server {
         assert!(initialised.unwrap().success());
         let mut command = program("postgres");
         command.arg("-D").arg(&data).arg("-k").arg(&directory).args(["-h", ""]);
-        for setting in ["fsync=off", "max_connections=300", "max_prepared_transactions=5"] {
+        for setting in ["fsync=off", "max_connections=300", "max_prepared_transactions=5", "track_commit_timestamp=on"]
+        {
             command.args(["-c", setting]);
         }
         let process = command.spawn().unwrap();

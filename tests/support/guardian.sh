@@ -7,13 +7,15 @@ shift 3
 exec 3<&0
 "$@" 3<&- </dev/null >>"$log" 2>&1 &
 server=$!
+# From here on nothing is worth saying: neither that the server was killed, nor that nobody reads.
+exec 2>/dev/null
 trap '' PIPE
 echo "$server"
-(read -r _ <&3; kill -s "$signal" "$server") >/dev/null 2>&1 &
+(read -r _ <&3; kill -s "$signal" "$server") >/dev/null &
 watcher=$!
 wait "$server"
 status=$?
-kill "$watcher" 2>/dev/null
+kill "$watcher"
 # Nobody reads any more: the test process is gone, and the folder is ours to remove.
-echo "$status" 2>/dev/null || rm -rf "$folder"
+echo "$status" || rm -rf "$folder"
 exit "$status"

@@ -21,7 +21,7 @@ const TOO_LONG: &str = "the statement is longer than 4 MiB";
 impl Relay {
     /// Handles all that has been read from the client, as far as the server's output has room and
     /// nothing has to be waited for.
-    pub(super) fn from_client(&mut self) -> Result<(), ClientFault> {
+    pub(super) fn handle_client(&mut self) -> Result<(), ClientFault> {
         while self.wait.is_none() && self.replies.len() < MAX_OWED && self.server.writer.output.len() < HIGH_WATER {
             if self.client.rest > 0 {
                 if !self.client.pass_on(&mut self.server.writer.output) {
@@ -32,7 +32,11 @@ impl Relay {
                     self.reject_discarded();
                 }
             }
-            let Some(header) = Header::from_client(&self.client.reader.input).map_err(|error| ClientFault(error.to_string()))? else { break };
+            let Some(header) =
+                Header::from_client(&self.client.reader.input).map_err(|error| ClientFault(error.to_string()))?
+            else {
+                break;
+            };
             if !self.client_message(header)? {
                 break;
             }

@@ -17,6 +17,7 @@ use super::replies::{Audience, Replies, Request};
 use super::{Context, LoginRole};
 use crate::fence::session::{Activity, SessionFence};
 use crate::fence::{CutOff, Refusal};
+use crate::policy::Mode;
 use crate::statement::{Lexing, Statement};
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::frame::InvalidLength;
@@ -72,8 +73,8 @@ enum Wait {
     Settle,
     /// The value of the parameter.
     Value,
-    /// Admission.
-    Admit(JoinHandle<Result<(), Refusal>>),
+    /// Admission to the resource of that name.
+    Admit(String, JoinHandle<Result<(), Refusal>>),
     /// The control connections to a database being closed.
     Close(JoinHandle<()>),
 }
@@ -215,7 +216,7 @@ impl Relay {
             self.portals.clear();
             self.parameter.forget_all();
         }
-        self.from_server()?;
+        self.handle_server()?;
         if self.server.reader.ended && self.client.writer.output.len() < HIGH_WATER {
             return Err(End::Server);
         }
@@ -223,7 +224,7 @@ impl Relay {
         if matches!(self.wait, Some(Wait::Settle)) && self.replies.is_empty() {
             self.wait = None;
         }
-        if let Err(why) = self.from_client() {
+        if let Err(why) = self.handle_client() {
             // What it asked before is answered first, as if it had ended here.
             self.client_fault = Some(why);
             self.client.reader.ended = true;
@@ -334,6 +335,9 @@ impl Relay {
             self.closed_control = true;
             return Verdict::Hold;
         }
+        let (needs, observed): (Vec<Need>, Vec<Need>) =
+            needs.into_iter().partition(|(resource, _)| resource.mode == Mode::Enforce);
+        observed.into_iter().for_each(|(resource, token)| self.context.observe(resource, token));
         if needs.is_empty() {
             return Verdict::Forward;
         }
@@ -342,16 +346,15 @@ impl Relay {
             self.written.extend(needs.into_iter().map(|(resource, token)| (resource.name.clone(), token)));
             return Verdict::Forward;
         }
-        let lacking = needs
-            .into_iter()
-            .find(|(resource, token)| self.fence.admission(&resource.name).is_none_or(|epoch| epoch.token != *token));
-        // None when an admission came in between: then the next look sees it.
-        if let Some((resource, token)) = lacking {
-            let (database, fence) = (self.context.database().clone(), self.fence.clone());
-            // Runs to its end even when this session does not: an Admit is not cancel-safe.
-            let admission = tokio::spawn(async move { database.admit(&fence, &resource, token).await });
-            self.wait = Some(Wait::Admit(admission));
-        }
+        let lacks =
+            |(resource, token): &Need| self.fence.admission(&resource.name).is_none_or(|epoch| epoch.token != *token);
+        let (resource, token) = needs[needs.iter().position(lacks).unwrap_or(0)].clone();
+        // An Admit that raises the token looks at what the process does.
+        self.note_activity();
+        let (database, fence, name) = (self.context.database().clone(), self.fence.clone(), resource.name.clone());
+        // Runs to its end even when this session does not: an Admit is not cancel-safe.
+        let admission = tokio::spawn(async move { database.admit(&fence, &resource, token).await });
+        self.wait = Some(Wait::Admit(name, admission));
         Verdict::Hold
     }
 
@@ -480,14 +483,9 @@ impl Relay {
 /// Waits for the end of what is waited for. Cancel-safe: the task goes on.
 async fn finish(wait: &mut Option<Wait>, refused: &mut Option<Refusal>) {
     match wait {
-        Some(Wait::Admit(admission)) => {
-            match admission.await {
-                Ok(Ok(())) => (),
-                Ok(Err(refusal)) => *refused = Some(refusal),
-                Err(error) => {
-                    *refused = Some(Refusal::Unavailable { resource: String::new(), reason: error.to_string() })
-                }
-            }
+        Some(Wait::Admit(resource, admission)) => {
+            let outcome = admission.await.unwrap_or_else(|error| Err(Refusal::unavailable(resource, error)));
+            *refused = outcome.err();
             *wait = None;
         }
         Some(Wait::Close(closing)) => {

@@ -18,7 +18,7 @@ const ERROR_HEAD: usize = 64;
 
 impl Relay {
     /// Handles all that has been read from the server, as far as the client's output has room.
-    pub(super) fn from_server(&mut self) -> Result<(), End> {
+    pub(super) fn handle_server(&mut self) -> Result<(), End> {
         while self.client.writer.output.len() < HIGH_WATER {
             if self.server.rest > 0 && !self.server.pass_on(&mut self.client.writer.output) {
                 break;

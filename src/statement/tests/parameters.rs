@@ -1,0 +1,246 @@
+use super::*;
+
+#[test]
+fn set_says_what_the_server_stores() {
+    check(&[
+        ("SET lease.fence = 47", "set(47)"),
+        ("SET lease.fence TO 47", "set(47)"),
+        ("SET SESSION Lease.Fence TO 47", "set(47)"),
+        ("SET LOCAL lease.fence = 47", "set-local(47)"),
+        ("SET \"lease.fence\" = 47", "set(47)"),
+        ("SET \"Lease\".\"FENCE\" = 47", "set(47)"),
+        ("SET U&\"lease\\002Efence\" = 47", "set(47)"),
+        ("set lease . fence = 47", "set(47)"),
+        ("SET lease.fence = '47'", "set(47)"),
+        ("SET lease.fence = 'scheduler=47, shard/3=55'", "set(scheduler=47, shard/3=55)"),
+        ("SET lease.fence = ''", "set()"),
+        ("SET lease.fence = 'it''s'", "set(it's)"),
+        ("SET lease.fence = E'a\\x41'", "set(aA)"),
+        ("SET lease.fence = U&'\\0041'", "set(A)"),
+        ("SET lease.fence = $$x$$", "set(x)"),
+        ("SET lease.fence = 047", "set(47)"),
+        ("SET lease.fence = +47", "set(47)"),
+        ("SET lease.fence = -47", "set(-47)"),
+        ("SET lease.fence = - 5", "set(-5)"),
+        ("SET lease.fence = 9223372036854775807", "set(9223372036854775807)"),
+        ("SET lease.fence = -9223372036854775808", "set(-9223372036854775808)"),
+        ("SET lease.fence = 1.50", "set(1.50)"),
+        ("SET lease.fence = -1.50", "set(-1.50)"),
+        ("SET lease.fence = 1e3", "set(1e3)"),
+        ("SET lease.fence = .5", "set(.5)"),
+        ("SET lease.fence = 5.", "set(5.)"),
+        ("SET lease.fence = true", "set(true)"),
+        ("SET lease.fence = ON", "set(on)"),
+        ("SET lease.fence = MixedCase", "set(mixedcase)"),
+        ("SET lease.fence = \"MixedCase\"", "set(MixedCase)"),
+        ("SET lease.fence = a, b", "unknown"),
+        ("SET lease.fence FROM CURRENT", "unknown"),
+        // The parser takes more than the server, which will refuse it.
+        ("SET lease.fence = $1", "unknown"),
+        ("SET lease.fence = null", "Syntax"),
+        ("/* a */ SET -- b\n lease.fence = 47", "set(47)"),
+    ]);
+}
+
+#[test]
+fn reset_goes_back_to_the_startup_value() {
+    check(&[
+        ("RESET lease.fence", "reset"),
+        ("RESET LEASE.FENCE", "reset"),
+        ("SET lease.fence TO DEFAULT", "reset"),
+        ("SET SESSION lease.fence = DEFAULT", "reset"),
+        ("SET LOCAL lease.fence TO DEFAULT", "reset-local"),
+        ("RESET ALL", "reset"),
+        ("DISCARD ALL", "reset deallocate-all catalogue"),
+    ]);
+}
+
+#[test]
+fn other_settings_leave_it_alone() {
+    check(&[
+        ("SET work_mem = '1MB'", "-"),
+        ("SET LOCAL search_path = a, b", "-"),
+        ("SET lease.other = 5", "-"),
+        ("SET lease.fence.x = 5", "-"),
+        ("SET fence = 5", "-"),
+        ("RESET work_mem", "-"),
+        ("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "-"),
+        ("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", "-"),
+        ("SET TRANSACTION SNAPSHOT 'x'", "-"),
+        ("SET TIME ZONE 'UTC'", "-"),
+        ("SET TIME ZONE INTERVAL '1' HOUR TO MINUTE", "-"),
+        ("SET NAMES 'utf8'", "-"),
+        ("SET SCHEMA 's'", "-"),
+        ("SET ROLE r", "-"),
+        ("RESET ROLE", "-"),
+        ("SET SESSION AUTHORIZATION r", "-"),
+        ("RESET SESSION AUTHORIZATION", "-"),
+        ("SET XML OPTION DOCUMENT", "-"),
+        ("ALTER ROLE r SET lease.fence = 5", "-"),
+        ("ALTER SYSTEM SET lease.fence = 5", "-"),
+        ("DISCARD SEQUENCES", "-"),
+    ]);
+}
+
+#[test]
+fn only_functions_that_cannot_change_it_are_harmless() {
+    check(&[
+        ("SELECT set_config('lease.fence', '5', false)", "calls:set_config unknown"),
+        ("SELECT pg_catalog.set_config('lease.fence', '5', false)", "calls:pg_catalog.set_config unknown"),
+        ("SELECT Set_Config('lease.fence', '5', false)", "calls:set_config unknown"),
+        ("SELECT f()", "calls:f unknown"),
+        ("SELECT count(*), max(a), now(), lower(b) FROM t", "calls:count calls:max calls:now calls:lower"),
+        ("SELECT pg_catalog.lower('A')", "calls:pg_catalog.lower"),
+        ("SELECT d.pg_catalog.lower('A')", "calls:pg_catalog.lower"),
+        ("SELECT public.lower('A')", "calls:public.lower unknown"),
+        ("SELECT \"Lower\"('A')", "calls:Lower unknown"),
+        ("SELECT current_setting('lease.fence')", "calls:current_setting"),
+        (
+            "SELECT nextval('s'), pg_advisory_lock(1), pg_backend_pid()",
+            "calls:nextval calls:pg_advisory_lock calls:pg_backend_pid",
+        ),
+        (
+            "SELECT extract(year FROM a), a AT TIME ZONE 'UTC' FROM t",
+            "calls:pg_catalog.extract calls:pg_catalog.timezone",
+        ),
+        (
+            "SELECT trim(a), position('a' IN b), overlay(a PLACING b FROM 1) FROM t",
+            "calls:pg_catalog.btrim calls:pg_catalog.position calls:pg_catalog.overlay",
+        ),
+        (
+            "SELECT a LIKE b ESCAPE 'c', a SIMILAR TO b, (a, b) OVERLAPS (c, d), a IS NORMALIZED FROM t",
+            "calls:pg_catalog.like_escape calls:pg_catalog.similar_to_escape calls:pg_catalog.overlaps calls:pg_catalog.is_normalized",
+        ),
+        ("SELECT query_to_xml('SELECT f()', true, true, '')", "calls:query_to_xml unknown"),
+        ("SELECT dblink_exec('x', 'y')", "calls:dblink_exec unknown"),
+        ("SELECT lo_unlink(1)", "calls:lo_unlink unknown"),
+    ]);
+}
+
+#[test]
+fn calls_are_found_wherever_they_stand() {
+    check(&[
+        ("SELECT a FROM t WHERE f(a)", "calls:f unknown"),
+        ("SELECT a FROM t GROUP BY f(a)", "calls:f unknown"),
+        ("SELECT a FROM t GROUP BY ROLLUP (f(a))", "calls:f unknown"),
+        ("SELECT a FROM t GROUP BY a HAVING f(a)", "calls:f unknown"),
+        ("SELECT a FROM t ORDER BY f(a)", "calls:f unknown"),
+        ("SELECT a FROM t LIMIT f()", "calls:f unknown"),
+        ("SELECT a FROM t OFFSET f()", "calls:f unknown"),
+        ("SELECT DISTINCT ON (f(a)) a FROM t", "calls:f unknown"),
+        ("SELECT * FROM f()", "calls:f unknown"),
+        ("SELECT * FROM f() WITH ORDINALITY", "calls:f unknown"),
+        ("SELECT * FROM f() AS x (a int, b text)", "calls:f unknown"),
+        ("SELECT * FROM ROWS FROM (f() AS (a int), g())", "calls:f calls:g unknown"),
+        ("SELECT * FROM LATERAL f(1) x", "calls:f unknown"),
+        ("SELECT * FROM t JOIN u ON f(t.a)", "calls:f unknown"),
+        ("SELECT * FROM t TABLESAMPLE system (f())", "calls:f unknown"),
+        ("SELECT * FROM t TABLESAMPLE system (1) REPEATABLE (f())", "calls:f unknown"),
+        ("VALUES (f())", "calls:f unknown"),
+        ("SELECT (SELECT f())", "calls:f unknown"),
+        ("SELECT ARRAY(SELECT f()), ARRAY[g()]", "calls:f calls:g unknown"),
+        ("SELECT CASE f() WHEN g() THEN h() ELSE i() END", "calls:f calls:g calls:h calls:i unknown"),
+        ("SELECT COALESCE(f(), 1), GREATEST(g()), NULLIF(h(), 1)", "calls:f calls:g calls:h unknown"),
+        (
+            "SELECT ROW(f()), (g()).a, (h())[1], a[i()], a[1:j()] FROM t",
+            "calls:f calls:g calls:h calls:i calls:j unknown",
+        ),
+        ("SELECT f()::int, CAST(g() AS int), h() COLLATE \"C\"", "calls:f calls:g calls:h unknown"),
+        ("SELECT f() IS NULL, g() IS TRUE, NOT h(), i() AND j()", "calls:f calls:g calls:h calls:i calls:j unknown"),
+        ("SELECT f() IS DISTINCT FROM g(), 1 BETWEEN h() AND 2", "calls:f calls:g calls:h unknown"),
+        (
+            "SELECT 1 IN (f()), 1 = ANY (g()), h() IN (SELECT 1), (i(), 2) = (1, 2)",
+            "calls:f calls:g calls:h calls:i unknown",
+        ),
+        ("SELECT lower(f()), g(x => h())", "calls:lower calls:f calls:g calls:h unknown"),
+        ("SELECT count(f() ORDER BY g()) FILTER (WHERE h())", "calls:count calls:f calls:g calls:h unknown"),
+        ("SELECT mode() WITHIN GROUP (ORDER BY f())", "calls:mode calls:f unknown"),
+        (
+            "SELECT count(*) OVER (PARTITION BY f() ORDER BY g() ROWS BETWEEN h() PRECEDING AND i() FOLLOWING)",
+            "calls:count calls:f calls:g calls:h calls:i unknown",
+        ),
+        ("SELECT 1 FROM t WINDOW w AS (ORDER BY f())", "calls:f unknown"),
+        (
+            "SELECT XMLFOREST(f() AS a), XMLCONCAT(g()), XMLSERIALIZE(CONTENT h() AS text)",
+            "calls:f calls:g calls:h unknown",
+        ),
+        (
+            "SELECT * FROM XMLTABLE(XMLNAMESPACES(i() AS a), f() PASSING g() COLUMNS b int PATH h() DEFAULT j())",
+            "calls:g calls:f calls:i calls:h calls:j unknown",
+        ),
+        (
+            "SELECT JSON_OBJECT(f(): g()), JSON_ARRAY(h()), JSON_ARRAY(SELECT i())",
+            "calls:f calls:g calls:h calls:i unknown",
+        ),
+        (
+            "SELECT JSON_OBJECTAGG(f(): g() ) FILTER (WHERE h()), JSON_ARRAYAGG(i() ORDER BY j())",
+            "calls:h calls:f calls:g calls:j calls:i unknown",
+        ),
+        (
+            "SELECT JSON(f()), JSON_SCALAR(g()), JSON_SERIALIZE(h()), i() IS JSON",
+            "calls:f calls:g calls:h calls:i unknown",
+        ),
+        (
+            "SELECT JSON_VALUE(f(), '$' PASSING g() AS x DEFAULT h() ON EMPTY DEFAULT i() ON ERROR)",
+            "calls:f calls:g calls:h calls:i unknown",
+        ),
+        (
+            "SELECT * FROM JSON_TABLE(f(), '$' PASSING g() AS x COLUMNS (a int PATH '$' DEFAULT h() ON EMPTY))",
+            "calls:f calls:g calls:h unknown",
+        ),
+        ("INSERT INTO t VALUES (f())", "insert:t calls:f unknown"),
+        ("INSERT INTO t (a[f()]) VALUES (1)", "insert:t calls:f unknown"),
+        ("INSERT INTO t SELECT f()", "insert:t calls:f unknown"),
+        ("INSERT INTO t VALUES (1) RETURNING f()", "insert:t calls:f unknown"),
+        (
+            "INSERT INTO t VALUES (1) ON CONFLICT (f(a)) WHERE g(a) DO UPDATE SET b = h() WHERE i()",
+            "insert:t update:t calls:f calls:g calls:h calls:i unknown",
+        ),
+        (
+            "UPDATE t SET a = f(), b[g()] = 1 FROM h() WHERE i() RETURNING j()",
+            "update:t calls:f calls:g calls:h calls:i calls:j unknown",
+        ),
+        ("UPDATE t SET (a, b) = (f(), 2), (c, d) = (SELECT g(), 1)", "update:t calls:f calls:g unknown"),
+        ("DELETE FROM t USING f() WHERE g() RETURNING h()", "delete:t calls:f calls:g calls:h unknown"),
+        (
+            "MERGE INTO t USING u ON f() WHEN MATCHED AND g() THEN UPDATE SET a = h() WHEN NOT MATCHED THEN INSERT VALUES (i())",
+            "update:t insert:t calls:f calls:g calls:h calls:i unknown",
+        ),
+        ("WITH x AS (SELECT f()) SELECT 1", "calls:f unknown"),
+        ("SELECT 1 UNION SELECT f()", "calls:f unknown"),
+        ("SELECT f() INTO n", "calls:f unknown catalogue"),
+        ("CREATE TABLE n AS SELECT f()", "calls:f unknown catalogue"),
+        ("CREATE MATERIALIZED VIEW n AS SELECT f()", "calls:f unknown catalogue"),
+        ("DECLARE c CURSOR FOR SELECT f()", "calls:f unknown"),
+        ("COPY (SELECT f()) TO STDOUT", "calls:f unknown"),
+        ("FETCH 1 FROM c", "unknown"),
+        ("MOVE ALL IN c", "unknown"),
+        ("CLOSE c", "-"),
+        ("SELECT 1 OPERATOR(s.+) 2", "unknown"),
+        ("SELECT 1 OPERATOR(pg_catalog.+) 2", "-"),
+        ("SELECT 1 OPERATOR(s.=) ANY (SELECT 2)", "unknown"),
+        ("SELECT a FROM t ORDER BY a USING OPERATOR(s.<)", "unknown"),
+    ]);
+}
+
+#[test]
+fn transactions() {
+    check(&[
+        ("BEGIN", "begin"),
+        ("BEGIN WORK ISOLATION LEVEL SERIALIZABLE, READ ONLY", "begin"),
+        ("START TRANSACTION READ WRITE", "begin"),
+        ("COMMIT", "commit"),
+        ("END TRANSACTION AND CHAIN", "commit"),
+        ("ROLLBACK", "rollback"),
+        ("ABORT AND NO CHAIN", "rollback"),
+        ("SAVEPOINT A", "savepoint(a)"),
+        ("SAVEPOINT \"a b\"", "savepoint(a b)"),
+        ("RELEASE a", "release(a)"),
+        ("RELEASE SAVEPOINT a", "release(a)"),
+        ("ROLLBACK TO a", "rollbackto(a)"),
+        ("ROLLBACK WORK TO SAVEPOINT a", "rollbackto(a)"),
+        ("PREPARE TRANSACTION 'x'", "preparetransaction"),
+        ("COMMIT PREPARED 'x'", "-"),
+        ("ROLLBACK PREPARED 'x'", "-"),
+    ]);
+}

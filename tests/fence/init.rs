@@ -1,0 +1,59 @@
+//! `init`, and what it creates.
+
+use crate::server::{World, connect, one};
+
+#[tokio::test]
+async fn token_function_reads_both_forms() {
+    let world = World::new().await;
+    let client = connect(&world.config(&format!("{}_app", world.database))).await;
+    for (value, resource, expected) in [
+        ("", "scheduler", "none"),
+        ("47", "scheduler", "47"),
+        (" 47 ", "scheduler", "47"),
+        ("scheduler=47, shard/3=55", "scheduler", "47"),
+        (" scheduler = 47 ,\tshard/3=55 ", "shard/3", "55"),
+        ("scheduler=47, shard/3=55", "shard/30", "none"),
+        ("9223372036854775807", "x", "9223372036854775807"),
+        ("9223372036854775808", "x", "none"),
+        ("0", "x", "none"),
+        ("x=y", "x", "none"),
+        ("x=1=2", "x", "none"),
+    ] {
+        let query = format!(
+            "SELECT set_config('lease.fence', '{value}', false); SELECT coalesce(fencegate.token('{resource}')::text, 'none')"
+        );
+        let messages = client.simple_query(&query).await.unwrap();
+        let row = messages.iter().filter_map(|message| match message {
+            tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        });
+        assert_eq!(row.last(), Some(expected), "{value:?} for {resource}");
+    }
+    let fresh = connect(&world.config(&format!("{}_app", world.database))).await;
+    assert_eq!(one(&fresh, "SELECT fencegate.token('x') IS NULL").await, ["t"]);
+    assert!(fresh.batch_execute("SELECT * FROM fencegate.epoch").await.is_err(), "no table privileges");
+}
+
+#[tokio::test]
+async fn init_may_be_run_again_and_at_once() {
+    let world = World::bare().await;
+    let (config, control) = (world.config("postgres"), world.control());
+    let run = || fencegate::fence::init(&config, Some(&control));
+    let (a, b, c) = tokio::join!(run(), run(), run());
+    for report in [a.unwrap(), b.unwrap(), c.unwrap()] {
+        assert_eq!(report.role, control);
+        assert!(report.to_run.is_empty());
+    }
+    assert_eq!(world.ask("SELECT count(*) FROM pg_tables WHERE schemaname = 'fencegate' AND tableowner = current_database() || '_control'").await, "2");
+    let again = run().await.unwrap();
+    assert!(!again.created && again.granted.is_empty());
+
+    // A role that may create a schema, but not grant.
+    let poor = World::bare().await;
+    poor.run(&format!("GRANT CREATE ON DATABASE {} TO {}", poor.database, poor.control())).await;
+    let report = fencegate::fence::init(&poor.config(&poor.control()), None).await.unwrap();
+    assert!(report.created);
+    assert_eq!(report.to_run.len(), 2);
+    poor.run(&report.to_run.join(";")).await;
+    assert!(fencegate::fence::init(&poor.config(&poor.control()), None).await.unwrap().to_run.is_empty());
+}
