@@ -112,6 +112,8 @@ pub struct Relay {
     closed_control: bool,
     /// A statement of ours is to be closed after the next Sync.
     reject_prepared: bool,
+    /// Why the message that is being discarded is rejected.
+    discarded: Option<Rejection>,
     /// The input from the client has to reach this many bytes for the message at hand.
     wanted: usize,
     /// This transaction changed the catalogue.
@@ -188,6 +190,7 @@ impl Relay {
             refused: None,
             closed_control: false,
             reject_prepared: false,
+            discarded: None,
             wanted: 0,
             catalogue_changed: false,
             revoked: false,
