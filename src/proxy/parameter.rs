@@ -103,7 +103,7 @@ impl Parameter {
         self.now = Levels { current: Value::Unknown, session: Value::Unknown };
     }
 
-    /// Nobody looked for a while: what a rollback returns to is not known either.
+    /// It may be anything now, and so may be what a rollback returns to.
     pub fn forget_all(&mut self) {
         self.forget();
         let unknown = self.now.clone();
@@ -120,6 +120,8 @@ impl Parameter {
             ParameterEffect::None => (),
             ParameterEffect::Set { value, local } => self.set(Value::read(Some(value)), *local),
             ParameterEffect::Reset { local } => self.set(self.startup.clone(), *local),
+            // Code may commit while it runs: what a rollback returns to is not known either.
+            ParameterEffect::Unknown if statement.opaque.is_some() => self.forget_all(),
             ParameterEffect::Unknown => self.forget(),
         }
         match &statement.transaction {

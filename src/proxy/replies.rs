@@ -76,6 +76,16 @@ impl Request {
         match self {
             Request::Query { statements, .. } => statements.iter().any(|it| it.parameter != ParameterEffect::None),
             Request::Execute { statement, .. } => statement.parameter != ParameterEffect::None,
+            Request::FunctionCall => true,
+            _ => false,
+        }
+    }
+
+    /// It may commit while it runs, so that an error does not take back what it did before.
+    pub fn may_commit(&self) -> bool {
+        match self {
+            Request::Query { statements, .. } => statements.iter().any(|it| it.opaque.is_some()),
+            Request::Execute { statement, .. } => statement.opaque.is_some(),
             _ => false,
         }
     }

@@ -174,6 +174,9 @@ impl Relay {
             self.stream(header, Audience::Client);
         }
         self.parameter.error();
+        if self.replies.front().is_some_and(|reply| reply.to.may_commit()) {
+            self.parameter.forget_all();
+        }
         let skipped = self.replies.error();
         skipped.into_iter().for_each(|reply| self.cancel(reply));
         if matches!(self.wait, Some(Wait::Value)) {
@@ -222,9 +225,9 @@ impl Relay {
     fn ready(&mut self, body: &[u8]) -> Result<(), End> {
         let status = Status::read(body).ok_or_else(|| End::ServerFault("unknown transaction status".into()))?;
         match self.replies.pop() {
-            Some(reply) if matches!(reply.to, Request::Query { .. } | Request::Sync | Request::FunctionCall) => {
-                self.cancel(reply);
-            }
+            Some(reply) if matches!(reply.to, Request::Query { .. } | Request::Sync) => self.cancel(reply),
+            // It may have called set_config.
+            Some(reply) if matches!(reply.to, Request::FunctionCall) => self.parameter.forget(),
             _ => return Err(End::ServerFault("ReadyForQuery that nobody asked for".into())),
         }
         self.status = status;
