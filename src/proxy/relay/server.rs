@@ -252,11 +252,12 @@ impl Relay {
     }
 }
 
-/// Appends the error that the server raised in place of the client's statement, without the traces
-/// of how it was raised.
+/// Appends the error that ended what was sent with a statement that raises one: ours without the
+/// traces of how it was raised, another of a statement before it as it is.
 fn put_error_in_place(output: &mut BytesMut, body: &[u8], shift: usize) {
+    let ours = field(body, b'C').is_some_and(|code| code.starts_with(b"LF"));
     put_frame(output, b'E', |out| {
-        for (tag, value) in fields(body).filter(|(tag, _)| *tag != b'W') {
+        for (tag, value) in fields(body).filter(|(tag, _)| !ours || *tag != b'W') {
             out.put_u8(tag);
             let position = (tag == b'P').then(|| std::str::from_utf8(value).ok()?.parse::<usize>().ok()).flatten();
             match position {
