@@ -231,7 +231,8 @@ fn a_long_statement_passes_where_opaque_ones_do() {
     ok(&mut exempt.login(), &long);
     let allowed = Fenced::start(SCHEMA, &format!("{RESOURCES}opaque: allow\n"));
     ok(&mut allowed.login(), &long);
-    let unfenced = Fenced::start("CREATE TABLE jobs (n int)", "version: 1\nresources:\n  - {name: a, tables: [public.b]}\n");
+    let unfenced =
+        Fenced::start("CREATE TABLE jobs (n int)", "version: 1\nresources:\n  - {name: a, tables: [public.b]}\n");
     ok(&mut unfenced.login(), &long);
 }
 
