@@ -20,8 +20,9 @@ const verbs = {
       await client.query({ name: 'insert', text: 'INSERT INTO jobs VALUES ($1)', values: [number] })
     }
     await client.query('BEGIN')
-    // Sent without waiting: the driver queues them.
-    await Promise.all([...Array(10).keys()].map(n => client.query('INSERT INTO jobs VALUES ($1)', [20 + n])))
+    for (let number = 20; number < 30; number++) {
+      await client.query('INSERT INTO jobs VALUES ($1)', [number])
+    }
     await client.query('COMMIT')
     return (await client.query('SELECT count(*) FROM jobs')).rows[0].count
   },

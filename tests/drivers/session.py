@@ -43,7 +43,8 @@ class Asyncpg:
     def __init__(self, token):
         import asyncpg
 
-        self.errors = asyncpg.PostgresError
+        # The second one comes when the connection is known to be gone before anything is sent.
+        self.errors = (asyncpg.PostgresError, asyncpg.InterfaceError)
         self.loop = asyncio.new_event_loop()
         settings = {"lease.fence": str(token)}
         connecting = asyncpg.connect(**SETTINGS, database="postgres", server_settings=settings)
@@ -68,6 +69,8 @@ class Asyncpg:
         return len(rows)
 
     def code(self, error):
+        if getattr(error, "sqlstate", "08003") == "08003":
+            return "08003"
         return f"{error.sqlstate} {error.severity_en or error.severity} {error.detail}"
 
 
