@@ -93,11 +93,11 @@ impl Judge<'_> {
         let mut parameter = self.parameter.clone();
         let mut needs: Vec<Need> = Vec::new();
         for (index, statement) in statements.iter().enumerate() {
-            let ends_failure = matches!(
-                statement.transaction,
-                TransactionEffect::Commit | TransactionEffect::Rollback | TransactionEffect::RollbackTo(_)
-            );
-            if parameter.failed() && !ends_failure {
+            if parameter.refuses(statement) {
+                if self.owed {
+                    // What was forwarded may have ended the failed transaction.
+                    return Decision::Settle;
+                }
                 // The server refuses it, and all that follows in the same string.
                 break;
             }
@@ -105,7 +105,10 @@ impl Judge<'_> {
                 Ok(more) => needs.extend(more),
                 Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection),
                 Err(Stop::Settle) => return Decision::Settle,
-                Err(Stop::ReadValue) if *self.parameter.current() == Value::Unknown => return Decision::ReadValue,
+                // A failed transaction answers nothing.
+                Err(Stop::ReadValue) if *self.parameter.current() == Value::Unknown && !self.parameter.failed() => {
+                    return Decision::ReadValue;
+                }
                 Err(Stop::ReadValue) => {
                     let why =
                         format!("an earlier statement of the same string may change lease.fence ({})", statement.kind);
@@ -113,7 +116,7 @@ impl Judge<'_> {
                     return Decision::Reject(index, Rejection::Unverifiable { why, hint });
                 }
             }
-            parameter.completed(statement, false);
+            parameter.completed(statement, parameter.failed());
         }
         Decision::Forward(needs)
     }
@@ -125,6 +128,7 @@ impl Judge<'_> {
             return Err(Rejection::InvalidSetting { why }.into());
         }
         if statement.transaction == TransactionEffect::PrepareTransaction
+            && !parameter.failed()
             && (self.fence.holds_admissions() || !self.written.is_empty() || !earlier.is_empty())
         {
             let why = "a prepared transaction would carry writes to a fenced table out of this session".to_owned();

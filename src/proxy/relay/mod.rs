@@ -13,7 +13,7 @@ use super::names::Names;
 use super::parameter::Parameter;
 use super::peer::{HIGH_WATER, Peer, Reader, Writer};
 use super::rejection::{Outcome, Rejection, cut_off};
-use super::replies::{Audience, Replies, Request};
+use super::replies::{Audience, MAX_OWED, Replies, Request};
 use super::{Context, LoginRole};
 use crate::fence::session::{Activity, SessionFence};
 use crate::fence::{CutOff, Refusal};
@@ -112,6 +112,8 @@ pub struct Relay {
     first_done: bool,
     /// A statement of ours is to be closed after the next Sync.
     reject_prepared: bool,
+    /// Why the message that is being discarded is rejected.
+    discarded: Option<Rejection>,
     /// The input from the client has to reach this many bytes for the message at hand.
     wanted: usize,
     /// This transaction changed the catalogue.
@@ -188,6 +190,7 @@ impl Relay {
             refused: None,
             first_done: false,
             reject_prepared: false,
+            discarded: None,
             wanted: 0,
             catalogue_changed: false,
             revoked: false,
@@ -235,8 +238,10 @@ impl Relay {
     }
 
     async fn wait_for_event(&mut self) -> Result<(), End> {
-        let Relay { client, server, wait, fence, context, .. } = self;
-        let client_done = client.reader.ended && client.reader.input.is_empty() && wait.is_none();
+        let Relay { client, server, wait, fence, context, replies, .. } = self;
+        // What is left of the input when nothing holds it back is a message that will never be whole.
+        let held_back = wait.is_some() || replies.len() >= MAX_OWED || server.rest > 0;
+        let client_done = client.reader.ended && !held_back;
         if (client_done || self.terminating) && server.writer.output.is_empty() && !self.closed {
             self.closed = true;
             // Where this fails the server is gone, which its reading half tells.
