@@ -3,8 +3,7 @@
 
 mod support;
 
-use support::wire::error_in;
-use support::{Options, Postgres, Proxy, Wire};
+use support::fenced::{Fenced, code, ok};
 
 const POLICY: &str = "version: 1\nresources:\n  - name: jobs\n    tables: [public.jobs, public.items]\n";
 
@@ -22,17 +21,10 @@ const SCHEMA: &str = "
     INSERT INTO owner VALUES (1);
     INSERT INTO jobs VALUES (1, 1);";
 
-fn code(wire: &mut Wire, sql: &str) -> Option<String> {
-    error_in(&wire.query(sql)).map(|error| error.code().to_owned())
-}
-
 #[test]
 fn writes_that_may_reach_a_fenced_table_are_refused() {
-    let postgres = Postgres::start(Options::default());
-    postgres.sql(SCHEMA);
-    let proxy = proxied(&postgres);
-    let mut wire = Wire::login(&proxy.address(), "postgres", "postgres");
-    assert_eq!(code(&mut wire, "SET lease.fence = 1"), None);
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let mut leader = fenced.holder(1);
     for refused in [
         "INSERT INTO jobs_low VALUES (2, 1)",
         "TRUNCATE public.jobs_low",
@@ -43,7 +35,7 @@ fn writes_that_may_reach_a_fenced_table_are_refused() {
         "COPY inbox FROM STDIN",
         "INSERT INTO inbox VALUES (1)",
     ] {
-        assert_eq!(code(&mut wire, refused).as_deref(), Some("LF004"), "{refused}");
+        assert_eq!(code(&mut leader, refused), "LF004", "{refused}");
     }
     for passes in [
         "SELECT * FROM jobs_low, nested",
@@ -54,28 +46,16 @@ fn writes_that_may_reach_a_fenced_table_are_refused() {
         "REFRESH MATERIALIZED VIEW counts",
         "DROP VIEW nested",
     ] {
-        assert_eq!(code(&mut wire, passes), None, "{passes}");
+        ok(&mut leader, passes);
     }
 }
 
 #[test]
 fn what_is_created_through_the_proxy_counts_from_then_on() {
-    let postgres = Postgres::start(Options::default());
-    postgres.sql(SCHEMA);
-    let proxy = proxied(&postgres);
-    let mut wire = Wire::login(&proxy.address(), "postgres", "postgres");
-    assert_eq!(code(&mut wire, "CREATE VIEW later AS SELECT * FROM items"), None);
-    assert_eq!(code(&mut wire, "INSERT INTO later VALUES (1)").as_deref(), Some("LF004"));
-    let mut next = Wire::login(&proxy.address(), "postgres", "postgres");
-    assert_eq!(code(&mut next, "INSERT INTO later VALUES (1)").as_deref(), Some("LF004"));
-    assert_eq!(postgres.value("SELECT count(*) FROM items"), "0");
-}
-
-fn proxied(postgres: &Postgres) -> Proxy {
-    support::programs::run(std::process::Command::new(support::proxy::BINARY).args([
-        "init",
-        "--control",
-        &format!("{}postgres", postgres.control_url()),
-    ]));
-    Proxy::start(postgres, POLICY, &[])
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let mut leader = fenced.holder(1);
+    ok(&mut leader, "CREATE VIEW later AS SELECT * FROM items");
+    assert_eq!(code(&mut leader, "INSERT INTO later VALUES (1)"), "LF004");
+    assert_eq!(code(&mut fenced.holder(1), "INSERT INTO later VALUES (1)"), "LF004");
+    assert_eq!(fenced.postgres.value("SELECT count(*) FROM items"), "0");
 }
