@@ -12,6 +12,9 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// What an entry costs beside its name, in bytes, roughly.
 const ENTRY: usize = 128;
 
+/// The server takes the first 63 bytes of a name (`NAMEDATALEN`): two that differ only beyond are one.
+const SIGNIFICANT: usize = 63;
+
 /// The names of one kind in one session.
 #[derive(Debug, Default)]
 pub struct Names {
@@ -43,9 +46,13 @@ pub enum Meaning {
 impl Names {
     /// A message that defines the name is forwarded in this batch. Returns what to confirm or cancel.
     pub fn define(&mut self, name: &[u8], statement: Arc<Statement>, batch: u64) -> u64 {
+        let name = known_by(name);
         self.last += 1;
-        // A name that is known must not keep an old meaning, however many there are.
-        if self.bytes < MAX_BYTES || self.candidates.contains_key(name) {
+        if self.bytes >= MAX_BYTES {
+            // What it meant must not outlive a definition that is not remembered.
+            self.retain(name, |_| false);
+        }
+        if self.bytes < MAX_BYTES {
             self.bytes += name.len() + ENTRY;
             let candidate = Candidate { sequence: self.last, batch, confirmed: false, statement };
             self.candidates.entry(name.to_vec()).or_default().push(candidate);
@@ -56,8 +63,10 @@ impl Names {
     /// The server did it: older meanings are gone.
     pub fn confirm(&mut self, name: &[u8], sequence: u64) {
         self.retain(name, |candidate| candidate.sequence >= sequence);
-        if let Some(candidate) =
-            self.candidates.get_mut(name).and_then(|list| list.iter_mut().find(|item| item.sequence == sequence))
+        if let Some(candidate) = self
+            .candidates
+            .get_mut(known_by(name))
+            .and_then(|list| list.iter_mut().find(|item| item.sequence == sequence))
         {
             candidate.confirmed = true;
         }
@@ -87,7 +96,7 @@ impl Names {
 
     /// What the name stands for in a message that is forwarded in this batch.
     pub fn meaning(&self, name: &[u8], batch: u64) -> Meaning {
-        match self.candidates.get(name).and_then(|list| list.last()) {
+        match self.candidates.get(known_by(name)).and_then(|list| list.last()) {
             // Had the definition failed, the rest of its batch would be skipped.
             Some(candidate) if candidate.confirmed || candidate.batch == batch => {
                 Meaning::Certain(candidate.statement.clone())
@@ -98,6 +107,7 @@ impl Names {
     }
 
     fn retain(&mut self, name: &[u8], keep: impl Fn(&Candidate) -> bool) {
+        let name = known_by(name);
         let Some(list) = self.candidates.get_mut(name) else { return };
         let before = list.len();
         list.retain(keep);
@@ -106,6 +116,10 @@ impl Names {
             self.candidates.remove(name);
         }
     }
+}
+
+fn known_by(name: &[u8]) -> &[u8] {
+    &name[..name.len().min(SIGNIFICANT)]
 }
 
 #[cfg(test)]
@@ -139,6 +153,39 @@ mod tests {
         names.close(b"s");
         assert_eq!(names.meaning(b"s", 3), Meaning::Unknown);
         assert_eq!(names.bytes, 0);
+    }
+
+    #[test]
+    fn names_are_one_where_they_are_one_at_the_server() {
+        let mut names = Names::default();
+        let [long, longer] = ["x", "y"].map(|end| "n".repeat(63) + end);
+        let first = names.define(long.as_bytes(), statement("SELECT"), 1);
+        names.confirm(long.as_bytes(), first);
+        names.close(longer.as_bytes());
+        let second = names.define(longer.as_bytes(), statement("INSERT"), 2);
+        names.confirm(longer.as_bytes(), second);
+        assert_eq!(names.meaning(long.as_bytes(), 3), Meaning::Certain(statement("INSERT")));
+        names.close(long.as_bytes());
+        assert_eq!((names.meaning(longer.as_bytes(), 3), names.bytes), (Meaning::Unknown, 0));
+    }
+
+    #[test]
+    fn what_is_not_remembered_leaves_no_old_meaning() {
+        let mut names = Names::default();
+        for name in [b"s".as_slice(), b"t"] {
+            let sequence = names.define(name, statement("SELECT"), 1);
+            names.confirm(name, sequence);
+        }
+        let mut number = 0u32;
+        while names.bytes < MAX_BYTES + 2 * ENTRY {
+            number += 1;
+            // Fills the last stretch at once, so that forgetting one name makes no room.
+            names.bytes += if names.bytes + ENTRY >= MAX_BYTES { 2 * ENTRY } else { 0 };
+            names.define(&number.to_be_bytes(), statement("SELECT"), 1);
+        }
+        names.define(b"s", statement("INSERT"), 2);
+        assert_eq!(names.meaning(b"s", 2), Meaning::Unknown);
+        assert_eq!(names.meaning(b"t", 2), Meaning::Certain(statement("SELECT")));
     }
 
     #[test]

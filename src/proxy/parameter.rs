@@ -71,6 +71,18 @@ impl Parameter {
         self.failed
     }
 
+    /// The server will refuse the statement, because the transaction has failed and it does not end that.
+    pub fn refuses(&self, statement: &Statement) -> bool {
+        let ends_failure = matches!(
+            statement.transaction,
+            TransactionEffect::Commit
+                | TransactionEffect::PrepareTransaction
+                | TransactionEffect::Rollback
+                | TransactionEffect::RollbackTo(_)
+        );
+        self.failed && !ends_failure
+    }
+
     /// True when an error or rollback could not change the value.
     pub fn is_settled(&self) -> bool {
         self.snapshots.iter().all(|snapshot| snapshot.levels == self.now)
@@ -91,7 +103,7 @@ impl Parameter {
         self.now = Levels { current: Value::Unknown, session: Value::Unknown };
     }
 
-    /// Nobody looked for a while: what a rollback returns to is not known either.
+    /// It may be anything now, and so may be what a rollback returns to.
     pub fn forget_all(&mut self) {
         self.forget();
         let unknown = self.now.clone();
@@ -108,6 +120,8 @@ impl Parameter {
             ParameterEffect::None => (),
             ParameterEffect::Set { value, local } => self.set(Value::read(Some(value)), *local),
             ParameterEffect::Reset { local } => self.set(self.startup.clone(), *local),
+            // Code may commit while it runs: what a rollback returns to is not known either.
+            ParameterEffect::Unknown if statement.opaque.is_some() => self.forget_all(),
             ParameterEffect::Unknown => self.forget(),
         }
         match &statement.transaction {

@@ -73,7 +73,8 @@ pub enum Request {
 
 impl Request {
     fn affects_parameter(&self) -> bool {
-        self.statements().iter().any(|statement| statement.parameter != ParameterEffect::None)
+        matches!(self, Request::FunctionCall)
+            || self.statements().iter().any(|statement| statement.parameter != ParameterEffect::None)
     }
 
     /// It may change standard_conforming_strings or client_encoding.
@@ -82,7 +83,7 @@ impl Request {
             statement.parameter == ParameterEffect::Unknown
                 || ["SET", "RESET", "DISCARD", "ROLLBACK"].iter().any(|kind| statement.kind.starts_with(kind))
         };
-        self.statements().iter().any(|statement| may_set(statement))
+        matches!(self, Request::FunctionCall) || self.statements().iter().any(|statement| may_set(statement))
     }
 
     fn statements(&self) -> &[Arc<Statement>] {
@@ -91,6 +92,11 @@ impl Request {
             Request::Execute { statement, .. } => std::slice::from_ref(statement),
             _ => &[],
         }
+    }
+
+    /// It may commit while it runs, so that an error does not take back what it did before.
+    pub fn may_commit(&self) -> bool {
+        self.statements().iter().any(|statement| statement.opaque.is_some())
     }
 
     /// An error in the answer makes the server skip all that follows, up to the next Sync.

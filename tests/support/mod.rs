@@ -8,7 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod commit_order;
-
+pub mod fenced;
 pub mod guardian;
 pub mod postgres;
 pub mod programs;

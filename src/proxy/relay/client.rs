@@ -29,7 +29,7 @@ impl Relay {
                 }
                 if self.client.discard {
                     self.client.discard = false;
-                    self.reject_discarded();
+                    self.raise_in_place();
                 }
             }
             let Some(header) =
@@ -55,7 +55,11 @@ impl Relay {
             b'B' if judged => return self.bind(header),
             b'E' if judged => return self.execute(header),
             b'C' if judged => return self.close(header),
-            b'F' if judged => return self.function_call(header),
+            // It names a function by its number: nothing tells what it writes.
+            b'F' if judged => {
+                let statement = opaque("fast-path function call", "it names no function");
+                return self.unread(header, statement, Request::FunctionCall);
+            }
             _ => (),
         }
         let unnamed = Vec::new;
@@ -110,9 +114,9 @@ impl Relay {
 
     fn query(&mut self, header: Header) -> Result<bool, ClientFault> {
         if header.body > MAX_STATEMENT {
-            self.client.rest = header.frame();
-            self.client.discard = true;
-            return Ok(true);
+            let statement = opaque("statement", TOO_LONG);
+            let request = Request::Query { statements: vec![statement.clone()], completed: 0, defines: Vec::new() };
+            return self.unread(header, statement, request);
         }
         if !self.is_whole(header) {
             return Ok(false);
@@ -197,14 +201,28 @@ impl Relay {
         self.message_done();
     }
 
-    /// A query too long to be judged has been read to its end.
-    fn reject_discarded(&mut self) {
-        let statement = opaque("statement", TOO_LONG);
-        let rejection = Rejection::Unverifiable {
-            why: TOO_LONG.into(),
-            hint: "Split it, or send it with bound parameters or COPY.",
-        };
-        self.log_rejection(&rejection, &statement);
+    /// A message of which only its kind tells what it does: it passes, or is rejected at its end.
+    fn unread(&mut self, header: Header, statement: Arc<Statement>, request: Request) -> Result<bool, ClientFault> {
+        let (verdict, resolved) = self.judge(&[statement])?;
+        match verdict {
+            Verdict::Hold => return Ok(false),
+            Verdict::Forward => {
+                self.batch += 1;
+                self.pass(header, Some(request));
+            }
+            Verdict::Reject(index, rejection) => {
+                self.log_rejection(&rejection, &resolved[index]);
+                self.client.rest = header.frame();
+                self.client.discard = true;
+                self.discarded = Some(rejection);
+            }
+        }
+        Ok(true)
+    }
+
+    /// A rejected message has been read to its end, and gone nowhere.
+    fn raise_in_place(&mut self) {
+        let Some(rejection) = self.discarded.take() else { return };
         self.note_forwarding();
         message::put_query(&mut self.server.writer.output, &[raising_statement(&rejection.text()).as_bytes()]);
         self.batch += 1;
@@ -363,36 +381,6 @@ impl Relay {
         let name = split_string(name).map_or(&[][..], |(name, _)| name).to_vec();
         let request = if *kind == b'S' { Request::CloseStatement { name } } else { Request::ClosePortal { name } };
         self.pass(header, Some(request));
-        Ok(true)
-    }
-
-    /// A fast-path call names a function by its number: nothing tells what it writes.
-    fn function_call(&mut self, header: Header) -> Result<bool, ClientFault> {
-        let (verdict, resolved) = self.judge(&[opaque("fast-path function call", "it names no function")])?;
-        match verdict {
-            Verdict::Hold => return Ok(false),
-            Verdict::Forward => {
-                self.parameter.forget();
-                self.batch += 1;
-                self.pass(header, Some(Request::FunctionCall));
-            }
-            Verdict::Reject(index, rejection) => {
-                if !self.is_whole(header) {
-                    // Its arguments may be long, and go nowhere.
-                    self.client.rest = header.frame();
-                    self.client.discard = true;
-                    return Ok(true);
-                }
-                self.log_rejection(&rejection, &resolved[index]);
-                frame_of(&mut self.client.reader, header.frame());
-                self.note_forwarding();
-                let raise = raising_statement(&rejection.text());
-                message::put_query(&mut self.server.writer.output, &[raise.as_bytes()]);
-                self.batch += 1;
-                self.push(Request::FunctionCall, Audience::Rejection { shift: 0 });
-                self.message_done();
-            }
-        }
         Ok(true)
     }
 

@@ -174,6 +174,9 @@ impl Relay {
             self.stream(header, Audience::Client);
         }
         self.parameter.error();
+        if self.replies.front().is_some_and(|reply| reply.to.may_commit()) {
+            self.parameter.forget_all();
+        }
         let skipped = self.replies.error();
         skipped.into_iter().for_each(|reply| self.cancel(reply));
         if matches!(self.wait, Some(Wait::Value)) {
@@ -222,9 +225,9 @@ impl Relay {
     fn ready(&mut self, body: &[u8]) -> Result<(), End> {
         let status = Status::read(body).ok_or_else(|| End::ServerFault("unknown transaction status".into()))?;
         match self.replies.pop() {
-            Some(reply) if matches!(reply.to, Request::Query { .. } | Request::Sync | Request::FunctionCall) => {
-                self.cancel(reply);
-            }
+            Some(reply) if matches!(reply.to, Request::Query { .. } | Request::Sync) => self.cancel(reply),
+            // It may have called set_config.
+            Some(reply) if matches!(reply.to, Request::FunctionCall) => self.parameter.forget(),
             _ => return Err(End::ServerFault("ReadyForQuery that nobody asked for".into())),
         }
         self.status = status;
@@ -249,11 +252,12 @@ impl Relay {
     }
 }
 
-/// Appends the error that the server raised in place of the client's statement, without the traces
-/// of how it was raised.
+/// Appends the error that ended what was sent with a statement that raises one: ours without the
+/// traces of how it was raised, another of a statement before it as it is.
 fn put_error_in_place(output: &mut BytesMut, body: &[u8], shift: usize) {
+    let ours = field(body, b'C').is_some_and(|code| code.starts_with(b"LF"));
     put_frame(output, b'E', |out| {
-        for (tag, value) in fields(body).filter(|(tag, _)| *tag != b'W') {
+        for (tag, value) in fields(body).filter(|(tag, _)| !ours || *tag != b'W') {
             out.put_u8(tag);
             let position = (tag == b'P').then(|| std::str::from_utf8(value).ok()?.parse::<usize>().ok()).flatten();
             match position {
