@@ -60,11 +60,11 @@ fn a_write_sent_ahead_of_the_end_of_a_failed_transaction() {
     for end in ["ROLLBACK", "COMMIT", "ROLLBACK TO a", "PREPARE TRANSACTION 'x'"] {
         let mut outsider = Outsider::new();
         let failed = ["BEGIN", "SAVEPOINT a", "SELECT nonsense"].map(query).concat();
-        outsider.pipeline(&[failed.clone()], 3);
+        outsider.pipeline(std::slice::from_ref(&failed), 3);
         let frames = outsider.pipeline(&[query(end), query(WRITE)], 2);
         assert_eq!(codes(&frames), ["LF001"], "{end}");
         outsider.wire.query("ROLLBACK");
-        outsider.pipeline(&[failed.clone()], 3);
+        outsider.pipeline(std::slice::from_ref(&failed), 3);
         let frames = outsider.pipeline(&[unnamed(end, &[]), unnamed(WRITE, &[]), sync()], 1);
         assert_eq!(codes(&frames), ["LF001"], "{end}, extended");
         outsider.wire.query("ROLLBACK");
