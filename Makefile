@@ -1,12 +1,12 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
-.PHONY: build demo test lint
+.PHONY: build demo test lint bench
 
 build:
 	@scripts/setup.sh demo
 	cargo build --release --locked
 
-# A throwaway Postgres, etcd, proxy and two leaders: the zombie's write lands without the proxy, not with it.
+# A throwaway Postgres, the proxy and two leaders: the zombie's write lands without the proxy, not with it.
 demo:
 	@scripts/setup.sh demo
 	@cargo build --release --locked --quiet
@@ -21,3 +21,9 @@ lint:
 	@scripts/setup.sh demo
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
+
+# What the proxy costs, with pgbench on this machine.
+bench:
+	@scripts/setup.sh demo
+	@cargo build --release --locked --quiet
+	@scripts/bench.sh

@@ -5,6 +5,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod fence;
 pub mod policy;
 pub mod proxy;

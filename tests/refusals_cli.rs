@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use support::guardian::{Folder, Port};
-use support::proxy::BINARY;
+use support::proxy::{BINARY, NO_POLICIES};
 use support::wire::error_in;
 use support::{Options, Via, Wire};
 
@@ -58,6 +58,7 @@ fn a_port_in_use_is_named(_: Via) {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = holder.local_addr().unwrap().to_string();
     let folder = Folder::new("cli");
+    std::fs::write(folder.join("none.yaml"), NO_POLICIES).unwrap();
     let output = run(&["--listen", &address, "--policies", &folder.path().display().to_string()]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains(&address), "{output:?}");

@@ -207,7 +207,14 @@ fn malformed_startup_packets(via: Via) {
             wire.finish_sending();
             wire.bytes_to_end()
         };
-        assert_bytes_eq(what, &reply(&target.address()), &reply(&target.postgres.address()));
+        let (said, direct) = (reply(&target.address()), reply(&target.postgres.address()));
+        if via == Via::Proxy && direct.is_empty() && what != "cancel of nobody" {
+            // The server tells its log only; the proxy tells the client as well.
+            let said = said.escape_ascii().to_string();
+            assert!(said.starts_with("E\\x00") && said.contains("C08P01\\x00"), "{what}: {said}");
+        } else {
+            assert_bytes_eq(what, &said, &direct);
+        }
     }
     // The limit itself is allowed: a parameter of almost 10,000 bytes.
     let long = "x".repeat(9_900);

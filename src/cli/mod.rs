@@ -3,6 +3,7 @@
 //! Owns the exit codes: 0 done, 1 failed, 2 wrong usage or configuration. Must never decide
 //! anything else: a subcommand reads its arguments and calls the module that does the work.
 
+mod demo;
 mod init;
 mod logging;
 mod policy;
@@ -31,6 +32,8 @@ enum Command {
     Proxy(proxy::Arguments),
     /// Create or upgrade the schema that a database with fenced tables needs
     Init(init::Arguments),
+    /// Show a deposed leader's write land without the proxy, and be rejected with it, on a throwaway PostgreSQL
+    Demo,
     /// Work with the policies that say what is fenced
     Policy(policy::Arguments),
 }
@@ -43,20 +46,31 @@ fn runtime() -> Result<tokio::runtime::Runtime, ExitCode> {
     })
 }
 
+/// What is wrong, without the usage that follows it.
+fn in_one_line(error: &str) -> String {
+    let what: Vec<&str> = error.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+    format!("{}; see --help", what.join(" ").trim_start_matches("error: "))
+}
+
 /// Runs the program with its arguments, the first of which is its own name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help goes to standard output with 0, everything else to standard error with 2.
+            if error.use_stderr() {
+                eprintln!("fencegate: {}", in_one_line(&error.to_string()));
+                return ExitCode::from(EXIT_USAGE);
+            }
+            // Help and version. Whoever asked may not read to the end.
             let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
+            return ExitCode::SUCCESS;
         }
     };
     logging::start(arguments.log_format);
     match arguments.command {
         Command::Proxy(arguments) => proxy::run(arguments),
         Command::Init(arguments) => init::run(arguments),
+        Command::Demo => demo::run(),
         Command::Policy(arguments) => policy::run(arguments),
     }
 }

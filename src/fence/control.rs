@@ -232,7 +232,7 @@ pub(super) fn is_true(row: &SimpleQueryRow, name: &str) -> bool {
     column(row, name) == Some("t")
 }
 
-fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<Answer> {
+pub(super) fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<Answer> {
     let mut answers = Vec::new();
     let mut answer = Answer::default();
     for message in messages {

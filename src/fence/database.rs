@@ -9,7 +9,7 @@ use super::memory::Memory;
 use super::refusal::{CutOff, Refusal};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::{sql, watch};
-use crate::policy::{QualifiedName, Resource};
+use crate::policy::Resource;
 use dashmap::DashMap;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 #[derive(Debug)]
 pub struct Database {
     name: String,
+    pub(super) control: tokio_postgres::Config,
     /// In the rows of the admissions that this process gave; different for every proxy process.
     pub(super) proxy: String,
     pub(super) memory: Arc<Memory>,
@@ -82,7 +83,8 @@ impl Database {
             turns: DashMap::new(),
             admission: Lane::new(control.clone(), "off", None),
             publish: Lane::new(control.clone(), "on", None),
-            look: Lane::new(control, "off", Some(memory.clone())),
+            look: Lane::new(control.clone(), "off", Some(memory.clone())),
+            control,
             memory,
             watcher: Mutex::default(),
         })
@@ -125,18 +127,6 @@ impl Database {
             recorded.map_err(|error| Refusal::unavailable(&resource.name, error))?;
         }
         Ok(())
-    }
-
-    /// True if one of these tables, or whatever has its name, exists in the database.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why. Cancel safe.
-    pub async fn any_table_exists<'a>(
-        self: &Arc<Self>,
-        names: impl IntoIterator<Item = &'a QualifiedName>,
-    ) -> Result<bool, String> {
-        let answers = self.look(&sql::any_table_exists(names)).await.map_err(|error| error.to_string())?;
-        Ok(answers.iter().flat_map(|answer| &answer.rows).any(|row| column(row, "exists") == Some("t")))
     }
 
     /// To be called when a revoked session has become idle, or has nothing running: takes its

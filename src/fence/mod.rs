@@ -28,6 +28,7 @@
 
 mod admit;
 mod advance;
+mod catalogue;
 mod control;
 mod database;
 mod enforcement;
@@ -39,6 +40,7 @@ mod sql;
 pub mod value;
 mod watch;
 
+pub use catalogue::Catalogue;
 pub use database::{Database, Registration};
 pub use init::{InitError, InitReport, init};
 pub use refusal::{CutOff, Refusal};

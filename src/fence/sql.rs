@@ -282,14 +282,36 @@ pub(super) fn record_policy(resource: &Resource) -> String {
     )
 }
 
-/// Whether one of these tables exists.
-pub(super) fn any_table_exists<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
-    let names: Vec<String> = names.into_iter().map(pair).collect();
+/// These tables as far as they exist, and all relations that may reach one when they are written
+/// to: parents and children, views and what has rules, what is referenced with a cascade; and so on from there.
+pub(super) fn catalogue<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
     format!(
-        "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-         WHERE (n.nspname, c.relname) IN ({})) AS exists",
-        names.join(", ")
+        "WITH RECURSIVE {named}, reach(oid) AS ( \
+           SELECT c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
+             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
+           UNION SELECT next.oid FROM reach CROSS JOIN LATERAL ( \
+             SELECT inhparent FROM pg_inherits WHERE inhrelid = reach.oid \
+             UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = reach.oid \
+             UNION ALL SELECT confrelid FROM pg_constraint WHERE contype = 'f' AND conrelid = reach.oid \
+               AND (confdeltype IN ('c', 'n', 'd') OR confupdtype IN ('c', 'n', 'd')) \
+             UNION ALL SELECT r.ev_class FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid \
+               WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass \
+               AND d.refobjid = reach.oid) next(oid)) \
+         SELECT n.nspname AS schema, c.relname AS name, c.relkind AS kind, \
+           (n.nspname, c.relname) IN (SELECT schema, name FROM named) AS fenced \
+         FROM reach JOIN pg_class c ON c.oid = reach.oid JOIN pg_namespace n ON n.oid = c.relnamespace \
+         WHERE c.relkind IN ('r', 'p', 'v', 'f')",
+        named = named(names)
     )
+}
+
+/// A common table expression of these names.
+fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
+    let names: Vec<String> = names.into_iter().map(pair).collect();
+    if names.is_empty() {
+        return "named(schema, name) AS (SELECT NULL::name, NULL::name WHERE false)".to_owned();
+    }
+    format!("named(schema, name) AS (VALUES {})", names.join(", "))
 }
 
 fn advisory_key(resource: &str) -> String {
@@ -309,14 +331,9 @@ fn below(row: &str, resource: &str, bound: Epoch) -> String {
 /// whether some name stands for nothing (yet). The catalogue is asked, not to_regclass, which
 /// fails where the control role may not use the schema.
 fn relations(resource: &Resource) -> String {
-    let names: Vec<String> = resource.tables.iter().map(|table| pair(&table.name)).collect();
-    let named = if names.is_empty() {
-        "SELECT NULL::name, NULL::name WHERE false".to_owned()
-    } else {
-        format!("VALUES {}", names.join(", "))
-    };
+    let named = named(resource.tables.iter().map(|table| &table.name));
     format!(
-        "WITH RECURSIVE named(schema, name) AS ({named}), relation(oid) AS ( \
+        "WITH RECURSIVE {named}, relation(oid) AS ( \
            SELECT c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
              JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
            UNION SELECT h.inhrelid FROM relation JOIN pg_inherits h ON h.inhparent = relation.oid \

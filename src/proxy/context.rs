@@ -2,8 +2,8 @@
 
 use super::rejection::Rejection;
 use super::shared::{Downstream, Shared};
-use crate::fence::Database;
 use crate::fence::session::Token;
+use crate::fence::{Catalogue, Database};
 use crate::policy::{PolicySet, Resource};
 use crate::statement::{Lexing, Script, Unreadable};
 use std::sync::Arc;
@@ -46,14 +46,6 @@ impl Context {
         self.fenced && !before
     }
 
-    /// Waits until there may be new policies. Cancel-safe.
-    pub async fn policies_changed(&self) {
-        let mut receiver = self.receiver.clone();
-        if receiver.changed().await.is_err() {
-            std::future::pending().await
-        }
-    }
-
     /// Statements have to be judged.
     pub fn is_fenced(&self) -> bool {
         self.fenced
@@ -69,27 +61,37 @@ impl Context {
         &self.downstream.fence
     }
 
-    /// A fenced table may exist in the session's database.
-    pub fn has_fenced_tables(&self) -> bool {
-        self.downstream.has_fenced_tables()
+    /// The catalogue of the session's database, and whether a fenced table may exist in it.
+    pub fn catalogue(&self) -> (Arc<Catalogue>, bool) {
+        self.downstream.catalogue()
     }
 
     /// Makes sure, as far as a moment allows, that the policies are in force in the database and that
     /// it is known whether a fenced table exists. Cancel-safe: it goes on by itself.
     pub async fn prepare(&self) {
         if self.fenced {
-            let (downstream, policies) = (self.downstream.clone(), self.policies.clone());
-            let preparing = tokio::spawn(async move { downstream.prepare(&policies).await });
+            let downstream = self.downstream.clone();
+            let preparing = tokio::spawn(async move { downstream.prepare().await });
             // A control connection that hangs must not keep sessions out.
             tokio::time::timeout(PREPARE_LIMIT, preparing).await.ok();
         }
     }
 
-    /// Statements of this session may have created a fenced table.
+    /// Reads what has changed in the catalogue, if something has: for a moment at most.
+    pub fn catch_up(&self) -> Option<JoinHandle<()>> {
+        let downstream = self.downstream.clone();
+        downstream.is_unread().then(|| {
+            tokio::spawn(async move {
+                tokio::time::timeout(PREPARE_LIMIT, downstream.read_catalogue()).await.ok();
+            })
+        })
+    }
+
+    /// Statements of this session have changed the catalogue.
     pub fn catalogue_changed(&self) {
-        self.downstream.forget();
-        let (downstream, policies) = (self.downstream.clone(), self.policies.clone());
-        tokio::spawn(async move { downstream.look(&policies).await });
+        self.downstream.forget_catalogue();
+        let downstream = self.downstream.clone();
+        tokio::spawn(async move { downstream.read_catalogue().await });
     }
 
     /// What a text does.

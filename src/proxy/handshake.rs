@@ -176,18 +176,19 @@ async fn refuse_packet<T>(shared: &Shared, client: &mut Peer, why: InvalidPacket
         let mut server = Peer::new(Stream::connect(&shared.settings.upstream).await?);
         server.writer.output.extend_from_slice(packet);
         server.writer.flush().await?;
-        loop {
-            if let Some((tag, frame)) = server.reader.server_frame(MAX_AUTHENTICATION).map_err(invalid_data)? {
-                return Ok::<_, io::Error>((tag == b'E').then_some(frame));
-            }
-            if server.reader.ended {
-                return Ok(None);
-            }
+        // To a client of protocol 2 it speaks that: so its words are passed on, not its frames.
+        while !server.reader.ended && server.reader.input.len() < MAX_AUTHENTICATION {
             server.reader.fill().await?;
+            if server.reader.input.first().is_some_and(|tag| *tag != b'E') {
+                // It takes the packet for a good one.
+                server.reader.input.clear();
+                break;
+            }
         }
+        Ok::<_, io::Error>(server.reader.input)
     };
     match tokio::time::timeout(STARTUP_LIMIT, asked).await {
-        Ok(Ok(Some(error))) => {
+        Ok(Ok(error)) if !error.is_empty() => {
             client.writer.output.extend_from_slice(&error);
             client.writer.flush().await?;
             client.writer.close().await?;

@@ -8,7 +8,7 @@ use super::parameter::{Parameter, Value};
 use super::rejection::Rejection;
 use crate::fence::session::{SessionFence, Token};
 use crate::fence::value::FenceValue;
-use crate::fence::{Database, Refusal};
+use crate::fence::{Catalogue, Database, Refusal};
 use crate::policy::{Mode, OnMissing, Opaque, PolicySet, Resource};
 use crate::statement::{Operation, ParameterEffect, PreparedEffect, Statement, TransactionEffect};
 use std::collections::HashMap;
@@ -35,6 +35,7 @@ pub struct Judge<'a> {
     pub policies: &'a PolicySet,
     pub database: &'a Database,
     pub fence: &'a SessionFence,
+    pub catalogue: &'a Catalogue,
     /// A fenced table exists in the database, so that opaque statements matter.
     pub opaque_matters: bool,
     /// The login role bypasses the fences.
@@ -128,7 +129,7 @@ impl Judge<'_> {
         }
         if statement.transaction == TransactionEffect::PrepareTransaction
             && !parameter.failed()
-            && (self.fence.holds_admissions() || !earlier.is_empty())
+            && (self.fence.holds_admissions() || !self.written.is_empty() || !earlier.is_empty())
         {
             let why = "a prepared transaction would carry writes to a fenced table out of this session".to_owned();
             let hint =
@@ -138,11 +139,13 @@ impl Judge<'_> {
         if let Some(why) = statement.opaque
             && self.opaque_matters
             && self.policies.opaque == Opaque::Reject
+            && self.some_fence_acts()
         {
             let why = format!("{}: {why}", statement.kind);
             let hint = "Write to the tables directly, or set `opaque: allow` in the policy.";
             return Err(Rejection::Unverifiable { why, hint }.into());
         }
+        self.refuse_what_reaches(statement)?;
         let mut needs = Vec::new();
         for (resource, writes) in self.touched(statement) {
             if let Some(token) = self.token_for(&resource, writes, parameter)? {
@@ -156,6 +159,24 @@ impl Judge<'_> {
             }
         }
         Ok(needs)
+    }
+
+    /// A write to a view, a parent, a partition and the like may change a fenced table: which, and
+    /// with which rows, the text does not tell.
+    fn refuse_what_reaches(&self, statement: &Statement) -> Result<(), Stop> {
+        let reaching = statement.writes.iter().find(|write| {
+            self.policies.resources_of(&write.relation, write.operation).is_empty()
+                && self.catalogue.may_reach(&write.relation, write.operation)
+        });
+        let Some(write) = reaching.filter(|_| self.some_fence_acts()) else { return Ok(()) };
+        let why = format!("writing to \"{}\" may change a fenced table", write.relation.name);
+        let hint = "Write to the fenced table by its own name, or name this relation in the policy as well.";
+        Err(Rejection::Unverifiable { why, hint }.into())
+    }
+
+    /// Fences that only observe reject nothing, also not what cannot be verified.
+    fn some_fence_acts(&self) -> bool {
+        self.policies.resources.iter().any(|resource| resource.mode == Mode::Enforce)
     }
 
     /// The resources that a statement touches, and whether it writes to them or only locks.

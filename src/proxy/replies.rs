@@ -73,20 +73,29 @@ pub enum Request {
 
 impl Request {
     fn affects_parameter(&self) -> bool {
-        match self {
-            Request::Query { statements, .. } => statements.iter().any(|it| it.parameter != ParameterEffect::None),
-            Request::Execute { statement, .. } => statement.parameter != ParameterEffect::None,
-            Request::FunctionCall => true,
-            _ => false,
-        }
+        matches!(self, Request::FunctionCall)
+            || self.statements().iter().any(|statement| statement.parameter != ParameterEffect::None)
+    }
+
+    /// It may change standard_conforming_strings or client_encoding.
+    fn affects_lexing(&self) -> bool {
+        let may_set = |statement: &Statement| {
+            statement.parameter == ParameterEffect::Unknown
+                || ["SET", "RESET", "DISCARD", "ROLLBACK"].iter().any(|kind| statement.kind.starts_with(kind))
+        };
+        matches!(self, Request::FunctionCall) || self.statements().iter().any(|statement| may_set(statement))
     }
 
     /// It may commit while it runs, so that an error does not take back what it did before.
     pub fn may_commit(&self) -> bool {
+        self.statements().iter().any(|statement| statement.opaque.is_some())
+    }
+
+    fn statements(&self) -> &[Arc<Statement>] {
         match self {
-            Request::Query { statements, .. } => statements.iter().any(|it| it.opaque.is_some()),
-            Request::Execute { statement, .. } => statement.opaque.is_some(),
-            _ => false,
+            Request::Query { statements, .. } => statements,
+            Request::Execute { statement, .. } => std::slice::from_ref(statement),
+            _ => &[],
         }
     }
 
@@ -105,7 +114,9 @@ pub struct Replies {
     /// The server skips what comes, up to a Sync that has not been sent yet.
     skipping: bool,
     /// Entries whose statements may change `lease.fence`.
-    affecting: usize,
+    affecting_parameter: usize,
+    /// Entries whose statements may change how text is read.
+    affecting_lexing: usize,
 }
 
 impl Replies {
@@ -127,7 +138,8 @@ impl Replies {
         if matches!(to, Request::CopyEnd) && self.queue.is_empty() {
             return;
         }
-        self.affecting += usize::from(to.affects_parameter());
+        self.affecting_parameter += usize::from(to.affects_parameter());
+        self.affecting_lexing += usize::from(to.affects_lexing());
         self.queue.push_back(Reply { to, audience });
     }
 
@@ -173,14 +185,24 @@ impl Replies {
     pub fn pop(&mut self) -> Option<Reply> {
         self.front()?;
         let reply = self.queue.pop_front()?;
-        self.affecting -= usize::from(reply.to.affects_parameter());
+        self.settled(&reply);
         self.front();
         Some(reply)
     }
 
     /// Something is under way that may change `lease.fence`.
     pub fn affect_parameter(&self) -> bool {
-        self.affecting > 0
+        self.affecting_parameter > 0
+    }
+
+    /// Something is under way that may change how text is read.
+    pub fn affect_lexing(&self) -> bool {
+        self.affecting_lexing > 0
+    }
+
+    fn settled(&mut self, reply: &Reply) {
+        self.affecting_parameter -= usize::from(reply.to.affects_parameter());
+        self.affecting_lexing -= usize::from(reply.to.affects_lexing());
     }
 
     /// The server reports an error. Takes away, and returns, what it will not answer any more.
@@ -192,7 +214,7 @@ impl Replies {
         let sync = self.queue.iter().position(|reply| matches!(reply.to, Request::Sync));
         self.skipping = sync.is_none();
         let skipped: Vec<Reply> = self.queue.drain(..sync.unwrap_or(self.queue.len())).collect();
-        self.affecting -= skipped.iter().filter(|reply| reply.to.affects_parameter()).count();
+        skipped.iter().for_each(|reply| self.settled(reply));
         skipped
     }
 

@@ -1,11 +1,10 @@
 //! What all sessions of the proxy share: settings, policies, databases, the cache of verdicts.
 
 use crate::config::Settings;
-use crate::fence::Database;
+use crate::fence::{Catalogue, Database};
 use crate::policy::{PolicySet, Resource};
 use crate::statement::Cache;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -26,16 +25,25 @@ pub struct Shared {
 /// A database that sessions are connected to.
 pub struct Downstream {
     pub fence: Arc<Database>,
-    /// The policies in force are recorded in it.
-    recorded: tokio::sync::Mutex<bool>,
-    /// Whether a fenced table exists in it.
-    coverage: AtomicU8,
-    looked: Mutex<Option<Instant>>,
+    policies: watch::Receiver<Arc<PolicySet>>,
+    /// The policies that are recorded in it.
+    recorded: tokio::sync::Mutex<Option<Arc<PolicySet>>>,
+    known: Mutex<Known>,
 }
 
-const UNKNOWN: u8 = 0;
-const NONE: u8 = 1;
-const SOME: u8 = 2;
+/// What has been read of a database's catalogue.
+#[derive(Default)]
+struct Known {
+    /// As last read; what cannot be read anew stays.
+    catalogue: Arc<Catalogue>,
+    /// Nothing has changed since, as far as the proxy saw.
+    current: bool,
+    /// A change was seen, and nobody has tried to read it yet.
+    unread: bool,
+    /// Counts the changes seen: a reading that one overtook is not current.
+    changes: u64,
+    read_at: Option<Instant>,
+}
 
 impl Shared {
     /// A proxy without sessions.
@@ -58,9 +66,9 @@ impl Shared {
         let fence = Database::new(name, self.settings.control_for(name), self.id.clone());
         let downstream = Arc::new(Downstream {
             fence,
+            policies: self.policies.subscribe(),
             recorded: tokio::sync::Mutex::default(),
-            coverage: AtomicU8::new(UNKNOWN),
-            looked: Mutex::default(),
+            known: Mutex::default(),
         });
         databases.insert(name.to_owned(), downstream.clone());
         downstream
@@ -72,13 +80,12 @@ impl Shared {
         self.policies.send_replace(policies.clone());
         let databases: Vec<_> = self.databases().values().cloned().collect();
         for database in databases.iter().filter(|database| policies.applies_to(database.fence.name())) {
-            database.forget();
-            *database.recorded.lock().await = false;
-            database.prepare(&policies).await;
+            database.forget_catalogue();
+            database.prepare().await;
         }
     }
 
-    /// Forgets a database in which there are no sessions, and closes its control connections.
+    /// Closes the control connections to a database; the next need opens them again.
     pub async fn close_database(&self, name: &str) {
         let known = self.databases().get(name).cloned();
         if let Some(database) = known {
@@ -101,16 +108,17 @@ async fn say_when_enforced(database: Arc<Database>, resource: Arc<Resource>) {
 }
 
 impl Downstream {
-    /// Records the policies in the database, once, and looks for fenced tables, unless that was done a moment ago.
-    pub async fn prepare(&self, policies: &PolicySet) {
+    /// Records the policies in force in the database, once, and reads its catalogue, unless that was done a moment ago.
+    pub async fn prepare(&self) {
         let mut recorded = self.recorded.lock().await;
-        if !*recorded {
+        let policies = self.policies.borrow().clone();
+        if !recorded.as_ref().is_some_and(|recorded| Arc::ptr_eq(recorded, &policies)) {
             match self.fence.apply_policy(&policies.resources).await {
                 Ok(()) => {
-                    *recorded = true;
                     for resource in &policies.resources {
                         tokio::spawn(say_when_enforced(self.fence.clone(), resource.clone()));
                     }
+                    *recorded = Some(policies);
                 }
                 // Admit compares the policies again, and refuses.
                 Err(refusal) => {
@@ -118,38 +126,54 @@ impl Downstream {
                 }
             }
         }
-        if self.looked().is_none_or(|at| at.elapsed() > FRESH) {
-            self.look(policies).await;
+        drop(recorded);
+        if self.known().read_at.is_none_or(|at| at.elapsed() > FRESH) {
+            self.read_catalogue().await;
         }
     }
 
-    /// True unless it is known that no fenced table exists.
-    pub fn has_fenced_tables(&self) -> bool {
-        self.coverage.load(Ordering::Acquire) != NONE
+    /// The catalogue, and whether a fenced table may exist.
+    pub fn catalogue(&self) -> (Arc<Catalogue>, bool) {
+        let known = self.known();
+        (known.catalogue.clone(), !known.current || known.catalogue.has_fenced_tables)
     }
 
     /// The catalogue has changed: until it is read, a fenced table may exist.
-    pub fn forget(&self) {
-        self.coverage.store(UNKNOWN, Ordering::Release);
-        *self.looked() = None;
+    pub fn forget_catalogue(&self) {
+        let mut known = self.known();
+        known.current = false;
+        known.unread = true;
+        known.changes += 1;
+        known.read_at = None;
     }
 
-    /// Reads whether a fenced table exists. What cannot be read counts as yes.
-    pub async fn look(&self, policies: &PolicySet) {
-        *self.looked() = Some(Instant::now());
-        let tables = policies.resources.iter().flat_map(|resource| &resource.tables).map(|table| &table.name);
-        let coverage = match self.fence.any_table_exists(tables).await {
-            Ok(true) => SOME,
-            Ok(false) => NONE,
-            Err(error) => {
-                tracing::warn!(database = self.fence.name(), %error, "catalogue_unreadable");
-                UNKNOWN
-            }
+    /// Reads the catalogue. While it cannot be read, a fenced table may exist.
+    pub async fn read_catalogue(&self) {
+        let policies = self.policies.borrow().clone();
+        let changes = {
+            let mut known = self.known();
+            known.read_at = Some(Instant::now());
+            known.changes
         };
-        self.coverage.store(coverage, Ordering::Release);
+        let tables = policies.resources.iter().flat_map(|resource| &resource.tables).map(|table| &table.name);
+        let read = self.fence.catalogue(tables).await;
+        let mut known = self.known();
+        known.unread &= known.changes != changes;
+        match read {
+            Ok(catalogue) => {
+                known.catalogue = Arc::new(catalogue);
+                known.current = known.changes == changes;
+            }
+            Err(error) => tracing::warn!(database = self.fence.name(), %error, "catalogue_unreadable"),
+        }
     }
 
-    fn looked(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.looked.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A change was seen, and nobody has tried to read it yet.
+    pub fn is_unread(&self) -> bool {
+        self.known().unread
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,6 +6,7 @@ use super::wait::{DEADLINE, wait_for, wait_until};
 use super::wire::Address;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -79,7 +80,8 @@ impl Proxy {
                 panic!("the proxy ended with {status}:\n{}", self.log());
             }
             TcpStream::connect(("127.0.0.1", self.port.number())).ok()?;
-            self.find_socket().map(drop)
+            // The file is there a moment before anybody listens on it.
+            UnixStream::connect(self.find_socket()?).ok().map(drop)
         };
         wait_for("the proxy listens", DEADLINE, ready);
     }

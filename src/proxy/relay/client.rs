@@ -126,6 +126,10 @@ impl Relay {
             self.pass(header, Some(Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() }));
             return Ok(true);
         };
+        if self.lexing_in_doubt(text) {
+            self.hold_until_settled()?;
+            return Ok(false);
+        }
         let read = self.context.read(text, self.lexing);
         let unreadable;
         let statements = match &*read {
@@ -248,6 +252,10 @@ impl Relay {
         let Some((name, rest)) = split_string(input) else {
             return Err(ClientFault("Parse without a statement name".into()));
         };
+        if !long && self.lexing_in_doubt(rest) {
+            self.hold_until_settled()?;
+            return Ok(false);
+        }
         let statement = match split_string(rest) {
             _ if long => opaque("statement", TOO_LONG),
             Some((text, _)) => match &*self.context.read(text, self.lexing) {
@@ -262,6 +270,11 @@ impl Relay {
         let sequence = self.statements.define(&name, statement, self.batch);
         self.pass(header, Some(Request::Parse { name, sequence }));
         Ok(true)
+    }
+
+    /// The bytes may be read in another way once what is under way has happened.
+    fn lexing_in_doubt(&self, text: &[u8]) -> bool {
+        self.replies.affect_lexing() && text.iter().any(|byte| *byte == b'\\' || !byte.is_ascii())
     }
 
     /// True when that many NUL-terminated strings are there at the start of the body.

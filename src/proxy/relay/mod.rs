@@ -75,8 +75,8 @@ enum Wait {
     Value,
     /// Admission to the resource of that name.
     Admit(String, JoinHandle<Result<(), Refusal>>),
-    /// The control connections to a database being closed.
-    Close(JoinHandle<()>),
+    /// Something to be done first: see [`Relay::first`].
+    First(JoinHandle<()>),
 }
 
 /// What is to be done with the message at hand.
@@ -108,8 +108,8 @@ pub struct Relay {
     wait: Option<Wait>,
     /// Why an Admit for the message at hand failed.
     refused: Option<Refusal>,
-    /// The control connections are closed for the message at hand.
-    closed_control: bool,
+    /// What had to be done first for the message at hand is done.
+    first_done: bool,
     /// A statement of ours is to be closed after the next Sync.
     reject_prepared: bool,
     /// Why the message that is being discarded is rejected.
@@ -188,7 +188,7 @@ impl Relay {
             written: HashMap::new(),
             wait: None,
             refused: None,
-            closed_control: false,
+            first_done: false,
             reject_prepared: false,
             discarded: None,
             wanted: 0,
@@ -270,7 +270,6 @@ impl Relay {
             },
             () = finish(wait, &mut self.refused), if waits => Ok(()),
             () = fence.revoked.notified() => { self.revoked = true; release(context, fence); Ok(()) },
-            () = context.policies_changed() => Ok(()),
         }
     }
 
@@ -307,11 +306,19 @@ impl Relay {
         let Some(resolved) = resolve(statements, &self.statements, self.batch) else {
             return Ok((self.hold_until_settled()?, Vec::new()));
         };
+        if !std::mem::replace(&mut self.first_done, true)
+            && let Some(task) = self.first(&resolved)
+        {
+            self.wait = Some(Wait::First(task));
+            return Ok((Verdict::Hold, resolved));
+        }
+        let (catalogue, has_fenced_tables) = self.context.catalogue();
         let judge = Judge {
             policies: self.context.policies(),
             database: self.context.database(),
             fence: &self.fence,
-            opaque_matters: self.catalogue_changed || self.context.has_fenced_tables(),
+            catalogue: &catalogue,
+            opaque_matters: self.catalogue_changed || has_fenced_tables,
             exempt: self.role.exempt(self.context.policies()),
             parameter: &self.parameter,
             owed: !self.replies.is_empty(),
@@ -320,7 +327,7 @@ impl Relay {
             refused: self.refused.as_ref(),
         };
         let verdict = match judge.statements(&resolved) {
-            Decision::Forward(needs) => self.forward_when_admitted(needs, &resolved),
+            Decision::Forward(needs) => self.forward_when_admitted(needs),
             Decision::Reject(index, rejection) => Verdict::Reject(index, rejection),
             Decision::Settle => self.hold_until_settled()?,
             Decision::ReadValue if !self.replies.is_empty() => self.hold_until_settled()?,
@@ -332,14 +339,16 @@ impl Relay {
         Ok((verdict, resolved))
     }
 
-    fn forward_when_admitted(&mut self, needs: Vec<Need>, statements: &[Arc<Statement>]) -> Verdict {
-        if !self.closed_control
-            && let Some(name) = statements.iter().find_map(|statement| statement.needs_database_alone.clone())
-        {
-            self.wait = Some(Wait::Close(self.context.close_database(name)));
-            self.closed_control = true;
-            return Verdict::Hold;
+    /// What has to be done before these statements can be judged, once.
+    fn first(&self, statements: &[Arc<Statement>]) -> Option<JoinHandle<()>> {
+        if let Some(name) = statements.iter().find_map(|statement| statement.needs_database_alone.clone()) {
+            return Some(self.context.close_database(name));
         }
+        let writes = statements.iter().any(|statement| !statement.writes.is_empty() || statement.opaque.is_some());
+        if writes { self.context.catch_up() } else { None }
+    }
+
+    fn forward_when_admitted(&mut self, needs: Vec<Need>) -> Verdict {
         let (needs, observed): (Vec<Need>, Vec<Need>) =
             needs.into_iter().partition(|(resource, _)| resource.mode == Mode::Enforce);
         observed.into_iter().for_each(|(resource, token)| self.context.observe(resource, token));
@@ -412,7 +421,7 @@ impl Relay {
     /// The message at hand has been dealt with: what was found out for it is not for the next one.
     fn message_done(&mut self) {
         self.refused = None;
-        self.closed_control = false;
+        self.first_done = false;
     }
 
     /// Says the last thing that the client can be told, and closes.
@@ -493,9 +502,9 @@ async fn finish(wait: &mut Option<Wait>, refused: &mut Option<Refusal>) {
             *refused = outcome.err();
             *wait = None;
         }
-        Some(Wait::Close(closing)) => {
-            // Closed or not, the server decides whether the statement can run.
-            closing.await.ok();
+        Some(Wait::First(done)) => {
+            // A panic in it changes nothing: what it was for is looked at again.
+            done.await.ok();
             *wait = None;
         }
         None | Some(Wait::Settle | Wait::Value) => std::future::pending().await,

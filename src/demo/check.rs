@@ -1,0 +1,155 @@
+//! What a scene has to show, and whether it did.
+//!
+//! Owns the verdict on the demo. Must never take the story's word for anything: it sees only what
+//! the table and the servers said.
+
+use std::fmt;
+
+/// A tick as the table has it, read on a connection of its own straight to PostgreSQL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) run_by: Option<String>,
+    pub(super) token: Option<i64>,
+}
+
+impl Row {
+    pub(super) fn of(leader: &str, token: i64) -> Self {
+        Row { run_by: Some(leader.to_owned()), token: Some(token) }
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.run_by, self.token) {
+            (Some(leader), Some(token)) => write!(formatter, "run_by = {leader}, token = {token}"),
+            (None, None) => formatter.write_str("not run"),
+            (leader, token) => write!(formatter, "run_by = {leader:?}, token = {token:?}"),
+        }
+    }
+}
+
+/// What a server, or the proxy, answered to a statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It worked.
+    Done(String),
+    /// An error with its SQLSTATE.
+    Refused { severity: String, code: String, message: String, detail: String },
+    /// The connection failed without one.
+    Lost(String),
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Answer::Done(what) => formatter.write_str(what),
+            Answer::Refused { severity, code, message, .. } => write!(formatter, "{severity} {code}: {message}"),
+            Answer::Lost(why) => write!(formatter, "connection lost: {why}"),
+        }
+    }
+}
+
+/// What has to come of the old leader's write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It lands, though it should not.
+    Lands,
+    /// ERROR LF001; the session goes on.
+    Rejected,
+    /// FATAL LF001, with this outcome in its DETAIL.
+    CutOff(&'static str),
+}
+
+/// All that is known of a scene when it has ended.
+#[derive(Debug)]
+pub(super) struct Observed {
+    /// The answer to the new leader's first write.
+    pub(super) successor: Answer,
+    /// The answer to the old leader's last statement.
+    pub(super) zombie: Answer,
+    /// The tick in the table.
+    pub(super) row: Row,
+}
+
+/// What contradicts the claim that the old leader's write met this fate, and that the row is as
+/// expected. Empty when the claim holds.
+pub(super) fn contradictions(fate: Fate, expected: &Row, observed: &Observed) -> Vec<String> {
+    let mut found = Vec::new();
+    if !matches!(observed.successor, Answer::Done(_)) {
+        found.push(format!("the new leader could not write: {}", observed.successor));
+    }
+    if !is_as_fated(fate, &observed.zombie) {
+        found.push(format!("the old leader was answered {:?}, which is not {fate:?}", observed.zombie));
+    }
+    if observed.row != *expected {
+        found.push(format!("the table has \"{}\", not \"{expected}\"", observed.row));
+    }
+    found
+}
+
+fn is_as_fated(fate: Fate, answer: &Answer) -> bool {
+    match (fate, answer) {
+        (Fate::Lands, Answer::Done(_)) => true,
+        (Fate::Rejected, Answer::Refused { severity, code, .. }) => severity == "ERROR" && code == "LF001",
+        (Fate::CutOff(outcome), Answer::Refused { severity, code, detail, .. }) => {
+            severity == "FATAL" && code == "LF001" && detail.ends_with(&format!("outcome={outcome}"))
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(severity: &str, code: &str, detail: &str) -> Answer {
+        Answer::Refused { severity: severity.into(), code: code.into(), message: String::new(), detail: detail.into() }
+    }
+
+    fn observed(zombie: Answer, row: Row) -> Observed {
+        Observed { successor: Answer::Done("UPDATE 1".into()), zombie, row }
+    }
+
+    #[test]
+    fn what_was_promised_contradicts_nothing() {
+        let kept = Row::of("B", 42);
+        let stale = observed(refused("ERROR", "LF001", "highest=42"), kept.clone());
+        assert_eq!(contradictions(Fate::Rejected, &kept, &stale), Vec::<String>::new());
+        let cut_off = observed(refused("FATAL", "LF001", "highest=42 outcome=rolled_back"), kept.clone());
+        assert_eq!(contradictions(Fate::CutOff("rolled_back"), &kept, &cut_off), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_fence_that_does_not_hold_is_told() {
+        let kept = Row::of("B", 42);
+        let landed = observed(Answer::Done("UPDATE 1".into()), Row::of("A", 41));
+        assert_eq!(contradictions(Fate::Rejected, &kept, &landed).len(), 2);
+        // Rejected in words, but the row is the zombie's all the same.
+        let lied = observed(refused("ERROR", "LF001", ""), Row::of("A", 41));
+        let found = contradictions(Fate::Rejected, &kept, &lied);
+        assert_eq!(found, ["the table has \"run_by = A, token = 41\", not \"run_by = B, token = 42\""]);
+    }
+
+    #[test]
+    fn other_errors_are_not_the_fence() {
+        let kept = Row::of("B", 42);
+        for zombie in [
+            refused("ERROR", "LF006", ""),
+            refused("FATAL", "57P01", "outcome=rolled_back"),
+            refused("FATAL", "LF001", "outcome=unknown"),
+            refused("ERROR", "LF001", "outcome=rolled_back"),
+            Answer::Lost("connection closed".into()),
+        ] {
+            let found = contradictions(Fate::CutOff("rolled_back"), &kept, &observed(zombie, kept.clone()));
+            assert_eq!(found.len(), 1, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_successor_that_cannot_write_is_told() {
+        let kept = Row::of("B", 42);
+        let mut blocked = observed(refused("ERROR", "LF001", ""), kept.clone());
+        blocked.successor = refused("ERROR", "LF006", "");
+        assert_eq!(contradictions(Fate::Rejected, &kept, &blocked).len(), 1);
+    }
+}

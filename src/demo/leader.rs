@@ -1,0 +1,123 @@
+//! A session of the demo, and what it is answered.
+//!
+//! Must never retry or interpret: the story is told with the answers as they come.
+
+use super::DemoError;
+use super::check::{Answer, Row};
+use super::timeline::Timeline;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
+
+/// Which of the stage's sockets.
+#[derive(Clone, Copy)]
+pub(super) enum Route {
+    Direct,
+    Proxy,
+}
+
+impl Route {
+    /// The number in the socket's name.
+    fn port(self) -> u16 {
+        match self {
+            Route::Direct => 5432,
+            Route::Proxy => 6432,
+        }
+    }
+}
+
+/// One session.
+pub(super) struct Session {
+    client: Client,
+    /// For the timeline.
+    pub(super) who: String,
+}
+
+impl Session {
+    /// A leader that presents its token.
+    pub(super) async fn leader(name: &str, token: i64, folder: &Path, route: Route) -> Result<Self, DemoError> {
+        let options = format!("-c lease.fence={token}");
+        let client = connect(folder, route, "scheduler", Some(&options)).await?;
+        Ok(Session { client, who: format!("{name} (token {token})") })
+    }
+
+    /// Somebody without a token, straight at PostgreSQL.
+    pub(super) async fn direct(who: &str, folder: &Path) -> Result<Self, DemoError> {
+        let client = connect(folder, Route::Direct, "postgres", None).await?;
+        Ok(Session { client, who: who.to_owned() })
+    }
+
+    /// Runs one statement and prints it with its answer.
+    pub(super) async fn say(&self, timeline: &Timeline, sql: &str) -> Answer {
+        let answer = self.run(sql).await;
+        timeline.statement(&self.who, sql, &answer);
+        answer
+    }
+
+    /// The same, and how long it took.
+    pub(super) async fn timed(&self, timeline: &Timeline, sql: &str) -> (Answer, Duration) {
+        let start = Instant::now();
+        let answer = self.run(sql).await;
+        let took = start.elapsed();
+        timeline.statement(&self.who, sql, &answer);
+        (answer, took)
+    }
+
+    /// Runs one statement.
+    pub(super) async fn run(&self, sql: &str) -> Answer {
+        match self.client.simple_query(sql).await {
+            Ok(messages) => Answer::Done(summary(sql, &messages)),
+            Err(error) => match error.as_db_error() {
+                Some(refusal) => Answer::Refused {
+                    severity: refusal.severity().to_owned(),
+                    code: refusal.code().code().to_owned(),
+                    message: refusal.message().to_owned(),
+                    detail: refusal.detail().unwrap_or_default().to_owned(),
+                },
+                None => Answer::Lost(error.to_string()),
+            },
+        }
+    }
+
+    /// Runs what has to work for the demo to mean anything.
+    pub(super) async fn must(&self, sql: &str) -> Result<Vec<SimpleQueryMessage>, DemoError> {
+        self.client.simple_query(sql).await.map_err(DemoError::Database)
+    }
+
+    /// A tick as the table has it.
+    pub(super) async fn row(&self, tick: &str) -> Result<Row, DemoError> {
+        let messages = self.must(&format!("SELECT run_by, token FROM public.ticks WHERE tick = '{tick}'")).await?;
+        let row = messages.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        let row = row.ok_or_else(|| DemoError::Story(format!("the tick {tick} is not in the table")))?;
+        let token = row.get("token").and_then(|token| token.parse().ok());
+        Ok(Row { run_by: row.get("run_by").map(str::to_owned), token })
+    }
+}
+
+async fn connect(folder: &Path, route: Route, user: &str, options: Option<&str>) -> Result<Client, DemoError> {
+    let mut config = Config::new();
+    config.host_path(folder).port(route.port()).user(user).dbname("app");
+    if let Some(options) = options {
+        config.options(options);
+    }
+    let (client, connection) = config.connect(NoTls).await.map_err(DemoError::Database)?;
+    // Its error, if any, is what the session's next statement reports.
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+/// The command tag as psql shows it; for a query its first value.
+fn summary(sql: &str, messages: &[SimpleQueryMessage]) -> String {
+    let mut command = sql.split_whitespace().next().unwrap_or_default().to_owned();
+    for message in messages {
+        match message {
+            SimpleQueryMessage::Row(row) => return row.get(0).unwrap_or("nobody").to_owned(),
+            SimpleQueryMessage::CommandComplete(rows) if command == "UPDATE" => command = format!("UPDATE {rows}"),
+            _ => {}
+        }
+    }
+    command
+}

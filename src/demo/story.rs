@@ -1,0 +1,194 @@
+//! The four scenes: the zombie lands without the proxy, and in three ways it does not with it.
+//!
+//! Owns who does what when. Must never print a result before `check` has seen the evidence.
+
+use super::DemoError;
+use super::check::{Answer, Fate, Observed, Row, contradictions};
+use super::leader::{Route, Session};
+use super::stage::Stage;
+use super::timeline::{Timeline, milliseconds};
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+
+/// How long a leader hangs: a collection of garbage, a paused machine, a full disk.
+const PAUSE: Duration = Duration::from_millis(300);
+/// The longest that the story waits for something that has to happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const SETUP: &str = "CREATE ROLE scheduler LOGIN; \
+    CREATE TABLE public.ticks (tick text PRIMARY KEY, run_by text, token bigint); \
+    GRANT SELECT, UPDATE ON public.ticks TO scheduler; \
+    INSERT INTO public.ticks VALUES ('11:59'), ('12:00'), ('12:01'), ('12:02'), ('12:03')";
+
+/// What a scene leaves to be checked.
+struct Scene {
+    tick: &'static str,
+    fate: Fate,
+    expected: Row,
+    successor: Answer,
+    zombie: Answer,
+}
+
+/// Plays all scenes. Returns what did not hold.
+pub(super) async fn play(stage: &Stage, timeline: &mut Timeline) -> Result<Vec<String>, DemoError> {
+    let witness = Session::direct("witness", stage.folder()).await?;
+    witness.must(SETUP).await?;
+    let mut failures = Vec::new();
+    let mut takeovers = Vec::new();
+
+    timeline.scene("1. Without fencegate: both leaders write to PostgreSQL directly");
+    let (scene, _) = late_write("12:00", Route::Direct, Fate::Lands, stage, timeline).await?;
+    failures.extend(verify(1, scene, &witness, timeline).await?);
+
+    timeline.scene("2. With fencegate: the same");
+    let (scene, took) = late_write("12:01", Route::Proxy, Fate::Rejected, stage, timeline).await?;
+    failures.extend(verify(2, scene, &witness, timeline).await?);
+    takeovers.push(took);
+
+    timeline.scene("3. With fencegate: the old leader's UPDATE is already running, and waits for a lock");
+    let scene = waiting_write("12:02", &witness, stage, timeline).await?;
+    failures.extend(verify(3, scene, &witness, timeline).await?);
+
+    timeline.scene("4. With fencegate: the old leader has written, not committed, and hangs");
+    let (scene, took) = open_transaction("12:03", stage, timeline).await?;
+    failures.extend(verify(4, scene, &witness, timeline).await?);
+    takeovers.push(took);
+
+    if failures.is_empty() {
+        let takeovers: Vec<String> = takeovers.into_iter().map(milliseconds).collect();
+        timeline.line("");
+        timeline.line("Without fencegate the zombie's write landed over its successor's. With it, 3 of 3 did not.");
+        timeline
+            .line(&format!("Takeover, from the new leader's first write to its success: {}.", takeovers.join(", ")));
+    }
+    Ok(failures)
+}
+
+/// A hangs between deciding to write and writing; B takes over and writes; A wakes up.
+async fn late_write(
+    tick: &'static str,
+    route: Route,
+    fate: Fate,
+    stage: &Stage,
+    timeline: &Timeline,
+) -> Result<(Scene, Duration), DemoError> {
+    let a = Session::leader("A", 41, stage.folder(), route).await?;
+    let b = Session::leader("B", 42, stage.folder(), route).await?;
+    done(a.say(timeline, &run_tick("11:59", "A", 41)).await)?;
+    done(a.say(timeline, "BEGIN").await)?;
+    done(a.say(timeline, &format!("SELECT run_by FROM ticks WHERE tick='{tick}'")).await)?;
+    timeline.event(&a.who, "... hangs; its lease expires, and B is elected");
+    sleep(PAUSE).await;
+    let (successor, took) = b.timed(timeline, &run_tick(tick, "B", 42)).await;
+    timeline.event(&a.who, "wakes up, and still believes that it leads");
+    let mut zombie = a.say(timeline, &run_tick(tick, "A", 41)).await;
+    if let Answer::Done(_) = zombie {
+        zombie = a.say(timeline, "COMMIT").await;
+    } else {
+        done(a.say(timeline, "ROLLBACK").await)?;
+    }
+    Ok((Scene { tick, fate, expected: row_for(fate, (41, 42)), successor, zombie }, took))
+}
+
+/// A's UPDATE waits for a row lock when B takes over.
+async fn waiting_write(
+    tick: &'static str,
+    witness: &Session,
+    stage: &Stage,
+    timeline: &Timeline,
+) -> Result<Scene, DemoError> {
+    let a = Session::leader("A", 43, stage.folder(), Route::Proxy).await?;
+    let b = Session::leader("B", 44, stage.folder(), Route::Proxy).await?;
+    let report = Session::direct("a report", stage.folder()).await?;
+    done(report.say(timeline, "BEGIN").await)?;
+    done(report.say(timeline, &format!("SELECT 'locked' FROM ticks WHERE tick='{tick}' FOR SHARE")).await)?;
+    timeline.event(&a.who, &format!("{} ... waits", run_tick(tick, "A", 43)));
+    let zombie = async {
+        let sql = run_tick(tick, "A", 43);
+        let answer = a.run(&sql).await;
+        timeline.statement(&a.who, "the UPDATE that waited", &answer);
+        // Its lock is gone with it: whoever comes next may go on.
+        report.say(timeline, "COMMIT").await;
+        answer
+    };
+    let successor = async {
+        until_waiting(witness).await?;
+        timeline.event(&b.who, &format!("is elected: {}", run_tick(tick, "B", 44)));
+        let answer = b.run(&run_tick(tick, "B", 44)).await;
+        timeline.statement(&b.who, "its UPDATE, once the report has ended", &answer);
+        Ok::<_, DemoError>(answer)
+    };
+    let both = async { tokio::join!(zombie, successor) };
+    let stuck = |_| DemoError::Story("the waiting UPDATE was not ended".to_owned());
+    let (zombie, successor) = tokio::time::timeout(PATIENCE, both).await.map_err(stuck)?;
+    let fate = Fate::CutOff("unknown");
+    Ok(Scene { tick, fate, expected: row_for(fate, (43, 44)), successor: successor?, zombie })
+}
+
+/// A hangs with a write that is not committed; B takes over, and writes the same row.
+async fn open_transaction(
+    tick: &'static str,
+    stage: &Stage,
+    timeline: &Timeline,
+) -> Result<(Scene, Duration), DemoError> {
+    let a = Session::leader("A", 45, stage.folder(), Route::Proxy).await?;
+    let b = Session::leader("B", 46, stage.folder(), Route::Proxy).await?;
+    done(a.say(timeline, "BEGIN").await)?;
+    done(a.say(timeline, &run_tick(tick, "A", 45)).await)?;
+    timeline.event(&a.who, "... hangs, and holds the row's lock; B is elected");
+    sleep(PAUSE).await;
+    let (successor, took) = b.timed(timeline, &run_tick(tick, "B", 46)).await;
+    timeline.event(&a.who, "wakes up");
+    let zombie = a.say(timeline, "COMMIT").await;
+    let fate = Fate::CutOff("rolled_back");
+    Ok((Scene { tick, fate, expected: row_for(fate, (45, 46)), successor, zombie }, took))
+}
+
+/// Reads the row on a connection of its own, compares, and prints the result.
+async fn verify(number: usize, scene: Scene, witness: &Session, timeline: &Timeline) -> Result<Vec<String>, DemoError> {
+    let observed = Observed { row: witness.row(scene.tick).await?, successor: scene.successor, zombie: scene.zombie };
+    timeline.event("public.ticks", &format!("{}: {}", scene.tick, observed.row));
+    let found = contradictions(scene.fate, &scene.expected, &observed);
+    match scene.fate {
+        _ if !found.is_empty() => timeline.result(false, "NOT AS CLAIMED"),
+        Fate::Lands => timeline.result(false, "WRONG: the deposed leader's write is the one that stands."),
+        Fate::Rejected => timeline.result(true, "RIGHT: the stale write was rejected; the successor's stands."),
+        Fate::CutOff(_) => {
+            timeline.result(true, "RIGHT: the old leader was cut off; only the successor's write stands.")
+        }
+    }
+    Ok(found.into_iter().map(|what| format!("scene {number}: {what}")).collect())
+}
+
+/// Waits until a leader's UPDATE waits for a lock, as the server sees it.
+async fn until_waiting(witness: &Session) -> Result<(), DemoError> {
+    let look = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'scheduler' AND wait_event_type = 'Lock'";
+    let start = Instant::now();
+    while witness.run(look).await != Answer::Done("1".to_owned()) {
+        if start.elapsed() > PATIENCE {
+            return Err(DemoError::Story("the old leader's UPDATE does not wait for a lock".to_owned()));
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    Ok(())
+}
+
+/// What a leader does: it notes that it ran the tick, and under which token.
+fn run_tick(tick: &str, leader: &str, token: i64) -> String {
+    format!("UPDATE ticks SET run_by='{leader}', token={token} WHERE tick='{tick}'")
+}
+
+fn row_for(fate: Fate, (old, new): (i64, i64)) -> Row {
+    match fate {
+        Fate::Lands => Row::of("A", old),
+        Fate::Rejected | Fate::CutOff(_) => Row::of("B", new),
+    }
+}
+
+/// What the story needs before it can show anything.
+fn done(answer: Answer) -> Result<(), DemoError> {
+    match answer {
+        Answer::Done(_) => Ok(()),
+        other => Err(DemoError::Story(other.to_string())),
+    }
+}

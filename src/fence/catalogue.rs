@@ -1,0 +1,104 @@
+//! What the database's catalogue says about the fenced tables: whether one exists, and which other
+//! relations may reach one when they are written to.
+//!
+//! Owns that question and its answer. Must never leave a relation out for being complicated: what
+//! a write to it really does is not decided here.
+
+use super::control::{Answer, ControlError, answers, column};
+use super::database::Database;
+use super::sql;
+use crate::policy::QualifiedName;
+use crate::statement::{Operation, RelationName};
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio_postgres::NoTls;
+
+/// The catalogue at one moment.
+#[derive(Debug, Default)]
+pub struct Catalogue {
+    /// One of the fenced tables, or whatever has its name, exists.
+    pub has_fenced_tables: bool,
+    reaching: HashMap<String, Vec<Reaching>>,
+}
+
+/// A relation that is not fenced itself.
+#[derive(Debug)]
+struct Reaching {
+    schema: String,
+    is_view: bool,
+}
+
+impl Catalogue {
+    /// True if such a write to the relation may change a fenced table: it is a parent or a child of
+    /// one, a view of one, has a rule that names one, or is referenced by one with a cascade.
+    pub fn may_reach(&self, relation: &RelationName, operation: Operation) -> bool {
+        let Some(relations) = self.reaching.get(&relation.name) else { return false };
+        relations.iter().any(|reaching| {
+            relation.schema.as_ref().is_none_or(|schema| *schema == reaching.schema)
+                && match operation {
+                    Operation::Lock => false,
+                    // A view can be changed and dropped without the table.
+                    Operation::Ddl => !reaching.is_view,
+                    _ => true,
+                }
+        })
+    }
+
+    fn read(answers: &[Answer]) -> Self {
+        let mut catalogue = Catalogue::default();
+        for row in answers.iter().flat_map(|answer| &answer.rows) {
+            let (Some(schema), Some(name)) = (column(row, "schema"), column(row, "name")) else { continue };
+            if column(row, "fenced") == Some("t") {
+                catalogue.has_fenced_tables = true;
+            } else {
+                let reaching = Reaching { schema: schema.to_owned(), is_view: column(row, "kind") == Some("v") };
+                catalogue.reaching.entry(name.to_owned()).or_default().push(reaching);
+            }
+        }
+        catalogue
+    }
+}
+
+impl Database {
+    /// Reads the catalogue for these tables. Cancel safe.
+    ///
+    /// # Errors
+    /// When the database cannot be asked, why.
+    pub async fn catalogue<'a>(
+        self: &Arc<Self>,
+        tables: impl IntoIterator<Item = &'a QualifiedName>,
+    ) -> Result<Catalogue, String> {
+        let query = sql::catalogue(tables);
+        let answers = match self.look(&query).await {
+            // Where nothing is fenced, nobody has to have run `fencegate init`.
+            Err(ControlError::Uninitialised(_)) => self.ask_once(&query).await.map_err(|error| error.to_string())?,
+            answers => answers.map_err(|error| error.to_string())?,
+        };
+        Ok(Catalogue::read(&answers))
+    }
+
+    async fn ask_once(&self, query: &str) -> Result<Vec<Answer>, tokio_postgres::Error> {
+        let (client, connection) = self.control.connect(NoTls).await?;
+        // Ends when the client is dropped.
+        tokio::spawn(connection);
+        client.simple_query("SET application_name = 'fencegate control'; SET search_path = pg_catalog").await?;
+        Ok(answers(client.simple_query(query).await?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_without_a_schema_is_every_schemas() {
+        let reaching = vec![Reaching { schema: "public".into(), is_view: true }];
+        let catalogue = Catalogue { has_fenced_tables: true, reaching: [("v".to_owned(), reaching)].into() };
+        let named = |schema: Option<&str>| RelationName { schema: schema.map(str::to_owned), name: "v".into() };
+        assert!(catalogue.may_reach(&named(None), Operation::Insert));
+        assert!(catalogue.may_reach(&named(Some("public")), Operation::Delete));
+        assert!(!catalogue.may_reach(&named(Some("other")), Operation::Insert));
+        assert!(!catalogue.may_reach(&named(None), Operation::Ddl));
+        assert!(!catalogue.may_reach(&named(None), Operation::Lock));
+    }
+}
