@@ -176,6 +176,43 @@ fn names_that_are_one_at_the_server() {
     outsider.wrote_nothing();
 }
 
+/// What the same bytes mean depends on a setting, which a session learns only with ReadyForQuery.
+#[test]
+fn text_that_an_earlier_statement_makes_mean_something_else() {
+    // With escapes in strings this calls the function; without them it is a concatenation.
+    const TWOFOLD: &str = r"SELECT '\' || ' , run_tick() --'";
+    let escapes = [
+        "SET standard_conforming_strings = off",
+        "SET LOCAL standard_conforming_strings = off",
+        "SELECT set_config('standard_conforming_strings', 'off', false)",
+    ];
+    for escape in escapes {
+        for flushed in [flush(), sync()] {
+            let mut outsider = Outsider::new();
+            let set = [unnamed("BEGIN", &[]), unnamed(escape, &[]), flushed].concat();
+            let readies = usize::from(set.ends_with(&sync()));
+            let frames = outsider.pipeline(&[set.clone(), unnamed(TWOFOLD, &[]), sync()], readies + 1);
+            assert_eq!(codes(&frames).len(), 1, "{escape}: {frames:?}");
+            outsider.wire.query("ROLLBACK");
+            let mut outsider = Outsider::new();
+            let frames = outsider.pipeline(&[set, query(TWOFOLD)], readies + 1);
+            assert_eq!(codes(&frames).len(), 1, "{escape}, simple: {frames:?}");
+            outsider.wrote_nothing();
+        }
+    }
+    // The other way round: the end of the transaction brings the standard back.
+    const STANDARD: &str = r"SELECT '\' , run_tick() --' ";
+    for end in ["COMMIT", "ROLLBACK"] {
+        for message in [query(STANDARD), [unnamed(STANDARD, &[]), sync()].concat()] {
+            let mut outsider = Outsider::new();
+            outsider.pipeline(&[query("BEGIN; SET LOCAL standard_conforming_strings = off")], 1);
+            let frames = outsider.pipeline(&[query(end), message], 2);
+            assert_eq!(codes(&frames), ["LF001"], "{end}: {frames:?}");
+            outsider.wrote_nothing();
+        }
+    }
+}
+
 #[test]
 fn copy_in_with_an_early_sync() {
     let mut outsider = Outsider::new();

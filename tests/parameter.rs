@@ -131,8 +131,9 @@ const SCENARIOS: &[(&[&str], &str)] = &[
 ];
 
 /// How the statements and the write that follows are sent.
-const MODES: [(&str, fn(&str) -> Vec<u8>); 2] =
-    [("simple", query), ("extended", |text| [unnamed(text, &[]), sync()].concat())];
+type Mode = (&'static str, fn(&str) -> Vec<u8>);
+
+const MODES: [Mode; 2] = [("simple", query), ("extended", |text| [unnamed(text, &[]), sync()].concat())];
 
 #[test]
 fn every_way_to_set_it() {

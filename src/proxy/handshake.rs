@@ -321,9 +321,16 @@ fn identity(columns: Vec<Option<String>>, process_id: Option<i32>) -> Result<Ide
 
 /// Takes note of what changes the meaning of text.
 pub(super) fn note_lexing(parameter: &[u8], lexing: &mut Lexing) {
-    match message::parameter_status(parameter) {
-        Some(("standard_conforming_strings", value)) => lexing.standard_conforming_strings = value != "off",
-        Some(("client_encoding", value)) => lexing.encoding = Encoding::from_name(value),
+    if let Some((name, value)) = message::parameter_status(parameter) {
+        note_setting(name, value, lexing);
+    }
+}
+
+/// As [`note_lexing`].
+pub(super) fn note_setting(name: &str, value: &str, lexing: &mut Lexing) {
+    match name {
+        "standard_conforming_strings" => lexing.standard_conforming_strings = value != "off",
+        "client_encoding" => lexing.encoding = Encoding::from_name(value),
         _ => (),
     }
 }

@@ -11,6 +11,9 @@ use std::sync::Arc;
 /// Entries beyond which no more messages are read from the client.
 pub const MAX_OWED: usize = 10_000;
 
+/// Kinds of statements that may change or restore any setting; `EXECUTE` also runs what the protocol prepared.
+const MAY_SET: [&str; 7] = ["SET", "RESET", "DISCARD", "ROLLBACK", "COMMIT", "PREPARE TRANSACTION", "EXECUTE"];
+
 /// One forwarded message that the server will answer.
 #[derive(Debug)]
 pub struct Reply {
@@ -81,9 +84,14 @@ impl Request {
     fn affects_lexing(&self) -> bool {
         let may_set = |statement: &Statement| {
             statement.parameter == ParameterEffect::Unknown
-                || ["SET", "RESET", "DISCARD", "ROLLBACK"].iter().any(|kind| statement.kind.starts_with(kind))
+                || MAY_SET.iter().any(|kind| statement.kind.starts_with(kind))
         };
         matches!(self, Request::FunctionCall) || self.statements().iter().any(|statement| may_set(statement))
+    }
+
+    /// It may commit while it runs, so that an error does not take back what it did before.
+    pub fn may_commit(&self) -> bool {
+        self.statements().iter().any(|statement| statement.opaque.is_some())
     }
 
     fn statements(&self) -> &[Arc<Statement>] {
@@ -92,11 +100,6 @@ impl Request {
             Request::Execute { statement, .. } => std::slice::from_ref(statement),
             _ => &[],
         }
-    }
-
-    /// It may commit while it runs, so that an error does not take back what it did before.
-    pub fn may_commit(&self) -> bool {
-        self.statements().iter().any(|statement| statement.opaque.is_some())
     }
 
     /// An error in the answer makes the server skip all that follows, up to the next Sync.
@@ -117,6 +120,8 @@ pub struct Replies {
     affecting_parameter: usize,
     /// Entries whose statements may change how text is read.
     affecting_lexing: usize,
+    /// Statements that may have done so have completed; ReadyForQuery comes after the report of it.
+    lexing_unreported: bool,
 }
 
 impl Replies {
@@ -186,6 +191,10 @@ impl Replies {
         self.front()?;
         let reply = self.queue.pop_front()?;
         self.settled(&reply);
+        self.lexing_unreported = match reply.to {
+            Request::Query { .. } | Request::Sync | Request::FunctionCall => false,
+            _ => self.lexing_unreported || reply.to.affects_lexing(),
+        };
         self.front();
         Some(reply)
     }
@@ -195,9 +204,14 @@ impl Replies {
         self.affecting_parameter > 0
     }
 
-    /// Something is under way that may change how text is read.
-    pub fn affect_lexing(&self) -> bool {
-        self.affecting_lexing > 0
+    /// Something is under way, or done and not reported yet, that may change how text is read.
+    pub fn lexing_in_doubt(&self) -> bool {
+        self.affecting_lexing > 0 || self.lexing_unreported
+    }
+
+    /// The server was asked.
+    pub fn lexing_known(&mut self) {
+        self.lexing_unreported = false;
     }
 
     fn settled(&mut self, reply: &Reply) {

@@ -127,7 +127,7 @@ impl Relay {
             return Ok(true);
         };
         if self.lexing_in_doubt(text) {
-            self.hold_until_settled()?;
+            self.hold_for_lexing()?;
             return Ok(false);
         }
         let read = self.context.read(text, self.lexing);
@@ -253,7 +253,7 @@ impl Relay {
             return Err(ClientFault("Parse without a statement name".into()));
         };
         if !long && self.lexing_in_doubt(rest) {
-            self.hold_until_settled()?;
+            self.hold_for_lexing()?;
             return Ok(false);
         }
         let statement = match split_string(rest) {
@@ -270,11 +270,6 @@ impl Relay {
         let sequence = self.statements.define(&name, statement, self.batch);
         self.pass(header, Some(Request::Parse { name, sequence }));
         Ok(true)
-    }
-
-    /// The bytes may be read in another way once what is under way has happened.
-    fn lexing_in_doubt(&self, text: &[u8]) -> bool {
-        self.replies.affect_lexing() && text.iter().any(|byte| *byte == b'\\' || !byte.is_ascii())
     }
 
     /// True when that many NUL-terminated strings are there at the start of the body.

@@ -6,6 +6,7 @@
 //! of a message.
 
 mod client;
+mod question;
 mod server;
 
 use super::judge::{Decision, Judge, Need, resolve};
@@ -33,11 +34,8 @@ use tokio::task::JoinHandle;
 pub const MAX_STATEMENT: usize = 4 * 1024 * 1024;
 /// A client that does not take its last message within this time does not get it.
 const LAST_WORDS: Duration = Duration::from_secs(10);
-/// Names of the proxy's own statements and portals at the server, closed after each use.
-const VALUE_NAME: &str = "fencegate value";
+/// The name of the proxy's own statement and portal that raise an error, closed after each use.
 const REJECT_NAME: &str = "fencegate reject";
-/// Reads the parameter. Qualified: the search path is the client's.
-const VALUE_QUESTION: &str = "SELECT pg_catalog.current_setting('lease.fence', true)";
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +69,7 @@ pub struct ClientFault(String);
 enum Wait {
     /// The server owes nothing any more.
     Settle,
-    /// The value of the parameter.
+    /// The answer to our question.
     Value,
     /// Admission to the resource of that name.
     Admit(String, JoinHandle<Result<(), Refusal>>),
@@ -120,8 +118,8 @@ pub struct Relay {
     catalogue_changed: bool,
     /// An admission was taken away, and may still have its row.
     revoked: bool,
-    /// What the server answered to the question for the value.
-    answer: Option<Option<String>>,
+    /// What the server answered to our question.
+    answer: Option<question::Answer>,
     /// The client has said goodbye.
     terminating: bool,
     /// The client broke the protocol; told when everything before it is answered.
@@ -223,7 +221,7 @@ impl Relay {
         if self.server.reader.ended && self.client.writer.output.len() < HIGH_WATER {
             return Err(End::Server);
         }
-        self.take_value();
+        self.take_answer();
         if matches!(self.wait, Some(Wait::Settle)) && self.replies.is_empty() {
             self.wait = None;
             // What comes next may ask the fence: it has to know by then that a transaction has ended.
@@ -334,7 +332,7 @@ impl Relay {
             Decision::Settle => self.hold_until_settled()?,
             Decision::ReadValue if !self.replies.is_empty() => self.hold_until_settled()?,
             Decision::ReadValue => {
-                self.ask_for_value();
+                self.ask();
                 Verdict::Hold
             }
         };
@@ -385,35 +383,6 @@ impl Relay {
         }
         self.wait = Some(Wait::Settle);
         Ok(Verdict::Hold)
-    }
-
-    /// Asks the server for the parameter, in the session. To be called when nothing is owed.
-    fn ask_for_value(&mut self) {
-        // A Sync would end the implicit transaction of a pipeline; without one, an error has to
-        // skip what follows, as the client expects it.
-        let in_pipeline = self.forwarded || self.client.reader.input.first() != Some(&b'Q');
-        self.note_forwarding();
-        let output = &mut self.server.writer.output;
-        message::put_parse(output, VALUE_NAME, VALUE_QUESTION);
-        message::put_bind(output, VALUE_NAME, VALUE_NAME);
-        message::put_execute(output, VALUE_NAME);
-        message::put_close_portal(output, VALUE_NAME);
-        message::put_close_statement(output, VALUE_NAME);
-        if in_pipeline {
-            message::put_flush(output)
-        } else {
-            message::put_sync(output)
-        }
-        let none = Vec::new;
-        self.push(Request::Parse { name: none(), sequence: 0 }, Audience::Proxy);
-        self.push(Request::Bind { portal: none(), sequence: 0 }, Audience::Proxy);
-        self.push(Request::Execute { statement: Arc::default(), defines: None }, Audience::Proxy);
-        self.push(Request::ClosePortal { name: VALUE_NAME.into() }, Audience::Proxy);
-        self.push(Request::CloseStatement { name: VALUE_NAME.into() }, Audience::Proxy);
-        if !in_pipeline {
-            self.push(Request::Sync, Audience::Proxy);
-        }
-        self.wait = Some(Wait::Value);
     }
 
     fn push(&mut self, request: Request, audience: Audience) {

@@ -1,7 +1,6 @@
 //! What comes from the server: replies find the message that they answer, and go where they belong.
 
 use super::super::handshake::note_lexing;
-use super::super::parameter::Value;
 use super::super::peer::{HIGH_WATER, body};
 use super::super::replies::{Audience, Reply, Request};
 use super::{End, Relay, Wait, frame_of, server_fault};
@@ -67,7 +66,7 @@ impl Relay {
                     return Ok(false);
                 }
                 let frame = frame_of(&mut self.server.reader, header.frame());
-                self.answer = message::columns(body(&frame)).and_then(|columns| columns.into_iter().next());
+                self.answer = message::columns(body(&frame));
             }
             tag => {
                 self.note_reply(tag);
@@ -180,7 +179,7 @@ impl Relay {
         let skipped = self.replies.error();
         skipped.into_iter().for_each(|reply| self.cancel(reply));
         if matches!(self.wait, Some(Wait::Value)) {
-            self.value_refused();
+            self.question_refused();
         }
         Ok(true)
     }
@@ -199,26 +198,6 @@ impl Relay {
                 }
             }
             _ => (),
-        }
-    }
-
-    /// The server could not say the value: a cancel or a time-out met the question. What the client
-    /// asked is answered by that error.
-    fn value_refused(&mut self) {
-        self.wait = None;
-        if let Some(front) = self.replies.front() {
-            // A simple query: the ReadyForQuery of our Sync ends its answer.
-            front.audience = Audience::Client;
-            self.drop_held_query();
-        }
-    }
-
-    /// The value has been read, when nothing is owed any more.
-    pub(super) fn take_value(&mut self) {
-        if matches!(self.wait, Some(Wait::Value)) && self.replies.is_empty() {
-            self.wait = None;
-            let value = self.answer.take().map_or(Value::Invalid, |text| Value::read(text.as_deref()));
-            self.parameter.learn(value);
         }
     }
 

@@ -1,0 +1,90 @@
+//! What the proxy asks the server in the session, when it does not know: the value of the
+//! parameter, and how text is read. The client must see nothing of it, save an error.
+
+use super::super::handshake::note_setting;
+use super::super::parameter::Value;
+use super::super::replies::{Audience, Request};
+use super::{ClientFault, Relay, Wait};
+use crate::wire::message;
+use std::sync::Arc;
+
+/// The name of our own statement and portal at the server, closed after each use.
+const NAME: &str = "fencegate value";
+/// Qualified: the search path is the client's.
+const QUESTION: &str = "SELECT pg_catalog.current_setting('lease.fence', true), \
+    pg_catalog.current_setting('standard_conforming_strings'), pg_catalog.current_setting('client_encoding')";
+
+/// The columns of the answer.
+pub(super) type Answer = Vec<Option<String>>;
+
+impl Relay {
+    /// The bytes may be read in another way once what is under way has happened and is known.
+    pub(super) fn lexing_in_doubt(&self, text: &[u8]) -> bool {
+        self.replies.lexing_in_doubt() && text.iter().any(|byte| *byte == b'\\' || !byte.is_ascii())
+    }
+
+    /// Holds the message back until it is known how its text is read.
+    pub(super) fn hold_for_lexing(&mut self) -> Result<(), ClientFault> {
+        if self.replies.is_empty() {
+            // The server reports the settings with ReadyForQuery only.
+            self.ask();
+        } else {
+            self.hold_until_settled()?;
+        }
+        Ok(())
+    }
+
+    /// Asks the server, in the session. To be called when nothing is owed.
+    pub(super) fn ask(&mut self) {
+        // A Sync would end the implicit transaction of a pipeline; without one, an error has to
+        // skip what follows, as the client expects it.
+        let in_pipeline = self.forwarded || self.client.reader.input.first() != Some(&b'Q');
+        self.note_forwarding();
+        let output = &mut self.server.writer.output;
+        message::put_parse(output, NAME, QUESTION);
+        message::put_bind(output, NAME, NAME);
+        message::put_execute(output, NAME);
+        message::put_close_portal(output, NAME);
+        message::put_close_statement(output, NAME);
+        if in_pipeline {
+            message::put_flush(output)
+        } else {
+            message::put_sync(output)
+        }
+        let none = Vec::new;
+        self.push(Request::Parse { name: none(), sequence: 0 }, Audience::Proxy);
+        self.push(Request::Bind { portal: none(), sequence: 0 }, Audience::Proxy);
+        self.push(Request::Execute { statement: Arc::default(), defines: None }, Audience::Proxy);
+        self.push(Request::ClosePortal { name: NAME.into() }, Audience::Proxy);
+        self.push(Request::CloseStatement { name: NAME.into() }, Audience::Proxy);
+        if !in_pipeline {
+            self.push(Request::Sync, Audience::Proxy);
+        }
+        self.wait = Some(Wait::Value);
+    }
+
+    /// Takes the answer, when nothing is owed any more.
+    pub(super) fn take_answer(&mut self) {
+        if !matches!(self.wait, Some(Wait::Value)) || !self.replies.is_empty() {
+            return;
+        }
+        self.wait = None;
+        let mut columns = self.answer.take().unwrap_or_default().into_iter();
+        self.parameter.learn(columns.next().map_or(Value::Invalid, |value| Value::read(value.as_deref())));
+        for (name, value) in ["standard_conforming_strings", "client_encoding"].into_iter().zip(columns) {
+            note_setting(name, &value.unwrap_or_default(), &mut self.lexing);
+        }
+        self.replies.lexing_known();
+    }
+
+    /// The server could not answer: a cancel or a time-out met the question. What the client asked
+    /// is answered by that error.
+    pub(super) fn question_refused(&mut self) {
+        self.wait = None;
+        if let Some(front) = self.replies.front() {
+            // A simple query: the ReadyForQuery of our Sync ends its answer.
+            front.audience = Audience::Client;
+            self.drop_held_query();
+        }
+    }
+}
