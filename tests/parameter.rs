@@ -130,9 +130,10 @@ const SCENARIOS: &[(&[&str], &str)] = &[
     (&["BEGIN", "SET LOCAL lease.fence = 47", "SET lease.fence FROM CURRENT", "COMMIT"], "47"),
 ];
 
+type Message = fn(&str) -> Vec<u8>;
+
 /// How the statements and the write that follows are sent.
-const MODES: [(&str, fn(&str) -> Vec<u8>); 2] =
-    [("simple", query), ("extended", |text| [unnamed(text, &[]), sync()].concat())];
+const MODES: [(&str, Message); 2] = [("simple", query), ("extended", |text| [unnamed(text, &[]), sync()].concat())];
 
 #[test]
 fn every_way_to_set_it() {
