@@ -130,10 +130,10 @@ const SCENARIOS: &[(&[&str], &str)] = &[
     (&["BEGIN", "SET LOCAL lease.fence = 47", "SET lease.fence FROM CURRENT", "COMMIT"], "47"),
 ];
 
-/// How the statements and the write that follows are sent.
-type Mode = (&'static str, fn(&str) -> Vec<u8>);
+type Message = fn(&str) -> Vec<u8>;
 
-const MODES: [Mode; 2] = [("simple", query), ("extended", |text| [unnamed(text, &[]), sync()].concat())];
+/// How the statements and the write that follows are sent.
+const MODES: [(&str, Message); 2] = [("simple", query), ("extended", |text| [unnamed(text, &[]), sync()].concat())];
 
 #[test]
 fn every_way_to_set_it() {

@@ -9,6 +9,7 @@ mod logging;
 mod policy;
 mod proxy;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use std::{ffi::OsString, process::ExitCode};
 
@@ -47,8 +48,12 @@ fn runtime() -> Result<tokio::runtime::Runtime, ExitCode> {
 }
 
 /// What is wrong, without the usage that follows it.
-fn in_one_line(error: &str) -> String {
-    let what: Vec<&str> = error.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+fn in_one_line(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "a command is missing; see --help".to_owned();
+    }
+    let text = error.to_string();
+    let what: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
     format!("{}; see --help", what.join(" ").trim_start_matches("error: "))
 }
 
@@ -58,7 +63,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => {
             if error.use_stderr() {
-                eprintln!("fencegate: {}", in_one_line(&error.to_string()));
+                eprintln!("fencegate: {}", in_one_line(&error));
                 return ExitCode::from(EXIT_USAGE);
             }
             // Help and version. Whoever asked may not read to the end.

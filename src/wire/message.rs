@@ -15,6 +15,14 @@ pub enum Status {
 }
 
 impl Status {
+    fn byte(self) -> u8 {
+        match self {
+            Status::Idle => b'I',
+            Status::Transaction => b'T',
+            Status::Failed => b'E',
+        }
+    }
+
     /// From the body of ReadyForQuery. None for anything that the protocol does not have.
     pub fn read(body: &[u8]) -> Option<Status> {
         match body {
@@ -26,9 +34,9 @@ impl Status {
     }
 }
 
-/// Appends ReadyForQuery 'I'.
-pub fn put_ready(output: &mut BytesMut) {
-    put_frame(output, b'Z', |body| body.put_u8(b'I'));
+/// Appends ReadyForQuery.
+pub fn put_ready(output: &mut BytesMut, status: Status) {
+    put_frame(output, b'Z', |body| body.put_u8(status.byte()));
 }
 
 /// Appends a simple Query made of these parts.

@@ -10,7 +10,7 @@ use crate::fence::session::Activity;
 use crate::statement::{PreparedEffect, Script, Statement, Unreadable};
 use crate::wire::error::Severity;
 use crate::wire::frame::{HEADER, Header, split_string};
-use crate::wire::message;
+use crate::wire::message::{self, Status};
 use std::sync::Arc;
 
 /// The two names in a Bind end within this many bytes.
@@ -151,7 +151,7 @@ impl Relay {
             Verdict::Reject(0, rejection) if self.can_answer() && read.is_ok() => {
                 self.log_rejection(&rejection, &resolved[0]);
                 rejection.text().put(&mut self.client.writer.output, Severity::Error);
-                message::put_ready(&mut self.client.writer.output);
+                message::put_ready(&mut self.client.writer.output, Status::Idle);
                 frame_of(&mut self.client.reader, header.frame());
                 self.message_done();
             }

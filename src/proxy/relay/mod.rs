@@ -415,6 +415,10 @@ impl Relay {
         };
         if let Some(text) = text.filter(|_| self.server.rest == 0 || self.server.discard) {
             text.put(&mut self.client.writer.output, Severity::Fatal);
+            if let End::CutOff(_) = end {
+                // Some drivers show an error only when its ReadyForQuery has come.
+                message::put_ready(&mut self.client.writer.output, Status::Failed);
+            }
         }
         let goodbye = async {
             self.client.writer.flush().await?;
