@@ -51,10 +51,15 @@ pub struct Judge<'a> {
     pub refused: Option<&'a Refusal>,
 }
 
-/// Looks up what EXECUTE runs, also for names that the same statements PREPARE first.
+/// Looks up what EXECUTE runs, also for names that the same statements PREPARE first, and what FETCH runs.
 ///
 /// None when that depends on replies that are still to come.
-pub fn resolve(statements: &[Arc<Statement>], names: &Names, batch: u64) -> Option<Vec<Arc<Statement>>> {
+pub fn resolve(
+    statements: &[Arc<Statement>],
+    names: &Names,
+    portals: &Names,
+    batch: u64,
+) -> Option<Vec<Arc<Statement>>> {
     let mut prepared: HashMap<&str, Arc<Statement>> = HashMap::new();
     let mut resolved = Vec::with_capacity(statements.len());
     for statement in statements {
@@ -70,6 +75,13 @@ pub fn resolve(statements: &[Arc<Statement>], names: &Names, batch: u64) -> Opti
                     Meaning::Unsettled => return None,
                     Meaning::Unknown => Arc::new(statement.executing(None)),
                 },
+            },
+            PreparedEffect::Fetch { name } => match portals.meaning(name.as_bytes(), batch) {
+                Meaning::Certain(inner) => Arc::new(statement.executing(Some(&inner))),
+                Meaning::Unsettled => return None,
+                // What DECLARE made was judged then, and can only read or call functions.
+                Meaning::Unknown if portals.is_complete() => statement.clone(),
+                Meaning::Unknown => Arc::new(statement.executing(None)),
             },
             _ => statement.clone(),
         };

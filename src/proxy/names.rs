@@ -21,6 +21,8 @@ pub struct Names {
     candidates: HashMap<Vec<u8>, Vec<Candidate>>,
     bytes: usize,
     last: u64,
+    /// There was no room for a name.
+    forgot: bool,
 }
 
 #[derive(Debug)]
@@ -53,6 +55,8 @@ impl Names {
             self.bytes += name.len() + ENTRY;
             let candidate = Candidate { sequence: self.last, batch, confirmed: false, statement };
             self.candidates.entry(name.to_vec()).or_default().push(candidate);
+        } else {
+            self.forgot = true;
         }
         self.last
     }
@@ -89,6 +93,12 @@ impl Names {
     pub fn clear(&mut self) {
         self.candidates.clear();
         self.bytes = 0;
+        self.forgot = false;
+    }
+
+    /// A name that is not known was not defined here.
+    pub fn is_complete(&self) -> bool {
+        !self.forgot
     }
 
     /// What the name stands for in a message that is forwarded in this batch.

@@ -54,8 +54,9 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
             *into = inner(&declare.query);
             "DECLARE CURSOR"
         }
-        // A cursor's query runs as it is fetched from, whatever it calls.
+        // A cursor's query runs as it is fetched from, whatever it calls; and so does a portal of the protocol.
         N::FetchStmt(fetch) => {
+            into.prepared = PreparedEffect::Fetch { name: fetch.portalname.clone() };
             into.parameter = ParameterEffect::Unknown;
             if fetch.ismove { "MOVE" } else { "FETCH" }
         }

@@ -10,7 +10,8 @@ use std::collections::HashSet;
 use std::hash::Hash;
 
 impl Statement {
-    /// What an `EXECUTE` does (this statement), given what the statement of that name does; None if it is not known.
+    /// What an `EXECUTE` or `FETCH` (this statement) does, given what the statement of that name does; None if it is
+    /// not known.
     pub fn executing(&self, prepared: Option<&Statement>) -> Statement {
         let mut whole = self.clone();
         // A statement prepared through the protocol can be any, also one that prepares or executes another.
@@ -82,6 +83,7 @@ impl Statement {
         let prepared = match &self.prepared {
             PreparedEffect::Prepare { name, .. }
             | PreparedEffect::Execute { name }
+            | PreparedEffect::Fetch { name }
             | PreparedEffect::Deallocate { name } => Some(name.as_str()),
             PreparedEffect::None | PreparedEffect::DeallocateAll => None,
         };

@@ -127,6 +127,11 @@ pub enum PreparedEffect {
         /// The name to look up.
         name: String,
     },
+    /// `FETCH` or `MOVE` from a cursor: runs the portal of that name, which Bind may have made, see [`Statement::executing`].
+    Fetch {
+        /// The name to look up.
+        name: String,
+    },
     /// `DEALLOCATE name`.
     Deallocate {
         /// The name.

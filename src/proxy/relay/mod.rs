@@ -303,7 +303,7 @@ impl Relay {
 
     /// Judges statements; where something has to be found out first, starts to.
     fn judge(&mut self, statements: &[Arc<Statement>]) -> Result<(Verdict, Vec<Arc<Statement>>), ClientFault> {
-        let Some(resolved) = resolve(statements, &self.statements, self.batch) else {
+        let Some(resolved) = resolve(statements, &self.statements, &self.portals, self.batch) else {
             return Ok((self.hold_until_settled()?, Vec::new()));
         };
         if !std::mem::replace(&mut self.first_done, true)
