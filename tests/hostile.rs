@@ -213,6 +213,26 @@ fn text_that_an_earlier_statement_makes_mean_something_else() {
     }
 }
 
+/// FETCH runs a portal by its name, whoever made it.
+#[test]
+fn a_portal_that_is_run_by_fetch() {
+    for fetch in ["FETCH ALL FROM p", "MOVE ALL FROM p"] {
+        for ahead in [true, false] {
+            let mut outsider = Outsider::new();
+            let bound = [parse("s", "INSERT INTO jobs VALUES (1) RETURNING 1", &[]), bind_text("p", "s", &[])].concat();
+            let frames = if ahead {
+                outsider.pipeline(&[bound, unnamed(fetch, &[]), sync()], 1)
+            } else {
+                outsider.pipeline(&[query("BEGIN"), bound, sync(), query(fetch)], 3)
+            };
+            assert_eq!(codes(&frames), ["LF001"], "{fetch}: {frames:?}");
+            outsider.wrote_nothing();
+        }
+    }
+    let mut outsider = Outsider::new();
+    ok(&mut outsider.wire, "BEGIN; DECLARE c CURSOR FOR SELECT 1 FROM jobs; FETCH ALL FROM c; CLOSE c; COMMIT");
+}
+
 #[test]
 fn copy_in_with_an_early_sync() {
     let mut outsider = Outsider::new();

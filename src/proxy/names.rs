@@ -89,11 +89,17 @@ impl Names {
         names.iter().for_each(|name| self.close(name));
     }
 
-    /// Nothing is known any more.
+    /// The server has closed all names.
     pub fn clear(&mut self) {
         self.candidates.clear();
         self.bytes = 0;
         self.forgot = false;
+    }
+
+    /// Names were defined that nobody saw.
+    pub fn forget(&mut self) {
+        self.clear();
+        self.forgot = true;
     }
 
     /// A name that is not known was not defined here.

@@ -213,8 +213,8 @@ impl Relay {
     async fn turn(&mut self) -> Result<(), End> {
         if self.context.changed() {
             // What was prepared or set while nobody looked is not known.
-            self.statements.clear();
-            self.portals.clear();
+            self.statements.forget();
+            self.portals.forget();
             self.parameter.forget_all();
         }
         self.handle_server()?;

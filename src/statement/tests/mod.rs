@@ -54,6 +54,7 @@ fn show(statement: &Statement) -> String {
         PreparedEffect::None => {}
         PreparedEffect::Prepare { name, statement } => words.push(format!("prepare({name}: {})", show(statement))),
         PreparedEffect::Execute { name } => words.push(format!("execute({name})")),
+        PreparedEffect::Fetch { name } => words.push(format!("fetch({name})")),
         PreparedEffect::Deallocate { name } => words.push(format!("deallocate({name})")),
         PreparedEffect::DeallocateAll => words.push("deallocate-all".into()),
     }
