@@ -2,6 +2,8 @@
 //!
 //! Owns the course of the demo; the proxy in it is the program itself, run as a user would run it.
 //! Must never claim what was not read back from the table, and must never leave anything behind.
+//!
+//! Not cancel-safe where nothing else is said: a scene that is dropped stays half played.
 
 mod check;
 mod leader;

@@ -4,6 +4,8 @@
 //! unless it is a session of this proxy that was revoked first and has not written; and must never
 //! believe that a process is dead unless the database showed it. Each step may be repeated by
 //! anybody: whoever needs an epoch finishes what another has left half done.
+//!
+//! Not cancel-safe where nothing else is said: a step may be half done, and is repeated by whoever needs it.
 
 use super::control::{column, number};
 use super::database::{Database, Key, epoch, key};

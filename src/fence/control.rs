@@ -2,6 +2,8 @@
 //!
 //! Owns connecting, session settings, the privilege probe and every limit on waiting. Must never
 //! run a statement twice by itself: only the caller knows whether repeating it is safe.
+//!
+//! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
 use super::memory::Memory;
 use super::sql;

@@ -3,6 +3,8 @@
 //!
 //! Owns the registry of own sessions and the life of the connections and of the watcher. Must
 //! never decide that a session may write: that is Admit's (`admit.rs`), in the database.
+//!
+//! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
 use super::control::{Answer, ControlError, Lane, column, number};
 use super::memory::Memory;

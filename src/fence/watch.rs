@@ -3,6 +3,8 @@
 //! Owns a background task that lives from the first need of a control connection until no session
 //! has been registered for a moment. Must never terminate a process: it only makes advances
 //! cheaper and memory fresher, and everything holds without it.
+//!
+//! Not cancel-safe where nothing else is said: the watcher's task is aborted only together with the connections that it uses.
 
 use super::database::Database;
 use super::session::Epoch;

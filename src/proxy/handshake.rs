@@ -1,5 +1,7 @@
 //! From an accepted socket to a session that can be relayed: encryption requests, the startup
 //! packet, authentication passed through untouched, and the question whose process it is.
+//!
+//! Not cancel-safe where nothing else is said: a handshake that is dropped ends its session, and no other.
 
 use super::context::{Context, LoginRole};
 use super::parameter::{Parameter, Value};

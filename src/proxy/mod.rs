@@ -77,6 +77,7 @@ pub async fn run(settings: Settings, policies: PolicySet) -> Result<(), ProxyErr
     Ok(())
 }
 
+/// Not cancel-safe: some databases may have the new policies and others not.
 async fn reload(shared: &Shared) {
     let directory = shared.settings.policies.clone();
     match tokio::task::spawn_blocking(move || policy::load(&directory)).await {

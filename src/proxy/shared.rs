@@ -85,7 +85,7 @@ impl Shared {
         }
     }
 
-    /// Closes the control connections to a database; the next need opens them again.
+    /// Closes the control connections to a database; the next need opens them again. Cancel-safe.
     pub async fn close_database(&self, name: &str) {
         let known = self.databases().get(name).cloned();
         if let Some(database) = known {
@@ -98,7 +98,7 @@ impl Shared {
     }
 }
 
-/// A fence holds once the writes have ended that were let through before it.
+/// A fence holds once the writes have ended that were let through before it. Cancel-safe: nobody is told then.
 async fn say_when_enforced(database: Arc<Database>, resource: Arc<Resource>) {
     let (name, resource_name) = (database.name(), &resource.name);
     match database.enforced(&resource).await {
@@ -109,6 +109,7 @@ async fn say_when_enforced(database: Arc<Database>, resource: Arc<Resource>) {
 
 impl Downstream {
     /// Records the policies in force in the database, once, and reads its catalogue, unless that was done a moment ago.
+    /// Not cancel-safe: some resources may be recorded and others not, until the next call.
     pub async fn prepare(&self) {
         let mut recorded = self.recorded.lock().await;
         let policies = self.policies.borrow().clone();
@@ -147,7 +148,7 @@ impl Downstream {
         known.read_at = None;
     }
 
-    /// Reads the catalogue. While it cannot be read, a fenced table may exist.
+    /// Reads the catalogue. While it cannot be read, a fenced table may exist. Cancel-safe: it stays unread.
     pub async fn read_catalogue(&self) {
         let policies = self.policies.borrow().clone();
         let changes = {

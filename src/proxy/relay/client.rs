@@ -2,12 +2,11 @@
 
 use super::super::judge::opaque;
 use super::super::names::Meaning;
-use super::super::peer::{HIGH_WATER, body};
-use super::super::rejection::{Rejection, raising_statement};
+use super::super::peer::HIGH_WATER;
 use super::super::replies::{Audience, MAX_OWED, Request};
-use super::{ClientFault, MAX_STATEMENT, REJECT_NAME, Relay, Verdict, frame_of};
+use super::{ClientFault, MAX_STATEMENT, Relay, Verdict, frame_of};
 use crate::fence::session::Activity;
-use crate::statement::{PreparedEffect, Script, Statement, Unreadable};
+use crate::statement::{PreparedEffect, Statement, Unreadable};
 use crate::wire::error::Severity;
 use crate::wire::frame::{HEADER, Header, split_string};
 use crate::wire::message::{self, Status};
@@ -169,38 +168,6 @@ impl Relay {
         self.activity == Activity::Idle && self.replies.is_empty() && self.server.rest == 0
     }
 
-    /// Puts a statement that raises the error in place of the rejected one.
-    fn raise_in_query(
-        &mut self,
-        header: Header,
-        read: &Result<Script, Unreadable>,
-        mut statements: Vec<Arc<Statement>>,
-        index: usize,
-        rejection: &Rejection,
-    ) {
-        let raise = raising_statement(&rejection.text());
-        let frame = frame_of(&mut self.client.reader, header.frame());
-        let text = split_string(body(&frame)).map_or(&[][..], |(text, _)| text);
-        self.note_forwarding();
-        let output = &mut self.server.writer.output;
-        let mut shift = 0;
-        if read.is_ok() {
-            let range = statements[index].range.clone();
-            let (before, after) = (text.get(..range.start), text.get(range.end..));
-            message::put_query(output, &[before.unwrap_or_default(), raise.as_bytes(), after.unwrap_or_default()]);
-        } else {
-            // The server reads the whole string first: if it is wrong, the client learns where.
-            let raise = format!("{raise}; ");
-            shift = raise.len();
-            message::put_query(output, &[raise.as_bytes(), text]);
-        }
-        statements.truncate(index);
-        let defines = self.define_prepared(&statements);
-        self.batch += 1;
-        self.push(Request::Query { statements, completed: 0, defines }, Audience::Rejection { shift });
-        self.message_done();
-    }
-
     /// A message of which only its kind tells what it does: it passes, or is rejected at its end.
     fn unread(&mut self, header: Header, statement: Arc<Statement>, request: Request) -> Result<bool, ClientFault> {
         let (verdict, resolved) = self.judge(&[statement])?;
@@ -220,19 +187,8 @@ impl Relay {
         Ok(true)
     }
 
-    /// A rejected message has been read to its end, and gone nowhere.
-    fn raise_in_place(&mut self) {
-        let Some(rejection) = self.discarded.take() else { return };
-        self.note_forwarding();
-        message::put_query(&mut self.server.writer.output, &[raising_statement(&rejection.text()).as_bytes()]);
-        self.batch += 1;
-        let request = Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() };
-        self.push(request, Audience::Rejection { shift: 0 });
-        self.message_done();
-    }
-
     /// Records what PREPARE defines.
-    fn define_prepared(&mut self, statements: &[Arc<Statement>]) -> Vec<(usize, String, u64)> {
+    pub(super) fn define_prepared(&mut self, statements: &[Arc<Statement>]) -> Vec<(usize, String, u64)> {
         let mut defines = Vec::new();
         for (index, statement) in statements.iter().enumerate() {
             if let PreparedEffect::Prepare { name, statement: inner } = &statement.prepared {
@@ -338,36 +294,6 @@ impl Relay {
         Ok(true)
     }
 
-    /// Puts messages that raise the error in place of Execute. The client's own statements and
-    /// portals, also the unnamed ones, stay as they are.
-    fn raise_in_pipeline(&mut self, rejection: &Rejection) {
-        let raise = raising_statement(&rejection.text());
-        self.note_forwarding();
-        let output = &mut self.server.writer.output;
-        message::put_close_statement(output, REJECT_NAME);
-        message::put_parse(output, REJECT_NAME, &raise);
-        message::put_bind(output, REJECT_NAME, REJECT_NAME);
-        message::put_execute(output, REJECT_NAME);
-        self.push(Request::CloseStatement { name: REJECT_NAME.into() }, Audience::Proxy);
-        self.push(Request::Parse { name: Vec::new(), sequence: 0 }, Audience::Proxy);
-        self.push(Request::Bind { portal: Vec::new(), sequence: 0 }, Audience::Proxy);
-        let request = Request::Execute { statement: Arc::default(), defines: None };
-        self.push(request, Audience::Rejection { shift: 0 });
-        self.reject_prepared = true;
-        self.message_done();
-    }
-
-    /// After a Sync: the statement that raised the error must not stay at the server.
-    fn close_reject_statement(&mut self) {
-        if std::mem::take(&mut self.reject_prepared) {
-            let output = &mut self.server.writer.output;
-            message::put_close_statement(output, REJECT_NAME);
-            message::put_sync(output);
-            self.push(Request::CloseStatement { name: REJECT_NAME.into() }, Audience::Proxy);
-            self.push(Request::Sync, Audience::Proxy);
-        }
-    }
-
     fn close(&mut self, header: Header) -> Result<bool, ClientFault> {
         if !self.is_whole(header) {
             return Ok(false);
@@ -388,10 +314,6 @@ impl Relay {
             frame_of(&mut self.client.reader, header.frame());
             self.message_done();
         }
-    }
-
-    fn log_rejection(&self, rejection: &Rejection, statement: &Statement) {
-        self.role.log_rejection(rejection, statement.kind, self.context.database().name());
     }
 }
 

@@ -1,0 +1,112 @@
+//! How a session ends, and the last thing that its client is told.
+
+use super::super::rejection::{Outcome, cut_off};
+use super::{ClientFault, Relay};
+use crate::fence::CutOff;
+use crate::wire::error::{ErrorText, Severity};
+use crate::wire::message::{self, Status};
+use std::io;
+use std::time::Duration;
+
+/// A client that does not take its last message within this time does not get it.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub enum End {
+    /// The client said goodbye or is gone.
+    #[error("client closed the connection")]
+    Client,
+    /// The server ended the session and said why; the client has been told.
+    #[error("server ended the session")]
+    Server,
+    /// A newer token ended it.
+    #[error("cut off by a newer token for resource {}", .0.resource)]
+    CutOff(CutOff),
+    /// The client broke the protocol.
+    #[error("client broke the protocol: {0}")]
+    ClientFault(ClientFault),
+    /// The server broke the protocol.
+    #[error("server broke the protocol: {0}")]
+    ServerFault(String),
+    /// The client's socket failed.
+    #[error("connection to the client failed: {0}")]
+    ClientSocket(io::Error),
+}
+
+impl Relay {
+    /// Says the last thing that the client can be told, and closes.
+    pub(super) async fn last_words(mut self, end: End) -> End {
+        let end = match self.client_fault.take() {
+            Some(why) => End::ClientFault(why),
+            None => end,
+        };
+        let (end, text) = match end {
+            End::Server if !self.terminating => self.lost_server().await,
+            End::ClientFault(why) => {
+                let text = ErrorText::new("08P01", format!("protocol error: {why}"));
+                (End::ClientFault(why), Some(text))
+            }
+            End::ServerFault(why) => {
+                let text = ErrorText::new("08P01", format!("the server broke the protocol: {why}"));
+                (End::ServerFault(why), Some(text))
+            }
+            other => (other, None),
+        };
+        if let Some(text) = text.filter(|_| self.server.rest == 0 || self.server.discard) {
+            text.put(&mut self.client.writer.output, Severity::Fatal);
+            if let End::CutOff(_) = end {
+                // Some drivers show an error only when its ReadyForQuery has come.
+                message::put_ready(&mut self.client.writer.output, Status::Failed);
+            }
+        }
+        let goodbye = async {
+            self.client.writer.flush().await?;
+            self.client.writer.close().await
+        };
+        // A client that is gone or does not read misses it: there is nobody left to tell.
+        tokio::time::timeout(LAST_WORDS, goodbye).await.ok();
+        end
+    }
+
+    /// The server connection has ended unasked. A session that a newer token cut off is told so.
+    async fn lost_server(&mut self) -> (End, Option<ErrorText>) {
+        let in_flight = !self.replies.is_empty() || self.client.rest > 0;
+        if let Some(by) = self.context.database().clone().cut_off_by(&self.fence).await {
+            let outcome = if in_flight { Outcome::Unknown } else { Outcome::RolledBack };
+            if !in_flight && self.client.reader.input.is_empty() && !self.next_message().await {
+                return (End::Client, None);
+            }
+            tracing::warn!(
+                resource = by.resource,
+                presented = by.presented.token,
+                highest = by.highest.token,
+                outcome = outcome.name(),
+                "session_cut_off"
+            );
+            let text = cut_off(&by.resource, by.presented, by.highest, outcome);
+            return (End::CutOff(by), Some(text));
+        }
+        match self.server.reader.server_frame(usize::MAX) {
+            Ok(Some((b'E', frame))) => {
+                self.client.writer.output.extend_from_slice(&frame);
+                (End::Server, None)
+            }
+            // It closed because the client had: nobody asks why.
+            _ if self.closed => (End::Client, None),
+            _ => (End::Server, Some(ErrorText::new("08006", "server closed the connection unexpectedly"))),
+        }
+    }
+
+    /// Waits until the client says something that wants an answer. Drivers show an error only as an answer.
+    async fn next_message(&mut self) -> bool {
+        let client = &mut self.client;
+        while client.reader.input.is_empty() && !client.reader.ended {
+            tokio::select! {
+                result = client.reader.fill() => if result.is_err() { return false },
+                result = client.writer.drain(), if !client.writer.output.is_empty() => if result.is_err() { return false },
+            }
+        }
+        client.reader.input.first().is_some_and(|tag| *tag != b'X')
+    }
+}
