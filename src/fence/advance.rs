@@ -129,7 +129,7 @@ impl Database {
             }
             if !due.is_empty() {
                 let processes = sql::processes(due.iter().map(|(pid, start)| (*pid, start.as_str())));
-                self.look(&sql::terminate(&processes)).await.map_err(unavailable)?;
+                self.look(&sql::terminate(&processes, &resource.name, bound)).await.map_err(unavailable)?;
                 signalled.extend(due.into_iter().cloned());
             }
             if Instant::now() >= deadline {

@@ -178,8 +178,10 @@ impl Database {
             let asked = asked.as_ref().filter(|(name, _)| *name == resource);
             // What was only asked for is of the generation in force.
             let asked = asked.map(|(_, token)| Epoch { generation: highest.generation, token: *token });
-            let presented = presented.get(&resource).copied().max(asked)?;
-            (presented < highest).then_some(CutOff { resource, presented, highest })
+            // It may have asked for the highest while it was ended for what it was admitted to before.
+            let presented =
+                [presented.get(&resource).copied(), asked].into_iter().flatten().find(|it| *it < highest)?;
+            Some(CutOff { resource, presented, highest })
         })
     }
 

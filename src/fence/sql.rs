@@ -54,13 +54,17 @@ pub(super) fn end_process(pid: &str, backend_start: &str) -> String {
     )
 }
 
-/// Ends those of the processes that are still the same and that this role may signal.
-pub(super) fn terminate(processes: &str) -> String {
+/// Ends those of the processes that are still the same and that this role may signal. One that its
+/// own proxy has released since may hold a newer admission by now, and is spared.
+pub(super) fn terminate(processes: &str, resource: &str, bound: Epoch) -> String {
     format!(
         "SELECT s.pid, CASE WHEN {} THEN pg_terminate_backend(s.pid) END AS signalled \
          FROM (VALUES {processes}) k(pid, backend_start) JOIN pg_stat_get_activity(NULL) s ON s.pid = k.pid \
-         AND extract(epoch FROM s.backend_start) = k.backend_start LEFT JOIN pg_roles t ON t.oid = s.usesysid",
-        may_terminate("s", "t")
+         AND extract(epoch FROM s.backend_start) = k.backend_start LEFT JOIN pg_roles t ON t.oid = s.usesysid \
+         WHERE EXISTS (SELECT FROM fencegate.admission a WHERE a.pid = s.pid AND a.backend_start = s.backend_start \
+                       AND {})",
+        may_terminate("s", "t"),
+        below("a", resource, bound)
     )
 }
 

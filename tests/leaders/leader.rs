@@ -151,7 +151,8 @@ impl<'a> Leader<'a> {
             return Written::Committed;
         };
         match (error.severity(), error.code()) {
-            ("FATAL", "LF001") => Written::CutOff,
+            // 57P01: a signal for an admission that the session gave up met it just as it had got the highest.
+            ("FATAL", "LF001" | "57P01") => Written::CutOff,
             // LF006: the process was ended while it waited to be admitted; nothing was written, try again.
             ("ERROR", "LF001" | "LF006") if end.tag == b'Z' && end.body == b"I" => Written::Refused,
             ("ERROR", "LF001" | "LF006") => match self.exchange(&query("ROLLBACK")) {
