@@ -161,12 +161,10 @@ impl Judge<'_> {
         let mut needs = Vec::new();
         for (resource, writes) in self.touched(statement) {
             if let Some(token) = self.token_for(&resource, writes, parameter)? {
-                if resource.mode == Mode::Observe {
-                    needs.push((resource, token));
-                    continue;
+                if resource.mode == Mode::Enforce {
+                    let before = earlier.iter().find(|(other, _)| other.name == resource.name).map(|(_, token)| *token);
+                    self.check(&resource, token, before)?;
                 }
-                let before = earlier.iter().find(|(other, _)| other.name == resource.name).map(|(_, token)| *token);
-                self.check(&resource, token, before)?;
                 needs.push((resource, token));
             }
         }

@@ -28,8 +28,6 @@ mod tests;
 pub use analyse::analyse;
 pub use cache::Cache;
 
-use std::fmt;
-
 /// What a statement does to a relation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Operation {
@@ -193,15 +191,14 @@ pub enum Unreadable {
     Encoding,
 }
 
-impl fmt::Display for Unreadable {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Unreadable::Syntax => "the statement is not in the grammar that the proxy knows",
-            Unreadable::TooComplex => "the statement is too long or nested too deeply to be checked",
-            Unreadable::Encoding => {
-                "the statement has characters outside ASCII in a client encoding that the proxy cannot read"
-            }
-        })
+impl Unreadable {
+    /// The reason, as it stands in an error to the user.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Unreadable::Syntax => "it is not in the grammar that the proxy knows",
+            Unreadable::TooComplex => "it is too long or nested too deeply to be checked",
+            Unreadable::Encoding => "it has characters outside ASCII in a client encoding that the proxy cannot read",
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::super::peer::HIGH_WATER;
 use super::super::replies::{Audience, MAX_OWED, Request};
 use super::{ClientFault, MAX_STATEMENT, Relay, Verdict, frame_of};
 use crate::fence::session::Activity;
-use crate::statement::{PreparedEffect, Statement, Unreadable};
+use crate::statement::{PreparedEffect, Statement};
 use crate::wire::error::Severity;
 use crate::wire::frame::{HEADER, Header, split_string};
 use crate::wire::message::{self, Status};
@@ -94,7 +94,7 @@ impl Relay {
     fn pass(&mut self, header: Header, request: Option<Request>) {
         self.note_forwarding();
         if let Some(request) = request {
-            self.push(request, Audience::Client);
+            self.replies.push(request, Audience::Client);
         }
         self.client.rest = header.frame();
         self.client.pass_on(&mut self.server.writer.output);
@@ -134,7 +134,7 @@ impl Relay {
         let statements = match &*read {
             Ok(script) => &script.statements,
             Err(why) => {
-                unreadable = vec![unreadable_statement(why)];
+                unreadable = vec![opaque("statement", why.reason())];
                 &unreadable
             }
         };
@@ -218,7 +218,7 @@ impl Relay {
                 Ok(script) if script.statements.len() <= 1 => script.statements.first().cloned().unwrap_or_default(),
                 // The server refuses several statements in one Parse.
                 Ok(_) => opaque("statement", "several statements in one"),
-                Err(why) => unreadable_statement(why),
+                Err(why) => opaque("statement", why.reason()),
             },
             None => opaque("statement", "the message is cut short"),
         };
@@ -315,15 +315,4 @@ impl Relay {
             self.message_done();
         }
     }
-}
-
-fn unreadable_statement(why: &Unreadable) -> Arc<Statement> {
-    opaque(
-        "statement",
-        match why {
-            Unreadable::Syntax => "it is not in the grammar that the proxy knows",
-            Unreadable::TooComplex => "it is too long or nested too deeply to be checked",
-            Unreadable::Encoding => "it has characters outside ASCII in a client encoding that the proxy cannot read",
-        },
-    )
 }

@@ -20,7 +20,7 @@ use super::names::Names;
 use super::parameter::Parameter;
 use super::peer::{HIGH_WATER, Peer, Reader, Writer};
 use super::rejection::Rejection;
-use super::replies::{Audience, MAX_OWED, Replies, Request};
+use super::replies::{MAX_OWED, Replies};
 use super::{Context, LoginRole};
 use crate::fence::Refusal;
 use crate::fence::session::{Activity, SessionFence};
@@ -359,10 +359,6 @@ impl Relay {
         }
         self.wait = Some(Wait::Settle);
         Ok(Verdict::Hold)
-    }
-
-    fn push(&mut self, request: Request, audience: Audience) {
-        self.replies.push(request, audience);
     }
 
     /// The message at hand has been dealt with: what was found out for it is not for the next one.

@@ -52,13 +52,13 @@ impl Relay {
             message::put_sync(output)
         }
         let none = Vec::new;
-        self.push(Request::Parse { name: none(), sequence: 0 }, Audience::Proxy);
-        self.push(Request::Bind { portal: none(), sequence: 0 }, Audience::Proxy);
-        self.push(Request::Execute { statement: Arc::default(), defines: None }, Audience::Proxy);
-        self.push(Request::ClosePortal { name: NAME.into() }, Audience::Proxy);
-        self.push(Request::CloseStatement { name: NAME.into() }, Audience::Proxy);
+        self.replies.push(Request::Parse { name: none(), sequence: 0 }, Audience::Proxy);
+        self.replies.push(Request::Bind { portal: none(), sequence: 0 }, Audience::Proxy);
+        self.replies.push(Request::Execute { statement: Arc::default(), defines: None }, Audience::Proxy);
+        self.replies.push(Request::ClosePortal { name: NAME.into() }, Audience::Proxy);
+        self.replies.push(Request::CloseStatement { name: NAME.into() }, Audience::Proxy);
         if !in_pipeline {
-            self.push(Request::Sync, Audience::Proxy);
+            self.replies.push(Request::Sync, Audience::Proxy);
         }
         self.wait = Some(Wait::Value);
     }

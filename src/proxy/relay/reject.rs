@@ -42,7 +42,7 @@ impl Relay {
         statements.truncate(index);
         let defines = self.define_prepared(&statements);
         self.batch += 1;
-        self.push(Request::Query { statements, completed: 0, defines }, Audience::Rejection { shift });
+        self.replies.push(Request::Query { statements, completed: 0, defines }, Audience::Rejection { shift });
         self.message_done();
     }
 
@@ -53,7 +53,7 @@ impl Relay {
         message::put_query(&mut self.server.writer.output, &[raising_statement(&rejection.text()).as_bytes()]);
         self.batch += 1;
         let request = Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() };
-        self.push(request, Audience::Rejection { shift: 0 });
+        self.replies.push(request, Audience::Rejection { shift: 0 });
         self.message_done();
     }
 
@@ -67,11 +67,11 @@ impl Relay {
         message::put_parse(output, REJECT_NAME, &raise);
         message::put_bind(output, REJECT_NAME, REJECT_NAME);
         message::put_execute(output, REJECT_NAME);
-        self.push(Request::CloseStatement { name: REJECT_NAME.into() }, Audience::Proxy);
-        self.push(Request::Parse { name: Vec::new(), sequence: 0 }, Audience::Proxy);
-        self.push(Request::Bind { portal: Vec::new(), sequence: 0 }, Audience::Proxy);
+        self.replies.push(Request::CloseStatement { name: REJECT_NAME.into() }, Audience::Proxy);
+        self.replies.push(Request::Parse { name: Vec::new(), sequence: 0 }, Audience::Proxy);
+        self.replies.push(Request::Bind { portal: Vec::new(), sequence: 0 }, Audience::Proxy);
         let request = Request::Execute { statement: Arc::default(), defines: None };
-        self.push(request, Audience::Rejection { shift: 0 });
+        self.replies.push(request, Audience::Rejection { shift: 0 });
         self.reject_prepared = true;
         self.message_done();
     }
@@ -82,8 +82,8 @@ impl Relay {
             let output = &mut self.server.writer.output;
             message::put_close_statement(output, REJECT_NAME);
             message::put_sync(output);
-            self.push(Request::CloseStatement { name: REJECT_NAME.into() }, Audience::Proxy);
-            self.push(Request::Sync, Audience::Proxy);
+            self.replies.push(Request::CloseStatement { name: REJECT_NAME.into() }, Audience::Proxy);
+            self.replies.push(Request::Sync, Audience::Proxy);
         }
     }
 
