@@ -17,8 +17,13 @@ postgres_version() {
     "$postgres" --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/'
 }
 
+# libclang-cpp, which other packages bring, is another library.
 has_libclang() {
-    [ -n "${LIBCLANG_PATH:-}" ] || [ -n "$(newest /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so* /usr/lib/libclang*.so* /usr/lib64/libclang*.so*)" ]
+    [ -z "${LIBCLANG_PATH:-}" ] || return 0
+    for directory in /usr/lib/llvm-*/lib /usr/lib/*/ /usr/lib /usr/lib64; do
+        [ -z "$(newest "$directory"/libclang.so* "$directory"/libclang-[0-9]*.so*)" ] || return 0
+    done
+    return 1
 }
 
 # As the clang of a compiler would: bindgen reads C headers and needs those of the C library.
@@ -30,6 +35,12 @@ has_python() { has python3 && python3 -c 'import venv, ensurepip' >/dev/null 2>&
 
 need() { "$1" || missing="$missing $2"; }
 has_postgres() { [ "$(postgres_version)" -ge 14 ] && [ -n "$(newest /usr/lib/postgresql/*/bin/pgbench)$(command -v pgbench)" ]; }
+# The build of etcd's client reads these descriptions.
+has_protobuf() {
+    has protoc && [ -n "$(newest /usr/include/google/protobuf/descriptor.proto "$(dirname "$(command -v protoc)")/../include/google/protobuf/descriptor.proto")" ]
+}
+has_etcd() { has etcd; }
+has_etcdctl() { has etcdctl; }
 has_setpriv() { [ "$(id -u)" -ne 0 ] || has setpriv; }
 has_node() { has node && has npm; }
 
@@ -39,7 +50,10 @@ find_missing() {
     need has_setpriv util-linux
     need has_libclang libclang-dev
     need has_c_compiler "gcc libc6-dev"
+    need has_protobuf "protobuf-compiler libprotobuf-dev"
+    need has_etcd etcd-server
     if [ "$wanted" = test ]; then
+        need has_etcdctl etcd-client
         need has_python python3-venv
         need has_node "nodejs npm"
     fi

@@ -1,12 +1,14 @@
 //! fencegate: a fencing-aware storage proxy for PostgreSQL.
 //!
-//! Imports run one way: `cli` → `proxy` → `fence` → `policy`, `statement` → `wire`.
+//! Imports run one way: `cli` → `proxy`, `leader` → `fence`, `etcd` → `policy`, `statement` → `wire`.
 //! `fence` knows no sockets of clients, `wire` knows no fences.
 
 pub mod cli;
 pub mod config;
 pub mod demo;
+pub mod etcd;
 pub mod fence;
+pub mod leader;
 pub mod policy;
 pub mod proxy;
 pub mod statement;

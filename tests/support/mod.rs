@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod commit_order;
+pub mod etcd;
 pub mod fenced;
 pub mod guardian;
 pub mod postgres;
@@ -18,6 +19,7 @@ pub mod ticks;
 pub mod wait;
 pub mod wire;
 
+pub use etcd::Etcd;
 pub use postgres::{Options, Postgres};
 pub use proxy::{Proxy, ProxyOptions};
 pub use target::{Target, Via};

@@ -1,0 +1,152 @@
+//! The keys of an election, in the layout of Go's concurrency package, so that `etcdctl elect` and
+//! programs in Go take part: each candidate puts `<election>/<its lease in hex>`, and the key with the
+//! lowest create_revision is the leader's. That revision is the fencing token.
+
+use super::connection::{Etcd, EtcdError, Patience};
+use etcd_client::{GetOptions, KeyValue, SortOrder, SortTarget};
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest name of an election, in bytes.
+const LONGEST_NAME: usize = 512;
+
+/// The name of an election: the prefix of its keys, without the slash that ends it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ElectionName(String);
+
+/// Why a text names no election.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidName {
+    /// Nothing, or more than 512 bytes.
+    #[error("the name of an election has 1 to {LONGEST_NAME} bytes")]
+    Length,
+    /// Control characters or blanks.
+    #[error("the name of an election has no blanks or control characters")]
+    Character,
+    /// It ends with a slash, or has two in a row: `a/` and `a` would block each other.
+    #[error("the name of an election does not end with `/`, nor has it two in a row: elections must not be nested")]
+    Slash,
+}
+
+impl FromStr for ElectionName {
+    type Err = InvalidName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        if text.is_empty() || text.len() > LONGEST_NAME {
+            Err(InvalidName::Length)
+        } else if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            Err(InvalidName::Character)
+        } else if text.ends_with('/') || text.contains("//") {
+            Err(InvalidName::Slash)
+        } else {
+            Ok(ElectionName(text.to_owned()))
+        }
+    }
+}
+
+impl fmt::Display for ElectionName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl ElectionName {
+    /// The name as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// What the keys of all candidates start with.
+    pub fn prefix(&self) -> String {
+        format!("{}/", self.0)
+    }
+
+    /// The key of the candidate with this lease.
+    pub fn key(&self, lease: i64) -> String {
+        format!("{}/{lease:x}", self.0)
+    }
+
+    /// True when each one's keys lie among the other's: an election `p` waits for the leader of `p/q`.
+    pub fn is_nested_with(&self, other: &ElectionName) -> bool {
+        self != other && (self.0.starts_with(&other.prefix()) || other.0.starts_with(&self.prefix()))
+    }
+}
+
+/// Who leads an election.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leader {
+    /// The create_revision of its key: the fencing token.
+    pub token: i64,
+    /// Its key.
+    pub key: Vec<u8>,
+    /// What it proclaims: its name, usually.
+    pub value: Vec<u8>,
+    /// Its lease; 0 for a key without one.
+    pub lease: i64,
+}
+
+impl From<&KeyValue> for Leader {
+    fn from(pair: &KeyValue) -> Self {
+        let (key, value) = (pair.key().to_owned(), pair.value().to_owned());
+        Leader { token: pair.create_revision(), key, value, lease: pair.lease() }
+    }
+}
+
+/// Who leads the election now (linearizable), and the revision at which that was read. Cancel-safe.
+///
+/// # Errors
+/// When etcd does not answer, or refuses.
+pub async fn leader(
+    etcd: &Etcd,
+    election: &ElectionName,
+    patience: Patience,
+) -> Result<(Option<Leader>, i64), EtcdError> {
+    let prefix = election.prefix();
+    let response = etcd
+        .ask(patience, move |mut client| {
+            let prefix = prefix.clone();
+            let options =
+                GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(1);
+            async move { client.get(prefix, Some(options)).await }
+        })
+        .await?;
+    let revision = response.header().map_or(0, etcd_client::ResponseHeader::revision);
+    Ok((response.kvs().first().map(Leader::from), revision))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked() {
+        for name in ["/cron/scheduler/leader", "p7", "a/b"] {
+            assert_eq!(name.parse::<ElectionName>().unwrap().as_str(), name);
+        }
+        for (name, why) in [
+            ("", InvalidName::Length),
+            (&"x".repeat(513), InvalidName::Length),
+            ("a b", InvalidName::Character),
+            ("a\n", InvalidName::Character),
+            ("a/", InvalidName::Slash),
+            ("a//b", InvalidName::Slash),
+        ] {
+            assert_eq!(name.parse::<ElectionName>(), Err(why), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn keys_are_those_of_go() {
+        let election: ElectionName = "/cron/leader".parse().unwrap();
+        assert_eq!(election.key(0x694d_7e12_3456_789a), "/cron/leader/694d7e123456789a");
+    }
+
+    #[test]
+    fn nesting_is_seen_from_both_sides() {
+        let name = |text: &str| text.parse::<ElectionName>().unwrap();
+        assert!(name("p7").is_nested_with(&name("p7/sub")));
+        assert!(name("p7/sub").is_nested_with(&name("p7")));
+        assert!(!name("p7").is_nested_with(&name("p77")));
+        assert!(!name("p7").is_nested_with(&name("p7")));
+    }
+}

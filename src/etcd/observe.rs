@@ -1,0 +1,80 @@
+//! Watching who leads an election.
+//!
+//! Must never trust its memory after a gap: whenever the watch breaks, the whole prefix is read again.
+
+use super::connection::{Etcd, EtcdError, Patience};
+use super::election::{ElectionName, Leader, leader};
+use etcd_client::{WatchOptions, WatchStream};
+use std::sync::Arc;
+
+/// Follows the leader of one election.
+#[derive(Debug)]
+pub struct Observer {
+    etcd: Arc<Etcd>,
+    election: ElectionName,
+    watch: Option<WatchStream>,
+    /// Something has changed since the leader was last read.
+    stale: bool,
+    /// What was last returned.
+    known: Option<Option<Leader>>,
+}
+
+impl Observer {
+    /// An observer that has seen nothing yet.
+    pub fn new(etcd: Arc<Etcd>, election: ElectionName) -> Self {
+        Observer { etcd, election, watch: None, stale: true, known: None }
+    }
+
+    /// The leader as it is now, at first, and then each time that another leads, that nobody does any more, or that
+    /// it proclaims another value. Changes that follow each other fast may be seen as one. Cancel-safe.
+    ///
+    /// # Errors
+    /// When etcd cannot be read; call again, which reads everything anew.
+    pub async fn next(&mut self) -> Result<Option<Leader>, EtcdError> {
+        loop {
+            if self.watch.is_none() {
+                let (_, revision) = leader(&self.etcd, &self.election, Patience::USUAL).await?;
+                self.watch = Some(self.watch_from(revision + 1).await?);
+                // Before the watch began something may have changed.
+                self.stale = true;
+            }
+            if !self.stale {
+                if !self.changed().await {
+                    self.watch = None;
+                    continue;
+                }
+                self.stale = true;
+            }
+            let (leader, _) = leader(&self.etcd, &self.election, Patience::USUAL).await?;
+            self.stale = false;
+            if self.known.as_ref() != Some(&leader) {
+                self.known = Some(leader.clone());
+                return Ok(leader);
+            }
+        }
+    }
+
+    async fn watch_from(&self, revision: i64) -> Result<WatchStream, EtcdError> {
+        let prefix = self.election.prefix();
+        self.etcd
+            .ask(Patience::USUAL, move |mut client| {
+                let prefix = prefix.clone();
+                let options = WatchOptions::new().with_prefix().with_start_revision(revision);
+                async move { client.watch(prefix, Some(options)).await }
+            })
+            .await
+    }
+
+    /// Waits for a change of the keys. False when the watch has broken.
+    async fn changed(&mut self) -> bool {
+        let Some(watch) = &mut self.watch else { return false };
+        loop {
+            match watch.message().await {
+                Ok(Some(response)) if response.canceled() => return false,
+                Ok(Some(response)) if response.events().is_empty() => {}
+                Ok(Some(_)) => return true,
+                Ok(None) | Err(_) => return false,
+            }
+        }
+    }
+}

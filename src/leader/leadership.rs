@@ -1,0 +1,115 @@
+//! What a leader holds while it leads.
+//!
+//! Must never say that it leads: between the answer and its use the lease may end. It has a token,
+//! which the storage compares, and events, which whoever works under it awaits.
+
+use super::LeaderError;
+use super::clock::{BootInstant, sleep_until};
+use super::loss::Loss;
+use crate::etcd::ElectionName;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// What the task that keeps the lease publishes.
+#[derive(Clone, Debug)]
+pub(super) struct Standing {
+    /// Until when the lease certainly lives: the last answered renewal was *sent* a TTL before.
+    pub(super) deadline: BootInstant,
+    pub(super) lost: Option<Loss>,
+}
+
+/// What a leader asks of the task that keeps its lease.
+#[derive(Debug)]
+pub(super) enum Request {
+    Proclaim(Vec<u8>, oneshot::Sender<Result<(), LeaderError>>),
+    Resign(oneshot::Sender<Result<(), LeaderError>>),
+}
+
+/// A won election. Clones are the same leadership; when the last is dropped the lease is given up.
+#[derive(Clone, Debug)]
+pub struct Leadership {
+    pub(super) token: i64,
+    pub(super) election: ElectionName,
+    pub(super) holder: String,
+    pub(super) standing: watch::Receiver<Standing>,
+    pub(super) requests: mpsc::Sender<Request>,
+}
+
+impl Leadership {
+    /// The fencing token: every later leader's is higher.
+    pub fn token(&self) -> i64 {
+        self.token
+    }
+
+    /// The election that was won.
+    pub fn election(&self) -> &ElectionName {
+        &self.election
+    }
+
+    /// The name under which it was won.
+    pub fn holder(&self) -> &str {
+        &self.holder
+    }
+
+    /// Until when the lease certainly lives, unless it is revoked. Moves on with each renewal.
+    pub fn deadline(&self) -> BootInstant {
+        self.standing.borrow().deadline
+    }
+
+    /// Returns when leadership is lost, with the reason; at once, if it has been. Cancel-safe.
+    pub async fn lost(&self) -> Loss {
+        let mut standing = self.standing.clone();
+        let lost = standing.wait_for(|standing| standing.lost.is_some()).await;
+        let lost = lost.ok().and_then(|standing| standing.lost.clone());
+        // The task that keeps the lease says why before it ends, unless its runtime ends first.
+        lost.unwrap_or(Loss::Expired)
+    }
+
+    /// Returns when less than `rest` of the lease is left, because no renewal has been answered, or when leadership is
+    /// lost: the moment to stop working in good order. Cancel-safe.
+    pub async fn running_out(&self, rest: Duration) {
+        let mut standing = self.standing.clone();
+        loop {
+            let Standing { deadline, lost } = standing.borrow_and_update().clone();
+            if lost.is_some() || deadline.remaining() <= rest {
+                return;
+            }
+            tokio::select! {
+                () = sleep_until(deadline - rest) => {}
+                changed = standing.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Shows another value to those who observe the election. Cancel-safe: it may take effect.
+    ///
+    /// # Errors
+    /// When leadership is lost, or the coordinator cannot be reached.
+    pub async fn proclaim(&self, value: impl Into<Vec<u8>>) -> Result<(), LeaderError> {
+        let value = value.into();
+        self.request(|answer| Request::Proclaim(value, answer)).await
+    }
+
+    /// Gives leadership up, so that the next candidate leads at once. To be called when all work under the token has
+    /// ended. Cancel-safe: it goes on.
+    ///
+    /// # Errors
+    /// When the coordinator cannot be reached: the lease then ends by itself. Leadership is lost all the same.
+    pub async fn resign(&self) -> Result<(), LeaderError> {
+        self.request(Request::Resign).await
+    }
+
+    async fn request(
+        &self,
+        request: impl FnOnce(oneshot::Sender<Result<(), LeaderError>>) -> Request,
+    ) -> Result<(), LeaderError> {
+        let (sender, answer) = oneshot::channel();
+        if self.requests.send(request(sender)).await.is_err() {
+            return Err(LeaderError::Lost(self.lost().await));
+        }
+        match answer.await {
+            Ok(answer) => answer,
+            Err(_) => Err(LeaderError::Lost(self.lost().await)),
+        }
+    }
+}

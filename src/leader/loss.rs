@@ -1,0 +1,44 @@
+//! Why a leader leads no longer.
+
+/// Why leadership has ended. Whatever the reason: what was begun under the token must stop.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Loss {
+    /// The lease ran out while we did not renew it: this process or its machine stood still.
+    #[error("the lease expired: this process or machine was paused past its deadline")]
+    Expired,
+    /// The coordinator says, before our deadline, that the lease is gone: somebody revoked it.
+    #[error("the lease was revoked")]
+    Revoked,
+    /// Our key in the election was deleted while the lease lives.
+    #[error("the leader's key was deleted")]
+    KeyGone,
+    /// Another candidate leads although our lease lives: the coordinator's past was rewritten, by a restore.
+    #[error("another candidate leads, under token {token}")]
+    Superseded {
+        /// The other one's.
+        token: i64,
+    },
+    /// No renewal was answered until the deadline.
+    #[error("the coordinator did not answer until the lease's deadline: {reason}")]
+    Unreachable {
+        /// The last failure.
+        reason: String,
+    },
+    /// We gave it up.
+    #[error("resigned")]
+    Resigned,
+}
+
+impl Loss {
+    /// The name in logs and metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Loss::Expired => "expired",
+            Loss::Revoked => "revoked",
+            Loss::KeyGone => "key_gone",
+            Loss::Superseded { .. } => "superseded",
+            Loss::Unreachable { .. } => "unreachable",
+            Loss::Resigned => "resigned",
+        }
+    }
+}

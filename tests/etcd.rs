@@ -1,0 +1,81 @@
+//! The connection to etcd: silence and failure of a member do not keep the others from answering.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use fencegate::etcd::{ElectionName, Etcd as Client, EtcdArguments, EtcdError, Observer, Patience, leader};
+use std::sync::Arc;
+use std::time::Duration;
+use support::etcd::Etcd;
+use support::guardian::Port;
+use support::programs::run;
+
+fn client(members: &[&str]) -> Arc<Client> {
+    let etcd = members.iter().map(|&url| url.to_owned()).collect();
+    let arguments = EtcdArguments { etcd, ..EtcdArguments::default() };
+    Client::new(&arguments.settings().unwrap().unwrap()).unwrap()
+}
+
+fn election() -> ElectionName {
+    "/test/leader".parse().unwrap()
+}
+
+#[tokio::test]
+async fn the_lowest_create_revision_leads() {
+    let server = Etcd::start();
+    let client = client(&[&server.url()]);
+    assert_eq!(leader(&client, &election(), Patience::USUAL).await.unwrap().0, None);
+    for key in ["/test/leader/b", "/test/leader/a", "/test/leaders/0"] {
+        run(&mut server.etcdctl(&["put", key, "somebody"]));
+    }
+    let (found, revision) = leader(&client, &election(), Patience::USUAL).await.unwrap();
+    let found = found.unwrap();
+    assert_eq!((found.key.as_slice(), found.value.as_slice()), (&b"/test/leader/b"[..], &b"somebody"[..]));
+    assert_eq!(found.token, revision - 2);
+}
+
+#[tokio::test]
+async fn a_silent_and_a_dead_member_do_not_keep_the_living_one_from_answering() {
+    let mut silent = Etcd::start();
+    let living = Etcd::start();
+    let nobody = Port::claim();
+    let client = client(&[&silent.url(), &format!("http://127.0.0.1:{}", nobody.number()), &living.url()]);
+    silent.signal("STOP");
+    let patience = Patience { limit: Duration::from_secs(20), member: Duration::from_millis(100) };
+    leader(&client, &election(), patience).await.unwrap();
+}
+
+#[tokio::test]
+async fn silence_is_an_error_in_time() {
+    let mut server = Etcd::start();
+    let client = client(&[&server.url()]);
+    leader(&client, &election(), Patience::USUAL).await.unwrap();
+    server.signal("STOP");
+    let patience = Patience { limit: Duration::from_millis(500), member: Duration::from_millis(100) };
+    let error = leader(&client, &election(), patience).await.unwrap_err();
+    assert!(matches!(error, EtcdError::Unreachable { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn an_observer_sees_each_leader_also_across_an_outage() {
+    let mut server = Etcd::start();
+    let mut observer = Observer::new(client(&[&server.url()]), election());
+    assert_eq!(observer.next().await.unwrap(), None);
+    run(&mut server.etcdctl(&["put", "/test/leader/1", "a"]));
+    assert_eq!(observer.next().await.unwrap().unwrap().value, b"a");
+    server.kill9();
+    server.start_again();
+    run(&mut server.etcdctl(&["put", "/test/leader/2", "b"]));
+    run(&mut server.etcdctl(&["del", "/test/leader/1"]));
+    let next = async {
+        loop {
+            // While etcd was away it may say so.
+            if let Ok(leader) = observer.next().await {
+                break leader;
+            }
+        }
+    };
+    let leader = tokio::time::timeout(support::DEADLINE, next).await.unwrap();
+    assert_eq!(leader.unwrap().value, b"b");
+}
