@@ -7,6 +7,7 @@ use super::LeaderError;
 use super::clock::{BootInstant, sleep_until};
 use super::loss::Loss;
 use crate::etcd::ElectionName;
+use std::future::Future;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -58,11 +59,18 @@ impl Leadership {
 
     /// Returns when leadership is lost, with the reason; at once, if it has been. Cancel-safe.
     pub async fn lost(&self) -> Loss {
+        self.loss().await
+    }
+
+    /// As [`Self::lost`], for a task of its own: it does not keep leadership.
+    pub(super) fn loss(&self) -> impl Future<Output = Loss> + Send + use<> {
         let mut standing = self.standing.clone();
-        let lost = standing.wait_for(|standing| standing.lost.is_some()).await;
-        let lost = lost.ok().and_then(|standing| standing.lost.clone());
-        // The task that keeps the lease says why before it ends, unless its runtime ends first.
-        lost.unwrap_or(Loss::Expired)
+        async move {
+            let lost = standing.wait_for(|standing| standing.lost.is_some()).await;
+            let lost = lost.ok().and_then(|standing| standing.lost.clone());
+            // The task that keeps the lease says why before it ends, unless its runtime ends first.
+            lost.unwrap_or(Loss::Expired)
+        }
     }
 
     /// Returns when less than `rest` of the lease is left, because no renewal has been answered, or when leadership is

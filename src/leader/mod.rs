@@ -3,21 +3,34 @@
 //! Owns campaigning, the lease and the events around it. Must never take part in the decision who may
 //! write: a leader that does not know that it has lost is stopped by the storage, not by this module.
 
+mod callbacks;
+mod candidacy;
+mod client;
 pub mod clock;
+mod coordinator;
+mod election;
+mod etcd;
+mod keeper;
 mod leadership;
 mod loss;
+mod ticker;
+mod timing;
 
+pub use callbacks::Callbacks;
+pub use client::{ConnectError, FencedClient};
+pub use coordinator::{Candidate, Coordinator, CoordinatorError, Observe};
+pub use election::Election;
 pub use leadership::Leadership;
 pub use loss::Loss;
-
-use crate::etcd::EtcdError;
+pub use ticker::{Tick, Ticker};
+pub use timing::{InvalidTimings, Timings};
 
 /// Why a leader could not do something.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaderError {
     /// The coordinator did not answer, or refused.
     #[error(transparent)]
-    Coordinator(#[from] EtcdError),
+    Coordinator(#[from] CoordinatorError),
     /// Leadership has been lost.
     #[error("leadership is lost: {0}")]
     Lost(Loss),

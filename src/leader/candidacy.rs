@@ -1,0 +1,157 @@
+//! One candidate, from its place in the queue to the end of its leadership: the task behind a campaign.
+//!
+//! Owns the order of things at the end: first the loss is published, then the lease is given up. Must
+//! never hand out a leadership whose deadline has passed, nor keep a place that nobody awaits.
+
+use super::LeaderError;
+use super::coordinator::{Candidate, Coordinator, CoordinatorError};
+use super::election::Election;
+use super::keeper::keep;
+use super::leadership::{Leadership, Request, Standing};
+use super::loss::Loss;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{debug, info, warn};
+
+/// What the one who awaits the campaign is told.
+type Won = oneshot::Sender<Result<Leadership, LeaderError>>;
+
+/// How waiting ended.
+enum Turn {
+    Ours,
+    /// The candidate has lost its place: another may take a new one.
+    Lost,
+    /// Nobody awaits the campaign any more.
+    Abandoned,
+    Failed(CoordinatorError),
+}
+
+/// Campaigns, answers `won`, and keeps the lease until leadership ends. Not to be cancelled: it ends by itself soon
+/// after `won`, or the leadership, is dropped.
+pub(super) async fn run<C: Coordinator>(election: Election<C>, mut won: Won) {
+    loop {
+        let Election { coordinator, name, holder, timings } = &election;
+        // Not given up half-way: the key may be put already.
+        let (candidate, deadline) = match coordinator.enrol(name, holder, timings.ttl(), timings.patience()).await {
+            Ok(enrolled) => enrolled,
+            Err(CoordinatorError::Gone) if !won.is_closed() => continue,
+            Err(error) => return drop(won.send(Err(error.into()))),
+        };
+        let (standing, _) = watch::channel(Standing { deadline, lost: None });
+        let mut kept = pin!(keep(&**coordinator, &candidate, timings, &standing));
+        match wait(&election, &candidate, &standing, kept.as_mut(), &mut won).await {
+            Turn::Ours => return lead(&election, &candidate, &standing, kept, won).await,
+            Turn::Lost => drop(tokio::spawn(withdraw(election.clone(), candidate.clone()))),
+            Turn::Abandoned => return drop(withdraw(election.clone(), candidate.clone()).await),
+            Turn::Failed(error) => {
+                drop(won.send(Err(error.into())));
+                return drop(withdraw(election.clone(), candidate.clone()).await);
+            }
+        }
+    }
+}
+
+async fn wait<C: Coordinator>(
+    election: &Election<C>,
+    candidate: &Candidate,
+    standing: &watch::Sender<Standing>,
+    kept: Pin<&mut impl Future<Output = Loss>>,
+    won: &mut Won,
+) -> Turn {
+    let Election { coordinator, timings, .. } = election;
+    let turn = tokio::select! {
+        biased;
+        () = won.closed() => return Turn::Abandoned,
+        loss = kept => match loss {
+            Loss::Unreachable { reason } => {
+                return Turn::Failed(CoordinatorError::Unreachable { limit: timings.ttl(), reason });
+            }
+            _ => return Turn::Lost,
+        },
+        turn = coordinator.await_turn(candidate, timings.patience()) => turn,
+    };
+    match turn {
+        Ok(()) if is_over(standing) => Turn::Lost,
+        Ok(()) => Turn::Ours,
+        Err(CoordinatorError::Gone) => Turn::Lost,
+        Err(error) => Turn::Failed(error),
+    }
+}
+
+async fn lead<C: Coordinator>(
+    election: &Election<C>,
+    candidate: &Candidate,
+    standing: &watch::Sender<Standing>,
+    kept: Pin<&mut impl Future<Output = Loss>>,
+    won: Won,
+) {
+    let (token, name, holder) = (candidate.token, election.name.clone(), election.holder.clone());
+    let (requests, inbox) = mpsc::channel(1);
+    info!(election = %name, holder, token, "lease_acquired");
+    // Where nobody takes it, it is dropped, which ends it.
+    drop(won.send(Ok(Leadership { token, election: name, holder, standing: standing.subscribe(), requests })));
+
+    let (loss, resigned) = until_lost(election, candidate, standing, kept, inbox).await;
+    match &loss {
+        Loss::Resigned => info!(election = %election.name, token, reason = loss.label(), "lease_lost"),
+        _ => warn!(election = %election.name, token, reason = loss.label(), detail = %loss, "lease_lost"),
+    }
+    standing.send_modify(|standing| standing.lost = Some(loss));
+    let withdrawn = withdraw(election.clone(), candidate.clone()).await;
+    if let Some(answer) = resigned {
+        drop(answer.send(withdrawn.map_err(LeaderError::from)));
+    }
+}
+
+/// Why leadership ended, and whom to tell that it was given up.
+async fn until_lost<C: Coordinator>(
+    election: &Election<C>,
+    candidate: &Candidate,
+    standing: &watch::Sender<Standing>,
+    mut kept: Pin<&mut impl Future<Output = Loss>>,
+    mut inbox: mpsc::Receiver<Request>,
+) -> (Loss, Option<oneshot::Sender<Result<(), LeaderError>>>) {
+    let mut end = pin!(election.coordinator.await_end(candidate, election.timings.patience()));
+    loop {
+        tokio::select! {
+            biased;
+            loss = &mut kept => return (loss, None),
+            // After a pause the coordinator says what we should have known.
+            loss = &mut end => return (if is_over(standing) { Loss::Expired } else { loss }, None),
+            request = inbox.recv() => match request {
+                Some(Request::Proclaim(value, answer)) => {
+                    drop(tokio::spawn(proclaim(election.clone(), candidate.clone(), value, answer)));
+                }
+                Some(Request::Resign(answer)) => return (Loss::Resigned, Some(answer)),
+                // Nobody holds the leadership any more.
+                None => return (Loss::Resigned, None),
+            },
+        }
+    }
+}
+
+async fn proclaim<C: Coordinator>(
+    Election { coordinator, timings, .. }: Election<C>,
+    candidate: Candidate,
+    value: Vec<u8>,
+    answer: oneshot::Sender<Result<(), LeaderError>>,
+) {
+    match coordinator.proclaim(&candidate, value, timings.patience()).await {
+        // Who gets no answer awaits the reason of the loss.
+        Err(CoordinatorError::Gone) => {}
+        proclaimed => drop(answer.send(proclaimed.map_err(LeaderError::from))),
+    }
+}
+
+async fn withdraw<C: Coordinator>(election: Election<C>, candidate: Candidate) -> Result<(), CoordinatorError> {
+    let withdrawn = election.coordinator.withdraw(&candidate, election.timings.patience()).await;
+    if let Err(error) = &withdrawn {
+        debug!(election = %election.name, token = candidate.token, %error, "the lease could not be given up");
+    }
+    withdrawn
+}
+
+fn is_over(standing: &watch::Sender<Standing>) -> bool {
+    standing.borrow().deadline.remaining().is_zero()
+}

@@ -1,0 +1,146 @@
+//! What an election needs of the service that decides it.
+//!
+//! Owns the terms in which candidates and coordinators talk. Must never let one coordinator's own
+//! words through: the candidates' side is the same for all of them.
+
+use super::clock::BootInstant;
+use super::loss::Loss;
+use crate::etcd::{ElectionName, Leader, Patience};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A place in the queue of an election. Whoever has the lowest token leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The election.
+    pub election: ElectionName,
+    /// Names the lease on which the place depends.
+    pub lease: i64,
+    /// The place, and the fencing token once the candidate leads: later candidates' are higher.
+    pub token: i64,
+    /// How long the lease lives after a renewal was sent: at most what was asked for.
+    pub ttl: Duration,
+}
+
+/// Why a coordinator did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CoordinatorError {
+    /// No answer in time. Whether the request took effect is unknown.
+    #[error("the coordinator did not answer within {limit:?}: {reason}")]
+    Unreachable {
+        /// How long was waited.
+        limit: Duration,
+        /// The last failure.
+        reason: String,
+    },
+    /// It answered, and refused.
+    #[error("the coordinator refused: {reason}")]
+    Refused {
+        /// In its words.
+        reason: String,
+    },
+    /// One election among the keys of another: the outer one would wait for the inner one's leader.
+    #[error("the election {election} shares its keys with another: {key} is there; elections must not be nested")]
+    Nested {
+        /// The election that was to be entered.
+        election: ElectionName,
+        /// The key that is not its own, or not its alone.
+        key: String,
+    },
+    /// The candidate has lost its place: its lease ended, or somebody removed it from the queue.
+    #[error("the candidate has lost its lease or its place in the queue")]
+    Gone,
+}
+
+impl CoordinatorError {
+    /// What kept the coordinator from doing it, without saying that it was the coordinator.
+    pub(super) fn reason(self) -> String {
+        match self {
+            CoordinatorError::Unreachable { reason, .. } | CoordinatorError::Refused { reason } => reason,
+            error => error.to_string(),
+        }
+    }
+}
+
+/// A service that grants leases, and keeps candidates in the order in which they came.
+pub trait Coordinator: Send + Sync + 'static {
+    /// Follows who leads.
+    type Observer: Observe;
+
+    /// Takes a lease of `ttl` and, on it, the last place in the queue. Also says until when the lease certainly lives.
+    ///
+    /// Not cancel-safe: the place may be taken, and blocks the queue for a TTL.
+    ///
+    /// # Errors
+    /// When the coordinator does not answer or refuses, or the election is nested with another. No place is left
+    /// behind for longer than the TTL.
+    fn enrol(
+        &self,
+        election: &ElectionName,
+        holder: &str,
+        ttl: Duration,
+        patience: Patience,
+    ) -> impl Future<Output = Result<(Candidate, BootInstant), CoordinatorError>> + Send;
+
+    /// Renews the lease, and says until when it certainly lives: a TTL after the answered request was *sent*, so that
+    /// an answer that was held up does not extend the belief. Cancel-safe: it may take effect.
+    ///
+    /// # Errors
+    /// [`CoordinatorError::Gone`] when the coordinator says that the lease has ended.
+    fn renew(
+        &self,
+        candidate: &Candidate,
+        patience: Patience,
+    ) -> impl Future<Output = Result<BootInstant, CoordinatorError>> + Send;
+
+    /// Returns once the coordinator has shown, in one consistent reading, that the candidate has its place and nobody
+    /// is ahead. That someone ahead has gone is no proof: the candidate may have gone before. Goes on through outages,
+    /// with `patience` for each question. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`CoordinatorError::Gone`] when the place is lost; when the coordinator refuses.
+    fn await_turn(
+        &self,
+        candidate: &Candidate,
+        patience: Patience,
+    ) -> impl Future<Output = Result<(), CoordinatorError>> + Send;
+
+    /// Returns when the coordinator says that a candidate that led does no longer, and why. Goes on through outages,
+    /// with `patience` for each question: the lease's deadline is the caller's to watch. Cancel-safe.
+    fn await_end(&self, candidate: &Candidate, patience: Patience) -> impl Future<Output = Loss> + Send;
+
+    /// Shows another value to observers, if the candidate still has its place. Cancel-safe: it may take effect.
+    ///
+    /// # Errors
+    /// When the place is lost, or the coordinator does not answer or refuses.
+    fn proclaim(
+        &self,
+        candidate: &Candidate,
+        value: Vec<u8>,
+        patience: Patience,
+    ) -> impl Future<Output = Result<(), CoordinatorError>> + Send;
+
+    /// Gives up place and lease; no error when they have gone already. Cancel-safe: it may take effect.
+    ///
+    /// # Errors
+    /// When the coordinator does not answer or refuses: the lease then ends by itself.
+    fn withdraw(
+        &self,
+        candidate: &Candidate,
+        patience: Patience,
+    ) -> impl Future<Output = Result<(), CoordinatorError>> + Send;
+
+    /// Follows who leads an election, also without taking part.
+    fn observe(self: &Arc<Self>, election: &ElectionName) -> Self::Observer;
+}
+
+/// Follows the leader of one election.
+pub trait Observe: Send {
+    /// The leader as it is now, at first, and then each time that another leads, that nobody does any more, or that it
+    /// shows another value. Cancel-safe.
+    ///
+    /// # Errors
+    /// When the coordinator cannot be read; call again, which reads everything anew.
+    fn next(&mut self) -> impl Future<Output = Result<Option<Leader>, CoordinatorError>> + Send;
+}

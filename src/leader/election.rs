@@ -1,0 +1,76 @@
+//! Taking part in an election.
+//!
+//! Must never leave a candidate behind that nobody awaits: it would block those after it.
+
+use super::LeaderError;
+use super::candidacy;
+use super::coordinator::Coordinator;
+use super::leadership::Leadership;
+use super::loss::Loss;
+use super::timing::Timings;
+use crate::etcd::ElectionName;
+use std::fmt;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// An election, and under which name and with what lease to take part in it.
+pub struct Election<C> {
+    pub(super) coordinator: Arc<C>,
+    pub(super) name: ElectionName,
+    pub(super) holder: String,
+    pub(super) timings: Timings,
+}
+
+// Not derived: C itself need not be Clone or Debug.
+impl<C> Clone for Election<C> {
+    fn clone(&self) -> Self {
+        let Election { coordinator, name, holder, timings } = self;
+        Election { coordinator: coordinator.clone(), name: name.clone(), holder: holder.clone(), timings: *timings }
+    }
+}
+
+impl<C> fmt::Debug for Election<C> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Election { name, holder, timings, .. } = self;
+        formatter
+            .debug_struct("Election")
+            .field("name", name)
+            .field("holder", holder)
+            .field("timings", timings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<C: Coordinator> Election<C> {
+    /// Asks nobody yet. `holder` is what observers see while we lead.
+    pub fn new(coordinator: Arc<C>, name: ElectionName, holder: impl Into<String>, timings: Timings) -> Self {
+        Election { coordinator, name, holder: holder.into(), timings }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &ElectionName {
+        &self.name
+    }
+
+    /// How its lease is kept.
+    pub fn timings(&self) -> &Timings {
+        &self.timings
+    }
+
+    /// Follows who leads.
+    pub fn observe(&self) -> C::Observer {
+        self.coordinator.observe(&self.name)
+    }
+
+    /// Queues up and returns when we lead. The lease is kept alive meanwhile; when it is lost while waiting (revoked,
+    /// or this machine was paused), a new candidate takes the last place. Cancel-safe: the candidate withdraws.
+    ///
+    /// # Errors
+    /// When the coordinator has not answered for a whole TTL, or refuses; when the election is nested with another.
+    pub async fn campaign(&self) -> Result<Leadership, LeaderError> {
+        let (won, outcome) = oneshot::channel();
+        tokio::spawn(candidacy::run(self.clone(), won));
+        // The task answers, unless its runtime is shut down.
+        outcome.await.unwrap_or(Err(LeaderError::Lost(Loss::Expired)))
+    }
+}

@@ -1,0 +1,119 @@
+//! Entering an election: the lease, the key, and whether the election stands alone.
+//!
+//! Must never leave unseen that two elections are nested: the key is put and both sides are read in one
+//! transaction, so that of two that are entered at once the later one sees the other.
+
+use super::commit;
+use crate::etcd::{ElectionName, Etcd, Patience};
+use crate::leader::clock::BootInstant;
+use crate::leader::coordinator::CoordinatorError;
+use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse};
+use std::time::Duration;
+
+/// How many keys beside an election are looked at, in search of an outer one's candidates.
+const NEIGHBOURS: i64 = 500;
+
+/// A new lease: its id, how long it lives, and until when it certainly does. Asked several times it grants several;
+/// those without a key are in nobody's way.
+pub(super) async fn grant(
+    etcd: &Etcd,
+    ttl: Duration,
+    patience: Patience,
+) -> Result<(i64, Duration, BootInstant), CoordinatorError> {
+    let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
+    let grant = etcd.ask(patience, move |mut client| async move {
+        let sent = BootInstant::now();
+        client.lease_grant(seconds, None).await.map(|granted| (sent, granted))
+    });
+    let (sent, granted) = grant.await?;
+    let ttl = ttl.min(Duration::from_secs(granted.ttl().try_into().unwrap_or(0)));
+    Ok((granted.id(), ttl, sent + ttl))
+}
+
+/// Puts the candidate's key, unless an earlier attempt has; its create_revision is the place in the queue.
+pub(super) async fn enter(
+    etcd: &Etcd,
+    election: &ElectionName,
+    holder: &str,
+    lease: i64,
+    patience: Patience,
+) -> Result<i64, CoordinatorError> {
+    let key = election.key(lease);
+    let outer = outer_prefixes(election);
+    let is_new = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
+    let put = TxnOp::put(key.clone(), holder, Some(PutOptions::new().with_lease(lease)));
+    let reads = reads(election, &outer);
+    let transaction = Txn::new().when([is_new]).and_then([vec![put], reads.clone()].concat()).or_else(reads);
+    let response = commit(etcd, transaction, patience).await?;
+
+    let mut answers = response.op_responses().into_iter().filter_map(range);
+    let candidates = answers.next().map(|mut answer| answer.take_kvs()).unwrap_or_default();
+    let inner = candidates.iter().find(|pair| !is_candidate(pair.key(), election));
+    let outer = outer.iter().zip(answers).find_map(|(prefix, answer)| candidate_below(prefix, &answer));
+    if let Some(key) = inner.map(|pair| text(pair.key())).or(outer) {
+        return Err(CoordinatorError::Nested { election: election.clone(), key });
+    }
+    let own = candidates.iter().find(|pair| pair.key() == key.as_bytes());
+    own.map(KeyValue::create_revision).ok_or(CoordinatorError::Gone)
+}
+
+/// The prefixes of the elections that would wait for this one's leader: `/a/` and `/a/b/` for `/a/b/c`.
+fn outer_prefixes(election: &ElectionName) -> Vec<String> {
+    let name = election.as_str();
+    name.match_indices('/').filter(|(index, _)| *index > 0).map(|(index, _)| name[..=index].to_owned()).collect()
+}
+
+/// All keys of the election; and below each outer prefix those that start like the hex of a lease.
+fn reads(election: &ElectionName, outer: &[String]) -> Vec<TxnOp> {
+    let own = TxnOp::get(election.prefix(), Some(GetOptions::new().with_prefix().with_keys_only()));
+    let outer = outer.iter().map(|prefix| {
+        let options = GetOptions::new().with_range(format!("{prefix}g")).with_limit(NEIGHBOURS).with_keys_only();
+        TxnOp::get(format!("{prefix}0"), Some(options))
+    });
+    std::iter::once(own).chain(outer).collect()
+}
+
+fn range(answer: TxnOpResponse) -> Option<GetResponse> {
+    match answer {
+        TxnOpResponse::Get(answer) => Some(answer),
+        _ => None,
+    }
+}
+
+fn is_candidate(key: &[u8], election: &ElectionName) -> bool {
+    let lease = key.strip_prefix(election.prefix().as_bytes()).unwrap_or_default();
+    !lease.is_empty() && lease.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// A key that is named after its own lease is a candidate's.
+fn candidate_below(prefix: &str, neighbours: &GetResponse) -> Option<String> {
+    let is_candidate =
+        |pair: &&KeyValue| pair.lease() != 0 && pair.key() == format!("{prefix}{:x}", pair.lease()).as_bytes();
+    neighbours.kvs().iter().find(is_candidate).map(|pair| text(pair.key()))
+}
+
+fn text(key: &[u8]) -> String {
+    String::from_utf8_lossy(key).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_outer_prefix_is_looked_at() {
+        let prefixes = |name: &str| outer_prefixes(&name.parse().unwrap());
+        assert_eq!(prefixes("/cron/shard/leader"), ["/cron/", "/cron/shard/"]);
+        assert_eq!(prefixes("a/b"), ["a/"]);
+        assert!(prefixes("a").is_empty());
+    }
+
+    #[test]
+    fn a_candidate_is_named_after_a_lease() {
+        let election = "/a".parse().unwrap();
+        assert!(is_candidate(b"/a/694d7e123456789a", &election));
+        for key in ["/a/", "/a/694D", "/a/config", "/a/b/694d"] {
+            assert!(!is_candidate(key.as_bytes(), &election), "{key}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Elections on etcd, in the key layout of Go's concurrency package.
+//!
+//! Owns the requests and what their answers prove. Must never conclude from an event that a candidate leads: every
+//! conclusion comes from a transaction that has found the candidate's own key.
+
+mod enrol;
+mod place;
+
+use self::place::Place;
+use super::clock::BootInstant;
+use super::coordinator::{Candidate, Coordinator, CoordinatorError, Observe};
+use super::loss::Loss;
+use crate::etcd::{ElectionName, Etcd, EtcdError, Leader, Observer, Patience};
+use etcd_client::{Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnResponse};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Before etcd is asked again after a failure.
+const PAUSE: Duration = Duration::from_millis(100);
+/// gRPC's code for what does not exist: so etcd answers for a lease that has ended.
+const NOT_FOUND: i32 = 5;
+
+impl Coordinator for Etcd {
+    type Observer = Observer;
+
+    async fn enrol(
+        &self,
+        election: &ElectionName,
+        holder: &str,
+        ttl: Duration,
+        patience: Patience,
+    ) -> Result<(Candidate, BootInstant), CoordinatorError> {
+        let (lease, ttl, deadline) = enrol::grant(self, ttl, patience).await?;
+        let patience = Patience { limit: deadline.remaining(), ..patience };
+        let entered = enrol::enter(self, election, holder, lease, patience).await;
+        if let Err(CoordinatorError::Refused { .. } | CoordinatorError::Nested { .. }) = entered {
+            // Where this fails, the lease ends by itself.
+            let _ = revoke(self, lease, patience).await;
+        }
+        Ok((Candidate { election: election.clone(), lease, token: entered?, ttl }, deadline))
+    }
+
+    async fn renew(&self, candidate: &Candidate, patience: Patience) -> Result<BootInstant, CoordinatorError> {
+        let lease = candidate.lease;
+        let renewal = self.ask(patience, move |mut client| async move {
+            // Each attempt has its own: only the one that was answered counts.
+            let sent = BootInstant::now();
+            client.lease_keep_alive(lease).await.map(|_| sent)
+        });
+        Ok(renewal.await? + candidate.ttl)
+    }
+
+    async fn await_turn(&self, candidate: &Candidate, patience: Patience) -> Result<(), CoordinatorError> {
+        loop {
+            match place::read(self, candidate, patience).await {
+                Ok((Place::First, _)) => return Ok(()),
+                Ok((Place::Behind(ahead), revision)) => {
+                    place::deletion(self, vec![ahead, own_key(candidate).into()], revision, patience).await;
+                }
+                Ok((Place::Gone, _)) => return Err(CoordinatorError::Gone),
+                Err(CoordinatorError::Unreachable { .. }) => sleep(PAUSE).await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn await_end(&self, candidate: &Candidate, patience: Patience) -> Loss {
+        loop {
+            match place::read(self, candidate, patience).await {
+                Ok((Place::First, revision)) => {
+                    place::deletion(self, vec![own_key(candidate).into()], revision, patience).await;
+                }
+                Ok((Place::Behind(_) | Place::Gone, _)) => {
+                    return place::why_not_first(self, candidate, patience).await;
+                }
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    async fn proclaim(
+        &self,
+        candidate: &Candidate,
+        value: Vec<u8>,
+        patience: Patience,
+    ) -> Result<(), CoordinatorError> {
+        let options = PutOptions::new().with_lease(candidate.lease);
+        let put = TxnOp::put(own_key(candidate), value, Some(options));
+        let transaction = Txn::new().when([in_place(candidate)]).and_then([put]);
+        let response = commit(self, transaction, patience).await?;
+        if response.succeeded() { Ok(()) } else { Err(CoordinatorError::Gone) }
+    }
+
+    async fn withdraw(&self, candidate: &Candidate, patience: Patience) -> Result<(), CoordinatorError> {
+        revoke(self, candidate.lease, patience).await
+    }
+
+    fn observe(self: &Arc<Self>, election: &ElectionName) -> Observer {
+        Observer::new(self.clone(), election.clone())
+    }
+}
+
+impl Observe for Observer {
+    async fn next(&mut self) -> Result<Option<Leader>, CoordinatorError> {
+        Ok(Observer::next(self).await?)
+    }
+}
+
+impl From<EtcdError> for CoordinatorError {
+    fn from(error: EtcdError) -> Self {
+        match error {
+            EtcdError::Unreachable { limit, reason } => CoordinatorError::Unreachable { limit, reason },
+            // So the client reports an answered TTL of 0 or less.
+            EtcdError::Refused(Error::LeaseKeepAliveError(_)) => CoordinatorError::Gone,
+            EtcdError::Refused(Error::GRpcStatus(status)) if status.code() as i32 == NOT_FOUND => {
+                CoordinatorError::Gone
+            }
+            EtcdError::Refused(Error::GRpcStatus(status)) => {
+                CoordinatorError::Refused { reason: status.message().to_owned() }
+            }
+            error => CoordinatorError::Refused { reason: error.to_string() },
+        }
+    }
+}
+
+fn own_key(candidate: &Candidate) -> String {
+    candidate.election.key(candidate.lease)
+}
+
+/// The candidate's key is there, and has not been put anew since.
+fn in_place(candidate: &Candidate) -> Compare {
+    Compare::create_revision(own_key(candidate), CompareOp::Equal, candidate.token)
+}
+
+async fn commit(etcd: &Etcd, transaction: Txn, patience: Patience) -> Result<TxnResponse, CoordinatorError> {
+    let request = move |mut client: etcd_client::Client| {
+        let transaction = transaction.clone();
+        async move { client.txn(transaction).await }
+    };
+    Ok(etcd.ask(patience, request).await?)
+}
+
+async fn revoke(etcd: &Etcd, lease: i64, patience: Patience) -> Result<(), CoordinatorError> {
+    let revoked = etcd.ask(patience, move |mut client| async move { client.lease_revoke(lease).await }).await;
+    match revoked.map_err(CoordinatorError::from) {
+        Ok(_) | Err(CoordinatorError::Gone) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,78 @@
+//! Keeping a lease alive.
+//!
+//! Owns the belief how long the lease lives. Must never believe beyond the deadline of the last
+//! renewal that was answered before its predecessor's: whatever arrives later comes too late.
+
+use super::clock::{BootInstant, sleep_until};
+use super::coordinator::{Candidate, Coordinator, CoordinatorError};
+use super::leadership::Standing;
+use super::loss::Loss;
+use super::timing::Timings;
+use crate::etcd::Patience;
+use std::time::Duration;
+use tokio::sync::watch;
+use tracing::debug;
+
+/// Asking ends this long before the deadline, so that why nobody answered is known by then. Who has not been told why
+/// at the deadline has stood still.
+const LAST_WORD: Duration = Duration::from_millis(100);
+
+/// Renews the lease and publishes its deadline. Returns when the lease is over, at the deadline at the latest, and why.
+///
+/// Not cancel-safe: the lease is renewed no longer.
+pub(super) async fn keep<C: Coordinator>(
+    coordinator: &C,
+    candidate: &Candidate,
+    timings: &Timings,
+    standing: &watch::Sender<Standing>,
+) -> Loss {
+    let mut failure = None;
+    let mut next = next_renewal(deadline(standing), candidate, timings);
+    loop {
+        let deadline = deadline(standing);
+        sleep_until(next.min(deadline)).await;
+        let left = deadline.remaining();
+        if left <= LAST_WORD {
+            sleep_until(deadline).await;
+            return over(failure);
+        }
+        let patience = Patience { limit: left - LAST_WORD, member: timings.attempt() };
+        let answer = tokio::select! {
+            biased;
+            () = sleep_until(deadline) => return over(failure),
+            answer = coordinator.renew(candidate, patience) => answer,
+        };
+        if deadline.remaining().is_zero() {
+            return over(failure);
+        }
+        match answer {
+            Ok(renewed) => {
+                failure = None;
+                next = next_renewal(renewed, candidate, timings);
+                standing.send_modify(|standing| standing.deadline = deadline.max(renewed));
+                debug!(election = %candidate.election, token = candidate.token, "lease_renewed");
+            }
+            Err(CoordinatorError::Gone) => return Loss::Revoked,
+            Err(error) => {
+                failure = Some(error.reason());
+                next = BootInstant::now() + timings.attempt();
+            }
+        }
+    }
+}
+
+fn deadline(standing: &watch::Sender<Standing>) -> BootInstant {
+    standing.borrow().deadline
+}
+
+/// Counted from when the last one was sent.
+fn next_renewal(deadline: BootInstant, candidate: &Candidate, timings: &Timings) -> BootInstant {
+    deadline - candidate.ttl + timings.renewal()
+}
+
+fn over(failure: Option<String>) -> Loss {
+    match failure {
+        Some(reason) => Loss::Unreachable { reason },
+        None => Loss::Expired,
+    }
+}

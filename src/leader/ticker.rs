@@ -1,0 +1,136 @@
+//! Ticks at round times of the wall clock.
+//!
+//! Owns which tick is due. Must never give the same tick twice, whatever happens to the clock.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::sleep;
+
+/// The clock is looked at this often, as it may be set.
+const SLICE: Duration = Duration::from_millis(500);
+
+/// One tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tick {
+    /// When it was due: a multiple of the period since the Unix epoch.
+    pub at: SystemTime,
+    /// How many have passed between the last tick and this one: nobody was there to take them.
+    pub skipped: u64,
+}
+
+/// Ticks at multiples of a period since the Unix epoch, so that all machines, and one leader after the other, have the
+/// same ticks.
+#[derive(Clone, Debug)]
+pub struct Ticker {
+    /// In ns.
+    period: u128,
+    /// The number, since the epoch, of the last tick that was taken.
+    last: u128,
+}
+
+impl Ticker {
+    /// The first tick is the next round time. A period is at least 1 ms: a shorter one is taken as that.
+    pub fn new(period: Duration) -> Self {
+        Self::after(period, SystemTime::now())
+    }
+
+    /// Goes on after the tick that was taken last, by a predecessor for example. Those that have passed since are
+    /// reported with the first tick, which comes at once if one has.
+    pub fn after(period: Duration, last: SystemTime) -> Self {
+        let period = period.max(Duration::from_millis(1)).as_nanos();
+        Ticker { period, last: since_epoch(last) / period }
+    }
+
+    /// The next tick: of several that are due the latest. A clock that is set back is waited for; one that is set
+    /// forward is noticed within a second. Cancel-safe.
+    pub async fn tick(&mut self) -> Tick {
+        loop {
+            match self.due(since_epoch(SystemTime::now())) {
+                Ok(tick) => return tick,
+                Err(wait) => sleep(wait.min(SLICE)).await,
+            }
+        }
+    }
+
+    /// The tick that is due at this time, or how long to wait for one.
+    fn due(&mut self, now: u128) -> Result<Tick, Duration> {
+        let number = now / self.period;
+        if number <= self.last {
+            return Err(duration((self.last + 1) * self.period - now));
+        }
+        let skipped = u64::try_from(number - self.last - 1).unwrap_or(u64::MAX);
+        self.last = number;
+        Ok(Tick { at: UNIX_EPOCH + duration(number * self.period), skipped })
+    }
+}
+
+/// In ns; a time before the epoch is taken as the epoch.
+fn since_epoch(time: SystemTime) -> u128 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()
+}
+
+fn duration(nanoseconds: u128) -> Duration {
+    const SECOND: u128 = 1_000_000_000;
+    let seconds = u64::try_from(nanoseconds / SECOND).unwrap_or(u64::MAX);
+    Duration::from_secs(seconds) + Duration::from_nanos((nanoseconds % SECOND) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + SECOND * u32::try_from(seconds).unwrap()
+    }
+
+    /// What is due `seconds` after the epoch.
+    fn due(ticker: &mut Ticker, seconds: f64) -> Result<Tick, Duration> {
+        ticker.due(Duration::from_secs_f64(seconds).as_nanos())
+    }
+
+    #[test]
+    fn ticks_come_at_round_times_one_after_the_other() {
+        let mut ticker = Ticker::after(SECOND * 10, at(1003));
+        assert_eq!(due(&mut ticker, 1003.0), Err(SECOND * 7));
+        assert_eq!(due(&mut ticker, 1010.0), Ok(Tick { at: at(1010), skipped: 0 }));
+        assert_eq!(due(&mut ticker, 1010.0), Err(SECOND * 10));
+        assert_eq!(due(&mut ticker, 1020.5), Ok(Tick { at: at(1020), skipped: 0 }));
+        assert_eq!(due(&mut ticker, 1021.0), Err(SECOND * 9));
+    }
+
+    #[test]
+    fn a_late_tick_is_the_latest_and_tells_what_was_skipped() {
+        let mut ticker = Ticker::after(SECOND * 10, at(1000));
+        assert_eq!(due(&mut ticker, 1045.0), Ok(Tick { at: at(1040), skipped: 3 }));
+        assert_eq!(due(&mut ticker, 1050.0), Ok(Tick { at: at(1050), skipped: 0 }));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_repeats_no_tick() {
+        let mut ticker = Ticker::after(SECOND * 10, at(1000));
+        assert!(due(&mut ticker, 1010.0).is_ok());
+        assert_eq!(due(&mut ticker, 995.0), Err(SECOND * 25));
+        assert_eq!(due(&mut ticker, 1010.0), Err(SECOND * 10));
+        assert_eq!(due(&mut ticker, 1020.0), Ok(Tick { at: at(1020), skipped: 0 }));
+    }
+
+    #[test]
+    fn no_period_and_no_time_is_out_of_bounds() {
+        let mut longest = Ticker::new(Duration::MAX);
+        assert!(longest.due(since_epoch(SystemTime::now())).is_err());
+        assert_eq!(Ticker::after(Duration::ZERO, at(1)).period, 1_000_000);
+        assert_eq!(Ticker::after(SECOND, UNIX_EPOCH - SECOND).last, 0);
+    }
+
+    #[tokio::test]
+    async fn real_ticks_are_on_time() {
+        let period = Duration::from_millis(20);
+        let mut ticker = Ticker::new(period);
+        let (first, second) = (ticker.tick().await, ticker.tick().await);
+        assert_eq!(since_epoch(first.at) % period.as_nanos(), 0);
+        let between = second.at.duration_since(first.at).unwrap();
+        assert_eq!(between, period * u32::try_from(second.skipped + 1).unwrap());
+        assert!(SystemTime::now() >= second.at);
+    }
+}

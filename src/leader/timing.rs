@@ -1,0 +1,142 @@
+//! How long a lease lives, and how often it is renewed.
+//!
+//! Must never let a combination through that loses leadership to a single lost message.
+
+use crate::etcd::Patience;
+use std::time::Duration;
+
+/// What etcd grants at least, with its default election timeout.
+const SHORTEST_TTL: Duration = Duration::from_secs(2);
+/// Longer, and a crashed leader would block its successors for too long.
+const LONGEST_TTL: Duration = Duration::from_secs(3600);
+/// Less than what a member needs for an answer, and every request would go to all of them.
+const SHORTEST_ATTEMPT: Duration = Duration::from_millis(10);
+
+/// Checked settings of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timings {
+    ttl: Duration,
+    renewal: Duration,
+    attempt: Duration,
+}
+
+/// Why a combination is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidTimings {
+    /// The TTL is too short, too long, or has fractions of a second.
+    #[error(
+        "a TTL of {0:?} cannot be granted: it must be whole seconds, from {SHORTEST_TTL:?} (etcd's least) to {LONGEST_TTL:?}"
+    )]
+    Ttl(Duration),
+    /// An attempt is too short.
+    #[error("{0:?} for one attempt is too short for an answer: give a member at least {SHORTEST_ATTEMPT:?}")]
+    Attempt(Duration),
+    /// Renewals that follow each other faster than they may take.
+    #[error("a renewal every {renewal:?} would overtake itself, as one attempt may take {attempt:?}: renew less often")]
+    Renewal {
+        /// From one renewal to the next.
+        renewal: Duration,
+        /// For one member.
+        attempt: Duration,
+    },
+    /// No time for a second attempt.
+    #[error(
+        "a renewal every {renewal:?} with {attempt:?} for one attempt leaves no room for a second one before the last \
+         third of a TTL of {ttl:?}: one lost message would end leadership; renew more often, or give an attempt less time"
+    )]
+    NoRetry {
+        /// Of the lease.
+        ttl: Duration,
+        /// From one renewal to the next.
+        renewal: Duration,
+        /// For one member.
+        attempt: Duration,
+    },
+}
+
+impl Timings {
+    /// A lease of this TTL, renewed every third of it, with a ninth for each member's answer.
+    ///
+    /// # Errors
+    /// When the TTL is not whole seconds from 2 s to 1 h.
+    pub fn new(ttl: Duration) -> Result<Self, InvalidTimings> {
+        Self::custom(ttl, ttl / 3, ttl / 9)
+    }
+
+    /// A lease of this TTL, renewed at this interval, with this much time for one member before the next is asked too.
+    ///
+    /// # Errors
+    /// When the TTL is not whole seconds from 2 s to 1 h, or when a renewal and a second attempt do not fit into the
+    /// first two thirds of it.
+    pub fn custom(ttl: Duration, renewal: Duration, attempt: Duration) -> Result<Self, InvalidTimings> {
+        if ttl.subsec_nanos() != 0 || !(SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
+            Err(InvalidTimings::Ttl(ttl))
+        } else if attempt < SHORTEST_ATTEMPT {
+            Err(InvalidTimings::Attempt(attempt))
+        } else if renewal < attempt {
+            Err(InvalidTimings::Renewal { renewal, attempt })
+        } else if renewal.saturating_add(attempt.saturating_mul(2)) > ttl * 2 / 3 {
+            Err(InvalidTimings::NoRetry { ttl, renewal, attempt })
+        } else {
+            Ok(Timings { ttl, renewal, attempt })
+        }
+    }
+
+    /// How long the lease lives after a renewal.
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// From one renewal to the next.
+    pub fn renewal(&self) -> Duration {
+        self.renewal
+    }
+
+    /// For one member, before another is asked as well.
+    pub fn attempt(&self) -> Duration {
+        self.attempt
+    }
+
+    /// For a question on which the lease does not depend: a TTL in all.
+    pub(super) fn patience(&self) -> Patience {
+        Patience { limit: self.ttl, member: self.attempt }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn every_ttl_that_can_be_granted_has_usual_timings() {
+        for seconds in [2, 3, 10, 3600] {
+            let timings = Timings::new(SECOND * seconds).unwrap();
+            assert_eq!((timings.ttl(), timings.renewal()), (SECOND * seconds, SECOND * seconds / 3));
+        }
+        for ttl in [Duration::ZERO, SECOND, SECOND * 5 / 2, SECOND * 3601, Duration::MAX] {
+            assert_eq!(Timings::new(ttl), Err(InvalidTimings::Ttl(ttl)));
+        }
+    }
+
+    #[test]
+    fn what_would_lose_leadership_to_one_lost_message_is_refused() {
+        let (ttl, renewal) = (SECOND * 9, SECOND * 3);
+        assert!(Timings::custom(ttl, renewal, SECOND * 3 / 2).is_ok());
+        let attempt = SECOND * 8 / 5;
+        assert_eq!(Timings::custom(ttl, renewal, attempt), Err(InvalidTimings::NoRetry { ttl, renewal, attempt }));
+        let attempt = Duration::MAX;
+        let renewal = Duration::MAX;
+        assert_eq!(Timings::custom(ttl, renewal, attempt), Err(InvalidTimings::NoRetry { ttl, renewal, attempt }));
+    }
+
+    #[test]
+    fn what_would_flood_the_coordinator_is_refused() {
+        let (ttl, attempt) = (SECOND * 9, Duration::from_millis(500));
+        let renewal = attempt / 2;
+        assert_eq!(Timings::custom(ttl, renewal, attempt), Err(InvalidTimings::Renewal { renewal, attempt }));
+        let attempt = Duration::from_millis(1);
+        assert_eq!(Timings::custom(ttl, SECOND, attempt), Err(InvalidTimings::Attempt(attempt)));
+    }
+}
