@@ -76,3 +76,33 @@ fn over(failure: Option<String>) -> Loss {
         None => Loss::Expired,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::{Etcd, EtcdArguments};
+
+    /// Keeps a lease that has this long to live, where nobody answers.
+    async fn keep_unanswered(left: Duration) -> Loss {
+        // The discard service: nothing listens there.
+        let arguments = EtcdArguments { etcd: vec!["http://127.0.0.1:9".into()], ..EtcdArguments::default() };
+        let etcd = Etcd::new(&arguments.settings().unwrap().unwrap()).unwrap();
+        let timings = Timings::new(Duration::from_secs(2)).unwrap();
+        let candidate = Candidate { election: "e".parse().unwrap(), lease: 1, token: 1, ttl: timings.ttl() };
+        let (standing, _) = watch::channel(Standing { deadline: BootInstant::now() + left, lost: None });
+        // As if the process were stopped: nothing runs meanwhile.
+        std::thread::sleep(Duration::from_millis(50));
+        keep(&*etcd, &candidate, &timings, &standing).await
+    }
+
+    #[tokio::test]
+    async fn who_stood_still_past_the_deadline_has_let_the_lease_expire() {
+        assert_eq!(keep_unanswered(Duration::from_millis(20)).await, Loss::Expired);
+    }
+
+    #[tokio::test]
+    async fn who_asked_in_vain_knows_why() {
+        let loss = keep_unanswered(Duration::from_millis(500)).await;
+        assert!(matches!(&loss, Loss::Unreachable { reason } if reason.contains("127.0.0.1:9")), "{loss}");
+    }
+}
