@@ -1,0 +1,91 @@
+//! Raising a fence before anybody writes under the token: for a leader that has just been elected, and for fences that
+//! only observe.
+//!
+//! Owns nothing that the argument needs: whoever writes first would raise the fence as well. Must never admit anybody.
+//!
+//! Not cancel-safe where nothing else is said: a step may be half done, and is repeated by whoever needs it.
+
+use super::authority::may_raise;
+use super::control::is_true;
+use super::database::{Database, epoch};
+use super::refusal::Refusal;
+use super::session::{Epoch, Token};
+use super::sql;
+use crate::policy::{Mode, Resource};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long one drain may take before it counts as failed.
+const LIMIT: Duration = Duration::from_secs(10);
+
+impl Database {
+    /// For a fence that only observes: takes note of a token, which raises the epoch, if it may, but drains nobody.
+    /// Cancel safe.
+    ///
+    /// # Errors
+    /// Why a write under the token would be rejected.
+    pub async fn observe(self: &Arc<Self>, resource: &Resource, token: Token) -> Result<(), Refusal> {
+        if self.memory.is_current(&resource.name, token) {
+            return Ok(());
+        }
+        let (generation, highest) = match self.epoch_of(resource).await? {
+            Some((epoch, _)) => (epoch.generation, Some(epoch)),
+            None => (1, None),
+        };
+        if let Some(highest) = highest.filter(|highest| token < highest.token) {
+            return Err(Refusal::Stale { resource: resource.name.clone(), presented: token, highest });
+        }
+        if highest.is_some_and(|highest| token == highest.token) {
+            return Ok(());
+        }
+        let target = Epoch { generation, token };
+        may_raise(self.authority.as_ref(), resource, target).await?;
+        let answers = self.publish(&sql::publish(resource, target)).await;
+        self.learn(&answers.map_err(|error| Refusal::unavailable(&resource.name, error))?);
+        Ok(())
+    }
+
+    /// Raises the fence to the token of a leader that has not written yet, so that its predecessor is shut out now.
+    /// Where nobody was ever admitted there is nothing to do. A token that was superseded meanwhile raises nothing.
+    ///
+    /// Owns nothing that the argument needs: without it, the leader's first write does the same.
+    ///
+    /// # Errors
+    /// LF006; to be repeated.
+    pub async fn overtake(self: &Arc<Self>, resource: &Resource, token: Token) -> Result<(), Refusal> {
+        let Some((current, drained)) = self.epoch_of(resource).await? else { return Ok(()) };
+        if token < current.token || (token == current.token && (drained || resource.mode == Mode::Observe)) {
+            return Ok(());
+        }
+        let target = Epoch { token, ..current };
+        if target != current {
+            match may_raise(self.authority.as_ref(), resource, target).await {
+                Ok(()) => {}
+                Err(unavailable @ Refusal::Unavailable { .. }) => return Err(unavailable),
+                Err(_) => return Ok(()),
+            }
+        }
+        if resource.mode == Mode::Observe {
+            let answers = self.publish(&sql::publish(resource, target)).await;
+            self.learn(&answers.map_err(|error| Refusal::unavailable(&resource.name, error))?);
+            return Ok(());
+        }
+        let turn = self.turn(&resource.name);
+        let _turn = turn.lock().await;
+        let deadline = Instant::now() + LIMIT;
+        if target == current {
+            return self.settle(None, resource, current, deadline).await;
+        }
+        self.raise(None, resource, target, deadline).await
+    }
+
+    /// The resource's epoch, and whether it is drained.
+    async fn epoch_of(self: &Arc<Self>, resource: &Resource) -> Result<Option<(Epoch, bool)>, Refusal> {
+        let answers = self.look(&sql::epochs([resource.name.as_str()])).await;
+        let answers = answers.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+        self.learn(&answers);
+        let row = answers.iter().flat_map(|answer| &answer.rows).next();
+        Ok(row.and_then(|row| Some((epoch(row)?, is_true(row, "drained")))))
+    }
+}
