@@ -1,0 +1,175 @@
+//! A new leader appears, and writes nothing: the old one is shut out all the same.
+
+use super::support::link::Link;
+use super::support::ticks::{WRITE, ok, process, refused, session, wait_until_harmless};
+use super::support::wire::error_in;
+use super::support::{Proxy, Wire};
+use super::world::{POLICIES, World, detail_is};
+
+/// One leader has written, in a session that is idle, and another is elected.
+#[test]
+fn an_idle_session_is_shut_out() {
+    let world = World::start();
+    let proxy = world.proxy();
+    let (first, second) = (world.stand("a"), world.stand("b"));
+    let mut old = session(&proxy.address(), first);
+    ok(&mut old, WRITE);
+    world.depose("a");
+    world.wait_for_epoch(&format!("1/{second}"));
+    detail_is(&refused(&mut old, WRITE, "LF001"), first, Some(second));
+    // A process that had nothing to lose lives.
+    ok(&mut old, "SELECT 1");
+}
+
+#[test]
+fn an_open_transaction_is_cut_off_before_the_new_leader_reads() {
+    let world = World::start();
+    let proxy = world.proxy();
+    let (first, second) = (world.stand("a"), world.stand("b"));
+    let mut old = in_transaction(&proxy, first);
+    world.depose("a");
+    world.wait_for_epoch(&format!("1/{second}"));
+    let mut new = session(&proxy.address(), second);
+    let seen = new.rows("SELECT count(*) FROM ticks").unwrap();
+    is_cut_off(&mut old, first, second);
+    assert_eq!(new.rows("SELECT count(*) FROM ticks").unwrap(), seen, "nothing is committed after the read");
+}
+
+#[test]
+fn through_two_proxies() {
+    let world = World::start();
+    let (one, other) = (world.proxy(), world.proxy());
+    let (first, second) = (world.stand("a"), world.stand("b"));
+    let mut idle = session(&one.address(), first);
+    ok(&mut idle, WRITE);
+    let mut open = in_transaction(&other, first);
+    world.depose("a");
+    world.wait_for_epoch(&format!("1/{second}"));
+    refused(&mut idle, WRITE, "LF001");
+    is_cut_off(&mut open, first, second);
+}
+
+/// The proxy of the old leader sleeps: another one, which has a session in the database, shuts it out.
+#[test]
+fn while_the_old_leaders_proxy_sleeps() {
+    let world = World::start();
+    let (mut asleep, awake) = (world.proxy(), world.proxy());
+    let mut reader = Wire::login(&awake.address(), "postgres", "postgres");
+    let (first, second) = (world.stand("a"), world.stand("b"));
+    let mut old = in_transaction(&asleep, first);
+    let process = process(&mut old);
+    asleep.pause();
+    world.depose("a");
+    world.wait_for_epoch(&format!("1/{second}"));
+    wait_until_harmless(&world.postgres, &process);
+    ok(&mut reader, "SELECT 1");
+    asleep.signal("CONT");
+    is_cut_off(&mut old, first, second);
+}
+
+/// Nobody is there to see the new leader come; the first session makes up for it.
+#[test]
+fn when_the_first_session_starts_later() {
+    let world = World::start();
+    let (mut asleep, awake) = (world.proxy(), world.proxy());
+    let (first, second) = (world.stand("a"), world.stand("b"));
+    let mut old = in_transaction(&asleep, first);
+    asleep.pause();
+    world.depose("a");
+    awake.wait_for_log(&format!("token={second}"), super::support::DEADLINE);
+    assert_eq!(world.epoch(), format!("1/{first}"), "a proxy without sessions leaves the database alone");
+    let _session = Wire::login(&awake.address(), "postgres", "postgres");
+    world.wait_for_epoch(&format!("1/{second}"));
+    asleep.signal("CONT");
+    is_cut_off(&mut old, first, second);
+}
+
+#[test]
+fn after_etcd_could_not_be_reached() {
+    let world = World::start();
+    let link = Link::to(world.etcd.port());
+    let proxy = Proxy::start(&world.postgres, POLICIES, &["--etcd", &format!("http://127.0.0.1:{}", link.port())]);
+    let (first, second) = (world.stand("a"), world.stand("b"));
+    let mut old = in_transaction(&proxy, first);
+    link.cut();
+    proxy.wait_for_log("election_not_observed", super::support::DEADLINE);
+    world.depose("a");
+    ok(&mut old, WRITE);
+    assert_eq!(world.epoch(), format!("1/{first}"));
+    link.mend();
+    world.wait_for_epoch(&format!("1/{second}"));
+    is_cut_off(&mut old, first, second);
+}
+
+/// The database cannot be asked when the new leader comes: it is tried again.
+#[test]
+fn after_the_database_could_not_be_asked() {
+    let world = World::start();
+    let proxy = world.proxy();
+    let (first, second) = (world.stand("a"), world.stand("b"));
+    let mut old = in_transaction(&proxy, first);
+    world.postgres.sql("ALTER SCHEMA fencegate RENAME TO away");
+    world.depose("a");
+    proxy.wait_for_log("deposed_leader_not_shut_out", super::support::DEADLINE);
+    world.postgres.sql("ALTER SCHEMA away RENAME TO fencegate");
+    world.wait_for_epoch(&format!("1/{second}"));
+    is_cut_off(&mut old, first, second);
+    let tried = proxy.log().matches("deposed_leader_not_shut_out").count();
+    assert!(tried < 30, "it spins: tried {tried} times");
+}
+
+/// Where nobody was ever admitted, there is nobody to shut out, and no epoch is made.
+#[test]
+fn a_fence_that_nobody_has_met_is_left_alone() {
+    let world = World::start();
+    let policies = format!("{POLICIES}  - {{name: other, election: /cron/scheduler/leader, tables: [public.other]}}\n");
+    let proxy = world.proxy_with(&policies);
+    let (first, second) = (world.stand("a"), world.stand("b"));
+    ok(&mut session(&proxy.address(), first), WRITE);
+    let _session = Wire::login(&proxy.address(), "postgres", "postgres");
+    world.depose("a");
+    world.wait_for_epoch(&format!("1/{second}"));
+    assert_eq!(world.postgres.value("SELECT string_agg(resource, ' ') FROM fencegate.epoch"), "scheduler");
+}
+
+#[test]
+fn a_fence_that_observes_drains_nobody() {
+    let world = World::start();
+    let proxy = world.proxy_with(&(POLICIES.to_owned() + "    mode: observe\n"));
+    let (first, second) = (world.stand("a"), world.stand("b"));
+    let mut old = in_transaction(&proxy, first);
+    world.wait_for_epoch(&format!("1/{first}!"));
+    world.depose("a");
+    world.wait_for_epoch(&format!("1/{second}!"));
+    ok(&mut old, "COMMIT");
+    assert_eq!(world.ticks(), "1");
+}
+
+/// A reload follows the elections that the policies name then.
+#[test]
+fn after_a_reload() {
+    let world = World::start();
+    let mut proxy = world.proxy_with("version: 1\nresources:\n  - {name: scheduler, tables: [public.ticks]}\n");
+    let mut old = session(&proxy.address(), 1);
+    ok(&mut old, WRITE);
+    let token = world.stand("a");
+    proxy.write_policies(POLICIES);
+    proxy.sighup();
+    world.wait_for_epoch(&format!("1/{token}"));
+    refused(&mut old, WRITE, "LF001");
+}
+
+fn in_transaction(proxy: &Proxy, token: i64) -> Wire {
+    let mut wire = session(&proxy.address(), token);
+    ok(&mut wire, "BEGIN");
+    ok(&mut wire, WRITE);
+    wire
+}
+
+#[track_caller]
+fn is_cut_off(old: &mut Wire, presented: i64, highest: i64) {
+    let error = error_in(&old.query("COMMIT")).expect("it was cut off");
+    assert_eq!((error.severity(), error.code()), ("FATAL", "LF001"), "{error:?}");
+    let detail = format!("resource=scheduler presented={presented} highest={highest} outcome=rolled_back");
+    assert_eq!(error.detail(), detail);
+}
