@@ -15,6 +15,9 @@ use bytes::BytesMut;
 use command::Command;
 use std::sync::Arc;
 
+/// Finds a database by its name.
+pub type Open<'a> = Box<dyn Fn(&str) -> Arc<Database> + Send + Sync + 'a>;
+
 /// What commands are answered from.
 pub struct Scene<'a> {
     /// Who asks, for the log.
@@ -26,7 +29,7 @@ pub struct Scene<'a> {
     /// The databases that have had sessions.
     pub databases: Vec<Arc<Database>>,
     /// Any database, by its name.
-    pub open: Box<dyn Fn(&str) -> Arc<Database> + Send + Sync + 'a>,
+    pub open: Open<'a>,
 }
 
 /// What a command says.

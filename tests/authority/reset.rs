@@ -1,6 +1,6 @@
 //! FENCE RESET: the way back after a restore has set etcd's revisions back, and all that may be wrong with it.
 
-use super::support::ticks::{WRITE, ok, refused, session};
+use super::support::ticks::{WRITE, ok, refused, session, wait_for_process};
 use super::support::wire::error_in;
 use super::support::{DEADLINE, Proxy, Wire, wait_until};
 use super::world::{World, detail_is};
@@ -18,7 +18,9 @@ fn a_restored_etcd_locks_its_leaders_out_until_the_fence_is_reset() {
     let mut world = World::start();
     let (proxy, other) = (world.proxy(), world.proxy());
     world.etcd.save_snapshot("early");
-    (0..20).for_each(|number| drop(world.etcd.put_new(&format!("/elsewhere/{number}"))));
+    for number in 0..20 {
+        world.etcd.put_new(&format!("/elsewhere/{number}"));
+    }
     let high = world.stand("zombie");
     let mut zombie = session(&proxy.address(), high);
     ok(&mut zombie, WRITE);
@@ -74,6 +76,29 @@ fn a_reset_ends_whoever_was_admitted_before() {
     // It leads still, and may come back.
     ok(&mut session(&proxy.address(), token), WRITE);
     assert_eq!(world.epoch(), format!("2/{token}"));
+}
+
+/// A token that was to be raised before a reset does not come back after it.
+#[test]
+fn a_publish_under_way_does_not_undo_a_reset() {
+    let world = World::start();
+    let proxy = world.proxy();
+    let (first, second) = (world.stand("a"), world.stand("b"));
+    let mut old = session(&proxy.address(), first);
+    ok(&mut old, WRITE);
+    let mut operator = Wire::login(&world.postgres.address(), "postgres", "postgres");
+    ok(&mut operator, "BEGIN");
+    ok(&mut operator, "SELECT FROM fencegate.epoch FOR SHARE");
+    world.depose("a");
+    let waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%ON CONFLICT%'";
+    wait_until("a Publish waits for the row", DEADLINE, || !world.postgres.value(waiting).is_empty());
+    let publisher = world.postgres.value(waiting);
+    world.depose("b");
+    ok(&mut operator, "UPDATE fencegate.epoch SET generation = 2, token = 1, drained = false");
+    ok(&mut operator, "COMMIT");
+    wait_for_process(&world.postgres, &publisher, "state = 'idle'");
+    refused(&mut session(&proxy.address(), second), WRITE, "LF005");
+    assert_eq!(world.epoch(), "2/1!");
 }
 
 /// Without sessions since its start, the proxy has to be told the database.
