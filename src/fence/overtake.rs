@@ -6,7 +6,7 @@
 //! Not cancel-safe where nothing else is said: a step may be half done, and is repeated by whoever needs it.
 
 use super::authority::may_raise;
-use super::control::is_true;
+use super::control::{ControlError, is_true};
 use super::database::{Database, epoch};
 use super::refusal::Refusal;
 use super::session::{Epoch, Token};
@@ -82,8 +82,11 @@ impl Database {
 
     /// The resource's epoch, and whether it is drained.
     async fn epoch_of(self: &Arc<Self>, resource: &Resource) -> Result<Option<(Epoch, bool)>, Refusal> {
-        let answers = self.look(&sql::epochs([resource.name.as_str()])).await;
-        let answers = answers.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+        let answers = match self.look(&sql::epochs([resource.name.as_str()])).await {
+            // Where there is no schema, nobody was ever admitted.
+            Err(ControlError::Uninitialised(_)) => return Ok(None),
+            answers => answers.map_err(|error| Refusal::unavailable(&resource.name, error))?,
+        };
         self.learn(&answers);
         let row = answers.iter().flat_map(|answer| &answer.rows).next();
         Ok(row.and_then(|row| Some((epoch(row)?, is_true(row, "drained")))))

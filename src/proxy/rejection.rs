@@ -121,11 +121,19 @@ const FORMS: &str =
 
 /// What a session is told that a newer token cut off.
 pub fn cut_off(resource: &str, presented: Epoch, highest: Epoch, outcome: Outcome) -> ErrorText {
+    let is_reset = highest.generation > presented.generation;
     let (presented, highest) = (presented.token, highest.token);
+    let (text, reason) = if is_reset {
+        let message =
+            format!("the fence of resource \"{resource}\" was reset to token {highest}: token {presented} is stale");
+        (ErrorText::new("LF001", message), "An operator has reset the fence")
+    } else {
+        (stale(resource, presented, highest), "A newer leader has taken over")
+    };
     let outcome = outcome.name();
-    stale(resource, presented, highest)
-        .detail(format!("resource={resource} presented={presented} highest={highest} outcome={outcome}"))
-        .hint("A newer leader has taken over and this session was cut off. Stop this work; campaign again before you connect again.")
+    text.detail(format!("resource={resource} presented={presented} highest={highest} outcome={outcome}")).hint(format!(
+        "{reason} and this session was cut off. Stop this work; campaign again before you connect again."
+    ))
 }
 
 fn unissued(resource: &str, presented: Token, election: &str, issued: Option<Token>) -> ErrorText {
@@ -189,6 +197,10 @@ mod tests {
         assert!(unissued(None).message.ends_with("was not issued: nobody leads /e"));
         let epoch = |token| Epoch { generation: 1, token };
         let text = cut_off("scheduler", epoch(46), epoch(47), Outcome::Unknown);
-        assert!(text.detail.ends_with("outcome=unknown"));
+        assert!(text.detail.ends_with("outcome=unknown") && text.hint.starts_with("A newer leader"));
+        let reset = Epoch { generation: 2, token: 7 };
+        let text = cut_off("scheduler", epoch(46), reset, Outcome::RolledBack);
+        assert_eq!(text.detail, "resource=scheduler presented=46 highest=7 outcome=rolled_back");
+        assert!(text.message.contains("was reset to token 7") && text.hint.starts_with("An operator"));
     }
 }

@@ -71,7 +71,9 @@ fn a_reset_ends_whoever_was_admitted_before() {
     ok(&mut open, WRITE);
     console(&proxy).rows("FENCE RESET scheduler TO 1").unwrap();
     assert_eq!(world.epoch(), "2/1");
-    assert_eq!(error_in(&open.query("COMMIT")).unwrap().code(), "LF001");
+    let error = error_in(&open.query("COMMIT")).unwrap();
+    assert_eq!((error.severity(), error.code()), ("FATAL", "LF001"));
+    assert!(error.message().contains("was reset to token 1"), "{error:?}");
     assert_eq!(world.ticks(), "0");
     // It leads still, and may come back.
     ok(&mut session(&proxy.address(), token), WRITE);

@@ -48,6 +48,7 @@ fn tls_and_users() {
     world.etcd.start_again();
     let third = world.etcd.put_new(&format!("{ELECTION}/c"));
     world.depose("b");
+    proxy.wait_for_log(&format!("token={third}"), DEADLINE);
     let mut next = session(&proxy.address(), third);
     super::support::wait_until("the next leader writes", DEADLINE, || {
         super::support::wire::error_in(&next.query(WRITE)).is_none()
