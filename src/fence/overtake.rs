@@ -41,9 +41,7 @@ impl Database {
         }
         let target = Epoch { generation, token };
         may_raise(self.authority.as_ref(), resource, target).await?;
-        let answers = self.publish(&sql::publish(resource, target)).await;
-        self.learn(&answers.map_err(|error| Refusal::unavailable(&resource.name, error))?);
-        Ok(())
+        self.publish_ahead(resource, target).await.map(drop)
     }
 
     /// Raises the fence to the token of a leader that has not written yet, so that its predecessor is shut out now.
@@ -66,18 +64,23 @@ impl Database {
                 Err(_) => return Ok(()),
             }
         }
-        if resource.mode == Mode::Observe {
-            let answers = self.publish(&sql::publish(resource, target)).await;
-            self.learn(&answers.map_err(|error| Refusal::unavailable(&resource.name, error))?);
-            return Ok(());
-        }
         let turn = self.turn(&resource.name);
         let _turn = turn.lock().await;
-        let deadline = Instant::now() + LIMIT;
-        if target == current {
-            return self.settle(None, resource, current, deadline).await;
+        let now = if target == current { current } else { self.publish_ahead(resource, target).await? };
+        if resource.mode == Mode::Observe || now != target {
+            return Ok(());
         }
-        self.raise(None, resource, target, deadline).await
+        self.settle(None, resource, target, Instant::now() + LIMIT).await
+    }
+
+    /// Publishes, and returns what is there now: the target, or what is above it.
+    async fn publish_ahead(self: &Arc<Self>, resource: &Resource, target: Epoch) -> Result<Epoch, Refusal> {
+        let unavailable = |reason: &str| Refusal::unavailable(&resource.name, reason);
+        let answers = self.publish(&sql::publish(resource, target)).await;
+        let answers = answers.map_err(|error| unavailable(&error.to_string()))?;
+        let now = self.learn(&answers).into_iter().next().map(|(_, epoch)| epoch);
+        let other_policies = || unavailable("the policies that the database has recorded are others");
+        now.filter(|now| *now >= target).ok_or_else(other_policies)
     }
 
     /// The resource's epoch, and whether it is drained.

@@ -3,8 +3,12 @@
 use super::support::link::Link;
 use super::support::ticks::{WRITE, ok, process, refused, session, wait_until_harmless};
 use super::support::wire::error_in;
-use super::support::{Proxy, Wire};
+use super::support::{DEADLINE, Proxy, Wire, wait_until};
 use super::world::{POLICIES, World, detail_is};
+use std::thread::sleep;
+use std::time::Duration;
+
+const WITHOUT_ELECTION: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.ticks]}\n";
 
 /// One leader has written, in a session that is idle, and another is elected.
 #[test]
@@ -72,12 +76,17 @@ fn while_the_old_leaders_proxy_sleeps() {
 fn when_the_first_session_starts_later() {
     let world = World::start();
     let (mut asleep, awake) = (world.proxy(), world.proxy());
+    drop(Wire::login(&awake.address(), "postgres", "postgres"));
+    let clients = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'";
+    wait_until("its connections are closed", DEADLINE, || world.postgres.value(clients) == "1");
     let (first, second) = (world.stand("a"), world.stand("b"));
     let mut old = in_transaction(&asleep, first);
     asleep.pause();
     world.depose("a");
-    awake.wait_for_log(&format!("token={second}"), super::support::DEADLINE);
-    assert_eq!(world.epoch(), format!("1/{first}"), "a proxy without sessions leaves the database alone");
+    awake.wait_for_log(&format!("token={second}"), DEADLINE);
+    // There is nothing to wait for: a proxy without sessions leaves the database alone.
+    sleep(Duration::from_millis(500));
+    assert_eq!(world.epoch(), format!("1/{first}"));
     let _session = Wire::login(&awake.address(), "postgres", "postgres");
     world.wait_for_epoch(&format!("1/{second}"));
     asleep.signal("CONT");
@@ -92,7 +101,7 @@ fn after_etcd_could_not_be_reached() {
     let (first, second) = (world.stand("a"), world.stand("b"));
     let mut old = in_transaction(&proxy, first);
     link.cut();
-    proxy.wait_for_log("election_not_observed", super::support::DEADLINE);
+    proxy.wait_for_log("election_not_observed", DEADLINE);
     world.depose("a");
     ok(&mut old, WRITE);
     assert_eq!(world.epoch(), format!("1/{first}"));
@@ -110,7 +119,7 @@ fn after_the_database_could_not_be_asked() {
     let mut old = in_transaction(&proxy, first);
     world.postgres.sql("ALTER SCHEMA fencegate RENAME TO away");
     world.depose("a");
-    proxy.wait_for_log("deposed_leader_not_shut_out", super::support::DEADLINE);
+    proxy.wait_for_log("deposed_leader_not_shut_out", DEADLINE);
     world.postgres.sql("ALTER SCHEMA away RENAME TO fencegate");
     world.wait_for_epoch(&format!("1/{second}"));
     is_cut_off(&mut old, first, second);
@@ -163,14 +172,49 @@ fn a_fence_that_observes_drains_nobody() {
     assert_eq!(world.ticks(), "1");
 }
 
+/// Nor those who were admitted while it did more.
+#[test]
+fn a_fence_that_has_come_to_observe_drains_nobody() {
+    let world = World::start();
+    let mut proxy = world.proxy();
+    let (first, second) = (world.stand("a"), world.stand("b"));
+    let mut old = in_transaction(&proxy, first);
+    let hash = "SELECT policy_hash FROM fencegate.epoch";
+    let before = world.postgres.value(hash);
+    proxy.write_policies(&(POLICIES.to_owned() + "    mode: observe\n"));
+    proxy.sighup();
+    wait_until("the policy is recorded", DEADLINE, || world.postgres.value(hash) != before);
+    world.depose("a");
+    world.wait_for_epoch(&format!("1/{second}!"));
+    ok(&mut old, WRITE);
+    ok(&mut old, "COMMIT");
+    assert_eq!(world.ticks(), "2");
+}
+
 /// A reload follows the elections that the policies name then.
 #[test]
 fn after_a_reload() {
     let world = World::start();
-    let mut proxy = world.proxy_with("version: 1\nresources:\n  - {name: scheduler, tables: [public.ticks]}\n");
+    let mut proxy = world.proxy_with(WITHOUT_ELECTION);
     let mut old = session(&proxy.address(), 1);
     ok(&mut old, WRITE);
     let token = world.stand("a");
+    proxy.write_policies(POLICIES);
+    proxy.sighup();
+    world.wait_for_epoch(&format!("1/{token}"));
+    refused(&mut old, WRITE, "LF001");
+}
+
+/// The leader is known already, so that its fence is due before the database has recorded the new policies.
+#[test]
+fn after_a_reload_with_a_known_leader() {
+    let world = World::start();
+    let other = "  - {name: other, election: /cron/scheduler/leader, tables: [public.other]}\n";
+    let mut proxy = world.proxy_with(&(WITHOUT_ELECTION.to_owned() + other));
+    let mut old = session(&proxy.address(), 1);
+    ok(&mut old, WRITE);
+    let token = world.stand("a");
+    proxy.wait_for_log(&format!("token={token}"), DEADLINE);
     proxy.write_policies(POLICIES);
     proxy.sighup();
     world.wait_for_epoch(&format!("1/{token}"));
