@@ -41,6 +41,7 @@ has_protobuf() {
 }
 has_etcd() { has etcd; }
 has_etcdctl() { has etcdctl; }
+has_openssl() { has openssl; }
 has_setpriv() { [ "$(id -u)" -ne 0 ] || has setpriv; }
 has_node() { has node && has npm; }
 
@@ -54,6 +55,7 @@ find_missing() {
     need has_etcd etcd-server
     if [ "$wanted" = test ]; then
         need has_etcdctl etcd-client
+        need has_openssl openssl
         need has_python python3-venv
         need has_node "nodejs npm"
     fi

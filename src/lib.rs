@@ -1,10 +1,11 @@
 //! fencegate: a fencing-aware storage proxy for PostgreSQL.
 //!
-//! Imports run one way: `cli` → `proxy`, `leader` → `fence`, `etcd` → `policy`, `statement` → `wire`.
-//! `fence` knows no sockets of clients, `wire` knows no fences.
+//! Imports run one way: `cli` → `proxy`, `leader` → `console` → `fence` → `policy` → `etcd`, `statement` → `wire`.
+//! `fence` and `console` know no sockets of clients, `wire` knows no fences.
 
 pub mod cli;
 pub mod config;
+pub mod console;
 pub mod demo;
 pub mod etcd;
 pub mod fence;

@@ -43,6 +43,20 @@ fn the_examples_are_good_and_several_resources_are_warned_of() {
 }
 
 #[test]
+fn resources_with_elections_are_not_warned_of() {
+    let elected = "version: 1\nresources:\n  - {name: r, election: /e, tables: [public.t]}\n";
+    let more =
+        elected.to_owned() + "  - {name: s, election: /e, tables: [public.s]}\n  - {name: q, tables: [public.q]}\n";
+    let output = fencegate(&["policy", "check", "policies"], &directory("elected", &[("a.yaml", &more)]));
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    let two = more + "  - {name: p, tables: [public.p]}\n";
+    let output = fencegate(&["policy", "check", "policies"], &directory("two", &[("a.yaml", &two)]));
+    assert_eq!(output.status.code(), Some(0));
+    let warning = "warning: 2 resources have no election: ";
+    assert!(text(&output.stderr).starts_with(warning) && text(&output.stderr).contains("'q=1, p=2'"));
+}
+
+#[test]
 fn every_error_is_a_line_with_its_place() {
     let a = "version: 1\nresources:\n  - {name: r, tables: [public.t]}\n  - {name: s, tables: [t], moed: x}\n";
     let b = "version: 1\nresources:\n  - {name: r, tables: [public.T]}\n";

@@ -66,7 +66,7 @@ fn the_demo_prints_what_is_shown() {
 
 #[test]
 fn every_link_leads_somewhere() {
-    for link in README.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+    for link in README.split("](").skip(1).map(|rest| rest.split([')', '#']).next().unwrap()) {
         assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(link).exists(), "{link}");
     }
 }

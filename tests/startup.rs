@@ -270,9 +270,9 @@ fn the_console_has_its_name(via: Via) {
     let target = via.start(Options::default());
     // Even where the server has such a database.
     target.postgres.sql("CREATE DATABASE fencegate");
-    let frames = start(&target.address(), &[("user", "postgres"), ("database", "fencegate")], "");
-    let error = error_in(&frames).expect("a refusal");
-    assert_eq!((error.severity(), error.code()), ("FATAL", "0A000"));
+    let mut console = Wire::login(&target.address(), "postgres", "fencegate");
+    assert_eq!(error_in(&console.query("SELECT 1")).unwrap().code(), "42601");
+    assert_eq!(console.rows("SHOW FENCES"), Ok(Vec::new()));
 }
 
 const DATABASE: (&str, &str) = ("database", "postgres");

@@ -30,7 +30,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Run the proxy
-    Proxy(proxy::Arguments),
+    Proxy(Box<proxy::Arguments>),
     /// Create or upgrade the schema that a database with fenced tables needs
     Init(init::Arguments),
     /// Show a deposed leader's write land without the proxy, and be rejected with it, on a throwaway PostgreSQL
@@ -73,7 +73,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     logging::start(arguments.log_format);
     match arguments.command {
-        Command::Proxy(arguments) => proxy::run(arguments),
+        Command::Proxy(arguments) => proxy::run(*arguments),
         Command::Init(arguments) => init::run(arguments),
         Command::Demo => demo::run(),
         Command::Policy(arguments) => policy::run(arguments),

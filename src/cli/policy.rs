@@ -52,15 +52,14 @@ fn check(directory: &Path) -> ExitCode {
 
 /// A plain token raises every resource that its session writes: with several resources that is rarely meant.
 fn warning(set: &PolicySet) -> Option<String> {
-    (set.resources.len() > 1).then(|| {
-        format!(
-            "{} resources have no election: a session that writes several of them should name each token, \
-             lease.fence = '{}=1, {}=2'",
-            set.resources.len(),
-            set.resources[0].name,
-            set.resources[1].name
-        )
-    })
+    let without: Vec<&str> =
+        set.resources.iter().filter(|it| it.election.is_none()).map(|resource| resource.name.as_str()).collect();
+    let [first, second, ..] = without[..] else { return None };
+    Some(format!(
+        "{} resources have no election: a session that writes several of them should name each token, \
+         lease.fence = '{first}=1, {second}=2'",
+        without.len()
+    ))
 }
 
 fn summary(set: &PolicySet) -> String {

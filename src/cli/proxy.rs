@@ -2,7 +2,9 @@
 
 use super::{EXIT_USAGE, runtime};
 use crate::config::{Settings, SettingsArguments};
+use crate::etcd::Etcd;
 use crate::{policy, proxy};
+use std::fmt::Display;
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
@@ -14,10 +16,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: Arguments) -> ExitCode {
     let settings = match Settings::load(arguments.settings) {
         Ok(settings) => settings,
-        Err(error) => {
-            eprintln!("fencegate: {error}");
-            return ExitCode::from(EXIT_USAGE);
-        }
+        Err(error) => return unusable(&error),
     };
     let policies = match policy::load(&settings.policies) {
         Ok(policies) => policies,
@@ -26,15 +25,27 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
             return ExitCode::from(EXIT_USAGE);
         }
     };
+    if let Err(error) = settings.check(&policies) {
+        return unusable(&error);
+    }
+    let etcd = match settings.etcd.as_ref().map(Etcd::new).transpose() {
+        Ok(etcd) => etcd,
+        Err(error) => return unusable(&error),
+    };
     let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(code) => return code,
     };
-    match runtime.block_on(proxy::run(settings, policies)) {
+    match runtime.block_on(proxy::run(settings, policies, etcd)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn unusable(error: &dyn Display) -> ExitCode {
+    eprintln!("fencegate: {error}");
+    ExitCode::from(EXIT_USAGE)
 }

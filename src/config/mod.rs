@@ -3,13 +3,17 @@
 //! Owns what the settings mean and how a mistake in them is told. Must never print a password.
 
 mod address;
+mod etcd;
 mod passfile;
 
 pub use address::{Address, ListenAddress, UpstreamAddress};
 pub use passfile::Passwords;
 
+use crate::etcd::{EtcdArguments, EtcdSettings};
+use crate::policy::PolicySet;
 use crate::yaml::{self, Fault, LARGEST_FILE, Node, Reader, Value};
 use std::{
+    collections::HashMap,
     fs,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -38,6 +42,12 @@ pub struct SettingsArguments {
     /// The directory of policies
     #[arg(long, env = "FENCEGATE_POLICIES", value_name = "DIR")]
     pub policies: Option<PathBuf>,
+    /// How to reach etcd, which says who leads the elections that policies name.
+    #[command(flatten)]
+    pub etcd: EtcdArguments,
+    /// The roles that may use the console [default: the role of the control connection]
+    #[arg(long, env = "FENCEGATE_ADMIN_ROLES", value_name = "ROLE,…", value_delimiter = ',')]
+    pub admin_roles: Vec<String>,
 }
 
 /// The settings, checked.
@@ -51,6 +61,10 @@ pub struct Settings {
     pub control: tokio_postgres::Config,
     /// The directory of policies; a relative path starts at the working directory.
     pub policies: PathBuf,
+    /// How to reach etcd; None: no policy may name an election.
+    pub etcd: Option<EtcdSettings>,
+    /// The roles that may use the console.
+    pub admin_roles: Vec<String>,
     /// Where the password of `control` comes from if it has none itself.
     pub passwords: Passwords,
 }
@@ -79,7 +93,7 @@ pub enum ConfigError {
         message: String,
     },
     /// A flag or an environment variable is wrong.
-    #[error("--{flag} or FENCEGATE_{variable}: {message}", variable = flag.to_uppercase())]
+    #[error("--{flag} or FENCEGATE_{variable}: {message}", variable = variable(flag))]
     Argument {
         /// The flag, without its dashes.
         flag: &'static str,
@@ -87,8 +101,18 @@ pub enum ConfigError {
         message: String,
     },
     /// A setting has no default, and nobody gave it.
-    #[error("`{0}` is not set: give --{0}, FENCEGATE_{variable} or `{0}:` in the file of --config", variable = .0.to_uppercase())]
+    #[error("`{0}` is not set: give --{0}, FENCEGATE_{variable} or `{0}:` in the file of --config", variable = variable(.0))]
     Missing(&'static str),
+    /// A policy can only be kept with etcd.
+    #[error(
+        "resource `{resource}` names the election {election}: give --etcd, FENCEGATE_ETCD or `etcd:` in the file of --config"
+    )]
+    ElectionWithoutEtcd {
+        /// The resource.
+        resource: String,
+        /// Its election.
+        election: String,
+    },
 }
 
 impl Settings {
@@ -116,6 +140,20 @@ impl Settings {
         config
     }
 
+    /// The policies can be kept with these settings.
+    ///
+    /// # Errors
+    /// A policy names an election, and there is no etcd to ask.
+    pub fn check(&self, policies: &PolicySet) -> Result<(), ConfigError> {
+        let elections = policies.resources.iter().filter_map(|it| Some((&it.name, it.election.as_ref()?)));
+        match elections.into_iter().next() {
+            Some((resource, election)) if self.etcd.is_none() => {
+                Err(ConfigError::ElectionWithoutEtcd { resource: resource.clone(), election: election.to_string() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn join(arguments: SettingsArguments, file: File, passwords: Passwords) -> Result<Self, ConfigError> {
         let mut listen = Given::of_arguments("listen", arguments.listen);
         if listen.is_empty() {
@@ -128,14 +166,29 @@ impl Settings {
         let policies = policies.filter(|path| !path.as_os_str().is_empty()).ok_or(ConfigError::Missing("policies"))?;
         let upstream = Given::of_arguments("upstream", arguments.upstream).pop().or(file.upstream);
         let control = Given::of_arguments("control", arguments.control).pop().or(file.control);
+        let control = control.ok_or(ConfigError::Missing("control"))?.read(control_connection)?;
+        let mut admin_roles = arguments.admin_roles;
+        if admin_roles.is_empty() {
+            admin_roles = file.admin_roles.into_iter().map(|given| given.text).collect();
+        }
+        if admin_roles.is_empty() {
+            admin_roles.extend(control.get_user().map(str::to_owned));
+        }
         Ok(Self {
             listen: listen.iter().map(|given| given.read(address::listen)).collect::<Result<_, _>>()?,
             upstream: upstream.ok_or(ConfigError::Missing("upstream"))?.read(address::upstream)?,
-            control: control.ok_or(ConfigError::Missing("control"))?.read(control_connection)?,
+            control,
             policies,
+            etcd: etcd::join(arguments.etcd, file.etcd)?,
+            admin_roles,
             passwords,
         })
     }
+}
+
+/// The environment variable that goes with a flag, without the beginning that all have.
+fn variable(flag: &str) -> String {
+    flag.replace('-', "_").to_uppercase()
 }
 
 /// Reads a connection string, with the password from the environment where it has none.
@@ -186,7 +239,13 @@ impl Given {
     }
 
     fn read<T>(&self, read: fn(&str) -> Result<T, String>) -> Result<T, ConfigError> {
-        read(&self.text).map_err(|message| match &self.source {
+        read(&self.text).map_err(|message| self.source.fault(message))
+    }
+}
+
+impl Source {
+    fn fault(&self, message: String) -> ConfigError {
+        match self {
             Source::Argument(flag) => ConfigError::Argument { flag, message },
             Source::File { file, at, key } => ConfigError::InFile {
                 file: file.clone(),
@@ -194,7 +253,7 @@ impl Given {
                 column: at.column,
                 message: format!("`{key}` {message}"),
             },
-        })
+        }
     }
 }
 
@@ -205,7 +264,25 @@ struct File {
     upstream: Option<Given>,
     control: Option<Given>,
     policies: Option<Given>,
+    admin_roles: Vec<Given>,
+    /// The settings of etcd, by key.
+    etcd: HashMap<&'static str, Vec<Given>>,
 }
+
+/// The keys of the file.
+const KEYS: [&str; 11] = [
+    "listen",
+    "upstream",
+    "control",
+    "policies",
+    "admin_roles",
+    "etcd",
+    "etcd_ca",
+    "etcd_cert",
+    "etcd_key",
+    "etcd_user",
+    "etcd_password",
+];
 
 impl File {
     fn read(path: &Path) -> Result<Self, ConfigError> {
@@ -226,21 +303,26 @@ impl File {
         let root = yaml::parse(bytes).map_err(in_file)?;
         let mut reader = Reader::default();
         let mut file = Self::default();
-        if let Some(fields) = reader.fields(&root, "the file", &["listen", "upstream", "control", "policies"]) {
+        if let Some(fields) = reader.fields(&root, "the file", &KEYS) {
             let mut one = |node: &Node, key: &'static str| {
                 let text = reader.text(node, &format!("`{key}`"))?.to_owned();
                 Some(Given { text, source: Source::File { file: path.to_owned(), at: node.at, key } })
             };
-            file.listen = match fields.find("listen") {
-                Some(Node { value: Value::List(list), .. }) => {
-                    list.iter().filter_map(|item| one(item, "listen")).collect()
-                }
-                Some(node) => one(node, "listen").into_iter().collect(),
+            let mut several = |key: &'static str| match fields.find(key) {
+                Some(Node { value: Value::List(list), .. }) => list.iter().filter_map(|item| one(item, key)).collect(),
+                Some(node) => one(node, key).into_iter().collect(),
                 None => Vec::new(),
             };
-            file.upstream = fields.find("upstream").and_then(|node| one(node, "upstream"));
-            file.control = fields.find("control").and_then(|node| one(node, "control"));
-            file.policies = fields.find("policies").and_then(|node| one(node, "policies"));
+            file.listen = several("listen");
+            file.admin_roles = several("admin_roles");
+            file.etcd.insert("etcd", several("etcd"));
+            let mut single = |key: &'static str| fields.find(key).and_then(|node| one(node, key));
+            file.upstream = single("upstream");
+            file.control = single("control");
+            file.policies = single("policies");
+            for key in etcd::SINGLE_KEYS {
+                file.etcd.insert(key, single(key).into_iter().collect());
+            }
         }
         match reader.faults.into_iter().next() {
             Some(fault) => Err(in_file(fault)),

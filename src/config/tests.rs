@@ -41,7 +41,7 @@ fn an_argument_beats_the_file_and_the_file_the_default() {
 #[test]
 fn mistakes_in_the_file_have_a_place() {
     let error = |file: &str| load(arguments(), file).unwrap_err();
-    assert!(error("listen: h:1\netcd: x\n").starts_with("f.yaml:2:1: unknown key `etcd` in the file"));
+    assert!(error("listen: h:1\nhttp: x\n").starts_with("f.yaml:2:1: unknown key `http` in the file"));
     assert!(error("listen: [h:1, h]\n").starts_with("f.yaml:1:15: `listen` `h` has no port"));
     assert!(error("policies: [a]\n").starts_with("f.yaml:1:11: `policies` must be text"));
     assert!(error("listen: [\n").starts_with("f.yaml:1:"));
@@ -60,6 +60,43 @@ fn mistakes_in_arguments_name_the_flag_and_keep_the_password() {
     assert!(error.starts_with("`policies` is not set: give --policies, FENCEGATE_POLICIES or"), "{error}");
     let error = load(SettingsArguments { upstream: None, ..arguments() }, "").unwrap_err();
     assert!(error.starts_with("`upstream` is not set"), "{error}");
+}
+
+#[test]
+fn etcd_is_told_apart_by_key() {
+    let settings =
+        load(arguments(), "etcd: [https://a:1, https://b:2]\netcd_ca: ca.pem\netcd_user: gate\netcd_password: filed\n");
+    let etcd = settings.unwrap().etcd.unwrap();
+    assert_eq!((etcd.members.len(), etcd.ca.as_deref()), (2, Some(Path::new("ca.pem"))));
+    assert_eq!(etcd.credentials, Some(("gate".into(), "filed".into())));
+    assert_eq!(load(arguments(), "etcd: http://a:1\n").unwrap().etcd.unwrap().members, ["http://a:1"]);
+    let given = EtcdArguments {
+        etcd: vec!["http://flag:1".into()],
+        etcd_password: Some("flagged".into()),
+        ..EtcdArguments::default()
+    };
+    let mixed = load(SettingsArguments { etcd: given, ..arguments() }, "etcd: http://a:1\netcd_user: gate\n")
+        .unwrap()
+        .etcd
+        .unwrap();
+    assert_eq!(
+        (mixed.members, mixed.credentials),
+        (vec!["http://flag:1".into()], Some(("gate".into(), "flagged".into())))
+    );
+
+    let error = |file: &str| load(arguments(), file).unwrap_err();
+    assert!(error("etcd: a:1\n").starts_with("f.yaml:1:7: `etcd` `a:1` is no member"));
+    assert!(error("etcd_user: gate\n").starts_with("--etcd-password or FENCEGATE_ETCD_PASSWORD: is missing"));
+    assert!(error("etcd_ca: [x]\n").starts_with("f.yaml:1:10: `etcd_ca` must be text"));
+    assert!(error("etcd_ca: ca.pem\n").starts_with("--etcd or FENCEGATE_ETCD: is missing"));
+}
+
+#[test]
+fn the_console_is_for_the_control_role_unless_others_are_named() {
+    assert_eq!(load(arguments(), "").unwrap().admin_roles, ["gate"]);
+    assert_eq!(load(arguments(), "admin_roles: [ada, bob]\n").unwrap().admin_roles, ["ada", "bob"]);
+    let given = SettingsArguments { admin_roles: vec!["eve".into()], ..arguments() };
+    assert_eq!(load(given, "admin_roles: ada\n").unwrap().admin_roles, ["eve"]);
 }
 
 #[test]
@@ -83,5 +120,5 @@ fn the_flags_are_read_and_unknown_ones_refused() {
     let settings = read("x --listen h:1 --listen h:2,/run/x --policies p").unwrap();
     assert_eq!(settings.listen, ["h:1", "h:2", "/run/x"]);
     assert_eq!(settings.policies.as_deref(), Some(Path::new("p")));
-    assert!(read("x --etcd http://e:2379").is_err());
+    assert!(read("x --http 127.0.0.1:1").is_err());
 }

@@ -6,6 +6,11 @@ use super::connection::{Etcd, EtcdError, Patience};
 use super::election::{ElectionName, Leader, leader};
 use etcd_client::{WatchOptions, WatchStream};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// After a watch has broken: one that breaks as soon as it begins must not make this spin.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Follows the leader of one election.
 #[derive(Debug)]
@@ -41,6 +46,7 @@ impl Observer {
             if !self.stale {
                 if !self.changed().await {
                     self.watch = None;
+                    sleep(PAUSE).await;
                     continue;
                 }
                 self.stale = true;

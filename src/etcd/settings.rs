@@ -79,8 +79,12 @@ impl EtcdArguments {
 
 fn check(members: &[String], secured: bool) -> Result<(), String> {
     for (index, url) in members.iter().enumerate() {
+        if url.contains('@') {
+            // Not repeated: a password may be in it.
+            return Err("names no member of etcd: give user and password apart from the URL".into());
+        }
         let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-        if rest.is_none_or(|rest| rest.is_empty() || rest.contains(['/', '@', '?', '#', ' '])) {
+        if rest.is_none_or(|rest| rest.is_empty() || rest.contains(['/', '?', '#', ' '])) {
             return Err(format!("`{url}` is no member of etcd: write http://host:2379 or https://host:2379"));
         }
         if members[..index].contains(url) {
@@ -122,7 +126,7 @@ mod tests {
             (&["http://a:1", "https://b:1"], "mixes"),
         ] {
             let (flag, text) = arguments(urls).settings().unwrap_err();
-            assert!(flag == "etcd" && text.contains(message), "{urls:?}: {text}");
+            assert!(flag == "etcd" && text.contains(message) && !text.contains("secret"), "{urls:?}: {text}");
         }
         let half = EtcdArguments { etcd_user: Some("u".into()), ..arguments(&["http://a:1"]) };
         assert_eq!(half.settings().unwrap_err().0, "etcd-password");

@@ -3,6 +3,8 @@
 //! Owns the decision, by one Query in the database. Must never take anything but that Query's
 //! answer for a yes: no row, no reply, or a reply that a revocation overtook is a no.
 
+use super::advance::Raising;
+use super::authority::may_raise;
 use super::control::{Answer, is_true};
 use super::database::{Database, epoch, key};
 use super::refusal::Refusal;
@@ -23,8 +25,10 @@ enum Verdict {
         epoch: Epoch,
         new: bool,
     },
-    /// The token is not the epoch's yet, or the epoch is not drained: the epoch to advance to.
-    Behind(Epoch),
+    /// The token is higher, or the first: the epoch to raise to.
+    Above(Epoch),
+    /// The token is the epoch's, which is not drained yet.
+    Undrained(Epoch),
     Refused(Refusal),
 }
 
@@ -34,7 +38,7 @@ impl Database {
     /// commits on the resource any more, and [`SessionFence::begin_write`] says yes.
     ///
     /// The caller holds this session's writes back until it returns. A session that was revoked
-    /// meanwhile is refused. Takes at most about 15 s.
+    /// meanwhile is refused. Where the policy names an election, raising asks etcd first. Takes at most about 15 s.
     ///
     /// Not cancel safe: the token may have been raised. The session is not admitted then.
     pub async fn admit(
@@ -47,6 +51,7 @@ impl Database {
         let who = session.identity.as_ref().map_err(|reason| unavailable(reason))?;
         self.meet(resource);
         let deadline = Instant::now() + LIMIT;
+        let raising = Raising { session, who };
         while Instant::now() < deadline {
             if !self.sessions.contains_key(&key(who)) {
                 return Err(unavailable("the session is not registered: nobody could revoke it"));
@@ -63,18 +68,38 @@ impl Database {
                         deleted.map_err(|error| Refusal::unavailable(&resource.name, error))?;
                     }
                 }
-                Verdict::Behind(target) => {
-                    let turn = self.turn(&resource.name);
-                    if let Ok(_turn) = turn.try_lock() {
-                        self.advance(session, who, resource, target, deadline).await?;
-                    } else if timeout_at(deadline, turn.lock()).await.is_err() {
-                        return Err(unavailable("another session's advance did not end in time"));
-                    }
+                Verdict::Above(target) => {
+                    // Before anything is raised or anybody ended: LF003 changes nothing.
+                    self.refuse_if_written(raising, resource, target).await?;
+                    // Outside of the turn: who waits for etcd must not keep those waiting who need not.
+                    may_raise(self.authority.as_ref(), resource, target).await?;
+                    self.in_turn(resource, deadline, self.raise(Some(raising), resource, target, deadline)).await?;
+                }
+                Verdict::Undrained(epoch) => {
+                    self.refuse_if_written(raising, resource, epoch).await?;
+                    self.in_turn(resource, deadline, self.settle(Some(raising), resource, epoch, deadline)).await?;
                 }
                 Verdict::Refused(refusal) => return Err(refusal),
             }
         }
         Err(unavailable("tokens are raised faster than sessions can be admitted"))
+    }
+
+    /// Takes the step, unless another session is taking one for the resource: then waits for the end of that.
+    async fn in_turn(
+        &self,
+        resource: &Resource,
+        deadline: Instant,
+        step: impl Future<Output = Result<(), Refusal>>,
+    ) -> Result<(), Refusal> {
+        let turn = self.turn(&resource.name);
+        if let Ok(_turn) = turn.try_lock() {
+            return step.await;
+        }
+        match timeout_at(deadline, turn.lock()).await {
+            Ok(_turn) => Ok(()),
+            Err(_) => Err(Refusal::unavailable(&resource.name, "another session's advance did not end in time")),
+        }
     }
 
     fn record(&self, session: &SessionFence, who: &Identity, resource: &Resource, epoch: Epoch) -> bool {
@@ -113,7 +138,7 @@ fn decide(answers: &[Answer], who: &Identity, resource: &Resource, token: Token)
         }
     }
     let Some(current) = epoch(row) else {
-        return Verdict::Behind(Epoch { generation: 1, token });
+        return Verdict::Above(Epoch { generation: 1, token });
     };
     if token < current.token {
         let resource = resource.name.clone();
@@ -122,8 +147,11 @@ fn decide(answers: &[Answer], who: &Identity, resource: &Resource, token: Token)
     if !is_true(row, "same_policy") {
         return refused("another proxy has loaded other policies since: reload this proxy");
     }
-    if token > current.token || !is_true(row, "drained") {
-        return Verdict::Behind(Epoch { generation: current.generation, token });
+    if token > current.token {
+        return Verdict::Above(Epoch { generation: current.generation, token });
+    }
+    if !is_true(row, "drained") {
+        return Verdict::Undrained(current);
     }
     if token == current.token && is_true(row, "admitted") {
         return Verdict::Admitted { epoch: current, new: inserted.affected > 0 };

@@ -10,7 +10,7 @@
 use super::control::{column, number};
 use super::database::{Database, Key, epoch, key};
 use super::refusal::Refusal;
-use super::session::{Activity, Epoch, Identity, SessionFence, Token};
+use super::session::{Activity, Epoch, Identity, SessionFence};
 use super::sql;
 use crate::policy::Resource;
 use std::collections::HashSet;
@@ -32,26 +32,43 @@ struct Holder {
     doing: String,
 }
 
+/// The session that needs the epoch: it keeps its server process. A reset, and a leader that is shut out before its
+/// successor writes, need no session.
+#[derive(Clone, Copy)]
+pub(super) struct Raising<'a> {
+    pub(super) session: &'a SessionFence,
+    pub(super) who: &'a Identity,
+}
+
 impl Database {
-    /// Raises the epoch to the target, unless it is there or higher, and drains what is below.
-    /// Ok does not mean admitted: ask again.
-    pub(super) async fn advance(
+    /// Raises the epoch to the target, unless it is there or higher, and drains what is below. Whether the target may
+    /// be raised to has been asked (`may_raise`). Ok does not mean admitted: ask again.
+    pub(super) async fn raise(
         self: &Arc<Self>,
-        session: &Arc<SessionFence>,
-        who: &Identity,
-        resource: &Arc<Resource>,
+        raising: Option<Raising<'_>>,
+        resource: &Resource,
         target: Epoch,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        let unavailable = |error| Refusal::unavailable(&resource.name, error);
-        // Before anything is raised or anybody ended: LF003 changes nothing.
-        self.refuse_if_written(session, who, resource, target).await?;
-        let answers = self.publish(&sql::publish(resource, target.token)).await.map_err(unavailable)?;
-        let Some((_, current)) = self.learn(&answers).into_iter().next() else { return Ok(()) };
-        if current.token != target.token {
-            return Ok(());
+        let answers = self.publish(&sql::publish(resource, target)).await;
+        let answers = answers.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+        match self.learn(&answers).into_iter().next() {
+            Some((_, current)) if current == target => self.settle(raising, resource, current, deadline).await,
+            // Raised further, or reset, by somebody else.
+            _ => Ok(()),
         }
-        let waited = self.drain(session, who, resource, current, deadline).await?;
+    }
+
+    /// Drains what is below the epoch, and marks it. Ok does not mean admitted: ask again.
+    pub(super) async fn settle(
+        self: &Arc<Self>,
+        raising: Option<Raising<'_>>,
+        resource: &Resource,
+        current: Epoch,
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
+        let unavailable = |error| Refusal::unavailable(&resource.name, error);
+        let waited = self.drain(raising, resource, current, deadline).await?;
         let marked = self.publish(&sql::mark(resource, current)).await.map_err(unavailable)?;
         let [_, _, update, prepared] = marked.as_slice() else { return Ok(()) };
         if update.affected > 0 {
@@ -75,26 +92,10 @@ impl Database {
         Ok(())
     }
 
-    /// For a fence that only observes: takes note of a token, which raises the epoch but drains nobody.
-    /// Returns the epoch if it is higher. Cancel safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked.
-    pub async fn observe(self: &Arc<Self>, resource: &Resource, token: Token) -> Result<Option<Epoch>, Refusal> {
-        if self.memory.is_current(&resource.name, token) {
-            return Ok(None);
-        }
-        let answers = self.publish(&sql::publish(resource, token)).await;
-        let answers = answers.map_err(|error| Refusal::unavailable(&resource.name, error))?;
-        let current = self.learn(&answers).into_iter().next().map(|(_, epoch)| epoch);
-        Ok(current.filter(|epoch| token < epoch.token))
-    }
-
     /// Returns when no admission below the bound is left, and how long that took.
     async fn drain(
         self: &Arc<Self>,
-        session: &Arc<SessionFence>,
-        who: &Identity,
+        raising: Option<Raising<'_>>,
         resource: &Resource,
         bound: Epoch,
         deadline: Instant,
@@ -106,13 +107,13 @@ impl Database {
         loop {
             self.bury(resource, bound, &signalled).await?;
             let mut holders = self.holders(resource, bound).await?;
-            if holders.iter().any(|holder| holder.key == key(who)) {
+            if let Some(raising) = raising.filter(|it| holders.iter().any(|holder| holder.key == key(it.who))) {
                 // It keeps its process and whatever it has locked: its row is replaced, not drained.
-                self.refuse_if_written(session, who, resource, bound).await?;
-                session.revoke(&resource.name, bound);
-                let own = sql::processes([(who.pid, who.backend_start.as_str())]);
+                self.refuse_if_written(raising, resource, bound).await?;
+                raising.session.revoke(&resource.name, bound);
+                let own = sql::processes([(raising.who.pid, raising.who.backend_start.as_str())]);
                 self.look(&sql::delete(&own, &resource.name, bound)).await.map_err(unavailable)?;
-                holders.retain(|holder| holder.key != key(who));
+                holders.retain(|holder| holder.key != key(raising.who));
             }
             let own = self.registered(&holders);
             let spared = self.spare(resource, bound, &own).await?;
@@ -187,17 +188,16 @@ impl Database {
     }
 
     /// LF003, if the session's process has or may have uncommitted writes below the bound.
-    async fn refuse_if_written(
+    pub(super) async fn refuse_if_written(
         self: &Arc<Self>,
-        session: &SessionFence,
-        who: &Identity,
+        raising: Raising<'_>,
         resource: &Resource,
         bound: Epoch,
     ) -> Result<(), Refusal> {
         let holders = self.holders(resource, bound).await?;
-        let own = holders.iter().filter(|holder| holder.key == key(who)).map(|holder| holder.epoch).max();
+        let own = holders.iter().filter(|holder| holder.key == key(raising.who)).map(|holder| holder.epoch).max();
         let Some(epoch) = own else { return Ok(()) };
-        if session.may_have_written(&resource.name) {
+        if raising.session.may_have_written(&resource.name) {
             let (resource, current) = (resource.name.clone(), epoch.token);
             return Err(Refusal::WrittenUnderAnotherToken { resource, presented: bound.token, current });
         }

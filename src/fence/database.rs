@@ -6,6 +6,7 @@
 //!
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
+use super::authority::Authority;
 use super::control::{Answer, ControlError, Lane, column, number};
 use super::memory::Memory;
 use super::refusal::{CutOff, Refusal};
@@ -24,6 +25,8 @@ pub struct Database {
     pub(super) control: tokio_postgres::Config,
     /// In the rows of the admissions that this process gave; different for every proxy process.
     pub(super) proxy: String,
+    /// Asked before a fence is raised whose policy names an election.
+    pub(super) authority: Option<Arc<Authority>>,
     pub(super) memory: Arc<Memory>,
     pub(super) sessions: DashMap<Key, Session>,
     /// The resources in force, by name: what a notification's name means.
@@ -77,7 +80,12 @@ impl Drop for Database {
 impl Database {
     /// A database to which no connection is open yet. `control` has the database's name set;
     /// `proxy` is different for every proxy process that ever runs.
-    pub fn new(name: impl Into<String>, control: tokio_postgres::Config, proxy: impl Into<String>) -> Arc<Self> {
+    pub fn new(
+        name: impl Into<String>,
+        control: tokio_postgres::Config,
+        proxy: impl Into<String>,
+        authority: Option<Arc<Authority>>,
+    ) -> Arc<Self> {
         let memory = Arc::new(Memory::default());
         Arc::new(Database {
             name: name.into(),
@@ -89,6 +97,7 @@ impl Database {
             publish: Lane::new(control.clone(), "on", None),
             look: Lane::new(control.clone(), "off", Some(memory.clone())),
             control,
+            authority,
             memory,
             watcher: Mutex::default(),
         })
@@ -97,6 +106,11 @@ impl Database {
     /// The database's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Sessions are registered.
+    pub fn has_sessions(&self) -> bool {
+        !self.sessions.is_empty()
     }
 
     /// Makes a session known, so that it can be revoked instead of terminated. Opens no

@@ -19,6 +19,10 @@
 //!    that was revoked first and then seen to have nothing uncommitted.
 //! 4. **Mark** sets the epoch drained, after it has verified that nobody below is left.
 //!
+//! Where a policy names the election that issues a resource's tokens, a Publish is preceded by asking
+//! etcd whether the token is the leader's (`authority.rs`). That keeps tokens out that nobody issued;
+//! the argument does not rest on it.
+//!
 //! So when the first write under a token starts, no process admitted under a lower one has
 //! anything left to commit. This depends on no clock, on no closed socket, and not on how many
 //! proxies there are or whether any of them survives.
@@ -28,19 +32,24 @@
 
 mod admit;
 mod advance;
+mod authority;
 mod catalogue;
 mod control;
 mod database;
 mod enforcement;
 mod init;
 mod memory;
+mod overtake;
 mod refusal;
+mod reset;
 pub mod session;
 mod sql;
 pub mod value;
 mod watch;
 
+pub use authority::{Authority, Leaders};
 pub use catalogue::Catalogue;
 pub use database::{Database, Registration};
 pub use init::{InitError, InitReport, init};
 pub use refusal::{CutOff, Refusal};
+pub use reset::{Fence, Reset, ResetError};

@@ -5,15 +5,27 @@ use super::session::{Epoch, Token};
 /// Why a session was not admitted. Nothing was written in any of these cases.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// LF001: the epoch row says so, not memory alone.
+    /// LF001: the epoch row says so, not memory alone; or etcd does, and its leader has not raised the epoch yet.
     #[error("token {presented} for resource {resource} is lower than {}, the highest seen", highest.token)]
     Stale {
         /// What was to be written.
         resource: String,
         /// The session's token.
         presented: Token,
-        /// What the database holds.
+        /// What the database holds, or what the election's leader will raise it to.
         highest: Epoch,
+    },
+    /// LF005: the election that issues the resource's tokens has not issued this one, as far as its leader tells.
+    #[error("token {presented} for resource {resource} is not the one of the leader of {election}")]
+    Unissued {
+        /// What was to be written.
+        resource: String,
+        /// The session's token.
+        presented: Token,
+        /// Who was asked.
+        election: String,
+        /// The leader's token, which is lower; None: nobody leads.
+        issued: Option<Token>,
     },
     /// LF003: the open transaction wrote to the resource under another token. The token was not raised.
     #[error("token {presented} for resource {resource}: the transaction has already written under token {current}")]
@@ -40,6 +52,7 @@ impl Refusal {
     pub fn resource(&self) -> &str {
         match self {
             Refusal::Stale { resource, .. }
+            | Refusal::Unissued { resource, .. }
             | Refusal::WrittenUnderAnotherToken { resource, .. }
             | Refusal::Unavailable { resource, .. } => resource,
         }

@@ -137,20 +137,41 @@ pub(super) fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &s
     )
 }
 
-/// Publish. The second statement's count: the token was raised. The third's row: what is there now.
-pub(super) fn publish(resource: &Resource, token: Token) -> String {
+/// Publish. The second statement's count: the token was raised. The third's row: what is there now. Raises
+/// nothing in another generation than the target's: a reset has come since the target was found to be due.
+pub(super) fn publish(resource: &Resource, target: Epoch) -> String {
     let name = quote(&resource.name);
+    let Epoch { generation, token } = target;
     let hash = quote(&resource.fingerprint);
     format!(
         "SELECT pg_advisory_xact_lock({key}); \
          INSERT INTO fencegate.epoch AS e (resource, token, policy_hash) VALUES ({name}, {token}, {hash}) \
            ON CONFLICT (resource) DO UPDATE SET token = {token}, drained = false, updated = clock_timestamp() \
-           WHERE e.token < {token} AND e.policy_hash = {hash}; \
+           WHERE e.generation = {generation} AND e.token < {token} AND e.policy_hash = {hash}; \
          SELECT resource, generation, token FROM fencegate.epoch WHERE resource = {name}; \
          SELECT pg_notify('fencegate', {name})",
         key = advisory_key(&resource.name),
     )
 }
+
+/// Reset. The second statement's row: what was there. The third's: what is there now, if the policies are the same.
+pub(super) fn reset(resource: &Resource, token: Token) -> String {
+    let name = quote(&resource.name);
+    format!(
+        "SELECT pg_advisory_xact_lock({key}); \
+         SELECT generation, token FROM fencegate.epoch WHERE resource = {name} FOR UPDATE; \
+         UPDATE fencegate.epoch SET generation = generation + 1, token = {token}, drained = false, \
+           updated = clock_timestamp() WHERE resource = {name} AND policy_hash = {hash} \
+           RETURNING resource, generation, token; \
+         SELECT pg_notify('fencegate', {name})",
+        key = advisory_key(&resource.name),
+        hash = quote(&resource.fingerprint),
+    )
+}
+
+/// All epochs, with how many server processes are admitted to each resource.
+pub(super) const FENCES: &str = "SELECT e.resource, e.generation, e.token, e.drained, \
+     (SELECT count(*) FROM fencegate.admission a WHERE a.resource = e.resource) AS admissions FROM fencegate.epoch e";
 
 /// Mark. The third statement's count: it is drained now. The fourth's rows: the prepared
 /// transactions in the way.
@@ -262,7 +283,7 @@ pub(super) fn delete_dead(only: Option<(&str, Epoch)>) -> String {
 pub(super) fn epochs<'a>(resources: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<String> = resources.into_iter().map(quote).collect();
     format!(
-        "SELECT resource, generation, token FROM fencegate.epoch WHERE resource = ANY (ARRAY[{}]::text[])",
+        "SELECT resource, generation, token, drained FROM fencegate.epoch WHERE resource = ANY (ARRAY[{}]::text[])",
         names.join(", ")
     )
 }

@@ -4,6 +4,7 @@
 
 use super::{FencedTable, Mode, OnMissing, Opaque, QualifiedName, name};
 use crate::{
+    etcd::ElectionName,
     statement::Operation,
     yaml::{self, Fault, Node, Position, Reader, Value},
 };
@@ -37,6 +38,7 @@ pub(super) struct Document {
 #[derive(Debug)]
 pub(super) struct DeclaredResource {
     pub(super) name: Placed<String>,
+    pub(super) election: Option<Placed<ElectionName>>,
     pub(super) tables: Vec<Placed<FencedTable>>,
     pub(super) functions: Vec<Placed<QualifiedName>>,
     pub(super) on_missing: OnMissing,
@@ -99,12 +101,6 @@ fn names(reader: &mut Reader, node: &Node, what: &str) -> Option<Placed<Vec<Stri
 fn resource(reader: &mut Reader, node: &Node) -> Option<DeclaredResource> {
     let keys = ["name", "election", "tables", "functions", "on_missing", "mode"];
     let fields = reader.fields(node, "a resource", &keys)?;
-    if let Some(election) = fields.find("election") {
-        reader.fault(
-            election.at,
-            "the authority in etcd is not part of this version: remove `election`, tokens are then taken as presented",
-        );
-    }
     let name = match fields.find("name") {
         Some(name) => resource_name(reader, name),
         None => {
@@ -130,8 +126,10 @@ fn resource(reader: &mut Reader, node: &Node) -> Option<DeclaredResource> {
     let mode = fields
         .find("mode")
         .and_then(|node| reader.choice(node, "`mode`", &[("enforce", Mode::Enforce), ("observe", Mode::Observe)]));
+    let election = fields.find("election").and_then(|node| election_name(reader, node));
     Some(DeclaredResource {
         name: name?,
+        election,
         tables,
         functions,
         on_missing: on_missing.unwrap_or_default(),
@@ -149,6 +147,17 @@ fn resource_name(reader: &mut Reader, node: &Node) -> Option<Placed<String>> {
     }
     // Kept all the same, so that what it fences is checked against the other resources.
     Some(Placed { at: node.at, value: name.to_owned() })
+}
+
+fn election_name(reader: &mut Reader, node: &Node) -> Option<Placed<ElectionName>> {
+    let text = reader.text(node, "`election`")?;
+    if text.contains('{') {
+        reader.fault(node.at, format!("keyed elections such as `{text}` are not part of this version"));
+        return None;
+    }
+    let value =
+        text.parse().map_err(|error| reader.fault(node.at, format!("`{text}` names no election: {error}"))).ok()?;
+    Some(Placed { at: node.at, value })
 }
 
 fn table(reader: &mut Reader, node: &Node) -> Option<Placed<FencedTable>> {

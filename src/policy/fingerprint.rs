@@ -32,6 +32,9 @@ impl SetSettings {
     pub(super) fn fingerprint(&self, resource: &Resource) -> String {
         let mut text = self.text.clone();
         line(&mut text, "resource", [resource.name.as_str()]);
+        if let Some(election) = &resource.election {
+            line(&mut text, "election", [election.as_str()]);
+        }
         let on_missing = match resource.on_missing {
             OnMissing::Reject => "reject",
             OnMissing::Allow => "allow",

@@ -6,6 +6,7 @@ use super::{
     PolicyError, PolicySet, Resource,
     document::{self, DeclaredResource, Document, Placed},
 };
+use crate::etcd::ElectionName;
 use crate::yaml::{Fault, LARGEST_FILE, Position};
 use std::{
     collections::HashMap,
@@ -83,6 +84,7 @@ struct Joining {
     errors: Vec<PolicyError>,
     declared: HashMap<Declaration, Place>,
     resources: Vec<Resource>,
+    elections: Vec<(ElectionName, Place)>,
     settings: Document,
 }
 
@@ -121,14 +123,32 @@ impl Joining {
         for Placed { at, value } in &resource.functions {
             self.declare(Declaration::Function(value.clone()), *at, &format!("the function {value}"), faults);
         }
+        if let Some(election) = &resource.election {
+            self.add_election(election, faults);
+        }
         self.resources.push(Resource {
             name,
+            election: resource.election.map(|election| election.value),
             tables: resource.tables.into_iter().map(|table| table.value).collect(),
             functions: resource.functions.into_iter().map(|function| function.value).collect(),
             on_missing: resource.on_missing,
             mode: resource.mode,
             fingerprint: String::new(),
         });
+    }
+
+    /// Several resources may share an election. One election within another is none: each waits for the other's leader.
+    fn add_election(&mut self, election: &Placed<ElectionName>, faults: &mut Vec<Fault>) {
+        let Placed { at, value: name } = election;
+        if self.elections.iter().any(|(known, _)| known == name) {
+            return;
+        }
+        if let Some((outer, (file, first))) = self.elections.iter().find(|(known, _)| known.is_nested_with(name)) {
+            let place = format!("{}:{}:{}", self.files[*file].display(), first.line, first.column);
+            let message = format!("the elections `{name}` and `{outer}`, at {place}, are nested: name them apart");
+            faults.push(Fault { at: *at, message });
+        }
+        self.elections.push((name.clone(), (self.files.len() - 1, *at)));
     }
 
     fn add_setting<T>(

@@ -13,8 +13,9 @@ mod tests;
 
 pub use load::load;
 
+use crate::etcd::ElectionName;
 use crate::statement::{FunctionName, Operation, RelationName};
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{collections::BTreeSet, fmt, path::PathBuf, sync::Arc};
 
 /// All policies of one directory, validated. Made by [`load`] or [`PolicySet::new`] and never changed afterwards.
 #[derive(Debug, Default)]
@@ -56,6 +57,11 @@ impl PolicySet {
             && self.databases.as_ref().is_none_or(|databases| databases.iter().any(|name| name == database))
     }
 
+    /// The elections that issue tokens of a resource.
+    pub fn elections(&self) -> BTreeSet<ElectionName> {
+        self.resources.iter().filter_map(|resource| resource.election.clone()).collect()
+    }
+
     /// The resources, each once, whose fences an operation on a relation may meet. A relation without a
     /// schema may be the table of that name in any schema. [`Operation::Lock`] meets the fence of every
     /// table of which inserting, updating or deleting is fenced.
@@ -89,6 +95,8 @@ pub struct PolicyError {
 pub struct Resource {
     /// The name in tokens, errors and metrics.
     pub name: String,
+    /// The election whose leader's create_revision is the only token that may raise the fence; None: any token may.
+    pub election: Option<ElectionName>,
     /// The tables whose writes need the resource's token.
     pub tables: Vec<FencedTable>,
     /// Calling one of these counts as a write to the resource.

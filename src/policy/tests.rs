@@ -161,15 +161,34 @@ fn a_resource_has_a_name_and_fences_something() {
 fn what_this_version_lacks_is_said() {
     assert_errors(
         &resources(
-            "  - name: shard/{shard}\n    election: /e\n    tables: [{name: s.t, key: shard}]\nopaque: require_token\n",
+            "  - name: shard/{shard}\n    election: /e/{shard}\n    tables: [{name: s.t, key: shard}]\nopaque: require_token\n",
         ),
         &[
             "3:11: keyed resources such as `shard/{shard}` are not part",
-            "4:15: the authority in etcd is not part of this version: remove `election`, tokens are then taken as presented",
+            "4:15: keyed elections such as `/e/{shard}` are not part",
             "5:31: keyed resources are not part",
             "6:9: `opaque: require_token` is not part",
         ],
     );
+}
+
+#[test]
+fn elections_have_names_and_are_not_nested() {
+    let named = |name: &str, table: &str| format!("  - {{name: {table}, election: {name}, tables: [s.{table}]}}\n");
+    let shared = named("/cron/leader", "a") + &named("/cron/leader", "b") + "  - {name: c, tables: [s.c]}\n";
+    let set = join(&[("a.yaml", &resources(&shared))]).unwrap();
+    let elections: Vec<_> = set.elections().into_iter().map(|election| election.to_string()).collect();
+    assert_eq!(elections, ["/cron/leader"]);
+    assert_eq!((set.resources[1].election.is_some(), set.resources[2].election.is_some()), (true, false));
+
+    assert_errors(&resources(&named("/cron/", "a")), &["3:25: `/cron/` names no election: "]);
+    assert_errors(&resources(&named("'a b'", "a")), &["3:25: `a b` names no election: "]);
+    assert_errors(&resources(&named("7", "a")), &["3:25: `election` must be text"]);
+    for (first, second) in [("/cron", "/cron/leader"), ("/cron/leader", "/cron")] {
+        let both = resources(&(named(first, "a") + &named(second, "b")));
+        let error = format!("4:25: the elections `{second}` and `{first}`, at a.yaml:3:25, are nested");
+        assert_errors(&both, &[&error]);
+    }
 }
 
 #[test]
@@ -255,6 +274,7 @@ fn a_fingerprint_depends_on_what_is_meant_only() {
         first.replace("s.g]", "s.h]"),
         first.replace("name: r,", "name: r, mode: observe,"),
         first.replace("name: r,", "name: r, on_missing: allow,"),
+        first.replace("name: r,", "name: r, election: /cron,"),
         first.replace("s.u]", "{name: s.u, operations: [insert]}]"),
         first.replace("[x, y]", "[x]"),
         format!("{first}opaque: allow\n"),

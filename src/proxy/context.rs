@@ -3,7 +3,7 @@
 use super::rejection::Rejection;
 use super::shared::{Downstream, Shared};
 use crate::fence::session::Token;
-use crate::fence::{Catalogue, Database};
+use crate::fence::{Catalogue, Database, Refusal};
 use crate::policy::{PolicySet, Resource};
 use crate::statement::{Lexing, Script, Unreadable};
 use std::sync::Arc;
@@ -77,6 +77,11 @@ impl Context {
         }
     }
 
+    /// The session is registered: who was deposed while the database had no sessions is shut out now.
+    pub fn session_registered(&self) {
+        self.downstream.session_registered();
+    }
+
     /// Reads what has changed in the catalogue, if something has: for a moment at most.
     pub fn catch_up(&self) -> Option<JoinHandle<()>> {
         let downstream = self.downstream.clone();
@@ -103,21 +108,25 @@ impl Context {
         self.shared.cache.get(text, lexing)
     }
 
-    /// A write under this token passes a fence that only observes: says so if it is stale.
+    /// A write under this token passes a fence that only observes: says so if it would be rejected.
     pub fn observe(&self, resource: Arc<Resource>, token: Token) {
         let database = self.downstream.fence.clone();
         tokio::spawn(async move {
             let seen = match database.known_stale(&resource.name, token) {
-                Some(highest) => Ok(Some(highest)),
+                Some(highest) => Err(Refusal::Stale { resource: resource.name.clone(), presented: token, highest }),
                 None => database.observe(&resource, token).await,
             };
+            let Err(refusal) = seen else { return };
             let resource = &resource.name;
-            match seen {
-                Ok(Some(highest)) => {
+            match &refusal {
+                Refusal::Stale { highest, .. } => {
                     tracing::warn!(resource, presented = token, highest = highest.token, "stale_write_observed");
                 }
-                Ok(None) => (),
-                Err(refusal) => tracing::warn!(resource, presented = token, reason = %refusal, "write_not_observed"),
+                Refusal::Unissued { .. } => {
+                    let verdict = Rejection::from(refusal.clone()).verdict();
+                    tracing::warn!(resource, presented = token, verdict, reason = %refusal, "write_would_be_rejected");
+                }
+                _ => tracing::warn!(resource, presented = token, reason = %refusal, "write_not_observed"),
             }
         });
     }

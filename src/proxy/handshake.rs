@@ -3,6 +3,7 @@
 //!
 //! Not cancel-safe where nothing else is said: a handshake that is dropped ends its session, and no other.
 
+use super::console::ConsoleSession;
 use super::context::{Context, LoginRole};
 use super::parameter::{Parameter, Value};
 use super::peer::{Peer, body};
@@ -62,11 +63,19 @@ impl From<io::Error> for Refused {
     }
 }
 
+/// What a client has come for.
+pub enum Opened {
+    /// A session with the server.
+    Session(Box<(Context, Started)>),
+    /// The console.
+    Console(ConsoleSession),
+}
+
 /// Brings a session up. Not cancel-safe: the sockets are closed when it is dropped.
 ///
 /// # Errors
 /// When there is no session; the client has been told why, where it can be told.
-pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> Result<(Context, Started), Refused> {
+pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> Result<Opened, Refused> {
     let mut client = Peer::new(stream);
     let startup = match tokio::time::timeout(STARTUP_LIMIT, read_startup(&mut client)).await {
         Err(_) => return Err(Refused::Client("no startup packet in time".into())),
@@ -77,20 +86,9 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> R
         Ok(Ok(Packet::SslRequest | Packet::GssEncryptionRequest)) => return Err(Refused::Client("no session".into())),
     };
     if startup.database() == CONSOLE && startup.replication() == Replication::None {
-        let text = ErrorText::new("0A000", "the console is not part of this version of fencegate")
-            .hint("Connect to one of the server's databases; the name \"fencegate\" is kept for the console.");
-        return refuse(&mut client, text).await;
+        return ConsoleSession::open(shared, client, &startup).await.map(Opened::Console);
     }
-    let mut server = match Stream::connect(&shared.settings.upstream).await {
-        Ok(stream) => Peer::new(stream),
-        Err(error) => {
-            tracing::error!(upstream = %shared.settings.upstream, %error, "upstream_unreachable");
-            let text = ErrorText::new("08006", format!("could not connect to the server behind the proxy: {error}"))
-                .hint("Is PostgreSQL running where the proxy's --upstream says?");
-            refuse::<()>(&mut client, text).await.ok();
-            return Err(Refused::Upstream(error));
-        }
-    };
+    let mut server = connect(&shared, &mut client).await?;
     server.writer.output.extend_from_slice(&startup.packet);
     let authenticated = authenticate(&mut client, &mut server).await?;
     // Not before the server has let the client in: a database that nobody may name gets no connections.
@@ -115,7 +113,22 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> R
     client.writer.output.extend_from_slice(&authenticated.ready);
     let parameter = Parameter::new(if identity.is_ok() { Value::read(value.as_deref()) } else { Value::Unknown });
     let fence = Arc::new(SessionFence::new(identity));
-    Ok((context, Started { client, server, role, fence, parameter, lexing: authenticated.lexing }))
+    let started = Started { client, server, role, fence, parameter, lexing: authenticated.lexing };
+    Ok(Opened::Session(Box::new((context, started))))
+}
+
+/// Connects to the server, or tells the client why not.
+pub(super) async fn connect(shared: &Shared, client: &mut Peer) -> Result<Peer, Refused> {
+    match Stream::connect(&shared.settings.upstream).await {
+        Ok(stream) => Ok(Peer::new(stream)),
+        Err(error) => {
+            tracing::error!(upstream = %shared.settings.upstream, %error, "upstream_unreachable");
+            let text = ErrorText::new("08006", format!("could not connect to the server behind the proxy: {error}"))
+                .hint("Is PostgreSQL running where the proxy's --upstream says?");
+            refuse::<()>(client, text).await.ok();
+            Err(Refused::Upstream(error))
+        }
+    }
 }
 
 enum StartupError {
@@ -161,7 +174,7 @@ async fn read_packet(client: &mut Peer) -> Result<Packet, StartupError> {
 }
 
 /// Tells the client why there will be no session.
-async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, Refused> {
+pub(super) async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, Refused> {
     text.put(&mut client.writer.output, Severity::Fatal);
     client.writer.flush().await?;
     client.writer.close().await?;
@@ -215,16 +228,16 @@ async fn cancel(shared: &Shared, packet: Bytes) -> Refused {
 }
 
 /// What the server said while it let the session in.
-struct Authenticated {
+pub(super) struct Authenticated {
     /// Its first ReadyForQuery, which the client does not have yet.
-    ready: Bytes,
+    pub(super) ready: Bytes,
     /// As in BackendKeyData.
     process_id: Option<i32>,
     lexing: Lexing,
 }
 
 /// Relays authentication, whatever its method, up to the first ReadyForQuery.
-async fn authenticate(client: &mut Peer, server: &mut Peer) -> Result<Authenticated, Refused> {
+pub(super) async fn authenticate(client: &mut Peer, server: &mut Peer) -> Result<Authenticated, Refused> {
     let mut process_id = None;
     let mut lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe };
     loop {

@@ -2,6 +2,7 @@
 //!
 //! Owns sockets and sessions. Must never decide by itself that a write may pass: `fence` does.
 
+mod console;
 mod context;
 mod handshake;
 mod judge;
@@ -13,10 +14,13 @@ mod relay;
 mod replies;
 mod shared;
 mod stream;
+mod succession;
 
 use crate::config::{Address, Settings};
+use crate::etcd::Etcd;
 use crate::policy::{self, PolicySet};
 use context::{Context, LoginRole};
+use handshake::Opened;
 use relay::Relay;
 use shared::Shared;
 use std::io;
@@ -45,17 +49,17 @@ pub enum ProxyError {
     Signals(io::Error),
 }
 
-/// Runs the proxy until SIGTERM or SIGINT. Policies are loaded anew at SIGHUP, whole or not at all.
+/// Runs the proxy until SIGTERM or SIGINT. `etcd` is there if the settings have it. Policies are loaded anew at SIGHUP, whole or not at all.
 /// Not cancel-safe: dropping it drops every session.
 ///
 /// # Errors
 /// When it cannot start.
-pub async fn run(settings: Settings, policies: PolicySet) -> Result<(), ProxyError> {
+pub async fn run(settings: Settings, policies: PolicySet, etcd: Option<Arc<Etcd>>) -> Result<(), ProxyError> {
     let mut hangup = signal(SignalKind::hangup()).map_err(ProxyError::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(ProxyError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ProxyError::Signals)?;
     let addresses = settings.listen.clone();
-    let shared = Shared::new(settings, policies, process_id());
+    let shared = Shared::new(settings, policies, etcd, process_id());
     let mut listeners = JoinSet::new();
     let mut sockets = Vec::new();
     for address in &addresses {
@@ -82,6 +86,11 @@ async fn reload(shared: &Shared) {
     let directory = shared.settings.policies.clone();
     match tokio::task::spawn_blocking(move || policy::load(&directory)).await {
         Ok(Ok(policies)) => {
+            if let Err(error) = shared.settings.check(&policies) {
+                tracing::error!(%error, "policy_error");
+                tracing::error!("policies not loaded: the ones in force stay");
+                return;
+            }
             tracing::info!(resources = policies.resources.len(), "policies_loaded");
             shared.apply(policies).await;
         }
@@ -175,15 +184,24 @@ static SESSIONS: AtomicU64 = AtomicU64::new(0);
 async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
     let session = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
     let started_at = Instant::now();
-    match handshake::shake_hands(shared, stream, session).await {
-        Ok((context, started)) => {
+    match handshake::shake_hands(shared.clone(), stream, session).await {
+        Ok(Opened::Session(session_parts)) => {
+            let (context, started) = *session_parts;
             let (role, database) = (started.role.name.clone(), context.database().clone());
             tracing::debug!(session, peer, role, database = database.name(), "session_started");
             let registration = database.register(started.fence.clone());
+            context.session_registered();
             let end = Relay::new(context, started).run().await;
             drop(registration);
             let seconds = started_at.elapsed().as_secs_f64();
             tracing::debug!(session, peer, role, database = database.name(), seconds, reason = %end, "session_ended");
+        }
+        Ok(Opened::Console(console)) => {
+            tracing::info!(session, peer, role = console.role(), "console_started");
+            match console.run(&shared).await {
+                Ok(()) => tracing::info!(session, peer, "console_ended"),
+                Err(error) => tracing::info!(session, peer, %error, "console_ended"),
+            }
         }
         Err(handshake::Refused::Cancelled) => tracing::debug!(session, peer, "cancel_request"),
         Err(refused) => tracing::info!(session, peer, reason = %refused, "session_refused"),

@@ -22,6 +22,8 @@ pub enum Rejection {
     TwoTokens { resource: String, presented: Token, written: Token },
     /// LF004.
     Unverifiable { why: String, hint: &'static str },
+    /// LF005; `issued` is the leader's token.
+    Unissued { resource: String, presented: Token, election: String, issued: Option<Token> },
     /// LF006.
     Unavailable { resource: String, reason: String },
 }
@@ -54,6 +56,9 @@ impl From<Refusal> for Rejection {
             Refusal::WrittenUnderAnotherToken { resource, presented, current } => {
                 Rejection::TwoTokens { resource, presented, written: current }
             }
+            Refusal::Unissued { resource, presented, election, issued } => {
+                Rejection::Unissued { resource, presented, election, issued }
+            }
             Refusal::Unavailable { resource, reason } => Rejection::Unavailable { resource, reason },
         }
     }
@@ -69,6 +74,7 @@ impl Rejection {
                 "invalid"
             }
             Rejection::Unverifiable { .. } => "unverifiable",
+            Rejection::Unissued { .. } => "unissued",
             Rejection::Unavailable { .. } => "unavailable",
         }
     }
@@ -100,6 +106,7 @@ impl Rejection {
             Rejection::Unverifiable { why, hint } => {
                 ErrorText::new("LF004", format!("cannot tell what this statement would write: {why}")).hint(*hint)
             }
+            Rejection::Unissued { resource, presented, election, issued } => unissued(resource, *presented, election, *issued),
             Rejection::Unavailable { resource, reason } => {
                 ErrorText::new("LF006", format!("cannot prove which token for resource \"{resource}\" is the highest: {reason}"))
                     .detail(format!("resource={resource}"))
@@ -114,11 +121,31 @@ const FORMS: &str =
 
 /// What a session is told that a newer token cut off.
 pub fn cut_off(resource: &str, presented: Epoch, highest: Epoch, outcome: Outcome) -> ErrorText {
+    let is_reset = highest.generation > presented.generation;
     let (presented, highest) = (presented.token, highest.token);
+    let (text, reason) = if is_reset {
+        let message =
+            format!("the fence of resource \"{resource}\" was reset to token {highest}: token {presented} is stale");
+        (ErrorText::new("LF001", message), "An operator has reset the fence")
+    } else {
+        (stale(resource, presented, highest), "A newer leader has taken over")
+    };
     let outcome = outcome.name();
-    stale(resource, presented, highest)
-        .detail(format!("resource={resource} presented={presented} highest={highest} outcome={outcome}"))
-        .hint("A newer leader has taken over and this session was cut off. Stop this work; campaign again before you connect again.")
+    text.detail(format!("resource={resource} presented={presented} highest={highest} outcome={outcome}")).hint(format!(
+        "{reason} and this session was cut off. Stop this work; campaign again before you connect again."
+    ))
+}
+
+fn unissued(resource: &str, presented: Token, election: &str, issued: Option<Token>) -> ErrorText {
+    let holder = match issued {
+        Some(token) => format!("the leader of {election} holds {token}"),
+        None => format!("nobody leads {election}"),
+    };
+    // The highest that the election has given, as far as its leader tells.
+    let highest = issued.map(|token| format!(" highest={token}")).unwrap_or_default();
+    ErrorText::new("LF005", format!("fencing token {presented} for resource \"{resource}\" was not issued: {holder}"))
+        .detail(format!("resource={resource} presented={presented}{highest}"))
+        .hint("Present the create_revision of your own key while it leads the election. If you do not lead it any more, stop this work and campaign again.")
 }
 
 fn stale(resource: &str, presented: Token, highest: Token) -> ErrorText {
@@ -162,8 +189,18 @@ mod tests {
     fn details_name_what_applies() {
         let text = Rejection::Stale { resource: "scheduler".into(), presented: 46, highest: 47 }.text();
         assert_eq!((text.code, text.detail.as_str()), ("LF001", "resource=scheduler presented=46 highest=47"));
+        let unissued = |issued| {
+            Rejection::Unissued { resource: "scheduler".into(), presented: 99, election: "/e".into(), issued }.text()
+        };
+        assert_eq!(unissued(Some(47)).detail, "resource=scheduler presented=99 highest=47");
+        assert_eq!(unissued(None).detail, "resource=scheduler presented=99");
+        assert!(unissued(None).message.ends_with("was not issued: nobody leads /e"));
         let epoch = |token| Epoch { generation: 1, token };
         let text = cut_off("scheduler", epoch(46), epoch(47), Outcome::Unknown);
-        assert!(text.detail.ends_with("outcome=unknown"));
+        assert!(text.detail.ends_with("outcome=unknown") && text.hint.starts_with("A newer leader"));
+        let reset = Epoch { generation: 2, token: 7 };
+        let text = cut_off("scheduler", epoch(46), reset, Outcome::RolledBack);
+        assert_eq!(text.detail, "resource=scheduler presented=46 highest=7 outcome=rolled_back");
+        assert!(text.message.contains("was reset to token 7") && text.hint.starts_with("An operator"));
     }
 }

@@ -1,13 +1,15 @@
 //! What all sessions of the proxy share: settings, policies, databases, the cache of verdicts.
 
+use super::succession;
 use crate::config::Settings;
-use crate::fence::{Catalogue, Database};
+use crate::etcd::Etcd;
+use crate::fence::{Authority, Catalogue, Database};
 use crate::policy::{PolicySet, Resource};
 use crate::statement::Cache;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// What is known of a database's fenced tables is looked up anew when a session starts, unless it is this fresh.
 const FRESH: Duration = Duration::from_secs(1);
@@ -17,6 +19,8 @@ pub struct Shared {
     pub settings: Settings,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
+    /// Asked who leads the elections that policies name.
+    pub authority: Option<Arc<Authority>>,
     databases: Mutex<HashMap<String, Arc<Downstream>>>,
     /// Different for every proxy process: tells its admissions from others'.
     id: String,
@@ -25,7 +29,9 @@ pub struct Shared {
 /// A database that sessions are connected to.
 pub struct Downstream {
     pub fence: Arc<Database>,
-    policies: watch::Receiver<Arc<PolicySet>>,
+    pub policies: watch::Receiver<Arc<PolicySet>>,
+    /// Wakes what shuts deposed leaders out.
+    pub registered: Notify,
     /// The policies that are recorded in it.
     recorded: tokio::sync::Mutex<Option<Arc<PolicySet>>>,
     known: Mutex<Known>,
@@ -47,11 +53,16 @@ struct Known {
 
 impl Shared {
     /// A proxy without sessions.
-    pub fn new(settings: Settings, policies: PolicySet, id: String) -> Arc<Self> {
+    pub fn new(settings: Settings, policies: PolicySet, etcd: Option<Arc<Etcd>>, id: String) -> Arc<Self> {
+        let authority = etcd.map(Authority::new);
+        if let Some(authority) = &authority {
+            authority.follow(&policies.elections());
+        }
         Arc::new(Shared {
             settings,
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
+            authority,
             databases: Mutex::default(),
             id,
         })
@@ -63,23 +74,36 @@ impl Shared {
         if let Some(known) = databases.get(name) {
             return known.clone();
         }
-        let fence = Database::new(name, self.settings.control_for(name), self.id.clone());
+        let fence = Database::new(name, self.settings.control_for(name), self.id.clone(), self.authority.clone());
         let downstream = Arc::new(Downstream {
             fence,
             policies: self.policies.subscribe(),
+            registered: Notify::new(),
             recorded: tokio::sync::Mutex::default(),
             known: Mutex::default(),
         });
         databases.insert(name.to_owned(), downstream.clone());
+        if let Some(authority) = &self.authority {
+            tokio::spawn(succession::shut_out_deposed(downstream.clone(), authority.leaders()));
+        }
         downstream
+    }
+
+    /// All databases known, by name.
+    pub fn downstreams(&self) -> Vec<Arc<Downstream>> {
+        let mut known: Vec<_> = self.databases().values().cloned().collect();
+        known.sort_by(|one, other| one.fence.name().cmp(other.fence.name()));
+        known
     }
 
     /// Puts policies in force, in all databases. Not cancel-safe: some databases may have them and others not.
     pub async fn apply(&self, policies: PolicySet) {
         let policies = Arc::new(policies);
+        if let Some(authority) = &self.authority {
+            authority.follow(&policies.elections());
+        }
         self.policies.send_replace(policies.clone());
-        let databases: Vec<_> = self.databases().values().cloned().collect();
-        for database in databases.iter().filter(|database| policies.applies_to(database.fence.name())) {
+        for database in self.downstreams().iter().filter(|database| policies.applies_to(database.fence.name())) {
             database.forget_catalogue();
             database.prepare().await;
         }
@@ -131,6 +155,11 @@ impl Downstream {
         if self.known().read_at.is_none_or(|at| at.elapsed() > FRESH) {
             self.read_catalogue().await;
         }
+    }
+
+    /// A session of the database is registered.
+    pub fn session_registered(&self) {
+        self.registered.notify_one();
     }
 
     /// The catalogue, and whether a fenced table may exist.

@@ -11,6 +11,8 @@ pub enum Severity {
     Error,
     /// The session ends.
     Fatal,
+    /// Nothing ends: something is said beside the answer.
+    Warning,
 }
 
 impl Severity {
@@ -18,6 +20,15 @@ impl Severity {
         match self {
             Severity::Error => "ERROR",
             Severity::Fatal => "FATAL",
+            Severity::Warning => "WARNING",
+        }
+    }
+
+    /// The kind of message: ErrorResponse or NoticeResponse.
+    fn tag(self) -> u8 {
+        match self {
+            Severity::Error | Severity::Fatal => b'E',
+            Severity::Warning => b'N',
         }
     }
 }
@@ -53,9 +64,9 @@ impl ErrorText {
         self
     }
 
-    /// Appends the ErrorResponse.
+    /// Appends the ErrorResponse, or the NoticeResponse of a warning.
     pub fn put(&self, output: &mut BytesMut, severity: Severity) {
-        put_frame(output, b'E', |body| {
+        put_frame(output, severity.tag(), |body| {
             let mut field = |tag: u8, value: &str| {
                 body.put_u8(tag);
                 // A NUL within a field would end it, and what follows would pass for other fields.

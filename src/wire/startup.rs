@@ -2,7 +2,7 @@
 //! Chapters "Start-up", "SSL Session Encryption", "Canceling Requests in Progress".
 
 use super::frame::split_string;
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 
 /// The server's limit for a startup packet (`MAX_STARTUP_PACKET_LENGTH`), in bytes.
 pub const MAX_PACKET: usize = 10_000;
@@ -128,6 +128,21 @@ impl Startup {
         self.parameter("database").filter(|name| !name.is_empty()).unwrap_or_else(|| self.user())
     }
 
+    /// The packet of an ordinary session in that database, otherwise the same.
+    pub fn for_database(&self, database: &str) -> Bytes {
+        let version = self.packet.get(4..8).unwrap_or_default();
+        let own = [("user", self.user()), ("database", database)];
+        let other = self.parameters.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let other = other.filter(|(name, _)| !["user", "database", "replication"].contains(name));
+        let mut body = BytesMut::new();
+        for (name, value) in own.into_iter().chain(other) {
+            body.extend([name.as_bytes(), b"\0", value.as_bytes(), b"\0"].concat());
+        }
+        body.put_u8(0);
+        let length = (4 + version.len() + body.len()) as u32;
+        [&length.to_be_bytes(), version, &body].concat().into()
+    }
+
     /// What kind of replication session this is. What is not surely harmless counts as logical.
     pub fn replication(&self) -> Replication {
         let Some(value) = self.parameter("replication") else { return Replication::None };
@@ -158,6 +173,16 @@ mod tests {
         assert_eq!((startup.user(), startup.database()), ("ada", "ada"));
         assert_eq!(startup.parameter("options"), Some("-c lease.fence=1"));
         assert_eq!(startup.replication(), Replication::None);
+    }
+
+    #[test]
+    fn the_database_can_be_another() {
+        for body in [&b"user\0ada\0options\0-c a=b\0\0"[..], b"database\0x\0user\0eve\0user\0ada\0options\0-c a=b\0\0"]
+        {
+            let Ok(Packet::Startup(startup)) = read(packet(0x30002, body)) else { panic!("not a startup packet") };
+            let other = startup.for_database("app");
+            assert_eq!(other, packet(0x30002, b"user\0ada\0database\0app\0options\0-c a=b\0\0"));
+        }
     }
 
     #[test]

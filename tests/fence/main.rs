@@ -5,6 +5,7 @@ mod admit;
 mod advance;
 mod control;
 mod init;
+mod overtake;
 mod server;
 
 use fencegate::fence::Refusal;

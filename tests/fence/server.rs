@@ -128,7 +128,7 @@ impl World {
     }
 
     pub fn proxy(&self, id: &str) -> Arc<Database> {
-        Database::new(self.database.clone(), self.config(&self.control()), id)
+        Database::new(self.database.clone(), self.config(&self.control()), id, None)
     }
 
     pub async fn session(&self, proxy: &Arc<Database>) -> Session {
@@ -216,6 +216,7 @@ impl Session {
 pub fn resource(name: &str, fingerprint: &str) -> Arc<Resource> {
     Arc::new(Resource {
         name: name.into(),
+        election: None,
         tables: vec![FencedTable {
             name: QualifiedName { schema: "public".into(), name: "ticks".into() },
             operations: vec![Operation::Insert],

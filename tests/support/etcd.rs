@@ -3,7 +3,7 @@
 use super::guardian::{Folder, Port, Program};
 use super::programs::run;
 use super::wait::{DEADLINE, wait_for};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A member that runs; stopped and removed when dropped.
@@ -15,23 +15,63 @@ pub struct Etcd {
     peer: Port,
     /// In the folder; another one after a restore.
     data: String,
+    /// It asks for certificates, and has one.
+    certificates: Option<Certificates>,
+    /// Who etcdctl is: name and password.
+    user: Option<&'static str>,
 }
 
 impl Etcd {
     pub fn start() -> Self {
-        let mut etcd = Self {
-            member: None,
-            folder: Folder::new("etcd"),
-            client: Port::claim(),
-            peer: Port::claim(),
-            data: "data".into(),
-        };
+        Self::start_in(Folder::new("etcd"), None)
+    }
+
+    /// One that clients reach by TLS only, and with a certificate of their own.
+    pub fn start_with_tls() -> Self {
+        let folder = Folder::new("etcd");
+        let certificates = Certificates::make(folder.path());
+        Self::start_in(folder, Some(certificates))
+    }
+
+    fn start_in(folder: Folder, certificates: Option<Certificates>) -> Self {
+        let (client, peer) = (Port::claim(), Port::claim());
+        let mut etcd = Self { member: None, folder, client, peer, data: "data".into(), certificates, user: None };
         etcd.start_again();
         etcd
     }
 
+    /// From now on everybody needs a name and a password: `root:secret` may do everything, `gate:pass word` may read
+    /// the keys that start with the prefix.
+    pub fn enable_users(&mut self, prefix: &str) {
+        run(&mut self.etcdctl(&["user", "add", "root:secret"]));
+        run(&mut self.etcdctl(&["user", "grant-role", "root", "root"]));
+        run(&mut self.etcdctl(&["role", "add", "observer"]));
+        run(&mut self.etcdctl(&["role", "grant-permission", "observer", "read", "--prefix=true", prefix]));
+        run(&mut self.etcdctl(&["user", "add", "gate:pass word"]));
+        run(&mut self.etcdctl(&["user", "grant-role", "gate", "observer"]));
+        run(&mut self.etcdctl(&["auth", "enable"]));
+        self.user = Some("root:secret");
+    }
+
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.client.number())
+        let scheme = if self.certificates.is_some() { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{}", self.client.number())
+    }
+
+    pub fn certificates(&self) -> &Certificates {
+        self.certificates.as_ref().expect("it was started with TLS")
+    }
+
+    /// Makes a key, and returns its create_revision.
+    pub fn put_new(&self, key: &str) -> i64 {
+        let output = run(&mut self.etcdctl(&["put", key, "somebody", "--write-out=json"]));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (_, rest) = text.split_once("\"revision\":").expect("a header");
+        rest.split([',', '}']).next().unwrap().parse().unwrap()
+    }
+
+    pub fn delete(&self, key: &str) {
+        run(&mut self.etcdctl(&["del", key]));
     }
 
     pub fn port(&self) -> u16 {
@@ -59,7 +99,7 @@ impl Etcd {
         assert!(self.member.is_none(), "etcd runs already");
         let (url, peer) = (self.url(), format!("http://127.0.0.1:{}", self.peer.number()));
         let data = self.folder.join(&self.data).display().to_string();
-        let command = [
+        let mut command = vec![
             "etcd".to_owned(),
             format!("--data-dir={data}"),
             format!("--listen-client-urls={url}"),
@@ -68,6 +108,13 @@ impl Etcd {
             format!("--initial-advertise-peer-urls={peer}"),
             format!("--initial-cluster=default={peer}"),
         ];
+        if let Some(certificates) = &self.certificates {
+            let file = |name: &str| certificates.file(name).display().to_string();
+            command.push("--client-cert-auth".into());
+            command.push(format!("--trusted-ca-file={}", file("ca.pem")));
+            command.push(format!("--cert-file={}", file("server.pem")));
+            command.push(format!("--key-file={}", file("server.key")));
+        }
         self.member = Some(Program::start(&command, &self.folder, &self.folder.join("log"), "KILL"));
         wait_for("etcd is healthy", DEADLINE, || {
             let health = self.etcdctl(&["endpoint", "health"]).output().unwrap();
@@ -101,6 +148,38 @@ impl Etcd {
             command.env_remove(name);
         }
         command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.url())).args(arguments);
+        if let Some(certificates) = &self.certificates {
+            command.arg(format!("--cacert={}", certificates.file("ca.pem").display()));
+            command.arg(format!("--cert={}", certificates.file("client.pem").display()));
+            command.arg(format!("--key={}", certificates.file("client.key").display()));
+        }
+        command.args(self.user.map(|user| format!("--user={user}")));
         command
+    }
+}
+
+/// `ca.pem`, and `server.pem` and `client.pem` with their keys, in a folder.
+pub struct Certificates(PathBuf);
+
+impl Certificates {
+    fn make(folder: &Path) -> Self {
+        let openssl = |arguments: &str| {
+            run(Command::new("openssl").current_dir(folder).args(arguments.split(' ')));
+        };
+        let new_key = "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+        openssl(&format!("{new_key} -x509 -days 2 -subj /CN=authority -keyout ca.key -out ca.pem"));
+        // etcd shows the server's certificate to itself as a client.
+        let extensions = "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n";
+        std::fs::write(folder.join("extensions"), extensions).unwrap();
+        for name in ["server", "client"] {
+            openssl(&format!("{new_key} -subj /CN={name} -keyout {name}.key -out {name}.csr"));
+            let sign = "x509 -req -days 2 -CA ca.pem -CAkey ca.key -CAcreateserial -extfile extensions";
+            openssl(&format!("{sign} -in {name}.csr -out {name}.pem"));
+        }
+        Self(folder.to_owned())
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
     }
 }

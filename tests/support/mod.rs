@@ -11,6 +11,7 @@ pub mod commit_order;
 pub mod etcd;
 pub mod fenced;
 pub mod guardian;
+pub mod link;
 pub mod postgres;
 pub mod programs;
 pub mod proxy;

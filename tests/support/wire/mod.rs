@@ -173,6 +173,11 @@ impl Wire {
         self.exchange(&message::query(sql))
     }
 
+    /// The same for a text that need not be UTF-8.
+    pub fn query_bytes(&mut self, sql: &[u8]) -> Vec<Frame> {
+        self.exchange(&message::tagged(b'Q', &[sql, b"\0"].concat()))
+    }
+
     /// The rows of a simple query, or its error.
     pub fn rows(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, Fields> {
         let frames = self.query(sql);

@@ -1,0 +1,143 @@
+//! The authority over tokens: etcd, for resources whose policy names an election.
+//!
+//! Owns asking who leads before a fence is raised, and following the leaders as they change. Must
+//! never let a token raise a fence on what was known before: every raise is asked for anew, and
+//! what the followed leaders say is only a reason to ask.
+
+use super::refusal::Refusal;
+use super::session::{Epoch, Token};
+use crate::etcd::{ElectionName, Etcd, EtcdError, Observer, Patience, leader};
+use crate::policy::Resource;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+/// For one question: a session waits for the answer.
+const PATIENCE: Patience = Patience { limit: Duration::from_secs(3), member: Duration::from_millis(500) };
+/// Before an election that could not be followed is followed again, at first and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// The leaders' tokens, as far as they are known, by election. One without a leader is not in it.
+pub type Leaders = HashMap<ElectionName, Token>;
+
+/// The elections of one etcd. Its methods need a tokio runtime with timers and I/O.
+#[derive(Debug)]
+pub struct Authority {
+    etcd: Arc<Etcd>,
+    leaders: watch::Sender<Leaders>,
+    /// The tasks that follow elections.
+    followed: Mutex<HashMap<ElectionName, AbortHandle>>,
+}
+
+impl Drop for Authority {
+    fn drop(&mut self) {
+        self.follow(&BTreeSet::new());
+    }
+}
+
+impl Authority {
+    /// An authority that follows no election yet.
+    pub fn new(etcd: Arc<Etcd>) -> Arc<Self> {
+        Arc::new(Authority { etcd, leaders: watch::Sender::default(), followed: Mutex::default() })
+    }
+
+    /// Follows these elections from now on, and no others.
+    pub fn follow(&self, elections: &BTreeSet<ElectionName>) {
+        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        followed.retain(|election, task| {
+            let stays = elections.contains(election);
+            if !stays {
+                task.abort();
+                self.leaders.send_if_modified(|leaders| leaders.remove(election).is_some());
+            }
+            stays
+        });
+        for election in elections {
+            followed.entry(election.clone()).or_insert_with(|| {
+                tokio::spawn(follow(self.etcd.clone(), election.clone(), self.leaders.clone())).abort_handle()
+            });
+        }
+    }
+
+    /// The leaders as they change. They may have changed since: no reason to admit or to raise anything.
+    pub fn leaders(&self) -> watch::Receiver<Leaders> {
+        self.leaders.subscribe()
+    }
+
+    /// Asks etcd whether the token is that of the election's leader now (linearizable). Cancel-safe.
+    ///
+    /// A newer leader may appear between the answer and the Publish that it is for. That changes
+    /// nothing: the Publish raises the fence to a token that was issued, and the newer leader's
+    /// own raises it further.
+    ///
+    /// # Errors
+    /// LF001 if the leader's token is higher; LF005 if it is lower, or nobody leads; LF006 if etcd
+    /// does not say.
+    async fn confirm(&self, resource: &str, election: &ElectionName, target: Epoch) -> Result<(), Refusal> {
+        let answer = leader(&self.etcd, election, PATIENCE).await;
+        let (found, _) = answer.map_err(|error| {
+            Refusal::unavailable(resource, format!("etcd cannot be asked who leads {election}: {error}"))
+        })?;
+        let presented = target.token;
+        let (resource, issued) = (resource.to_owned(), found.map(|leader| leader.token));
+        match issued {
+            Some(token) if token == presented => Ok(()),
+            Some(token) if token > presented => {
+                Err(Refusal::Stale { resource, presented, highest: Epoch { token, ..target } })
+            }
+            _ => Err(Refusal::Unissued { resource, presented, election: election.to_string(), issued }),
+        }
+    }
+}
+
+/// Whether the token may raise the resource's fence: any may where the policy names no election. Cancel-safe.
+///
+/// # Errors
+/// LF001, LF005 or LF006.
+pub(super) async fn may_raise(
+    authority: Option<&Arc<Authority>>,
+    resource: &Resource,
+    target: Epoch,
+) -> Result<(), Refusal> {
+    match (&resource.election, authority) {
+        (None, _) => Ok(()),
+        (Some(election), Some(authority)) => authority.confirm(&resource.name, election, target).await,
+        (Some(election), None) => {
+            Err(Refusal::unavailable(&resource.name, format!("no etcd is set that says who leads {election}")))
+        }
+    }
+}
+
+/// Keeps the election's entry among the leaders true, until it is aborted.
+async fn follow(etcd: Arc<Etcd>, election: ElectionName, leaders: watch::Sender<Leaders>) {
+    let mut pause = PAUSE.0;
+    loop {
+        let mut observer = Observer::new(etcd.clone(), election.clone());
+        let error: EtcdError = loop {
+            match observer.next().await {
+                Ok(leader) => {
+                    pause = PAUSE.0;
+                    let token = leader.map(|leader| leader.token);
+                    tracing::info!(%election, token, "leader_observed");
+                    learn(&leaders, &election, token);
+                }
+                Err(error) => break error,
+            }
+        };
+        tracing::warn!(%election, %error, "election_not_observed");
+        // Who led before is no longer known to lead. The next observer says who does, also if it is the same.
+        learn(&leaders, &election, None);
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+fn learn(leaders: &watch::Sender<Leaders>, election: &ElectionName, token: Option<Token>) {
+    leaders.send_if_modified(|leaders| match token {
+        Some(token) => leaders.insert(election.clone(), token) != Some(token),
+        None => leaders.remove(election).is_some(),
+    });
+}

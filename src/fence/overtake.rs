@@ -1,0 +1,97 @@
+//! Raising a fence before anybody writes under the token: for a leader that has just been elected, and for fences that
+//! only observe.
+//!
+//! Owns nothing that the argument needs: whoever writes first would raise the fence as well. Must never admit anybody.
+//!
+//! Not cancel-safe where nothing else is said: a step may be half done, and is repeated by whoever needs it.
+
+use super::authority::may_raise;
+use super::control::{ControlError, is_true};
+use super::database::{Database, epoch};
+use super::refusal::Refusal;
+use super::session::{Epoch, Token};
+use super::sql;
+use crate::policy::{Mode, Resource};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long one drain may take before it counts as failed.
+const LIMIT: Duration = Duration::from_secs(10);
+
+impl Database {
+    /// For a fence that only observes: takes note of a token, which raises the epoch, if it may, but drains nobody.
+    /// Cancel safe.
+    ///
+    /// # Errors
+    /// Why a write under the token would be rejected.
+    pub async fn observe(self: &Arc<Self>, resource: &Resource, token: Token) -> Result<(), Refusal> {
+        if self.memory.is_current(&resource.name, token) {
+            return Ok(());
+        }
+        let (generation, highest) = match self.epoch_of(resource).await? {
+            Some((epoch, _)) => (epoch.generation, Some(epoch)),
+            None => (1, None),
+        };
+        if let Some(highest) = highest.filter(|highest| token < highest.token) {
+            return Err(Refusal::Stale { resource: resource.name.clone(), presented: token, highest });
+        }
+        if highest.is_some_and(|highest| token == highest.token) {
+            return Ok(());
+        }
+        let target = Epoch { generation, token };
+        may_raise(self.authority.as_ref(), resource, target).await?;
+        self.publish_ahead(resource, target).await.map(drop)
+    }
+
+    /// Raises the fence to the token of a leader that has not written yet, so that its predecessor is shut out now.
+    /// Where nobody was ever admitted there is nothing to do. A token that was superseded meanwhile raises nothing.
+    ///
+    /// Owns nothing that the argument needs: without it, the leader's first write does the same.
+    ///
+    /// # Errors
+    /// LF006; to be repeated.
+    pub async fn overtake(self: &Arc<Self>, resource: &Resource, token: Token) -> Result<(), Refusal> {
+        let Some((current, drained)) = self.epoch_of(resource).await? else { return Ok(()) };
+        if token < current.token || (token == current.token && (drained || resource.mode == Mode::Observe)) {
+            return Ok(());
+        }
+        let target = Epoch { token, ..current };
+        if target != current {
+            match may_raise(self.authority.as_ref(), resource, target).await {
+                Ok(()) => {}
+                Err(unavailable @ Refusal::Unavailable { .. }) => return Err(unavailable),
+                Err(_) => return Ok(()),
+            }
+        }
+        let turn = self.turn(&resource.name);
+        let _turn = turn.lock().await;
+        let now = if target == current { current } else { self.publish_ahead(resource, target).await? };
+        if resource.mode == Mode::Observe || now != target {
+            return Ok(());
+        }
+        self.settle(None, resource, target, Instant::now() + LIMIT).await
+    }
+
+    /// Publishes, and returns what is there now: the target, or what is above it.
+    async fn publish_ahead(self: &Arc<Self>, resource: &Resource, target: Epoch) -> Result<Epoch, Refusal> {
+        let unavailable = |reason: &str| Refusal::unavailable(&resource.name, reason);
+        let answers = self.publish(&sql::publish(resource, target)).await;
+        let answers = answers.map_err(|error| unavailable(&error.to_string()))?;
+        let now = self.learn(&answers).into_iter().next().map(|(_, epoch)| epoch);
+        let other_policies = || unavailable("the policies that the database has recorded are others");
+        now.filter(|now| *now >= target).ok_or_else(other_policies)
+    }
+
+    /// The resource's epoch, and whether it is drained.
+    async fn epoch_of(self: &Arc<Self>, resource: &Resource) -> Result<Option<(Epoch, bool)>, Refusal> {
+        let answers = match self.look(&sql::epochs([resource.name.as_str()])).await {
+            // Where there is no schema, nobody was ever admitted.
+            Err(ControlError::Uninitialised(_)) => return Ok(None),
+            answers => answers.map_err(|error| Refusal::unavailable(&resource.name, error))?,
+        };
+        self.learn(&answers);
+        let row = answers.iter().flat_map(|answer| &answer.rows).next();
+        Ok(row.and_then(|row| Some((epoch(row)?, is_true(row, "drained")))))
+    }
+}

@@ -1,0 +1,103 @@
+//! Resetting a fence, and showing all of them: what an operator needs when tokens have gone back.
+//!
+//! Owns raising the generation, the only way in which an epoch's token becomes lower. Must never
+//! leave the generation as it is: processes admitted before would then count as newer.
+
+use super::control::{Answer, ControlError, column, is_true, number};
+use super::database::{Database, epoch};
+use super::session::{Epoch, Token};
+use super::sql;
+use crate::policy::{Mode, Resource};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long the drain after a reset may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A reset that has taken effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reset {
+    /// The epoch that was in force.
+    pub before: Epoch,
+    /// The epoch in force now, above the other by its generation.
+    pub after: Epoch,
+}
+
+/// Why a reset did not come to its end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResetError {
+    /// Nobody has ever written to the resource under a token; nothing was changed.
+    #[error("it has no epoch: nobody has written to it under a token yet")]
+    NoEpoch,
+    /// Nothing was changed.
+    #[error("another proxy has loaded other policies since: reload this proxy")]
+    OtherPolicies,
+    /// Whether the epoch was changed is unknown, unless the connection was never open.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The epoch is reset; who was admitted before may still hold up its next writer.
+    #[error("it is reset, but not everybody admitted before has ended yet: {reason}")]
+    NotDrained {
+        /// What was done.
+        reset: Reset,
+        /// What is in the way.
+        reason: String,
+    },
+}
+
+/// The fence of a resource in a database, as it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// The epoch in force.
+    pub epoch: Epoch,
+    /// Everybody below it has ended.
+    pub drained: bool,
+    /// How many server processes are admitted to the resource.
+    pub admissions: u64,
+}
+
+impl Database {
+    /// Sets the token of a resource, also to a lower one, and ends everybody who was admitted before.
+    ///
+    /// Not cancel-safe: the epoch may be reset and not drained. May be repeated.
+    ///
+    /// # Errors
+    /// Each says what was changed.
+    pub async fn reset(self: &Arc<Self>, resource: &Arc<Resource>, token: Token) -> Result<Reset, ResetError> {
+        self.meet(resource);
+        let answers = self.publish(&sql::reset(resource, token)).await;
+        let answers = answers.map_err(|error| ResetError::Unavailable(error.to_string()))?;
+        let [_, before, after, _] = answers.as_slice() else {
+            return Err(ResetError::Unavailable("the database's answer to a reset has an unknown form".into()));
+        };
+        let before = first_epoch(before).ok_or(ResetError::NoEpoch)?;
+        let after = first_epoch(after).ok_or(ResetError::OtherPolicies)?;
+        self.memory.learn(&resource.name, after);
+        let reset = Reset { before, after };
+        if resource.mode == Mode::Enforce {
+            let drained = self.settle(None, resource, after, Instant::now() + LIMIT).await;
+            drained.map_err(|refusal| ResetError::NotDrained { reset, reason: refusal.to_string() })?;
+        }
+        Ok(reset)
+    }
+
+    /// The fences that have an epoch, by resource. Cancel-safe.
+    ///
+    /// # Errors
+    /// When the database cannot be asked, why.
+    pub async fn fences(self: &Arc<Self>) -> Result<HashMap<String, Fence>, String> {
+        let answers = self.look(sql::FENCES).await.map_err(|error: ControlError| error.to_string())?;
+        self.learn(&answers);
+        let fence = |row| {
+            let (epoch, admissions) = (epoch(row)?, number(row, "admissions")?);
+            Some((column(row, "resource")?.to_owned(), Fence { epoch, drained: is_true(row, "drained"), admissions }))
+        };
+        Ok(answers.iter().flat_map(|answer| &answer.rows).filter_map(fence).collect())
+    }
+}
+
+fn first_epoch(answer: &Answer) -> Option<Epoch> {
+    answer.rows.first().and_then(epoch)
+}

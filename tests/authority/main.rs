@@ -1,0 +1,16 @@
+//! The authority over tokens in etcd: only the leader's token raises a fence, a deposed leader is shut out before its
+//! successor writes, and an operator can go back after etcd has.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod console;
+mod outage;
+mod reset;
+mod secured;
+mod settings;
+mod succession;
+mod tokens;
+mod world;
