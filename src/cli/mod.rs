@@ -1,14 +1,16 @@
 //! The command line: one file per subcommand.
 //!
-//! Owns the exit codes: 0 done, 1 failed, 2 wrong usage or configuration. Must never decide
+//! Owns the exit codes: 0 done, 1 failed, 2 wrong usage or configuration; `lead` has more. Must never decide
 //! anything else: a subcommand reads its arguments and calls the module that does the work.
 
 mod demo;
 mod init;
+mod lead;
 mod logging;
 mod policy;
 mod proxy;
 
+use crate::leader::command::{GUARD_COMMAND, START_COMMAND, keep_guard};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use std::{ffi::OsString, process::ExitCode};
@@ -33,6 +35,14 @@ enum Command {
     Proxy(Box<proxy::Arguments>),
     /// Create or upgrade the schema that a database with fenced tables needs
     Init(init::Arguments),
+    /// Campaign in an election, and run a command while leadership lasts
+    Lead(lead::Arguments),
+    /// The process that kills the command when `lead` cannot
+    #[command(name = GUARD_COMMAND, hide = true)]
+    LeadGuard,
+    /// The process that becomes the command
+    #[command(name = START_COMMAND, hide = true)]
+    LeadStart(lead::StartArguments),
     /// Show a deposed leader's write land without the proxy, and be rejected with it, on a throwaway PostgreSQL
     Demo,
     /// Work with the policies that say what is fenced
@@ -75,6 +85,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match arguments.command {
         Command::Proxy(arguments) => proxy::run(*arguments),
         Command::Init(arguments) => init::run(arguments),
+        Command::Lead(arguments) => lead::run(arguments),
+        Command::LeadGuard => keep_guard(),
+        Command::LeadStart(arguments) => lead::start(&arguments),
         Command::Demo => demo::run(),
         Command::Policy(arguments) => policy::run(arguments),
     }

@@ -9,7 +9,9 @@ use super::leadership::Leadership;
 use super::loss::Loss;
 use super::timing::Timings;
 use crate::etcd::ElectionName;
+use std::convert::Infallible;
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -68,9 +70,32 @@ impl<C: Coordinator> Election<C> {
     /// # Errors
     /// When the coordinator has not answered for a whole TTL, or refuses; when the election is nested with another.
     pub async fn campaign(&self) -> Result<Leadership, LeaderError> {
-        let (won, outcome) = oneshot::channel();
-        tokio::spawn(candidacy::run(self.clone(), won));
-        // The task answers, unless its runtime is shut down.
-        outcome.await.unwrap_or(Err(LeaderError::Lost(Loss::Expired)))
+        match self.campaign_until(std::future::pending::<Infallible>()).await {
+            Ok(leadership) => leadership,
+            Err(never) => match never {},
+        }
+    }
+
+    /// The same, until `abandoned` returns; then returns what that did, once the candidate has withdrawn (or has not
+    /// been able to for a TTL). For a process that is about to end. Cancel-safe as the other.
+    ///
+    /// # Errors
+    /// The outer: abandoned. The inner: as the other.
+    pub async fn campaign_until<T>(
+        &self,
+        abandoned: impl Future<Output = T>,
+    ) -> Result<Result<Leadership, LeaderError>, T> {
+        let (won, mut outcome) = oneshot::channel();
+        let candidacy = tokio::spawn(candidacy::run(self.clone(), won));
+        tokio::select! {
+            // The task answers, unless its runtime is shut down.
+            leadership = &mut outcome => Ok(leadership.unwrap_or(Err(LeaderError::Lost(Loss::Expired)))),
+            why = abandoned => {
+                drop(outcome);
+                // Nothing to say: it has withdrawn, or its lease ends by itself.
+                let _ = candidacy.await;
+                Err(why)
+            }
+        }
     }
 }

@@ -57,6 +57,22 @@ impl Leadership {
         self.standing.borrow().deadline
     }
 
+    /// Returns the deadline when it is another than `known`; at once, if it is. Never, once leadership is lost and no
+    /// renewal can come. Cancel-safe.
+    pub async fn renewed(&self, known: BootInstant) -> BootInstant {
+        let mut standing = self.standing.clone();
+        let renewed = standing.wait_for(|standing| standing.deadline != known).await.map(|standing| standing.deadline);
+        match renewed {
+            Ok(deadline) => deadline,
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Why leadership is lost, once it is. None proves nothing: it may have been lost since.
+    pub fn why_lost(&self) -> Option<Loss> {
+        self.standing.borrow().lost.clone()
+    }
+
     /// Returns when leadership is lost, with the reason; at once, if it has been. Cancel-safe.
     pub async fn lost(&self) -> Loss {
         self.loss().await

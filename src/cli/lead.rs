@@ -1,0 +1,158 @@
+//! `fencegate lead`: wins an election, runs a command while leadership lasts, and gives it up afterwards.
+
+use super::{EXIT_USAGE, runtime};
+use crate::etcd::{ElectionName, Etcd, EtcdArguments};
+use crate::leader::command::{self, CommandError, Outcome, Signals, Terms};
+use crate::leader::{CoordinatorError, Election, LeaderError, Leadership, Timings};
+use clap::builder::NonEmptyStringValueParser;
+use nix::sys::signal::Signal;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The coordinator could not be reached (EX_UNAVAILABLE of sysexits.h).
+const EXIT_UNREACHABLE: u8 = 69;
+/// Leadership was lost, and the command was ended: whoever tries again may lead again (EX_TEMPFAIL).
+const EXIT_LOST: u8 = 75;
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    etcd: EtcdArguments,
+    /// The election: all who name the same one are its candidates
+    #[arg(long, env = "FENCEGATE_ELECTION", value_name = "NAME")]
+    election: ElectionName,
+    /// Seconds after which another can lead when this machine or etcd falls silent
+    #[arg(long, env = "FENCEGATE_TTL", value_name = "SECONDS", default_value_t = 10)]
+    ttl: u64,
+    /// The name of this candidate [default: host name and process id]
+    #[arg(long, env = "FENCEGATE_ID", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    id: Option<String>,
+    /// Seconds from SIGTERM to SIGKILL, for a command that must end at once
+    #[arg(long, env = "FENCEGATE_KILL_AFTER", value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    kill_after: Duration,
+    /// What to run, with the token in FENCE_TOKEN and in PGOPTIONS
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// For the process that becomes the command.
+#[derive(clap::Args)]
+pub(super) struct StartArguments {
+    parent: i32,
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+/// Becomes the command.
+pub(super) fn start(arguments: &StartArguments) -> ExitCode {
+    command::replace_this_process(arguments.parent, &arguments.command)
+}
+
+pub(super) fn run(arguments: Arguments) -> ExitCode {
+    let (election, terms, command) = match prepare(arguments) {
+        Ok(prepared) => prepared,
+        Err(why) => {
+            eprintln!("fencegate: {why}");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    if let Err(code) = command::check_program(&command[0]) {
+        return code;
+    }
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(code) => return code,
+    };
+    // On the thread of `main`, which the command is tied to.
+    match runtime.block_on(lead(election, terms, &command)) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// What is wrong is told with the flag that is.
+fn prepare(arguments: Arguments) -> Result<(Election<Etcd>, Terms, Vec<OsString>), String> {
+    let Arguments { etcd, election, ttl, id, kill_after, command } = arguments;
+    let settings = etcd.settings().map_err(|(flag, why)| format!("--{flag} {why}"))?;
+    let settings = settings.ok_or("--etcd is missing")?;
+    let ttl = Duration::from_secs(ttl);
+    let timings = Timings::new(ttl).map_err(|error| format!("--ttl: {error}"))?;
+    let id = id.unwrap_or_else(usual_id);
+    let etcd = Etcd::new(&settings).map_err(|error| error.to_string())?;
+    Ok((Election::new(etcd, election, id, timings), Terms { ttl, kill_after }, command))
+}
+
+/// Unique on the network, as far as host names are.
+fn usual_id() -> String {
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    format!("{}-{}", host.display(), std::process::id())
+}
+
+/// Why no exit code of the command can be returned.
+#[derive(Debug, thiserror::Error)]
+enum LeadError {
+    #[error("cannot listen to signals: {0}")]
+    Signals(std::io::Error),
+    #[error(transparent)]
+    Campaign(LeaderError),
+    #[error(transparent)]
+    Command(CommandError),
+}
+
+impl LeadError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            LeadError::Campaign(LeaderError::Coordinator(CoordinatorError::Unreachable { .. })) => EXIT_UNREACHABLE,
+            _ => 1,
+        }
+    }
+}
+
+/// The exit code. Not cancel-safe: the command is killed, but not awaited.
+async fn lead(election: Election<Etcd>, terms: Terms, command: &[OsString]) -> Result<u8, LeadError> {
+    let mut signals = Signals::listen().map_err(LeadError::Signals)?;
+    let leadership = match election.campaign_until(end_of_campaign(&mut signals)).await {
+        Ok(leadership) => leadership.map_err(LeadError::Campaign)?,
+        Err(signal) => return Ok(command::exit_code_of_signal(signal)),
+    };
+    match command::run(&leadership, command, terms, &mut signals).await {
+        Ok(outcome) => {
+            give_up(&leadership).await;
+            Ok(match outcome {
+                Outcome::Ended(status) => command::exit_code_of(status),
+                Outcome::Lost => EXIT_LOST,
+            })
+        }
+        Err(error) => {
+            // Not given up: nobody has seen that the command is gone. The lease ends by itself.
+            std::mem::forget(leadership);
+            Err(LeadError::Command(error))
+        }
+    }
+}
+
+/// The signal that ends it. One that would suspend it does not: a candidate that stands still loses its place.
+async fn end_of_campaign(signals: &mut Signals) -> Signal {
+    loop {
+        match signals.next().await {
+            Signal::SIGTSTP => tracing::warn!("not suspended: a candidate that stands still loses its place"),
+            signal => return signal,
+        }
+    }
+}
+
+async fn give_up(leadership: &Leadership) {
+    match leadership.resign().await {
+        Ok(()) | Err(LeaderError::Lost(_)) => {}
+        Err(error) => tracing::warn!(%error, "the lease is not given up, but ends by itself"),
+    }
+}

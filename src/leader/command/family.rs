@@ -1,0 +1,195 @@
+//! The command's processes: reaching all of them, and knowing which still live.
+//!
+//! Must never signal a group that may have become another's: the guard leads it, and is not reaped before it is empty.
+
+use super::guard::{Guard, this_program};
+use super::processes::{self, Process};
+use super::{CommandError, start::START_COMMAND};
+use crate::leader::Leadership;
+use nix::errno::Errno;
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::unistd::{Pid, getpid};
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ExitStatus};
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Between two looks at processes that have been killed.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Whom a signal is for, and who is waited for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// The command and its process group.
+    Group,
+    /// Whoever descends from it, also those that have left the group, as those of timeout(1) do.
+    Everyone,
+}
+
+/// A command, its descendants, and the guard of its group.
+pub(super) struct Family {
+    pub(super) guard: Guard,
+    command: Child,
+    status: Option<ExitStatus>,
+    guard_ended: bool,
+    /// Children that this process had before, from a shell that became it.
+    strangers: HashSet<Pid>,
+}
+
+impl Family {
+    /// Starts the command in the guard's group, and takes on every orphan of it from now on.
+    ///
+    /// # Errors
+    /// When that fails; the guard ends with it.
+    pub(super) fn start(guard: Guard, leadership: &Leadership, command: &[OsString]) -> Result<Self, CommandError> {
+        // Without it orphans go to process 1, which in a container may not reap them.
+        set_child_subreaper(true).map_err(|error| CommandError::System { what: "take on orphans", error })?;
+        let mut strangers = processes::descendants(&processes::all().map_err(CommandError::Look)?, getpid());
+        strangers.remove(&guard.pid);
+        let command = this_program(START_COMMAND)
+            .arg(getpid().to_string())
+            .arg("--")
+            .args(command)
+            .env("FENCE_TOKEN", leadership.token().to_string())
+            .env("FENCE_ELECTION", leadership.election().as_str())
+            .env("FENCE_HOLDER", leadership.holder())
+            .env("PGOPTIONS", session_options(std::env::var_os("PGOPTIONS"), leadership.token()))
+            .process_group(guard.pid.as_raw())
+            .spawn()
+            .map_err(|error| CommandError::Start { what: "the command", error })?;
+        Ok(Family { guard, command, status: None, guard_ended: false, strangers })
+    }
+
+    /// True when the group has no guard any more.
+    pub(super) fn is_unguarded(&self) -> bool {
+        self.guard_ended
+    }
+
+    /// How the command ended, once it has been reaped.
+    pub(super) fn status(&self) -> Option<ExitStatus> {
+        self.status
+    }
+
+    /// Sends a signal. That nobody is left, or somebody may not be signalled, is no error: who lives is looked at.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub(super) fn signal(&self, signal: Signal, reach: Reach) -> Result<(), CommandError> {
+        if !self.guard_ended {
+            let _ = killpg(self.guard.pid, signal);
+        }
+        let has_got_it = |process: &Process| process.group == self.guard.pid && !self.guard_ended;
+        for process in self.living(reach)?.iter().filter(|process| !has_got_it(process)) {
+            let _ = kill(process.pid, signal);
+        }
+        Ok(())
+    }
+
+    /// Those that can still do something, without the guard.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub(super) fn living(&self, reach: Reach) -> Result<Vec<Process>, CommandError> {
+        let mut processes = processes::all().map_err(CommandError::Look)?;
+        processes.retain(|process| !self.strangers.contains(&process.pid));
+        let descendants = processes::descendants(&processes, getpid());
+        processes.retain(|process| {
+            let reached = match reach {
+                Reach::Group => process.pid == self.command_id(),
+                Reach::Everyone => descendants.contains(&process.pid),
+            };
+            (reached || process.group == self.guard.pid) && process.pid != self.guard.pid && !process.ended
+        });
+        Ok(processes)
+    }
+
+    /// The signal that has stopped the command since this was last asked.
+    pub(super) fn stopped(&self) -> Option<Signal> {
+        let stopped = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
+        match waitid(Id::Pid(self.command_id()), stopped) {
+            Ok(WaitStatus::Stopped(_, signal)) if self.status.is_none() => Some(signal),
+            _ => None,
+        }
+    }
+
+    /// Takes the status of every child that has ended: also of orphans, which are ours.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(super) fn reap(&mut self) -> Result<(), CommandError> {
+        while let Some(child) = next_ended()? {
+            if child == self.command_id() {
+                let failed = |error| CommandError::Start { what: "waiting for the command", error };
+                self.status = self.command.try_wait().map_err(failed)?;
+            } else {
+                self.guard_ended |= child == self.guard.pid;
+                let _ = waitpid(child, Some(WaitPidFlag::WNOHANG));
+            }
+        }
+        Ok(())
+    }
+
+    /// Kills whoever is left of the group, with the guard, and returns when nobody lives. Not cancel-safe: a process
+    /// may still live.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub(super) async fn extinguish(mut self) -> Result<(), CommandError> {
+        // No process escapes it by a fork, as it may a look at one after the other.
+        self.signal(Signal::SIGKILL, Reach::Group)?;
+        while !self.living(Reach::Group)?.is_empty() {
+            sleep(LOOK).await;
+        }
+        // Last, because until now it kept the group's id.
+        if !self.guard_ended {
+            let _ = waitpid(self.guard.pid, None);
+        }
+        self.reap()
+    }
+
+    fn command_id(&self) -> Pid {
+        Pid::from_raw(self.command.id().cast_signed())
+    }
+}
+
+/// A child that has ended and is not reaped.
+fn next_ended() -> Result<Option<Pid>, CommandError> {
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    match waitid(Id::All, look) {
+        Ok(status) => Ok(status.pid()),
+        Err(Errno::ECHILD) => Ok(None),
+        // A real-time signal ended it, for which nix has no name: /proc says whose process it was.
+        Err(Errno::EINVAL) => {
+            let processes = processes::all().map_err(CommandError::Look)?;
+            let ended = processes.iter().find(|process| process.parent == getpid() && process.ended);
+            Ok(ended.map(|process| process.pid))
+        }
+        Err(error) => Err(CommandError::System { what: "wait for processes", error }),
+    }
+}
+
+/// What the session of a PostgreSQL client is to start with: what it would have been, and the token.
+fn session_options(given: Option<OsString>, token: i64) -> OsString {
+    let mut options = given.filter(|given| !given.is_empty()).map_or_else(OsString::new, |mut given| {
+        given.push(" ");
+        given
+    });
+    options.push(format!("-c lease.fence={token}"));
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_is_appended_to_the_options_of_the_session() {
+        assert_eq!(session_options(None, 47), "-c lease.fence=47");
+        assert_eq!(session_options(Some("".into()), 47), "-c lease.fence=47");
+        assert_eq!(session_options(Some("-c work_mem=1MB".into()), 47), "-c work_mem=1MB -c lease.fence=47");
+    }
+}

@@ -1,0 +1,88 @@
+//! A command that runs while leadership lasts, and not longer.
+//!
+//! Owns the command's whole process group: starting it, passing signals on, ending it, and knowing
+//! when it is gone. Must never return while a process of the group lives: whoever called gives the
+//! lease up next, and the successor's work begins.
+//!
+//! Four things see to that, and each covers what the others cannot:
+//! `supervise` ends the group while this process runs; `guard` when it is killed or stands still;
+//! the kernel ends the command itself with this process (`start`); and `processes` looks at what
+//! really lives before it is called gone.
+
+mod family;
+mod guard;
+mod processes;
+mod signals;
+mod start;
+mod supervise;
+mod terminal;
+
+pub use guard::{GUARD_COMMAND, keep_guard};
+pub use signals::Signals;
+pub use start::{START_COMMAND, check_program, exit_code_of, exit_code_of_signal, replace_this_process};
+
+use super::Leadership;
+use nix::errno::Errno;
+use std::ffi::OsString;
+use std::io;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+/// How much time a command has to end.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Of the lease. The command is asked to end when a third of it is left.
+    pub ttl: Duration,
+    /// From SIGTERM to SIGKILL where the lease's end does not say when.
+    pub kill_after: Duration,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The command ended by itself.
+    Ended(ExitStatus),
+    /// Leadership ran out or was lost, and the command was ended.
+    Lost,
+}
+
+/// Why a command could not be run, or not be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// A process could not be started.
+    #[error("cannot start {what}: {error}")]
+    Start {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        error: io::Error,
+    },
+    /// The processes cannot be seen: what lives cannot be told.
+    #[error("cannot look at the processes in /proc: {0}")]
+    Look(io::Error),
+    /// The system refused something that this needs.
+    #[error("cannot {what}: {error}")]
+    System {
+        /// What.
+        what: &'static str,
+        /// Why.
+        error: Errno,
+    },
+}
+
+/// Runs the command (program and arguments) with the token in its environment until it ends, or leadership does.
+/// Returns when no process of its group is left. To be called from the thread that `main` runs on, which lives as long
+/// as the process: the kernel takes its end for ours.
+///
+/// Not cancel-safe: when dropped, the whole group is killed at once, but not awaited.
+///
+/// # Errors
+/// When it cannot be started, or not be watched; the group is then killed, but not awaited.
+pub async fn run(
+    leadership: &Leadership,
+    command: &[OsString],
+    terms: Terms,
+    signals: &mut Signals,
+) -> Result<Outcome, CommandError> {
+    supervise::run(leadership, command, terms, signals).await
+}

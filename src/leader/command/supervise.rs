@@ -1,0 +1,199 @@
+//! What happens to the command, and when: one loop over everything that can come.
+//!
+//! Must never wait for anything but in that loop, so that the lease's end is always among what is awaited.
+
+use super::family::{Family, Reach};
+use super::guard::Guard;
+use super::{CommandError, Outcome, Signals, Terms, terminal};
+use crate::leader::clock::{BootInstant, sleep_until};
+use crate::leader::{Leadership, Loss};
+use nix::sys::signal::Signal;
+use std::ffi::OsString;
+use std::future::pending;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
+
+/// Between two looks at what nobody tells us: the end of a process that is not our child, and whose the terminal is.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The command has been asked to end, or has ended and left others behind.
+#[derive(Clone, Copy)]
+struct Ending {
+    /// Leadership is lost, or about to be.
+    lost: bool,
+    /// The command still ran when that was noticed.
+    deposed: bool,
+    /// When SIGKILL is sent next.
+    kill_at: BootInstant,
+    killed: bool,
+}
+
+impl Ending {
+    /// A command that ended by itself may leave others behind on purpose, outside its group. A deposed leader may not.
+    fn reach(self) -> Reach {
+        if self.lost { Reach::Everyone } else { Reach::Group }
+    }
+}
+
+struct Supervisor<'a> {
+    leadership: &'a Leadership,
+    terms: Terms,
+    family: Family,
+    ending: Option<Ending>,
+    /// It reads a terminal that is not ours to give.
+    awaits_terminal: bool,
+}
+
+/// As [`super::run`].
+pub(super) async fn run(
+    leadership: &Leadership,
+    command: &[OsString],
+    terms: Terms,
+    signals: &mut Signals,
+) -> Result<Outcome, CommandError> {
+    // Before the first child: with SIGCHLD ignored there would be no status to wait for.
+    let failed = |error| CommandError::Start { what: "listening for the end of processes", error };
+    let mut children = signal(SignalKind::child()).map_err(failed)?;
+    let mut told = leadership.deadline();
+    let guard = Guard::start(told).await?;
+    if leadership.why_lost().is_some() {
+        return Ok(Outcome::Lost);
+    }
+    let family = Family::start(guard, leadership, command)?;
+    let mut supervisor = Supervisor { leadership, terms, family, ending: None, awaits_terminal: false };
+    while !supervisor.is_gone()? {
+        tokio::select! {
+            biased;
+            () = leadership.running_out(terms.ttl / 3), if !supervisor.is_lost() => supervisor.depose()?,
+            () = supervisor.time_to_kill() => supervisor.kill()?,
+            deadline = supervisor.tell_guard(told) => told = deadline,
+            signal = signals.next() => supervisor.pass_on(signal)?,
+            _ = children.recv() => {}
+            () = sleep(LOOK), if supervisor.ending.is_some() || supervisor.awaits_terminal => {}
+        }
+    }
+    supervisor.finish().await
+}
+
+impl Supervisor<'_> {
+    /// True when the command has ended and nobody is left. Sees to what has changed among the processes.
+    fn is_gone(&mut self) -> Result<bool, CommandError> {
+        self.family.reap()?;
+        self.see_to_a_stop()?;
+        let ended = self.family.status().is_some();
+        if !ended && !self.family.is_unguarded() {
+            return Ok(false);
+        }
+        let reach = self.ending.map_or(Reach::Group, Ending::reach);
+        let gone = ended && self.family.living(reach)?.is_empty();
+        if !gone && self.ending.is_none() {
+            if !ended {
+                tracing::error!("the guard of the command has been killed: the command is ended");
+            }
+            self.end(false, BootInstant::now() + self.terms.kill_after)?;
+        }
+        Ok(gone)
+    }
+
+    /// Leadership is lost, or about to be.
+    fn depose(&mut self) -> Result<(), CommandError> {
+        let deadline = self.leadership.deadline();
+        let kill_at = match self.leadership.why_lost() {
+            None => {
+                tracing::error!(left = ?deadline.remaining(), "the lease is running out: the command must end");
+                deadline
+            }
+            // There is no more time to give.
+            Some(Loss::Expired | Loss::Unreachable { .. }) => deadline,
+            Some(_) => BootInstant::now() + self.terms.kill_after,
+        };
+        self.end(true, kill_at)
+    }
+
+    /// Asks the command to end. Where it has been asked before: by then it must have ended, if that is sooner.
+    fn end(&mut self, lost: bool, kill_at: BootInstant) -> Result<(), CommandError> {
+        let earlier = self.ending;
+        let kill_at = earlier.map_or(kill_at, |earlier| earlier.kill_at.min(kill_at));
+        let ending = Ending { lost, deposed: lost && self.family.status().is_none(), kill_at, killed: false };
+        self.ending = Some(ending);
+        self.family.signal(Signal::SIGTERM, ending.reach())?;
+        // One that is stopped would not see the other.
+        self.family.signal(Signal::SIGCONT, ending.reach())
+    }
+
+    /// Returns at each moment to kill: also what has been started since the last. Cancel-safe.
+    async fn time_to_kill(&self) {
+        match self.ending {
+            Some(ending) => sleep_until(ending.kill_at).await,
+            None => pending().await,
+        }
+    }
+
+    fn kill(&mut self) -> Result<(), CommandError> {
+        let Some(ending) = &mut self.ending else { return Ok(()) };
+        if !ending.killed {
+            tracing::error!("the command is killed");
+            ending.killed = true;
+        }
+        ending.kill_at = BootInstant::now() + LOOK;
+        let reach = ending.reach();
+        self.family.signal(Signal::SIGKILL, reach)
+    }
+
+    /// Returns when the guard knows another time to kill than `told`: the lease's deadline, or ours. Cancel-safe.
+    async fn tell_guard(&self, told: BootInstant) -> BootInstant {
+        let time = match self.ending {
+            Some(ending) if ending.killed || ending.lost && ending.kill_at == told => pending().await,
+            Some(ending) if ending.lost => ending.kill_at,
+            _ => self.leadership.renewed(told).await,
+        };
+        self.family.guard.tell(time).await;
+        time
+    }
+
+    fn pass_on(&self, signal: Signal) -> Result<(), CommandError> {
+        if signal == Signal::SIGTSTP {
+            tracing::warn!("not suspended: a leader that stands still loses its lease");
+            return Ok(());
+        }
+        tracing::info!(signal = signal.as_str(), "passed on to the command");
+        self.family.signal(signal, Reach::Group)
+    }
+
+    /// A leader is not suspended from its terminal; one that reads the terminal gets it. Who sends SIGSTOP knows why.
+    fn see_to_a_stop(&mut self) -> Result<(), CommandError> {
+        let goes_on = match self.family.stopped() {
+            Some(Signal::SIGTSTP) => {
+                tracing::warn!("the command is not suspended: a leader that stands still keeps others from leading");
+                true
+            }
+            Some(Signal::SIGTTIN | Signal::SIGTTOU) => {
+                self.awaits_terminal = true;
+                false
+            }
+            _ => false,
+        };
+        let has_terminal = self.awaits_terminal && terminal::hand_over(self.family.guard.pid);
+        if goes_on || has_terminal {
+            self.awaits_terminal = false;
+            self.family.signal(Signal::SIGCONT, Reach::Group)?;
+        }
+        Ok(())
+    }
+
+    async fn finish(self) -> Result<Outcome, CommandError> {
+        let (status, group) = (self.family.status(), self.family.guard.pid);
+        let deposed = self.ending.is_some_and(|ending| ending.deposed);
+        self.family.extinguish().await?;
+        terminal::take_back(group);
+        Ok(match status {
+            Some(status) if !deposed => Outcome::Ended(status),
+            _ => Outcome::Lost,
+        })
+    }
+
+    fn is_lost(&self) -> bool {
+        self.ending.is_some_and(|ending| ending.lost)
+    }
+}

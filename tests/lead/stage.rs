@@ -1,0 +1,119 @@
+//! An etcd, a folder, and leaders that run scripts in it.
+
+use crate::support::guardian::{Folder, Program};
+use crate::support::programs::run;
+use crate::support::proxy::BINARY;
+use crate::support::wait::wait_for;
+use crate::support::{DEADLINE, Etcd, wait_until};
+use std::fs;
+use std::time::SystemTime;
+
+pub const ELECTION: &str = "/test/leader";
+/// In seconds. So long that nothing in a test waits for its end.
+pub const ENDLESS: u32 = 600;
+
+/// Writes its process id to a file, counts SIGTERMs in another, and never ends by itself.
+pub const STUBBORN: &str = r#"trap 'echo >>"$1/term"' TERM; echo $$ >"$1/stubborn"; while :; do sleep 0.02; done"#;
+/// The same as a child of one that ends when it is told to.
+pub const STUBBORN_CHILD: &str = r#"
+    echo 'trap "" TERM INT HUP; echo $$ >"$1/stubborn.new"; mv "$1/stubborn.new" "$1/stubborn"
+          while :; do sleep 0.02; done' >"$1/child.sh"
+    sh "$1/child.sh" "$1" &
+    while [ ! -e "$1/stubborn" ]; do sleep 0.02; done
+    echo $$ >"$1/command"
+    "#;
+
+pub struct Stage {
+    pub etcd: Etcd,
+    pub folder: Folder,
+}
+
+impl Stage {
+    pub fn new() -> Self {
+        Self { etcd: Etcd::start(), folder: Folder::new("lead") }
+    }
+
+    /// The command line of a leader that runs a script, with the folder as `$1`.
+    pub fn command(&self, ttl: u32, arguments: &[&str], script: &str) -> Vec<String> {
+        let ttl = ttl.to_string();
+        let mut command = vec![BINARY, "lead", "--election", ELECTION, "--ttl", &ttl];
+        command.extend(arguments);
+        let (url, folder) = (self.etcd.url(), self.folder.path().display().to_string());
+        command.extend(["--etcd", &url, "--", "sh", "-c", script, "sh", &folder]);
+        command.into_iter().map(str::to_owned).collect()
+    }
+
+    pub fn lead(&self, ttl: u32, arguments: &[&str], script: &str) -> Program {
+        self.run(&self.command(ttl, arguments, script))
+    }
+
+    pub fn run(&self, command: &[String]) -> Program {
+        // A shell ignores SIGINT and SIGQUIT for what it starts in the background, as the tests' guardian does.
+        let mut program = ["env", "--default-signal=INT,QUIT"].map(str::to_owned).to_vec();
+        program.extend_from_slice(command);
+        Program::start(&program, &self.folder, &self.folder.join("log"), "KILL")
+    }
+
+    /// What the file says, once it says something.
+    pub fn wait_for(&self, file: &str) -> String {
+        let what = format!("there is a file {file}; the log says\n{}", self.log());
+        wait_for(&what, DEADLINE, || self.read(file).filter(|text| text.ends_with('\n')))
+    }
+
+    /// A process that the file names.
+    pub fn process(&self, file: &str) -> u32 {
+        self.wait_for(file).trim().parse().unwrap()
+    }
+
+    pub fn read(&self, file: &str) -> Option<String> {
+        fs::read_to_string(self.folder.join(file)).ok()
+    }
+
+    pub fn has(&self, file: &str) -> bool {
+        self.folder.join(file).exists()
+    }
+
+    pub fn written_at(&self, file: &str) -> SystemTime {
+        fs::metadata(self.folder.join(file)).unwrap().modified().unwrap()
+    }
+
+    pub fn log(&self) -> String {
+        self.read("log").unwrap_or_default()
+    }
+
+    /// The keys of all candidates, in no order.
+    pub fn candidates(&self) -> Vec<String> {
+        let output = run(&mut self.etcd.etcdctl(&["get", "--prefix", "--keys-only", ELECTION]));
+        String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// Revokes the lease of the only candidate.
+    pub fn revoke(&self) {
+        let candidates = self.candidates();
+        assert_eq!(candidates.len(), 1, "{candidates:?}");
+        let (_, lease) = candidates[0].rsplit_once('/').unwrap();
+        run(&mut self.etcd.etcdctl(&["lease", "revoke", lease]));
+    }
+}
+
+/// The state that /proc shows: R, S, T …; None for a process that has ended, reaped or not.
+pub fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let state = stat.rsplit_once(") ")?.1.chars().next()?;
+    (state != 'Z').then_some(state)
+}
+
+pub fn wait_until_dead(pid: u32) {
+    wait_until(&format!("process {pid} is dead"), DEADLINE, || state(pid).is_none());
+}
+
+/// Sends a signal, named as kill(1) names it.
+pub fn kill(signal: &str, pid: u32) {
+    run(std::process::Command::new("sh").args(["-c", &format!("kill -s {signal} {pid}")]));
+}
+
+/// Sends SIGSTOP, and returns when it has been obeyed.
+pub fn stop(pid: u32) {
+    kill("STOP", pid);
+    wait_until("it has stopped", DEADLINE, || state(pid) == Some('T'));
+}
