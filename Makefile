@@ -1,6 +1,6 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
-.PHONY: build demo test lint bench
+.PHONY: build demo distributed_cron test lint bench failover
 
 build:
 	@scripts/setup.sh demo
@@ -11,6 +11,12 @@ demo:
 	@scripts/setup.sh demo
 	@cargo build --release --locked --quiet
 	@target/release/fencegate demo
+
+# The example of that name: a cron on three nodes, without a fence, with it, and with a shell script among its nodes.
+distributed_cron:
+	@scripts/setup.sh demo
+	@cargo build --release --locked --quiet --bin fencegate --example distributed_cron
+	@target/release/examples/distributed_cron
 
 # Without optimisation: the tests wait for servers, not for our code, and it builds in half the time.
 test:
@@ -27,3 +33,8 @@ bench:
 	@scripts/setup.sh demo
 	@cargo build --release --locked --quiet
 	@scripts/bench.sh
+
+# How long a follower takes to write after its leader's crash, stall or resignation, against the TTL.
+failover:
+	@scripts/setup.sh demo
+	@cargo bench --locked --quiet --bench failover

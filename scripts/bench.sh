@@ -20,7 +20,7 @@ YAML
 
 # The servers of the demo, under the same guardian: it stops them and removes the folder once its input closes.
 mkfifo "$folder/stop" "$folder/status"
-setsid sh src/demo/guardian.sh "$folder" "$bin" "$fencegate" <"$folder/stop" >"$folder/status" 2>/dev/null &
+setsid sh src/stage/guardian.sh "$folder" "$bin" "$fencegate" <"$folder/stop" >"$folder/status" 2>/dev/null &
 guardian=$!
 exec 9>"$folder/stop"
 trap 'exec 9>&-; wait "$guardian"' EXIT

@@ -12,6 +12,7 @@ pub mod fence;
 pub mod leader;
 pub mod policy;
 pub mod proxy;
+pub mod stage;
 pub mod statement;
 pub mod wire;
 mod yaml;

@@ -36,8 +36,13 @@ fn the_zombie_lands_without_the_proxy_and_not_with_it() {
         "outcome=rolled_back",
         "12:03: run_by = B, token = 46",
         "RIGHT",
-        "3 of 3",
+        "5. With fencegate and etcd",
+        "ERROR LF001: fencing token 2 for resource \"beats\" is stale: the highest is 3",
+        "exit code 75",
+        "RIGHT",
+        "4 of 4",
         "Takeover",
+        "Failover",
     ];
     let mut rest = text.as_str();
     for line in in_order {

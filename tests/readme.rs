@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use support::guardian::{Folder, Port, Program};
 use support::proxy::BINARY;
 use support::wait::{DEADLINE, wait_until};
-use support::{Options, Postgres, programs};
+use support::{Etcd, Options, Postgres, programs};
 
 const README: &str = include_str!("../README.md");
 
@@ -26,6 +26,7 @@ fn every_command_runs() {
     postgres.sql("CREATE ROLE app LOGIN");
     postgres.sql_in("app", "CREATE TABLE public.ticks (tick text PRIMARY KEY, run_by text)");
     postgres.sql_in("app", "INSERT INTO public.ticks VALUES ('12:00'); GRANT ALL ON public.ticks TO app");
+    let etcd = Etcd::start();
     let (folder, port) = (Folder::new("readme"), Port::claim());
     let mut proxy = None;
     let blocks = blocks("sh");
@@ -34,6 +35,7 @@ fn every_command_runs() {
         let script = block
             .replace("127.0.0.1:5432", &format!("127.0.0.1:{}", postgres.port()))
             .replace("127.0.0.1:6432", &format!("127.0.0.1:{}", port.number()))
+            .replace("http://127.0.0.1:2379", &etcd.url())
             .replace("port=5432", &format!("port={}", postgres.port()))
             .replace("port=6432", &format!("port={}", port.number()));
         if script.starts_with("make ") {
@@ -51,9 +53,10 @@ fn every_command_runs() {
     }
     assert!(proxy.is_some(), "the README says how to run the proxy");
     let row = postgres.sql_in("app", "SELECT run_by FROM ticks");
-    assert_eq!(row, [[Some("me".to_owned())]], "the README's write landed");
+    assert_eq!(row, [[Some("node-a".to_owned())]], "the README's write landed");
     let epoch = postgres.sql_in("app", "SELECT resource, token::text FROM fencegate.epoch");
-    assert_eq!(epoch, [["scheduler", "42"].map(|text| Some(text.to_owned()))], "it was fenced");
+    // The first key of an etcd has create_revision 2.
+    assert_eq!(epoch, [["scheduler", "2"].map(|text| Some(text.to_owned()))], "it was fenced");
 }
 
 #[test]

@@ -7,27 +7,38 @@
 
 mod check;
 mod leader;
-mod stage;
 mod story;
+mod takeover;
 mod timeline;
 
-use stage::Stage;
+use crate::etcd::EtcdError;
+use crate::stage::{Stage, StageError};
 use timeline::Timeline;
+
+/// What the demo's proxy enforces.
+const POLICIES: &str = "version: 1
+resources:
+  - name: scheduler
+    tables:
+      - public.ticks
+  - name: beats
+    election: /demo/leader
+    tables:
+      - public.beats
+";
 
 /// Why the demo could not be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// No PostgreSQL on this machine.
-    #[error(
-        "no PostgreSQL found in PATH or /usr/lib/postgresql: install it (Debian, Ubuntu: apt-get install postgresql)"
-    )]
-    NoPostgres,
-    /// The temporary folder or a process could not be made.
+    /// There are no servers.
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    /// A process could not be started.
     #[error("cannot set the demo up: {0}")]
-    Start(std::io::Error),
-    /// PostgreSQL or the proxy did not come up.
-    #[error("the demo's servers did not start; the end of their log:\n{0}")]
-    Servers(String),
+    Start(#[from] std::io::Error),
+    /// etcd cannot be asked.
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
     /// A statement that only prepares the story failed.
     #[error("the demo's database: {}", with_source(.0))]
     Database(#[source] tokio_postgres::Error),
@@ -45,8 +56,8 @@ pub async fn run() -> Result<Vec<String>, DemoError> {
     let mut timeline = Timeline::new();
     timeline.line("fencegate demo: a cron scheduler on two nodes, A and B. Only the leader may run a tick.");
     timeline.line("Each election gives its winner a higher token; public.ticks says who ran each tick.");
-    timeline.line("Starting a throwaway PostgreSQL and fencegate in front of it ...");
-    let stage = Stage::start().await?;
+    timeline.line("Starting a throwaway PostgreSQL, etcd, and fencegate in front ...");
+    let stage = Stage::start(&std::env::current_exe()?, POLICIES).await?;
     story::play(&stage, &mut timeline).await
 }
 

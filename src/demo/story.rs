@@ -1,12 +1,13 @@
-//! The four scenes: the zombie lands without the proxy, and in three ways it does not with it.
+//! The scenes: the zombie lands without the proxy, and in four ways it does not with it.
 //!
 //! Owns who does what when. Must never print a result before `check` has seen the evidence.
 
 use super::DemoError;
 use super::check::{Answer, Fate, Observed, Row, contradictions};
 use super::leader::{Route, Session};
-use super::stage::Stage;
+use super::takeover;
 use super::timeline::{Timeline, milliseconds};
+use crate::stage::Stage;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
@@ -54,12 +55,26 @@ pub(super) async fn play(stage: &Stage, timeline: &mut Timeline) -> Result<Vec<S
     failures.extend(verify(4, scene, &witness, timeline).await?);
     takeovers.push(took);
 
+    timeline.scene("5. With fencegate and etcd: the leader's machine stands still, and wakes up");
+    let (found, failover) = takeover::play(stage, &witness, timeline).await?;
+    match found.is_empty() {
+        true => {
+            timeline.result(true, "RIGHT: the stale write was rejected; no row has a lower token than one before it.")
+        }
+        false => timeline.result(false, "NOT AS CLAIMED"),
+    }
+    failures.extend(found.into_iter().map(|what| format!("scene 5: {what}")));
+
     if failures.is_empty() {
         let takeovers: Vec<String> = takeovers.into_iter().map(milliseconds).collect();
         timeline.line("");
-        timeline.line("Without fencegate the zombie's write landed over its successor's. With it, 3 of 3 did not.");
+        timeline.line("Without fencegate the zombie's write landed over its successor's. With it, 4 of 4 did not.");
         timeline
             .line(&format!("Takeover, from the new leader's first write to its success: {}.", takeovers.join(", ")));
+        timeline.line(&format!(
+            "Failover, from the leader's standstill to its successor's first write, with a lease of 2 s: {}.",
+            milliseconds(failover)
+        ));
     }
     Ok(failures)
 }

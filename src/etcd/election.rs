@@ -114,6 +114,22 @@ pub async fn leader(
     Ok((response.kvs().first().map(Leader::from), revision))
 }
 
+/// All candidates of the election (linearizable), whoever leads first. Cancel-safe.
+///
+/// # Errors
+/// When etcd does not answer, or refuses.
+pub async fn candidates(etcd: &Etcd, election: &ElectionName, patience: Patience) -> Result<Vec<Leader>, EtcdError> {
+    let prefix = election.prefix();
+    let response = etcd
+        .ask(patience, move |mut client| {
+            let prefix = prefix.clone();
+            let options = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend);
+            async move { client.get(prefix, Some(options)).await }
+        })
+        .await?;
+    Ok(response.kvs().iter().map(Leader::from).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,6 +10,6 @@ mod observe;
 mod settings;
 
 pub use connection::{Etcd, EtcdError, Patience};
-pub use election::{ElectionName, InvalidName, Leader, leader};
+pub use election::{ElectionName, InvalidName, Leader, candidates, leader};
 pub use observe::Observer;
 pub use settings::{EtcdArguments, EtcdSettings};

@@ -9,6 +9,7 @@
 
 pub mod commit_order;
 pub mod etcd;
+pub mod example;
 pub mod fenced;
 pub mod guardian;
 pub mod link;

@@ -1,0 +1,177 @@
+//! How long a takeover takes: from the end of the leader to the follower's first admitted write, for a crash (kill -9),
+//! a stall (SIGSTOP) and a resignation, against the TTL of the lease.
+//!
+//! Usage: cargo bench --bench failover [-- RUNS [TTL…]]   (default: 20 runs, of 2, 5 and 10 s)
+//!
+//! The leaders are processes of this program that use the library. The time of a write is the server's own, taken in
+//! the row; all clocks are this machine's.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use fencegate::etcd::{ElectionName, Etcd, EtcdArguments, Patience, candidates};
+use fencegate::leader::{Election, Timings};
+use fencegate::stage::Stage;
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep};
+use tokio_postgres::{Client, Config, NoTls};
+
+/// Elections that are held at the same time; each has a resource and a table of its own.
+const LANES: usize = 5;
+/// A run that takes longer has failed.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// How a leader ends.
+#[derive(Clone, Copy)]
+enum End {
+    Crash,
+    Stall,
+    Resign,
+}
+
+impl End {
+    const ALL: [(End, &str, Signal); 3] = [
+        (End::Crash, "crash", Signal::SIGKILL),
+        (End::Stall, "stall", Signal::SIGSTOP),
+        (End::Resign, "resign", Signal::SIGTERM),
+    ];
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    // cargo adds --bench.
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    if arguments.first().is_some_and(|first| first == "leader") {
+        set_pdeathsig(Signal::SIGKILL).unwrap();
+        let [_, etcd, lane, ttl, database] = arguments.as_slice() else { panic!("a leader has four arguments") };
+        return lead(etcd, lane, ttl, database).await;
+    }
+    let mut numbers = arguments.iter().map(|text| text.parse::<u64>().expect("a number"));
+    let runs = numbers.next().unwrap_or(20);
+    let ttls: Vec<u64> = numbers.collect();
+    let ttls = if ttls.is_empty() { vec![2, 5, 10] } else { ttls };
+    let stage = Stage::start(Path::new(env!("CARGO_BIN_EXE_fencegate")), &policies()).await.unwrap();
+    let witness = Arc::new(connect(&database(&stage, 5432)).await);
+    for lane in 0..LANES {
+        witness.batch_execute(&format!("CREATE TABLE lane{lane} (token bigint, at timestamptz)")).await.unwrap();
+    }
+    println!("{runs} runs each, in seconds from the leader's end to its follower's first admitted write");
+    println!("{:>5} {:>8} {:>8} {:>8} {:>8} {:>8}", "TTL", "end", "least", "median", "p90", "most");
+    let stage = Arc::new(stage);
+    for ttl in ttls {
+        for (end, name, _) in End::ALL {
+            let mut times = Vec::new();
+            let lanes = (0..LANES).map(|lane| {
+                let count = (0..runs).filter(|run| *run as usize % LANES == lane).count();
+                tokio::spawn(run_lane(stage.clone(), witness.clone(), lane, count, ttl, end))
+            });
+            for lane in lanes.collect::<Vec<_>>() {
+                times.extend(lane.await.unwrap());
+            }
+            times.sort_by(f64::total_cmp);
+            let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
+            println!("{ttl:>5} {name:>8} {:8.3} {:8.3} {:8.3} {:8.3}", at(0.0), at(0.5), at(0.9), at(1.0));
+        }
+    }
+}
+
+async fn run_lane(stage: Arc<Stage>, witness: Arc<Client>, lane: usize, runs: usize, ttl: u64, end: End) -> Vec<f64> {
+    let mut times = Vec::new();
+    for _ in 0..runs {
+        witness.batch_execute(&format!("TRUNCATE lane{lane}")).await.unwrap();
+        let old = start(&stage, lane, ttl);
+        until(&witness, lane, 1).await;
+        let _new = start(&stage, lane, ttl);
+        until_candidates(&stage, lane).await;
+        // Not always at the same distance from a renewal.
+        sleep(Duration::from_millis(ttl * 1000 / 3 * (times.len() as u64 % 5) / 5)).await;
+        let (_, _, how) = End::ALL[end as usize];
+        let ended = SystemTime::now();
+        kill(Pid::from_raw(old.id().unwrap().try_into().unwrap()), how).unwrap();
+        let first = until(&witness, lane, 2).await;
+        times.push(first.duration_since(ended).unwrap_or_default().as_secs_f64());
+        drop((old, _new));
+        until_empty(&stage, lane).await;
+    }
+    times
+}
+
+/// One candidate: once it leads it writes, until SIGTERM.
+async fn lead(url: &str, lane: &str, ttl: &str, database: &str) {
+    let timings = Timings::new(Duration::from_secs(ttl.parse().unwrap())).unwrap();
+    let election: ElectionName = format!("/lane{lane}").parse().unwrap();
+    let election = Election::new(etcd(url), election, "candidate", timings);
+    let mut terminate = signal(SignalKind::terminate()).unwrap();
+    let leadership = election.campaign().await.unwrap();
+    let client = leadership.connect(&database.parse().unwrap(), NoTls).await.unwrap();
+    let write = format!("INSERT INTO lane{lane} VALUES ({}, clock_timestamp())", leadership.token());
+    client.batch_execute(&write).await.unwrap();
+    terminate.recv().await;
+    leadership.resign().await.unwrap();
+}
+
+fn start(stage: &Stage, lane: usize, ttl: u64) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["leader", stage.etcd(), &lane.to_string(), &ttl.to_string(), &database(stage, 6432)]);
+    command.stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap()
+}
+
+/// Waits until so many leaders have written; the time of the last one's first write.
+async fn until(witness: &Client, lane: usize, leaders: usize) -> SystemTime {
+    let query = format!("SELECT min(at) FROM lane{lane} GROUP BY token ORDER BY token");
+    let start = Instant::now();
+    loop {
+        let rows = witness.query(&query, &[]).await.unwrap();
+        if rows.len() >= leaders {
+            return rows.last().unwrap().get(0);
+        }
+        assert!(start.elapsed() < LIMIT, "no leader writes");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn until_candidates(stage: &Stage, lane: usize) {
+    wait(stage, lane, |count| count == 2).await;
+}
+
+/// So that the next run begins with an election of its own.
+async fn until_empty(stage: &Stage, lane: usize) {
+    wait(stage, lane, |count| count == 0).await;
+}
+
+async fn wait(stage: &Stage, lane: usize, enough: impl Fn(usize) -> bool) {
+    let (etcd, election) = (etcd(stage.etcd()), format!("/lane{lane}").parse().unwrap());
+    let start = Instant::now();
+    while !enough(candidates(&etcd, &election, Patience::USUAL).await.unwrap().len()) {
+        assert!(start.elapsed() < LIMIT, "candidates do not come or go");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn etcd(url: &str) -> Arc<Etcd> {
+    let arguments = EtcdArguments { etcd: vec![url.to_owned()], ..EtcdArguments::default() };
+    Etcd::new(&arguments.settings().unwrap().unwrap()).unwrap()
+}
+
+fn policies() -> String {
+    let resource = |lane| format!("  - name: lane{lane}\n    election: /lane{lane}\n    tables: [public.lane{lane}]\n");
+    format!("version: 1\nresources:\n{}", (0..LANES).map(resource).collect::<String>())
+}
+
+fn database(stage: &Stage, port: u16) -> String {
+    format!("host={} port={port} user=postgres dbname=app", stage.folder().display())
+}
+
+async fn connect(database: &str) -> Client {
+    let config: Config = database.parse().unwrap();
+    let (client, connection) = config.connect(NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}

@@ -1,0 +1,128 @@
+//! One node of the cron. Start your own program from here.
+//!
+//! It campaigns; while it leads it writes one row per tick, over a session that carries its fencing token.
+
+use fencegate::etcd::{ElectionName, Etcd, EtcdArguments};
+use fencegate::leader::{Election, Leadership, Ticker, Timings};
+use std::convert::Infallible;
+use std::error::Error;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_postgres::{Client, Config, NoTls};
+
+/// Raises the fence, and shuts every older leader out, before anything is read: what is decided on must not change
+/// behind our back.
+const LOCK: &str = "LOCK TABLE ticks IN SHARE ROW EXCLUSIVE MODE";
+const LAST: &str = "SELECT max(tick) FROM ticks";
+const WRITE: &str = "INSERT INTO ticks (tick, node) VALUES ($1, $2)";
+
+#[derive(clap::Args)]
+pub struct Node {
+    #[command(flatten)]
+    etcd: EtcdArguments,
+    /// The name of this node
+    #[arg(long)]
+    id: String,
+    #[arg(long)]
+    election: ElectionName,
+    /// Of the lease, in seconds
+    #[arg(long)]
+    ttl: u64,
+    /// Between two ticks, in seconds
+    #[arg(long)]
+    period: u64,
+    /// Where the ticks go: a connection string
+    #[arg(long)]
+    database: Config,
+    /// Write on when leadership is lost, as a program does that was paused, or that looks only now and then
+    #[arg(long)]
+    oblivious: bool,
+}
+
+impl Node {
+    /// Takes part in the election until SIGTERM.
+    pub async fn run(self) -> Result<(), Box<dyn Error>> {
+        let etcd = self.etcd.clone().settings().map_err(|(flag, why)| format!("--{flag} {why}"))?;
+        let etcd = Etcd::new(&etcd.ok_or("--etcd is missing")?)?;
+        let timings = Timings::new(Duration::from_secs(self.ttl))?;
+        let election = Election::new(etcd, self.election.clone(), &self.id, timings);
+        let mut terminate = signal(SignalKind::terminate())?;
+        loop {
+            let leadership = tokio::select! {
+                won = election.campaign() => won?,
+                _ = terminate.recv() => return Ok(()),
+            };
+            self.say(&format!("leads under token {}", leadership.token()));
+            tokio::select! {
+                Err(error) = self.work(&leadership) => self.say(&format!("stops: {error}")),
+                loss = leadership.lost(), if !self.oblivious => self.say(&format!("lost: {loss}")),
+                _ = terminate.recv() => {
+                    // The work has ended with the arm above: now the next one may begin.
+                    leadership.resign().await?;
+                    self.say("resigned");
+                    return Ok(());
+                }
+            }
+            leadership.resign().await.ok();
+        }
+    }
+
+    /// One row per tick. Ends only with an error.
+    async fn work(&self, leadership: &Leadership) -> Result<Infallible, Box<dyn Error>> {
+        if self.oblivious {
+            let client = self.connect_for_ever(leadership).await?;
+            return self.tick(&client).await;
+        }
+        // Closed when leadership is lost.
+        let client = leadership.connect(&self.database, NoTls).await?;
+        self.tick(&client).await
+    }
+
+    async fn tick(&self, client: &Client) -> Result<Infallible, Box<dyn Error>> {
+        client.batch_execute("BEGIN").await?;
+        client.batch_execute(LOCK).await?;
+        let last: Option<SystemTime> = client.query_one(LAST, &[]).await?.try_get(0)?;
+        client.batch_execute("COMMIT").await?;
+        let period = Duration::from_secs(self.period);
+        let mut ticker = match last {
+            Some(last) => Ticker::after(period, last),
+            None => Ticker::new(period),
+        };
+        loop {
+            let tick = ticker.tick().await;
+            if tick.skipped > 0 {
+                self.say(&format!("skipped {}", tick.skipped));
+            }
+            match client.execute(WRITE, &[&tick.at, &self.id]).await {
+                Ok(_) => self.say(&format!("tick {}", time_of_day(tick.at, false))),
+                Err(error) => match error.code() {
+                    Some(code) if self.oblivious && code.code() == "LF001" => {
+                        self.say(&format!("late write for {} rejected: LF001", time_of_day(tick.at, false)));
+                    }
+                    _ => return Err(error.into()),
+                },
+            }
+        }
+    }
+
+    /// A session with the token, like `leadership.connect`, but one that outlives the leadership.
+    async fn connect_for_ever(&self, leadership: &Leadership) -> Result<Client, tokio_postgres::Error> {
+        let mut config = self.database.clone();
+        let (client, connection) =
+            config.options(format!("-c lease.fence={}", leadership.token())).connect(NoTls).await?;
+        tokio::spawn(connection);
+        Ok(client)
+    }
+
+    fn say(&self, what: &str) {
+        println!("{} {} {what}", time_of_day(SystemTime::now(), true), self.id);
+    }
+}
+
+/// UTC.
+fn time_of_day(time: SystemTime, with_milliseconds: bool) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (seconds, milliseconds) = (since.as_secs() % 86_400, since.subsec_millis());
+    let text = format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if with_milliseconds { format!("{text}.{milliseconds:03}") } else { text }
+}

@@ -1,0 +1,247 @@
+//! The last scene: two `fencegate lead` programs in an election on etcd, and the leader's machine stands still.
+//!
+//! Owns the two programs and their processes. Must never stop or continue a process that is not theirs.
+
+use super::DemoError;
+use super::check::Answer;
+use super::leader::Session;
+use super::timeline::{Timeline, milliseconds};
+use crate::etcd::{ElectionName, Etcd, EtcdArguments, Patience, candidates};
+use crate::stage::Stage;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, Command};
+use tokio::time::{sleep, timeout};
+
+/// The election in the policies of the demo.
+const ELECTION: &str = "/demo/leader";
+/// Of the leases, in seconds: the shortest that etcd grants.
+const TTL: &str = "2";
+/// The longest that the scene waits for something that has to happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+const SETUP: &str = "CREATE TABLE public.beats (id bigint GENERATED ALWAYS AS IDENTITY, run_by text, \
+    token bigint DEFAULT fencegate.token('beats')); GRANT SELECT, INSERT ON public.beats TO scheduler";
+/// What leads: it knows nothing of elections but the token in PGOPTIONS.
+const WORKER: &str = r#"while :; do
+    psql -Xq -v VERBOSITY=verbose -c "INSERT INTO beats (run_by) VALUES ('$FENCE_HOLDER')"
+    sleep 0.1
+done"#;
+
+/// Plays the scene. Returns what did not hold, and how long the takeover took.
+pub(super) async fn play(
+    stage: &Stage,
+    witness: &Session,
+    timeline: &Timeline,
+) -> Result<(Vec<String>, Duration), DemoError> {
+    witness.must(SETUP).await?;
+    let etcd = connect(stage)?;
+    let mut a = Node::start("A", stage)?;
+    timeline
+        .event("A", &format!("fencegate lead --ttl {TTL} --election {ELECTION} -- sh -c 'while :; do psql ...; done'"));
+    let old = beats_of("A", witness).await?;
+    timeline.event("A", &format!("leads under token {old}, and writes to beats every 100 ms"));
+    let mut b = Node::start("B", stage)?;
+    until_candidates(&etcd, 2).await?;
+    timeline.event("B", "the same; waits");
+    let stopped = a.processes();
+    stopped.signal(&stopped.all, Signal::SIGSTOP);
+    let start = Instant::now();
+    timeline.event("A", "SIGSTOP to all of its processes: its machine stands still");
+    let new = beats_of("B", witness).await?;
+    let took = start.elapsed();
+    timeline.event("B", &format!("leads under token {new}: its first write was admitted after {}", milliseconds(took)));
+    // Its leader client would kill the command at once; nobody promises that it is the first to run again.
+    stopped.signal(&stopped.command, Signal::SIGCONT);
+    timeline.event("A", "SIGCONT: its command runs again before its leader client does");
+    let late = a.late_write().await?;
+    timeline.statement("A", "INSERT INTO beats (run_by) VALUES ('A')", &late);
+    stopped.signal(&stopped.all, Signal::SIGCONT);
+    let code = a.ended().await?;
+    let shown = code.map_or("none".to_owned(), |code| code.to_string());
+    timeline.event("A", &format!("its leader client runs again, and has lost: command killed, exit code {shown}"));
+    b.stop().await?;
+    let rows = witness.must("SELECT token FROM beats ORDER BY id").await?;
+    Ok((contradictions(&late, code, &tokens(&rows), (old, new)), took))
+}
+
+/// What contradicts the claim. Empty when it holds.
+fn contradictions(late: &Answer, code: Option<i32>, tokens: &[i64], (old, new): (i64, i64)) -> Vec<String> {
+    let mut found = Vec::new();
+    if !matches!(late, Answer::Refused { severity, code, .. } if severity == "ERROR" && code == "LF001") {
+        found.push(format!("the deposed leader was answered {late}"));
+    }
+    if code != Some(75) {
+        found.push(format!("the deposed leader's client ended with {code:?}, not 75"));
+    }
+    if new <= old || !tokens.is_sorted() || !tokens.ends_with(&[new]) {
+        found.push(format!("the table has tokens {tokens:?}, after leaders {old} and {new}"));
+    }
+    found
+}
+
+/// A `fencegate lead` with its command; killed when dropped.
+struct Node {
+    child: Child,
+    errors: Lines<BufReader<ChildStderr>>,
+}
+
+/// Those of a node, by process id.
+struct Processes {
+    all: Vec<i32>,
+    /// Without the leader client's own.
+    command: Vec<i32>,
+}
+
+impl Node {
+    fn start(id: &str, stage: &Stage) -> Result<Self, DemoError> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["lead", "--etcd", stage.etcd(), "--election", ELECTION, "--ttl", TTL, "--id", id]);
+        command.args(["--", "sh", "-c", WORKER]);
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", stage.programs().display())).env("RUST_LOG", "error");
+        command.env("PGHOST", stage.folder()).env_remove("PGOPTIONS");
+        command.envs([("PGPORT", "6432"), ("PGUSER", "scheduler"), ("PGDATABASE", "app")]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn()?;
+        let errors = child.stderr.take().ok_or_else(|| DemoError::Story("a node has no standard error".into()))?;
+        Ok(Node { child, errors: BufReader::new(errors).lines() })
+    }
+
+    /// The leader client, its guard, and the process group that the guard leads.
+    fn processes(&self) -> Processes {
+        let own = self.child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
+        let table = process_table();
+        let guards: Vec<i32> =
+            table.iter().filter(|it| it.parent == own && it.pid == it.group).map(|it| it.pid).collect();
+        let group: Vec<i32> = table.iter().filter(|it| guards.contains(&it.group)).map(|it| it.pid).collect();
+        let command = group.iter().copied().filter(|pid| !guards.contains(pid)).collect();
+        Processes { all: group.into_iter().chain([own]).collect(), command }
+    }
+
+    /// Waits for the first refusal that leaves a session alive: one that was just at work may have been cut off.
+    async fn late_write(&mut self) -> Result<Answer, DemoError> {
+        let refusal = timeout(PATIENCE, async {
+            loop {
+                let line = self.errors.next_line().await.ok()??;
+                let Some((code, message)) = line.strip_prefix("ERROR:  ").and_then(|rest| rest.split_once(": ")) else {
+                    continue;
+                };
+                let detail = self.errors.next_line().await.ok()??;
+                let detail = detail.strip_prefix("DETAIL:  ").unwrap_or_default().to_owned();
+                let (severity, code, message) = ("ERROR".to_owned(), code.to_owned(), message.to_owned());
+                return Some(Answer::Refused { severity, code, message, detail });
+            }
+        });
+        refusal.await.ok().flatten().ok_or_else(|| DemoError::Story("the old leader was not refused".into()))
+    }
+
+    async fn ended(&mut self) -> Result<Option<i32>, DemoError> {
+        let stuck = |_| DemoError::Story("the deposed leader's client does not end".into());
+        Ok(timeout(PATIENCE, self.child.wait()).await.map_err(stuck)??.code())
+    }
+
+    async fn stop(&mut self) -> Result<(), DemoError> {
+        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
+            kill(Pid::from_raw(pid), Signal::SIGTERM).ok();
+        }
+        self.ended().await.map(drop)
+    }
+}
+
+impl Processes {
+    fn signal(&self, pids: &[i32], signal: Signal) {
+        // One that has ended meanwhile needs no signal.
+        pids.iter().for_each(|pid| _ = kill(Pid::from_raw(*pid), signal));
+    }
+}
+
+struct Process {
+    pid: i32,
+    parent: i32,
+    group: i32,
+}
+
+/// From /proc/*/stat (proc(5)): after the name, which may hold anything, come state, parent and process group.
+fn process_table() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let read = |entry: fs::DirEntry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(1);
+        Some(Process { pid, parent: fields.next()?.parse().ok()?, group: fields.next()?.parse().ok()? })
+    };
+    entries.filter_map(read).collect()
+}
+
+fn connect(stage: &Stage) -> Result<Arc<Etcd>, DemoError> {
+    let arguments = EtcdArguments { etcd: vec![stage.etcd().to_owned()], ..EtcdArguments::default() };
+    let settings = arguments.settings().ok().flatten().ok_or_else(|| DemoError::Story("etcd has no URL".into()))?;
+    Ok(Etcd::new(&settings)?)
+}
+
+async fn until_candidates(etcd: &Etcd, count: usize) -> Result<(), DemoError> {
+    let election: ElectionName = ELECTION.parse().map_err(|error| DemoError::Story(format!("{error}")))?;
+    let start = Instant::now();
+    while candidates(etcd, &election, Patience::USUAL).await?.len() < count {
+        if start.elapsed() > PATIENCE {
+            return Err(DemoError::Story("a node does not campaign".into()));
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    Ok(())
+}
+
+/// Waits for a leader's first row; its token.
+async fn beats_of(leader: &str, witness: &Session) -> Result<i64, DemoError> {
+    let start = Instant::now();
+    loop {
+        let rows = witness.must(&format!("SELECT min(token) AS token FROM beats WHERE run_by = '{leader}'")).await?;
+        if let Some(token) = tokens(&rows).first() {
+            return Ok(*token);
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(DemoError::Story(format!("{leader} does not come to lead")));
+        }
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn tokens(rows: &[tokio_postgres::SimpleQueryMessage]) -> Vec<i64> {
+    let token = |message: &tokio_postgres::SimpleQueryMessage| match message {
+        tokio_postgres::SimpleQueryMessage::Row(row) => row.get("token")?.parse().ok(),
+        _ => None,
+    };
+    rows.iter().filter_map(token).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(severity: &str, code: &str) -> Answer {
+        let (severity, code) = (severity.to_owned(), code.to_owned());
+        Answer::Refused { severity, code, message: String::new(), detail: String::new() }
+    }
+
+    #[test]
+    fn each_claim_can_fail() {
+        let late = refused("ERROR", "LF001");
+        assert_eq!(contradictions(&late, Some(75), &[2, 2, 3], (2, 3)), Vec::<String>::new());
+        assert_eq!(contradictions(&refused("FATAL", "LF001"), Some(75), &[2, 3], (2, 3)).len(), 1);
+        assert_eq!(contradictions(&refused("ERROR", "LF006"), Some(75), &[2, 3], (2, 3)).len(), 1);
+        assert_eq!(contradictions(&late, Some(0), &[2, 3], (2, 3)).len(), 1);
+        assert_eq!(contradictions(&late, Some(75), &[2, 3, 2], (2, 3)).len(), 1);
+    }
+
+    #[test]
+    fn this_process_is_in_the_table() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let parent = nix::unistd::getppid().as_raw();
+        assert!(process_table().iter().any(|it| it.pid == own && it.parent == parent));
+    }
+}

@@ -1,0 +1,179 @@
+//! Throwaway servers for the demo and the examples: PostgreSQL, etcd, and a proxy in front, in a temporary folder.
+//!
+//! Owns processes and the folder, by way of a small shell that outlives us: a process that is
+//! killed cannot clean up after itself. Must never leave anything behind, nor touch another server.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder};
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How much of the servers' log is shown when they do not start, in lines.
+const LOG_LINES: usize = 15;
+
+/// Why there are no servers.
+#[derive(Debug, thiserror::Error)]
+pub enum StageError {
+    /// A program is not on this machine.
+    #[error("no {program} found: install it (Debian, Ubuntu: apt-get install {package})")]
+    Missing {
+        /// What was looked for.
+        program: &'static str,
+        /// Where Debian has it.
+        package: &'static str,
+    },
+    /// The temporary folder or a process could not be made.
+    #[error("cannot set the servers up: {0}")]
+    Start(#[from] std::io::Error),
+    /// One of the servers did not come up.
+    #[error("the servers did not start; the end of their log:\n{0}")]
+    Servers(String),
+}
+
+/// Servers that run; stopped and removed when dropped, and also when this process dies.
+#[derive(Debug)]
+pub struct Stage {
+    folder: PathBuf,
+    programs: PathBuf,
+    etcd: String,
+    guardian: Child,
+}
+
+impl Stage {
+    /// Starts the servers with this policy file, and returns once all answer. PostgreSQL has a database `app` with
+    /// fencegate's schema, and a superuser `postgres`. Needs the program `fencegate` at this path.
+    /// Cancel-safe: nothing is left.
+    ///
+    /// # Errors
+    /// When a server is missing or does not start.
+    pub async fn start(fencegate: &Path, policies: &str) -> Result<Self, StageError> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let missing = |program, package| StageError::Missing { program, package };
+        let programs =
+            find_postgres(&path, Path::new("/usr/lib/postgresql")).ok_or(missing("PostgreSQL", "postgresql"))?;
+        if !std::env::split_paths(&path).any(|directory| directory.join("etcd").is_file()) {
+            return Err(missing("etcd", "etcd-server"));
+        }
+        let ports = free_ports()?;
+        let folder = make_folder(policies)?;
+        let guardian = guardian(&folder, &programs, fencegate, ports).inspect_err(|_| {
+            // Nobody else would.
+            fs::remove_dir_all(&folder).ok();
+        })?;
+        let mut stage = Stage { folder, programs, etcd: format!("http://127.0.0.1:{}", ports[0]), guardian };
+        let status = stage.guardian.stdout.take();
+        let line = tokio::task::spawn_blocking(move || {
+            let mut line = String::new();
+            status.map(|status| BufReader::new(status).read_line(&mut line));
+            line
+        });
+        match line.await {
+            Ok(line) if line == "ready\n" => Ok(stage),
+            _ => Err(StageError::Servers(stage.end_of_log())),
+        }
+    }
+
+    /// The folder of the Unix sockets, PostgreSQL's with port 5432 and the proxy's with port 6432 in its name.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The URL of etcd.
+    pub fn etcd(&self) -> &str {
+        &self.etcd
+    }
+
+    /// The directory of psql.
+    pub fn programs(&self) -> &Path {
+        &self.programs
+    }
+
+    fn end_of_log(&self) -> String {
+        let log = fs::read(self.folder.join("log")).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        drop(self.guardian.stdin.take());
+        // It fails only where the guardian is gone, and there is nobody to tell.
+        self.guardian.wait().ok();
+    }
+}
+
+/// For etcd's clients and its peers. Somebody else may take them before etcd does: it then does not start.
+fn free_ports() -> std::io::Result<[u16; 2]> {
+    let listeners = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
+    Ok([listeners[0].local_addr()?.port(), listeners[1].local_addr()?.port()])
+}
+
+fn make_folder(policies: &str) -> std::io::Result<PathBuf> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos();
+    // Short, because the path of a Unix socket may have 107 bytes only.
+    let folder = std::env::temp_dir().join(format!("fencegate-stage-{}-{now:x}", std::process::id()));
+    DirBuilder::new().mode(0o700).create(&folder)?;
+    let written = fs::create_dir(folder.join("policies"))
+        .and_then(|()| fs::write(folder.join("policies/policies.yaml"), policies))
+        .inspect_err(|_| drop(fs::remove_dir_all(&folder)));
+    written.map(|()| folder)
+}
+
+fn guardian(folder: &Path, programs: &Path, fencegate: &Path, ports: [u16; 2]) -> std::io::Result<Child> {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(include_str!("guardian.sh")).arg("guardian").args([folder, programs, fencegate]);
+    command.args(ports.map(|port| port.to_string()));
+    // What the user has set for other servers is not for these.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let is_setting = ["PG", "FENCEGATE_", "ETCD_", "ETCDCTL_"].iter().any(|prefix| text.starts_with(prefix));
+        if is_setting || text == "RUST_LOG" {
+            command.env_remove(name);
+        }
+    }
+    // Out of reach of a Ctrl-C at the terminal: it has to clean up.
+    command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
+}
+
+/// The directory of PostgreSQL's programs: one of PATH's, otherwise the newest of Debian's.
+fn find_postgres(path: &OsStr, debian: &Path) -> Option<PathBuf> {
+    let is_complete = |directory: &PathBuf| {
+        ["initdb", "postgres", "pg_isready", "psql"].iter().all(|program| directory.join(program).is_file())
+    };
+    if let Some(directory) = std::env::split_paths(path).find(is_complete) {
+        return Some(directory);
+    }
+    let version = |directory: &PathBuf| directory.parent()?.file_name()?.to_str()?.parse::<u32>().ok();
+    let installed = fs::read_dir(debian).into_iter().flatten().flatten();
+    installed.map(|entry| entry.path().join("bin")).filter(is_complete).max_by_key(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_postgres_is_found_and_none_where_there_is_none() {
+        let root = std::env::temp_dir().join(format!("fencegate-find-{}", std::process::id()));
+        for version in ["9", "15", "16"] {
+            fs::create_dir_all(root.join(version).join("bin")).unwrap();
+        }
+        let nowhere = OsStr::new("/nonexistent");
+        assert_eq!(find_postgres(nowhere, &root), None);
+        for directory in ["9/bin", "15/bin"] {
+            for program in ["initdb", "postgres", "pg_isready", "psql"] {
+                fs::write(root.join(directory).join(program), "").unwrap();
+            }
+        }
+        assert_eq!(find_postgres(nowhere, &root), Some(root.join("15/bin")));
+        assert_eq!(find_postgres(root.join("9/bin").as_os_str(), &root), Some(root.join("9/bin")));
+        fs::remove_dir_all(&root).unwrap();
+    }
+}
