@@ -81,11 +81,23 @@ if [ -n "$missing" ]; then
             echo "create_main_cluster = false" | $as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
         fi ;;
     esac
+    case "$missing" in *etcd-server*)
+        # Without this the package starts a server of its own, now and whenever the machine starts.
+        installs_etcd=yes
+        if [ ! -e /usr/sbin/policy-rc.d ]; then
+            trap '$as_root rm -f /usr/sbin/policy-rc.d' EXIT
+            printf '#!/bin/sh\nexit 101\n' | $as_root tee /usr/sbin/policy-rc.d >/dev/null
+            $as_root chmod +x /usr/sbin/policy-rc.d
+        fi ;;
+    esac
     echo "installing:$missing" >&2
     $as_root apt-get update -qq
     # The old configuration file is the one written above: keep it, ask nothing.
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 $missing >&2
+    if [ "${installs_etcd:-}" ] && has systemctl; then
+        $as_root systemctl disable --quiet etcd 2>/dev/null || true
+    fi
     find_missing
     if [ -n "$missing" ]; then
         echo "what this system's packages offer is not enough (PostgreSQL 14 or later is needed); missing:$missing" >&2
