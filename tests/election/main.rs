@@ -6,6 +6,7 @@
 mod support;
 
 mod callbacks;
+mod cluster;
 mod etcdctl;
 mod loss;
 mod nested;
