@@ -57,7 +57,7 @@ impl Node {
                 Err(error) = self.work(&leadership) => self.say(&format!("stops: {error}")),
                 loss = leadership.lost(), if !self.oblivious => self.say(&format!("lost: {loss}")),
                 _ = terminate.recv() => {
-                    // The work has ended with the arm above: now the next one may begin.
+                    // `select!` has dropped the work by now: the next leader may begin.
                     leadership.resign().await?;
                     self.say("resigned");
                     return Ok(());

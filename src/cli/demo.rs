@@ -1,4 +1,4 @@
-//! `fencegate demo`: shows the fence at work on a throwaway PostgreSQL.
+//! `fencegate demo`: shows the fence at work on throwaway servers.
 
 use super::runtime;
 use crate::demo;

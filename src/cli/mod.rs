@@ -43,7 +43,7 @@ enum Command {
     /// The process that becomes the command
     #[command(name = START_COMMAND, hide = true)]
     LeadStart(lead::StartArguments),
-    /// Show a deposed leader's write land without the proxy, and be rejected with it, on a throwaway PostgreSQL
+    /// Show a deposed leader's write land without the proxy, and be rejected with it, on throwaway servers
     Demo,
     /// Work with the policies that say what is fenced
     Policy(policy::Arguments),

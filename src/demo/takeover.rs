@@ -7,10 +7,10 @@ use super::check::Answer;
 use super::leader::Session;
 use super::timeline::{Timeline, milliseconds};
 use crate::etcd::{ElectionName, Etcd, EtcdArguments, Patience, candidates};
+use crate::leader::command::processes::{self, Process};
 use crate::stage::Stage;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::fs;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,19 +48,19 @@ pub(super) async fn play(
     let mut b = Node::start("B", stage)?;
     until_candidates(&etcd, 2).await?;
     timeline.event("B", "the same; waits");
-    let stopped = a.processes();
-    stopped.signal(&stopped.all, Signal::SIGSTOP);
+    let stopped = a.processes()?;
+    signal(&stopped.all, Signal::SIGSTOP);
     let start = Instant::now();
     timeline.event("A", "SIGSTOP to all of its processes: its machine stands still");
     let new = beats_of("B", witness).await?;
     let took = start.elapsed();
     timeline.event("B", &format!("leads under token {new}: its first write was admitted after {}", milliseconds(took)));
     // Its leader client would kill the command at once; nobody promises that it is the first to run again.
-    stopped.signal(&stopped.command, Signal::SIGCONT);
+    signal(&stopped.command, Signal::SIGCONT);
     timeline.event("A", "SIGCONT: its command runs again before its leader client does");
     let late = a.late_write().await?;
     timeline.statement("A", "INSERT INTO beats (run_by) VALUES ('A')", &late);
-    stopped.signal(&stopped.all, Signal::SIGCONT);
+    signal(&stopped.all, Signal::SIGCONT);
     let code = a.ended().await?;
     let shown = code.map_or("none".to_owned(), |code| code.to_string());
     timeline.event("A", &format!("its leader client runs again, and has lost: command killed, exit code {shown}"));
@@ -92,9 +92,9 @@ struct Node {
 
 /// Those of a node, by process id.
 struct Processes {
-    all: Vec<i32>,
+    all: Vec<Pid>,
     /// Without the leader client's own.
-    command: Vec<i32>,
+    command: Vec<Pid>,
 }
 
 impl Node {
@@ -112,15 +112,22 @@ impl Node {
         Ok(Node { child, errors: BufReader::new(errors).lines() })
     }
 
+    fn pid(&self) -> Result<Pid, DemoError> {
+        let ended = || DemoError::Story("a node has ended too early".into());
+        let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok()).ok_or_else(ended)?;
+        Ok(Pid::from_raw(pid))
+    }
+
     /// The leader client, its guard, and the process group that the guard leads.
-    fn processes(&self) -> Processes {
-        let own = self.child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
-        let table = process_table();
-        let guards: Vec<i32> =
-            table.iter().filter(|it| it.parent == own && it.pid == it.group).map(|it| it.pid).collect();
-        let group: Vec<i32> = table.iter().filter(|it| guards.contains(&it.group)).map(|it| it.pid).collect();
-        let command = group.iter().copied().filter(|pid| !guards.contains(pid)).collect();
-        Processes { all: group.into_iter().chain([own]).collect(), command }
+    fn processes(&self) -> Result<Processes, DemoError> {
+        let own = self.pid()?;
+        let processes = processes::all()?;
+        let is_guard = |it: &&Process| it.parent == own && it.pid == it.group;
+        let guards: Vec<Pid> = processes.iter().filter(is_guard).map(|it| it.pid).collect();
+        let group = processes.iter().filter(|it| guards.contains(&it.group)).map(|it| it.pid);
+        let all: Vec<Pid> = group.chain([own]).collect();
+        let command = all.iter().copied().filter(|pid| !guards.contains(pid) && *pid != own).collect();
+        Ok(Processes { all, command })
     }
 
     /// Waits for the first refusal that leaves a session alive: one that was just at work may have been cut off.
@@ -146,36 +153,14 @@ impl Node {
     }
 
     async fn stop(&mut self) -> Result<(), DemoError> {
-        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
-            kill(Pid::from_raw(pid), Signal::SIGTERM).ok();
-        }
+        kill(self.pid()?, Signal::SIGTERM).ok();
         self.ended().await.map(drop)
     }
 }
 
-impl Processes {
-    fn signal(&self, pids: &[i32], signal: Signal) {
-        // One that has ended meanwhile needs no signal.
-        pids.iter().for_each(|pid| _ = kill(Pid::from_raw(*pid), signal));
-    }
-}
-
-struct Process {
-    pid: i32,
-    parent: i32,
-    group: i32,
-}
-
-/// From /proc/*/stat (proc(5)): after the name, which may hold anything, come state, parent and process group.
-fn process_table() -> Vec<Process> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let read = |entry: fs::DirEntry| {
-        let pid = entry.file_name().to_str()?.parse().ok()?;
-        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-        let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(1);
-        Some(Process { pid, parent: fields.next()?.parse().ok()?, group: fields.next()?.parse().ok()? })
-    };
-    entries.filter_map(read).collect()
+fn signal(pids: &[Pid], signal: Signal) {
+    // One that has ended meanwhile needs no signal.
+    pids.iter().for_each(|pid| _ = kill(*pid, signal));
 }
 
 fn connect(stage: &Stage) -> Result<Arc<Etcd>, DemoError> {
@@ -236,12 +221,5 @@ mod tests {
         assert_eq!(contradictions(&refused("ERROR", "LF006"), Some(75), &[2, 3], (2, 3)).len(), 1);
         assert_eq!(contradictions(&late, Some(0), &[2, 3], (2, 3)).len(), 1);
         assert_eq!(contradictions(&late, Some(75), &[2, 3, 2], (2, 3)).len(), 1);
-    }
-
-    #[test]
-    fn this_process_is_in_the_table() {
-        let own = i32::try_from(std::process::id()).unwrap();
-        let parent = nix::unistd::getppid().as_raw();
-        assert!(process_table().iter().any(|it| it.pid == own && it.parent == parent));
     }
 }

@@ -11,7 +11,7 @@
 
 mod family;
 mod guard;
-mod processes;
+pub(crate) mod processes;
 mod signals;
 mod start;
 mod supervise;

@@ -9,19 +9,19 @@ use std::{fs, io};
 
 /// One process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Process {
-    pub(super) pid: Pid,
-    pub(super) parent: Pid,
-    pub(super) group: Pid,
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
+    pub(crate) parent: Pid,
+    pub(crate) group: Pid,
     /// It has ended, and only its status is left.
-    pub(super) ended: bool,
+    pub(crate) ended: bool,
 }
 
 /// Every process that is visible.
 ///
 /// # Errors
 /// When /proc cannot be read. A process that ends meanwhile, or is hidden from us, is no error.
-pub(super) fn all() -> io::Result<Vec<Process>> {
+pub(crate) fn all() -> io::Result<Vec<Process>> {
     let mut processes = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
