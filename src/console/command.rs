@@ -68,7 +68,9 @@ fn fence_reset(words: &[Word]) -> Option<Command> {
     let (resource, database, token) = match words {
         [resource, to, token] if to.is("TO") => (resource, None, token),
         [resource, in_, database_, database, to, token] if in_.is("IN") && database_.is("DATABASE") && to.is("TO") => {
-            (resource, Some(database.name()?.to_owned()), token)
+            // To the server no name means the database that is called like the role.
+            let database = database.name().filter(|name| !name.is_empty())?;
+            (resource, Some(database.to_owned()), token)
         }
         _ => return None,
     };
@@ -159,6 +161,7 @@ mod tests {
             "FENCE RESET r TO '7'",
             "FENCE RESET r TO 9223372036854775808",
             "FENCE RESET r IN DATABASE TO 7",
+            "FENCE RESET r IN DATABASE '' TO 7",
             "FENCE RESET r IN app TO 7",
             "FENCE RESET 'r TO 7",
             "\u{e9}\"",

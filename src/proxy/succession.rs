@@ -8,7 +8,7 @@ use super::shared::Downstream;
 use crate::fence::session::Token;
 use crate::fence::{Database, Leaders};
 use crate::policy::{PolicySet, Resource};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -23,25 +23,51 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 pub async fn shut_out_deposed(database: Arc<Downstream>, mut leaders: watch::Receiver<Leaders>) {
     let mut policies = database.policies.clone();
     let mut done = Done::default();
-    let mut pause = PAUSE.0;
+    // Each fence by itself: one that cannot be drained must not hold up the others.
+    let mut attempts = JoinSet::new();
     loop {
         done.policies(&policies.borrow_and_update());
-        let due = done.due(&database.fence, &leaders.borrow_and_update());
-        if overtake(&database, due, &mut done).await {
-            pause = PAUSE.0;
-            tokio::select! {
-                changed = leaders.changed() => if changed.is_err() { return },
-                changed = policies.changed() => if changed.is_err() { return },
-                () = database.registered.notified() => {}
-            }
-        } else {
-            // Whatever comes meanwhile waits as well, other than a new leader: nothing may spin.
-            tokio::select! {
-                changed = leaders.changed() => if changed.is_err() { return },
-                () = sleep(pause) => pause = (pause * 2).min(PAUSE.1),
-            }
+        for (resource, token) in done.due(&database.fence, &leaders.borrow_and_update()) {
+            let pause = done.begin(&resource, token);
+            attempts.spawn(attempt(database.fence.clone(), done.policies.clone(), resource, token, pause));
+        }
+        tokio::select! {
+            changed = leaders.changed() => if changed.is_err() { return },
+            changed = policies.changed() => if changed.is_err() { return },
+            () = database.registered.notified() => {}
+            Some(ended) = attempts.join_next() => match ended {
+                Ok(attempt) => done.end(attempt),
+                Err(error) => tracing::error!(%error, "deposed_leader_not_shut_out"),
+            },
         }
     }
+}
+
+/// One fence that was to be raised.
+struct Attempt {
+    /// Those that were in force.
+    policies: Arc<PolicySet>,
+    resource: String,
+    token: Token,
+    raised: bool,
+}
+
+/// Raises one fence. What fails ends after the pause only, so that nothing spins.
+/// Not cancel-safe: the fence may be raised and not drained, which the next writer finishes.
+async fn attempt(
+    database: Arc<Database>,
+    policies: Arc<PolicySet>,
+    resource: Arc<Resource>,
+    token: Token,
+    pause: Duration,
+) -> Attempt {
+    let raised = database.overtake(&resource, token).await;
+    if let Err(refusal) = &raised {
+        let (database, resource) = (database.name(), &resource.name);
+        tracing::warn!(database, resource, token, reason = %refusal, "deposed_leader_not_shut_out");
+        sleep(pause).await;
+    }
+    Attempt { policies, resource: resource.name.clone(), token, raised: raised.is_ok() }
 }
 
 /// What was done under the policies in force.
@@ -50,13 +76,17 @@ struct Done {
     policies: Arc<PolicySet>,
     /// The tokens to which the resources' fences were raised.
     raised: HashMap<String, Token>,
+    /// What is being attempted. A leader that follows while its predecessor's is under way does not wait for that.
+    under_way: HashSet<(String, Token)>,
+    /// How long those that fail have paused last.
+    pauses: HashMap<String, Duration>,
 }
 
 impl Done {
     /// Takes up other policies: under those before, a fence may not have been raised.
     fn policies(&mut self, in_force: &Arc<PolicySet>) {
         if !Arc::ptr_eq(&self.policies, in_force) {
-            *self = Done { policies: in_force.clone(), raised: HashMap::new() };
+            *self = Done { policies: in_force.clone(), ..Done::default() };
         }
     }
 
@@ -69,36 +99,29 @@ impl Done {
             let token = *leaders.get(resource.election.as_ref()?)?;
             Some((resource.clone(), token))
         });
-        led.filter(|(resource, token)| self.raised.get(&resource.name) != Some(token)).collect()
+        let is_due = |(resource, token): &(Arc<Resource>, Token)| {
+            self.raised.get(&resource.name) != Some(token) && !self.under_way.contains(&(resource.name.clone(), *token))
+        };
+        led.filter(is_due).collect()
     }
-}
 
-/// Raises these fences, all at once: one that cannot be drained must not hold up the others. True if all are.
-async fn overtake(database: &Arc<Downstream>, due: Vec<(Arc<Resource>, Token)>, done: &mut Done) -> bool {
-    let mut raising = JoinSet::new();
-    for (resource, token) in due {
-        let fence = database.fence.clone();
-        raising.spawn(async move {
-            let raised = fence.overtake(&resource, token).await;
-            (resource, token, raised)
-        });
+    /// Takes note of an attempt; how long it pauses if it fails.
+    fn begin(&mut self, resource: &Resource, token: Token) -> Duration {
+        self.under_way.insert((resource.name.clone(), token));
+        let pause = self.pauses.get(&resource.name).map_or(PAUSE.0, |last| (*last * 2).min(PAUSE.1));
+        self.pauses.insert(resource.name.clone(), pause);
+        pause
     }
-    let mut all = true;
-    while let Some(ended) = raising.join_next().await {
-        match ended {
-            Ok((resource, token, Ok(()))) => {
-                done.raised.insert(resource.name.clone(), token);
-            }
-            Ok((resource, token, Err(refusal))) => {
-                all = false;
-                let (database, resource) = (database.fence.name(), &resource.name);
-                tracing::warn!(database, resource, token, reason = %refusal, "deposed_leader_not_shut_out");
-            }
-            Err(error) => {
-                all = false;
-                tracing::error!(%error, "deposed_leader_not_shut_out");
-            }
+
+    /// Takes note of how it ended; what belongs to other policies says nothing.
+    fn end(&mut self, Attempt { policies, resource, token, raised }: Attempt) {
+        if !Arc::ptr_eq(&self.policies, &policies) {
+            return;
+        }
+        self.under_way.remove(&(resource.clone(), token));
+        if raised {
+            self.pauses.remove(&resource);
+            self.raised.insert(resource, token);
         }
     }
-    all
 }

@@ -1,10 +1,12 @@
 //! A new leader appears, and writes nothing: the old one is shut out all the same.
 
 use super::support::link::Link;
+use super::support::programs::run;
 use super::support::ticks::{WRITE, ok, process, refused, session, wait_until_harmless};
 use super::support::wire::error_in;
 use super::support::{DEADLINE, Proxy, Wire, wait_until};
 use super::world::{POLICIES, World, detail_is};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -125,6 +127,34 @@ fn after_the_database_could_not_be_asked() {
     is_cut_off(&mut old, first, second);
     let tried = proxy.log().matches("deposed_leader_not_shut_out").count();
     assert!(tried < 30, "it spins: tried {tried} times");
+}
+
+/// A process that does not end keeps its own successor waiting, and not that of another resource.
+#[test]
+fn while_another_fence_cannot_be_drained() {
+    let world = World::start();
+    let policies = format!("{POLICIES}  - {{name: other, election: /cron/other/leader, tables: [public.other]}}\n");
+    let proxy = world.proxy_with(&policies);
+    world.postgres.sql("CREATE TABLE other (number int)");
+    let (first, second) = (world.stand("a"), world.stand("b"));
+    let (other_first, other_second) =
+        (world.etcd.put_new("/cron/other/leader/a"), world.etcd.put_new("/cron/other/leader/b"));
+    let mut other = session(&proxy.address(), other_first);
+    ok(&mut other, "INSERT INTO other VALUES (1)");
+    let mut old = in_transaction(&proxy, first);
+    let stuck = process(&mut old);
+    run(Command::new("kill").args(["-STOP", &stuck]));
+    world.depose("a");
+    world.wait_for_epoch(&format!("1/{second}!"));
+    world.etcd.delete("/cron/other/leader/a");
+    let epoch = "SELECT token || '/' || drained FROM fencegate.epoch WHERE resource = 'other'";
+    let soon = Duration::from_secs(5);
+    wait_until("the other is shut out", soon, || world.postgres.value(epoch) == format!("{other_second}/true"));
+    refused(&mut other, "INSERT INTO other VALUES (2)", "LF001");
+    assert_eq!(world.epoch(), format!("1/{second}!"), "this one waits");
+    run(Command::new("kill").args(["-CONT", &stuck]));
+    world.wait_for_epoch(&format!("1/{second}"));
+    is_cut_off(&mut old, first, second);
 }
 
 /// Where nobody was ever admitted, there is nobody to shut out, and no epoch is made.
