@@ -37,8 +37,10 @@ pub(super) async fn reset(
                 rows.push(row(resource, database, reset));
             }
             Err(error) => {
-                if let ResetError::NotDrained { reset, .. } = &error {
-                    log(scene, resource, database, *reset);
+                match &error {
+                    ResetError::NotDrained { reset, .. } => log(scene, resource, database, *reset),
+                    ResetError::Unavailable(reason) => log_unknown(scene, resource, database, token, reason),
+                    ResetError::NoEpoch | ResetError::OtherPolicies => {}
                 }
                 return Err(failed(resource, database, &rows, &error));
             }
@@ -92,15 +94,22 @@ fn log(scene: &Scene<'_>, resource: &Resource, database: &Database, Reset { befo
     );
 }
 
+/// It may have taken effect: who wonders about the token finds out who it was.
+fn log_unknown(scene: &Scene<'_>, resource: &Resource, database: &Database, token: Token, reason: &str) {
+    let (resource, database) = (&resource.name, database.name());
+    tracing::warn!(role = scene.role, resource, database, token, reason, outcome = "unknown", "fence_reset");
+}
+
 /// What has been done, and what is left to do.
 fn failed(resource: &Resource, database: &Database, done: &[Vec<Option<String>>], error: &ResetError) -> ErrorText {
     let (name, database) = (&resource.name, database.name());
     let (code, hint) = match error {
         ResetError::NoEpoch => ("55000", "There is nothing to reset: the first write under a token makes the epoch."),
         ResetError::OtherPolicies => ("LF006", "Reload this proxy (SIGHUP), or reset through the one that has them."),
-        ResetError::Unavailable(_) => {
-            ("LF006", "It is unknown whether the epoch was reset. SHOW FENCES tells; the command may be repeated.")
-        }
+        ResetError::Unavailable(_) => (
+            "LF006",
+            "Unless the connection was never open, the epoch may be reset. SHOW FENCES tells; the command may be repeated.",
+        ),
         ResetError::NotDrained { .. } => {
             ("LF006", "The new token is in force; its first write goes on ending them. The reset need not be repeated.")
         }

@@ -25,6 +25,8 @@ pub(super) struct Memory {
     news: Mutex<News>,
     /// Wakes the watcher.
     pub(super) wake: tokio::sync::Notify,
+    /// An epoch was read that is another than was known.
+    pub(super) changed: tokio::sync::Notify,
 }
 
 /// What has to be read again.
@@ -40,7 +42,10 @@ impl Memory {
     /// Takes an epoch row that was just read. The last reader wins, also when it read a lower
     /// epoch: after a restore that is the truth.
     pub(super) fn learn(&self, resource: &str, epoch: Epoch) {
-        self.epochs.insert(resource.to_owned(), (epoch, Instant::now()));
+        let before = self.epochs.insert(resource.to_owned(), (epoch, Instant::now()));
+        if before.is_none_or(|(before, _)| before != epoch) {
+            self.changed.notify_one();
+        }
     }
 
     /// The epoch above the token, if there certainly is one.
@@ -48,6 +53,11 @@ impl Memory {
         let (epoch, confirmed) = *self.epochs.get(resource)?;
         let believed = self.listener.load(Ordering::Acquire) != 0 && confirmed.elapsed() < CONFIRMED_FOR;
         (believed && token < epoch.token).then_some(epoch)
+    }
+
+    /// The epoch last read has a lower token, whatever it is now.
+    pub(super) fn is_below(&self, resource: &str, token: Token) -> bool {
+        self.epochs.get(resource).is_some_and(|known| known.0.token < token)
     }
 
     /// The epoch last read has this token.

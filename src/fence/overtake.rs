@@ -20,15 +20,17 @@ use tokio::time::Instant;
 const LIMIT: Duration = Duration::from_secs(10);
 
 impl Database {
+    /// The token is the one of the epoch that was last read: there is nothing to take note of.
+    pub fn is_current(&self, resource: &Resource, token: Token) -> bool {
+        self.memory.is_current(&resource.name, token)
+    }
+
     /// For a fence that only observes: takes note of a token, which raises the epoch, if it may, but drains nobody.
     /// Cancel safe.
     ///
     /// # Errors
     /// Why a write under the token would be rejected.
     pub async fn observe(self: &Arc<Self>, resource: &Resource, token: Token) -> Result<(), Refusal> {
-        if self.memory.is_current(&resource.name, token) {
-            return Ok(());
-        }
         let (generation, highest) = match self.epoch_of(resource).await? {
             Some((epoch, _)) => (epoch.generation, Some(epoch)),
             None => (1, None),
@@ -71,6 +73,17 @@ impl Database {
             return Ok(());
         }
         self.settle(None, resource, target, Instant::now() + LIMIT).await
+    }
+
+    /// The resource's epoch was lower than the token when it was last read: it is to be overtaken, also if it has been
+    /// before. A reset may have lowered it since, or somebody made the first epoch under a token that is old by now.
+    pub fn is_behind(&self, resource: &Resource, token: Token) -> bool {
+        self.memory.is_below(&resource.name, token)
+    }
+
+    /// Returns when an epoch was read that is another than was known before. Cancel-safe; for one waiter.
+    pub async fn epoch_changed(&self) {
+        self.memory.changed.notified().await;
     }
 
     /// Publishes, and returns what is there now: the target, or what is above it.

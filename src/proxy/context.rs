@@ -111,7 +111,16 @@ impl Context {
     /// A write under this token passes a fence that only observes: says so if it would be rejected.
     pub fn observe(&self, resource: Arc<Resource>, token: Token) {
         let database = self.downstream.fence.clone();
+        if database.is_current(&resource, token) {
+            return;
+        }
+        let Ok(permit) = self.downstream.observations.clone().try_acquire_owned() else {
+            let resource = &resource.name;
+            tracing::warn!(resource, presented = token, reason = "too many at once", "write_not_observed");
+            return;
+        };
         tokio::spawn(async move {
+            let _permit = permit;
             let seen = match database.known_stale(&resource.name, token) {
                 Some(highest) => Err(Refusal::Stale { resource: resource.name.clone(), presented: token, highest }),
                 None => database.observe(&resource, token).await,

@@ -9,10 +9,13 @@ use crate::statement::Cache;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 /// What is known of a database's fenced tables is looked up anew when a session starts, unless it is this fresh.
 const FRESH: Duration = Duration::from_secs(1);
+
+/// More questions about writes past fences that only observe are not asked at once, in a database: etcd may be silent.
+const MOST_OBSERVATIONS: usize = 64;
 
 /// One proxy process.
 pub struct Shared {
@@ -32,6 +35,8 @@ pub struct Downstream {
     pub policies: watch::Receiver<Arc<PolicySet>>,
     /// Wakes what shuts deposed leaders out.
     pub registered: Notify,
+    /// Writes past fences that only observe, of which it is being asked whether they would be rejected.
+    pub observations: Arc<Semaphore>,
     /// The policies that are recorded in it.
     recorded: tokio::sync::Mutex<Option<Arc<PolicySet>>>,
     known: Mutex<Known>,
@@ -79,6 +84,7 @@ impl Shared {
             fence,
             policies: self.policies.subscribe(),
             registered: Notify::new(),
+            observations: Arc::new(Semaphore::new(MOST_OBSERVATIONS)),
             recorded: tokio::sync::Mutex::default(),
             known: Mutex::default(),
         });

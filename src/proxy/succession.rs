@@ -35,6 +35,7 @@ pub async fn shut_out_deposed(database: Arc<Downstream>, mut leaders: watch::Rec
             changed = leaders.changed() => if changed.is_err() { return },
             changed = policies.changed() => if changed.is_err() { return },
             () = database.registered.notified() => {}
+            () = database.fence.epoch_changed() => {}
             Some(ended) = attempts.join_next() => match ended {
                 Ok(attempt) => done.end(attempt),
                 Err(error) => tracing::error!(%error, "deposed_leader_not_shut_out"),
@@ -52,7 +53,7 @@ struct Attempt {
     raised: bool,
 }
 
-/// Raises one fence. What fails ends after the pause only, so that nothing spins.
+/// Raises one fence. What fails, or changes nothing, ends after the pause only, so that nothing spins.
 /// Not cancel-safe: the fence may be raised and not drained, which the next writer finishes.
 async fn attempt(
     database: Arc<Database>,
@@ -65,9 +66,12 @@ async fn attempt(
     if let Err(refusal) = &raised {
         let (database, resource) = (database.name(), &resource.name);
         tracing::warn!(database, resource, token, reason = %refusal, "deposed_leader_not_shut_out");
+    }
+    let raised = raised.is_ok() && !database.is_behind(&resource, token);
+    if !raised {
         sleep(pause).await;
     }
-    Attempt { policies, resource: resource.name.clone(), token, raised: raised.is_ok() }
+    Attempt { policies, resource: resource.name.clone(), token, raised }
 }
 
 /// What was done under the policies in force.
@@ -100,7 +104,8 @@ impl Done {
             Some((resource.clone(), token))
         });
         let is_due = |(resource, token): &(Arc<Resource>, Token)| {
-            self.raised.get(&resource.name) != Some(token) && !self.under_way.contains(&(resource.name.clone(), *token))
+            let is_done = self.raised.get(&resource.name) == Some(token) && !database.is_behind(resource, *token);
+            !is_done && !self.under_way.contains(&(resource.name.clone(), *token))
         };
         led.filter(is_due).collect()
     }

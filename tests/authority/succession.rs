@@ -41,6 +41,22 @@ fn an_open_transaction_is_cut_off_before_the_new_leader_reads() {
     assert_eq!(new.rows("SELECT count(*) FROM ticks").unwrap(), seen, "nothing is committed after the read");
 }
 
+/// A fence that was raised to the leader's token is lowered behind it, by an operator who does not know of the change.
+#[test]
+fn a_reset_to_the_deposed_leaders_token_is_overtaken() {
+    let world = World::start();
+    let proxy = world.proxy();
+    let (first, second) = (world.stand("a"), world.stand("b"));
+    let mut old = session(&proxy.address(), first);
+    ok(&mut old, WRITE);
+    world.depose("a");
+    world.wait_for_epoch(&format!("1/{second}"));
+    let mut console = Wire::login(&proxy.address(), "postgres", "fencegate");
+    console.rows(&format!("FENCE RESET scheduler TO {first}")).unwrap();
+    world.wait_for_epoch(&format!("2/{second}"));
+    refused(&mut old, WRITE, "LF001");
+}
+
 #[test]
 fn through_two_proxies() {
     let world = World::start();
