@@ -1,7 +1,7 @@
 //! `fencegate lead`: wins an election, runs a command while leadership lasts, and gives it up afterwards.
 
 use super::{EXIT_USAGE, runtime};
-use crate::etcd::{ElectionName, Etcd, EtcdArguments};
+use crate::etcd::{ElectionName, Etcd, EtcdArguments, Patience};
 use crate::leader::command::{self, CommandError, Outcome, Signals, Terms};
 use crate::leader::{CoordinatorError, Election, LeaderError, Leadership, Timings};
 use clap::builder::NonEmptyStringValueParser;
@@ -9,6 +9,7 @@ use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
+use tokio::time::timeout;
 
 /// The coordinator could not be reached (EX_UNAVAILABLE of sysexits.h).
 const EXIT_UNREACHABLE: u8 = 69;
@@ -150,9 +151,11 @@ async fn end_of_campaign(signals: &mut Signals) -> Signal {
     }
 }
 
+/// For 5 s at most: whoever sent a signal waits. Cancel-safe: it goes on.
 async fn give_up(leadership: &Leadership) {
-    match leadership.resign().await {
-        Ok(()) | Err(LeaderError::Lost(_)) => {}
-        Err(error) => tracing::warn!(%error, "the lease is not given up, but ends by itself"),
+    match timeout(Patience::USUAL.limit, leadership.resign()).await {
+        Ok(Ok(()) | Err(LeaderError::Lost(_))) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "the lease is not given up, but ends by itself"),
+        Err(late) => tracing::warn!(error = %late, "the lease is not given up, but ends by itself"),
     }
 }

@@ -1,8 +1,20 @@
 //! The log: to standard error, for people or for machines.
+//!
+//! Must never fail whoever logs: nobody may read standard error any more. Nor, where it is asked not to, make them wait:
+//! a pager that is not scrolled reads nothing either.
 
 use clap::ValueEnum;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::Duration;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+
+/// How many lines wait for a reader; those that come after them are lost.
+const WAITING_LINES: usize = 1000;
+/// How long the end of the program waits for a reader of the last lines.
+const LAST_LINES: Duration = Duration::from_millis(200);
 
 /// How the log is written.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -14,13 +26,80 @@ pub(super) enum Format {
     Json,
 }
 
+/// Whether who logs waits for standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Delivery {
+    /// A line has been written when who logged it goes on.
+    Waits,
+    /// Who logs a line goes on at once; some may be lost where nobody reads.
+    GoesOn,
+}
+
 /// Starts the log of the process, of the level that RUST_LOG says, otherwise info. Later calls do nothing.
-pub(super) fn start(format: Format) {
+/// What is returned is to be finished at the end.
+pub(super) fn start(format: Format, delivery: Delivery) -> Option<Queue> {
     let level = EnvFilter::builder().with_default_directive(tracing::Level::INFO.into()).from_env_lossy();
-    let log = tracing_subscriber::fmt().with_env_filter(level).with_writer(io::stderr);
+    let queue = if delivery == Delivery::GoesOn { Queue::start() } else { None };
+    let writer = match queue.clone() {
+        Some(queue) => BoxMakeWriter::new(move || queue.clone()),
+        None => BoxMakeWriter::new(io::stderr),
+    };
+    // An error of standard error would be reported there, with a panic where that fails too.
+    let log = tracing_subscriber::fmt().with_env_filter(level).with_writer(writer).log_internal_errors(false);
     // The only error is that a log has been started before.
     let _ = match format {
         Format::Text => log.with_ansi(io::stderr().is_terminal()).try_init(),
         Format::Json => log.json().flatten_event(true).try_init(),
     };
+    queue
+}
+
+enum Message {
+    Line(Vec<u8>),
+    /// Closed when all before it has been written.
+    Mark {
+        _reached: Sender<()>,
+    },
+}
+
+/// The lines on their way to standard error.
+#[derive(Clone)]
+pub(super) struct Queue(SyncSender<Message>);
+
+impl Queue {
+    /// None where there can be no thread for it.
+    fn start() -> Option<Self> {
+        let (lines, waiting) = sync_channel(WAITING_LINES);
+        let write = move || write_all(&waiting);
+        thread::Builder::new().name("log".into()).spawn(write).ok().map(|_| Queue(lines))
+    }
+
+    /// Returns when all lines have been written, or nobody reads them.
+    pub(super) fn finish(&self) {
+        let (reached, end) = channel();
+        if self.0.try_send(Message::Mark { _reached: reached }).is_ok() {
+            let _ = end.recv_timeout(LAST_LINES);
+        }
+    }
+}
+
+impl Write for Queue {
+    /// One line, as the log gives it.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let _ = self.0.try_send(Message::Line(line.to_owned()));
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn write_all(lines: &Receiver<Message>) {
+    for message in lines {
+        if let Message::Line(line) = message {
+            // There is nowhere else to say that it failed.
+            let _ = io::stderr().write_all(&line);
+        }
+    }
 }

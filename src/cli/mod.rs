@@ -81,8 +81,19 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::SUCCESS;
         }
     };
-    logging::start(arguments.log_format);
-    match arguments.command {
+    // Standard error is the command's as well: who leads must not stand still where it is full.
+    let leads = matches!(arguments.command, Command::Lead(_));
+    let delivery = if leads { logging::Delivery::GoesOn } else { logging::Delivery::Waits };
+    let log = logging::start(arguments.log_format, delivery);
+    let code = run_command(arguments.command);
+    if let Some(log) = log {
+        log.finish();
+    }
+    code
+}
+
+fn run_command(command: Command) -> ExitCode {
+    match command {
         Command::Proxy(arguments) => proxy::run(*arguments),
         Command::Init(arguments) => init::run(arguments),
         Command::Lead(arguments) => lead::run(arguments),

@@ -93,11 +93,12 @@ async fn lead<C: Coordinator>(
     drop(won.send(Ok(Leadership { token, election: name, holder, standing: standing.subscribe(), requests })));
 
     let (loss, resigned) = until_lost(election, candidate, standing, kept, inbox).await;
+    // First: nobody knows how long a log takes.
+    standing.send_modify(|standing| standing.lost = Some(loss.clone()));
     match &loss {
         Loss::Resigned => info!(election = %election.name, token, reason = loss.label(), "lease_lost"),
         _ => warn!(election = %election.name, token, reason = loss.label(), detail = %loss, "lease_lost"),
     }
-    standing.send_modify(|standing| standing.lost = Some(loss));
     let withdrawn = withdraw(election.clone(), candidate.clone()).await;
     if let Some(answer) = resigned {
         drop(answer.send(withdrawn.map_err(LeaderError::from)));

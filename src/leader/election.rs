@@ -8,12 +8,13 @@ use super::coordinator::Coordinator;
 use super::leadership::Leadership;
 use super::loss::Loss;
 use super::timing::Timings;
-use crate::etcd::ElectionName;
+use crate::etcd::{ElectionName, Patience};
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 /// An election, and under which name and with what lease to take part in it.
 pub struct Election<C> {
@@ -77,7 +78,7 @@ impl<C: Coordinator> Election<C> {
     }
 
     /// The same, until `abandoned` returns; then returns what that did, once the candidate has withdrawn (or has not
-    /// been able to for a TTL). For a process that is about to end. Cancel-safe as the other.
+    /// been able to for 5 s, and goes on trying). For a process that is about to end. Cancel-safe as the other.
     ///
     /// # Errors
     /// The outer: abandoned. The inner: as the other.
@@ -93,7 +94,7 @@ impl<C: Coordinator> Election<C> {
             why = abandoned => {
                 drop(outcome);
                 // Nothing to say: it has withdrawn, or its lease ends by itself.
-                let _ = candidacy.await;
+                let _ = timeout(Patience::USUAL.limit, candidacy).await;
                 Err(why)
             }
         }

@@ -98,3 +98,12 @@ async fn the_last_clone_that_is_dropped_gives_leadership_up() {
     drop(clone);
     wait_for_keys(&server, 0);
 }
+
+#[tokio::test]
+async fn a_key_that_was_cut_loose_from_its_lease_is_given_up_too() {
+    let server = Etcd::start();
+    let leadership = win(&election(&server, "a", LONG)).await;
+    run(&mut server.etcdctl(&["put", &keys(&server)[0], "somebody's"]));
+    soon(leadership.resign()).await.unwrap();
+    assert!(keys(&server).is_empty());
+}

@@ -63,6 +63,34 @@ fn an_etcd_that_does_not_answer_is_given_up_after_a_ttl() {
 }
 
 #[test]
+fn a_signal_ends_a_campaign_that_nobody_answers() {
+    let mut stage = Stage::new();
+    stage.etcd.signal("STOP");
+    let mut candidate = stage.lead(ENDLESS, &[], "true");
+    wait_until("it listens to signals", DEADLINE, || catches(candidate.pid(), 15));
+    candidate.signal("TERM");
+    assert_eq!(candidate.wait(), 143, "{}", stage.log());
+}
+
+#[test]
+fn a_command_that_has_ended_is_reported_without_an_answer() {
+    let mut stage = Stage::new();
+    let mut lead =
+        stage.lead(ENDLESS, &[], r#"echo >"$1/leads"; while [ ! -e "$1/end" ]; do sleep 0.02; done; exit 7"#);
+    stage.wait_for("leads");
+    stage.etcd.signal("STOP");
+    std::fs::write(stage.folder.join("end"), "").unwrap();
+    assert_eq!(lead.wait(), 7, "{}", stage.log());
+}
+
+/// What /proc says of the signals that it handles.
+fn catches(pid: u32, signal: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or_default();
+    u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & 1 << (signal - 1) != 0)
+}
+
+#[test]
 fn a_signal_ends_the_campaign_and_withdraws_the_candidate() {
     let stage = Stage::new();
     let _leader = stage.lead(ENDLESS, &[], r#"echo >"$1/leads"; exec sleep 1000"#);

@@ -10,6 +10,7 @@ mod support;
 mod campaign;
 mod command;
 mod death;
+mod log;
 mod loss;
 mod stage;
 mod terminal;

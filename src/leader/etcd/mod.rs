@@ -93,7 +93,10 @@ impl Coordinator for Etcd {
     }
 
     async fn withdraw(&self, candidate: &Candidate, patience: Patience) -> Result<(), CoordinatorError> {
-        revoke(self, candidate.lease, patience).await
+        revoke(self, candidate.lease, patience).await?;
+        // Somebody who puts a value without a lease there cuts the key loose: it would block the others for ever.
+        let delete = TxnOp::delete(own_key(candidate), None);
+        commit(self, Txn::new().when([in_place(candidate)]).and_then([delete]), patience).await.map(drop)
     }
 
     fn observe(self: &Arc<Self>, election: &ElectionName) -> Observer {
