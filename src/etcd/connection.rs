@@ -187,11 +187,12 @@ fn read(file: &Path) -> Result<Vec<u8>, EtcdError> {
     fs::read(file).map_err(|error| EtcdError::File { file: file.to_owned(), error })
 }
 
-/// Another member would say the same. (gRPC status codes: 1 cancelled, 2 unknown, 4 deadline
-/// exceeded, 8 resource exhausted, 10 aborted, 13 internal, 14 unavailable say nothing about the request.)
+/// Another member would say the same. (gRPC status codes: 1 cancelled, 2 unknown, 4 deadline exceeded, 8 resource
+/// exhausted, 10 aborted, 13 internal, 14 unavailable say nothing about the request; 12 unimplemented says that there is
+/// no etcd.)
 fn is_refusal(error: &Error) -> bool {
     match error {
-        Error::GRpcStatus(status) => !matches!(status.code() as i32, 1 | 2 | 4 | 8 | 10 | 13 | 14),
+        Error::GRpcStatus(status) => !matches!(status.code() as i32, 1 | 2 | 4 | 8 | 10 | 12 | 13 | 14),
         Error::LeaseKeepAliveError(_) | Error::InvalidArgs(_) | Error::InvalidUri(_) => true,
         _ => false,
     }

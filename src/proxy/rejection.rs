@@ -124,8 +124,9 @@ pub fn cut_off(resource: &str, presented: Epoch, highest: Epoch, outcome: Outcom
     let is_reset = highest.generation > presented.generation;
     let (presented, highest) = (presented.token, highest.token);
     let (text, reason) = if is_reset {
-        let message =
-            format!("the fence of resource \"{resource}\" was reset to token {highest}: token {presented} is stale");
+        let message = format!(
+            "the fence of resource \"{resource}\" was reset since token {presented} was admitted, and is at {highest}"
+        );
         (ErrorText::new("LF001", message), "An operator has reset the fence")
     } else {
         (stale(resource, presented, highest), "A newer leader has taken over")
@@ -201,6 +202,9 @@ mod tests {
         let reset = Epoch { generation: 2, token: 7 };
         let text = cut_off("scheduler", epoch(46), reset, Outcome::RolledBack);
         assert_eq!(text.detail, "resource=scheduler presented=46 highest=7 outcome=rolled_back");
-        assert!(text.message.contains("was reset to token 7") && text.hint.starts_with("An operator"));
+        assert!(
+            text.message.ends_with("was reset since token 46 was admitted, and is at 7")
+                && text.hint.starts_with("An operator")
+        );
     }
 }

@@ -5,12 +5,10 @@ use super::support::programs::run;
 use super::support::ticks::{WRITE, ok, process, refused, session, wait_until_harmless};
 use super::support::wire::error_in;
 use super::support::{DEADLINE, Proxy, Wire, wait_until};
-use super::world::{POLICIES, World, detail_is};
+use super::world::{POLICIES, WITHOUT_ELECTION, World, detail_is};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
-
-const WITHOUT_ELECTION: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.ticks]}\n";
 
 /// One leader has written, in a session that is idle, and another is elected.
 #[test]

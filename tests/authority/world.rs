@@ -15,6 +15,8 @@ resources:
     tables: [public.ticks]
 ";
 
+pub const WITHOUT_ELECTION: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.ticks]}\n";
+
 /// Without a proxy.
 pub struct World {
     pub postgres: Postgres,
