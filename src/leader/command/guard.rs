@@ -19,10 +19,13 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
+use tokio::time::timeout;
 
 /// The subcommand, not for people, as which this binary runs as the guard.
 pub const GUARD_COMMAND: &str = "lead-guard";
 
+/// It has this long to be ready: nothing runs yet, and whoever waits may have got a signal.
+const START: Duration = Duration::from_secs(5);
 /// A deadline on the pipe: ns since the machine was started. Shorter than what a pipe takes at once or not at all.
 const MESSAGE: usize = size_of::<u64>();
 
@@ -53,7 +56,8 @@ impl Guard {
         };
         let deadlines = pipe::Sender::from_owned_fd(OwnedFd::from(deadlines)).map_err(failed)?;
         let mut ready = pipe::Receiver::from_owned_fd(OwnedFd::from(ready)).map_err(failed)?;
-        ready.read_u8().await.map_err(failed)?;
+        let ready = timeout(START, ready.read_u8()).await;
+        ready.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(failed)?;
         let guard = Guard { pid: Pid::from_raw(child.id().cast_signed()), deadlines };
         guard.tell(deadline).await;
         Ok(guard)
