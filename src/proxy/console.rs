@@ -73,8 +73,11 @@ impl ConsoleSession {
                 }
                 _ if skipping => {}
                 b'Q' => {
-                    let text = split_string(body(&frame)).map_or(&[][..], |(text, _)| text);
-                    console::answer(&scene(shared, &self.role), text, output).await;
+                    match split_string(body(&frame)) {
+                        Some((text, [])) => console::answer(&scene(shared, &self.role), text, output).await,
+                        // As a server says it.
+                        _ => ErrorText::new("08P01", "invalid message format").put(output, Severity::Error),
+                    }
                     message::put_ready(output, Status::Idle);
                 }
                 b'P' | b'B' | b'D' | b'E' | b'C' | b'F' => {

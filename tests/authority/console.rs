@@ -103,6 +103,8 @@ fn what_is_no_command_is_an_error() {
     // What was done before an error stays done.
     assert_eq!(tags(&wire.query("SHOW FENCES; FENCE RESET nothing TO 1; SHOW FENCES")), "TCEZ");
     assert_eq!(error_in(&wire.query_bytes(b"SHOW \xff")).unwrap().code(), "22021");
+    // More than one string, or none, is no Query.
+    assert_eq!(error_in(&wire.query_bytes(b"SHOW FENCES\0more")).unwrap().code(), "08P01");
 
     let pipeline = [message::unnamed("SHOW FENCES", &[]), message::query("SHOW FENCES"), message::sync()].concat();
     wire.send(&pipeline);
