@@ -145,8 +145,8 @@ impl Settings {
     /// # Errors
     /// A policy names an election, and there is no etcd to ask.
     pub fn check(&self, policies: &PolicySet) -> Result<(), ConfigError> {
-        let elections = policies.resources.iter().filter_map(|it| Some((&it.name, it.election.as_ref()?)));
-        match elections.into_iter().next() {
+        let mut led = policies.resources.iter().filter_map(|it| Some((&it.name, it.election.as_ref()?)));
+        match led.next() {
             Some((resource, election)) if self.etcd.is_none() => {
                 Err(ConfigError::ElectionWithoutEtcd { resource: resource.clone(), election: election.to_string() })
             }

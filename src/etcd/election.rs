@@ -3,12 +3,15 @@
 //! lowest create_revision is the leader's. That revision is the fencing token.
 
 use super::connection::{Etcd, EtcdError, Patience};
-use etcd_client::{GetOptions, KeyValue, SortOrder, SortTarget};
+use etcd_client::{GetOptions, GetResponse, KeyValue, SortOrder, SortTarget};
 use std::fmt;
 use std::str::FromStr;
 
 /// The longest name of an election, in bytes.
 const LONGEST_NAME: usize = 512;
+
+/// As etcd's RangeRequest has it.
+const NO_LIMIT: i64 = 0;
 
 /// The name of an election: the prefix of its keys, without the slash that ends it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -101,15 +104,7 @@ pub async fn leader(
     election: &ElectionName,
     patience: Patience,
 ) -> Result<(Option<Leader>, i64), EtcdError> {
-    let prefix = election.prefix();
-    let response = etcd
-        .ask(patience, move |mut client| {
-            let prefix = prefix.clone();
-            let options =
-                GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(1);
-            async move { client.get(prefix, Some(options)).await }
-        })
-        .await?;
+    let response = read(etcd, election, 1, patience).await?;
     let revision = response.header().map_or(0, etcd_client::ResponseHeader::revision);
     Ok((response.kvs().first().map(Leader::from), revision))
 }
@@ -119,15 +114,19 @@ pub async fn leader(
 /// # Errors
 /// When etcd does not answer, or refuses.
 pub async fn candidates(etcd: &Etcd, election: &ElectionName, patience: Patience) -> Result<Vec<Leader>, EtcdError> {
-    let prefix = election.prefix();
-    let response = etcd
-        .ask(patience, move |mut client| {
-            let prefix = prefix.clone();
-            let options = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend);
-            async move { client.get(prefix, Some(options)).await }
-        })
-        .await?;
+    let response = read(etcd, election, NO_LIMIT, patience).await?;
     Ok(response.kvs().iter().map(Leader::from).collect())
+}
+
+/// The first candidates, in their order.
+async fn read(etcd: &Etcd, election: &ElectionName, limit: i64, patience: Patience) -> Result<GetResponse, EtcdError> {
+    let prefix = election.prefix();
+    let options = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(limit);
+    etcd.ask(patience, move |mut client| {
+        let (prefix, options) = (prefix.clone(), options.clone());
+        async move { client.get(prefix, Some(options)).await }
+    })
+    .await
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub struct Observer {
 impl Observer {
     /// An observer that has seen nothing yet.
     pub fn new(etcd: Arc<Etcd>, election: ElectionName) -> Self {
-        Observer { etcd, election, watch: None, stale: true, known: None }
+        Observer { etcd, election, watch: None, stale: false, known: None }
     }
 
     /// The leader as it is now, at first, and then each time that another leads, that nobody does any more, or that
@@ -37,21 +37,20 @@ impl Observer {
     /// When etcd cannot be read; call again, which reads everything anew.
     pub async fn next(&mut self) -> Result<Option<Leader>, EtcdError> {
         loop {
-            if self.watch.is_none() {
-                let (_, revision) = leader(&self.etcd, &self.election, Patience::USUAL).await?;
+            let leader = if self.watch.is_none() {
+                let (leader, revision) = leader(&self.etcd, &self.election, Patience::USUAL).await?;
+                // Sees whatever has changed since it was read.
                 self.watch = Some(self.watch_from(revision + 1).await?);
-                // Before the watch began something may have changed.
-                self.stale = true;
-            }
-            if !self.stale {
-                if !self.changed().await {
+                leader
+            } else {
+                if !self.stale && !self.changed().await {
                     self.watch = None;
                     sleep(PAUSE).await;
                     continue;
                 }
                 self.stale = true;
-            }
-            let (leader, _) = leader(&self.etcd, &self.election, Patience::USUAL).await?;
+                leader(&self.etcd, &self.election, Patience::USUAL).await?.0
+            };
             self.stale = false;
             if self.known.as_ref() != Some(&leader) {
                 self.known = Some(leader.clone());

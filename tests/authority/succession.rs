@@ -10,16 +10,21 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// One leader has written, in a session that is idle, and another is elected.
-#[test]
-fn an_idle_session_is_shut_out() {
-    let world = World::start();
-    let proxy = world.proxy();
+/// One leader has written, in a session that is idle, and another is elected. The session, and both tokens.
+fn deposed_while_idle(world: &World, proxy: &Proxy) -> (Wire, i64, i64) {
     let (first, second) = (world.stand("a"), world.stand("b"));
     let mut old = session(&proxy.address(), first);
     ok(&mut old, WRITE);
     world.depose("a");
     world.wait_for_epoch(&format!("1/{second}"));
+    (old, first, second)
+}
+
+#[test]
+fn an_idle_session_is_shut_out() {
+    let world = World::start();
+    let proxy = world.proxy();
+    let (mut old, first, second) = deposed_while_idle(&world, &proxy);
     detail_is(&refused(&mut old, WRITE, "LF001"), first, Some(second));
     // A process that had nothing to lose lives.
     ok(&mut old, "SELECT 1");
@@ -44,11 +49,7 @@ fn an_open_transaction_is_cut_off_before_the_new_leader_reads() {
 fn a_reset_to_the_deposed_leaders_token_is_overtaken() {
     let world = World::start();
     let proxy = world.proxy();
-    let (first, second) = (world.stand("a"), world.stand("b"));
-    let mut old = session(&proxy.address(), first);
-    ok(&mut old, WRITE);
-    world.depose("a");
-    world.wait_for_epoch(&format!("1/{second}"));
+    let (mut old, first, second) = deposed_while_idle(&world, &proxy);
     let mut console = Wire::login(&proxy.address(), "postgres", "fencegate");
     console.rows(&format!("FENCE RESET scheduler TO {first}")).unwrap();
     world.wait_for_epoch(&format!("2/{second}"));
@@ -192,11 +193,7 @@ fn a_database_without_the_schema_is_left_alone() {
     let proxy = world.proxy();
     world.postgres.sql("CREATE DATABASE bare");
     let _session = Wire::login(&proxy.address(), "postgres", "bare");
-    let (first, second) = (world.stand("a"), world.stand("b"));
-    let mut old = session(&proxy.address(), first);
-    ok(&mut old, WRITE);
-    world.depose("a");
-    world.wait_for_epoch(&format!("1/{second}"));
+    let (_idle, _, _) = deposed_while_idle(&world, &proxy);
     let third = world.stand("c");
     world.depose("b");
     world.wait_for_epoch(&format!("1/{third}"));
