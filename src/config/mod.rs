@@ -128,6 +128,11 @@ impl Settings {
         Self::join(arguments, file, Passwords::from_environment())
     }
 
+    /// The database that the control connection names, or that every server has.
+    pub fn control_database(&self) -> &str {
+        self.control.get_dbname().unwrap_or("postgres")
+    }
+
     /// How to open the control connection of one database.
     pub fn control_for(&self, database: &str) -> tokio_postgres::Config {
         let mut config = self.control.clone();

@@ -25,8 +25,11 @@ enum Verdict {
         epoch: Epoch,
         new: bool,
     },
-    /// The token is higher, or the first: the epoch to raise to.
-    Above(Epoch),
+    /// The token is higher, or the first: the epoch to raise to, and the one there is.
+    Above {
+        target: Epoch,
+        current: Option<Epoch>,
+    },
     /// The token is the epoch's, which is not drained yet.
     Undrained(Epoch),
     Refused(Refusal),
@@ -46,6 +49,26 @@ impl Database {
         session: &Arc<SessionFence>,
         resource: &Arc<Resource>,
         token: Token,
+    ) -> Result<(), Refusal> {
+        self.admit_if(session, resource, token, true).await
+    }
+
+    /// As [`Database::admit`], but the token has to be the epoch's already: it raises nothing.
+    pub async fn admit_in_force(
+        self: &Arc<Self>,
+        session: &Arc<SessionFence>,
+        resource: &Arc<Resource>,
+        token: Token,
+    ) -> Result<(), Refusal> {
+        self.admit_if(session, resource, token, false).await
+    }
+
+    async fn admit_if(
+        self: &Arc<Self>,
+        session: &Arc<SessionFence>,
+        resource: &Arc<Resource>,
+        token: Token,
+        may_raise_it: bool,
     ) -> Result<(), Refusal> {
         let unavailable = |reason: &str| Refusal::unavailable(&resource.name, reason);
         let who = session.identity.as_ref().map_err(|reason| unavailable(reason))?;
@@ -68,7 +91,11 @@ impl Database {
                         deleted.map_err(|error| Refusal::unavailable(&resource.name, error))?;
                     }
                 }
-                Verdict::Above(target) => {
+                Verdict::Above { current, .. } if !may_raise_it => {
+                    let (resource, highest) = (resource.name.clone(), current.map(|epoch| epoch.token));
+                    return Err(Refusal::NotInForce { resource, presented: token, highest });
+                }
+                Verdict::Above { target, .. } => {
                     // Before anything is raised or anybody ended: LF003 changes nothing.
                     self.refuse_if_written(raising, resource, target).await?;
                     // Outside of the turn: who waits for etcd must not keep those waiting who need not.
@@ -138,7 +165,7 @@ fn decide(answers: &[Answer], who: &Identity, resource: &Resource, token: Token)
         }
     }
     let Some(current) = epoch(row) else {
-        return Verdict::Above(Epoch { generation: 1, token });
+        return Verdict::Above { target: Epoch { generation: 1, token }, current: None };
     };
     if token < current.token {
         let resource = resource.name.clone();
@@ -148,7 +175,8 @@ fn decide(answers: &[Answer], who: &Identity, resource: &Resource, token: Token)
         return refused("another proxy has loaded other policies since: reload this proxy");
     }
     if token > current.token {
-        return Verdict::Above(Epoch { generation: current.generation, token });
+        let target = Epoch { generation: current.generation, token };
+        return Verdict::Above { target, current: Some(current) };
     }
     if !is_true(row, "drained") {
         return Verdict::Undrained(current);

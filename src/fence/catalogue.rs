@@ -7,17 +7,17 @@
 use super::control::{Answer, ControlError, answers, column};
 use super::database::Database;
 use super::sql;
-use crate::policy::QualifiedName;
+use crate::policy::{QualifiedName, Resource};
 use crate::statement::{Operation, RelationName};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio_postgres::NoTls;
 
 /// The catalogue at one moment.
 #[derive(Debug, Default)]
 pub struct Catalogue {
-    /// One of the fenced tables, or whatever has its name, exists.
-    pub has_fenced_tables: bool,
+    /// The fenced tables that exist, or whatever has their names.
+    fenced: HashSet<QualifiedName>,
     reaching: HashMap<String, Vec<Reaching>>,
 }
 
@@ -29,6 +29,16 @@ struct Reaching {
 }
 
 impl Catalogue {
+    /// A fenced table exists.
+    pub fn has_fenced_tables(&self) -> bool {
+        !self.fenced.is_empty()
+    }
+
+    /// The resource has something here that could be written: one of its tables exists, or it has functions only.
+    pub fn may_have(&self, resource: &Resource) -> bool {
+        resource.tables.is_empty() || resource.tables.iter().any(|table| self.fenced.contains(&table.name))
+    }
+
     /// True if such a write to the relation may change a fenced table: it is a parent or a child of
     /// one, a view of one, has a rule that names one, or is referenced by one with a cascade.
     pub fn may_reach(&self, relation: &RelationName, operation: Operation) -> bool {
@@ -49,7 +59,7 @@ impl Catalogue {
         for row in answers.iter().flat_map(|answer| &answer.rows) {
             let (Some(schema), Some(name)) = (column(row, "schema"), column(row, "name")) else { continue };
             if column(row, "fenced") == Some("t") {
-                catalogue.has_fenced_tables = true;
+                catalogue.fenced.insert(QualifiedName { schema: schema.to_owned(), name: name.to_owned() });
             } else {
                 let reaching = Reaching { schema: schema.to_owned(), is_view: column(row, "kind") == Some("v") };
                 catalogue.reaching.entry(name.to_owned()).or_default().push(reaching);
@@ -93,7 +103,7 @@ mod tests {
     #[test]
     fn a_name_without_a_schema_is_every_schemas() {
         let reaching = vec![Reaching { schema: "public".into(), is_view: true }];
-        let catalogue = Catalogue { has_fenced_tables: true, reaching: [("v".to_owned(), reaching)].into() };
+        let catalogue = Catalogue { reaching: [("v".to_owned(), reaching)].into(), ..Catalogue::default() };
         let named = |schema: Option<&str>| RelationName { schema: schema.map(str::to_owned), name: "v".into() };
         assert!(catalogue.may_reach(&named(None), Operation::Insert));
         assert!(catalogue.may_reach(&named(Some("public")), Operation::Delete));

@@ -37,6 +37,16 @@ pub enum Refusal {
         /// The token under which the transaction wrote.
         current: Token,
     },
+    /// LF004: the token is higher than the epoch's, or the first, and what was to be written may not raise it.
+    #[error("token {presented} for resource {resource} is not in force yet")]
+    NotInForce {
+        /// What may be written.
+        resource: String,
+        /// The session's token.
+        presented: Token,
+        /// What the database holds; None: nothing yet.
+        highest: Option<Token>,
+    },
     /// LF006: it cannot be proved which token is the highest, or that everybody below it has ended.
     #[error("resource {resource}: {reason}")]
     Unavailable {
@@ -54,6 +64,7 @@ impl Refusal {
             Refusal::Stale { resource, .. }
             | Refusal::Unissued { resource, .. }
             | Refusal::WrittenUnderAnotherToken { resource, .. }
+            | Refusal::NotInForce { resource, .. }
             | Refusal::Unavailable { resource, .. } => resource,
         }
     }

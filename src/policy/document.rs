@@ -82,11 +82,8 @@ fn document(reader: &mut Reader, root: &Node) -> Option<Document> {
 }
 
 fn opaque(reader: &mut Reader, node: &Node) -> Option<Placed<Opaque>> {
-    if matches!(&node.value, Value::Text(text) if text == "require_token") {
-        reader.fault(node.at, "`opaque: require_token` is not part of this version: use reject or allow");
-        return None;
-    }
-    let value = reader.choice(node, "`opaque`", &[("reject", Opaque::Reject), ("allow", Opaque::Allow)])?;
+    let choices = [("reject", Opaque::Reject), ("require_token", Opaque::RequireToken), ("allow", Opaque::Allow)];
+    let value = reader.choice(node, "`opaque`", &choices)?;
     Some(Placed { at: node.at, value })
 }
 

@@ -16,6 +16,7 @@ impl SetSettings {
         let mut text = String::from("fencegate policy 1\n");
         let opaque = match opaque {
             Opaque::Reject => "reject",
+            Opaque::RequireToken => "require_token",
             Opaque::Allow => "allow",
         };
         line(&mut text, "opaque", [opaque]);

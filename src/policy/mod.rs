@@ -167,6 +167,8 @@ pub enum Opaque {
     /// LF004.
     #[default]
     Reject,
+    /// It passes if the session's token is in force for every resource that it may write. It raises none.
+    RequireToken,
     /// It passes.
     Allow,
 }

@@ -105,7 +105,7 @@ fn wrong_types_are_errors_where_they_stand() {
         "version: 1\nresources: x\nopaque: [a]\ndatabases: app\nexempt_roles: [1, true, [a]]\n",
         &[
             "2:12: `resources` must be a list",
-            "3:9: `opaque` must be one of reject, allow",
+            "3:9: `opaque` must be one of reject, require_token, allow",
             "4:12: `databases` must be a list",
             "5:16: `exempt_roles` must be text: put it in quotes",
             "5:19: `exempt_roles` must be text: put it in quotes",
@@ -160,14 +160,11 @@ fn a_resource_has_a_name_and_fences_something() {
 #[test]
 fn what_this_version_lacks_is_said() {
     assert_errors(
-        &resources(
-            "  - name: shard/{shard}\n    election: /e/{shard}\n    tables: [{name: s.t, key: shard}]\nopaque: require_token\n",
-        ),
+        &resources("  - name: shard/{shard}\n    election: /e/{shard}\n    tables: [{name: s.t, key: shard}]\n"),
         &[
             "3:11: keyed resources such as `shard/{shard}` are not part",
             "4:15: keyed elections such as `/e/{shard}` are not part",
             "5:31: keyed resources are not part",
-            "6:9: `opaque: require_token` is not part",
         ],
     );
 }
@@ -278,6 +275,7 @@ fn a_fingerprint_depends_on_what_is_meant_only() {
         first.replace("s.u]", "{name: s.u, operations: [insert]}]"),
         first.replace("[x, y]", "[x]"),
         format!("{first}opaque: allow\n"),
+        format!("{first}opaque: require_token\n"),
         format!("{first}databases: [d]\n"),
     ];
     for other in all_in_the_database {

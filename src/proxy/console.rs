@@ -16,8 +16,6 @@ use std::sync::Arc;
 
 /// Messages are at most this long, in bytes.
 const LARGEST_MESSAGE: usize = 64 * 1024;
-/// Where the server lets the client in, unless the control connection names another database.
-const DEFAULT_DATABASE: &str = "postgres";
 
 /// A client that may use the console.
 pub struct ConsoleSession {
@@ -33,8 +31,7 @@ impl ConsoleSession {
     /// When there is no session; the client has been told why, where it can be told.
     pub async fn open(shared: Arc<Shared>, mut client: Peer, startup: &Startup) -> Result<Self, Refused> {
         let mut server = connect(&shared, &mut client).await?;
-        let database = shared.settings.control.get_dbname().unwrap_or(DEFAULT_DATABASE);
-        server.writer.output.extend_from_slice(&startup.for_database(database));
+        server.writer.output.extend_from_slice(&startup.for_database(shared.settings.control_database()));
         let authenticated = authenticate(&mut client, &mut server).await?;
         message::put_terminate(&mut server.writer.output);
         // It may have gone already: nothing more is wanted of it.

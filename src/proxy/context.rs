@@ -4,7 +4,7 @@ use super::rejection::Rejection;
 use super::shared::{Downstream, Shared};
 use crate::fence::session::Token;
 use crate::fence::{Catalogue, Database, Refusal};
-use crate::policy::{PolicySet, Resource};
+use crate::policy::{Opaque, PolicySet, Resource};
 use crate::statement::{Lexing, Script, Unreadable};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +24,7 @@ pub struct Context {
     policies: Arc<PolicySet>,
     receiver: watch::Receiver<Arc<PolicySet>>,
     fenced: bool,
+    has_database: bool,
 }
 
 impl Context {
@@ -33,7 +34,14 @@ impl Context {
         let policies = receiver.borrow_and_update().clone();
         let downstream = shared.downstream(database);
         let fenced = policies.applies_to(database);
-        Context { shared, downstream, policies, receiver, fenced }
+        Context { shared, downstream, policies, receiver, fenced, has_database: true }
+    }
+
+    /// The view of a physical replication session. It has no database and the server refuses it SQL, so that
+    /// nothing of it is judged, whatever the policies become.
+    pub fn without_database(shared: Arc<Shared>) -> Self {
+        let database = shared.settings.control_database().to_owned();
+        Context { fenced: false, has_database: false, ..Context::new(shared, &database) }
     }
 
     /// Takes up new policies. True when nobody has watched the session until now.
@@ -42,7 +50,8 @@ impl Context {
             return false;
         }
         self.policies = self.receiver.borrow_and_update().clone();
-        let before = std::mem::replace(&mut self.fenced, self.policies.applies_to(self.downstream.fence.name()));
+        let fenced = self.has_database && self.policies.applies_to(self.downstream.fence.name());
+        let before = std::mem::replace(&mut self.fenced, fenced);
         self.fenced && !before
     }
 
@@ -61,9 +70,15 @@ impl Context {
         &self.downstream.fence
     }
 
-    /// The catalogue of the session's database, and whether a fenced table may exist in it.
+    /// The catalogue of the session's database as last read, and whether nothing has changed since.
     pub fn catalogue(&self) -> (Arc<Catalogue>, bool) {
         self.downstream.catalogue()
+    }
+
+    /// Whatever does not show what it writes is rejected.
+    pub fn rejects_opaque(&self) -> bool {
+        let (catalogue, is_current) = self.catalogue();
+        self.fenced && self.policies.opaque == Opaque::Reject && (!is_current || catalogue.has_fenced_tables())
     }
 
     /// Makes sure, as far as a moment allows, that the policies are in force in the database and that

@@ -92,14 +92,17 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> R
     server.writer.output.extend_from_slice(&startup.packet);
     let authenticated = authenticate(&mut client, &mut server).await?;
     // Not before the server has let the client in: a database that nobody may name gets no connections.
-    let context = Context::new(shared, startup.database());
+    let context = match startup.replication() {
+        Replication::Physical => Context::without_database(shared),
+        Replication::None | Replication::Logical => Context::new(shared, startup.database()),
+    };
+    context.prepare().await;
     let role = LoginRole { name: startup.user().to_owned(), session };
     let (identity, value) = match startup.replication() {
-        // It has no database and cannot run SQL, so that there is nothing to fence or to ask.
         Replication::Physical => (Err("it is a physical replication session".into()), None),
-        Replication::Logical if context.is_fenced() && !role.exempt(context.policies()) => {
+        Replication::Logical if context.rejects_opaque() && !role.exempt(context.policies()) => {
             let text = ErrorText::new("LF004", "cannot tell what a logical replication session would write")
-                .hint("Connect replication clients to the server directly, or as a role in exempt_roles.");
+                .hint("Connect replication clients to the server directly, as a role in exempt_roles, or set `opaque: require_token` or `allow` in the policy.");
             return refuse(&mut client, text).await;
         }
         Replication::None | Replication::Logical => {
@@ -109,11 +112,11 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> R
     if let Err(why) = FenceValue::parse(value.as_deref().unwrap_or_default()) {
         return refuse(&mut client, Rejection::InvalidSetting { why }.text()).await;
     }
-    context.prepare().await;
     client.writer.output.extend_from_slice(&authenticated.ready);
     let parameter = Parameter::new(if identity.is_ok() { Value::read(value.as_deref()) } else { Value::Unknown });
     let fence = Arc::new(SessionFence::new(identity));
-    let started = Started { client, server, role, fence, parameter, lexing: authenticated.lexing };
+    let replicates = startup.replication() != Replication::None;
+    let started = Started { client, server, role, replicates, fence, parameter, lexing: authenticated.lexing };
     Ok(Opened::Session(Box::new((context, started))))
 }
 

@@ -15,7 +15,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// What a statement needs a token for.
-pub type Need = (Arc<Resource>, Token);
+#[derive(Clone, Debug)]
+pub struct Need {
+    pub resource: Arc<Resource>,
+    pub token: Token,
+    /// Whether the token may raise the fence, or has to be in force already.
+    pub may_raise: bool,
+}
 
 /// What to do.
 #[derive(Debug)]
@@ -36,8 +42,8 @@ pub struct Judge<'a> {
     pub database: &'a Database,
     pub fence: &'a SessionFence,
     pub catalogue: &'a Catalogue,
-    /// A fenced table exists in the database, so that opaque statements matter.
-    pub opaque_matters: bool,
+    /// It has changed since it was read: any fenced table may exist.
+    pub catalogue_in_doubt: bool,
     /// The login role bypasses the fences.
     pub exempt: bool,
     pub parameter: &'a Parameter,
@@ -103,7 +109,7 @@ impl Judge<'_> {
             return Decision::Forward(Vec::new());
         }
         let mut parameter = self.parameter.clone();
-        let mut needs: Vec<Need> = Vec::new();
+        let mut earlier = Earlier::default();
         for (index, statement) in statements.iter().enumerate() {
             if parameter.refuses(statement) {
                 if self.owed {
@@ -113,8 +119,8 @@ impl Judge<'_> {
                 // The server refuses it, and all that follows in the same string.
                 break;
             }
-            match self.statement(statement, &parameter, &needs) {
-                Ok(more) => needs.extend(more),
+            match self.statement(statement, &parameter, &earlier) {
+                Ok(more) => earlier.needs.extend(more),
                 Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection),
                 Err(Stop::Settle) => return Decision::Settle,
                 // A failed transaction answers nothing.
@@ -129,11 +135,12 @@ impl Judge<'_> {
                 }
             }
             parameter.completed(statement, parameter.failed());
+            earlier.ended_transaction |= statement.ends_transaction();
         }
-        Decision::Forward(needs)
+        Decision::Forward(earlier.needs)
     }
 
-    fn statement(&self, statement: &Statement, parameter: &Parameter, earlier: &[Need]) -> Result<Vec<Need>, Stop> {
+    fn statement(&self, statement: &Statement, parameter: &Parameter, earlier: &Earlier) -> Result<Vec<Need>, Stop> {
         if let ParameterEffect::Set { value, .. } = &statement.parameter
             && let Err(why) = FenceValue::parse(value)
         {
@@ -141,34 +148,49 @@ impl Judge<'_> {
         }
         if statement.transaction == TransactionEffect::PrepareTransaction
             && !parameter.failed()
-            && (self.fence.holds_admissions() || !self.written.is_empty() || !earlier.is_empty())
+            && (self.fence.holds_admissions() || !self.written.is_empty() || !earlier.needs.is_empty())
         {
             let why = "a prepared transaction would carry writes to a fenced table out of this session".to_owned();
             let hint =
                 "COMMIT in the session that holds the token; two-phase commit is not possible with fenced tables.";
             return Err(Rejection::Unverifiable { why, hint }.into());
         }
-        if let Some(why) = statement.opaque
-            && self.opaque_matters
-            && self.policies.opaque == Opaque::Reject
-            && self.some_fence_acts()
-        {
-            let why = format!("{}: {why}", statement.kind);
-            let hint = "Write to the tables directly, or set `opaque: allow` in the policy.";
-            return Err(Rejection::Unverifiable { why, hint }.into());
-        }
+        let hidden = self.hidden(statement)?;
         self.refuse_what_reaches(statement)?;
-        let mut needs = Vec::new();
-        for (resource, writes) in self.touched(statement) {
+        let named = self.touched(statement).into_iter().map(|(resource, writes)| (resource, writes, true));
+        let mut needs: Vec<Need> = Vec::new();
+        for (resource, writes, may_raise) in named.chain(hidden.into_iter().map(|resource| (resource, true, false))) {
+            if needs.iter().any(|need| Arc::ptr_eq(&need.resource, &resource)) {
+                continue;
+            }
             if let Some(token) = self.token_for(&resource, writes, parameter)? {
                 if resource.mode == Mode::Enforce {
-                    let before = earlier.iter().find(|(other, _)| other.name == resource.name).map(|(_, token)| *token);
-                    self.check(&resource, token, before)?;
+                    self.check(&resource, token, earlier)?;
                 }
-                needs.push((resource, token));
+                needs.push(Need { resource, token, may_raise });
             }
         }
         Ok(needs)
+    }
+
+    /// The resources that an opaque statement may write, where it needs their tokens.
+    fn hidden(&self, statement: &Statement) -> Result<Vec<Arc<Resource>>, Stop> {
+        let matters = self.catalogue_in_doubt || self.catalogue.has_fenced_tables();
+        let Some(why) = statement.opaque.filter(|_| matters && self.some_fence_acts()) else { return Ok(Vec::new()) };
+        match self.policies.opaque {
+            Opaque::Allow => Ok(Vec::new()),
+            Opaque::Reject => {
+                let why = format!("{}: {why}", statement.kind);
+                let hint = "Write to the tables directly, or set `opaque: require_token` or `allow` in the policy.";
+                Err(Rejection::Unverifiable { why, hint }.into())
+            }
+            Opaque::RequireToken => {
+                let may_be_written = |resource: &&Arc<Resource>| {
+                    resource.mode == Mode::Enforce && (self.catalogue_in_doubt || self.catalogue.may_have(resource))
+                };
+                Ok(self.policies.resources.iter().filter(may_be_written).cloned().collect())
+            }
+        }
     }
 
     /// A write to a view, a parent, a partition and the like may change a fenced table: which, and
@@ -237,10 +259,17 @@ impl Judge<'_> {
         Err(rejection.into())
     }
 
-    fn check(&self, resource: &Resource, token: Token, before: Option<Token>) -> Result<(), Stop> {
+    fn check(&self, resource: &Resource, token: Token, earlier: &Earlier) -> Result<(), Stop> {
+        let before = earlier.needs.iter().find(|need| need.resource.name == resource.name).map(|need| need.token);
         let written = before.or_else(|| self.written.get(&resource.name).copied());
         if let Some(written) = written.filter(|written| *written != token) {
-            return Err(Rejection::TwoTokens { resource: resource.name.clone(), presented: token, written }.into());
+            let (resource, presented) = (resource.name.clone(), token);
+            return Err(match earlier.ended_transaction {
+                // The token would have to be raised in the middle of what the server gets whole.
+                true => Rejection::TwoTokensAtOnce { resource, presented, written },
+                false => Rejection::TwoTokens { resource, presented, written },
+            }
+            .into());
         }
         if let Some(refusal) = self.refused.filter(|refusal| refusal.resource() == resource.name) {
             return Err(Rejection::from(refusal.clone()).into());
@@ -266,6 +295,13 @@ impl Judge<'_> {
             }
         }
     }
+}
+
+/// What stands before a statement in the same string.
+#[derive(Default)]
+struct Earlier {
+    needs: Vec<Need>,
+    ended_transaction: bool,
 }
 
 enum Stop {

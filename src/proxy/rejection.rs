@@ -20,8 +20,12 @@ pub enum Rejection {
     InvalidValue { resource: String },
     /// LF003: the transaction wrote under another token.
     TwoTokens { resource: String, presented: Token, written: Token },
+    /// LF003: a string of statements would write under another token than it, or what is open, has before.
+    TwoTokensAtOnce { resource: String, presented: Token, written: Token },
     /// LF004.
     Unverifiable { why: String, hint: &'static str },
+    /// LF004: the statement may not raise the token; `highest` is what is in force.
+    NotInForce { resource: String, presented: Token, highest: Option<Token> },
     /// LF005; `issued` is the leader's token.
     Unissued { resource: String, presented: Token, election: String, issued: Option<Token> },
     /// LF006.
@@ -59,6 +63,9 @@ impl From<Refusal> for Rejection {
             Refusal::Unissued { resource, presented, election, issued } => {
                 Rejection::Unissued { resource, presented, election, issued }
             }
+            Refusal::NotInForce { resource, presented, highest } => {
+                Rejection::NotInForce { resource, presented, highest }
+            }
             Refusal::Unavailable { resource, reason } => Rejection::Unavailable { resource, reason },
         }
     }
@@ -70,10 +77,11 @@ impl Rejection {
         match self {
             Rejection::Stale { .. } => "stale",
             Rejection::Missing { .. } => "missing",
-            Rejection::InvalidSetting { .. } | Rejection::InvalidValue { .. } | Rejection::TwoTokens { .. } => {
-                "invalid"
-            }
-            Rejection::Unverifiable { .. } => "unverifiable",
+            Rejection::InvalidSetting { .. }
+            | Rejection::InvalidValue { .. }
+            | Rejection::TwoTokens { .. }
+            | Rejection::TwoTokensAtOnce { .. } => "invalid",
+            Rejection::Unverifiable { .. } | Rejection::NotInForce { .. } => "unverifiable",
             Rejection::Unissued { .. } => "unissued",
             Rejection::Unavailable { .. } => "unavailable",
         }
@@ -103,8 +111,20 @@ impl Rejection {
                     .detail(format!("resource={resource} presented={presented} highest={written}"))
                     .hint("Change the token between transactions, not within one.")
             }
+            Rejection::TwoTokensAtOnce { resource, presented, written } => {
+                ErrorText::new("LF003", format!("one string of statements cannot write to resource \"{resource}\" under token {written} and then {presented}"))
+                    .detail(format!("resource={resource} presented={presented} highest={written}"))
+                    .hint("Send the statement that ends the transaction, and what follows it, each in a string of its own.")
+            }
             Rejection::Unverifiable { why, hint } => {
                 ErrorText::new("LF004", format!("cannot tell what this statement would write: {why}")).hint(*hint)
+            }
+            Rejection::NotInForce { resource, presented, highest } => {
+                let message = format!("cannot tell what this statement would write, and token {presented} for resource \"{resource}\" is not in force yet");
+                let highest = highest.map(|token| format!(" highest={token}")).unwrap_or_default();
+                ErrorText::new("LF004", message)
+                    .detail(format!("resource={resource} presented={presented}{highest}"))
+                    .hint("A statement that names a table of the resource puts its token in force: write to one first, or lock it (LOCK TABLE, SELECT ... FOR UPDATE).")
             }
             Rejection::Unissued { resource, presented, election, issued } => unissued(resource, *presented, election, *issued),
             Rejection::Unavailable { resource, reason } => {

@@ -168,10 +168,10 @@ impl Downstream {
         self.registered.notify_one();
     }
 
-    /// The catalogue, and whether a fenced table may exist.
+    /// The catalogue as last read, and whether nothing has changed since.
     pub fn catalogue(&self) -> (Arc<Catalogue>, bool) {
         let known = self.known();
-        (known.catalogue.clone(), !known.current || known.catalogue.has_fenced_tables)
+        (known.catalogue.clone(), known.current)
     }
 
     /// The catalogue has changed: until it is read, a fenced table may exist.

@@ -32,6 +32,12 @@ impl Statement {
         whole
     }
 
+    /// The transaction ends with it, one way or the other.
+    pub fn ends_transaction(&self) -> bool {
+        use TransactionEffect::{Commit, PrepareTransaction, Rollback};
+        matches!(self.transaction, Commit | Rollback | PrepareTransaction)
+    }
+
     pub(super) fn add_write(&mut self, relation: RelationName, operation: Operation) {
         self.writes.push(Write { relation, operation });
     }

@@ -6,7 +6,7 @@ use super::super::peer::HIGH_WATER;
 use super::super::replies::{Audience, MAX_OWED, Request};
 use super::{ClientFault, MAX_STATEMENT, Relay, Verdict, frame_of};
 use crate::fence::session::Activity;
-use crate::statement::{PreparedEffect, Statement};
+use crate::statement::{PreparedEffect, Statement, Unreadable};
 use crate::wire::error::Severity;
 use crate::wire::frame::{HEADER, Header, split_string};
 use crate::wire::message::{self, Status};
@@ -131,11 +131,11 @@ impl Relay {
         }
         let read = self.context.read(text, self.lexing);
         let unreadable;
-        let statements = match &*read {
-            Ok(script) => &script.statements,
+        let (statements, has_ranges) = match &*read {
+            Ok(script) => (&script.statements, true),
             Err(why) => {
-                unreadable = vec![opaque("statement", why.reason())];
-                &unreadable
+                unreadable = vec![self.unreadable(text, why)];
+                (&unreadable, self.replicates)
             }
         };
         let (verdict, resolved) = self.judge(statements)?;
@@ -147,7 +147,7 @@ impl Relay {
                 self.batch += 1;
                 self.pass(header, Some(request));
             }
-            Verdict::Reject(0, rejection) if self.can_answer() && read.is_ok() => {
+            Verdict::Reject(0, rejection) if self.can_answer() && has_ranges => {
                 self.log_rejection(&rejection, &resolved[0]);
                 rejection.text().put(&mut self.client.writer.output, Severity::Error);
                 message::put_ready(&mut self.client.writer.output, Status::Idle);
@@ -157,10 +157,19 @@ impl Relay {
             Verdict::Reject(..) if self.server.rest > 0 && self.activity == Activity::Idle => return Ok(false),
             Verdict::Reject(index, rejection) => {
                 self.log_rejection(&rejection, &resolved[index]);
-                self.raise_in_query(header, &read, resolved, index, &rejection);
+                self.raise_in_query(header, has_ranges, resolved, index, &rejection);
             }
         }
         Ok(true)
+    }
+
+    /// Stands for a text that cannot be read. In a replication session it is one command, of another grammar.
+    fn unreadable(&self, text: &[u8], why: &Unreadable) -> Arc<Statement> {
+        if !self.replicates {
+            return opaque("statement", why.reason());
+        }
+        let command = opaque("replication command", "it is no SQL");
+        Arc::new(Statement { range: 0..text.len(), ..Statement::clone(&command) })
     }
 
     /// The proxy may answer by itself: the server is idle, and no message to the client is under way.

@@ -64,6 +64,8 @@ enum Verdict {
 pub struct Relay {
     context: Context,
     role: LoginRole,
+    /// It takes replication commands beside SQL.
+    replicates: bool,
     fence: Arc<SessionFence>,
     client: Side,
     server: Side,
@@ -136,6 +138,7 @@ pub struct Started {
     pub client: Peer,
     pub server: Peer,
     pub role: LoginRole,
+    pub replicates: bool,
     pub fence: Arc<SessionFence>,
     pub parameter: Parameter,
     pub lexing: Lexing,
@@ -147,6 +150,7 @@ impl Relay {
         Relay {
             context,
             role: started.role,
+            replicates: started.replicates,
             fence: started.fence,
             client: Side::new(started.client),
             server: Side::new(started.server),
@@ -288,13 +292,13 @@ impl Relay {
             self.wait = Some(Wait::First(task));
             return Ok((Verdict::Hold, resolved));
         }
-        let (catalogue, has_fenced_tables) = self.context.catalogue();
+        let (catalogue, is_current) = self.context.catalogue();
         let judge = Judge {
             policies: self.context.policies(),
             database: self.context.database(),
             fence: &self.fence,
             catalogue: &catalogue,
-            opaque_matters: self.catalogue_changed || has_fenced_tables,
+            catalogue_in_doubt: self.catalogue_changed || !is_current,
             exempt: self.role.exempt(self.context.policies()),
             parameter: &self.parameter,
             owed: !self.replies.is_empty(),
@@ -326,24 +330,30 @@ impl Relay {
 
     fn forward_when_admitted(&mut self, needs: Vec<Need>) -> Verdict {
         let (needs, observed): (Vec<Need>, Vec<Need>) =
-            needs.into_iter().partition(|(resource, _)| resource.mode == Mode::Enforce);
-        observed.into_iter().for_each(|(resource, token)| self.context.observe(resource, token));
+            needs.into_iter().partition(|need| need.resource.mode == Mode::Enforce);
+        observed.into_iter().for_each(|need| self.context.observe(need.resource, need.token));
         if needs.is_empty() {
             return Verdict::Forward;
         }
-        if self.fence.begin_write(needs.iter().map(|(resource, token)| (resource.name.as_str(), *token))) {
+        if self.fence.begin_write(needs.iter().map(|need| (need.resource.name.as_str(), need.token))) {
             self.activity = Activity::Busy;
-            self.written.extend(needs.into_iter().map(|(resource, token)| (resource.name.clone(), token)));
+            self.written.extend(needs.into_iter().map(|need| (need.resource.name.clone(), need.token)));
             return Verdict::Forward;
         }
         let lacks =
-            |(resource, token): &Need| self.fence.admission(&resource.name).is_none_or(|epoch| epoch.token != *token);
-        let (resource, token) = needs[needs.iter().position(lacks).unwrap_or(0)].clone();
+            |need: &Need| self.fence.admission(&need.resource.name).is_none_or(|epoch| epoch.token != need.token);
+        let Need { resource, token, may_raise } = needs[needs.iter().position(lacks).unwrap_or(0)].clone();
         // An Admit that raises the token looks at what the process does.
         self.note_activity();
         let (database, fence, name) = (self.context.database().clone(), self.fence.clone(), resource.name.clone());
         // Runs to its end even when this session does not: an Admit is not cancel-safe.
-        let admission = tokio::spawn(async move { database.admit(&fence, &resource, token).await });
+        let admission = tokio::spawn(async move {
+            if may_raise {
+                database.admit(&fence, &resource, token).await
+            } else {
+                database.admit_in_force(&fence, &resource, token).await
+            }
+        });
         self.wait = Some(Wait::Admit(name, admission));
         Verdict::Hold
     }

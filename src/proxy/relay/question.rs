@@ -36,31 +36,35 @@ impl Relay {
 
     /// Asks the server, in the session. To be called when nothing is owed.
     pub(super) fn ask(&mut self) {
-        // A Sync would end the implicit transaction of a pipeline; without one, an error has to
-        // skip what follows, as the client expects it.
         let in_pipeline = self.forwarded || self.client.reader.input.first() != Some(&b'Q');
         self.note_forwarding();
+        if in_pipeline {
+            self.ask_in_pipeline();
+        } else {
+            // Before another simple query it changes nothing; replication sessions know no other.
+            message::put_query(&mut self.server.writer.output, &[QUESTION.as_bytes()]);
+            let statements = vec![Arc::default()];
+            self.replies.push(Request::Query { statements, completed: 0, defines: Vec::new() }, Audience::Proxy);
+        }
+        self.wait = Some(Wait::Value);
+    }
+
+    /// A Sync would end the implicit transaction of a pipeline; without one, an error skips what follows, as the
+    /// client expects it.
+    fn ask_in_pipeline(&mut self) {
         let output = &mut self.server.writer.output;
         message::put_parse(output, NAME, QUESTION);
         message::put_bind(output, NAME, NAME);
         message::put_execute(output, NAME);
         message::put_close_portal(output, NAME);
         message::put_close_statement(output, NAME);
-        if in_pipeline {
-            message::put_flush(output)
-        } else {
-            message::put_sync(output)
-        }
+        message::put_flush(output);
         let none = Vec::new;
         self.replies.push(Request::Parse { name: none(), sequence: 0 }, Audience::Proxy);
         self.replies.push(Request::Bind { portal: none(), sequence: 0 }, Audience::Proxy);
         self.replies.push(Request::Execute { statement: Arc::default(), defines: None }, Audience::Proxy);
         self.replies.push(Request::ClosePortal { name: NAME.into() }, Audience::Proxy);
         self.replies.push(Request::CloseStatement { name: NAME.into() }, Audience::Proxy);
-        if !in_pipeline {
-            self.replies.push(Request::Sync, Audience::Proxy);
-        }
-        self.wait = Some(Wait::Value);
     }
 
     /// Takes the answer, when nothing is owed any more.
@@ -82,7 +86,7 @@ impl Relay {
     pub(super) fn question_refused(&mut self) {
         self.wait = None;
         if let Some(front) = self.replies.front() {
-            // A simple query: the ReadyForQuery of our Sync ends its answer.
+            // The client's simple query: the ReadyForQuery after ours ends its answer.
             front.audience = Audience::Client;
             self.drop_held_query();
         }

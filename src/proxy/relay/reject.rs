@@ -5,7 +5,7 @@ use super::super::peer::body;
 use super::super::rejection::{Rejection, raising_statement};
 use super::super::replies::{Audience, Request};
 use super::{Relay, frame_of};
-use crate::statement::{Script, Statement, Unreadable};
+use crate::statement::Statement;
 use crate::wire::frame::{Header, split_string};
 use crate::wire::message;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use std::sync::Arc;
 const REJECT_NAME: &str = "fencegate reject";
 
 impl Relay {
-    /// Puts a statement that raises the error in place of the rejected one.
+    /// Puts a statement that raises the error in place of the rejected one, if it is known where that stands.
     pub(super) fn raise_in_query(
         &mut self,
         header: Header,
-        read: &Result<Script, Unreadable>,
+        has_ranges: bool,
         mut statements: Vec<Arc<Statement>>,
         index: usize,
         rejection: &Rejection,
@@ -29,7 +29,7 @@ impl Relay {
         self.note_forwarding();
         let output = &mut self.server.writer.output;
         let mut shift = 0;
-        if read.is_ok() {
+        if has_ranges {
             let range = statements[index].range.clone();
             let (before, after) = (text.get(..range.start), text.get(range.end..));
             message::put_query(output, &[before.unwrap_or_default(), raise.as_bytes(), after.unwrap_or_default()]);
