@@ -37,6 +37,10 @@ pub struct Parameter {
     now: Levels,
     /// What a rollback returns to: first for the transaction, then for each savepoint.
     snapshots: Vec<Snapshot>,
+    /// This transaction may have set it, so that what is there now is not what was there before.
+    touched: bool,
+    /// This transaction did what cannot be followed. Its COMMIT may do so again: it runs cursors WITH HOLD to their end.
+    unfollowed: bool,
     failed: bool,
     errored: bool,
 }
@@ -58,7 +62,8 @@ impl Parameter {
     /// At the start of a session.
     pub fn new(startup: Value) -> Self {
         let now = Levels { current: startup.clone(), session: startup.clone() };
-        Parameter { startup, now, snapshots: Vec::new(), failed: false, errored: false }
+        let snapshots = Vec::new();
+        Parameter { startup, now, snapshots, touched: false, unfollowed: false, failed: false, errored: false }
     }
 
     /// What a statement sees that runs now.
@@ -88,38 +93,50 @@ impl Parameter {
         self.snapshots.iter().all(|snapshot| snapshot.levels == self.now)
             && self.now.current == self.now.session
             && self.now.current != Value::Unknown
+            && !self.unfollowed
     }
 
     /// The server was asked.
     pub fn learn(&mut self, value: Value) {
-        if self.snapshots.is_empty() {
-            self.now.session = value.clone();
-        }
         self.now.current = value;
+        if !self.touched {
+            self.now.session = self.now.current.clone();
+            self.snapshots.iter_mut().for_each(|snapshot| snapshot.levels = self.now.clone());
+        }
     }
 
     /// It may be anything now.
     pub fn forget(&mut self) {
+        self.touched = true;
+        self.unfollowed = true;
         self.now = Levels { current: Value::Unknown, session: Value::Unknown };
     }
 
     /// It may be anything now, and so may be what a rollback returns to.
     pub fn forget_all(&mut self) {
         self.forget();
-        let unknown = self.now.clone();
+        self.forget_snapshots();
+    }
+
+    fn forget_snapshots(&mut self) {
+        let unknown = Levels { current: Value::Unknown, session: Value::Unknown };
         self.snapshots.iter_mut().for_each(|snapshot| snapshot.levels = unknown.clone());
     }
 
     /// A statement succeeded. `rolled_back`: the server answered a COMMIT with ROLLBACK.
     pub fn completed(&mut self, statement: &Statement, rolled_back: bool) {
-        if self.snapshots.is_empty() {
-            // Every statement runs in a transaction, if only until its own end.
-            self.snapshot(None);
-        }
+        self.begin();
+        self.touched |= statement.parameter != ParameterEffect::None;
         match &statement.parameter {
             ParameterEffect::None => (),
             ParameterEffect::Set { value, local } => self.set(Value::read(Some(value)), *local),
-            ParameterEffect::Reset { local } => self.set(self.startup.clone(), *local),
+            ParameterEffect::Reset { local } => {
+                self.set(self.startup.clone(), *local);
+                if statement.kind == "DISCARD ALL" {
+                    // In a pipeline it commits at once, except on older servers: an error may not take it back.
+                    self.forget_snapshots();
+                }
+            }
             // Code may commit while it runs: what a rollback returns to is not known either.
             ParameterEffect::Unknown if statement.opaque.is_some() => self.forget_all(),
             ParameterEffect::Unknown => self.forget(),
@@ -134,9 +151,8 @@ impl Parameter {
             }
             TransactionEffect::Savepoint(name) => self.snapshot(Some(name.clone())),
             TransactionEffect::Release(name) => {
-                if let Some(index) = self.find(name) {
-                    self.snapshots.truncate(index);
-                }
+                // One that is not remembered is older than all savepoints that are.
+                self.snapshots.truncate(self.find(name).unwrap_or(1));
             }
             TransactionEffect::RollbackTo(name) => {
                 self.failed = false;
@@ -145,9 +161,27 @@ impl Parameter {
                         self.snapshots.truncate(index + 1);
                         self.now = self.snapshots[index].levels.clone();
                     }
-                    None => self.forget(),
+                    None => {
+                        self.snapshots.truncate(1);
+                        self.forget();
+                    }
                 }
             }
+        }
+    }
+
+    /// A statement was planned, which can call its functions.
+    pub fn planned(&mut self, statement: &Statement) {
+        if statement.parameter == ParameterEffect::Unknown {
+            self.begin();
+            self.forget();
+        }
+    }
+
+    /// Every statement runs in a transaction, if only until its own end.
+    fn begin(&mut self) {
+        if self.snapshots.is_empty() {
+            self.snapshot(None);
         }
     }
 
@@ -184,16 +218,25 @@ impl Parameter {
     }
 
     fn commit(&mut self) {
-        self.now.current = self.now.session.clone();
-        self.snapshots.clear();
-        self.failed = false;
+        if self.unfollowed {
+            self.forget();
+        }
+        self.end();
     }
 
     fn roll_back(&mut self) {
         if let Some(base) = self.snapshots.first() {
             self.now = base.levels.clone();
         }
-        self.commit();
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.now.current = self.now.session.clone();
+        self.snapshots.clear();
+        self.touched = false;
+        self.unfollowed = false;
+        self.failed = false;
     }
 }
 

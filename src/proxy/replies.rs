@@ -52,7 +52,14 @@ pub enum Request {
     /// Parse: defines a statement.
     Parse { name: Vec<u8>, sequence: u64 },
     /// Bind: defines a portal.
-    Bind { portal: Vec<u8>, sequence: u64 },
+    Bind {
+        /// Its name.
+        portal: Vec<u8>,
+        /// What to confirm.
+        sequence: u64,
+        /// Planning what it runs may call functions that are declared immutable or stable, whatever they do.
+        plans: Arc<Statement>,
+    },
     /// Describe.
     Describe,
     /// Execute.
@@ -77,6 +84,7 @@ pub enum Request {
 impl Request {
     fn affects_parameter(&self) -> bool {
         matches!(self, Request::FunctionCall)
+            || matches!(self, Request::Bind { plans, .. } if plans.parameter == ParameterEffect::Unknown)
             || self.statements().iter().any(|statement| statement.parameter != ParameterEffect::None)
     }
 
@@ -86,7 +94,9 @@ impl Request {
             statement.parameter == ParameterEffect::Unknown
                 || MAY_SET.iter().any(|kind| statement.kind.starts_with(kind))
         };
-        matches!(self, Request::FunctionCall) || self.statements().iter().any(|statement| may_set(statement))
+        matches!(self, Request::FunctionCall)
+            || matches!(self, Request::Bind { plans, .. } if plans.parameter == ParameterEffect::Unknown)
+            || self.statements().iter().any(|statement| may_set(statement))
     }
 
     /// It may commit while it runs, so that an error does not take back what it did before.

@@ -28,6 +28,9 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
     match node {
         N::SelectStmt(select) => {
             Walk::new(into).visit(node);
+            if let Some(effect) = parameter::set_by_query(select) {
+                into.parameter = effect;
+            }
             if select.into_clause.is_some() { "SELECT INTO" } else { "SELECT" }
         }
         N::InsertStmt(_) => query(node, into, "INSERT"),
@@ -44,7 +47,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         // What runs another statement, or code.
         N::ExplainStmt(explain) => describe_explain(explain, into),
         N::PrepareStmt(prepare) => {
-            let statement = Arc::new(inner(&prepare.query));
+            let statement = Arc::new(whole(&prepare.query));
             into.prepared = PreparedEffect::Prepare { name: prepare.name.clone(), statement };
             "PREPARE"
         }
@@ -254,8 +257,15 @@ fn runs_code(into: &mut Statement, kind: &'static str, why: &'static str) -> &'s
     kind
 }
 
-/// What the statement within another does.
+/// What the statement within another does, which may run it later or never.
 fn inner(node: &Option<Box<Node>>) -> Statement {
+    let mut statement = whole(node);
+    statement.parameter.blur();
+    statement
+}
+
+/// As [`inner`], for one that runs as it is.
+fn whole(node: &Option<Box<Node>>) -> Statement {
     node.as_ref().and_then(|node| node.node.as_ref()).map(classify).unwrap_or_default()
 }
 

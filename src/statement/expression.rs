@@ -4,7 +4,7 @@
 
 use super::facts::parts;
 use super::query::Walk;
-use super::{FunctionName, ParameterEffect};
+use super::{FunctionName, ParameterEffect, parameter};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{FuncCall, JsonAggConstructor, JsonBehavior, JsonTableColumn, JsonValueExpr, Node, WindowDef};
 
@@ -149,6 +149,7 @@ impl<'n> Walk<'_, 'n> {
 
     fn call(&mut self, call: &'n FuncCall) {
         match FunctionName::from_parts(&parts(&call.funcname)) {
+            Some(function) if parameter::sets_another(&function, &call.args) => self.statement.functions.push(function),
             Some(function) => self.statement.add_call(function),
             None => self.statement.set_runs_code("it calls a function without a name"),
         }

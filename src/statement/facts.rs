@@ -8,6 +8,7 @@ use pg_query::NodeEnum;
 use pg_query::protobuf::{Node, RangeVar};
 use std::collections::HashSet;
 use std::hash::Hash;
+use std::sync::Arc;
 
 impl Statement {
     /// What an `EXECUTE` or `FETCH` (this statement) does, given what the statement of that name does; None if it is
@@ -19,12 +20,19 @@ impl Statement {
             whole.set_runs_code("it runs a prepared statement that the proxy has not seen");
             return whole;
         };
+        if prepared.transaction != TransactionEffect::None {
+            // The server does not expect it: it ends the transaction later, or the session.
+            whole.set_runs_code("it runs a transaction statement by way of a prepared one");
+            return whole;
+        }
         if self.functions.iter().all(is_harmless) {
             whole.parameter = prepared.parameter.clone();
         }
+        if self.kind != "EXECUTE" {
+            whole.parameter.blur();
+        }
         whole.writes.extend(prepared.writes.iter().cloned());
         whole.functions.extend(prepared.functions.iter().cloned());
-        whole.transaction = prepared.transaction.clone();
         whole.opaque = whole.opaque.or(prepared.opaque);
         whole.changes_catalogue |= prepared.changes_catalogue;
         whole.needs_database_alone = prepared.needs_database_alone.clone();
@@ -36,6 +44,16 @@ impl Statement {
     pub fn ends_transaction(&self) -> bool {
         use TransactionEffect::{Commit, PrepareTransaction, Rollback};
         matches!(self.transaction, Commit | Rollback | PrepareTransaction)
+    }
+
+    /// What it does as the query of a portal, which may be executed again: then its query does not run again.
+    pub fn in_portal(self: Arc<Self>) -> Arc<Statement> {
+        if self.parameter == ParameterEffect::None || !["SELECT", "EXECUTE"].contains(&self.kind) {
+            return self;
+        }
+        let mut statement = Arc::unwrap_or_clone(self);
+        statement.parameter.blur();
+        Arc::new(statement)
     }
 
     pub(super) fn add_write(&mut self, relation: RelationName, operation: Operation) {
@@ -94,6 +112,15 @@ impl Statement {
             PreparedEffect::None | PreparedEffect::DeallocateAll => None,
         };
         [value, savepoint, prepared, self.needs_database_alone.as_deref()]
+    }
+}
+
+impl ParameterEffect {
+    /// It is not sure that it happens.
+    pub(super) fn blur(&mut self) {
+        if *self != ParameterEffect::None {
+            *self = ParameterEffect::Unknown;
+        }
     }
 }
 

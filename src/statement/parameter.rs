@@ -1,12 +1,15 @@
-//! SET, RESET and DISCARD: what they do to `lease.fence`.
+//! SET, RESET and set_config: what they do to `lease.fence`.
 //!
 //! Must give the value as the server will hold it, or say that it is unknown.
 
-use super::ParameterEffect;
+use super::facts::parts;
+use super::{FunctionName, ParameterEffect};
 use pg_query::NodeEnum;
-use pg_query::protobuf::{Node, VariableSetKind, VariableSetStmt, a_const::Val};
+use pg_query::protobuf::{LimitOption, Node, SelectStmt, SetOperation, VariableSetKind, VariableSetStmt, a_const::Val};
 
 const PARAMETER: &str = "lease.fence";
+/// Parameters that change how text is read: who sets one of them is followed by asking the server.
+const LEXING: [&str; 2] = ["standard_conforming_strings", "client_encoding"];
 
 pub(super) fn set(set: &VariableSetStmt) -> ParameterEffect {
     let local = set.is_local;
@@ -24,10 +27,56 @@ pub(super) fn set(set: &VariableSetStmt) -> ParameterEffect {
     }
 }
 
+/// What a query does that is nothing but `SELECT set_config('lease.fence', 'value', true)`: the same as a SET.
+pub(super) fn set_by_query(select: &SelectStmt) -> Option<ParameterEffect> {
+    let bare = SelectStmt {
+        target_list: select.target_list.clone(),
+        limit_option: LimitOption::Default.into(),
+        op: SetOperation::SetopNone.into(),
+        ..SelectStmt::default()
+    };
+    let [Node { node: Some(NodeEnum::ResTarget(target)) }] = select.target_list.as_slice() else { return None };
+    let Some(NodeEnum::FuncCall(call)) = &target.val.as_ref()?.node else { return None };
+    let [name, value, local] = call.args.as_slice() else { return None };
+    let is_set = *select == bare
+        && is_set_config(&FunctionName::from_parts(&parts(&call.funcname))?)
+        && text(name)?.eq_ignore_ascii_case(PARAMETER);
+    match constant(local)? {
+        Val::Boolval(local) if is_set => {
+            Some(ParameterEffect::Set { value: text(value)?.to_owned(), local: local.boolval })
+        }
+        _ => None,
+    }
+}
+
+/// The call is a `set_config` that names a parameter which is neither this one nor changes how text is read.
+pub(super) fn sets_another(function: &FunctionName, arguments: &[Node]) -> bool {
+    let is_another = |name: &str| ![PARAMETER].iter().chain(&LEXING).any(|known| name.eq_ignore_ascii_case(known));
+    is_set_config(function) && arguments.first().and_then(text).is_some_and(is_another)
+}
+
+fn is_set_config(function: &FunctionName) -> bool {
+    function.name == "set_config" && function.schema.as_deref().is_none_or(|schema| schema == "pg_catalog")
+}
+
+fn text(node: &Node) -> Option<&str> {
+    match constant(node)? {
+        Val::Sval(text) => Some(&text.sval),
+        _ => None,
+    }
+}
+
+fn constant(node: &Node) -> Option<&Val> {
+    match &node.node {
+        Some(NodeEnum::AConst(constant)) => constant.val.as_ref(),
+        _ => None,
+    }
+}
+
 /// The server refuses a list of values for a parameter that it does not know, so there is one or an error.
 fn value(arguments: &[Node]) -> Option<String> {
-    let [Node { node: Some(NodeEnum::AConst(constant)) }] = arguments else { return None };
-    match constant.val.as_ref()? {
+    let [argument] = arguments else { return None };
+    match constant(argument)? {
         Val::Ival(integer) => Some(integer.ival.to_string()),
         Val::Fval(number) => Some(number.fval.clone()),
         Val::Sval(text) => Some(text.sval.clone()),

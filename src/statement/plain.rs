@@ -9,8 +9,9 @@ use pg_query::ParserOptions;
 use pg_query::protobuf::summary_result::Context;
 
 /// Words that may stand for something that the summary does not show: `ON CONFLICT DO UPDATE`, locking clauses,
-/// operators of another schema, functions in RETURNING, and writes in WITH. Most often they do not, and the tree says so.
-const WORDS_FOR_THE_TREE: [&[u8]; 5] = [b"conflict", b"for", b"operator", b"returning", b"with"];
+/// operators of another schema, functions in RETURNING, writes in WITH, and the arguments of `set_config`. Most often
+/// they do not, and the tree says so.
+const WORDS_FOR_THE_TREE: [&[u8]; 6] = [b"config", b"conflict", b"for", b"operator", b"returning", b"with"];
 
 /// Reads the text if it is one plain statement; None says nothing about it.
 pub(super) fn read(sql: &str, options: ParserOptions) -> Option<Statement> {

@@ -68,7 +68,7 @@ impl Relay {
                 Some(Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() })
             }
             b'P' => Some(Request::Parse { name: unnamed(), sequence: 0 }),
-            b'B' => Some(Request::Bind { portal: unnamed(), sequence: 0 }),
+            b'B' => Some(Request::Bind { portal: unnamed(), sequence: 0, plans: Arc::default() }),
             b'D' => Some(Request::Describe),
             b'E' => Some(Request::Execute { statement: Arc::default(), defines: None }),
             b'C' => Some(Request::ClosePortal { name: unnamed() }),
@@ -250,7 +250,7 @@ impl Relay {
 
     fn bind(&mut self, header: Header) -> Result<bool, ClientFault> {
         if header.body < 2 {
-            self.pass(header, Some(Request::Bind { portal: Vec::new(), sequence: 0 }));
+            self.pass(header, Some(Request::Bind { portal: Vec::new(), sequence: 0, plans: Arc::default() }));
             return Ok(true);
         }
         if !self.has_strings(2)? {
@@ -268,8 +268,8 @@ impl Relay {
             Meaning::Unknown => opaque("statement", "the proxy has not seen the prepared statement"),
         };
         let portal = portal.to_vec();
-        let sequence = self.portals.define(&portal, statement, self.batch);
-        self.pass(header, Some(Request::Bind { portal, sequence }));
+        let sequence = self.portals.define(&portal, statement.clone(), self.batch);
+        self.pass(header, Some(Request::Bind { portal, sequence, plans: statement }));
         Ok(true)
     }
 
@@ -291,7 +291,7 @@ impl Relay {
             Verdict::Hold => return Ok(false),
             Verdict::Forward => {
                 let defines = self.define_prepared(&resolved).pop().map(|(_, name, sequence)| (name, sequence));
-                let statement = resolved.pop().unwrap_or_default();
+                let statement = resolved.pop().unwrap_or_default().in_portal();
                 self.pass(header, Some(Request::Execute { statement, defines }));
             }
             Verdict::Reject(index, rejection) => {

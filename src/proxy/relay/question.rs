@@ -61,7 +61,7 @@ impl Relay {
         message::put_flush(output);
         let none = Vec::new;
         self.replies.push(Request::Parse { name: none(), sequence: 0 }, Audience::Proxy);
-        self.replies.push(Request::Bind { portal: none(), sequence: 0 }, Audience::Proxy);
+        self.replies.push(Request::Bind { portal: none(), sequence: 0, plans: Arc::default() }, Audience::Proxy);
         self.replies.push(Request::Execute { statement: Arc::default(), defines: None }, Audience::Proxy);
         self.replies.push(Request::ClosePortal { name: NAME.into() }, Audience::Proxy);
         self.replies.push(Request::CloseStatement { name: NAME.into() }, Audience::Proxy);

@@ -69,7 +69,7 @@ impl Relay {
         message::put_execute(output, REJECT_NAME);
         self.replies.push(Request::CloseStatement { name: REJECT_NAME.into() }, Audience::Proxy);
         self.replies.push(Request::Parse { name: Vec::new(), sequence: 0 }, Audience::Proxy);
-        self.replies.push(Request::Bind { portal: Vec::new(), sequence: 0 }, Audience::Proxy);
+        self.replies.push(Request::Bind { portal: Vec::new(), sequence: 0, plans: Arc::default() }, Audience::Proxy);
         let request = Request::Execute { statement: Arc::default(), defines: None };
         self.replies.push(request, Audience::Rejection { shift: 0 });
         self.reject_prepared = true;

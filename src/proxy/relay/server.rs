@@ -90,8 +90,9 @@ impl Relay {
                 self.statements.confirm(name, *sequence);
                 true
             }
-            (b'2', Request::Bind { portal, sequence }) => {
+            (b'2', Request::Bind { portal, sequence, plans }) => {
                 self.portals.confirm(portal, *sequence);
+                self.parameter.planned(plans);
                 true
             }
             (b'3', Request::CloseStatement { name }) => {
@@ -188,7 +189,7 @@ impl Relay {
     fn cancel(&mut self, reply: Reply) {
         match reply.to {
             Request::Parse { name, sequence } => self.statements.cancel(&name, sequence),
-            Request::Bind { portal, sequence } => self.portals.cancel(&portal, sequence),
+            Request::Bind { portal, sequence, .. } => self.portals.cancel(&portal, sequence),
             Request::Execute { defines: Some((name, sequence)), .. } => {
                 self.statements.cancel(name.as_bytes(), sequence)
             }

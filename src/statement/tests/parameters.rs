@@ -85,9 +85,7 @@ fn other_settings_leave_it_alone() {
 #[test]
 fn only_functions_that_cannot_change_it_are_harmless() {
     check(&[
-        ("SELECT set_config('lease.fence', '5', false)", "calls:set_config unknown"),
-        ("SELECT pg_catalog.set_config('lease.fence', '5', false)", "calls:pg_catalog.set_config unknown"),
-        ("SELECT Set_Config('lease.fence', '5', false)", "calls:set_config unknown"),
+        ("SELECT set_config('lease.fence', '5', false) FROM t", "calls:set_config unknown"),
         ("SELECT f()", "calls:f unknown"),
         ("SELECT count(*), max(a), now(), lower(b) FROM t", "calls:count calls:max calls:now calls:lower"),
         ("SELECT pg_catalog.lower('A')", "calls:pg_catalog.lower"),
@@ -114,6 +112,72 @@ fn only_functions_that_cannot_change_it_are_harmless() {
         ("SELECT query_to_xml('SELECT f()', true, true, '')", "calls:query_to_xml unknown"),
         ("SELECT dblink_exec('x', 'y')", "calls:dblink_exec unknown"),
         ("SELECT lo_unlink(1)", "calls:lo_unlink unknown"),
+    ]);
+}
+
+#[test]
+fn set_config_of_constants_is_a_set() {
+    check(&[
+        ("SELECT set_config('lease.fence', '5', false)", "calls:set_config set(5)"),
+        ("SELECT set_config('lease.fence', '5', true) AS a", "calls:set_config set-local(5)"),
+        ("SELECT pg_catalog.set_config('Lease.Fence', 'x', false);", "calls:pg_catalog.set_config set(x)"),
+        ("SELECT Set_Config(E'lease\\x2efence', '', false)", "calls:set_config set()"),
+        ("SELECT U&\"set\\005fconfig\"('lease.fence', '5', false)", "calls:set_config unknown"),
+        ("SELECT set_config('lease.fence', '5', false); SELECT 1", "calls:set_config set(5) | -"),
+        ("PREPARE p AS SELECT set_config('lease.fence', '5', false)", "prepare(p: calls:set_config set(5))"),
+    ]);
+}
+
+#[test]
+fn set_config_is_unknown_where_it_may_not_run_just_once() {
+    let call = "set_config('lease.fence', '5', false)";
+    let texts = [
+        format!("SELECT {call} WHERE false"),
+        format!("SELECT {call} LIMIT 0"),
+        format!("SELECT {call} OFFSET 1"),
+        format!("SELECT {call} FROM t"),
+        format!("SELECT {call} GROUP BY 1"),
+        format!("SELECT {call} HAVING false"),
+        format!("SELECT {call} ORDER BY 1"),
+        format!("SELECT DISTINCT {call}"),
+        format!("SELECT {call}, 1"),
+        format!("SELECT {call}, {call}"),
+        format!("SELECT {call} UNION SELECT '1'"),
+        format!("SELECT {call}::int"),
+        format!("VALUES ({call})"),
+        format!("COPY (SELECT {call}) TO STDOUT"),
+        format!("DECLARE c CURSOR FOR SELECT {call}"),
+        format!("EXPLAIN ANALYZE SELECT {call}"),
+        "SELECT set_config('lease.fence', NULL, false)".into(),
+        "SELECT set_config('lease.fence', '5', NULL)".into(),
+        "SELECT set_config('lease.fence', $1, false)".into(),
+        "SELECT set_config('lease.fence', 5::text, false)".into(),
+        "SELECT set_config('lease.' || 'fence', '5', false)".into(),
+        "SELECT set_config(setting_name => 'lease.fence', new_value => '5', is_local => false)".into(),
+    ];
+    let cases: Vec<_> = texts.iter().map(|text| (text.as_str(), "calls:set_config unknown")).collect();
+    check(&cases);
+    check(&[
+        (&format!("EXPLAIN SELECT {call}"), "unknown"),
+        ("SELECT public.set_config('lease.fence', '5', false)", "calls:public.set_config unknown"),
+        (&format!("WITH a AS (SELECT 1) SELECT {call}"), "calls:set_config unknown"),
+        (&format!("CREATE TABLE n AS SELECT {call} WITH NO DATA"), "calls:set_config unknown catalogue"),
+        (&format!("SELECT {call} INTO n"), "calls:set_config unknown catalogue"),
+        (&format!("INSERT INTO t SELECT {call}"), "insert:t calls:set_config unknown"),
+    ]);
+}
+
+#[test]
+fn set_config_of_another_parameter_leaves_it_alone() {
+    check(&[
+        ("SELECT set_config('TimeZone', 'UTC', false)", "calls:set_config"),
+        ("SELECT pg_catalog.set_config('search_path', $1, true)", "calls:pg_catalog.set_config"),
+        ("SELECT set_config(a, 'UTC', false) FROM t", "calls:set_config unknown"),
+        ("SELECT set_config('TimeZone', f(), false)", "calls:set_config calls:f unknown"),
+        ("SELECT set_config('Standard_Conforming_Strings', 'off', false)", "calls:set_config unknown"),
+        ("SELECT set_config('client_encoding', 'SJIS', false)", "calls:set_config unknown"),
+        ("SELECT public.set_config('TimeZone', 'UTC', false)", "calls:public.set_config unknown"),
+        ("SELECT 1 FROM set_config('TimeZone', 'UTC', false)", "calls:set_config"),
     ]);
 }
 

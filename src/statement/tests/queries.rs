@@ -265,7 +265,7 @@ fn execute_does_what_was_prepared() {
     assert_eq!(executing("EXECUTE p", "SELECT f()"), "calls:f unknown execute(p)");
     assert_eq!(executing("EXECUTE p", "SET lease.fence = 5"), "set(5) execute(p)");
     assert_eq!(executing("EXECUTE p", "DO 'x'"), "unknown execute(p) opaque catalogue");
-    assert_eq!(executing("EXECUTE p", "COMMIT"), "commit execute(p)");
+    assert_eq!(executing("EXECUTE p", "COMMIT"), "unknown execute(p) opaque catalogue");
     assert_eq!(executing("EXECUTE p", "EXECUTE q"), "unknown execute(p) opaque catalogue");
     assert_eq!(executing("CREATE TABLE n AS EXECUTE p", "SELECT 1"), "execute(p) catalogue");
     assert_eq!(executing("EXPLAIN ANALYZE EXECUTE p", "DELETE FROM t"), "delete:t execute(p)");

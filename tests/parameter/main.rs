@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod sequence;
+mod sequences;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::process::Command;
