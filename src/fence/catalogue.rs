@@ -1,5 +1,5 @@
 //! What the database's catalogue says about the fenced tables: whether one exists, and which other
-//! relations may reach one when they are written to.
+//! relations may reach one when they are written to, or dropped with all that depends on them.
 //!
 //! Owns that question and its answer. Must never leave a relation out for being complicated: what
 //! a write to it really does is not decided here.
@@ -8,7 +8,7 @@ use super::control::{Answer, ControlError, answers, column};
 use super::database::Database;
 use super::sql;
 use crate::policy::QualifiedName;
-use crate::statement::{Operation, RelationName};
+use crate::statement::{Operation, RelationName, Write};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio_postgres::NoTls;
@@ -19,6 +19,7 @@ pub struct Catalogue {
     /// One of the fenced tables, or whatever has its name, exists.
     pub has_fenced_tables: bool,
     reaching: HashMap<String, Vec<Reaching>>,
+    depended_on: HashMap<String, Vec<DependedOn>>,
 }
 
 /// A relation that is not fenced itself.
@@ -26,6 +27,13 @@ pub struct Catalogue {
 struct Reaching {
     schema: String,
     is_view: bool,
+}
+
+/// A relation on which something of a fenced table depends: a foreign key, a column's type, a parent.
+#[derive(Debug)]
+struct DependedOn {
+    schema: String,
+    by: RelationName,
 }
 
 impl Catalogue {
@@ -36,7 +44,7 @@ impl Catalogue {
         relations.iter().any(|reaching| {
             relation.schema.as_ref().is_none_or(|schema| *schema == reaching.schema)
                 && match operation {
-                    Operation::Lock => false,
+                    Operation::Lock | Operation::Cascade => false,
                     // A view can be changed and dropped without the table.
                     Operation::Ddl => !reaching.is_view,
                     _ => true,
@@ -44,11 +52,23 @@ impl Catalogue {
         })
     }
 
+    /// The fenced tables that such a write to a relation changes as well, because it cascades.
+    pub fn cascades_to<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = &'a RelationName> {
+        let relation = &write.relation;
+        let found = self.depended_on.get(&relation.name).filter(|_| write.operation == Operation::Cascade);
+        let in_schema = |schema: &str| relation.schema.as_ref().is_none_or(|named| named == schema);
+        found.into_iter().flatten().filter(move |it| in_schema(&it.schema)).map(|it| &it.by)
+    }
+
     fn read(answers: &[Answer]) -> Self {
         let mut catalogue = Catalogue::default();
         for row in answers.iter().flat_map(|answer| &answer.rows) {
             let (Some(schema), Some(name)) = (column(row, "schema"), column(row, "name")) else { continue };
-            if column(row, "fenced") == Some("t") {
+            if let (Some(by_schema), Some(by_name)) = (column(row, "by_schema"), column(row, "by_name")) {
+                let by = RelationName { schema: Some(by_schema.to_owned()), name: by_name.to_owned() };
+                let depended_on = DependedOn { schema: schema.to_owned(), by };
+                catalogue.depended_on.entry(name.to_owned()).or_default().push(depended_on);
+            } else if column(row, "fenced") == Some("t") {
                 catalogue.has_fenced_tables = true;
             } else {
                 let reaching = Reaching { schema: schema.to_owned(), is_view: column(row, "kind") == Some("v") };
@@ -93,7 +113,8 @@ mod tests {
     #[test]
     fn a_name_without_a_schema_is_every_schemas() {
         let reaching = vec![Reaching { schema: "public".into(), is_view: true }];
-        let catalogue = Catalogue { has_fenced_tables: true, reaching: [("v".to_owned(), reaching)].into() };
+        let reaching = [("v".to_owned(), reaching)].into();
+        let catalogue = Catalogue { has_fenced_tables: true, reaching, ..Catalogue::default() };
         let named = |schema: Option<&str>| RelationName { schema: schema.map(str::to_owned), name: "v".into() };
         assert!(catalogue.may_reach(&named(None), Operation::Insert));
         assert!(catalogue.may_reach(&named(Some("public")), Operation::Delete));

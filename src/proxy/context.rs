@@ -61,7 +61,7 @@ impl Context {
         &self.downstream.fence
     }
 
-    /// The catalogue of the session's database, and whether a fenced table may exist in it.
+    /// The catalogue of the session's database as last read, and whether it is current.
     pub fn catalogue(&self) -> (Arc<Catalogue>, bool) {
         self.downstream.catalogue()
     }

@@ -36,6 +36,8 @@ pub struct Judge<'a> {
     pub database: &'a Database,
     pub fence: &'a SessionFence,
     pub catalogue: &'a Catalogue,
+    /// Nothing has changed since it was read, as far as the proxy saw.
+    pub catalogue_is_current: bool,
     /// A fenced table exists in the database, so that opaque statements matter.
     pub opaque_matters: bool,
     /// The login role bypasses the fences.
@@ -148,7 +150,7 @@ impl Judge<'_> {
                 "COMMIT in the session that holds the token; two-phase commit is not possible with fenced tables.";
             return Err(Rejection::Unverifiable { why, hint }.into());
         }
-        if let Some(why) = statement.opaque
+        if let Some(why) = statement.opaque.or_else(|| self.unknown_cascade(statement))
             && self.opaque_matters
             && self.policies.opaque == Opaque::Reject
             && self.some_fence_acts()
@@ -184,6 +186,12 @@ impl Judge<'_> {
         Err(Rejection::Unverifiable { why, hint }.into())
     }
 
+    /// Only the catalogue tells what depends on a relation.
+    fn unknown_cascade(&self, statement: &Statement) -> Option<&'static str> {
+        let cascades = statement.writes.iter().any(|write| write.operation == Operation::Cascade);
+        (cascades && !self.catalogue_is_current).then_some("what depends on the table cannot be looked up now")
+    }
+
     /// Fences that only observe reject nothing, also not what cannot be verified.
     fn some_fence_acts(&self) -> bool {
         self.policies.resources.iter().any(|resource| resource.mode == Mode::Enforce)
@@ -202,6 +210,12 @@ impl Judge<'_> {
         for write in &statement.writes {
             for resource in self.policies.resources_of(&write.relation, write.operation) {
                 add(resource, write.operation != Operation::Lock);
+            }
+            // What CASCADE takes from a fenced table is as if the statement named that table.
+            for fenced in self.catalogue.cascades_to(write) {
+                for resource in self.policies.resources_of(fenced, Operation::Ddl) {
+                    add(resource, true);
+                }
             }
         }
         for function in &statement.functions {

@@ -115,10 +115,12 @@ impl Shared {
         }
     }
 
-    /// Closes the control connections to a database; the next need opens them again. Cancel-safe.
+    /// Closes the control connections to a database; the next need opens them again. It may be another one of that name
+    /// by then: nothing that was read of its catalogue counts any more. Cancel-safe.
     pub async fn close_database(&self, name: &str) {
         let known = self.databases().get(name).cloned();
         if let Some(database) = known {
+            database.forget_catalogue();
             database.fence.close().await;
         }
     }
@@ -168,10 +170,10 @@ impl Downstream {
         self.registered.notify_one();
     }
 
-    /// The catalogue, and whether a fenced table may exist.
+    /// The catalogue as last read, and whether it is current.
     pub fn catalogue(&self) -> (Arc<Catalogue>, bool) {
         let known = self.known();
-        (known.catalogue.clone(), !known.current || known.catalogue.has_fenced_tables)
+        (known.catalogue.clone(), known.current)
     }
 
     /// The catalogue has changed: until it is read, a fenced table may exist.

@@ -288,13 +288,14 @@ impl Relay {
             self.wait = Some(Wait::First(task));
             return Ok((Verdict::Hold, resolved));
         }
-        let (catalogue, has_fenced_tables) = self.context.catalogue();
+        let (catalogue, is_current) = self.context.catalogue();
         let judge = Judge {
             policies: self.context.policies(),
             database: self.context.database(),
             fence: &self.fence,
             catalogue: &catalogue,
-            opaque_matters: self.catalogue_changed || has_fenced_tables,
+            catalogue_is_current: is_current,
+            opaque_matters: self.catalogue_changed || !is_current || catalogue.has_fenced_tables,
             exempt: self.role.exempt(self.context.policies()),
             parameter: &self.parameter,
             owed: !self.replies.is_empty(),
