@@ -44,6 +44,7 @@ has_etcdctl() { has etcdctl; }
 has_openssl() { has openssl; }
 has_setpriv() { [ "$(id -u)" -ne 0 ] || has setpriv; }
 has_node() { has node && has npm; }
+has_active_record() { has ruby && ruby -e 'require "active_record"; require "pg"' 2>/dev/null; }
 
 find_missing() {
     missing=
@@ -58,6 +59,7 @@ find_missing() {
         need has_openssl openssl
         need has_python python3-venv
         need has_node "nodejs npm"
+        need has_active_record "ruby-activerecord ruby-pg"
     fi
 }
 

@@ -1,5 +1,5 @@
 //! What the database's catalogue says about the fenced tables: whether one exists, and which other
-//! relations may reach one when they are written to.
+//! relations may reach one when they are written to, or dropped with all that depends on them.
 //!
 //! Owns that question and its answer. Must never leave a relation out for being complicated: what
 //! a write to it really does is not decided here.
@@ -8,7 +8,7 @@ use super::control::{Answer, ControlError, answers, column};
 use super::database::Database;
 use super::sql;
 use crate::policy::{QualifiedName, Resource};
-use crate::statement::{Operation, RelationName};
+use crate::statement::{Operation, RelationName, Write};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio_postgres::NoTls;
@@ -19,6 +19,7 @@ pub struct Catalogue {
     /// The fenced tables that exist, or whatever has their names.
     fenced: HashSet<QualifiedName>,
     reaching: HashMap<String, Vec<Reaching>>,
+    depended_on: HashMap<String, Vec<DependedOn>>,
 }
 
 /// A relation that is not fenced itself.
@@ -26,6 +27,13 @@ pub struct Catalogue {
 struct Reaching {
     schema: String,
     is_view: bool,
+}
+
+/// A relation on which something of a fenced table depends: a foreign key, a column's type, a parent.
+#[derive(Debug)]
+struct DependedOn {
+    schema: String,
+    by: RelationName,
 }
 
 impl Catalogue {
@@ -46,7 +54,7 @@ impl Catalogue {
         relations.iter().any(|reaching| {
             relation.schema.as_ref().is_none_or(|schema| *schema == reaching.schema)
                 && match operation {
-                    Operation::Lock => false,
+                    Operation::Lock | Operation::Cascade => false,
                     // A view can be changed and dropped without the table.
                     Operation::Ddl => !reaching.is_view,
                     _ => true,
@@ -54,11 +62,23 @@ impl Catalogue {
         })
     }
 
+    /// The fenced tables that such a write to a relation changes as well, because it cascades.
+    pub fn cascades_to<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = &'a RelationName> {
+        let relation = &write.relation;
+        let found = self.depended_on.get(&relation.name).filter(|_| write.operation == Operation::Cascade);
+        let in_schema = |schema: &str| relation.schema.as_ref().is_none_or(|named| named == schema);
+        found.into_iter().flatten().filter(move |it| in_schema(&it.schema)).map(|it| &it.by)
+    }
+
     fn read(answers: &[Answer]) -> Self {
         let mut catalogue = Catalogue::default();
         for row in answers.iter().flat_map(|answer| &answer.rows) {
             let (Some(schema), Some(name)) = (column(row, "schema"), column(row, "name")) else { continue };
-            if column(row, "fenced") == Some("t") {
+            if let (Some(by_schema), Some(by_name)) = (column(row, "by_schema"), column(row, "by_name")) {
+                let by = RelationName { schema: Some(by_schema.to_owned()), name: by_name.to_owned() };
+                let depended_on = DependedOn { schema: schema.to_owned(), by };
+                catalogue.depended_on.entry(name.to_owned()).or_default().push(depended_on);
+            } else if column(row, "fenced") == Some("t") {
                 catalogue.fenced.insert(QualifiedName { schema: schema.to_owned(), name: name.to_owned() });
             } else {
                 let reaching = Reaching { schema: schema.to_owned(), is_view: column(row, "kind") == Some("v") };

@@ -115,7 +115,7 @@ pub struct Resource {
 pub struct FencedTable {
     /// Its schema and name.
     pub name: QualifiedName,
-    /// Sorted; never contains [`Operation::Lock`], which follows the others.
+    /// Sorted; never contains [`Operation::Lock`] and [`Operation::Cascade`], which follow the others.
     pub operations: Vec<Operation>,
 }
 

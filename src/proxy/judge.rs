@@ -42,8 +42,10 @@ pub struct Judge<'a> {
     pub database: &'a Database,
     pub fence: &'a SessionFence,
     pub catalogue: &'a Catalogue,
-    /// It has changed since it was read: any fenced table may exist.
-    pub catalogue_in_doubt: bool,
+    /// Nothing has changed since it was read, as far as the proxy saw.
+    pub catalogue_is_current: bool,
+    /// This transaction changes it.
+    pub changes_catalogue: bool,
     /// The login role bypasses the fences.
     pub exempt: bool,
     pub parameter: &'a Parameter,
@@ -175,8 +177,10 @@ impl Judge<'_> {
 
     /// The resources that an opaque statement may write, where it needs their tokens.
     fn hidden(&self, statement: &Statement) -> Result<Vec<Arc<Resource>>, Stop> {
-        let matters = self.catalogue_in_doubt || self.catalogue.has_fenced_tables();
-        let Some(why) = statement.opaque.filter(|_| matters && self.some_fence_acts()) else { return Ok(Vec::new()) };
+        let in_doubt = !self.catalogue_is_current || self.changes_catalogue;
+        let matters = self.some_fence_acts() && (in_doubt || self.catalogue.has_fenced_tables());
+        let opaque = statement.opaque.or_else(|| self.unknown_cascade(statement));
+        let Some(why) = opaque.filter(|_| matters) else { return Ok(Vec::new()) };
         match self.policies.opaque {
             Opaque::Allow => Ok(Vec::new()),
             Opaque::Reject => {
@@ -186,7 +190,7 @@ impl Judge<'_> {
             }
             Opaque::RequireToken => {
                 let may_be_written = |resource: &&Arc<Resource>| {
-                    resource.mode == Mode::Enforce && (self.catalogue_in_doubt || self.catalogue.may_have(resource))
+                    resource.mode == Mode::Enforce && (in_doubt || self.catalogue.may_have(resource))
                 };
                 Ok(self.policies.resources.iter().filter(may_be_written).cloned().collect())
             }
@@ -204,6 +208,12 @@ impl Judge<'_> {
         let why = format!("writing to \"{}\" may change a fenced table", write.relation.name);
         let hint = "Write to the fenced table by its own name, or name this relation in the policy as well.";
         Err(Rejection::Unverifiable { why, hint }.into())
+    }
+
+    /// Only the catalogue tells what depends on a relation.
+    fn unknown_cascade(&self, statement: &Statement) -> Option<&'static str> {
+        let cascades = statement.writes.iter().any(|write| write.operation == Operation::Cascade);
+        (cascades && !self.catalogue_is_current).then_some("what depends on the table cannot be looked up now")
     }
 
     /// Fences that only observe reject nothing, also not what cannot be verified.
@@ -224,6 +234,12 @@ impl Judge<'_> {
         for write in &statement.writes {
             for resource in self.policies.resources_of(&write.relation, write.operation) {
                 add(resource, write.operation != Operation::Lock);
+            }
+            // What CASCADE takes from a fenced table is as if the statement named that table.
+            for fenced in self.catalogue.cascades_to(write) {
+                for resource in self.policies.resources_of(fenced, Operation::Ddl) {
+                    add(resource, true);
+                }
             }
         }
         for function in &statement.functions {

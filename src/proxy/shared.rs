@@ -115,10 +115,12 @@ impl Shared {
         }
     }
 
-    /// Closes the control connections to a database; the next need opens them again. Cancel-safe.
+    /// Closes the control connections to a database; the next need opens them again. It may be another one of that name
+    /// by then: nothing that was read of its catalogue counts any more. Cancel-safe.
     pub async fn close_database(&self, name: &str) {
         let known = self.databases().get(name).cloned();
         if let Some(database) = known {
+            database.forget_catalogue();
             database.fence.close().await;
         }
     }

@@ -110,6 +110,9 @@ pub(super) fn alter_table(alter: &AlterTableStmt, into: &mut Statement) -> &'sta
     }
     for command in &alter.cmds {
         if let Some(N::AlterTableCmd(command)) = &command.node {
+            if command.behavior() == DropBehavior::DropCascade && alter.objtype() != ObjectType::ObjectType {
+                write(&alter.relation, Operation::Cascade, into);
+            }
             alter_command(command, into);
         }
     }
@@ -117,9 +120,6 @@ pub(super) fn alter_table(alter: &AlterTableStmt, into: &mut Statement) -> &'sta
 }
 
 fn alter_command(command: &AlterTableCmd, into: &mut Statement) {
-    if command.behavior() == DropBehavior::DropCascade {
-        into.set_opaque(CASCADES);
-    }
     match command.def.as_ref().and_then(|definition| definition.node.as_ref()) {
         Some(N::PartitionCmd(partition)) => {
             write(&partition.name, Operation::Ddl, into);
@@ -159,21 +159,26 @@ fn alter_constraint(constraint: &Constraint, into: &mut Statement) {
 
 pub(super) fn drop(drop: &DropStmt, into: &mut Statement) -> &'static str {
     into.changes_catalogue = true;
+    let is_table = matches!(drop.remove_type(), ObjectType::ObjectTable | ObjectType::ObjectForeignTable);
+    let cascades = drop.behavior() == DropBehavior::DropCascade;
     for object in &drop.objects {
         let Some(N::List(names)) = &object.node else { continue };
         let names = parts(&names.items);
         let relation = match drop.remove_type() {
-            ObjectType::ObjectTable | ObjectType::ObjectForeignTable => names.as_slice(),
+            _ if is_table => names.as_slice(),
             ObjectType::ObjectTrigger | ObjectType::ObjectRule | ObjectType::ObjectPolicy => {
                 names.split_last().map_or(&[][..], |(_, relation)| relation)
             }
             _ => continue,
         };
         if let Some(relation) = RelationName::from_parts(relation) {
+            if is_table && cascades {
+                into.add_write(relation.clone(), Operation::Cascade);
+            }
             into.add_write(relation, Operation::Ddl);
         }
     }
-    if drop.behavior() == DropBehavior::DropCascade {
+    if cascades && !is_table {
         into.set_opaque(CASCADES);
     } else if drop.remove_type() == ObjectType::ObjectExtension {
         into.set_opaque("it drops what the extension holds");

@@ -41,6 +41,8 @@ pub enum Operation {
     Truncate,
     /// What changes or drops the table, its triggers or its rules.
     Ddl,
+    /// `CASCADE` in `DROP TABLE` and `ALTER TABLE`, as well as [`Operation::Ddl`]: drops what depends on the relation too.
+    Cascade,
     /// `SELECT … FOR UPDATE/SHARE` and `LOCK TABLE`: writes nothing, but can block who writes.
     Lock,
 }

@@ -35,9 +35,15 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// A Python with psycopg and asyncpg.
+/// A Python with psycopg, psycopg2 and asyncpg, Django and SQLAlchemy.
 pub fn python() -> PathBuf {
-    let packages = ["psycopg[binary]==3.2.*", "asyncpg==0.30.*"];
+    let packages = [
+        "psycopg[binary,pool]==3.2.*",
+        "psycopg2-binary==2.9.*",
+        "asyncpg==0.30.*",
+        "Django==5.2.*",
+        "SQLAlchemy[asyncio]==2.0.*",
+    ];
     let folder = made_once("python", &packages, |folder| {
         run(Command::new("python3").args(["-m", "venv"]).arg(folder));
         run(Command::new(folder.join("bin/pip")).args(["install", "--quiet"]).args(packages));

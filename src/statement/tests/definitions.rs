@@ -5,7 +5,7 @@ fn what_changes_or_drops_a_table_is_ddl() {
     check(&[
         ("ALTER TABLE t ADD COLUMN a int", "ddl:t catalogue"),
         ("ALTER TABLE IF EXISTS ONLY s.t DROP COLUMN a", "ddl:s.t catalogue"),
-        ("ALTER TABLE t DROP COLUMN a CASCADE", "ddl:t opaque catalogue"),
+        ("ALTER TABLE t DROP COLUMN a CASCADE", "ddl:t cascade:t catalogue"),
         (
             "ALTER TABLE t ADD COLUMN a int DEFAULT 1 NOT NULL, ADD b text DEFAULT lower('A')",
             "ddl:t calls:lower catalogue",
@@ -32,7 +32,7 @@ fn what_changes_or_drops_a_table_is_ddl() {
         ("ALTER TABLE t ADD COLUMN a int REFERENCES u", "ddl:t ddl:u catalogue"),
         ("ALTER TABLE t ALTER CONSTRAINT k DEFERRABLE", "ddl:t catalogue"),
         ("ALTER TABLE t VALIDATE CONSTRAINT k, DROP CONSTRAINT l", "ddl:t catalogue"),
-        ("ALTER TABLE t DROP CONSTRAINT k CASCADE", "ddl:t opaque catalogue"),
+        ("ALTER TABLE t DROP CONSTRAINT k CASCADE", "ddl:t cascade:t catalogue"),
         ("ALTER TABLE t DISABLE TRIGGER ALL", "ddl:t catalogue"),
         ("ALTER TABLE t ENABLE ALWAYS TRIGGER x, DISABLE RULE y", "ddl:t catalogue"),
         ("ALTER TABLE t ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY", "ddl:t catalogue"),
@@ -55,7 +55,7 @@ fn what_changes_or_drops_a_table_is_ddl() {
         ("ALTER FOREIGN TABLE t ALTER a OPTIONS (SET a 'b')", "ddl:t catalogue"),
         ("DROP TABLE t", "ddl:t catalogue"),
         ("DROP TABLE IF EXISTS t, s.u, d.s.v RESTRICT", "ddl:t ddl:s.u ddl:s.v catalogue"),
-        ("DROP TABLE t CASCADE", "ddl:t opaque catalogue"),
+        ("DROP TABLE t CASCADE", "cascade:t ddl:t catalogue"),
         ("DROP FOREIGN TABLE t", "ddl:t catalogue"),
         ("ALTER TABLE t ALTER a SET EXPRESSION AS (f(b))", "ddl:t calls:f unknown catalogue"),
     ]);

@@ -1,0 +1,56 @@
+//! What test runners do to databases: the proxy's own connections and its memory are in nobody's way.
+
+use crate::support::fenced::{code, init, ok};
+use crate::support::{DEADLINE, Wire, postgres::SUPERUSER, wait_until};
+use crate::world::World;
+
+const CONNECTS: usize = 300;
+
+#[test]
+fn databases_that_were_just_in_use_are_copied_renamed_and_dropped() {
+    let world = World::start("");
+    world.postgres.sql_in("app", "CREATE TABLE jobs (n int)");
+    let login = |database: &str| Wire::login(&world.proxy.address(), SUPERUSER, database);
+    let mut runner = login("postgres");
+    for token in 2..=4 {
+        let write = |database: &str, token: i64| {
+            let mut session = login(database);
+            ok(&mut session, &format!("SET lease.fence = {token}"));
+            code(&mut session, "INSERT INTO jobs VALUES (1)")
+        };
+        assert_eq!(write("app", token), "");
+        ok(&mut runner, "CREATE DATABASE copy TEMPLATE app");
+        assert_eq!(write("copy", token - 1), "LF001");
+        assert_eq!(write("copy", token + 100), "");
+        ok(&mut runner, "ALTER DATABASE copy RENAME TO renamed");
+        assert_eq!(write("renamed", token + 100), "");
+        ok(&mut runner, "DROP DATABASE renamed");
+
+        // The same name, another database.
+        ok(&mut runner, "CREATE DATABASE copy");
+        let mut session = login("copy");
+        ok(&mut session, "DO 'BEGIN END'");
+        ok(&mut session, "CREATE TABLE jobs (n int)");
+        assert_eq!(code(&mut session, "DO 'BEGIN END'"), "LF004");
+        drop(session);
+        assert_eq!(write("copy", token), "LF006");
+        init(&world.postgres, "copy");
+        // For a moment the failed attempt is the answer to everybody.
+        wait_until("the schema is found", DEADLINE, || write("copy", token).is_empty());
+        ok(&mut runner, "DROP DATABASE copy");
+    }
+}
+
+#[test]
+fn many_connects_leave_nothing_behind() {
+    let world = World::start("");
+    world.postgres.sql_in("app", "CREATE TABLE jobs (n int)");
+    for _ in 0..CONNECTS {
+        let mut session = Wire::login(&world.proxy.address(), SUPERUSER, "app");
+        ok(&mut session, "SET lease.fence = 1; INSERT INTO jobs VALUES (1)");
+    }
+    world.wait_until_no_control_connection_is_left();
+    // Those of the last processes to end stay until somebody comes again.
+    let admissions = world.postgres.sql_in("app", "SELECT FROM fencegate.admission");
+    assert!(admissions.len() < CONNECTS / 10, "{}", admissions.len());
+}
