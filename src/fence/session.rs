@@ -103,6 +103,11 @@ impl SessionFence {
         admitted
     }
 
+    /// The relay's half: the transaction has ended, and no write was forwarded since.
+    pub fn transaction_ended(&self) {
+        self.lock().written.clear();
+    }
+
     /// The open transaction may have written to the resource: no lock tells, because a Bind takes
     /// those of its statement before that is executed.
     pub fn may_have_written(&self, resource: &str) -> bool {

@@ -126,12 +126,18 @@ impl Parameter {
     /// A statement succeeded. `rolled_back`: the server answered a COMMIT with ROLLBACK.
     pub fn completed(&mut self, statement: &Statement, rolled_back: bool) {
         self.begin();
+        let touched = self.touched;
         self.touched |= statement.parameter != ParameterEffect::None;
         match &statement.parameter {
             ParameterEffect::None => (),
             ParameterEffect::Set { value, local } => self.set(Value::read(Some(value)), *local),
-            ParameterEffect::Reset { local } => {
-                self.set(self.startup.clone(), *local);
+            ParameterEffect::Reset { local } => self.set(self.startup.clone(), *local),
+            ParameterEffect::ResetAll => {
+                self.set(self.startup.clone(), false);
+                if touched {
+                    // It passes over what SET LOCAL TO DEFAULT has reset, though only until the transaction ends.
+                    self.now.session = Value::Unknown;
+                }
                 if statement.kind == "DISCARD ALL" {
                     // In a pipeline it commits at once, except on older servers: an error may not take it back.
                     self.forget_snapshots();
@@ -329,6 +335,49 @@ mod tests {
         parameter.learn(token(9));
         assert!(parameter.is_settled());
         run(&mut parameter, &[transaction(TransactionEffect::RollbackTo("never seen".into()))], Status::Transaction);
+        assert_eq!(parameter.current(), &Value::Unknown);
+    }
+
+    #[test]
+    fn what_cannot_be_followed_may_happen_again_at_the_commit() {
+        let mut parameter = Parameter::new(token(1));
+        let begin = transaction(TransactionEffect::Begin);
+        let unknown = Statement { parameter: ParameterEffect::Unknown, ..Statement::default() };
+        run(&mut parameter, &[begin.clone(), unknown.clone(), set("1", false)], Status::Transaction);
+        assert_eq!((parameter.current(), parameter.is_settled()), (&token(1), false));
+        run(&mut parameter, &[transaction(TransactionEffect::Commit)], Status::Idle);
+        assert_eq!(parameter.current(), &Value::Unknown);
+        parameter.learn(token(1));
+        run(&mut parameter, &[begin, unknown, transaction(TransactionEffect::Rollback)], Status::Idle);
+        assert_eq!(parameter.current(), &token(1));
+    }
+
+    #[test]
+    fn an_answer_counts_for_the_session_where_the_transaction_has_not_touched_it() {
+        let mut parameter = Parameter::new(Value::Unknown);
+        let begin = [transaction(TransactionEffect::Begin), transaction(TransactionEffect::Savepoint("s".into()))];
+        run(&mut parameter, &begin, Status::Transaction);
+        parameter.learn(token(1));
+        run(&mut parameter, &[transaction(TransactionEffect::RollbackTo("s".into()))], Status::Transaction);
+        assert_eq!(parameter.current(), &token(1));
+        parameter.forget();
+        parameter.learn(token(2));
+        run(&mut parameter, &[transaction(TransactionEffect::Commit)], Status::Idle);
+        assert_eq!(parameter.current(), &Value::Unknown);
+    }
+
+    #[test]
+    fn a_forgotten_savepoint_takes_the_younger_ones_with_it() {
+        let mut parameter = Parameter::new(token(1));
+        parameter.completed(&transaction(TransactionEffect::Savepoint("young".into())), false);
+        parameter.completed(&transaction(TransactionEffect::Savepoint("forgotten".into())), false);
+        for index in 0..MAX_SAVEPOINTS {
+            let name = if index == 0 { "young" } else { "other" };
+            parameter.completed(&transaction(TransactionEffect::Savepoint(name.into())), false);
+        }
+        parameter.completed(&set("2", false), false);
+        parameter.completed(&transaction(TransactionEffect::Release("forgotten".into())), false);
+        parameter.completed(&transaction(TransactionEffect::RollbackTo("young".into())), false);
         assert_eq!(parameter.current(), &Value::Unknown);
     }
 }

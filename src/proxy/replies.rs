@@ -99,6 +99,14 @@ impl Request {
             || self.statements().iter().any(|statement| may_set(statement))
     }
 
+    /// It writes, or may do so.
+    fn may_write(&self) -> bool {
+        let may_write = |statement: &Statement| {
+            !statement.writes.is_empty() || !statement.functions.is_empty() || statement.opaque.is_some()
+        };
+        self.statements().iter().any(|statement| may_write(statement))
+    }
+
     /// It may commit while it runs, so that an error does not take back what it did before.
     pub fn may_commit(&self) -> bool {
         self.statements().iter().any(|statement| statement.opaque.is_some())
@@ -130,6 +138,8 @@ pub struct Replies {
     affecting_parameter: usize,
     /// Entries whose statements may change how text is read.
     affecting_lexing: usize,
+    /// Entries whose statements may write.
+    writing: usize,
     /// Statements that may have done so have completed; ReadyForQuery comes after the report of it.
     lexing_unreported: bool,
 }
@@ -155,6 +165,7 @@ impl Replies {
         }
         self.affecting_parameter += usize::from(to.affects_parameter());
         self.affecting_lexing += usize::from(to.affects_lexing());
+        self.writing += usize::from(to.may_write());
         self.queue.push_back(Reply { to, audience });
     }
 
@@ -214,6 +225,11 @@ impl Replies {
         self.affecting_parameter > 0
     }
 
+    /// Something is under way that may write.
+    pub fn may_write(&self) -> bool {
+        self.writing > 0
+    }
+
     /// Something is under way, or done and not reported yet, that may change how text is read.
     pub fn lexing_in_doubt(&self) -> bool {
         self.affecting_lexing > 0 || self.lexing_unreported
@@ -227,6 +243,7 @@ impl Replies {
     fn settled(&mut self, reply: &Reply) {
         self.affecting_parameter -= usize::from(reply.to.affects_parameter());
         self.affecting_lexing -= usize::from(reply.to.affects_lexing());
+        self.writing -= usize::from(reply.to.may_write());
     }
 
     /// The server reports an error. Takes away, and returns, what it will not answer any more.

@@ -343,7 +343,7 @@ fn describe_call(call: &CallStmt, into: &mut Statement) -> &'static str {
 fn describe_discard(discard: &DiscardStmt, into: &mut Statement) -> &'static str {
     match discard.target() {
         DiscardMode::DiscardAll => {
-            into.parameter = ParameterEffect::Reset { local: false };
+            into.parameter = ParameterEffect::ResetAll;
             into.prepared = PreparedEffect::DeallocateAll;
             changes(into, "DISCARD ALL")
         }

@@ -96,7 +96,7 @@ impl Statement {
     fn single_names(&self) -> [Option<&str>; 4] {
         let value = match &self.parameter {
             ParameterEffect::Set { value, .. } => Some(value.as_str()),
-            ParameterEffect::None | ParameterEffect::Reset { .. } | ParameterEffect::Unknown => None,
+            _ => None,
         };
         let savepoint = match &self.transaction {
             TransactionEffect::Savepoint(name)

@@ -83,6 +83,8 @@ pub enum ParameterEffect {
         /// `SET LOCAL … TO DEFAULT`.
         local: bool,
     },
+    /// `RESET ALL`, `DISCARD ALL`: back to the startup value, if it is not there already.
+    ResetAll,
     /// It may have changed in a way that the text does not show: the server has to be asked.
     Unknown,
 }

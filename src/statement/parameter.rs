@@ -14,7 +14,7 @@ const LEXING: [&str; 2] = ["standard_conforming_strings", "client_encoding"];
 pub(super) fn set(set: &VariableSetStmt) -> ParameterEffect {
     let local = set.is_local;
     match set.kind() {
-        VariableSetKind::VarResetAll => ParameterEffect::Reset { local: false },
+        VariableSetKind::VarResetAll => ParameterEffect::ResetAll,
         VariableSetKind::VarSetMulti => ParameterEffect::None,
         _ if !set.name.eq_ignore_ascii_case(PARAMETER) => ParameterEffect::None,
         VariableSetKind::VarReset => ParameterEffect::Reset { local: false },

@@ -2,20 +2,24 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod prepared;
 mod sequence;
 mod sequences;
+mod startup;
 #[path = "../support/mod.rs"]
 mod support;
+mod two_tokens;
 
-use std::process::Command;
 use support::fenced::{Fenced, ok, value};
 use support::message::{self, query, sync, unnamed};
 use support::wire::error_in;
-use support::{DEADLINE, Frame, Wire, programs, wait_until};
+use support::{DEADLINE, Frame, Wire, wait_until};
 
 const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE free (t text); CREATE ROLE leader LOGIN; CREATE ROLE odd LOGIN; \
     GRANT ALL ON jobs, free TO leader, odd; ALTER ROLE leader SET lease.fence = '31'; ALTER ROLE odd SET lease.fence = 'no token'; \
     CREATE FUNCTION become(token text) RETURNS text LANGUAGE sql AS $$ SELECT set_config('lease.fence', token, false) $$; \
+    CREATE FUNCTION become_by_set(token text) RETURNS text LANGUAGE plpgsql AS \
+        $$ BEGIN EXECUTE format('SET lease.fence = %L', token); RETURN token; END $$; \
     CREATE FUNCTION for_a_while() RETURNS text LANGUAGE sql SET lease.fence = '99' AS $$ SELECT current_setting('lease.fence') $$";
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
 /// Nobody holds the highest token: an error says which one was presented.
@@ -59,6 +63,12 @@ const SCENARIOS: &[(&[&str], &str)] = &[
     (&["SET \"lease.fence\" TO '47'"], "47"),
     (&["/* first */ SET -- then\n lease.fence = +0047"], "47"),
     (&["SET lease.fence = ''"], ""),
+    (&["SET lease.fence = 'scheduler=47, shard/3=55'"], "scheduler=47, shard/3=55"),
+    (&["SET LOCAL lease.fence = 'scheduler=47'"], STARTUP),
+    (&["SET lease.fence = 'shard/3=55'"], "shard/3=55"),
+    (&["SET lease.fence = 'scheduler=47, scheduler=48'"], STARTUP),
+    (&["SET lease.fence = 'scheduler'"], STARTUP),
+    (&["SET lease.fence = 47", "SET lease.fence FROM CURRENT"], "47"),
     (&["SET lease.fence = 'x'"], STARTUP),
     (&["SET lease.fence = 0"], STARTUP),
     (&["SET lease.fence = -1"], STARTUP),
@@ -83,9 +93,22 @@ const SCENARIOS: &[(&[&str], &str)] = &[
     (&["BEGIN", "SET LOCAL lease.fence = 47", "SET lease.fence = 48", "COMMIT"], "48"),
     (&["BEGIN", "SET lease.fence = 48", "SET LOCAL lease.fence = 47", "COMMIT"], "48"),
     (&["BEGIN", "SET LOCAL lease.fence = 47", "RESET lease.fence"], STARTUP),
+    (&["SET lease.fence = 47", "BEGIN", "SET LOCAL lease.fence TO DEFAULT", "RESET ALL", "COMMIT"], "47"),
+    (&["SET lease.fence = 47", "BEGIN", "SET LOCAL lease.fence = 48", "RESET ALL", "COMMIT"], STARTUP),
     (&["BEGIN", "SET lease.fence = 47", "COMMIT AND CHAIN", "SET lease.fence = 48", "ROLLBACK"], "47"),
     (&["BEGIN", "SET lease.fence = 47", "ROLLBACK AND CHAIN"], STARTUP),
     (&["BEGIN", "SET lease.fence = 47", "PREPARE TRANSACTION 'a'", "ROLLBACK PREPARED 'a'"], "47"),
+    (
+        &[
+            "BEGIN",
+            "SET lease.fence = 46",
+            "SET LOCAL lease.fence = 47",
+            "SET LOCAL lease.fence FROM CURRENT",
+            "COMMIT",
+        ],
+        "46",
+    ),
+    (&["SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE"], STARTUP),
     // Savepoints.
     (&["BEGIN", "SAVEPOINT a", "SET lease.fence = 47", "ROLLBACK TO a"], STARTUP),
     (&["BEGIN", "SAVEPOINT a", "SET lease.fence = 47", "SELECT nonsense", "ROLLBACK TO a"], STARTUP),
@@ -105,9 +128,27 @@ const SCENARIOS: &[(&[&str], &str)] = &[
         ],
         STARTUP,
     ),
-    // What the text does not show.
+    (&["BEGIN", "SAVEPOINT a", "SELECT nonsense", "SET lease.fence = 47", "ROLLBACK TO a"], STARTUP),
+    (
+        &[
+            "BEGIN",
+            "SET lease.fence = 46",
+            "SAVEPOINT a",
+            "SELECT nonsense",
+            "SET lease.fence = 47",
+            "ROLLBACK TO a",
+            "COMMIT",
+        ],
+        "46",
+    ),
+    // By a function.
     (&["SELECT set_config('lease.fence', '47', false)"], "47"),
     (&["SELECT set_config('lease.fence', '47', true)"], STARTUP),
+    (&["SELECT set_config('lease.fence', 'scheduler=47, shard/3=55', false)"], "scheduler=47, shard/3=55"),
+    (&["SELECT set_config('lease.fence', '47', false)", "SELECT set_config('lease.fence', NULL, false)"], STARTUP),
+    (&["SELECT set_config('lease.fence', 'x', false)"], STARTUP),
+    (&["SELECT set_config('TimeZone', '47', false)"], STARTUP),
+    // What the text does not show.
     (&["SELECT set_config('lease.' || 'fence', '4' || '7', false)"], "47"),
     (&["BEGIN", "SELECT set_config('lease.fence', '47', true)"], "47"),
     (&["BEGIN", "SELECT set_config('lease.fence', '47', true)", "COMMIT"], STARTUP),
@@ -117,7 +158,18 @@ const SCENARIOS: &[(&[&str], &str)] = &[
     (&["SELECT become('47')"], "47"),
     (&["SELECT become('47')", "SET lease.fence = 48"], "48"),
     (&["SELECT become('47')", "RESET lease.fence"], STARTUP),
+    (&["SELECT become_by_set('47')"], "47"),
+    (&["BEGIN", "SELECT become_by_set('47')", "ROLLBACK"], STARTUP),
     (&["SELECT for_a_while()"], STARTUP),
+    (
+        &[
+            "SET lease.fence = 46",
+            "CREATE FUNCTION pg_temp.held() RETURNS text LANGUAGE sql SET lease.fence FROM CURRENT AS 'SELECT 1::text'",
+            "SET lease.fence = 47",
+            "SELECT pg_temp.held()",
+        ],
+        "47",
+    ),
     (&["SELECT become('47'), 1/(random()*0)::int"], STARTUP),
     (&["INSERT INTO free SELECT become('47')"], "47"),
     (&["INSERT INTO free VALUES ('a') RETURNING become('47')"], "47"),
@@ -130,8 +182,17 @@ const SCENARIOS: &[(&[&str], &str)] = &[
     (&["PREPARE p AS SELECT $1::text", "EXECUTE p(become('47'))"], "47"),
     (&["BEGIN", "DECLARE c CURSOR FOR SELECT become('47')", "FETCH c"], "47"),
     (&["BEGIN", "DECLARE c CURSOR WITH HOLD FOR SELECT become('47')", "COMMIT"], "47"),
+    (&["BEGIN", "DECLARE c CURSOR WITH HOLD FOR SELECT become('47')", "SET lease.fence = 5", "COMMIT"], "47"),
     (&["BEGIN", "SET LOCAL lease.fence = 47", "SET lease.fence FROM CURRENT", "COMMIT"], "47"),
 ];
+
+/// The token for the resource in either form of the value.
+fn token_in(value: &str) -> &str {
+    if !value.contains('=') {
+        return value;
+    }
+    value.split(", ").find_map(|item| item.strip_prefix("scheduler=")).unwrap_or_default()
+}
 
 type Message = fn(&str) -> Vec<u8>;
 
@@ -151,14 +212,15 @@ fn every_way_to_set_it() {
             statements.iter().for_each(|text| drop(wire.exchange(&message(text))));
             let what = format!("{statements:?}, {mode}");
             assert_eq!(value(&mut wire, SETTING).unwrap_or_default().trim(), *expected, "{what}: the server");
-            assert_eq!(presented(&wire.exchange(&message(WRITE))), *expected, "{what}: the proxy");
+            let token = token_in(expected);
+            assert_eq!(presented(&wire.exchange(&message(WRITE))), token, "{what}: the proxy");
 
             // Without waiting, and the write in the same breath.
             let mut wire = start_session(&world, &[("lease.fence", STARTUP)]).0;
             let texts: Vec<&str> = statements.iter().copied().chain([WRITE]).collect();
             wire.send(&texts.iter().flat_map(|text| message(text)).collect::<Vec<_>>());
             let last = texts.iter().map(|_| wire.read_until_ready()).last().unwrap();
-            assert_eq!(presented(&last), *expected, "{what}: ahead");
+            assert_eq!(presented(&last), token, "{what}: ahead");
         }
     }
 }
@@ -183,73 +245,20 @@ fn within_one_batch() {
         assert_eq!(value(&mut wire, SETTING).as_deref(), Some(STARTUP), "{statements:?}");
         assert_eq!(presented(&wire.query(WRITE)), STARTUP, "{statements:?}");
     }
+    for (text, within) in [
+        ("SELECT set_config('lease.fence', '47', true)", "47"),
+        ("SELECT set_config('TimeZone', 'UTC', false)", STARTUP),
+    ] {
+        let mut wire = start_session(&world, &[("lease.fence", STARTUP)]).0;
+        assert_eq!(presented(&wire.query(&format!("{text}; {WRITE}"))), within, "{text}");
+        assert_eq!(presented(&wire.query(WRITE)), STARTUP, "{text}");
+    }
     let cases = [("SET LOCAL lease.fence = 47", STARTUP), ("SELECT set_config('lease.fence', '47', true)", STARTUP)];
     for (statement, after) in cases.iter().chain(&[("SELECT become('47')", "47")]) {
         let mut wire = start_session(&world, &[("lease.fence", STARTUP)]).0;
         wire.exchange(&[unnamed(statement, &[]), unnamed("SELECT 1", &[]), sync()].concat());
         assert_eq!(presented(&wire.exchange(&[unnamed(WRITE, &[]), sync()].concat())), *after, "{statement}");
     }
-}
-
-#[test]
-fn from_the_start() {
-    let world = start();
-    let cases: [(&[(&str, &str)], &str); 8] = [
-        (&[], ""),
-        (&[("lease.fence", "47")], "47"),
-        (&[("Lease.Fence", "47")], "47"),
-        (&[("options", "-c lease.fence=47")], "47"),
-        (&[("options", "-clease.fence=46 --lease.fence=47 -c work_mem=5MB")], "47"),
-        (&[("user", "leader")], "31"),
-        (&[("user", "leader"), ("options", "-c lease.fence=47")], "47"),
-        (&[("options", r"-c lease.fence=other=3,\ scheduler=47")], "47"),
-    ];
-    for (parameters, expected) in cases {
-        let (mut wire, _) = start_session(&world, parameters);
-        assert_eq!(presented(&wire.query(WRITE)), expected, "{parameters:?}");
-        ok(&mut wire, "SET lease.fence = 48");
-        assert_eq!(presented(&wire.query(WRITE)), "48", "{parameters:?}");
-        ok(&mut wire, "RESET ALL");
-        assert_eq!(presented(&wire.query(WRITE)), expected, "{parameters:?}");
-    }
-}
-
-#[test]
-fn no_token_at_the_start_is_fatal() {
-    let world = start();
-    let cases: [&[(&str, &str)]; 4] = [
-        &[("lease.fence", "x")],
-        &[("options", "-c lease.fence=0")],
-        &[("lease.fence", "a=1,a=2")],
-        &[("user", "odd")],
-    ];
-    for parameters in cases {
-        let (mut wire, frames) = start_session(&world, parameters);
-        let error = error_in(&frames).unwrap();
-        assert_eq!((error.severity(), error.code()), ("FATAL", "LF003"), "{parameters:?}");
-        assert!(!error.hint().is_empty());
-        assert_eq!(wire.read_to_end(), []);
-    }
-    // A good value of the connection's own comes before the role's.
-    let (mut wire, _) = start_session(&world, &[("user", "odd"), ("lease.fence", "47")]);
-    assert_eq!(presented(&wire.query(WRITE)), "47");
-}
-
-#[test]
-fn libpq_options() {
-    let world = start();
-    let (host, port) = world.proxy.address().host_and_port();
-    let conninfo = format!("host={host} port={port} user=postgres dbname=postgres options=-clease.fence=42");
-    let told = |command: &mut Command| {
-        let output = command.args(["-v", "VERBOSITY=verbose", "-Atc", WRITE]).output().unwrap();
-        String::from_utf8_lossy(&output.stderr).into_owned()
-    };
-    let mut psql = programs::psql(&world.proxy.address(), "postgres");
-    let error = told(psql.arg(&conninfo));
-    assert!(error.contains("LF001") && error.contains("presented=42"), "{error}");
-    let mut psql = programs::psql(&world.proxy.address(), "postgres");
-    let error = told(psql.env("PGOPTIONS", "-c lease.fence=43"));
-    assert!(error.contains("LF001") && error.contains("presented=43"), "{error}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::super::handshake::note_lexing;
 use super::super::peer::{HIGH_WATER, body};
 use super::super::replies::{Audience, Reply, Request};
 use super::{End, Relay, Wait, frame_of, server_fault};
-use crate::statement::{PreparedEffect, Statement};
+use crate::statement::{PreparedEffect, Statement, TransactionEffect};
 use crate::wire::error::{field, fields};
 use crate::wire::frame::{HEADER, Header, put_frame};
 use crate::wire::message::{self, Status};
@@ -143,6 +143,9 @@ impl Relay {
     fn statement_done(&mut self, statement: &Statement, rolled_back: bool, defined: Option<(String, u64)>) {
         self.parameter.completed(statement, rolled_back);
         self.catalogue_changed |= statement.changes_catalogue;
+        if matches!(statement.transaction, TransactionEffect::Commit | TransactionEffect::Rollback) {
+            self.transaction_ended();
+        }
         match &statement.prepared {
             PreparedEffect::Deallocate { name } => self.statements.close(name.as_bytes()),
             PreparedEffect::DeallocateAll => self.statements.close_all(),
@@ -215,14 +218,24 @@ impl Relay {
         if status == Status::Idle && std::mem::take(&mut self.catalogue_changed) {
             self.context.catalogue_changed();
         }
+        if status == Status::Idle {
+            self.transaction_ended();
+        }
         if self.replies.is_empty() && self.client.rest == 0 {
             self.forwarded = false;
             if status == Status::Idle {
-                self.written.clear();
                 self.portals.clear();
             }
         }
         Ok(())
+    }
+
+    /// What was written belongs to it, save what was forwarded since and is not answered yet.
+    fn transaction_ended(&mut self) {
+        if !self.replies.may_write() {
+            self.written.clear();
+            self.fence.transaction_ended();
+        }
     }
 
     fn parameter_status(&mut self, header: Header) {

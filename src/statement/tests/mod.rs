@@ -44,6 +44,7 @@ fn show(statement: &Statement) -> String {
         ParameterEffect::Set { value, local: true } => words.push(format!("set-local({value})")),
         ParameterEffect::Reset { local: false } => words.push("reset".into()),
         ParameterEffect::Reset { local: true } => words.push("reset-local".into()),
+        ParameterEffect::ResetAll => words.push("reset-all".into()),
         ParameterEffect::Unknown => words.push("unknown".into()),
     }
     match &statement.transaction {

@@ -50,8 +50,8 @@ fn reset_goes_back_to_the_startup_value() {
         ("SET lease.fence TO DEFAULT", "reset"),
         ("SET SESSION lease.fence = DEFAULT", "reset"),
         ("SET LOCAL lease.fence TO DEFAULT", "reset-local"),
-        ("RESET ALL", "reset"),
-        ("DISCARD ALL", "reset deallocate-all catalogue"),
+        ("RESET ALL", "reset-all"),
+        ("DISCARD ALL", "reset-all deallocate-all catalogue"),
     ]);
 }
 

@@ -251,7 +251,7 @@ fn prepared_statements_write_when_they_run() {
         ("DEALLOCATE PREPARE p", "deallocate(p)"),
         ("DEALLOCATE ALL", "deallocate-all"),
         ("DISCARD PLANS", "-"),
-        ("DISCARD ALL", "reset deallocate-all catalogue"),
+        ("DISCARD ALL", "reset-all deallocate-all catalogue"),
     ]);
 }
 
@@ -266,6 +266,13 @@ fn execute_does_what_was_prepared() {
     assert_eq!(executing("EXECUTE p", "SET lease.fence = 5"), "set(5) execute(p)");
     assert_eq!(executing("EXECUTE p", "DO 'x'"), "unknown execute(p) opaque catalogue");
     assert_eq!(executing("EXECUTE p", "COMMIT"), "unknown execute(p) opaque catalogue");
+    let set = "SELECT set_config('lease.fence', '5', false)";
+    assert_eq!(executing("EXECUTE p", set), "calls:set_config set(5) execute(p)");
+    assert_eq!(executing("FETCH p", set), "calls:set_config unknown fetch(p)");
+    assert_eq!(
+        executing("CREATE TABLE n AS EXECUTE p WITH NO DATA", set),
+        "calls:set_config unknown execute(p) catalogue"
+    );
     assert_eq!(executing("EXECUTE p", "EXECUTE q"), "unknown execute(p) opaque catalogue");
     assert_eq!(executing("CREATE TABLE n AS EXECUTE p", "SELECT 1"), "execute(p) catalogue");
     assert_eq!(executing("EXPLAIN ANALYZE EXECUTE p", "DELETE FROM t"), "delete:t execute(p)");
