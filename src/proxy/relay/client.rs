@@ -163,9 +163,11 @@ impl Relay {
         Ok(true)
     }
 
-    /// The proxy may answer by itself: the server is idle, and no message to the client is under way.
+    /// The proxy may answer a simple query by itself: the server is idle, has no unnamed statement, which such a query
+    /// drops, and no message to the client is under way.
     fn can_answer(&self) -> bool {
-        self.activity == Activity::Idle && self.replies.is_empty() && self.server.rest == 0
+        let has_unnamed = self.statements.meaning(b"", self.batch) != Meaning::Unknown;
+        self.activity == Activity::Idle && !has_unnamed && self.replies.is_empty() && self.server.rest == 0
     }
 
     /// A message of which only its kind tells what it does: it passes, or is rejected at its end.
