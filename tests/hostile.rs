@@ -96,60 +96,6 @@ fn arguments_of_execute_are_judged() {
 }
 
 #[test]
-fn a_name_redefined_where_the_first_half_fails() {
-    let mut outsider = Outsider::new();
-    outsider.wire.exchange(&[parse("s", WRITE, &[]), sync()].concat());
-    // Neither the Close nor the second Parse happens: the name still means the write.
-    let redefine = [unnamed("SELECT nonsense", &[]), close_statement("s"), parse("s", "SELECT 1", &[]), sync()];
-    let run = [bind_text("", "s", &[]), execute("", 0), sync()];
-    let frames = outsider.pipeline(&[redefine.concat(), run.concat()], 2);
-    assert_eq!(codes(&frames), ["42703", "LF001"]);
-
-    // The same in SQL: the string ends before it redefines.
-    outsider.wire.query(&format!("PREPARE q AS {WRITE}"));
-    let redefine = query("SELECT nonsense; DEALLOCATE q; PREPARE q AS SELECT 1");
-    let frames = outsider.pipeline(&[redefine, query("EXECUTE q")], 2);
-    assert_eq!(codes(&frames), ["42703", "LF001"]);
-    let redefine = query("DEALLOCATE q; SELECT nonsense; PREPARE q AS SELECT 1");
-    let again = query(&format!("PREPARE q AS {WRITE}"));
-    let frames = outsider.pipeline(&[redefine, again, query("EXECUTE q")], 3);
-    assert_eq!(codes(&frames)[0], "42703");
-    outsider.wrote_nothing();
-}
-
-#[test]
-fn a_prepare_rolled_back_still_holds() {
-    let mut outsider = Outsider::new();
-    // Prepared statements are not transactional.
-    let frames = outsider
-        .pipeline(&[query("BEGIN"), query(&format!("PREPARE q AS {WRITE}")), query("ROLLBACK"), query("EXECUTE q")], 4);
-    assert_eq!(codes(&frames), ["LF001"]);
-    let batch = [parse("s", WRITE, &[]), unnamed("SELECT nonsense", &[]), sync()];
-    let frames = outsider.pipeline(&[batch.concat(), bind_text("", "s", &[]), execute("", 0), sync()], 2);
-    assert_eq!(codes(&frames), ["42703", "LF001"]);
-    outsider.wrote_nothing();
-}
-
-#[test]
-fn a_portal_bound_again_after_rollback_to_a_savepoint() {
-    let mut outsider = Outsider::new();
-    outsider.wire.exchange(&[parse("read", "SELECT 1", &[]), parse("write", WRITE, &[]), sync()].concat());
-    outsider.wire.query("BEGIN; SAVEPOINT a");
-    outsider.wire.exchange(&[bind_text("p", "read", &[]), sync()].concat());
-    let again = [query("ROLLBACK TO a"), bind_text("p", "write", &[]), execute("p", 0), sync()];
-    let frames = outsider.pipeline(&again, 2);
-    assert_eq!(codes(&frames), ["LF001"]);
-    outsider.wire.query("ROLLBACK");
-
-    // Without the rollback the second Bind fails, and the portal is still the one that reads.
-    outsider.wire.query("BEGIN");
-    outsider.wire.exchange(&[bind_text("p", "write", &[]), sync()].concat());
-    let frames = outsider.pipeline(&[bind_text("p", "read", &[]), sync(), execute("p", 0), sync()], 2);
-    assert_eq!(codes(&frames), ["42P03", "25P02"]);
-    outsider.wrote_nothing();
-}
-
-#[test]
 fn a_set_in_a_batch_that_fails() {
     let world = Fenced::start(SCHEMA, RESOURCES);
     let mut wire = world.holder(47);
@@ -162,18 +108,6 @@ fn a_set_in_a_batch_that_fails() {
     wire.send(&[failing, query(WRITE)].concat());
     assert_eq!(codes(&[wire.read_until_ready(), wire.read_until_ready()].concat()), ["42703"]);
     assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "47");
-}
-
-#[test]
-fn names_that_are_one_at_the_server() {
-    let mut outsider = Outsider::new();
-    // The server takes 63 bytes of a name.
-    let [read, write] = ["read", "write"].map(|end| "n".repeat(63) + end);
-    outsider.wire.exchange(&[parse(&read, "SELECT 1", &[]), sync()].concat());
-    outsider.wire.exchange(&[close_statement(&write), parse(&write, WRITE, &[]), sync()].concat());
-    let frames = outsider.pipeline(&[bind_text("", &read, &[]), execute("", 0), sync()], 1);
-    assert_eq!(codes(&frames), ["LF001"]);
-    outsider.wrote_nothing();
 }
 
 /// What the same bytes mean depends on a setting, which a session learns only with ReadyForQuery.
@@ -211,26 +145,6 @@ fn text_that_an_earlier_statement_makes_mean_something_else() {
             outsider.wrote_nothing();
         }
     }
-}
-
-/// FETCH runs a portal by its name, whoever made it.
-#[test]
-fn a_portal_that_is_run_by_fetch() {
-    for fetch in ["FETCH ALL FROM p", "MOVE ALL FROM p"] {
-        for ahead in [true, false] {
-            let mut outsider = Outsider::new();
-            let bound = [parse("s", "INSERT INTO jobs VALUES (1) RETURNING 1", &[]), bind_text("p", "s", &[])].concat();
-            let frames = if ahead {
-                outsider.pipeline(&[bound, unnamed(fetch, &[]), sync()], 1)
-            } else {
-                outsider.pipeline(&[query("BEGIN"), bound, sync(), query(fetch)], 3)
-            };
-            assert_eq!(codes(&frames), ["LF001"], "{fetch}: {frames:?}");
-            outsider.wrote_nothing();
-        }
-    }
-    let mut outsider = Outsider::new();
-    ok(&mut outsider.wire, "BEGIN; DECLARE c CURSOR FOR SELECT 1 FROM jobs; FETCH ALL FROM c; CLOSE c; COMMIT");
 }
 
 #[test]

@@ -3,10 +3,11 @@
 use super::super::judge::opaque;
 use super::super::names::Meaning;
 use super::super::peer::HIGH_WATER;
+use super::super::rejection::Rejection;
 use super::super::replies::{Audience, MAX_OWED, Request};
 use super::{ClientFault, MAX_STATEMENT, Relay, Verdict, frame_of};
 use crate::fence::session::Activity;
-use crate::statement::{PreparedEffect, Statement, Unreadable};
+use crate::statement::{ParameterEffect, PreparedEffect, Statement, Unreadable};
 use crate::wire::error::Severity;
 use crate::wire::frame::{HEADER, Header, split_string};
 use crate::wire::message::{self, Status};
@@ -28,7 +29,7 @@ impl Relay {
                 }
                 if self.client.discard {
                     self.client.discard = false;
-                    self.raise_in_place();
+                    self.raise_discarded();
                 }
             }
             let Some(header) =
@@ -52,12 +53,12 @@ impl Relay {
             b'Q' if judged => return self.query(header),
             b'P' if judged => return self.parse(header),
             b'B' if judged => return self.bind(header),
-            b'E' if judged => return self.execute(header),
-            b'C' if judged => return self.close(header),
+            b'E' if judged => return Ok(self.execute(header)),
+            b'C' if judged => return Ok(self.close(header)),
             // It names a function by its number: nothing tells what it writes.
             b'F' if judged => {
                 let statement = opaque("fast-path function call", "it names no function");
-                return self.unread(header, statement, Request::FunctionCall);
+                return Ok(self.unread(header, statement, Request::FunctionCall));
             }
             _ => (),
         }
@@ -115,7 +116,7 @@ impl Relay {
         if header.body > MAX_STATEMENT {
             let statement = opaque("statement", TOO_LONG);
             let request = Request::Query { statements: vec![statement.clone()], completed: 0, defines: Vec::new() };
-            return self.unread(header, statement, request);
+            return Ok(self.unread(header, statement, request));
         }
         if !self.is_whole(header) {
             return Ok(false);
@@ -126,8 +127,7 @@ impl Relay {
             return Ok(true);
         };
         if self.lexing_in_doubt(text) {
-            self.hold_for_lexing()?;
-            return Ok(false);
+            return Ok(self.hold_for_lexing(header));
         }
         let read = self.context.read(text, self.lexing);
         let unreadable;
@@ -138,7 +138,7 @@ impl Relay {
                 (&unreadable, self.replicates)
             }
         };
-        let (verdict, resolved) = self.judge(statements)?;
+        let (verdict, resolved) = self.judge(statements);
         match verdict {
             Verdict::Hold => return Ok(false),
             Verdict::Forward => {
@@ -148,7 +148,7 @@ impl Relay {
                 self.pass(header, Some(request));
             }
             Verdict::Reject(0, rejection) if self.can_answer() && has_ranges => {
-                self.log_rejection(&rejection, &resolved[0]);
+                self.log_rejection(&rejection, resolved[0].kind);
                 rejection.text().put(&mut self.client.writer.output, Severity::Error);
                 message::put_ready(&mut self.client.writer.output, Status::Idle);
                 frame_of(&mut self.client.reader, header.frame());
@@ -156,7 +156,7 @@ impl Relay {
             }
             Verdict::Reject(..) if self.server.rest > 0 && self.activity == Activity::Idle => return Ok(false),
             Verdict::Reject(index, rejection) => {
-                self.log_rejection(&rejection, &resolved[index]);
+                self.log_rejection(&rejection, resolved[index].kind);
                 self.raise_in_query(header, has_ranges, resolved, index, &rejection);
             }
         }
@@ -172,28 +172,40 @@ impl Relay {
         Arc::new(Statement { range: 0..text.len(), ..Statement::clone(&command) })
     }
 
-    /// The proxy may answer by itself: the server is idle, and no message to the client is under way.
+    /// The proxy may answer a simple query by itself: the server is idle, has no unnamed statement, which such a query
+    /// drops, and no message to the client is under way.
     fn can_answer(&self) -> bool {
-        self.activity == Activity::Idle && self.replies.is_empty() && self.server.rest == 0
+        let has_unnamed = self.statements.meaning(b"", self.batch) != Meaning::Unknown;
+        self.activity == Activity::Idle && !has_unnamed && self.replies.is_empty() && self.server.rest == 0
     }
 
     /// A message of which only its kind tells what it does: it passes, or is rejected at its end.
-    fn unread(&mut self, header: Header, statement: Arc<Statement>, request: Request) -> Result<bool, ClientFault> {
-        let (verdict, resolved) = self.judge(&[statement])?;
-        match verdict {
-            Verdict::Hold => return Ok(false),
+    fn unread(&mut self, header: Header, statement: Arc<Statement>, request: Request) -> bool {
+        let kind = statement.kind;
+        match self.judge(&[statement]).0 {
+            Verdict::Hold => return false,
             Verdict::Forward => {
                 self.batch += 1;
                 self.pass(header, Some(request));
             }
-            Verdict::Reject(index, rejection) => {
-                self.log_rejection(&rejection, &resolved[index]);
-                self.client.rest = header.frame();
-                self.client.discard = true;
-                self.discarded = Some(rejection);
-            }
+            Verdict::Reject(_, rejection) => self.discard(header, rejection, kind),
         }
-        Ok(true)
+        true
+    }
+
+    /// Holds a message back until the server owes nothing. True when that cannot be, and it is rejected.
+    pub(super) fn hold(&mut self, header: Header) -> bool {
+        let Verdict::Reject(_, rejection) = self.settle() else { return false };
+        self.discard(header, rejection, "statement");
+        true
+    }
+
+    /// The message goes nowhere; the error is raised where it ends.
+    fn discard(&mut self, header: Header, rejection: Rejection, kind: &'static str) {
+        self.log_rejection(&rejection, kind);
+        self.client.rest = header.frame();
+        self.client.discard = true;
+        self.discarded = Some((header.tag, rejection));
     }
 
     /// Records what PREPARE defines.
@@ -218,8 +230,7 @@ impl Relay {
             return Err(ClientFault("Parse without a statement name".into()));
         };
         if !long && self.lexing_in_doubt(rest) {
-            self.hold_for_lexing()?;
-            return Ok(false);
+            return Ok(self.hold_for_lexing(header));
         }
         let statement = match split_string(rest) {
             _ if long => opaque("statement", TOO_LONG),
@@ -261,10 +272,7 @@ impl Relay {
         let Some((portal, name)) = names else { return Err(ClientFault("Bind without names".into())) };
         let statement = match self.statements.meaning(name, self.batch) {
             Meaning::Certain(statement) => statement,
-            Meaning::Unsettled => {
-                self.hold_until_settled()?;
-                return Ok(false);
-            }
+            Meaning::Unsettled => return Ok(self.hold(header)),
             Meaning::Unknown => opaque("statement", "the proxy has not seen the prepared statement"),
         };
         let portal = portal.to_vec();
@@ -273,45 +281,40 @@ impl Relay {
         Ok(true)
     }
 
-    fn execute(&mut self, header: Header) -> Result<bool, ClientFault> {
+    fn execute(&mut self, header: Header) -> bool {
         if !self.is_whole(header) {
-            return Ok(false);
+            return false;
         }
         let portal = split_string(self.message_body(header)).map_or(&[][..], |(portal, _)| portal);
         let statement = match self.portals.meaning(portal, self.batch) {
             Meaning::Certain(statement) => statement,
-            Meaning::Unsettled => {
-                self.hold_until_settled()?;
-                return Ok(false);
-            }
+            Meaning::Unsettled => return self.hold(header),
+            Meaning::Unknown if self.portals.is_complete() => declared(),
             Meaning::Unknown => opaque("portal", "the proxy has not seen the portal"),
         };
-        let (verdict, mut resolved) = self.judge(&[statement])?;
+        let kind = statement.kind;
+        let (verdict, mut resolved) = self.judge(&[statement]);
         match verdict {
-            Verdict::Hold => return Ok(false),
+            Verdict::Hold => return false,
             Verdict::Forward => {
                 let defines = self.define_prepared(&resolved).pop().map(|(_, name, sequence)| (name, sequence));
                 let statement = resolved.pop().unwrap_or_default().in_portal();
                 self.pass(header, Some(Request::Execute { statement, defines }));
             }
-            Verdict::Reject(index, rejection) => {
-                self.log_rejection(&rejection, &resolved[index]);
-                frame_of(&mut self.client.reader, header.frame());
-                self.raise_in_pipeline(&rejection);
-            }
+            Verdict::Reject(_, rejection) => self.discard(header, rejection, kind),
         }
-        Ok(true)
+        true
     }
 
-    fn close(&mut self, header: Header) -> Result<bool, ClientFault> {
+    fn close(&mut self, header: Header) -> bool {
         if !self.is_whole(header) {
-            return Ok(false);
+            return false;
         }
         let (kind, name) = self.message_body(header).split_first().unwrap_or((&0, &[]));
         let name = split_string(name).map_or(&[][..], |(name, _)| name).to_vec();
         let request = if *kind == b'S' { Request::CloseStatement { name } } else { Request::ClosePortal { name } };
         self.pass(header, Some(request));
-        Ok(true)
+        true
     }
 
     /// A simple query that is held back has been answered by an error.
@@ -324,4 +327,10 @@ impl Relay {
             self.message_done();
         }
     }
+}
+
+/// A portal that no Bind made. What DECLARE made was judged then, but sets what it sets when it runs; any other does not
+/// exist.
+fn declared() -> Arc<Statement> {
+    Arc::new(Statement { kind: "portal", parameter: ParameterEffect::Unknown, ..Statement::default() })
 }

@@ -88,8 +88,8 @@ pub struct Relay {
     first_done: bool,
     /// A statement of ours is to be closed after the next Sync.
     reject_prepared: bool,
-    /// Why the message that is being discarded is rejected.
-    discarded: Option<Rejection>,
+    /// The kind of the message that is being discarded, and why it is rejected.
+    discarded: Option<(u8, Rejection)>,
     /// The input from the client has to reach this many bytes for the message at hand.
     wanted: usize,
     /// This transaction changed the catalogue.
@@ -202,7 +202,7 @@ impl Relay {
             return Err(End::Server);
         }
         self.take_answer();
-        if matches!(self.wait, Some(Wait::Settle)) && self.replies.is_empty() {
+        if matches!(self.wait, Some(Wait::Settle)) && (self.replies.is_empty() || self.replies.is_copying_in()) {
             self.wait = None;
             // What comes next may ask the fence: it has to know by then that a transaction has ended.
             self.note_activity();
@@ -282,15 +282,15 @@ impl Relay {
     }
 
     /// Judges statements; where something has to be found out first, starts to.
-    fn judge(&mut self, statements: &[Arc<Statement>]) -> Result<(Verdict, Vec<Arc<Statement>>), ClientFault> {
+    fn judge(&mut self, statements: &[Arc<Statement>]) -> (Verdict, Vec<Arc<Statement>>) {
         let Some(resolved) = resolve(statements, &self.statements, &self.portals, self.batch) else {
-            return Ok((self.hold_until_settled()?, Vec::new()));
+            return (self.settle(), statements.to_vec());
         };
         if !std::mem::replace(&mut self.first_done, true)
             && let Some(task) = self.first(&resolved)
         {
             self.wait = Some(Wait::First(task));
-            return Ok((Verdict::Hold, resolved));
+            return (Verdict::Hold, resolved);
         }
         let (catalogue, is_current) = self.context.catalogue();
         let judge = Judge {
@@ -310,14 +310,14 @@ impl Relay {
         let verdict = match judge.statements(&resolved) {
             Decision::Forward(needs) => self.forward_when_admitted(needs),
             Decision::Reject(index, rejection) => Verdict::Reject(index, rejection),
-            Decision::Settle => self.hold_until_settled()?,
-            Decision::ReadValue if !self.replies.is_empty() => self.hold_until_settled()?,
+            Decision::Settle => self.settle(),
+            Decision::ReadValue if !self.replies.is_empty() => self.settle(),
             Decision::ReadValue => {
                 self.ask();
                 Verdict::Hold
             }
         };
-        Ok((verdict, resolved))
+        (verdict, resolved)
     }
 
     /// What has to be done before these statements can be judged, once.
@@ -359,17 +359,19 @@ impl Relay {
         Verdict::Hold
     }
 
-    fn hold_until_settled(&mut self) -> Result<Verdict, ClientFault> {
+    /// Holds the message at hand until the server owes nothing. While it waits for COPY data that would never be: it
+    /// refuses the message by itself, and in case that COPY has failed meanwhile, ours takes its place.
+    fn settle(&mut self) -> Verdict {
         if self.replies.is_copying_in() {
-            // The server waits for data, so that nothing would ever be settled.
-            return Err(ClientFault("statement during COPY FROM STDIN".into()));
+            let why = "it was sent during COPY FROM STDIN".to_owned();
+            return Verdict::Reject(0, Rejection::Unverifiable { why, hint: "End the COPY first." });
         }
         if self.replies.needs_flush() {
             self.note_forwarding();
             message::put_flush(&mut self.server.writer.output);
         }
         self.wait = Some(Wait::Settle);
-        Ok(Verdict::Hold)
+        Verdict::Hold
     }
 
     /// The message at hand has been dealt with: what was found out for it is not for the next one.

@@ -4,7 +4,8 @@
 use super::super::handshake::note_setting;
 use super::super::parameter::Value;
 use super::super::replies::{Audience, Request};
-use super::{ClientFault, Relay, Wait};
+use super::{Relay, Wait};
+use crate::wire::frame::Header;
 use crate::wire::message;
 use std::sync::Arc;
 
@@ -23,15 +24,14 @@ impl Relay {
         self.replies.lexing_in_doubt() && text.iter().any(|byte| *byte == b'\\' || !byte.is_ascii())
     }
 
-    /// Holds the message back until it is known how its text is read.
-    pub(super) fn hold_for_lexing(&mut self) -> Result<(), ClientFault> {
-        if self.replies.is_empty() {
-            // The server reports the settings with ReadyForQuery only.
-            self.ask();
-        } else {
-            self.hold_until_settled()?;
+    /// Holds a message back until it is known how its text is read. True when that cannot be, and it is rejected.
+    pub(super) fn hold_for_lexing(&mut self, header: Header) -> bool {
+        if !self.replies.is_empty() {
+            return self.hold(header);
         }
-        Ok(())
+        // The server reports the settings with ReadyForQuery only.
+        self.ask();
+        false
     }
 
     /// Asks the server, in the session. To be called when nothing is owed.

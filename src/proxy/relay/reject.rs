@@ -47,8 +47,15 @@ impl Relay {
     }
 
     /// A rejected message has been read to its end, and gone nowhere.
-    pub(super) fn raise_in_place(&mut self) {
-        let Some(rejection) = self.discarded.take() else { return };
+    pub(super) fn raise_discarded(&mut self) {
+        match self.discarded.take() {
+            Some((b'Q' | b'F', rejection)) => self.raise_in_place(&rejection),
+            Some((_, rejection)) => self.raise_in_pipeline(&rejection),
+            None => (),
+        }
+    }
+
+    fn raise_in_place(&mut self, rejection: &Rejection) {
         self.note_forwarding();
         message::put_query(&mut self.server.writer.output, &[raising_statement(&rejection.text()).as_bytes()]);
         self.batch += 1;
@@ -57,9 +64,9 @@ impl Relay {
         self.message_done();
     }
 
-    /// Puts messages that raise the error in place of Execute. The client's own statements and
+    /// Puts messages that raise the error in place of one of the extended protocol. The client's own statements and
     /// portals, also the unnamed ones, stay as they are.
-    pub(super) fn raise_in_pipeline(&mut self, rejection: &Rejection) {
+    fn raise_in_pipeline(&mut self, rejection: &Rejection) {
         let raise = raising_statement(&rejection.text());
         self.note_forwarding();
         let output = &mut self.server.writer.output;
@@ -87,7 +94,7 @@ impl Relay {
         }
     }
 
-    pub(super) fn log_rejection(&self, rejection: &Rejection, statement: &Statement) {
-        self.role.log_rejection(rejection, statement.kind, self.context.database().name());
+    pub(super) fn log_rejection(&self, rejection: &Rejection, kind: &'static str) {
+        self.role.log_rejection(rejection, kind, self.context.database().name());
     }
 }

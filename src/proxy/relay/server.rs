@@ -208,7 +208,11 @@ impl Relay {
     fn ready(&mut self, body: &[u8]) -> Result<(), End> {
         let status = Status::read(body).ok_or_else(|| End::ServerFault("unknown transaction status".into()))?;
         match self.replies.pop() {
-            Some(reply) if matches!(reply.to, Request::Query { .. } | Request::Sync) => self.cancel(reply),
+            Some(reply) if matches!(reply.to, Request::Query { .. }) => {
+                self.statements.close(b"");
+                self.cancel(reply);
+            }
+            Some(reply) if matches!(reply.to, Request::Sync) => (),
             // It may have called set_config.
             Some(reply) if matches!(reply.to, Request::FunctionCall) => self.parameter.forget(),
             _ => return Err(End::ServerFault("ReadyForQuery that nobody asked for".into())),

@@ -1,0 +1,49 @@
+//! What is said in one session, step by step, and the transcript of what came back.
+
+use crate::support::{Frame, Wire};
+
+/// One step of a client.
+#[derive(Clone)]
+pub enum Step {
+    /// Sends what ends in a Flush or in nothing, and reads up to this message, or up to an error.
+    Until(Vec<u8>, u8),
+    /// Sends, and reads up to that many ReadyForQuery.
+    Ready(Vec<u8>, usize),
+}
+
+/// Takes these steps. Where the server ends the session, the rest of them go nowhere.
+pub fn converse(wire: &mut Wire, steps: &[Step]) -> Vec<Frame> {
+    let mut frames: Vec<Frame> = Vec::new();
+    for step in steps {
+        match step {
+            Step::Until(messages, tag) => {
+                wire.send(messages);
+                // After an error the server skips what comes, and says nothing.
+                if !skips(&frames) {
+                    frames.extend(read_until(wire, &[*tag, b'E']));
+                }
+            }
+            Step::Ready(messages, count) => {
+                wire.send(messages);
+                (0..*count).for_each(|_| frames.extend(read_until(wire, b"Z")));
+            }
+        }
+    }
+    frames
+}
+
+fn skips(frames: &[Frame]) -> bool {
+    frames.iter().rev().take_while(|frame| frame.tag != b'Z').any(|frame| frame.tag == b'E')
+}
+
+fn read_until(wire: &mut Wire, tags: &[u8]) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    while let Some(frame) = wire.frame() {
+        let last = tags.contains(&frame.tag);
+        frames.push(frame);
+        if last {
+            break;
+        }
+    }
+    frames
+}
