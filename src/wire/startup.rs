@@ -7,6 +7,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 /// The server's limit for a startup packet (`MAX_STARTUP_PACKET_LENGTH`), in bytes.
 pub const MAX_PACKET: usize = 10_000;
 
+/// The server takes this many bytes of a name and drops the rest (`NAMEDATALEN`).
+const MAX_NAME: usize = 63;
+
 const CANCEL_REQUEST: u32 = 80_877_102;
 const SSL_REQUEST: u32 = 80_877_103;
 const GSS_ENCRYPTION_REQUEST: u32 = 80_877_104;
@@ -47,6 +50,9 @@ pub enum InvalidPacket {
     /// Parameters that are not UTF-8 could be read in two ways.
     #[error("startup parameters are not valid UTF-8")]
     Encoding,
+    /// What the proxy knows by the whole name, the server would know by a part of it.
+    #[error("name of user or database is longer than 63 bytes")]
+    Name,
     /// No user.
     #[error("no PostgreSQL user name specified in startup packet")]
     User,
@@ -80,6 +86,9 @@ pub fn read(packet: Bytes) -> Result<Packet, InvalidPacket> {
             let startup = Startup { packet, parameters };
             if startup.parameter("user").is_none_or(str::is_empty) {
                 return Err(InvalidPacket::User);
+            }
+            if startup.user().len().max(startup.database().len()) > MAX_NAME {
+                return Err(InvalidPacket::Name);
             }
             Ok(Packet::Startup(startup))
         }
@@ -191,6 +200,8 @@ mod tests {
         assert_eq!(read(packet(0x30000, b"user\0ada\0\0x")), Err(InvalidPacket::Layout));
         assert_eq!(read(packet(0x30000, b"database\0x\0\0")), Err(InvalidPacket::User));
         assert_eq!(read(packet(0x30000, b"user\0\xff\0\0")), Err(InvalidPacket::Encoding));
+        let long = ["user\0", &"u".repeat(64), "\0\0"].concat();
+        assert_eq!(read(packet(0x30000, long.as_bytes())), Err(InvalidPacket::Name));
         assert_eq!(read(packet(0x20000, b"")), Err(InvalidPacket::Version(2, 0)));
         assert_eq!(packet_length(b"GET / HTTP"), Err(InvalidPacket::Length));
         assert_eq!(packet_length(&[0, 0, 0, 7]), Err(InvalidPacket::Length));
