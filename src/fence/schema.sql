@@ -35,13 +35,13 @@ CREATE OR REPLACE FUNCTION fencegate.token(resource text) RETURNS bigint
     SET search_path = pg_catalog, pg_temp
 AS $function$
     WITH entry AS (
-        SELECT btrim(item, E' \t\r\n\f\v') AS item, number
+        SELECT btrim(item, E' \t\r\n\f\x0b') AS item, number
         FROM regexp_split_to_table(current_setting('lease.fence', true), ',') WITH ORDINALITY AS split(item, number)
     ), presented AS (
         SELECT item AS digits, number FROM entry WHERE item !~ '='
         UNION ALL
-        SELECT btrim(split_part(item, '=', 2), E' \t\r\n\f\v'), number FROM entry
-        WHERE btrim(split_part(item, '=', 1), E' \t\r\n\f\v') = $1 AND item ~ '^[^=]*=[^=]*$'
+        SELECT btrim(split_part(item, '=', 2), E' \t\r\n\f\x0b'), number FROM entry
+        WHERE btrim(split_part(item, '=', 1), E' \t\r\n\f\x0b') = $1 AND item ~ '^[^=]*=[^=]*$'
     )
     SELECT CASE WHEN digits ~ '^[0-9]{1,19}$' AND digits::numeric BETWEEN 1 AND 9223372036854775807
                 THEN digits::bigint END

@@ -8,6 +8,12 @@ use std::sync::Arc;
 /// Longest value that is read, in bytes.
 const MAX_LENGTH: usize = 64 * 1024;
 
+/// A token has at most this many digits, those of the highest; leading zeros count.
+const MAX_DIGITS: usize = 19;
+
+/// What may stand around resources and tokens.
+const SPACE: [char; 6] = [' ', '\t', '\r', '\n', '\u{b}', '\u{c}'];
+
 /// What a session says about its tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FenceValue {
@@ -43,7 +49,7 @@ impl FenceValue {
     /// # Errors
     /// When the value means nothing.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let text = text.trim_matches([' ', '\t', '\n', '\r']);
+        let text = text.trim_matches(SPACE);
         if text.len() > MAX_LENGTH {
             return Err(InvalidValue::TooLong);
         }
@@ -70,12 +76,12 @@ fn parse_list(text: &str) -> Result<FenceValue, InvalidValue> {
     let mut list = Vec::new();
     for item in text.split(',') {
         let (resource, token) = item.split_once('=').ok_or(InvalidValue::Token)?;
-        let resource = resource.trim_matches(' ');
+        let resource = resource.trim_matches(SPACE);
         let valid = |byte: u8| byte.is_ascii_alphanumeric() || b"_./:-%".contains(&byte);
         if resource.is_empty() || !resource.bytes().all(valid) {
             return Err(InvalidValue::Resource);
         }
-        list.push((resource.to_owned(), parse_token(token.trim_matches(' '))?));
+        list.push((resource.to_owned(), parse_token(token.trim_matches(SPACE))?));
     }
     list.sort();
     if list.windows(2).any(|pair| pair[0].0 == pair[1].0) {
@@ -85,7 +91,7 @@ fn parse_list(text: &str) -> Result<FenceValue, InvalidValue> {
 }
 
 fn parse_token(text: &str) -> Result<Token, InvalidValue> {
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let digits = text.len() <= MAX_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit());
     match text.parse() {
         Ok(token @ 1..) if digits => Ok(token),
         _ => Err(InvalidValue::Token),
@@ -101,7 +107,9 @@ mod tests {
         assert_eq!(FenceValue::parse("47"), Ok(FenceValue::One(47)));
         assert_eq!(FenceValue::parse(" 9223372036854775807 "), Ok(FenceValue::One(i64::MAX)));
         assert_eq!(FenceValue::parse(""), Ok(FenceValue::Missing));
-        for invalid in ["0", "-1", "+1", "9223372036854775808", "4 7", "47x", "4.7", "1e3", "on", "47,48"] {
+        for invalid in
+            ["0", "-1", "+1", "9223372036854775808", "4 7", "47x", "4.7", "1e3", "on", "47,48", "00000000000000000047"]
+        {
             assert_eq!(FenceValue::parse(invalid), Err(InvalidValue::Token), "{invalid}");
         }
     }

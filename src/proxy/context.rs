@@ -1,18 +1,21 @@
 //! A session's view of what is shared: the policies and the database that apply to it.
 
 use super::rejection::Rejection;
-use super::shared::{Downstream, Shared};
+use super::shared::{Downstream, READ_AT_ONCE, Shared};
 use crate::fence::session::Token;
 use crate::fence::{Catalogue, Database, Refusal};
 use crate::policy::{Opaque, PolicySet, Resource};
 use crate::statement::{Lexing, Script, Unreadable};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
 
 /// Texts longer than this many bytes are read apart from other sessions.
 const LONG_TEXT: usize = 16 * 1024;
+
+/// The right to read a long text now.
+pub type Turn = OwnedSemaphorePermit;
 
 /// A session waits this long for the database to be prepared.
 const PREPARE_LIMIT: Duration = Duration::from_secs(1);
@@ -98,11 +101,12 @@ impl Context {
     }
 
     /// Reads what has changed in the catalogue, if something has: for a moment at most.
-    pub fn catch_up(&self) -> Option<JoinHandle<()>> {
+    pub fn catch_up(&self) -> Option<JoinHandle<Option<Turn>>> {
         let downstream = self.downstream.clone();
         downstream.is_unread().then(|| {
             tokio::spawn(async move {
                 tokio::time::timeout(PREPARE_LIMIT, downstream.read_catalogue()).await.ok();
+                None
             })
         })
     }
@@ -114,13 +118,22 @@ impl Context {
         tokio::spawn(async move { downstream.read_catalogue().await });
     }
 
-    /// What a text does.
-    pub fn read(&self, text: &[u8], lexing: Lexing) -> Arc<Result<Script, Unreadable>> {
-        if text.len() > LONG_TEXT {
-            // It takes long enough for other sessions on this thread to notice.
-            return tokio::task::block_in_place(|| self.shared.cache.get(text, lexing));
+    /// What a text does. A long one needs a turn: where none is to be had at once, what is to be waited for.
+    pub fn read(
+        &self,
+        text: &[u8],
+        lexing: Lexing,
+        turn: Option<Turn>,
+    ) -> Result<Arc<Result<Script, Unreadable>>, JoinHandle<Option<Turn>>> {
+        if text.len() <= LONG_TEXT {
+            return Ok(self.shared.cache.get(text, lexing));
         }
-        self.shared.cache.get(text, lexing)
+        let (turns, share) = (self.shared.long_texts.clone(), (text.len() / 1024).min(READ_AT_ONCE) as u32);
+        match turn.or_else(|| turns.clone().try_acquire_many_owned(share).ok()) {
+            // It takes long enough for other sessions on this thread to notice.
+            Some(_turn) => Ok(tokio::task::block_in_place(|| self.shared.cache.get(text, lexing))),
+            None => Err(tokio::spawn(async move { turns.acquire_many_owned(share).await.ok() })),
+        }
     }
 
     /// A write under this token passes a fence that only observes: says so if it would be rejected.
@@ -156,9 +169,12 @@ impl Context {
     }
 
     /// Closes the control connections to a database that has to be without any.
-    pub fn close_database(&self, name: String) -> JoinHandle<()> {
+    pub fn close_database(&self, name: String) -> JoinHandle<Option<Turn>> {
         let shared = self.shared.clone();
-        tokio::spawn(async move { shared.close_database(&name).await })
+        tokio::spawn(async move {
+            shared.close_database(&name).await;
+            None
+        })
     }
 }
 

@@ -6,7 +6,7 @@
 use super::console::ConsoleSession;
 use super::context::{Context, LoginRole};
 use super::parameter::{Parameter, Value};
-use super::peer::{Peer, body};
+use super::peer::{HIGH_WATER, Peer, body};
 use super::rejection::Rejection;
 use super::relay::Started;
 use super::shared::Shared;
@@ -106,7 +106,8 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> R
             return refuse(&mut client, text).await;
         }
         Replication::None | Replication::Logical => {
-            identify(&mut client, &mut server, authenticated.process_id).await.map_err(Refused::Upstream)?
+            let identified = identify(&mut client, &mut server, authenticated.process_id).await;
+            tell_of_upstream(&mut client, identified).await?
         }
     };
     if let Err(why) = FenceValue::parse(value.as_deref().unwrap_or_default()) {
@@ -239,8 +240,25 @@ pub(super) struct Authenticated {
     lexing: Lexing,
 }
 
+/// Where the server broke off or broke the protocol, the client is told.
+async fn tell_of_upstream<T>(client: &mut Peer, result: Result<T, Refused>) -> Result<T, Refused> {
+    if let Err(Refused::Upstream(error)) = &result {
+        let text = match error.kind() {
+            io::ErrorKind::InvalidData => ErrorText::new("08P01", format!("the server broke the protocol: {error}")),
+            _ => ErrorText::new("08006", "server closed the connection unexpectedly"),
+        };
+        refuse::<()>(client, text).await.ok();
+    }
+    result
+}
+
 /// Relays authentication, whatever its method, up to the first ReadyForQuery.
 pub(super) async fn authenticate(client: &mut Peer, server: &mut Peer) -> Result<Authenticated, Refused> {
+    let authenticated = relay_authentication(client, server).await;
+    tell_of_upstream(client, authenticated).await
+}
+
+async fn relay_authentication(client: &mut Peer, server: &mut Peer) -> Result<Authenticated, Refused> {
     let mut process_id = None;
     let mut lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe };
     loop {
@@ -269,8 +287,7 @@ pub(super) async fn authenticate(client: &mut Peer, server: &mut Peer) -> Result
             client.writer.output.extend_from_slice(&frame);
         }
         if server.reader.ended {
-            let text = ErrorText::new("08006", "server closed the connection unexpectedly");
-            return refuse(client, text).await;
+            return Err(Refused::Upstream(io::ErrorKind::UnexpectedEof.into()));
         }
         if client.reader.ended {
             return Err(Refused::Client("client closed the connection during authentication".into()));
@@ -289,18 +306,18 @@ pub(super) async fn authenticate(client: &mut Peer, server: &mut Peer) -> Result
 /// on, but is admitted to nothing.
 ///
 /// # Errors
-/// When the connection to the server breaks.
+/// When the connection to the server breaks, or the client goes away.
 async fn identify(
     client: &mut Peer,
     server: &mut Peer,
     process_id: Option<i32>,
-) -> io::Result<(Result<Identity, String>, Option<String>)> {
+) -> Result<(Result<Identity, String>, Option<String>), Refused> {
     message::put_query(&mut server.writer.output, &[IDENTITY_QUESTION.as_bytes()]);
-    server.writer.flush().await?;
+    server.writer.flush().await.map_err(Refused::Upstream)?;
     let mut answer: Option<Vec<Option<String>>> = None;
     let mut failure = "the server did not say whose process this is".to_owned();
     loop {
-        while let Some((tag, frame)) = server.reader.server_frame(MAX_AUTHENTICATION).map_err(invalid_data)? {
+        while let Some((tag, frame)) = server.reader.server_frame(MAX_AUTHENTICATION).map_err(broken)? {
             match tag {
                 b'Z' => {
                     let Some(mut columns) = answer else { return Ok((Err(failure), None)) };
@@ -317,9 +334,19 @@ async fn identify(
             }
         }
         if server.reader.ended {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+            return Err(Refused::Upstream(io::ErrorKind::UnexpectedEof.into()));
         }
-        server.reader.fill().await?;
+        if client.writer.output.len() >= HIGH_WATER {
+            client.writer.flush().await?;
+        }
+        if client.reader.ended {
+            return Err(Refused::Client("client closed the connection before it was ready".into()));
+        }
+        let listen = client.reader.input.len() <= MAX_AUTHENTICATION;
+        tokio::select! {
+            result = client.reader.fill(), if listen => result?,
+            result = server.reader.fill() => result.map_err(Refused::Upstream)?,
+        }
     }
 }
 
@@ -354,9 +381,5 @@ pub(super) fn note_setting(name: &str, value: &str, lexing: &mut Lexing) {
 }
 
 fn broken(error: InvalidLength) -> Refused {
-    Refused::Upstream(invalid_data(error))
-}
-
-fn invalid_data(error: InvalidLength) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
+    Refused::Upstream(io::Error::new(io::ErrorKind::InvalidData, error))
 }

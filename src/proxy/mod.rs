@@ -19,7 +19,6 @@ mod succession;
 use crate::config::{Address, Settings};
 use crate::etcd::Etcd;
 use crate::policy::{self, PolicySet};
-use context::{Context, LoginRole};
 use handshake::Opened;
 use relay::Relay;
 use shared::Shared;

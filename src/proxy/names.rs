@@ -7,7 +7,8 @@ use crate::statement::Statement;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Bytes of all names of one session that are remembered. A name beyond is unknown, hence opaque.
+/// Bytes of all names of one kind in one session that are remembered, with what they stand for. A name beyond is
+/// unknown, hence opaque.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// What an entry costs beside its name, in bytes, roughly.
 const ENTRY: usize = 128;
@@ -52,7 +53,7 @@ impl Names {
         self.last += 1;
         // A name that is known must not keep an old meaning, however many there are.
         if self.bytes < MAX_BYTES || self.candidates.contains_key(name) {
-            self.bytes += name.len() + ENTRY;
+            self.bytes += weight(name, &statement);
             let candidate = Candidate { sequence: self.last, batch, confirmed: false, statement };
             self.candidates.entry(name.to_vec()).or_default().push(candidate);
         } else {
@@ -102,6 +103,11 @@ impl Names {
         self.forgot = true;
     }
 
+    /// There is no room for more, unless replies settle what names stand for.
+    pub fn is_full(&self) -> bool {
+        self.bytes >= MAX_BYTES
+    }
+
     /// A name that is not known was not defined here.
     pub fn is_complete(&self) -> bool {
         !self.forgot
@@ -122,16 +128,25 @@ impl Names {
     fn retain(&mut self, name: &[u8], keep: impl Fn(&Candidate) -> bool) {
         let name = known_by(name);
         let Some(list) = self.candidates.get_mut(name) else { return };
-        let before = list.len();
-        list.retain(keep);
-        self.bytes -= (before - list.len()) * (name.len() + ENTRY);
+        list.retain(|candidate| {
+            let kept = keep(candidate);
+            if !kept {
+                self.bytes -= weight(name, &candidate.statement);
+            }
+            kept
+        });
         if list.is_empty() {
             self.candidates.remove(name);
         }
     }
 }
 
-fn known_by(name: &[u8]) -> &[u8] {
+fn weight(name: &[u8], statement: &Statement) -> usize {
+    ENTRY + name.len() + statement.weight()
+}
+
+/// What the server knows a name by.
+pub fn known_by(name: &[u8]) -> &[u8] {
     &name[..name.len().min(SIGNIFICANT)]
 }
 

@@ -12,6 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 const READ_SIZE: usize = 32 * 1024;
 /// An output at or above this many bytes takes no more until some of it is written.
 pub const HIGH_WATER: usize = 128 * 1024;
+/// A buffer that can hold this many bytes was made for one large message, and is not kept for the next ones.
+const LARGE: usize = 4 * HIGH_WATER;
 
 /// A socket with its buffers.
 pub struct Peer {
@@ -52,6 +54,7 @@ impl Reader {
     /// # Errors
     /// Those of the socket.
     pub async fn fill(&mut self) -> io::Result<()> {
+        give_back(&mut self.input);
         self.input.reserve(READ_SIZE);
         // read_buf would fill whatever a large message once made room for.
         if self.half.read_buf(&mut (&mut self.input).limit(READ_SIZE)).await? == 0 {
@@ -89,6 +92,12 @@ impl Reader {
     }
 }
 
+fn give_back(buffer: &mut BytesMut) {
+    if buffer.is_empty() && buffer.try_reclaim(LARGE) {
+        *buffer = BytesMut::new();
+    }
+}
+
 /// The body of a frame that was taken whole.
 pub fn body(frame: &[u8]) -> &[u8] {
     frame.get(HEADER..).unwrap_or_default()
@@ -105,6 +114,7 @@ impl Writer {
         }
         let written = self.half.write(&self.output).await?;
         self.output.advance(written);
+        give_back(&mut self.output);
         if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
     }
 

@@ -17,11 +17,16 @@ const FRESH: Duration = Duration::from_secs(1);
 /// More questions about writes past fences that only observe are not asked at once, in a database: etcd may be silent.
 const MOST_OBSERVATIONS: usize = 64;
 
+/// KiB of long texts that are read at the same time; a longer one is read alone. The parser takes hundreds of times that.
+pub const READ_AT_ONCE: usize = 1024;
+
 /// One proxy process.
 pub struct Shared {
     pub settings: Settings,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
+    /// A permit for each KiB of [`READ_AT_ONCE`].
+    pub long_texts: Arc<Semaphore>,
     /// Asked who leads the elections that policies name.
     pub authority: Option<Arc<Authority>>,
     databases: Mutex<HashMap<String, Arc<Downstream>>>,
@@ -67,6 +72,7 @@ impl Shared {
             settings,
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
+            long_texts: Arc::new(Semaphore::new(READ_AT_ONCE)),
             authority,
             databases: Mutex::default(),
             id,

@@ -1,6 +1,7 @@
 //! Sockets to clients and to the server: TCP or Unix.
 
 use crate::config::Address;
+use nix::sys::socket::{setsockopt, sockopt};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -21,12 +22,13 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Takes an accepted or connected TCP socket.
+    /// Takes an accepted or connected TCP socket. Like the server, has the kernel ask whether a silent peer is still there.
     ///
     /// # Errors
     /// Those of the socket.
     pub fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
+        setsockopt(&stream, sockopt::KeepAlive, &true)?;
         Ok(Stream::Tcp(stream))
     }
 

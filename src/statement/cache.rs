@@ -102,7 +102,7 @@ impl Entry {
         let script = answer
             .as_ref()
             .as_ref()
-            .map_or(0, |script| script.statements.iter().map(|statement| weight(statement)).sum());
+            .map_or(0, |script| script.statements.iter().map(|statement| statement.weight()).sum());
         Self { lexing, weight: OVERHEAD + text.len() + script, answer: Arc::clone(answer) }
     }
 
@@ -111,14 +111,16 @@ impl Entry {
     }
 }
 
-/// The bytes that a statement keeps, about.
-fn weight(statement: &Statement) -> usize {
-    const STRING: usize = 24;
-    let inner = match &statement.prepared {
-        PreparedEffect::Prepare { statement, .. } => weight(statement),
-        _ => 0,
-    };
-    size_of::<Statement>()
-        + statement.names().map(|name| STRING + 2 * size_of::<String>() + name.len()).sum::<usize>()
-        + inner
+impl Statement {
+    /// The bytes that it keeps in memory, about.
+    pub fn weight(&self) -> usize {
+        const STRING: usize = 24;
+        let inner = match &self.prepared {
+            PreparedEffect::Prepare { statement, .. } => statement.weight(),
+            _ => 0,
+        };
+        size_of::<Statement>()
+            + self.names().map(|name| STRING + 2 * size_of::<String>() + name.len()).sum::<usize>()
+            + inner
+    }
 }

@@ -3,6 +3,9 @@
 use super::frame::{put_frame, split_string};
 use bytes::{Buf, BufMut, BytesMut};
 
+/// The length of a column that is NULL.
+const NULL: i32 = -1;
+
 /// Transaction status in ReadyForQuery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -66,7 +69,7 @@ pub fn put_data_row(output: &mut BytesMut, columns: &[Option<String>]) {
                     body.put_i32(text.len() as i32);
                     body.put_slice(text.as_bytes());
                 }
-                None => body.put_i32(-1),
+                None => body.put_i32(NULL),
             }
         }
     });
@@ -158,16 +161,15 @@ pub fn columns(mut body: &[u8]) -> Option<Vec<Option<String>>> {
     let mut columns = Vec::new();
     for _ in 0..count {
         let length = body.try_get_i32().ok()?;
-        match usize::try_from(length) {
-            Err(_) => columns.push(None),
-            Ok(length) => {
-                let (value, rest) = body.split_at_checked(length)?;
-                columns.push(Some(String::from_utf8(value.to_vec()).ok()?));
-                body = rest;
-            }
+        if length == NULL {
+            columns.push(None);
+            continue;
         }
+        let (value, rest) = body.split_at_checked(usize::try_from(length).ok()?)?;
+        columns.push(Some(String::from_utf8(value.to_vec()).ok()?));
+        body = rest;
     }
-    Some(columns)
+    body.is_empty().then_some(columns)
 }
 
 /// Name and value of a ParameterStatus.
@@ -186,6 +188,8 @@ mod tests {
         assert_eq!(columns(b"\0\x02\0\0\0\x0242\xff\xff\xff\xff"), Some(vec![Some("42".into()), None]));
         assert_eq!(columns(b"\0\x01\0\0\0\x09short"), None);
         assert_eq!(columns(b"\xff\xff"), None);
+        assert_eq!(columns(b"\0\x01\xff\xff\xff\xfe"), None);
+        assert_eq!(columns(b"\0\0more"), None);
     }
 
     #[test]

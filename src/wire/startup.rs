@@ -7,6 +7,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 /// The server's limit for a startup packet (`MAX_STARTUP_PACKET_LENGTH`), in bytes.
 pub const MAX_PACKET: usize = 10_000;
 
+/// Servers up to version 16 take this many bytes of a name and drop the rest (`NAMEDATALEN`); later ones know no longer name.
+const MAX_NAME: usize = 63;
+
 const CANCEL_REQUEST: u32 = 80_877_102;
 const SSL_REQUEST: u32 = 80_877_103;
 const GSS_ENCRYPTION_REQUEST: u32 = 80_877_104;
@@ -47,6 +50,9 @@ pub enum InvalidPacket {
     /// Parameters that are not UTF-8 could be read in two ways.
     #[error("startup parameters are not valid UTF-8")]
     Encoding,
+    /// What the server would take of a name ends within a character.
+    #[error("name of user or database is longer than 63 bytes")]
+    Name,
     /// No user.
     #[error("no PostgreSQL user name specified in startup packet")]
     User,
@@ -80,6 +86,10 @@ pub fn read(packet: Bytes) -> Result<Packet, InvalidPacket> {
             let startup = Startup { packet, parameters };
             if startup.parameter("user").is_none_or(str::is_empty) {
                 return Err(InvalidPacket::User);
+            }
+            let is_cut = |name: &str| name.len() > MAX_NAME && !name.is_char_boundary(MAX_NAME);
+            if ["user", "database"].into_iter().filter_map(|name| startup.parameter(name)).any(is_cut) {
+                return Err(InvalidPacket::Name);
             }
             Ok(Packet::Startup(startup))
         }
@@ -118,14 +128,14 @@ impl Startup {
         self.parameters.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The login role.
+    /// The login role, as the server knows it.
     pub fn user(&self) -> &str {
-        self.parameter("user").unwrap_or_default()
+        significant(self.parameter("user").unwrap_or_default())
     }
 
-    /// The database; the role's name when none is given.
+    /// The database, as the server knows it; the role's name when none is given.
     pub fn database(&self) -> &str {
-        self.parameter("database").filter(|name| !name.is_empty()).unwrap_or_else(|| self.user())
+        self.parameter("database").filter(|name| !name.is_empty()).map_or_else(|| self.user(), significant)
     }
 
     /// The packet of an ordinary session in that database, otherwise the same.
@@ -152,6 +162,10 @@ impl Startup {
             _ => Replication::Logical,
         }
     }
+}
+
+fn significant(name: &str) -> &str {
+    name.get(..MAX_NAME).unwrap_or(name)
 }
 
 #[cfg(test)]
@@ -186,11 +200,22 @@ mod tests {
     }
 
     #[test]
+    fn names_are_what_the_server_takes_of_them() {
+        let long = ["user\0", &"u".repeat(64), "\0database\0", &"d".repeat(80), "\0\0"].concat();
+        let Ok(Packet::Startup(startup)) = read(packet(0x30000, long.as_bytes())) else {
+            panic!("not a startup packet")
+        };
+        assert_eq!((startup.user(), startup.database()), ("u".repeat(63).as_str(), "d".repeat(63).as_str()));
+    }
+
+    #[test]
     fn malformed_packets_are_told_apart() {
         assert_eq!(read(packet(0x30000, b"user\0ada\0")), Err(InvalidPacket::Layout));
         assert_eq!(read(packet(0x30000, b"user\0ada\0\0x")), Err(InvalidPacket::Layout));
         assert_eq!(read(packet(0x30000, b"database\0x\0\0")), Err(InvalidPacket::User));
         assert_eq!(read(packet(0x30000, b"user\0\xff\0\0")), Err(InvalidPacket::Encoding));
+        let cut = ["user\0", &"u".repeat(62), "ü\0\0"].concat();
+        assert_eq!(read(packet(0x30000, cut.as_bytes())), Err(InvalidPacket::Name));
         assert_eq!(read(packet(0x20000, b"")), Err(InvalidPacket::Version(2, 0)));
         assert_eq!(packet_length(b"GET / HTTP"), Err(InvalidPacket::Length));
         assert_eq!(packet_length(&[0, 0, 0, 7]), Err(InvalidPacket::Length));

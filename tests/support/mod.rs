@@ -8,11 +8,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod commit_order;
+pub mod dice;
 pub mod etcd;
 pub mod example;
 pub mod fenced;
 pub mod guardian;
 pub mod link;
+pub mod malicious;
 pub mod postgres;
 pub mod programs;
 pub mod proxy;

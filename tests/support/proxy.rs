@@ -21,12 +21,19 @@ pub struct ProxyOptions {
     policies: String,
     arguments: Vec<String>,
     control: Option<String>,
+    upstream: Option<String>,
     upstream_by_socket: bool,
 }
 
 impl Default for ProxyOptions {
     fn default() -> Self {
-        Self { policies: NO_POLICIES.into(), arguments: Vec::new(), control: None, upstream_by_socket: false }
+        Self {
+            policies: NO_POLICIES.into(),
+            arguments: Vec::new(),
+            control: None,
+            upstream: None,
+            upstream_by_socket: false,
+        }
     }
 }
 
@@ -45,6 +52,12 @@ impl ProxyOptions {
     /// The control connection goes there, not to the server as its superuser.
     pub fn control(mut self, url: &str) -> Self {
         self.control = Some(url.into());
+        self
+    }
+
+    /// Sessions go there, not to the server.
+    pub fn upstream(mut self, url: &str) -> Self {
+        self.upstream = Some(url.into());
         self
     }
 
@@ -163,6 +176,11 @@ impl Proxy {
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
+    /// How many files and sockets it has open.
+    pub fn open_files(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+
     fn find_socket(&self) -> Option<PathBuf> {
         let is_socket = |path: &PathBuf| {
             path.file_name().and_then(|name| name.to_str()?.strip_prefix(".s.PGSQL.")?.parse::<u16>().ok()).is_some()
@@ -173,7 +191,11 @@ impl Proxy {
 
 fn command(postgres: &Postgres, options: &ProxyOptions, folder: &Folder, port: u16) -> Vec<String> {
     let text = |path: &Path| path.display().to_string();
-    let upstream = if options.upstream_by_socket { upstream_folder(postgres, folder) } else { postgres.url() };
+    let upstream = match &options.upstream {
+        Some(url) => url.clone(),
+        None if options.upstream_by_socket => upstream_folder(postgres, folder),
+        None => postgres.url(),
+    };
     let mut command = vec![BINARY.to_owned(), "proxy".into()];
     command.extend(["--listen".into(), format!("127.0.0.1:{port}")]);
     command.extend(["--listen".into(), text(&folder.join("socket"))]);

@@ -1,13 +1,13 @@
 //! What comes from the client: what needs a verdict waits for it, everything else passes.
 
 use super::super::judge::opaque;
-use super::super::names::Meaning;
+use super::super::names::{Meaning, known_by};
 use super::super::peer::HIGH_WATER;
 use super::super::rejection::Rejection;
 use super::super::replies::{Audience, MAX_OWED, Request};
-use super::{ClientFault, MAX_STATEMENT, Relay, Verdict, frame_of};
+use super::{ClientFault, MAX_STATEMENT, Relay, Verdict, Wait, frame_of};
 use crate::fence::session::Activity;
-use crate::statement::{ParameterEffect, PreparedEffect, Statement, Unreadable};
+use crate::statement::{ParameterEffect, PreparedEffect, Script, Statement, Unreadable};
 use crate::wire::error::Severity;
 use crate::wire::frame::{HEADER, Header, split_string};
 use crate::wire::message::{self, Status};
@@ -121,6 +121,7 @@ impl Relay {
         if !self.is_whole(header) {
             return Ok(false);
         }
+        let turn = self.turn.take();
         let Some((text, _)) = split_string(self.message_body(header)) else {
             // The server says what is wrong with it.
             self.pass(header, Some(Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() }));
@@ -129,7 +130,13 @@ impl Relay {
         if self.lexing_in_doubt(text) {
             return Ok(self.hold_for_lexing(header));
         }
-        let read = self.context.read(text, self.lexing);
+        let read = match self.context.read(text, self.lexing, turn) {
+            Ok(read) => read,
+            Err(turn) => {
+                self.wait = Some(Wait::First(turn));
+                return Ok(false);
+            }
+        };
         let unreadable;
         let (statements, has_ranges) = match &*read {
             Ok(script) => (&script.statements, true),
@@ -173,10 +180,13 @@ impl Relay {
     }
 
     /// The proxy may answer a simple query by itself: the server is idle, has no unnamed statement, which such a query
-    /// drops, and no message to the client is under way.
+    /// drops, no message to the client is under way, and the client reads.
     fn can_answer(&self) -> bool {
-        let has_unnamed = self.statements.meaning(b"", self.batch) != Meaning::Unknown;
-        self.activity == Activity::Idle && !has_unnamed && self.replies.is_empty() && self.server.rest == 0
+        self.activity == Activity::Idle
+            && self.replies.is_empty()
+            && self.statements.meaning(b"", self.batch) == Meaning::Unknown
+            && self.server.rest == 0
+            && self.client.writer.output.len() < HIGH_WATER
     }
 
     /// A message of which only its kind tells what it does: it passes, or is rejected at its end.
@@ -222,10 +232,14 @@ impl Relay {
 
     fn parse(&mut self, header: Header) -> Result<bool, ClientFault> {
         let long = header.body > MAX_STATEMENT;
-        if !long && !self.is_whole(header) || long && !self.has_strings(1)? {
+        if !long && !self.is_whole(header) || long && !self.has_strings(header, 1)? {
             return Ok(false);
         }
-        let input = &self.client.reader.input[HEADER..self.client.reader.input.len().min(header.frame())];
+        if self.statements.is_full() && !self.replies.is_empty() {
+            return Ok(self.hold(header));
+        }
+        let turn = self.turn.take();
+        let input = self.start_of_body(header);
         let Some((name, rest)) = split_string(input) else {
             return Err(ClientFault("Parse without a statement name".into()));
         };
@@ -234,48 +248,58 @@ impl Relay {
         }
         let statement = match split_string(rest) {
             _ if long => opaque("statement", TOO_LONG),
-            Some((text, _)) => match &*self.context.read(text, self.lexing) {
-                Ok(script) if script.statements.len() <= 1 => script.statements.first().cloned().unwrap_or_default(),
-                // The server refuses several statements in one Parse.
-                Ok(_) => opaque("statement", "several statements in one"),
-                Err(why) => opaque("statement", why.reason()),
+            Some((text, _)) => match self.context.read(text, self.lexing, turn) {
+                Ok(read) => only_statement(&read),
+                Err(turn) => {
+                    self.wait = Some(Wait::First(turn));
+                    return Ok(false);
+                }
             },
             None => opaque("statement", "the message is cut short"),
         };
-        let name = name.to_vec();
+        let name = known_by(name).to_vec();
         let sequence = self.statements.define(&name, statement, self.batch);
         self.pass(header, Some(Request::Parse { name, sequence }));
         Ok(true)
     }
 
-    /// True when that many NUL-terminated strings are there at the start of the body.
-    fn has_strings(&mut self, count: usize) -> Result<bool, ClientFault> {
-        let start = &self.client.reader.input[HEADER..];
+    /// As much of the message's body as is there.
+    fn start_of_body(&self, header: Header) -> &[u8] {
+        &self.client.reader.input[HEADER..self.client.reader.input.len().min(header.frame())]
+    }
+
+    /// True when that many NUL-terminated strings are there at the start of the body, or will never be.
+    fn has_strings(&mut self, header: Header, count: usize) -> Result<bool, ClientFault> {
+        let start = self.start_of_body(header);
         let start = &start[..start.len().min(MAX_NAMES)];
-        if start.iter().filter(|byte| **byte == 0).count() >= count {
+        if start.iter().filter(|byte| **byte == 0).count() >= count || start.len() == header.body {
             return Ok(true);
         }
+        let too_long = start.len() == MAX_NAMES;
         self.wanted = MAX_NAMES + HEADER;
-        if start.len() == MAX_NAMES { Err(ClientFault("a name longer than 64 KiB".into())) } else { Ok(false) }
+        if too_long { Err(ClientFault("a name longer than 64 KiB".into())) } else { Ok(false) }
     }
 
     fn bind(&mut self, header: Header) -> Result<bool, ClientFault> {
-        if header.body < 2 {
-            self.pass(header, Some(Request::Bind { portal: Vec::new(), sequence: 0, plans: Arc::default() }));
-            return Ok(true);
-        }
-        if !self.has_strings(2)? {
+        if !self.has_strings(header, 2)? {
             return Ok(false);
         }
-        let names = split_string(&self.client.reader.input[HEADER..])
-            .and_then(|(portal, rest)| Some((portal, split_string(rest)?.0)));
-        let Some((portal, name)) = names else { return Err(ClientFault("Bind without names".into())) };
+        if self.portals.is_full() && !self.replies.is_empty() {
+            return Ok(self.hold(header));
+        }
+        let names =
+            split_string(self.start_of_body(header)).and_then(|(portal, rest)| Some((portal, split_string(rest)?.0)));
+        let Some((portal, name)) = names else {
+            // The server says what is wrong with it.
+            self.pass(header, Some(Request::Bind { portal: Vec::new(), sequence: 0, plans: Arc::default() }));
+            return Ok(true);
+        };
         let statement = match self.statements.meaning(name, self.batch) {
             Meaning::Certain(statement) => statement,
             Meaning::Unsettled => return Ok(self.hold(header)),
             Meaning::Unknown => opaque("statement", "the proxy has not seen the prepared statement"),
         };
-        let portal = portal.to_vec();
+        let portal = known_by(portal).to_vec();
         let sequence = self.portals.define(&portal, statement.clone(), self.batch);
         self.pass(header, Some(Request::Bind { portal, sequence, plans: statement }));
         Ok(true)
@@ -311,7 +335,7 @@ impl Relay {
             return false;
         }
         let (kind, name) = self.message_body(header).split_first().unwrap_or((&0, &[]));
-        let name = split_string(name).map_or(&[][..], |(name, _)| name).to_vec();
+        let name = split_string(name).map_or(&[][..], |(name, _)| known_by(name)).to_vec();
         let request = if *kind == b'S' { Request::CloseStatement { name } } else { Request::ClosePortal { name } };
         self.pass(header, Some(request));
         true
@@ -333,4 +357,14 @@ impl Relay {
 /// exist.
 fn declared() -> Arc<Statement> {
     Arc::new(Statement { kind: "portal", parameter: ParameterEffect::Unknown, ..Statement::default() })
+}
+
+/// What a Parse of this text defines.
+fn only_statement(read: &Result<Script, Unreadable>) -> Arc<Statement> {
+    match read {
+        Ok(script) if script.statements.len() <= 1 => script.statements.first().cloned().unwrap_or_default(),
+        // The server refuses several statements in one Parse.
+        Ok(_) => opaque("statement", "several statements in one"),
+        Err(why) => opaque("statement", why.reason()),
+    }
 }

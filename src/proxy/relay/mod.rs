@@ -15,13 +15,13 @@ mod server;
 
 pub use end::End;
 
+use super::context::{Context, LoginRole, Turn};
 use super::judge::{Decision, Judge, Need, resolve};
 use super::names::Names;
 use super::parameter::Parameter;
 use super::peer::{HIGH_WATER, Peer, Reader, Writer};
 use super::rejection::Rejection;
 use super::replies::{MAX_OWED, Replies};
-use super::{Context, LoginRole};
 use crate::fence::Refusal;
 use crate::fence::session::{Activity, SessionFence};
 use crate::policy::Mode;
@@ -50,7 +50,7 @@ enum Wait {
     /// Admission to the resource of that name.
     Admit(String, JoinHandle<Result<(), Refusal>>),
     /// Something to be done first: see [`Relay::first`].
-    First(JoinHandle<()>),
+    First(JoinHandle<Option<Turn>>),
 }
 
 /// What is to be done with the message at hand.
@@ -86,6 +86,8 @@ pub struct Relay {
     refused: Option<Refusal>,
     /// What had to be done first for the message at hand is done.
     first_done: bool,
+    /// The message at hand may be read, though it is long.
+    turn: Option<Turn>,
     /// A statement of ours is to be closed after the next Sync.
     reject_prepared: bool,
     /// The kind of the message that is being discarded, and why it is rejected.
@@ -167,6 +169,7 @@ impl Relay {
             wait: None,
             refused: None,
             first_done: false,
+            turn: None,
             reject_prepared: false,
             discarded: None,
             wanted: 0,
@@ -248,7 +251,7 @@ impl Relay {
                 }
                 Ok(())
             },
-            () = finish(wait, &mut self.refused), if waits => Ok(()),
+            () = finish(wait, &mut self.refused, &mut self.turn), if waits => Ok(()),
             () = fence.revoked.notified() => { self.revoked = true; release(context, fence); Ok(()) },
         }
     }
@@ -321,7 +324,7 @@ impl Relay {
     }
 
     /// What has to be done before these statements can be judged, once.
-    fn first(&self, statements: &[Arc<Statement>]) -> Option<JoinHandle<()>> {
+    fn first(&self, statements: &[Arc<Statement>]) -> Option<JoinHandle<Option<Turn>>> {
         if let Some(name) = statements.iter().find_map(|statement| statement.needs_database_alone.clone()) {
             return Some(self.context.close_database(name));
         }
@@ -382,7 +385,7 @@ impl Relay {
 }
 
 /// Waits for the end of what is waited for. Cancel-safe: the task goes on.
-async fn finish(wait: &mut Option<Wait>, refused: &mut Option<Refusal>) {
+async fn finish(wait: &mut Option<Wait>, refused: &mut Option<Refusal>, turn: &mut Option<Turn>) {
     match wait {
         Some(Wait::Admit(resource, admission)) => {
             let outcome = admission.await.unwrap_or_else(|error| Err(Refusal::unavailable(resource, error)));
@@ -391,7 +394,7 @@ async fn finish(wait: &mut Option<Wait>, refused: &mut Option<Refusal>) {
         }
         Some(Wait::First(done)) => {
             // A panic in it changes nothing: what it was for is looked at again.
-            done.await.ok();
+            *turn = done.await.ok().flatten();
             *wait = None;
         }
         None | Some(Wait::Settle | Wait::Value) => std::future::pending().await,

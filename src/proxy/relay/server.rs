@@ -163,7 +163,7 @@ impl Relay {
         let severity = field(head, b'V').or_else(|| field(head, b'S')).unwrap_or_default();
         if severity != b"ERROR" {
             // The last message: kept for last_words, which knows whether it is the reason.
-            return if available < header.frame() { Ok(false) } else { Err(End::Server) };
+            return if available < header.frame().min(HEADER + WHOLE) { Ok(false) } else { Err(End::Server) };
         }
         if let Audience::Rejection { shift } = audience
             && header.body <= WHOLE

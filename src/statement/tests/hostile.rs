@@ -1,5 +1,10 @@
 use super::analyse::{options, read_tree};
 use super::*;
+use dice::Dice;
+
+#[path = "../../../tests/support/dice.rs"]
+#[allow(dead_code, missing_docs, reason = "other tests use the rest")]
+mod dice;
 
 /// Enough of every kind of statement to mutate.
 const CORPUS: &[&str] = &[
@@ -37,18 +42,6 @@ const LEXINGS: [Lexing; 4] = [
     Lexing { encoding: Encoding::AsciiSafe, ..USUAL },
     Lexing { encoding: Encoding::AsciiUnsafe, ..USUAL },
 ];
-
-/// Good enough to pick mutations, and the same on every run.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % sides.max(1) as u64) as usize
-    }
-}
 
 #[test]
 fn mutated_texts_are_read_or_refused() {

@@ -100,6 +100,18 @@ impl Wire {
         }
     }
 
+    /// Sends what the other side takes at once. None when it takes nothing.
+    pub fn try_send(&mut self, bytes: &[u8]) -> Option<usize> {
+        let stream = self.stream.get_mut();
+        stream.set_nonblocking(true);
+        let sent = stream.write(bytes);
+        stream.set_nonblocking(false);
+        match sent {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+            sent => Some(sent.expect("the connection is open")),
+        }
+    }
+
     /// Says that no more will be sent.
     pub fn finish_sending(&mut self) {
         match self.stream.get_mut() {
@@ -223,6 +235,16 @@ impl Wire {
 enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+impl Stream {
+    fn set_nonblocking(&self, nonblocking: bool) {
+        match self {
+            Self::Tcp(stream) => stream.set_nonblocking(nonblocking),
+            Self::Unix(stream) => stream.set_nonblocking(nonblocking),
+        }
+        .expect("a socket can be told not to block");
+    }
 }
 
 impl Read for Stream {

@@ -1,0 +1,7 @@
+//! What holds for each decoder, whatever its input. Each says whether the input was good.
+
+pub mod fence_value;
+pub mod frame;
+pub mod message;
+pub mod startup;
+pub mod statement;

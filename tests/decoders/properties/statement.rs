@@ -1,0 +1,55 @@
+//! The texts of statements: what is read is in order, stays within the text, and hides nothing that follows.
+
+use fencegate::statement::{Encoding, Lexing, Operation, Script, Unreadable, analyse};
+
+const ENCODINGS: [Encoding; 3] = [Encoding::Utf8, Encoding::AsciiSafe, Encoding::AsciiUnsafe];
+
+pub fn check(text: &[u8]) -> bool {
+    let mut readable = false;
+    for encoding in ENCODINGS {
+        for standard_conforming_strings in [true, false] {
+            let lexing = Lexing { standard_conforming_strings, encoding };
+            let Ok(script) = analyse(text, lexing) else { continue };
+            assert!(!text.contains(&0));
+            assert!(text.is_ascii() || encoding != Encoding::AsciiUnsafe);
+            in_order(text, &script);
+            further_on(text, lexing, &script);
+            followed_by_a_write(text, lexing);
+            readable = true;
+        }
+    }
+    readable
+}
+
+fn in_order(text: &[u8], script: &Script) {
+    let mut end = 0;
+    for statement in &script.statements {
+        assert!(end <= statement.range.start && statement.range.start <= statement.range.end);
+        end = statement.range.end;
+    }
+    assert!(end <= text.len());
+}
+
+/// White space ahead moves everything and changes nothing.
+fn further_on(text: &[u8], lexing: Lexing, script: &Script) {
+    let moved = analyse(&[b" \n ", text].concat(), lexing).unwrap();
+    assert_eq!(moved.statements.len(), script.statements.len());
+    for (moved, statement) in moved.statements.iter().zip(&script.statements) {
+        assert_eq!(moved.range, statement.range.start + 3..statement.range.end + 3);
+        assert_eq!((&moved.writes, &moved.functions), (&statement.writes, &statement.functions));
+    }
+}
+
+/// A text that can be read is at its end: what comes after it is a statement of its own, and no part of a literal or
+/// comment.
+fn followed_by_a_write(text: &[u8], lexing: Lexing) {
+    match analyse(&[text, b"\n; DELETE FROM fenced"].concat(), lexing) {
+        Ok(script) => {
+            let writes = &script.statements.last().unwrap().writes;
+            let fenced = |write: &&fencegate::statement::Write| write.relation.name == "fenced";
+            assert_eq!(writes.iter().find(fenced).map(|write| write.operation), Some(Operation::Delete));
+        }
+        // A statement of many takes more than a single plain one.
+        Err(why) => assert_eq!(why, Unreadable::TooComplex),
+    }
+}
