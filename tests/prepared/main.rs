@@ -206,8 +206,10 @@ fn a_search_path_changed_before_execute() {
 fn a_cursor_that_sets_the_token() {
     let world = World::start();
     for fetch in [query("FETCH c"), [execute("c", 1), sync()].concat()] {
-        let mut wire = world.fenced.holder(47);
+        let mut wire = world.fenced.holder(100);
         ok(&mut wire, "BEGIN; DECLARE c CURSOR FOR SELECT set_config('lease.fence', '99', false)");
+        // By now the token is known.
+        ok(&mut wire, WRITE);
         assert_eq!(code_in(&wire.exchange(&fetch)), "");
         assert_eq!(wire.rows(WRITE).unwrap_err().detail(), "resource=scheduler presented=99 highest=100");
     }

@@ -111,6 +111,9 @@ pub const SCENARIOS: &[(&str, &[Act])] = &[
     ("empty names", &[
         Parse("", ""), Bind("", ""), Execute("", 0), Sync, Parse("", WRITE), Bind("", ""), Execute("", 0), Sync,
     ]),
+    ("the name of the statement by which the proxy raises its errors", &[
+        Parse("fencegate reject", READ), Sync, Run(WRITE), Sync,
+    ]),
     ("names that are one at the server", &[
         Parse(LONG_R, READ), Sync, CloseStatement(LONG_W), Parse(LONG_W, WRITE), Sync, Bind("", LONG_R), Execute("", 0), Sync,
         CloseStatement(LONG_R), Parse(LONG_W, READ), Bind(LONG_R, LONG_R), Execute(LONG_W, 0), Sync,
