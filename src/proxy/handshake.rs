@@ -15,10 +15,10 @@ use crate::fence::session::{Identity, SessionFence};
 use crate::fence::value::FenceValue;
 use crate::statement::{Encoding, Lexing};
 use crate::wire::error::{ErrorText, Severity, field};
-use crate::wire::frame::InvalidLength;
+use crate::wire::frame::{HEADER, Header, InvalidLength};
 use crate::wire::message;
 use crate::wire::startup::{self, InvalidPacket, Packet, Replication};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +80,11 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> R
     let startup = match tokio::time::timeout(STARTUP_LIMIT, read_startup(&mut client)).await {
         Err(_) => return Err(Refused::Client("no startup packet in time".into())),
         Ok(Err(StartupError::Io(error))) => return Err(error.into()),
-        Ok(Err(StartupError::Invalid(why, packet))) => return refuse_packet(&shared, &mut client, why, &packet).await,
+        // The server says nothing to what it cannot read as a packet, as when a client begins with TLS at once.
+        Ok(Err(StartupError::Invalid(why @ InvalidPacket::Length, ..))) => {
+            return Err(Refused::Client(why.to_string()));
+        }
+        Ok(Err(StartupError::Invalid(why, sent))) => return refuse_packet(&shared, &mut client, why, sent).await,
         Ok(Ok(Packet::CancelRequest(packet))) => return Err(cancel(&shared, packet).await),
         Ok(Ok(Packet::Startup(startup))) => startup,
         Ok(Ok(Packet::SslRequest | Packet::GssEncryptionRequest)) => return Err(Refused::Client("no session".into())),
@@ -132,39 +136,46 @@ pub(super) async fn connect(shared: &Shared, client: &mut Peer) -> Result<Peer, 
 }
 
 enum StartupError {
-    /// With the packet, as far as its length could be believed.
-    Invalid(InvalidPacket, Bytes),
+    /// With what the server has to be sent to say so, each but the last answered by a refusal.
+    Invalid(InvalidPacket, Vec<Bytes>),
     Io(io::Error),
 }
 
 /// Refuses encryption as often as it is asked for, up to the packet that matters. Cancel-safe only
 /// in that nothing but this session is lost.
 async fn read_startup(client: &mut Peer) -> Result<Packet, StartupError> {
-    // Each kind may be asked for once: a client that goes on asking is none.
-    for _ in 0..3 {
-        match read_packet(client).await? {
-            Packet::SslRequest | Packet::GssEncryptionRequest => {
-                if !client.reader.input.is_empty() {
-                    // Bytes sent ahead would be taken for encrypted ones (CVE-2021-23214).
-                    return Err(StartupError::Invalid(InvalidPacket::Layout, Bytes::new()));
-                }
+    let mut refused = Vec::new();
+    loop {
+        let packet = read_packet(client).await?;
+        match startup::read(packet.clone()) {
+            // Each kind may be asked for once.
+            Ok(Packet::SslRequest | Packet::GssEncryptionRequest) if refused.contains(&packet) => {
+                let why = startup::repeated(&packet);
+                refused.push(packet);
+                return Err(StartupError::Invalid(why, refused));
+            }
+            Ok(Packet::SslRequest | Packet::GssEncryptionRequest) if !client.reader.input.is_empty() => {
+                let sent = [&packet, &client.reader.input[..]].concat();
+                return Err(StartupError::Invalid(InvalidPacket::Unencrypted, vec![sent.into()]));
+            }
+            Ok(Packet::SslRequest | Packet::GssEncryptionRequest) => {
                 client.writer.output.extend_from_slice(b"N");
                 client.writer.flush().await.map_err(StartupError::Io)?;
+                refused.push(packet);
             }
-            packet => return Ok(packet),
+            Ok(packet) => return Ok(packet),
+            Err(why) => return Err(StartupError::Invalid(why, vec![packet])),
         }
     }
-    Err(StartupError::Invalid(InvalidPacket::Layout, Bytes::new()))
 }
 
-async fn read_packet(client: &mut Peer) -> Result<Packet, StartupError> {
-    let invalid = |why| StartupError::Invalid(why, Bytes::new());
+async fn read_packet(client: &mut Peer) -> Result<Bytes, StartupError> {
     loop {
-        if let Some(length) = startup::packet_length(&client.reader.input).map_err(invalid)?
+        let length = startup::packet_length(&client.reader.input);
+        if let Some(length) = length.map_err(|why| StartupError::Invalid(why, Vec::new()))?
             && client.reader.input.len() >= length
         {
-            let packet = client.reader.input.split_to(length).freeze();
-            return startup::read(packet.clone()).map_err(|why| StartupError::Invalid(why, packet));
+            return Ok(client.reader.input.split_to(length).freeze());
         }
         if client.reader.ended {
             return Err(StartupError::Io(io::ErrorKind::UnexpectedEof.into()));
@@ -183,27 +194,14 @@ pub(super) async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, R
 
 /// Lets the server say what is wrong with a packet, in its own words. Nothing else that the client
 /// sends reaches it.
-async fn refuse_packet<T>(shared: &Shared, client: &mut Peer, why: InvalidPacket, packet: &[u8]) -> Result<T, Refused> {
-    if packet.is_empty() {
-        return refuse(client, ErrorText::new("08P01", why.to_string())).await;
-    }
-    let asked = async {
-        let mut server = Peer::new(Stream::connect(&shared.settings.upstream).await?);
-        server.writer.output.extend_from_slice(packet);
-        server.writer.flush().await?;
-        // To a client of protocol 2 it speaks that: so its words are passed on, not its frames.
-        while !server.reader.ended && server.reader.input.len() < MAX_AUTHENTICATION {
-            server.reader.fill().await?;
-            if server.reader.input.first().is_some_and(|tag| *tag != b'E') {
-                // It takes the packet for a good one.
-                server.reader.input.clear();
-                break;
-            }
-        }
-        Ok::<_, io::Error>(server.reader.input)
-    };
-    match tokio::time::timeout(STARTUP_LIMIT, asked).await {
-        Ok(Ok(error)) if !error.is_empty() => {
+async fn refuse_packet<T>(
+    shared: &Shared,
+    client: &mut Peer,
+    why: InvalidPacket,
+    sent: Vec<Bytes>,
+) -> Result<T, Refused> {
+    match tokio::time::timeout(STARTUP_LIMIT, ask_what_is_wrong(shared, sent)).await {
+        Ok(Ok(Some(error))) => {
             client.writer.output.extend_from_slice(&error);
             client.writer.flush().await?;
             client.writer.close().await?;
@@ -211,6 +209,40 @@ async fn refuse_packet<T>(shared: &Shared, client: &mut Peer, why: InvalidPacket
         }
         _ => refuse(client, ErrorText::new("08P01", why.to_string())).await,
     }
+}
+
+/// All that the server says; None where it takes the packet for a good one, or offers encryption.
+async fn ask_what_is_wrong(shared: &Shared, sent: Vec<Bytes>) -> io::Result<Option<BytesMut>> {
+    let mut server = Peer::new(Stream::connect(&shared.settings.upstream).await?);
+    let last = sent.len().saturating_sub(1);
+    for (number, packet) in sent.into_iter().enumerate() {
+        server.writer.output.extend_from_slice(&packet);
+        server.writer.flush().await?;
+        if number < last {
+            server.reader.fill().await?;
+            if server.reader.input.split().as_ref() != b"N" {
+                return Ok(None);
+            }
+        }
+    }
+    // To a client of protocol 2 it speaks that: so its words are passed on, not its frames.
+    while !server.reader.ended && server.reader.input.len() < MAX_AUTHENTICATION {
+        server.reader.fill().await?;
+        if !is_refusal(&server.reader.input) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(server.reader.input))
+}
+
+/// As far as it goes: an error, behind the answer to a request for encryption or another version of the protocol.
+fn is_refusal(answer: &[u8]) -> bool {
+    let answer = answer.strip_prefix(b"N").unwrap_or(answer);
+    let error = match Header::from_server(answer) {
+        Ok(Some(header)) if header.tag == b'v' => answer.get(header.frame()..).unwrap_or_default(),
+        _ => answer,
+    };
+    error.is_empty() || error.starts_with(b"E") || error.starts_with(b"v")
 }
 
 /// Passes a request to cancel on as it is. Like the server, says nothing to the client.
@@ -240,21 +272,15 @@ pub(super) struct Authenticated {
 pub(super) async fn authenticate(client: &mut Peer, server: &mut Peer) -> Result<Authenticated, Refused> {
     let mut process_id = None;
     let mut lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe };
+    let mut asked = false;
     loop {
-        // Anything else that a client sends ahead waits in its buffer: it has to be judged.
-        while client.reader.input.first() == Some(&b'p') {
-            match client.reader.client_frame(MAX_AUTHENTICATION) {
-                Ok(Some((_, frame))) => server.writer.output.extend_from_slice(&frame),
-                Ok(None) => break,
-                Err(error) => return refuse(client, ErrorText::new("08P01", error.to_string())).await,
-            }
-        }
         while let Some((tag, frame)) = server.reader.server_frame(MAX_AUTHENTICATION).map_err(broken)? {
             let content = body(&frame);
             match tag {
                 b'Z' => return Ok(Authenticated { ready: frame, process_id, lexing }),
                 b'K' => process_id = content.first_chunk().map(|bytes| i32::from_be_bytes(*bytes)),
                 b'S' => note_lexing(content, &mut lexing),
+                b'R' => asked = content.first_chunk().is_some_and(asks),
                 b'E' => {
                     client.writer.output.extend_from_slice(&frame);
                     client.writer.flush().await?;
@@ -266,20 +292,41 @@ pub(super) async fn authenticate(client: &mut Peer, server: &mut Peer) -> Result
             client.writer.output.extend_from_slice(&frame);
         }
         if server.reader.ended {
-            let text = ErrorText::new("08006", "server closed the connection unexpectedly");
-            return refuse(client, text).await;
+            return Err(Refused::Upstream(io::ErrorKind::UnexpectedEof.into()));
         }
-        if client.reader.ended {
-            return Err(Refused::Client("client closed the connection during authentication".into()));
+        // Anything else that a client sends ahead waits in its buffer: it has to be judged.
+        while let Some(tag) = client.reader.input.first().copied().filter(|tag| asked || *tag == b'p') {
+            match client.reader.client_frame(MAX_AUTHENTICATION) {
+                Ok(Some((_, frame))) => server.writer.output.extend_from_slice(&frame),
+                Ok(None) if tag == b'p' => break,
+                // No answer to what the server asked: it refuses it once it has seen how it begins.
+                _ => {
+                    let start = client.reader.input.split_to(HEADER.min(client.reader.input.len()));
+                    server.writer.output.extend_from_slice(&start);
+                    client.reader.input.clear();
+                    client.reader.ended = true;
+                }
+            }
+            asked = false;
         }
         client.writer.flush().await?;
+        if client.reader.ended && asked {
+            return Err(Refused::Client("client closed the connection during authentication".into()));
+        }
         server.writer.flush().await.map_err(Refused::Upstream)?;
-        let listen = client.reader.input.len() <= MAX_AUTHENTICATION;
+        let listen = !client.reader.ended && client.reader.input.len() <= MAX_AUTHENTICATION;
         tokio::select! {
             result = client.reader.fill(), if listen => result?,
             result = server.reader.fill() => result.map_err(Refused::Upstream)?,
         }
     }
+}
+
+/// Whether the server waits for an answer to this kind of request.
+fn asks(kind: &[u8; 4]) -> bool {
+    const OK: u32 = 0;
+    const SASL_FINAL: u32 = 12;
+    ![OK, SASL_FINAL].contains(&u32::from_be_bytes(*kind))
 }
 
 /// Asks the session whose process it is, and what its token is. Without an answer the session goes

@@ -31,11 +31,7 @@ impl Relay {
                     self.raise_in_place();
                 }
             }
-            let Some(header) =
-                Header::from_client(&self.client.reader.input).map_err(|error| ClientFault(error.to_string()))?
-            else {
-                break;
-            };
+            let Some(header) = Header::from_client(&self.client.reader.input)? else { break };
             if !self.client_message(header)? {
                 break;
             }
@@ -93,6 +89,7 @@ impl Relay {
     /// Forwards a message as it comes.
     fn pass(&mut self, header: Header, request: Option<Request>) {
         self.note_forwarding();
+        self.executed |= header.tag == b'E';
         if let Some(request) = request {
             self.replies.push(request, Audience::Client);
         }
@@ -201,12 +198,14 @@ impl Relay {
 
     fn parse(&mut self, header: Header) -> Result<bool, ClientFault> {
         let long = header.body > MAX_STATEMENT;
-        if !long && !self.is_whole(header) || long && !self.has_strings(1)? {
+        if !long && !self.is_whole(header) || long && !self.has_strings(header, 1)? {
             return Ok(false);
         }
         let input = &self.client.reader.input[HEADER..self.client.reader.input.len().min(header.frame())];
         let Some((name, rest)) = split_string(input) else {
-            return Err(ClientFault("Parse without a statement name".into()));
+            // The server says what is wrong with it.
+            self.pass(header, Some(Request::Parse { name: Vec::new(), sequence: 0 }));
+            return Ok(true);
         };
         if !long && self.lexing_in_doubt(rest) {
             self.hold_for_lexing()?;
@@ -228,28 +227,34 @@ impl Relay {
         Ok(true)
     }
 
-    /// True when that many NUL-terminated strings are there at the start of the body.
-    fn has_strings(&mut self, count: usize) -> Result<bool, ClientFault> {
-        let start = &self.client.reader.input[HEADER..];
-        let start = &start[..start.len().min(MAX_NAMES)];
-        if start.iter().filter(|byte| **byte == 0).count() >= count {
-            return Ok(true);
+    /// True when that many NUL-terminated strings are there at the start of the body, or all of the message.
+    fn has_strings(&mut self, header: Header, count: usize) -> Result<bool, ClientFault> {
+        let start = self.start_of(header);
+        let enough = start.iter().filter(|byte| **byte == 0).count() >= count || start.len() == header.body;
+        if !enough && start.len() == MAX_NAMES {
+            return Err(ClientFault::Unjudged("a name longer than 64 KiB"));
         }
         self.wanted = MAX_NAMES + HEADER;
-        if start.len() == MAX_NAMES { Err(ClientFault("a name longer than 64 KiB".into())) } else { Ok(false) }
+        Ok(enough)
+    }
+
+    /// What is there of the body, as far as names may reach.
+    fn start_of(&self, header: Header) -> &[u8] {
+        let input = &self.client.reader.input;
+        &input[HEADER..input.len().min(HEADER + header.body.min(MAX_NAMES))]
     }
 
     fn bind(&mut self, header: Header) -> Result<bool, ClientFault> {
-        if header.body < 2 {
-            self.pass(header, Some(Request::Bind { portal: Vec::new(), sequence: 0 }));
-            return Ok(true);
-        }
-        if !self.has_strings(2)? {
+        if !self.has_strings(header, 2)? {
             return Ok(false);
         }
-        let names = split_string(&self.client.reader.input[HEADER..])
-            .and_then(|(portal, rest)| Some((portal, split_string(rest)?.0)));
-        let Some((portal, name)) = names else { return Err(ClientFault("Bind without names".into())) };
+        let names =
+            split_string(self.start_of(header)).and_then(|(portal, rest)| Some((portal, split_string(rest)?.0)));
+        let Some((portal, name)) = names else {
+            // The server says what is wrong with it.
+            self.pass(header, Some(Request::Bind { portal: Vec::new(), sequence: 0 }));
+            return Ok(true);
+        };
         let statement = match self.statements.meaning(name, self.batch) {
             Meaning::Certain(statement) => statement,
             Meaning::Unsettled => {
@@ -275,6 +280,8 @@ impl Relay {
                 self.hold_until_settled()?;
                 return Ok(false);
             }
+            // There is none, as the server will say, or DECLARE made it: what that reads was judged then.
+            Meaning::Unknown if self.portals.is_complete() => Arc::default(),
             Meaning::Unknown => opaque("portal", "the proxy has not seen the portal"),
         };
         let (verdict, mut resolved) = self.judge(&[statement])?;

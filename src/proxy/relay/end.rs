@@ -43,6 +43,8 @@ impl Relay {
         };
         let (end, text) = match end {
             End::Server if !self.terminating => self.lost_server().await,
+            // The server says nothing either.
+            End::ClientFault(ClientFault::Length(_)) => (end, None),
             End::ClientFault(why) => {
                 let text = ErrorText::new("08P01", format!("protocol error: {why}"));
                 (End::ClientFault(why), Some(text))
@@ -94,7 +96,8 @@ impl Relay {
             }
             // It closed because the client had: nobody asks why.
             _ if self.closed => (End::Client, None),
-            _ => (End::Server, Some(ErrorText::new("08006", "server closed the connection unexpectedly"))),
+            // It said nothing, as when its process is killed: whoever talks to it directly hears nothing either.
+            _ => (End::Server, None),
         }
     }
 

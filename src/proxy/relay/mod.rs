@@ -38,8 +38,14 @@ pub const MAX_STATEMENT: usize = 4 * 1024 * 1024;
 
 /// How a client broke the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ClientFault(String);
+pub enum ClientFault {
+    /// Where the next message begins is not known.
+    #[error(transparent)]
+    Length(#[from] InvalidLength),
+    /// What the server would take, and the proxy cannot judge.
+    #[error("{0}")]
+    Unjudged(&'static str),
+}
 
 /// What the first message of the client that was not forwarded yet waits for.
 enum Wait {
@@ -77,6 +83,8 @@ pub struct Relay {
     status: Status,
     /// Bytes were forwarded since the last ReadyForQuery.
     forwarded: bool,
+    /// One of them was an Execute, whose implicit transaction lasts up to a Sync.
+    executed: bool,
     activity: Activity,
     written: HashMap<String, crate::fence::session::Token>,
     wait: Option<Wait>,
@@ -158,6 +166,7 @@ impl Relay {
             lexing: started.lexing,
             status: Status::Idle,
             forwarded: false,
+            executed: false,
             activity: Activity::Idle,
             written: HashMap::new(),
             wait: None,
@@ -351,7 +360,7 @@ impl Relay {
     fn hold_until_settled(&mut self) -> Result<Verdict, ClientFault> {
         if self.replies.is_copying_in() {
             // The server waits for data, so that nothing would ever be settled.
-            return Err(ClientFault("statement during COPY FROM STDIN".into()));
+            return Err(ClientFault::Unjudged("statement during COPY FROM STDIN"));
         }
         if self.replies.needs_flush() {
             self.note_forwarding();

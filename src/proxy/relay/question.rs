@@ -37,8 +37,9 @@ impl Relay {
     /// Asks the server, in the session. To be called when nothing is owed.
     pub(super) fn ask(&mut self) {
         // A Sync would end the implicit transaction of a pipeline; without one, an error has to
-        // skip what follows, as the client expects it.
-        let in_pipeline = self.forwarded || self.client.reader.input.first() != Some(&b'Q');
+        // skip what follows, as the client expects it. Where there is none, the question must not
+        // begin one: since PostgreSQL 18 a simple query would not end it.
+        let in_pipeline = self.executed || self.client.reader.input.first() != Some(&b'Q');
         self.note_forwarding();
         let output = &mut self.server.writer.output;
         message::put_parse(output, NAME, QUESTION);

@@ -100,6 +100,22 @@ impl Wire {
         }
     }
 
+    /// Sends the pieces one by one from another thread and reads meanwhile, so that neither has to wait for the other.
+    pub fn send_while<T>(&mut self, pieces: &[&[u8]], read: impl FnOnce(&mut Self) -> T) -> T {
+        let mut sender = self.stream.get_ref().another().expect("a second handle of the socket");
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for piece in pieces {
+                    match sender.write_all(piece) {
+                        Err(error) if is_end(&error) => break,
+                        result => result.expect("send"),
+                    }
+                }
+            });
+            read(self)
+        })
+    }
+
     /// Says that no more will be sent.
     pub fn finish_sending(&mut self) {
         match self.stream.get_mut() {
@@ -223,6 +239,15 @@ impl Wire {
 enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+impl Stream {
+    fn another(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
+            Self::Unix(stream) => Self::Unix(stream.try_clone()?),
+        })
+    }
 }
 
 impl Read for Stream {
