@@ -181,7 +181,8 @@ fn text(dice: &mut Dice) -> String {
 
 /// A table that statements write to; one of them may be fenced.
 pub fn table(dice: &mut Dice) -> &'static str {
-    *dice.pick(&["work0", "work0", "work1", "ledger", "ledger", "seen", "made", "mine"])
+    const TABLES: [&str; 8] = ["work0", "work0", "work1", "ledger", "ledger", "seen", "made", "mine"];
+    TABLES[dice.below(TABLES.len())]
 }
 
 fn write(dice: &mut Dice) -> String {
