@@ -191,7 +191,7 @@ fn malformed_startup_packets(via: Via) {
         ("length 4", vec![0, 0, 0, 4]),
         ("length 7", vec![0, 0, 0, 7, 0, 3, 0]),
         ("negative length", vec![0xff; 8]),
-        ("over the limit", 10_001u32.to_be_bytes().to_vec()),
+        ("over the limit", 10_005u32.to_be_bytes().to_vec()),
         ("protocol 2.0", protocol(2 << 16)),
         ("protocol 4.0", protocol(4 << 16)),
         ("no protocol", protocol(0)),
@@ -207,14 +207,7 @@ fn malformed_startup_packets(via: Via) {
             wire.finish_sending();
             wire.bytes_to_end()
         };
-        let (said, direct) = (reply(&target.address()), reply(&target.postgres.address()));
-        if via == Via::Proxy && direct.is_empty() && what != "cancel of nobody" {
-            // The server tells its log only; the proxy tells the client as well.
-            let said = said.escape_ascii().to_string();
-            assert!(said.starts_with("E\\x00") && said.contains("C08P01\\x00"), "{what}: {said}");
-        } else {
-            assert_bytes_eq(what, &said, &direct);
-        }
+        assert_bytes_eq(what, &reply(&target.address()), &reply(&target.postgres.address()));
     }
     // The limit itself is allowed: a parameter of almost 10,000 bytes.
     let long = "x".repeat(9_900);

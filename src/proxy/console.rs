@@ -3,7 +3,8 @@
 //! Owns the client's socket and the form of the exchange. Must never have passwords of its own,
 //! nor answer anybody whom the server has not let in or who is not named in `admin_roles`.
 
-use super::handshake::{Refused, authenticate, connect, refuse};
+use super::handshake::{Refused, connect, refuse};
+use super::login::authenticate;
 use super::peer::{Peer, body};
 use super::shared::Shared;
 use crate::console::{self, Scene};

@@ -6,6 +6,7 @@ mod console;
 mod context;
 mod handshake;
 mod judge;
+mod login;
 mod names;
 mod parameter;
 mod peer;

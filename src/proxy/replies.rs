@@ -191,7 +191,8 @@ impl Replies {
 
     /// The last message forwarded will not be answered before a Sync or Flush follows.
     pub fn needs_flush(&self) -> bool {
-        self.queue.back().is_some_and(|reply| reply.to.is_extended())
+        let answered = self.queue.iter().rev().find(|reply| !matches!(reply.to, Request::CopyEnd));
+        answered.is_some_and(|reply| reply.to.is_extended())
     }
 
     /// What the next reply answers.
@@ -349,6 +350,7 @@ mod tests {
     fn stray_ends_of_copies_owe_nothing() {
         let mut replies = queue([Request::CopyEnd]);
         assert!(replies.is_empty());
+        assert!(queue([execute(), Request::CopyEnd]).needs_flush());
         replies.push(query(), Audience::Client);
         replies.push(Request::CopyEnd, Audience::Client);
         replies.pop();

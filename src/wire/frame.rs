@@ -7,6 +7,8 @@ pub const HEADER: usize = 5;
 
 /// The server's limit for messages that carry data (`PQ_LARGE_MESSAGE_LIMIT`, libpq-be.h): 1 GiB less one byte.
 const LARGE_LIMIT: usize = 0x3fff_ffff - 1;
+/// The server's limit for answers during authentication (`PG_MAX_AUTH_TOKEN_LENGTH`): GSSAPI's are long.
+const AUTHENTICATION_LIMIT: usize = 65_535 - 4;
 /// The server's limit for all other messages of a client (`PQ_SMALL_MESSAGE_LIMIT`), in bytes.
 const SMALL_LIMIT: usize = 10_000;
 
@@ -42,6 +44,7 @@ impl Header {
     pub fn from_client(input: &[u8]) -> Result<Option<Header>, InvalidLength> {
         Header::read(input, |tag| match tag {
             b'Q' | b'P' | b'B' | b'F' | b'd' => LARGE_LIMIT,
+            b'p' => AUTHENTICATION_LIMIT,
             _ => SMALL_LIMIT,
         })
     }

@@ -4,8 +4,8 @@
 use super::frame::split_string;
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// The server's limit for a startup packet (`MAX_STARTUP_PACKET_LENGTH`), in bytes.
-pub const MAX_PACKET: usize = 10_000;
+/// The server's limit for a startup packet, in bytes: `MAX_STARTUP_PACKET_LENGTH`, and the length itself.
+pub const MAX_PACKET: usize = 10_004;
 
 /// Servers up to version 16 take this many bytes of a name and drop the rest (`NAMEDATALEN`); later ones know no longer name.
 const MAX_NAME: usize = 63;
@@ -41,6 +41,9 @@ pub enum InvalidPacket {
     /// The length is below 8 or above [`MAX_PACKET`].
     #[error("invalid length of startup packet")]
     Length,
+    /// More has been sent than the request for encryption; it would be taken for encrypted (CVE-2021-23214).
+    #[error("received unencrypted data after a request for encryption")]
+    Unencrypted,
     /// Not protocol version 3.
     #[error("unsupported frontend protocol {0}.{1}: server supports 3.0 and later")]
     Version(u16, u16),
@@ -68,6 +71,12 @@ pub fn packet_length(input: &[u8]) -> Result<Option<usize>, InvalidPacket> {
         length @ 8..=MAX_PACKET => Ok(Some(length)),
         _ => Err(InvalidPacket::Length),
     }
+}
+
+/// A packet that asks for encryption once more, after it has been refused, is what the server takes it for.
+pub fn repeated(packet: &[u8]) -> InvalidPacket {
+    let half = |at: usize| packet.get(at..at + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+    InvalidPacket::Version(half(4), half(6))
 }
 
 /// Reads a whole packet.

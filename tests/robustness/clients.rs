@@ -244,11 +244,11 @@ fn whose_database_has_a_long_name() {
 fn who_asks_again_and_again_for_encryption() {
     let world = World::new();
     let mut wire = Wire::connect(&world.fenced.proxy.address()).unwrap();
-    for _ in 0..3 {
-        wire.send(&message::ssl_request());
-        assert_eq!(wire.byte(), Some(b'N'));
-    }
-    assert_eq!(codes(&wire.read_to_end()), ["08P01"]);
+    wire.send(&message::ssl_request());
+    assert_eq!(wire.byte(), Some(b'N'));
+    wire.send(&message::ssl_request());
+    // The server's own words: it takes the second one for the version of a protocol.
+    assert_eq!(codes(&wire.read_to_end()), ["0A000"]);
     assert_eq!(value(&mut world.hostile(), "SELECT 1").as_deref(), Some("1"));
     ok(&mut world.hostile(), "SELECT 1");
     world.ends_well(ALLOWED);

@@ -24,7 +24,7 @@ pub mod wait;
 pub mod wire;
 
 pub use etcd::Etcd;
-pub use postgres::{Options, Postgres};
+pub use postgres::{Options, Postgres, Release};
 pub use proxy::{Proxy, ProxyOptions};
 pub use target::{Target, Via};
 pub use wait::{DEADLINE, wait_until};

@@ -1,7 +1,7 @@
 //! A throwaway PostgreSQL server in a folder of its own.
 
 use super::guardian::{Folder, Port, Program};
-use super::programs::postgres_program;
+use super::programs::{postgres_18, postgres_program};
 use super::wait::{DEADLINE, wait_for};
 use super::wire::{Address, Fields, Wire, error_in};
 use std::fs::{self, File};
@@ -16,14 +16,39 @@ pub const SUPERUSER: &str = "postgres";
 /// Rows of text; None is NULL.
 pub type Rows = Vec<Vec<Option<String>>>;
 
+/// Which PostgreSQL it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Release {
+    /// The newest that this machine has installed.
+    #[default]
+    Installed,
+    /// 18, from a package of npm.
+    Eighteen,
+}
+
+impl Release {
+    fn program(self, name: &str) -> PathBuf {
+        match self {
+            Self::Installed => postgres_program(name),
+            Self::Eighteen => postgres_18().join("bin").join(name),
+        }
+    }
+}
+
 /// What differs from server to server.
 #[derive(Clone, Default)]
 pub struct Options {
+    release: Release,
     settings: Vec<(String, String)>,
     hba: Vec<String>,
 }
 
 impl Options {
+    pub fn release(mut self, release: Release) -> Self {
+        self.release = release;
+        self
+    }
+
     /// A setting as in postgresql.conf; a later one wins.
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.into(), value.into()));
@@ -50,7 +75,7 @@ pub struct Postgres {
 impl Postgres {
     pub fn start(options: Options) -> Self {
         let folder = Folder::new("pg");
-        copy_folder(&template(), &folder.join("data"));
+        copy_folder(&template(options.release), &folder.join("data"));
         fs::write(folder.join("data/pg_hba.conf"), hba_file(&options.hba)).unwrap();
         give_to_server(&folder.join("data"));
         give_to_server(folder.path());
@@ -164,7 +189,7 @@ impl Postgres {
         ];
         let defaults = defaults.map(|(name, value)| (name.to_owned(), value));
         let settings = defaults.iter().chain(&self.options.settings);
-        let mut command = server_command("postgres");
+        let mut command = server_command(&self.options.release.program("postgres"));
         command.extend(["-D".to_owned(), self.folder.join("data").display().to_string()]);
         command.extend(settings.flat_map(|(name, value)| ["-c".to_owned(), format!("{name}={value}")]));
         command
@@ -178,9 +203,10 @@ fn hba_file(lines: &[String]) -> String {
 }
 
 /// A data folder as initdb leaves it, made once and kept in the build folder: initdb takes a second or two.
-fn template() -> PathBuf {
+fn template(release: Release) -> PathBuf {
     let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let name: String = server_version().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let name: String =
+        server_version(release).chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let template = tmp.join(name);
     let lock = File::create(tmp.join("template.lock")).unwrap();
     lock.lock().unwrap();
@@ -188,7 +214,7 @@ fn template() -> PathBuf {
         // The server's user may not enter the build folder, so it works elsewhere.
         let folder = Folder::new("initdb");
         give_to_server(folder.path());
-        let mut command = server_command("initdb");
+        let mut command = server_command(&release.program("initdb"));
         let arguments = ["--no-sync", "-A", "trust", "-U", SUPERUSER, "-E", "UTF8", "--locale=C", "-D"];
         command.extend(arguments.map(str::to_owned));
         command.push(folder.join("data").display().to_string());
@@ -201,15 +227,15 @@ fn template() -> PathBuf {
     template
 }
 
-fn server_version() -> String {
-    let output = Command::new(postgres_program("postgres")).arg("--version").output().expect("postgres --version");
+fn server_version(release: Release) -> String {
+    let output = Command::new(release.program("postgres")).arg("--version").output().expect("postgres --version");
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 /// The command line that starts a program of the server, as a user it accepts. It replaces itself by the server, so
 /// that its process id is the server's.
-fn server_command(program: &str) -> Vec<String> {
-    let program = postgres_program(program).display().to_string();
+fn server_command(program: &Path) -> Vec<String> {
+    let program = program.display().to_string();
     if !is_root() {
         return vec![program];
     }

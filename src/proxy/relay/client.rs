@@ -5,7 +5,8 @@ use super::super::names::{Meaning, known_by};
 use super::super::peer::HIGH_WATER;
 use super::super::rejection::Rejection;
 use super::super::replies::{Audience, MAX_OWED, Request};
-use super::{ClientFault, MAX_STATEMENT, Relay, Verdict, Wait, frame_of};
+use super::verdict::Verdict;
+use super::{ClientFault, MAX_STATEMENT, Relay, Wait, frame_of};
 use crate::fence::session::Activity;
 use crate::statement::{ParameterEffect, PreparedEffect, Script, Statement, Unreadable};
 use crate::wire::error::Severity;
@@ -32,11 +33,7 @@ impl Relay {
                     self.raise_discarded();
                 }
             }
-            let Some(header) =
-                Header::from_client(&self.client.reader.input).map_err(|error| ClientFault(error.to_string()))?
-            else {
-                break;
-            };
+            let Some(header) = Header::from_client(&self.client.reader.input)? else { break };
             if !self.client_message(header)? {
                 break;
             }
@@ -94,6 +91,7 @@ impl Relay {
     /// Forwards a message as it comes.
     fn pass(&mut self, header: Header, request: Option<Request>) {
         self.note_forwarding();
+        self.executed |= header.tag == b'E';
         if let Some(request) = request {
             self.replies.push(request, Audience::Client);
         }
@@ -241,7 +239,9 @@ impl Relay {
         let turn = self.turn.take();
         let input = self.start_of_body(header);
         let Some((name, rest)) = split_string(input) else {
-            return Err(ClientFault("Parse without a statement name".into()));
+            // The server says what is wrong with it.
+            self.pass(header, Some(Request::Parse { name: Vec::new(), sequence: 0 }));
+            return Ok(true);
         };
         if !long && self.lexing_in_doubt(rest) {
             return Ok(self.hold_for_lexing(header));
@@ -263,21 +263,21 @@ impl Relay {
         Ok(true)
     }
 
-    /// As much of the message's body as is there.
-    fn start_of_body(&self, header: Header) -> &[u8] {
-        &self.client.reader.input[HEADER..self.client.reader.input.len().min(header.frame())]
-    }
-
-    /// True when that many NUL-terminated strings are there at the start of the body, or will never be.
+    /// True when that many NUL-terminated strings are there at the start of the body, or all of the message.
     fn has_strings(&mut self, header: Header, count: usize) -> Result<bool, ClientFault> {
         let start = self.start_of_body(header);
         let start = &start[..start.len().min(MAX_NAMES)];
-        if start.iter().filter(|byte| **byte == 0).count() >= count || start.len() == header.body {
-            return Ok(true);
+        let enough = start.iter().filter(|byte| **byte == 0).count() >= count || start.len() == header.body;
+        if !enough && start.len() == MAX_NAMES {
+            return Err(ClientFault::Unjudged("a name longer than 64 KiB"));
         }
-        let too_long = start.len() == MAX_NAMES;
         self.wanted = MAX_NAMES + HEADER;
-        if too_long { Err(ClientFault("a name longer than 64 KiB".into())) } else { Ok(false) }
+        Ok(enough)
+    }
+
+    /// As much of the message's body as is there.
+    fn start_of_body(&self, header: Header) -> &[u8] {
+        &self.client.reader.input[HEADER..self.client.reader.input.len().min(header.frame())]
     }
 
     fn bind(&mut self, header: Header) -> Result<bool, ClientFault> {

@@ -12,11 +12,11 @@ mod end;
 mod question;
 mod reject;
 mod server;
+mod verdict;
 
 pub use end::End;
 
 use super::context::{Context, LoginRole, Turn};
-use super::judge::{Decision, Judge, Need, resolve};
 use super::names::Names;
 use super::parameter::Parameter;
 use super::peer::{HIGH_WATER, Peer, Reader, Writer};
@@ -24,10 +24,9 @@ use super::rejection::Rejection;
 use super::replies::{MAX_OWED, Replies};
 use crate::fence::Refusal;
 use crate::fence::session::{Activity, SessionFence};
-use crate::policy::Mode;
-use crate::statement::{Lexing, Statement};
+use crate::statement::Lexing;
 use crate::wire::frame::InvalidLength;
-use crate::wire::message::{self, Status};
+use crate::wire::message::Status;
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,8 +37,14 @@ pub const MAX_STATEMENT: usize = 4 * 1024 * 1024;
 
 /// How a client broke the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ClientFault(String);
+pub enum ClientFault {
+    /// Where the next message begins is not known.
+    #[error(transparent)]
+    Length(#[from] InvalidLength),
+    /// What the server would take, and the proxy cannot judge.
+    #[error("{0}")]
+    Unjudged(&'static str),
+}
 
 /// What the first message of the client that was not forwarded yet waits for.
 enum Wait {
@@ -51,13 +56,6 @@ enum Wait {
     Admit(String, JoinHandle<Result<(), Refusal>>),
     /// Something to be done first: see [`Relay::first`].
     First(JoinHandle<Option<Turn>>),
-}
-
-/// What is to be done with the message at hand.
-enum Verdict {
-    Forward,
-    Reject(usize, Rejection),
-    Hold,
 }
 
 /// The state of one session.
@@ -79,6 +77,8 @@ pub struct Relay {
     status: Status,
     /// Bytes were forwarded since the last ReadyForQuery.
     forwarded: bool,
+    /// One of them was an Execute, whose implicit transaction lasts up to a Sync.
+    executed: bool,
     activity: Activity,
     written: HashMap<String, crate::fence::session::Token>,
     wait: Option<Wait>,
@@ -164,6 +164,7 @@ impl Relay {
             lexing: started.lexing,
             status: Status::Idle,
             forwarded: false,
+            executed: false,
             activity: Activity::Idle,
             written: HashMap::new(),
             wait: None,
@@ -282,99 +283,6 @@ impl Relay {
             self.activity = Activity::Busy;
             self.fence.set_activity(Activity::Busy);
         }
-    }
-
-    /// Judges statements; where something has to be found out first, starts to.
-    fn judge(&mut self, statements: &[Arc<Statement>]) -> (Verdict, Vec<Arc<Statement>>) {
-        let Some(resolved) = resolve(statements, &self.statements, &self.portals, self.batch) else {
-            return (self.settle(), statements.to_vec());
-        };
-        if !std::mem::replace(&mut self.first_done, true)
-            && let Some(task) = self.first(&resolved)
-        {
-            self.wait = Some(Wait::First(task));
-            return (Verdict::Hold, resolved);
-        }
-        let (catalogue, is_current) = self.context.catalogue();
-        let judge = Judge {
-            policies: self.context.policies(),
-            database: self.context.database(),
-            fence: &self.fence,
-            catalogue: &catalogue,
-            catalogue_is_current: is_current,
-            changes_catalogue: self.catalogue_changed,
-            exempt: self.role.exempt(self.context.policies()),
-            parameter: &self.parameter,
-            owed: !self.replies.is_empty(),
-            parameter_in_doubt: self.replies.affect_parameter(),
-            written: &self.written,
-            refused: self.refused.as_ref(),
-        };
-        let verdict = match judge.statements(&resolved) {
-            Decision::Forward(needs) => self.forward_when_admitted(needs),
-            Decision::Reject(index, rejection) => Verdict::Reject(index, rejection),
-            Decision::Settle => self.settle(),
-            Decision::ReadValue if !self.replies.is_empty() => self.settle(),
-            Decision::ReadValue => {
-                self.ask();
-                Verdict::Hold
-            }
-        };
-        (verdict, resolved)
-    }
-
-    /// What has to be done before these statements can be judged, once.
-    fn first(&self, statements: &[Arc<Statement>]) -> Option<JoinHandle<Option<Turn>>> {
-        if let Some(name) = statements.iter().find_map(|statement| statement.needs_database_alone.clone()) {
-            return Some(self.context.close_database(name));
-        }
-        let writes = statements.iter().any(|statement| !statement.writes.is_empty() || statement.opaque.is_some());
-        if writes { self.context.catch_up() } else { None }
-    }
-
-    fn forward_when_admitted(&mut self, needs: Vec<Need>) -> Verdict {
-        let (needs, observed): (Vec<Need>, Vec<Need>) =
-            needs.into_iter().partition(|need| need.resource.mode == Mode::Enforce);
-        observed.into_iter().for_each(|need| self.context.observe(need.resource, need.token));
-        if needs.is_empty() {
-            return Verdict::Forward;
-        }
-        if self.fence.begin_write(needs.iter().map(|need| (need.resource.name.as_str(), need.token))) {
-            self.activity = Activity::Busy;
-            self.written.extend(needs.into_iter().map(|need| (need.resource.name.clone(), need.token)));
-            return Verdict::Forward;
-        }
-        let lacks =
-            |need: &Need| self.fence.admission(&need.resource.name).is_none_or(|epoch| epoch.token != need.token);
-        let Need { resource, token, may_raise } = needs[needs.iter().position(lacks).unwrap_or(0)].clone();
-        // An Admit that raises the token looks at what the process does.
-        self.note_activity();
-        let (database, fence, name) = (self.context.database().clone(), self.fence.clone(), resource.name.clone());
-        // Runs to its end even when this session does not: an Admit is not cancel-safe.
-        let admission = tokio::spawn(async move {
-            if may_raise {
-                database.admit(&fence, &resource, token).await
-            } else {
-                database.admit_in_force(&fence, &resource, token).await
-            }
-        });
-        self.wait = Some(Wait::Admit(name, admission));
-        Verdict::Hold
-    }
-
-    /// Holds the message at hand until the server owes nothing. While it waits for COPY data that would never be: it
-    /// refuses the message by itself, and in case that COPY has failed meanwhile, ours takes its place.
-    fn settle(&mut self) -> Verdict {
-        if self.replies.is_copying_in() {
-            let why = "it was sent during COPY FROM STDIN".to_owned();
-            return Verdict::Reject(0, Rejection::Unverifiable { why, hint: "End the COPY first." });
-        }
-        if self.replies.needs_flush() {
-            self.note_forwarding();
-            message::put_flush(&mut self.server.writer.output);
-        }
-        self.wait = Some(Wait::Settle);
-        Verdict::Hold
     }
 
     /// The message at hand has been dealt with: what was found out for it is not for the next one.

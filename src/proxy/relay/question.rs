@@ -1,7 +1,7 @@
 //! What the proxy asks the server in the session, when it does not know: the value of the
 //! parameter, and how text is read. The client must see nothing of it, save an error.
 
-use super::super::handshake::note_setting;
+use super::super::login::note_setting;
 use super::super::parameter::Value;
 use super::super::replies::{Audience, Request};
 use super::{Relay, Wait};
@@ -34,9 +34,10 @@ impl Relay {
         false
     }
 
-    /// Asks the server, in the session. To be called when nothing is owed.
+    /// Asks the server, in the session. To be called when nothing is owed. Before a simple query by one, unless a
+    /// pipeline is open: an Execute of ours would begin one, which since PostgreSQL 18 a simple query does not end.
     pub(super) fn ask(&mut self) {
-        let in_pipeline = self.forwarded || self.client.reader.input.first() != Some(&b'Q');
+        let in_pipeline = self.executed || self.client.reader.input.first() != Some(&b'Q');
         self.note_forwarding();
         if in_pipeline {
             self.ask_in_pipeline();

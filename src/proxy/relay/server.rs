@@ -1,6 +1,6 @@
 //! What comes from the server: replies find the message that they answer, and go where they belong.
 
-use super::super::handshake::note_lexing;
+use super::super::login::note_lexing;
 use super::super::peer::{HIGH_WATER, body};
 use super::super::replies::{Audience, Reply, Request};
 use super::{End, Relay, Wait, frame_of, server_fault};
@@ -35,6 +35,12 @@ impl Relay {
         let audience = self.replies.audience();
         let available = self.server.reader.input.len();
         match header.tag {
+            b'N' if header.body <= WHOLE && matches!(audience, Audience::Rejection { shift: 1.. }) => {
+                if available < header.frame() {
+                    return Ok(false);
+                }
+                self.say_in_place(header, audience);
+            }
             b'N' | b'A' => self.stream(header, Audience::Client),
             b'S' if header.body <= WHOLE => {
                 if available < header.frame() {
@@ -165,14 +171,11 @@ impl Relay {
             // The last message: kept for last_words, which knows whether it is the reason.
             return if available < header.frame().min(HEADER + WHOLE) { Ok(false) } else { Err(End::Server) };
         }
-        if let Audience::Rejection { shift } = audience
-            && header.body <= WHOLE
-        {
+        if matches!(audience, Audience::Rejection { .. }) && header.body <= WHOLE {
             if available < header.frame() {
                 return Ok(false);
             }
-            let frame = frame_of(&mut self.server.reader, header.frame());
-            put_error_in_place(&mut self.client.writer.output, body(&frame), shift);
+            self.say_in_place(header, audience);
         } else {
             self.stream(header, Audience::Client);
         }
@@ -186,6 +189,13 @@ impl Relay {
             self.question_refused();
         }
         Ok(true)
+    }
+
+    /// Passes on an error or a notice about what was sent in place of the client's own text.
+    fn say_in_place(&mut self, header: Header, audience: Audience) {
+        let frame = frame_of(&mut self.server.reader, header.frame());
+        let shift = if let Audience::Rejection { shift } = audience { shift } else { 0 };
+        put_in_place(&mut self.client.writer.output, header.tag, body(&frame), shift);
     }
 
     /// The server will not do what this asked for.
@@ -227,6 +237,7 @@ impl Relay {
         }
         if self.replies.is_empty() && self.client.rest == 0 {
             self.forwarded = false;
+            self.executed = false;
             if status == Status::Idle {
                 self.portals.clear();
             }
@@ -249,11 +260,11 @@ impl Relay {
     }
 }
 
-/// Appends the error that ended what was sent with a statement that raises one: ours without the
-/// traces of how it was raised, another of a statement before it as it is.
-fn put_error_in_place(output: &mut BytesMut, body: &[u8], shift: usize) {
+/// Appends what the server says about a text with a statement that raises an error: that error without the traces
+/// of how it was raised, everything else as the server would say it of the client's own text.
+fn put_in_place(output: &mut BytesMut, tag: u8, body: &[u8], shift: usize) {
     let ours = field(body, b'C').is_some_and(|code| code.starts_with(b"LF"));
-    put_frame(output, b'E', |out| {
+    put_frame(output, tag, |out| {
         for (tag, value) in fields(body).filter(|(tag, _)| !ours || *tag != b'W') {
             out.put_u8(tag);
             let position = (tag == b'P').then(|| std::str::from_utf8(value).ok()?.parse::<usize>().ok()).flatten();

@@ -112,6 +112,22 @@ impl Wire {
         }
     }
 
+    /// Sends the pieces one by one from another thread and reads meanwhile, so that neither has to wait for the other.
+    pub fn send_while<T>(&mut self, pieces: &[&[u8]], read: impl FnOnce(&mut Self) -> T) -> T {
+        let mut sender = self.stream.get_ref().another().expect("a second handle of the socket");
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for piece in pieces {
+                    match sender.write_all(piece) {
+                        Err(error) if is_end(&error) => break,
+                        result => result.expect("send"),
+                    }
+                }
+            });
+            read(self)
+        })
+    }
+
     /// Says that no more will be sent.
     pub fn finish_sending(&mut self) {
         match self.stream.get_mut() {
@@ -244,6 +260,13 @@ impl Stream {
             Self::Unix(stream) => stream.set_nonblocking(nonblocking),
         }
         .expect("a socket can be told not to block");
+    }
+
+    fn another(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
+            Self::Unix(stream) => Self::Unix(stream.try_clone()?),
+        })
     }
 }
 

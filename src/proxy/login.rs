@@ -1,0 +1,216 @@
+//! Between the startup packet and the first ReadyForQuery: authentication passed through untouched, and the question
+//! whose process the session is.
+//!
+//! Must never read a secret, nor let a message through that has to be judged: what a client sends ahead waits.
+//!
+//! Not cancel-safe where nothing else is said: a login that is dropped ends its session, and no other.
+
+use super::handshake::{Refused, refuse};
+use super::peer::{HIGH_WATER, Peer, body};
+use crate::fence::session::Identity;
+use crate::statement::{Encoding, Lexing};
+use crate::wire::error::{ErrorText, field};
+use crate::wire::frame::{HEADER, InvalidLength};
+use crate::wire::message;
+use bytes::Bytes;
+use std::io;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// Messages during authentication are at most this long, in bytes (`PG_MAX_AUTH_TOKEN_LENGTH`).
+pub(super) const MAX_AUTHENTICATION: usize = 65_535;
+/// A client that will send no more gets this long to become ready; it may be gone.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Whose process a session has, asked in the session itself. Qualified, and without operators: the
+/// search path is the client's. The numbers are exact, whatever the client's formats.
+const IDENTITY_QUESTION: &str = "SELECT pg_catalog.pg_backend_pid(), \
+    (SELECT extract(epoch FROM backend_start) FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())), \
+    (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
+    extract(epoch FROM pg_catalog.pg_postmaster_start_time()), \
+    pg_catalog.pg_is_in_recovery(), \
+    pg_catalog.current_setting('lease.fence', true)";
+
+/// What the server said while it let the session in.
+pub(super) struct Authenticated {
+    /// Its first ReadyForQuery, which the client does not have yet.
+    pub(super) ready: Bytes,
+    /// As in BackendKeyData.
+    pub(super) process_id: Option<i32>,
+    pub(super) lexing: Lexing,
+}
+
+/// Where the server broke off or broke the protocol, the client is told.
+pub(super) async fn tell_of_upstream<T>(client: &mut Peer, result: Result<T, Refused>) -> Result<T, Refused> {
+    if let Err(Refused::Upstream(error)) = &result {
+        let text = match error.kind() {
+            io::ErrorKind::InvalidData => ErrorText::new("08P01", format!("the server broke the protocol: {error}")),
+            _ => ErrorText::new("08006", "server closed the connection unexpectedly"),
+        };
+        refuse::<()>(client, text).await.ok();
+    }
+    result
+}
+
+/// Relays authentication, whatever its method, up to the first ReadyForQuery.
+pub(super) async fn authenticate(client: &mut Peer, server: &mut Peer) -> Result<Authenticated, Refused> {
+    let authenticated = relay_authentication(client, server).await;
+    tell_of_upstream(client, authenticated).await
+}
+
+async fn relay_authentication(client: &mut Peer, server: &mut Peer) -> Result<Authenticated, Refused> {
+    let mut process_id = None;
+    let mut lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe };
+    let (mut asked, mut no_answer) = (false, false);
+    let mut deadline = None;
+    loop {
+        while let Some((tag, frame)) = server.reader.server_frame(MAX_AUTHENTICATION).map_err(broken)? {
+            let content = body(&frame);
+            match tag {
+                b'Z' => return Ok(Authenticated { ready: frame, process_id, lexing }),
+                b'K' => process_id = content.first_chunk().map(|bytes| i32::from_be_bytes(*bytes)),
+                b'S' => note_lexing(content, &mut lexing),
+                b'R' => asked = content.first_chunk().is_some_and(asks),
+                b'E' => {
+                    client.writer.output.extend_from_slice(&frame);
+                    client.writer.flush().await?;
+                    client.writer.close().await?;
+                    return Err(Refused::Server);
+                }
+                _ => (),
+            }
+            client.writer.output.extend_from_slice(&frame);
+        }
+        if server.reader.ended && no_answer {
+            // It may say nothing to that.
+            return Err(Refused::Client("client broke the protocol during authentication".into()));
+        }
+        if server.reader.ended {
+            return Err(Refused::Upstream(io::ErrorKind::UnexpectedEof.into()));
+        }
+        // Anything else that a client sends ahead waits in its buffer: it has to be judged.
+        while let Some(tag) = client.reader.input.first().copied().filter(|tag| asked || *tag == b'p') {
+            match client.reader.client_frame(MAX_AUTHENTICATION) {
+                Ok(Some((_, frame))) => server.writer.output.extend_from_slice(&frame),
+                Ok(None) if tag == b'p' => break,
+                // No answer to what the server asked: it refuses it once it has seen how it begins.
+                _ => {
+                    let start = client.reader.input.split_to(HEADER.min(client.reader.input.len()));
+                    server.writer.output.extend_from_slice(&start);
+                    client.reader.input.clear();
+                    client.reader.ended = true;
+                    no_answer = true;
+                }
+            }
+            asked = false;
+        }
+        client.writer.flush().await?;
+        if client.reader.ended && asked {
+            return Err(Refused::Client("client closed the connection during authentication".into()));
+        }
+        server.writer.flush().await.map_err(Refused::Upstream)?;
+        hear(client, server, &mut deadline).await?;
+    }
+}
+
+/// Reads what comes first. The deadline is set when the client will send no more: it may still wait for the rest.
+async fn hear(client: &mut Peer, server: &mut Peer, deadline: &mut Option<Instant>) -> Result<(), Refused> {
+    if client.reader.ended {
+        deadline.get_or_insert(Instant::now() + PATIENCE);
+    }
+    let over = async {
+        match *deadline {
+            Some(deadline) => sleep_until(deadline).await,
+            None => std::future::pending().await,
+        }
+    };
+    let listen = !client.reader.ended && client.reader.input.len() <= MAX_AUTHENTICATION;
+    tokio::select! {
+        result = client.reader.fill(), if listen => Ok(result?),
+        result = server.reader.fill() => result.map_err(Refused::Upstream),
+        () = over => Err(Refused::Client("client closed the connection before it was ready".into())),
+    }
+}
+
+/// Whether the server waits for an answer to this kind of request.
+fn asks(kind: &[u8; 4]) -> bool {
+    const OK: u32 = 0;
+    const SASL_FINAL: u32 = 12;
+    ![OK, SASL_FINAL].contains(&u32::from_be_bytes(*kind))
+}
+
+/// Asks the session whose process it is, and what its token is. Without an answer the session goes
+/// on, but is admitted to nothing.
+///
+/// # Errors
+/// When the connection to the server breaks, or the client goes away.
+pub(super) async fn identify(
+    client: &mut Peer,
+    server: &mut Peer,
+    process_id: Option<i32>,
+) -> Result<(Result<Identity, String>, Option<String>), Refused> {
+    message::put_query(&mut server.writer.output, &[IDENTITY_QUESTION.as_bytes()]);
+    server.writer.flush().await.map_err(Refused::Upstream)?;
+    let mut answer: Option<Vec<Option<String>>> = None;
+    let mut failure = "the server did not say whose process this is".to_owned();
+    let mut deadline = None;
+    loop {
+        while let Some((tag, frame)) = server.reader.server_frame(MAX_AUTHENTICATION).map_err(broken)? {
+            match tag {
+                b'Z' => {
+                    let Some(mut columns) = answer else { return Ok((Err(failure), None)) };
+                    let value = columns.pop().flatten();
+                    return Ok((identity(columns, process_id), value));
+                }
+                b'D' => answer = message::columns(body(&frame)),
+                b'E' => {
+                    let reason = field(body(&frame), b'M').unwrap_or_default();
+                    failure = String::from_utf8_lossy(reason).into_owned();
+                }
+                b'N' | b'A' | b'S' => client.writer.output.extend_from_slice(&frame),
+                _ => (),
+            }
+        }
+        if server.reader.ended {
+            return Err(Refused::Upstream(io::ErrorKind::UnexpectedEof.into()));
+        }
+        if client.writer.output.len() >= HIGH_WATER {
+            client.writer.flush().await?;
+        }
+        hear(client, server, &mut deadline).await?;
+    }
+}
+
+fn identity(columns: Vec<Option<String>>, process_id: Option<i32>) -> Result<Identity, String> {
+    let missing = || "the server did not say all of whose process this is".to_owned();
+    let columns: Vec<String> = columns.into_iter().collect::<Option<_>>().ok_or_else(missing)?;
+    let [pid, backend_start, system_identifier, postmaster_start, in_recovery] =
+        <[String; 5]>::try_from(columns).map_err(|_| missing())?;
+    let pid = pid.parse().map_err(|_| missing())?;
+    if process_id != Some(pid) {
+        return Err(
+            "the session does not keep its server process: is there a pooler between the proxy and the server?".into(),
+        );
+    }
+    Ok(Identity { pid, backend_start, system_identifier, postmaster_start, in_recovery: in_recovery != "f" })
+}
+
+/// Takes note of what changes the meaning of text.
+pub(super) fn note_lexing(parameter: &[u8], lexing: &mut Lexing) {
+    if let Some((name, value)) = message::parameter_status(parameter) {
+        note_setting(name, value, lexing);
+    }
+}
+
+/// As [`note_lexing`].
+pub(super) fn note_setting(name: &str, value: &str, lexing: &mut Lexing) {
+    match name {
+        "standard_conforming_strings" => lexing.standard_conforming_strings = value != "off",
+        "client_encoding" => lexing.encoding = Encoding::from_name(value),
+        _ => (),
+    }
+}
+
+fn broken(error: InvalidLength) -> Refused {
+    Refused::Upstream(io::Error::new(io::ErrorKind::InvalidData, error))
+}

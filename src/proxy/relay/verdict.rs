@@ -1,0 +1,116 @@
+//! What becomes of the message at hand: it is forwarded, rejected, or held back until something is known.
+//!
+//! Owns the waiting that a verdict needs. Must never forward a write that is not admitted.
+
+use super::super::context::Turn;
+use super::super::judge::{Decision, Judge, Need, resolve};
+use super::super::rejection::Rejection;
+use super::{Relay, Wait};
+use crate::fence::session::Activity;
+use crate::policy::Mode;
+use crate::statement::Statement;
+use crate::wire::message;
+use std::sync::Arc;
+use tokio::task::JoinHandle;
+
+/// What is to be done with the message at hand.
+pub(super) enum Verdict {
+    Forward,
+    Reject(usize, Rejection),
+    Hold,
+}
+
+impl Relay {
+    /// Judges statements; where something has to be found out first, starts to.
+    pub(super) fn judge(&mut self, statements: &[Arc<Statement>]) -> (Verdict, Vec<Arc<Statement>>) {
+        let Some(resolved) = resolve(statements, &self.statements, &self.portals, self.batch) else {
+            return (self.settle(), statements.to_vec());
+        };
+        if !std::mem::replace(&mut self.first_done, true)
+            && let Some(task) = self.first(&resolved)
+        {
+            self.wait = Some(Wait::First(task));
+            return (Verdict::Hold, resolved);
+        }
+        let (catalogue, is_current) = self.context.catalogue();
+        let judge = Judge {
+            policies: self.context.policies(),
+            database: self.context.database(),
+            fence: &self.fence,
+            catalogue: &catalogue,
+            catalogue_is_current: is_current,
+            changes_catalogue: self.catalogue_changed,
+            exempt: self.role.exempt(self.context.policies()),
+            parameter: &self.parameter,
+            owed: !self.replies.is_empty(),
+            parameter_in_doubt: self.replies.affect_parameter(),
+            written: &self.written,
+            refused: self.refused.as_ref(),
+        };
+        let verdict = match judge.statements(&resolved) {
+            Decision::Forward(needs) => self.forward_when_admitted(needs),
+            Decision::Reject(index, rejection) => Verdict::Reject(index, rejection),
+            Decision::Settle => self.settle(),
+            Decision::ReadValue if !self.replies.is_empty() => self.settle(),
+            Decision::ReadValue => {
+                self.ask();
+                Verdict::Hold
+            }
+        };
+        (verdict, resolved)
+    }
+
+    /// What has to be done before these statements can be judged, once.
+    fn first(&self, statements: &[Arc<Statement>]) -> Option<JoinHandle<Option<Turn>>> {
+        if let Some(name) = statements.iter().find_map(|statement| statement.needs_database_alone.clone()) {
+            return Some(self.context.close_database(name));
+        }
+        let writes = statements.iter().any(|statement| !statement.writes.is_empty() || statement.opaque.is_some());
+        if writes { self.context.catch_up() } else { None }
+    }
+
+    fn forward_when_admitted(&mut self, needs: Vec<Need>) -> Verdict {
+        let (needs, observed): (Vec<Need>, Vec<Need>) =
+            needs.into_iter().partition(|need| need.resource.mode == Mode::Enforce);
+        observed.into_iter().for_each(|need| self.context.observe(need.resource, need.token));
+        if needs.is_empty() {
+            return Verdict::Forward;
+        }
+        if self.fence.begin_write(needs.iter().map(|need| (need.resource.name.as_str(), need.token))) {
+            self.activity = Activity::Busy;
+            self.written.extend(needs.into_iter().map(|need| (need.resource.name.clone(), need.token)));
+            return Verdict::Forward;
+        }
+        let lacks =
+            |need: &Need| self.fence.admission(&need.resource.name).is_none_or(|epoch| epoch.token != need.token);
+        let Need { resource, token, may_raise } = needs[needs.iter().position(lacks).unwrap_or(0)].clone();
+        // An Admit that raises the token looks at what the process does.
+        self.note_activity();
+        let (database, fence, name) = (self.context.database().clone(), self.fence.clone(), resource.name.clone());
+        // Runs to its end even when this session does not: an Admit is not cancel-safe.
+        let admission = tokio::spawn(async move {
+            if may_raise {
+                database.admit(&fence, &resource, token).await
+            } else {
+                database.admit_in_force(&fence, &resource, token).await
+            }
+        });
+        self.wait = Some(Wait::Admit(name, admission));
+        Verdict::Hold
+    }
+
+    /// Holds the message at hand until the server owes nothing. While it waits for COPY data that would never be: it
+    /// refuses the message by itself, and in case that COPY has failed meanwhile, ours takes its place.
+    pub(super) fn settle(&mut self) -> Verdict {
+        if self.replies.is_copying_in() {
+            let why = "it was sent during COPY FROM STDIN".to_owned();
+            return Verdict::Reject(0, Rejection::Unverifiable { why, hint: "End the COPY first." });
+        }
+        if self.replies.needs_flush() {
+            self.note_forwarding();
+            message::put_flush(&mut self.server.writer.output);
+        }
+        self.wait = Some(Wait::Settle);
+        Verdict::Hold
+    }
+}
