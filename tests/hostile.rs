@@ -164,6 +164,29 @@ fn copy_in_with_an_early_sync() {
     assert_eq!(rows_in(&frames), [[Some("1".to_owned())]]);
 }
 
+/// Whether the server still reads data when the Sync comes, or skips to it, nobody else can tell.
+#[test]
+fn a_sync_behind_copy_data_that_is_refused() {
+    let outsider = Outsider::new();
+    for copy in [query("COPY free FROM STDIN"), [unnamed("COPY free FROM STDIN", &[]), flush()].concat()] {
+        for waits in [true, false] {
+            let mut wire = outsider.world.holder(47);
+            wire.send(&copy);
+            if waits {
+                wire.read_until(b'G');
+            }
+            wire.send(&[copy_data(b"no number\n"), sync()].concat());
+            wire.read_until(b'E');
+            wire.send(&[unnamed(WRITE, &[]), sync()].concat());
+            let frames = wire.read_to_end();
+            assert_eq!(codes(&frames), ["08P01"], "{frames:?}");
+            let error = frames[0].fields();
+            assert_eq!((error.severity(), error.message().contains("Sync behind COPY data")), ("FATAL", true));
+        }
+    }
+    assert_eq!(outsider.world.postgres.value("SELECT count(*) FROM jobs"), "0");
+}
+
 #[test]
 fn a_thousand_queries_without_waiting() {
     const QUERIES: usize = 1000;

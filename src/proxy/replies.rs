@@ -77,6 +77,8 @@ pub enum Request {
     Sync,
     /// A fast-path call: answered up to ReadyForQuery.
     FunctionCall,
+    /// CopyData, however much in a row: never answered.
+    CopyData,
     /// CopyDone or CopyFail: never answered, but ends a COPY from the client.
     CopyEnd,
 }
@@ -122,7 +124,12 @@ impl Request {
 
     /// An error in the answer makes the server skip all that follows, up to the next Sync.
     fn is_extended(&self) -> bool {
-        !matches!(self, Request::Query { .. } | Request::Sync | Request::FunctionCall | Request::CopyEnd)
+        !matches!(self, Request::Query { .. } | Request::Sync | Request::FunctionCall) && !self.is_copy()
+    }
+
+    /// Part of a COPY from the client, which is not answered.
+    fn is_copy(&self) -> bool {
+        matches!(self, Request::CopyData | Request::CopyEnd)
     }
 }
 
@@ -132,6 +139,10 @@ pub struct Replies {
     queue: VecDeque<Reply>,
     /// The server reads COPY data, and the client has not ended it: Sync is ignored.
     copying_in: bool,
+    /// Data has been sent for that COPY.
+    data_sent: bool,
+    /// A Sync has been sent behind data. If the COPY fails, nothing tells whether before that Sync or after it.
+    sync_in_doubt: bool,
     /// The server skips what comes, up to a Sync that has not been sent yet.
     skipping: bool,
     /// Entries whose statements may change `lease.fence`.
@@ -149,8 +160,9 @@ impl Replies {
     pub fn push(&mut self, to: Request, audience: Audience) {
         if self.copying_in {
             match to {
-                Request::Sync => return,
-                // Anything else than data ends the COPY, the right way or with an error.
+                Request::CopyData => return self.data_sent = true,
+                Request::Sync => return self.sync_in_doubt |= self.data_sent,
+                // Anything else ends the COPY, the right way or with an error.
                 _ => self.copying_in = false,
             }
         }
@@ -160,7 +172,9 @@ impl Replies {
                 _ => return,
             }
         }
-        if matches!(to, Request::CopyEnd) && self.queue.is_empty() {
+        let more_data =
+            matches!((&to, self.queue.back()), (Request::CopyData, Some(Reply { to: Request::CopyData, .. })));
+        if to.is_copy() && self.queue.is_empty() || more_data {
             return;
         }
         self.affecting_parameter += usize::from(to.affects_parameter());
@@ -191,13 +205,13 @@ impl Replies {
 
     /// The last message forwarded will not be answered before a Sync or Flush follows.
     pub fn needs_flush(&self) -> bool {
-        let answered = self.queue.iter().rev().find(|reply| !matches!(reply.to, Request::CopyEnd));
+        let answered = self.queue.iter().rev().find(|reply| !reply.to.is_copy());
         answered.is_some_and(|reply| reply.to.is_extended())
     }
 
     /// What the next reply answers.
     pub fn front(&mut self) -> Option<&mut Reply> {
-        while self.queue.front().is_some_and(|reply| matches!(reply.to, Request::CopyEnd)) {
+        while self.queue.front().is_some_and(|reply| reply.to.is_copy()) {
             self.queue.pop_front();
         }
         self.queue.front_mut()
@@ -213,6 +227,7 @@ impl Replies {
         self.front()?;
         let reply = self.queue.pop_front()?;
         self.settled(&reply);
+        self.sync_in_doubt = false;
         self.lexing_unreported = match reply.to {
             Request::Query { .. } | Request::Sync | Request::FunctionCall => false,
             _ => self.lexing_unreported || reply.to.affects_lexing(),
@@ -262,17 +277,27 @@ impl Replies {
 
     /// The server asks for COPY data: it ignores every Sync that was sent before the data ends.
     pub fn copy_in(&mut self) {
+        self.copying_in = true;
+        self.data_sent = false;
         let mut index = 1;
-        while let Some(reply) = self.queue.get(index) {
+        while let Some(reply) = self.queue.get(index).filter(|_| self.copying_in) {
             match reply.to {
-                Request::Sync => drop(self.queue.remove(index)),
-                _ => {
-                    index = usize::MAX;
-                    break;
+                Request::Sync => {
+                    self.queue.remove(index);
+                    self.sync_in_doubt |= self.data_sent;
                 }
+                Request::CopyData => {
+                    self.data_sent = true;
+                    index += 1;
+                }
+                _ => self.copying_in = false,
             }
         }
-        self.copying_in = index != usize::MAX;
+    }
+
+    /// The server reports an error, and nothing tells whether it will answer a Sync that it has been sent.
+    pub fn is_sync_in_doubt(&self) -> bool {
+        self.sync_in_doubt
     }
 }
 
@@ -334,6 +359,21 @@ mod tests {
         assert!(matches!(replies.pop().map(|reply| reply.to), Some(Request::Execute { .. })));
         assert!(matches!(replies.pop().map(|reply| reply.to), Some(Request::Sync)));
         assert!(replies.is_empty());
+    }
+
+    #[test]
+    fn a_sync_behind_data_is_in_doubt() {
+        let mut replies = queue([execute(), Request::Sync, Request::CopyData, Request::CopyData]);
+        replies.copy_in();
+        assert!(replies.is_copying_in() && !replies.is_sync_in_doubt());
+        replies.push(Request::Sync, Audience::Client);
+        assert!(replies.is_sync_in_doubt());
+        replies.push(Request::CopyEnd, Audience::Client);
+        replies.pop();
+        assert!(replies.is_empty() && !replies.is_sync_in_doubt());
+        let mut ahead = queue([execute(), Request::CopyData, Request::Sync, Request::CopyEnd, Request::Sync]);
+        ahead.copy_in();
+        assert!(ahead.is_sync_in_doubt() && !ahead.is_copying_in());
     }
 
     #[test]

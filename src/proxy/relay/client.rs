@@ -72,6 +72,7 @@ impl Relay {
             b'C' => Some(Request::ClosePortal { name: unnamed() }),
             b'S' => Some(Request::Sync),
             b'F' => Some(Request::FunctionCall),
+            b'd' => Some(Request::CopyData),
             b'c' | b'f' => Some(Request::CopyEnd),
             b'X' => {
                 self.terminating = true;

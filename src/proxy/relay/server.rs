@@ -3,7 +3,7 @@
 use super::super::login::note_lexing;
 use super::super::peer::{HIGH_WATER, body};
 use super::super::replies::{Audience, Reply, Request};
-use super::{End, Relay, Wait, frame_of, server_fault};
+use super::{ClientFault, End, Relay, Wait, frame_of, server_fault};
 use crate::statement::{PreparedEffect, Statement, TransactionEffect};
 use crate::wire::error::{field, fields};
 use crate::wire::frame::{HEADER, Header, put_frame};
@@ -171,13 +171,18 @@ impl Relay {
             // The last message: kept for last_words, which knows whether it is the reason.
             return if available < header.frame().min(HEADER + WHOLE) { Ok(false) } else { Err(End::Server) };
         }
-        if matches!(audience, Audience::Rejection { .. }) && header.body <= WHOLE {
+        let is_last = self.replies.is_sync_in_doubt();
+        if (is_last || matches!(audience, Audience::Rejection { .. })) && header.body <= WHOLE {
             if available < header.frame() {
                 return Ok(false);
             }
             self.say_in_place(header, audience);
         } else {
             self.stream(header, Audience::Client);
+        }
+        if is_last {
+            // Were it taken for skipping what it runs, something would pass unjudged.
+            return Err(End::ClientFault(ClientFault::Unjudged("Sync behind COPY data, which the server refused")));
         }
         self.parameter.error();
         if self.replies.front().is_some_and(|reply| reply.to.may_commit()) {
