@@ -17,8 +17,8 @@ const FRESH: Duration = Duration::from_secs(1);
 /// More questions about writes past fences that only observe are not asked at once, in a database: etcd may be silent.
 const MOST_OBSERVATIONS: usize = 64;
 
-/// KiB of long texts that are read at the same time; a longer one is read alone. The parser takes hundreds of times that.
-pub const READ_AT_ONCE: usize = 1024;
+/// KiB of long texts that are read at the same time; a longer one is read alone. The parser takes up to a thousand times that.
+pub const READ_AT_ONCE: usize = 512;
 
 /// One proxy process.
 pub struct Shared {

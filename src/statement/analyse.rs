@@ -9,8 +9,8 @@ use std::sync::Arc;
 /// What the parser needs for a longer text would be out of proportion to what a proxy session may take.
 const LONGEST: usize = 4 << 20;
 
-/// As [`LONGEST`] for a text that needs the tree, which takes some three hundred times its text in memory.
-const LONGEST_TREE: usize = 1 << 20;
+/// As [`LONGEST`] for a text that needs the tree, which takes up to a thousand times its text in memory.
+const LONGEST_TREE: usize = 512 << 10;
 
 /// About a hundredth of a second.
 const DEAREST: usize = 16 << 20;

@@ -9,15 +9,17 @@ use pg_query::ParserOptions;
 use pg_query::protobuf::summary_result::Context;
 
 /// Words that may stand for something that the summary does not show: `ON CONFLICT DO UPDATE`, locking clauses,
-/// operators of another schema, functions in RETURNING, writes in WITH, and the arguments of `set_config`. Most often
-/// they do not, and the tree says so.
-const WORDS_FOR_THE_TREE: [&[u8]; 6] = [b"config", b"conflict", b"for", b"operator", b"returning", b"with"];
+/// operators of another schema, writes in WITH, and the arguments of `set_config`. Most often they do not, and the tree
+/// says so.
+const WORDS_FOR_THE_TREE: [&[u8]; 5] = [b"config", b"conflict", b"for", b"operator", b"with"];
+/// Nor does it show what RETURNING calls.
+const RETURNING: &[u8] = b"returning";
 
 /// Reads the text if it is one plain statement; None says nothing about it.
 pub(super) fn read(sql: &str, options: ParserOptions) -> Option<Statement> {
     let range = trim(sql, 0..sql.trim_ascii_end().trim_end_matches(';').len());
     let text = sql.get(range.clone())?;
-    if text.contains(';') || has_word_for_the_tree(text.as_bytes()) {
+    if text.contains(';') || needs_the_tree(text) {
         return None;
     }
     let (kind, type_name, operation) = start_of(text)?;
@@ -63,10 +65,15 @@ fn start_of(text: &str) -> Option<Start> {
         .find(|(kind, ..)| text.as_bytes().starts_with(word) && word.eq_ignore_ascii_case(kind.as_bytes()))
 }
 
-fn has_word_for_the_tree(text: &[u8]) -> bool {
-    words(text).any(|word| {
-        (3..=9).contains(&word.len()) && WORDS_FOR_THE_TREE.iter().any(|wanted| word.eq_ignore_ascii_case(wanted))
-    })
+fn needs_the_tree(text: &str) -> bool {
+    // A RETURNING of nothing but names, to the end, calls nothing.
+    let names = |c: char| c.is_ascii_alphanumeric() || c.is_ascii_whitespace() || "_,.*\"".contains(c);
+    let before_names = text.trim_end_matches(names);
+    let is_one = |word: &[u8], wanted: &[u8]| word.eq_ignore_ascii_case(wanted);
+    words(before_names.as_bytes()).any(|word| is_one(word, RETURNING))
+        || words(text.as_bytes())
+            .filter(|word| (3..=9).contains(&word.len()))
+            .any(|word| WORDS_FOR_THE_TREE.iter().any(|wanted| is_one(word, wanted)))
 }
 
 /// What may be a key word, also within literals and comments.

@@ -5,11 +5,11 @@ use super::support::message::{bind_text, execute, parse, query, sync};
 use super::world::{WRITE, World, codes};
 use std::time::Instant;
 
-/// What the proxy may need to read them, one at a time, in KiB: a bound, but a high one. The parser's tree of 1 MiB has
-/// been seen to take 1.9 GB.
-const ALLOWED: u64 = 2_500 * 1024;
+/// What the proxy may need to read them, in KiB: a bound, but a high one. The parser's tree takes up to a thousand times
+/// its text, and 512 KiB of texts are read at a time.
+const ALLOWED: u64 = 1_200 * 1024;
 
-/// Of what takes the server itself time that grows with the square of the length: a refused text is still read by it.
+/// Of what takes the server itself time that grows with the square of the length: it reads what Parse brings it, refused or not.
 const QUADRATIC: usize = 20_000;
 
 /// Sends each with a write at its end, in both protocols: it is refused, and nothing is written.

@@ -141,7 +141,8 @@ impl Relay {
             Ok(script) => (&script.statements, true),
             Err(why) => {
                 unreadable = vec![self.unreadable(text, why)];
-                (&unreadable, self.replicates)
+                // Where it may be wrong, the server reads it too, to say so; what is too complex only costs it time.
+                (&unreadable, self.replicates || *why == Unreadable::TooComplex)
             }
         };
         let (verdict, resolved) = self.judge(statements);
@@ -171,11 +172,11 @@ impl Relay {
 
     /// Stands for a text that cannot be read. In a replication session it is one command, of another grammar.
     fn unreadable(&self, text: &[u8], why: &Unreadable) -> Arc<Statement> {
-        if !self.replicates {
-            return opaque("statement", why.reason());
-        }
-        let command = opaque("replication command", "it is no SQL");
-        Arc::new(Statement { range: 0..text.len(), ..Statement::clone(&command) })
+        let statement = match self.replicates {
+            true => opaque("replication command", "it is no SQL"),
+            false => opaque("statement", why.reason()),
+        };
+        Arc::new(Statement { range: 0..text.len(), ..Arc::unwrap_or_clone(statement) })
     }
 
     /// The proxy may answer a simple query by itself: the server is idle, has no unnamed statement, which such a query
