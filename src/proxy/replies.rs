@@ -106,7 +106,7 @@ impl Request {
         let may_write = |statement: &Statement| {
             !statement.writes.is_empty() || !statement.functions.is_empty() || statement.opaque.is_some()
         };
-        self.statements().iter().any(|statement| may_write(statement))
+        matches!(self, Request::FunctionCall) || self.statements().iter().any(|statement| may_write(statement))
     }
 
     /// It may commit while it runs, so that an error does not take back what it did before.
