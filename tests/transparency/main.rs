@@ -13,6 +13,7 @@ mod copy;
 mod dice;
 mod newer;
 mod pipeline;
+mod query;
 mod session;
 mod sides;
 mod sql;
