@@ -9,8 +9,8 @@ use support::message::{
     self, bind_text, close_statement, copy_data, copy_done, describe_statement, execute, flush, parse, query, sync,
     unnamed,
 };
-use support::wire::{error_in, rows_in};
-use support::{DEADLINE, Frame, ProxyOptions, Wire, wait_until};
+use support::wire::{error_in, exact, rows_in};
+use support::{Address, DEADLINE, Frame, ProxyOptions, Wire, wait_until};
 
 const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE free (n int); \
     CREATE FUNCTION run_tick() RETURNS int LANGUAGE sql AS 'INSERT INTO jobs VALUES (1) RETURNING 1'";
@@ -164,27 +164,149 @@ fn copy_in_with_an_early_sync() {
     assert_eq!(rows_in(&frames), [[Some("1".to_owned())]]);
 }
 
-/// Whether the server still reads data when the Sync comes, or skips to it, nobody else can tell.
+/// Whether a COPY that fails has read a Sync, and ignored it, nobody else can tell: the server must not see one.
 #[test]
-fn a_sync_behind_copy_data_that_is_refused() {
-    let outsider = Outsider::new();
-    for copy in [query("COPY free FROM STDIN"), [unnamed("COPY free FROM STDIN", &[]), flush()].concat()] {
-        for waits in [true, false] {
-            let mut wire = outsider.world.holder(47);
-            wire.send(&copy);
-            if waits {
-                wire.read_until(b'G');
-            }
-            wire.send(&[copy_data(b"no number\n"), sync()].concat());
+fn a_sync_within_a_copy_that_fails() {
+    let schema = format!(
+        "{SCHEMA}; CREATE VIEW v AS SELECT 1 AS n; CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql \
+         AS $$ BEGIN RAISE 'no'; END $$; CREATE TABLE refused (n int); \
+         CREATE TRIGGER no BEFORE INSERT ON refused EXECUTE FUNCTION no()"
+    );
+    let world = Fenced::start(&schema, RESOURCES);
+    ok(&mut world.holder(100), "DELETE FROM jobs");
+    let address = [world.postgres.address(), world.proxy.address()];
+    // Before any data is read, with what comes ahead of the Sync; and behind data that is wrong.
+    let wrong = [copy_data(b"no number\n"), sync()].concat();
+    let cases = [("v", sync()), ("refused", sync()), ("free", wrong)];
+    for (table, then) in &cases {
+        let many = (0..2000).map(|number| format!("SELECT pg_advisory_xact_lock({number})"));
+        for before in [String::new(), many.collect::<Vec<_>>().join("; ")] {
+            let conversation = |address: &Address| {
+                let mut wire = Wire::login(address, "postgres", "postgres");
+                wire.query(&format!("BEGIN; {before}; COMMIT; SET lease.fence = 47"));
+                wire.send(&[unnamed(&format!("COPY {table} FROM STDIN"), &[]), then.clone()].concat());
+                let mut frames = wire.read_until(b'E');
+                // Before anybody knows what becomes of the Sync.
+                wire.send(&query("SELECT 'next'"));
+                frames.extend(wire.read_until_ready());
+                frames.extend(wire.read_until_ready());
+                frames.extend(wire.query("SELECT 'last'"));
+                frames
+            };
+            let [direct, proxied] = [&address[0], &address[1]].map(conversation);
+            assert_eq!(exact(&proxied), exact(&direct), "{table}");
+        }
+        for _ in 0..20 {
+            let mut wire = world.holder(47);
+            wire.send(&[unnamed(&format!("COPY {table} FROM STDIN"), &[]), then.clone()].concat());
             wire.read_until(b'E');
-            wire.send(&[unnamed(WRITE, &[]), sync()].concat());
-            let frames = wire.read_to_end();
-            assert_eq!(codes(&frames), ["08P01"], "{frames:?}");
-            let error = frames[0].fields();
-            assert_eq!((error.severity(), error.message().contains("Sync behind COPY data")), ("FATAL", true));
+            wire.send(&query(WRITE));
+            wire.read_until_ready();
+            assert_eq!(codes(&wire.read_until_ready()), ["LF001"], "{table}");
         }
     }
+    assert_eq!(world.postgres.value("SELECT count(*) FROM jobs"), "0");
+}
+
+#[test]
+fn two_copies_in_one_string_and_a_sync_in_the_second() {
+    let outsider = Outsider::new();
+    let mut wire = outsider.world.holder(100);
+    wire.send(&query("COPY free FROM STDIN; COPY free FROM STDIN"));
+    wire.read_until(b'G');
+    wire.send(&[copy_data(b"1\n"), copy_done()].concat());
+    wire.read_until(b'G');
+    wire.exchange(&[sync(), copy_data(b"2\n"), copy_done()].concat());
+    ok(&mut wire, "SELECT set_config('lease.' || 'fence', '101', false)");
+    ok(&mut wire, WRITE);
+    assert_eq!(outsider.world.postgres.value("SELECT count(*) FROM free"), "2");
+}
+
+#[test]
+fn a_flush_or_sync_with_a_body() {
+    let outsider = Outsider::new();
+    for tag in [b'H', b'S'] {
+        let mut wire = outsider.world.holder(47);
+        wire.send(&[message::tagged(tag, b"x"), query("SELECT 1"), sync(), query(WRITE)].concat());
+        assert_eq!(codes(&wire.read_to_end()), ["08P01"]);
+    }
     assert_eq!(outsider.world.postgres.value("SELECT count(*) FROM jobs"), "0");
+}
+
+/// The server knows a name by its own encoding, and cuts it there.
+#[test]
+fn names_in_two_encodings() {
+    let mut outsider = Outsider::new();
+    let named = |name: &[u8], text: &str| message::tagged(b'P', &[name, b"\0", text.as_bytes(), b"\0\0\0"].concat());
+    let run = |name: &[u8]| message::tagged(b'B', &[b"\0", name, b"\0\0\0\0\0\0\0"].concat());
+    let wire = &mut outsider.wire;
+    ok(wire, "SET client_encoding = 'LATIN1'");
+    wire.exchange(&[named(b"\xe9", WRITE), named(b"\xc3\xa9", "SELECT 1"), sync()].concat());
+    ok(wire, "SET client_encoding = 'UTF8'");
+    let frames = wire.exchange(&[run(b"\xc3\xa9"), execute("", 0), sync()].concat());
+    assert_eq!(codes(&frames), ["LF004"]);
+    outsider.wrote_nothing();
+}
+
+/// One session with a long pipeline must not hold up the others: what it costs grows with its length, not with the square.
+#[test]
+fn tens_of_thousands_of_binds_of_one_name() {
+    const BINDS: usize = 30_000;
+    let outsider = Outsider::new();
+    let mut wire = outsider.world.login();
+    let binds = bind_text("", "", &[]).repeat(BINDS);
+    let pipeline = [parse("", "SELECT 1", &[]), binds, sync()].concat();
+    let frames = wire.send_while(&[&pipeline], |wire| wire.read_until_ready());
+    assert_eq!(frames.len(), BINDS + 2);
+}
+
+/// A client that hangs up without reading its answers has sent what it has sent.
+#[test]
+fn what_was_sent_before_hanging_up() {
+    let outsider = Outsider::new();
+    for number in 0..20 {
+        let mut wire = outsider.world.holder(100);
+        wire.send(&query("SELECT 1"));
+        wire.send(&[query(&format!("INSERT INTO jobs VALUES ({number})")), message::terminate()].concat());
+    }
+    let count = || outsider.world.postgres.value("SELECT count(*) FROM jobs") == "20";
+    wait_until("all of it is done", DEADLINE, count);
+}
+
+#[test]
+fn thousands_of_ends_of_copies() {
+    let outsider = Outsider::new();
+    let mut wire = outsider.world.login();
+    let pipeline = [parse("", "SELECT 1", &[]), copy_done().repeat(10_001), sync()].concat();
+    let frames = wire.send_while(&[&pipeline], |wire| wire.read_until_ready());
+    assert_eq!(frames.iter().map(|frame| frame.tag).collect::<Vec<_>>(), b"1Z");
+}
+
+/// What is read in another way than it was when it was sent; a write may have changed how.
+#[test]
+fn text_that_a_write_makes_mean_something_else() {
+    let mut outsider = Outsider::new();
+    let update = "UPDATE pg_settings SET setting = 'off' WHERE name = 'standard_conforming_strings'";
+    let frames = outsider.pipeline(&[query(update), query(r"SELECT '\' || ' , run_tick() --'")], 2);
+    assert_eq!(codes(&frames).len(), 1, "{frames:?}");
+    outsider.wrote_nothing();
+}
+
+#[test]
+fn other_ways_to_run_what_is_fenced() {
+    let mut outsider = Outsider::new();
+    let wire = &mut outsider.wire;
+    ok(wire, "CREATE DOMAIN positive AS int; CREATE TABLE d (n positive); INSERT INTO d VALUES (1)");
+    ok(wire, "CREATE TEMP VIEW own AS SELECT * FROM public.jobs");
+    for (text, expected) in [
+        ("ALTER DOMAIN positive ADD CHECK (run_tick() > 0)", "LF001"),
+        ("EXPLAIN SELECT run_tick()", "LF001"),
+        ("INSERT INTO pg_temp.own VALUES (1)", "LF004"),
+        ("SELECT cursor_to_xml('p', 1, false, false, '')", "LF004"),
+    ] {
+        assert_eq!(code(wire, text), expected, "{text}");
+    }
+    outsider.wrote_nothing();
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl Catalogue {
     pub fn may_reach(&self, relation: &RelationName, operation: Operation) -> bool {
         let Some(relations) = self.reaching.get(&relation.name) else { return false };
         relations.iter().any(|reaching| {
-            relation.schema.as_ref().is_none_or(|schema| *schema == reaching.schema)
+            is_in_schema(relation, &reaching.schema)
                 && match operation {
                     Operation::Lock | Operation::Cascade => false,
                     // A view can be changed and dropped without the table.
@@ -66,8 +66,7 @@ impl Catalogue {
     pub fn cascades_to<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = &'a RelationName> {
         let relation = &write.relation;
         let found = self.depended_on.get(&relation.name).filter(|_| write.operation == Operation::Cascade);
-        let in_schema = |schema: &str| relation.schema.as_ref().is_none_or(|named| named == schema);
-        found.into_iter().flatten().filter(move |it| in_schema(&it.schema)).map(|it| &it.by)
+        found.into_iter().flatten().filter(move |it| is_in_schema(relation, &it.schema)).map(|it| &it.by)
     }
 
     fn read(answers: &[Answer]) -> Self {
@@ -87,6 +86,14 @@ impl Catalogue {
         }
         catalogue
     }
+}
+
+/// A statement that leaves the schema out may mean any. `pg_temp` is the session's own, `pg_temp_3` or the like.
+fn is_in_schema(relation: &RelationName, schema: &str) -> bool {
+    relation
+        .schema
+        .as_deref()
+        .is_none_or(|named| named == schema || named == "pg_temp" && schema.starts_with("pg_temp_"))
 }
 
 impl Database {

@@ -19,12 +19,17 @@ use tokio::time::{Instant, sleep_until};
 
 /// Messages during authentication are at most this long, in bytes (`PG_MAX_AUTH_TOKEN_LENGTH`).
 pub(super) const MAX_AUTHENTICATION: usize = 65_535;
+/// Messages of the server are at most this long until the session is ready, in bytes: it may greet with long notices.
+const MAX_GREETING: usize = 4 * 1024 * 1024;
 /// A client that will send no more gets this long to become ready; it may be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whose process a session has, asked in the session itself. Qualified, and without operators: the
 /// search path is the client's. The numbers are exact, whatever the client's formats.
-const IDENTITY_QUESTION: &str = "SELECT pg_catalog.pg_backend_pid(), \
+///
+/// Whatever the session's own settings are: a deferrable transaction would wait for those of others.
+const IDENTITY_QUESTION: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0; \
+    SELECT pg_catalog.pg_backend_pid(), \
     (SELECT extract(epoch FROM backend_start) FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())), \
     (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
     extract(epoch FROM pg_catalog.pg_postmaster_start_time()), \
@@ -64,7 +69,7 @@ async fn relay_authentication(client: &mut Peer, server: &mut Peer) -> Result<Au
     let (mut asked, mut no_answer) = (false, false);
     let mut deadline = None;
     loop {
-        while let Some((tag, frame)) = server.reader.server_frame(MAX_AUTHENTICATION).map_err(broken)? {
+        while let Some((tag, frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
             let content = body(&frame);
             match tag {
                 b'Z' => return Ok(Authenticated { ready: frame, process_id, lexing }),
@@ -155,7 +160,7 @@ pub(super) async fn identify(
     let mut failure = "the server did not say whose process this is".to_owned();
     let mut deadline = None;
     loop {
-        while let Some((tag, frame)) = server.reader.server_frame(MAX_AUTHENTICATION).map_err(broken)? {
+        while let Some((tag, frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
             match tag {
                 b'Z' => {
                     let Some(mut columns) = answer else { return Ok((Err(failure), None)) };
@@ -167,6 +172,8 @@ pub(super) async fn identify(
                     let reason = field(body(&frame), b'M').unwrap_or_default();
                     failure = String::from_utf8_lossy(reason).into_owned();
                 }
+                // What is said about the question is not the client's; a warning is about the server.
+                b'N' if field(body(&frame), b'V') != Some(b"WARNING") => (),
                 b'N' | b'A' | b'S' => client.writer.output.extend_from_slice(&frame),
                 _ => (),
             }

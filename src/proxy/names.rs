@@ -4,7 +4,7 @@
 //! spoken. So a name has candidates until the reply comes, and says when it cannot be told yet.
 
 use crate::statement::Statement;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Bytes of all names of one kind in one session that are remembered, with what they stand for. A name beyond is
@@ -19,7 +19,7 @@ const SIGNIFICANT: usize = 63;
 /// The names of one kind in one session.
 #[derive(Debug, Default)]
 pub struct Names {
-    candidates: HashMap<Vec<u8>, Vec<Candidate>>,
+    candidates: HashMap<Vec<u8>, VecDeque<Candidate>>,
     bytes: usize,
     last: u64,
     /// There was no room for a name.
@@ -51,11 +51,16 @@ impl Names {
     pub fn define(&mut self, name: &[u8], statement: Arc<Statement>, batch: u64) -> u64 {
         let name = known_by(name);
         self.last += 1;
+        if !name.is_ascii() {
+            // The server knows it by other bytes, as the client's encoding has it, and may cut those elsewhere.
+            self.forgot = true;
+            return self.last;
+        }
         // A name that is known must not keep an old meaning, however many there are.
         if self.bytes < MAX_BYTES || self.candidates.contains_key(name) {
             self.bytes += weight(name, &statement);
             let candidate = Candidate { sequence: self.last, batch, confirmed: false, statement };
-            self.candidates.entry(name.to_vec()).or_default().push(candidate);
+            self.candidates.entry(name.to_vec()).or_default().push_back(candidate);
         } else {
             self.forgot = true;
         }
@@ -64,11 +69,10 @@ impl Names {
 
     /// The server did it: older meanings are gone.
     pub fn confirm(&mut self, name: &[u8], sequence: u64) {
-        self.retain(name, |candidate| candidate.sequence >= sequence);
-        if let Some(candidate) = self
-            .candidates
-            .get_mut(known_by(name))
-            .and_then(|list| list.iter_mut().find(|item| item.sequence == sequence))
+        self.drop_first(name, |candidate| candidate.sequence < sequence);
+        // The server answers in order, so that it is the oldest now.
+        if let Some(candidate) = self.candidates.get_mut(known_by(name)).and_then(VecDeque::front_mut)
+            && candidate.sequence == sequence
         {
             candidate.confirmed = true;
         }
@@ -76,12 +80,18 @@ impl Names {
 
     /// The server refused or skipped it: older meanings stand.
     pub fn cancel(&mut self, name: &[u8], sequence: u64) {
-        self.retain(name, |candidate| candidate.sequence != sequence);
+        let name = known_by(name);
+        let Some(list) = self.candidates.get_mut(name) else { return };
+        let Ok(index) = list.binary_search_by_key(&sequence, |candidate| candidate.sequence) else { return };
+        if let Some(candidate) = list.remove(index) {
+            self.bytes -= weight(name, &candidate.statement);
+        }
+        self.forget_if_empty(name);
     }
 
     /// The server closed the name: what it meant so far is gone.
     pub fn close(&mut self, name: &[u8]) {
-        self.retain(name, |candidate| !candidate.confirmed);
+        self.drop_first(name, |candidate| candidate.confirmed);
     }
 
     /// The server closed all names.
@@ -115,7 +125,7 @@ impl Names {
 
     /// What the name stands for in a message that is forwarded in this batch.
     pub fn meaning(&self, name: &[u8], batch: u64) -> Meaning {
-        match self.candidates.get(known_by(name)).and_then(|list| list.last()) {
+        match self.candidates.get(known_by(name)).and_then(|list| list.back()) {
             // Had the definition failed, the rest of its batch would be skipped.
             Some(candidate) if candidate.confirmed || candidate.batch == batch => {
                 Meaning::Certain(candidate.statement.clone())
@@ -125,17 +135,19 @@ impl Names {
         }
     }
 
-    fn retain(&mut self, name: &[u8], keep: impl Fn(&Candidate) -> bool) {
+    /// Pipelines give one name thousands of meanings: what is gone stands first, and is not looked for.
+    fn drop_first(&mut self, name: &[u8], is_gone: impl Fn(&Candidate) -> bool) {
         let name = known_by(name);
         let Some(list) = self.candidates.get_mut(name) else { return };
-        list.retain(|candidate| {
-            let kept = keep(candidate);
-            if !kept {
-                self.bytes -= weight(name, &candidate.statement);
-            }
-            kept
-        });
-        if list.is_empty() {
+        while let Some(candidate) = list.front().filter(|candidate| is_gone(candidate)) {
+            self.bytes -= weight(name, &candidate.statement);
+            list.pop_front();
+        }
+        self.forget_if_empty(name);
+    }
+
+    fn forget_if_empty(&mut self, name: &[u8]) {
+        if self.candidates.get(name).is_some_and(VecDeque::is_empty) {
             self.candidates.remove(name);
         }
     }

@@ -90,10 +90,11 @@ impl Request {
             || self.statements().iter().any(|statement| statement.parameter != ParameterEffect::None)
     }
 
-    /// It may change standard_conforming_strings or client_encoding.
+    /// It may change standard_conforming_strings or client_encoding: also by a write, to pg_settings or with a trigger.
     fn affects_lexing(&self) -> bool {
         let may_set = |statement: &Statement| {
             statement.parameter == ParameterEffect::Unknown
+                || !statement.writes.is_empty()
                 || MAY_SET.iter().any(|kind| statement.kind.starts_with(kind))
         };
         matches!(self, Request::FunctionCall)
@@ -107,6 +108,12 @@ impl Request {
             !statement.writes.is_empty() || !statement.functions.is_empty() || statement.opaque.is_some()
         };
         matches!(self, Request::FunctionCall) || self.statements().iter().any(|statement| may_write(statement))
+    }
+
+    /// It may be a COPY from the client. What runs by a name may be one too.
+    fn may_copy_in(&self) -> bool {
+        const BY_NAME: [&str; 4] = ["COPY FROM", "EXECUTE", "FETCH", "portal"];
+        self.statements().iter().any(|statement| statement.opaque.is_some() || BY_NAME.contains(&statement.kind))
     }
 
     /// It may commit while it runs, so that an error does not take back what it did before.
@@ -139,10 +146,11 @@ pub struct Replies {
     queue: VecDeque<Reply>,
     /// The server reads COPY data, and the client has not ended it: Sync is ignored.
     copying_in: bool,
-    /// Data has been sent for that COPY.
-    data_sent: bool,
-    /// A Sync has been sent behind data. If the COPY fails, nothing tells whether before that Sync or after it.
+    /// A Sync has been sent within a COPY. If that fails, nothing tells whether the server had read the Sync, and ignored
+    /// it, or will answer it. Only in sessions that nobody judges.
     sync_in_doubt: bool,
+    /// The client has sent a Sync within the COPY, and no data since. It was not passed on: the server would ignore it.
+    sync_withheld: bool,
     /// The server skips what comes, up to a Sync that has not been sent yet.
     skipping: bool,
     /// Entries whose statements may change `lease.fence`.
@@ -151,6 +159,8 @@ pub struct Replies {
     affecting_lexing: usize,
     /// Entries whose statements may write.
     writing: usize,
+    /// Entries whose statements may be a COPY from the client.
+    copying: usize,
     /// Statements that may have done so have completed; ReadyForQuery comes after the report of it.
     lexing_unreported: bool,
 }
@@ -160,8 +170,8 @@ impl Replies {
     pub fn push(&mut self, to: Request, audience: Audience) {
         if self.copying_in {
             match to {
-                Request::CopyData => return self.data_sent = true,
-                Request::Sync => return self.sync_in_doubt |= self.data_sent,
+                Request::CopyData => return self.sync_withheld = false,
+                Request::Sync => return self.sync_in_doubt = true,
                 // Anything else ends the COPY, the right way or with an error.
                 _ => self.copying_in = false,
             }
@@ -180,6 +190,7 @@ impl Replies {
         self.affecting_parameter += usize::from(to.affects_parameter());
         self.affecting_lexing += usize::from(to.affects_lexing());
         self.writing += usize::from(to.may_write());
+        self.copying += usize::from(to.may_copy_in());
         self.queue.push_back(Reply { to, audience });
     }
 
@@ -227,7 +238,6 @@ impl Replies {
         self.front()?;
         let reply = self.queue.pop_front()?;
         self.settled(&reply);
-        self.sync_in_doubt = false;
         self.lexing_unreported = match reply.to {
             Request::Query { .. } | Request::Sync | Request::FunctionCall => false,
             _ => self.lexing_unreported || reply.to.affects_lexing(),
@@ -260,6 +270,7 @@ impl Replies {
         self.affecting_parameter -= usize::from(reply.to.affects_parameter());
         self.affecting_lexing -= usize::from(reply.to.affects_lexing());
         self.writing -= usize::from(reply.to.may_write());
+        self.copying -= usize::from(reply.to.may_copy_in());
     }
 
     /// The server reports an error. Takes away, and returns, what it will not answer any more.
@@ -278,26 +289,54 @@ impl Replies {
     /// The server asks for COPY data: it ignores every Sync that was sent before the data ends.
     pub fn copy_in(&mut self) {
         self.copying_in = true;
-        self.data_sent = false;
+        self.sync_withheld = false;
         let mut index = 1;
         while let Some(reply) = self.queue.get(index).filter(|_| self.copying_in) {
             match reply.to {
                 Request::Sync => {
                     self.queue.remove(index);
-                    self.sync_in_doubt |= self.data_sent;
+                    self.sync_in_doubt = true;
                 }
-                Request::CopyData => {
-                    self.data_sent = true;
-                    index += 1;
-                }
+                Request::CopyData => index += 1,
                 _ => self.copying_in = false,
             }
         }
     }
 
-    /// The server reports an error, and nothing tells whether it will answer a Sync that it has been sent.
+    /// The COPY from the client at the front has ended well: what belongs to it is over.
+    pub fn copy_in_done(&mut self) {
+        while let Some(Reply { to: Request::CopyData, .. }) = self.queue.get(1) {
+            self.queue.remove(1);
+        }
+        if let Some(Reply { to: Request::CopyEnd, .. }) = self.queue.get(1) {
+            self.queue.remove(1);
+        }
+        (self.sync_withheld, self.sync_in_doubt) = (false, false);
+    }
+
+    /// A COPY from the client may begin, before which the server has to see no Sync.
+    pub fn may_copy_in(&self) -> bool {
+        self.copying > 0
+    }
+
+    /// A Sync within the COPY is not passed on.
+    pub fn withhold_sync(&mut self) {
+        self.sync_withheld = true;
+    }
+
+    /// The COPY has failed where the server, most likely, would not have read the Sync yet: it is to be sent now.
+    pub fn take_withheld_sync(&mut self) -> bool {
+        std::mem::take(&mut self.sync_withheld)
+    }
+
+    /// The server may have answered, or may answer, a Sync that was sent within a COPY: what it owes is not sure.
     pub fn is_sync_in_doubt(&self) -> bool {
         self.sync_in_doubt
+    }
+
+    /// It has answered that Sync: it skips no more.
+    pub fn sync_answered(&mut self) {
+        self.skipping = false;
     }
 }
 
@@ -362,18 +401,32 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_behind_data_is_in_doubt() {
-        let mut replies = queue([execute(), Request::Sync, Request::CopyData, Request::CopyData]);
+    fn a_sync_within_a_copy_is_in_doubt_until_that_has_ended() {
+        let mut replies = queue([execute(), Request::CopyData, Request::CopyData]);
         replies.copy_in();
         assert!(replies.is_copying_in() && !replies.is_sync_in_doubt());
         replies.push(Request::Sync, Audience::Client);
         assert!(replies.is_sync_in_doubt());
         replies.push(Request::CopyEnd, Audience::Client);
+        replies.copy_in_done();
         replies.pop();
         assert!(replies.is_empty() && !replies.is_sync_in_doubt());
         let mut ahead = queue([execute(), Request::CopyData, Request::Sync, Request::CopyEnd, Request::Sync]);
         ahead.copy_in();
         assert!(ahead.is_sync_in_doubt() && !ahead.is_copying_in());
+    }
+
+    #[test]
+    fn each_copy_of_a_query_has_an_end_of_its_own() {
+        let mut replies = queue([query(), Request::CopyData, Request::CopyEnd]);
+        replies.copy_in();
+        assert!(!replies.is_copying_in());
+        replies.copy_in_done();
+        replies.copy_in();
+        assert!(replies.is_copying_in());
+        replies.push(Request::CopyEnd, Audience::Client);
+        replies.copy_in_done();
+        assert_eq!(replies.len(), 1);
     }
 
     #[test]

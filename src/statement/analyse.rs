@@ -12,6 +12,9 @@ const LONGEST: usize = 4 << 20;
 /// As [`LONGEST`] for a text that needs the tree, which takes up to a thousand times its text in memory.
 const LONGEST_TREE: usize = 512 << 10;
 
+/// A name of up to this many bytes has not been cut, whatever its encoding.
+const LONGEST_SURE_NAME: usize = 59;
+
 /// About a hundredth of a second.
 const DEAREST: usize = 16 << 20;
 
@@ -27,8 +30,9 @@ pub fn analyse(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
         Some(statement) => Script { statements: vec![Arc::new(statement)] },
         None => read_tree(sql.text(), options)?,
     };
-    if sql.is_foreign() && script.statements.iter().flat_map(|statement| statement.names()).any(|name| !name.is_ascii())
-    {
+    // The server cuts a name of 63 bytes by the session's encoding, the parser as UTF-8.
+    let is_unsure = |name: &str| !name.is_ascii() || name.len() > LONGEST_SURE_NAME && !text.is_ascii();
+    if sql.is_foreign() && script.statements.iter().flat_map(|statement| statement.names()).any(is_unsure) {
         return Err(Unreadable::Encoding);
     }
     sql.restore(script.statements.iter_mut().filter_map(Arc::get_mut).map(|statement| &mut statement.range));

@@ -173,7 +173,8 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::AlterTypeStmt(_) => opaque(into, "ALTER TYPE", "it changes tables that use the type"),
         N::CreateDomainStmt(_) => changes(into, "CREATE DOMAIN"),
         // A new constraint is checked in every table that uses the domain.
-        N::AlterDomainStmt(_) => {
+        N::AlterDomainStmt(alter) => {
+            ddl::alter_domain(alter, into);
             into.parameter = ParameterEffect::Unknown;
             changes(into, "ALTER DOMAIN")
         }
@@ -292,10 +293,8 @@ fn describe_explain(explain: &ExplainStmt, into: &mut Statement) -> &'static str
     if explained.parameter != ParameterEffect::None {
         into.parameter = ParameterEffect::Unknown;
     }
-    // The arguments of EXECUTE are computed even so.
-    if let PreparedEffect::Execute { .. } = explained.prepared {
-        into.functions = explained.functions;
-    }
+    // Planning computes the arguments of EXECUTE, and what is declared immutable or stable, whatever it does.
+    into.functions = explained.functions;
     "EXPLAIN"
 }
 

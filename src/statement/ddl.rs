@@ -7,8 +7,8 @@ use super::query::Walk;
 use super::{Operation, RelationName, Statement};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{
-    AlterDatabaseStmt, AlterObjectSchemaStmt, AlterTableCmd, AlterTableStmt, Constraint, CreateStmt, CreatedbStmt,
-    DropBehavior, DropStmt, Node, ObjectType, PartitionBoundSpec, RangeVar, RenameStmt, TruncateStmt,
+    AlterDatabaseStmt, AlterDomainStmt, AlterObjectSchemaStmt, AlterTableCmd, AlterTableStmt, Constraint, CreateStmt,
+    CreatedbStmt, DropBehavior, DropStmt, Node, ObjectType, PartitionBoundSpec, RangeVar, RenameStmt, TruncateStmt,
 };
 
 const CASCADES: &str = "CASCADE also changes what depends on it, which it does not name";
@@ -146,6 +146,13 @@ fn alter_command(command: &AlterTableCmd, into: &mut Statement) {
         )
         | None => {}
         Some(expression) => Walk::new(into).visit(expression),
+    }
+}
+
+/// A new constraint is computed, a new default is not.
+pub(super) fn alter_domain(alter: &AlterDomainStmt, into: &mut Statement) {
+    if let Some(N::Constraint(constraint)) = alter.def.as_ref().and_then(|definition| definition.node.as_ref()) {
+        alter_constraint(constraint, into);
     }
 }
 

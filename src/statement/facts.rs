@@ -64,6 +64,9 @@ impl Statement {
         if !is_harmless(&function) {
             self.parameter = ParameterEffect::Unknown;
         }
+        if function.name.starts_with("cursor_to_xml") {
+            self.set_opaque("it runs a cursor or portal by its name");
+        }
         self.functions.push(function);
     }
 

@@ -23,6 +23,13 @@ impl Relay {
     /// Handles all that has been read from the client, as far as the server's output has room and
     /// nothing has to be waited for.
     pub(super) fn handle_client(&mut self) -> Result<(), ClientFault> {
+        if self.replies.len() >= MAX_OWED && self.replies.needs_flush() && self.client.rest == 0 && !self.flushed {
+            // The server may have answers in its buffer, without which nothing more is read.
+            self.note_forwarding();
+            message::put_flush(&mut self.server.writer.output);
+            self.flushed = true;
+        }
+        self.flushed &= self.replies.len() >= MAX_OWED;
         while self.wait.is_none() && self.replies.len() < MAX_OWED && self.server.writer.output.len() < HIGH_WATER {
             if self.client.rest > 0 {
                 if !self.client.pass_on(&mut self.server.writer.output) {
@@ -44,9 +51,21 @@ impl Relay {
 
     /// False when more of the message, or something else, has to be waited for.
     fn client_message(&mut self, header: Header) -> Result<bool, ClientFault> {
-        // A skipping server ignores everything but Sync.
-        let judged = self.context.is_fenced() && !self.replies.is_skipping();
+        if matches!(header.tag, b'S' | b'H') && header.body > 0 {
+            return Err(ClientFault::Unjudged("Sync or Flush that is not empty"));
+        }
+        if self.replies.is_skipping() && !matches!(header.tag, b'S' | b'X') {
+            // The server would ignore it. Were it wrong that it does, this would pass unjudged.
+            return Ok(self.drop_message(header));
+        }
+        let judged = self.context.is_fenced();
         match header.tag {
+            b'S' if judged && self.replies.is_copying_in() => {
+                // The server would ignore it, unless it has failed: then nobody could tell whether it skips on.
+                self.replies.withhold_sync();
+                return Ok(self.drop_message(header));
+            }
+            b'S' if judged && self.replies.may_copy_in() => return Ok(self.hold(header)),
             b'Q' if judged => return self.query(header),
             b'P' if judged => return self.parse(header),
             b'B' if judged => return self.bind(header),
@@ -87,6 +106,12 @@ impl Relay {
             self.close_reject_statement();
         }
         Ok(true)
+    }
+
+    fn drop_message(&mut self, header: Header) -> bool {
+        self.client.rest = header.frame();
+        self.client.discard = true;
+        true
     }
 
     /// Forwards a message as it comes.

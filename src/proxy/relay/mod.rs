@@ -30,10 +30,15 @@ use crate::wire::message::Status;
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
 
 /// The longest statement that is read to be judged, in bytes; longer ones are unverifiable.
 pub const MAX_STATEMENT: usize = 4 * 1024 * 1024;
+
+/// What a client has sent before it hung up gets this long to be done. A server would end what runs at once.
+const AFTER_HANG_UP: Duration = Duration::from_secs(1);
 
 /// How a client broke the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -106,6 +111,10 @@ pub struct Relay {
     client_fault: Option<ClientFault>,
     /// The server's write half is closed.
     closed: bool,
+    /// The server was asked to answer what it can, because it owes much.
+    flushed: bool,
+    /// Nobody reads what the client would be told: the session ends then at the latest.
+    hang_up: Option<Instant>,
 }
 
 /// One direction's source and the rest of the message that is being passed on from it.
@@ -180,6 +189,8 @@ impl Relay {
             terminating: false,
             client_fault: None,
             closed: false,
+            flushed: false,
+            hang_up: None,
         }
     }
 
@@ -200,6 +211,9 @@ impl Relay {
             self.statements.forget();
             self.portals.forget();
             self.parameter.forget_all();
+            if self.replies.is_sync_in_doubt() {
+                return Err(End::ClientFault(ClientFault::Unjudged("an earlier Sync within COPY data that failed")));
+            }
         }
         self.handle_server()?;
         if self.server.reader.ended && self.client.writer.output.len() < HIGH_WATER {
@@ -222,7 +236,7 @@ impl Relay {
     }
 
     async fn wait_for_event(&mut self) -> Result<(), End> {
-        let Relay { client, server, wait, fence, context, replies, .. } = self;
+        let Relay { client, server, wait, fence, context, replies, hang_up, .. } = self;
         // What is left of the input when nothing holds it back is a message that will never be whole.
         let held_back = wait.is_some() || replies.len() >= MAX_OWED || server.rest > 0;
         let client_done = client.reader.ended && !held_back;
@@ -238,13 +252,25 @@ impl Relay {
         let read_server = !server.reader.ended && client.writer.output.len() < HIGH_WATER;
         let waits = !matches!(wait, None | Some(Wait::Settle | Wait::Value));
         tokio::select! {
-            result = client.reader.fill(), if read_client => result.map_err(End::ClientSocket),
+            result = client.reader.fill(), if read_client => {
+                // A reset, as of a client that hangs up without reading: what it sent before is done all the same.
+                client.reader.ended |= result.is_err();
+                Ok(())
+            }
             result = server.reader.fill(), if read_server => match result {
                 Ok(()) => Ok(()),
                 // A reset, as after a crash, is the end as well; what it leaves unsaid is told in last_words.
                 Err(_) => { server.reader.ended = true; Ok(()) }
             },
-            result = client.writer.drain(), if !client.writer.output.is_empty() => result.map_err(End::ClientSocket),
+            result = client.writer.drain(), if !client.writer.output.is_empty() => {
+                if result.is_err() {
+                    // Nobody reads any more; what was sent before may still be there to be read, and to be done.
+                    client.writer.output.clear();
+                    hang_up.get_or_insert(Instant::now() + AFTER_HANG_UP);
+                }
+                Ok(())
+            }
+            () = hung_up(*hang_up) => Err(End::ClientSocket),
             result = server.writer.drain(), if !server.writer.output.is_empty() => {
                 if result.is_err() {
                     // The server is gone; what it said before may still be there to be read.
@@ -306,6 +332,14 @@ async fn finish(wait: &mut Option<Wait>, refused: &mut Option<Refusal>, turn: &m
             *wait = None;
         }
         None | Some(Wait::Settle | Wait::Value) => std::future::pending().await,
+    }
+}
+
+/// Waits for that moment, or for ever. Cancel-safe.
+async fn hung_up(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::super::login::note_lexing;
 use super::super::peer::{HIGH_WATER, body};
 use super::super::replies::{Audience, Reply, Request};
-use super::{ClientFault, End, Relay, Wait, frame_of, server_fault};
+use super::{End, Relay, Wait, frame_of, server_fault};
 use crate::statement::{PreparedEffect, Statement, TransactionEffect};
 use crate::wire::error::{field, fields};
 use crate::wire::frame::{HEADER, Header, put_frame};
@@ -76,6 +76,9 @@ impl Relay {
             }
             tag => {
                 self.note_reply(tag);
+                if self.context.is_fenced() && self.replies.is_sync_in_doubt() {
+                    return Err(End::ServerFault("COPY from the client where none was due".into()));
+                }
                 self.stream(header, audience);
             }
         }
@@ -127,6 +130,9 @@ impl Relay {
 
     fn command_complete(&mut self, tag: &[u8]) {
         let rolled_back = tag.starts_with(b"ROLLBACK");
+        if tag.starts_with(b"COPY") {
+            self.replies.copy_in_done();
+        }
         let Some(front) = self.replies.front() else { return };
         match &mut front.to {
             Request::Query { statements, completed, defines } => {
@@ -171,8 +177,7 @@ impl Relay {
             // The last message: kept for last_words, which knows whether it is the reason.
             return if available < header.frame().min(HEADER + WHOLE) { Ok(false) } else { Err(End::Server) };
         }
-        let is_last = self.replies.is_sync_in_doubt();
-        if (is_last || matches!(audience, Audience::Rejection { .. })) && header.body <= WHOLE {
+        if matches!(audience, Audience::Rejection { .. }) && header.body <= WHOLE {
             if available < header.frame() {
                 return Ok(false);
             }
@@ -180,16 +185,18 @@ impl Relay {
         } else {
             self.stream(header, Audience::Client);
         }
-        if is_last {
-            // Were it taken for skipping what it runs, something would pass unjudged.
-            return Err(End::ClientFault(ClientFault::Unjudged("Sync behind COPY data, which the server refused")));
-        }
         self.parameter.error();
         if self.replies.front().is_some_and(|reply| reply.to.may_commit()) {
             self.parameter.forget_all();
         }
         let skipped = self.replies.error();
         skipped.into_iter().for_each(|reply| self.cancel(reply));
+        if self.replies.take_withheld_sync() {
+            self.note_forwarding();
+            message::put_sync(&mut self.server.writer.output);
+            self.replies.push(Request::Sync, Audience::Client);
+            self.batch += 1;
+        }
         if matches!(self.wait, Some(Wait::Value)) {
             self.question_refused();
         }
@@ -230,6 +237,7 @@ impl Relay {
             Some(reply) if matches!(reply.to, Request::Sync) => (),
             // It may have called set_config.
             Some(reply) if matches!(reply.to, Request::FunctionCall) => self.parameter.forget(),
+            None if self.replies.is_sync_in_doubt() => self.replies.sync_answered(),
             _ => return Err(End::ServerFault("ReadyForQuery that nobody asked for".into())),
         }
         self.status = status;

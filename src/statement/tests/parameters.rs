@@ -158,7 +158,7 @@ fn set_config_is_unknown_where_it_may_not_run_just_once() {
     let cases: Vec<_> = texts.iter().map(|text| (text.as_str(), "calls:set_config unknown")).collect();
     check(&cases);
     check(&[
-        (&format!("EXPLAIN SELECT {call}"), "unknown"),
+        (&format!("EXPLAIN SELECT {call}"), "calls:set_config unknown"),
         ("SELECT public.set_config('lease.fence', '5', false)", "calls:public.set_config unknown"),
         (&format!("WITH a AS (SELECT 1) SELECT {call}"), "calls:set_config unknown"),
         (&format!("CREATE TABLE n AS SELECT {call} WITH NO DATA"), "calls:set_config unknown catalogue"),

@@ -229,7 +229,7 @@ fn explain_runs_the_statement_only_with_analyze() {
         ("EXPLAIN (ANALYZE, ANALYZE false) DELETE FROM t", "-"),
         ("EXPLAIN (ANALYZE false, COSTS, ANALYZE) DELETE FROM t", "delete:t"),
         ("EXPLAIN (COSTS off, FORMAT json) INSERT INTO t VALUES (1)", "-"),
-        ("EXPLAIN SELECT f()", "unknown"),
+        ("EXPLAIN SELECT f()", "calls:f unknown"),
         ("EXPLAIN ANALYZE SELECT f()", "calls:f unknown"),
         ("EXPLAIN EXECUTE p", "unknown"),
         ("EXPLAIN EXECUTE p(f())", "calls:f unknown"),
