@@ -4,7 +4,7 @@
 //! spoken. So a name has candidates until the reply comes, and says when it cannot be told yet.
 
 use crate::statement::Statement;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Bytes of all names of one kind in one session that are remembered, with what they stand for. A name beyond is
@@ -19,7 +19,8 @@ const SIGNIFICANT: usize = 63;
 /// The names of one kind in one session.
 #[derive(Debug, Default)]
 pub struct Names {
-    candidates: HashMap<Vec<u8>, Vec<Candidate>>,
+    /// Of each name in the order of their messages, thus of their numbers. Only the first one may be confirmed.
+    candidates: HashMap<Vec<u8>, VecDeque<Candidate>>,
     bytes: usize,
     last: u64,
     /// There was no room for a name.
@@ -55,7 +56,7 @@ impl Names {
         if self.bytes < MAX_BYTES || self.candidates.contains_key(name) {
             self.bytes += weight(name, &statement);
             let candidate = Candidate { sequence: self.last, batch, confirmed: false, statement };
-            self.candidates.entry(name.to_vec()).or_default().push(candidate);
+            self.candidates.entry(name.to_vec()).or_default().push_back(candidate);
         } else {
             self.forgot = true;
         }
@@ -64,24 +65,28 @@ impl Names {
 
     /// The server did it: older meanings are gone.
     pub fn confirm(&mut self, name: &[u8], sequence: u64) {
-        self.retain(name, |candidate| candidate.sequence >= sequence);
-        if let Some(candidate) = self
-            .candidates
-            .get_mut(known_by(name))
-            .and_then(|list| list.iter_mut().find(|item| item.sequence == sequence))
-        {
-            candidate.confirmed = true;
+        self.drop_first(name, |candidate| candidate.sequence < sequence);
+        if let Some(first) = self.candidates.get_mut(known_by(name)).and_then(|list| list.front_mut()) {
+            first.confirmed |= first.sequence == sequence;
         }
     }
 
     /// The server refused or skipped it: older meanings stand.
     pub fn cancel(&mut self, name: &[u8], sequence: u64) {
-        self.retain(name, |candidate| candidate.sequence != sequence);
+        let name = known_by(name);
+        let Some(list) = self.candidates.get_mut(name) else { return };
+        let found = list.binary_search_by_key(&sequence, |candidate| candidate.sequence).ok();
+        if let Some(candidate) = found.and_then(|index| list.remove(index)) {
+            self.bytes -= weight(name, &candidate.statement);
+        }
+        if list.is_empty() {
+            self.candidates.remove(name);
+        }
     }
 
     /// The server closed the name: what it meant so far is gone.
     pub fn close(&mut self, name: &[u8]) {
-        self.retain(name, |candidate| !candidate.confirmed);
+        self.drop_first(name, |candidate| candidate.confirmed);
     }
 
     /// The server closed all names.
@@ -115,7 +120,7 @@ impl Names {
 
     /// What the name stands for in a message that is forwarded in this batch.
     pub fn meaning(&self, name: &[u8], batch: u64) -> Meaning {
-        match self.candidates.get(known_by(name)).and_then(|list| list.last()) {
+        match self.candidates.get(known_by(name)).and_then(|list| list.back()) {
             // Had the definition failed, the rest of its batch would be skipped.
             Some(candidate) if candidate.confirmed || candidate.batch == batch => {
                 Meaning::Certain(candidate.statement.clone())
@@ -125,16 +130,15 @@ impl Names {
         }
     }
 
-    fn retain(&mut self, name: &[u8], keep: impl Fn(&Candidate) -> bool) {
+    /// Without a look at all of them: one name may have as many as the server owes replies.
+    fn drop_first(&mut self, name: &[u8], is_gone: impl Fn(&Candidate) -> bool) {
         let name = known_by(name);
         let Some(list) = self.candidates.get_mut(name) else { return };
-        list.retain(|candidate| {
-            let kept = keep(candidate);
-            if !kept {
-                self.bytes -= weight(name, &candidate.statement);
-            }
-            kept
-        });
+        while list.front().is_some_and(&is_gone)
+            && let Some(candidate) = list.pop_front()
+        {
+            self.bytes -= weight(name, &candidate.statement);
+        }
         if list.is_empty() {
             self.candidates.remove(name);
         }
