@@ -19,6 +19,7 @@ const SIGNIFICANT: usize = 63;
 /// The names of one kind in one session.
 #[derive(Debug, Default)]
 pub struct Names {
+    /// Of each name in the order of their messages, thus of their numbers. Only the first one may be confirmed.
     candidates: HashMap<Vec<u8>, VecDeque<Candidate>>,
     bytes: usize,
     last: u64,

@@ -14,6 +14,7 @@ pub fn frames() -> Vec<Vec<u8>> {
         [message::close_statement("s"), message::describe_portal("p"), message::flush()].concat(),
         message::function_call(177, &[Some(b"a"), None]),
         [message::password("secret"), message::terminate()].concat(),
+        message::header(b'p', 65_019),
         [message::tagged(b'D', b"\0\x01\0\0\0\x0242"), message::tagged(b'Z', b"I")].concat(),
     ]
 }

@@ -1,6 +1,7 @@
 //! What test runners do to databases: the proxy's own connections and its memory are in nobody's way.
 
 use crate::support::fenced::{code, init, ok};
+use crate::support::message::query;
 use crate::support::{DEADLINE, Wire, postgres::SUPERUSER, wait_until};
 use crate::world::World;
 
@@ -38,6 +39,26 @@ fn databases_that_were_just_in_use_are_copied_renamed_and_dropped() {
         // For a moment the failed attempt is the answer to everybody.
         wait_until("the schema is found", DEADLINE, || write("copy", token).is_empty());
         ok(&mut runner, "DROP DATABASE copy");
+    }
+}
+
+/// A session that stays keeps them open: nothing but such a statement is a reason to close them.
+#[test]
+fn control_connections_close_before_a_statement_that_needs_the_database_alone() {
+    let world = World::start("");
+    world.postgres.sql_in("app", "CREATE TABLE jobs (n int)");
+    let login = |database: &str| Wire::login(&world.proxy.address(), SUPERUSER, database);
+    let (mut session, mut runner) = (login("app"), login("postgres"));
+    let statements = ["CREATE DATABASE copy TEMPLATE app", "ALTER DATABASE app RENAME TO renamed", "DROP DATABASE app"];
+    for (token, statement) in (1..).zip(statements) {
+        ok(&mut session, &format!("SET lease.fence = {token}"));
+        ok(&mut session, "INSERT INTO jobs VALUES (1)");
+        assert_ne!(world.control_connections_to("app"), "0");
+        runner.send(&query(statement));
+        wait_until("they are closed", DEADLINE, || world.control_connections_to("app") == "0");
+        // The session is in its way: it would wait for seconds, and fail.
+        world.postgres.sql(&format!("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query = '{statement}'"));
+        runner.read_until_ready();
     }
 }
 

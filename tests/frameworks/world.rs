@@ -29,6 +29,11 @@ impl World {
         ok(&mut leader, "DELETE FROM jobs");
     }
 
+    pub fn control_connections_to(&self, database: &str) -> String {
+        let open = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fencegate control'";
+        self.postgres.value(&format!("{open} AND datname = '{database}'"))
+    }
+
     pub fn wait_until_no_control_connection_is_left(&self) {
         let left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fencegate control'";
         wait_until("the control connections are closed", DEADLINE, || self.postgres.value(left) == "0");

@@ -127,6 +127,22 @@ fn many_statements_in_one_string() {
     ]);
 }
 
+/// What the parser's trees take together is bounded, however many sessions send long texts.
+#[test]
+fn many_sessions_at_once() {
+    const SESSIONS: usize = 8;
+    let world = World::new();
+    let text = format!("SELECT 1 WHERE 1 IN ({}) FOR UPDATE", vec!["12"; 170_000].join(","));
+    let mut wires: Vec<_> = (0..SESSIONS).map(|_| world.hostile()).collect();
+    wires.iter_mut().for_each(|wire| wire.send(&query(&text)));
+    for wire in &mut wires {
+        assert_eq!(codes(&wire.read_until_ready()), Vec::<String>::new());
+    }
+    drop(wires);
+    // One takes half of that, all of them twice as much.
+    world.ends_well(280 * 1024);
+}
+
 /// Each savepoint in a message of its own: what the proxy remembers of them is bounded.
 #[test]
 fn savepoints_one_by_one() {

@@ -176,6 +176,16 @@ impl Proxy {
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
+    /// How long it has run on the processors, in hundredths of a second.
+    pub fn processor_time(&self) -> u64 {
+        const USER_AND_SYSTEM: std::ops::Range<usize> = 11..13;
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        // The name of the program, in parentheses, may have spaces.
+        let (_, numbers) = stat.rsplit_once(')').expect("a name");
+        let numbers: Vec<_> = numbers.split_whitespace().collect();
+        numbers[USER_AND_SYSTEM].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+    }
+
     /// How many files and sockets it has open.
     pub fn open_files(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
