@@ -21,7 +21,7 @@ distributed_cron:
 # Without optimisation: the tests wait for servers, not for our code, and it builds in half the time.
 test:
 	@scripts/setup.sh test
-	cargo test --locked
+	cargo test --locked --no-fail-fast
 
 lint:
 	@scripts/setup.sh demo

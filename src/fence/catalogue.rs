@@ -4,7 +4,7 @@
 //! Owns that question and its answer. Must never leave a relation out for being complicated: what
 //! a write to it really does is not decided here.
 
-use super::control::{Answer, ControlError, answers, column};
+use super::control::{Answer, answers, column};
 use super::database::Database;
 use super::sql;
 use crate::policy::{QualifiedName, Resource};
@@ -107,9 +107,10 @@ impl Database {
     ) -> Result<Catalogue, String> {
         let query = sql::catalogue(tables);
         let answers = match self.look(&query).await {
-            // Where nothing is fenced, nobody has to have run `fencegate init`.
-            Err(ControlError::Uninitialised(_)) => self.ask_once(&query).await.map_err(|error| error.to_string())?,
-            answers => answers.map_err(|error| error.to_string())?,
+            Ok(answers) => answers,
+            // Where nothing is fenced, nobody has to have run `fencegate init`; and what failed a moment ago, when the
+            // database was being made, need not fail now.
+            Err(_) => self.ask_once(&query).await.map_err(|error| error.to_string())?,
         };
         Ok(Catalogue::read(&answers))
     }
