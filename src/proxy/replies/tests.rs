@@ -1,0 +1,107 @@
+use super::*;
+
+fn execute() -> Request {
+    Request::Execute { statement: Arc::default(), defines: None }
+}
+
+fn query() -> Request {
+    Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() }
+}
+
+fn queue(requests: impl IntoIterator<Item = Request>) -> Replies {
+    let mut replies = Replies::default();
+    requests.into_iter().for_each(|request| replies.push(request, Audience::Client));
+    replies
+}
+
+#[test]
+fn an_error_skips_to_the_sync() {
+    let mut replies = queue([execute(), execute(), query(), Request::Sync, query()]);
+    assert_eq!(replies.error().len(), 3);
+    assert!(!replies.is_skipping());
+    assert_eq!(replies.len(), 2);
+}
+
+#[test]
+fn without_a_sync_the_server_goes_on_skipping() {
+    let mut replies = queue([execute(), execute()]);
+    assert_eq!(replies.error().len(), 2);
+    assert!(replies.is_skipping() && replies.is_empty());
+    replies.push(query(), Audience::Client);
+    assert!(replies.is_empty());
+    replies.push(Request::Sync, Audience::Client);
+    assert!(!replies.is_skipping());
+    assert_eq!(replies.len(), 1);
+}
+
+#[test]
+fn an_error_in_a_simple_query_skips_nothing() {
+    let mut replies = queue([query(), query()]);
+    assert!(replies.error().is_empty());
+    assert_eq!(replies.len(), 2);
+}
+
+#[test]
+fn sync_during_copy_in_is_not_answered() {
+    let mut replies = queue([execute(), Request::Sync]);
+    replies.copy_in();
+    assert!(replies.is_copying_in());
+    assert_eq!(replies.len(), 1);
+    replies.push(Request::Sync, Audience::Client);
+    replies.push(Request::CopyEnd, Audience::Client);
+    replies.push(Request::Sync, Audience::Client);
+    assert!(!replies.is_copying_in());
+    assert!(matches!(replies.pop().map(|reply| reply.to), Some(Request::Execute { .. })));
+    assert!(matches!(replies.pop().map(|reply| reply.to), Some(Request::Sync)));
+    assert!(replies.is_empty());
+}
+
+#[test]
+fn a_sync_within_a_copy_is_in_doubt_until_that_has_ended() {
+    let mut replies = queue([execute(), Request::CopyData, Request::CopyData]);
+    replies.copy_in();
+    assert!(replies.is_copying_in() && !replies.is_sync_in_doubt());
+    replies.push(Request::Sync, Audience::Client);
+    assert!(replies.is_sync_in_doubt());
+    replies.push(Request::CopyEnd, Audience::Client);
+    replies.copy_in_done();
+    replies.pop();
+    assert!(replies.is_empty() && !replies.is_sync_in_doubt());
+    let mut ahead = queue([execute(), Request::CopyData, Request::Sync, Request::CopyEnd, Request::Sync]);
+    ahead.copy_in();
+    assert!(ahead.is_sync_in_doubt() && !ahead.is_copying_in());
+}
+
+#[test]
+fn each_copy_of_a_query_has_an_end_of_its_own() {
+    let mut replies = queue([query(), Request::CopyData, Request::CopyEnd]);
+    replies.copy_in();
+    assert!(!replies.is_copying_in());
+    replies.copy_in_done();
+    replies.copy_in();
+    assert!(replies.is_copying_in());
+    replies.push(Request::CopyEnd, Audience::Client);
+    replies.copy_in_done();
+    assert_eq!(replies.len(), 1);
+}
+
+#[test]
+fn a_copy_that_was_sent_ahead_ends_by_itself() {
+    let mut replies = queue([execute(), Request::Sync, Request::CopyEnd, Request::Sync]);
+    replies.copy_in();
+    assert!(!replies.is_copying_in());
+    assert!(matches!(replies.pop().map(|reply| reply.to), Some(Request::Execute { .. })));
+    assert!(matches!(replies.pop().map(|reply| reply.to), Some(Request::Sync)));
+    assert!(replies.is_empty());
+}
+
+#[test]
+fn stray_ends_of_copies_owe_nothing() {
+    let mut replies = queue([Request::CopyEnd]);
+    assert!(replies.is_empty());
+    assert!(queue([execute(), Request::CopyEnd]).needs_flush());
+    replies.push(query(), Audience::Client);
+    replies.push(Request::CopyEnd, Audience::Client);
+    replies.pop();
+    assert!(replies.is_empty());
+}
