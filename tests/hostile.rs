@@ -266,7 +266,9 @@ fn what_was_sent_before_hanging_up() {
     let outsider = Outsider::new();
     for number in 0..20 {
         let mut wire = outsider.world.holder(100);
-        wire.send(&query("SELECT 1"));
+        wire.send(&query("SELECT repeat('x', 100000)"));
+        // What is left unread makes the close a reset.
+        wire.byte();
         wire.send(&[query(&format!("INSERT INTO jobs VALUES ({number})")), message::terminate()].concat());
     }
     let count = || outsider.world.postgres.value("SELECT count(*) FROM jobs") == "20";
