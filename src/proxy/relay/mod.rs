@@ -37,8 +37,8 @@ use tokio::time::{Instant, sleep_until};
 /// The longest statement that is read to be judged, in bytes; longer ones are unverifiable.
 pub const MAX_STATEMENT: usize = 4 * 1024 * 1024;
 
-/// What a client has sent before it hung up gets this long to be done. A server would end what runs at once.
-const AFTER_HANG_UP: Duration = Duration::from_secs(1);
+/// What a client has sent before it hung up gets this long to be done; nobody will know when it is.
+const AFTER_HANG_UP: Duration = Duration::from_secs(10);
 
 /// How a client broke the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -253,8 +253,11 @@ impl Relay {
         let waits = !matches!(wait, None | Some(Wait::Settle | Wait::Value));
         tokio::select! {
             result = client.reader.fill(), if read_client => {
-                // A reset, as of a client that hangs up without reading: what it sent before is done all the same.
-                client.reader.ended |= result.is_err();
+                if result.is_err() {
+                    // A reset, as of a client that hangs up without reading: what it sent before is done all the same.
+                    client.reader.ended = true;
+                    hang_up.get_or_insert(Instant::now() + AFTER_HANG_UP);
+                }
                 Ok(())
             }
             result = server.reader.fill(), if read_server => match result {
