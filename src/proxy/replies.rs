@@ -146,6 +146,8 @@ pub struct Replies {
     queue: VecDeque<Reply>,
     /// The server reads COPY data, and the client has not ended it: Sync is ignored.
     copying_in: bool,
+    /// A COPY from the client has begun, and not ended.
+    copy_begun: bool,
     /// A Sync has been sent within a COPY. If that fails, nothing tells whether the server had read the Sync, and ignored
     /// it, or will answer it. Only in sessions that nobody judges.
     sync_in_doubt: bool,
@@ -275,7 +277,7 @@ impl Replies {
 
     /// The server reports an error. Takes away, and returns, what it will not answer any more.
     pub fn error(&mut self) -> Vec<Reply> {
-        self.copying_in = false;
+        (self.copy_begun, self.copying_in) = (false, false);
         if !self.front().is_some_and(|reply| reply.to.is_extended()) {
             return Vec::new();
         }
@@ -288,7 +290,7 @@ impl Replies {
 
     /// The server asks for COPY data: it ignores every Sync that was sent before the data ends.
     pub fn copy_in(&mut self) {
-        self.copying_in = true;
+        (self.copy_begun, self.copying_in) = (true, true);
         self.sync_withheld = false;
         let mut index = 1;
         while let Some(reply) = self.queue.get(index).filter(|_| self.copying_in) {
@@ -303,8 +305,12 @@ impl Replies {
         }
     }
 
-    /// The COPY from the client at the front has ended well: what belongs to it is over.
-    pub fn copy_in_done(&mut self) {
+    /// A COPY at the front has ended well: if it was one from the client, what belongs to it is over.
+    pub fn copy_done(&mut self) {
+        if !std::mem::take(&mut self.copy_begun) {
+            return;
+        }
+        self.copying_in = false;
         while let Some(Reply { to: Request::CopyData, .. }) = self.queue.get(1) {
             self.queue.remove(1);
         }

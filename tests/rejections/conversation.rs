@@ -20,12 +20,12 @@ pub fn converse(wire: &mut Wire, steps: &[Step]) -> Vec<Frame> {
                 wire.send(messages);
                 // After an error the server skips what comes, and says nothing.
                 if !skips(&frames) {
-                    frames.extend(read_until(wire, &[*tag, b'E']));
+                    frames.extend(wire.read_until_any(&[*tag, b'E']));
                 }
             }
             Step::Ready(messages, count) => {
                 wire.send(messages);
-                (0..*count).for_each(|_| frames.extend(read_until(wire, b"Z")));
+                (0..*count).for_each(|_| frames.extend(wire.read_until_any(b"Z")));
             }
         }
     }
@@ -34,16 +34,4 @@ pub fn converse(wire: &mut Wire, steps: &[Step]) -> Vec<Frame> {
 
 fn skips(frames: &[Frame]) -> bool {
     frames.iter().rev().take_while(|frame| frame.tag != b'Z').any(|frame| frame.tag == b'E')
-}
-
-fn read_until(wire: &mut Wire, tags: &[u8]) -> Vec<Frame> {
-    let mut frames = Vec::new();
-    while let Some(frame) = wire.frame() {
-        let last = tags.contains(&frame.tag);
-        frames.push(frame);
-        if last {
-            break;
-        }
-    }
-    frames
 }

@@ -160,10 +160,10 @@ impl Client {
             Then::End => wire.read_to_end(),
             Then::Settled => read_until_settled(wire),
             Then::Until(_) | Then::Cancel(_) if skipped => Vec::new(),
-            Then::Until(tags) => read_until(wire, tags),
+            Then::Until(tags) => wire.read_until_any(tags),
             Then::Cancel(tags) => {
                 side.cancel(key);
-                read_until(wire, tags)
+                wire.read_until_any(tags)
             }
         });
         match step.then {
@@ -178,18 +178,6 @@ impl Client {
         }
         frames
     }
-}
-
-fn read_until(wire: &mut Wire, tags: &[u8]) -> Vec<Frame> {
-    let mut frames = Vec::new();
-    while let Some(frame) = wire.frame() {
-        let last = tags.contains(&frame.tag);
-        frames.push(frame);
-        if last {
-            break;
-        }
-    }
-    frames
 }
 
 /// Up to the answers to the empty queries at the end.

@@ -238,8 +238,7 @@ impl Relay {
     /// The message goes nowhere; the error is raised where it ends.
     fn discard(&mut self, header: Header, rejection: Rejection, kind: &'static str) {
         self.log_rejection(&rejection, kind);
-        self.client.rest = header.frame();
-        self.client.discard = true;
+        self.drop_message(header);
         self.discarded = Some((header.tag, rejection));
     }
 

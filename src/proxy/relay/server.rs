@@ -131,7 +131,7 @@ impl Relay {
     fn command_complete(&mut self, tag: &[u8]) {
         let rolled_back = tag.starts_with(b"ROLLBACK");
         if tag.starts_with(b"COPY") {
-            self.replies.copy_in_done();
+            self.replies.copy_done();
         }
         let Some(front) = self.replies.front() else { return };
         match &mut front.to {

@@ -64,7 +64,7 @@ fn a_sync_within_a_copy_is_in_doubt_until_that_has_ended() {
     replies.push(Request::Sync, Audience::Client);
     assert!(replies.is_sync_in_doubt());
     replies.push(Request::CopyEnd, Audience::Client);
-    replies.copy_in_done();
+    replies.copy_done();
     replies.pop();
     assert!(replies.is_empty() && !replies.is_sync_in_doubt());
     let mut ahead = queue([execute(), Request::CopyData, Request::Sync, Request::CopyEnd, Request::Sync]);
@@ -77,11 +77,21 @@ fn each_copy_of_a_query_has_an_end_of_its_own() {
     let mut replies = queue([query(), Request::CopyData, Request::CopyEnd]);
     replies.copy_in();
     assert!(!replies.is_copying_in());
-    replies.copy_in_done();
+    replies.copy_done();
     replies.copy_in();
     assert!(replies.is_copying_in());
     replies.push(Request::CopyEnd, Audience::Client);
-    replies.copy_in_done();
+    replies.copy_done();
+    assert_eq!(replies.len(), 1);
+}
+
+#[test]
+fn a_copy_to_the_client_leaves_what_is_for_the_next_one() {
+    let mut replies = queue([query(), Request::CopyData, Request::CopyEnd]);
+    replies.copy_done();
+    replies.copy_in();
+    assert!(!replies.is_copying_in(), "its data and their end are sent already");
+    replies.copy_done();
     assert_eq!(replies.len(), 1);
 }
 

@@ -170,9 +170,14 @@ impl Wire {
 
     /// All messages up to and with the next one of this kind, or to the end of the connection.
     pub fn read_until(&mut self, tag: u8) -> Vec<Frame> {
+        self.read_until_any(&[tag])
+    }
+
+    /// As [`Wire::read_until`], for any of these kinds.
+    pub fn read_until_any(&mut self, tags: &[u8]) -> Vec<Frame> {
         let mut frames = Vec::new();
         while let Some(frame) = self.frame() {
-            let last = frame.tag == tag;
+            let last = tags.contains(&frame.tag);
             frames.push(frame);
             if last {
                 break;
