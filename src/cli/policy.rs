@@ -52,8 +52,12 @@ fn check(directory: &Path) -> ExitCode {
 
 /// A plain token raises every resource that its session writes: with several resources that is rarely meant.
 fn warning(set: &PolicySet) -> Option<String> {
-    let without: Vec<&str> =
-        set.resources.iter().filter(|it| it.election.is_none()).map(|resource| resource.name.as_str()).collect();
+    let without: Vec<&str> = set
+        .resources
+        .iter()
+        .filter(|it| it.election_shown().is_none())
+        .map(|resource| resource.name.as_str())
+        .collect();
     let [first, second, ..] = without[..] else { return None };
     Some(format!(
         "{} resources have no election: a session that writes several of them should name each token, \

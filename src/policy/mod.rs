@@ -6,11 +6,13 @@
 mod document;
 mod fingerprint;
 mod index;
+mod keyed;
 mod load;
 mod name;
 #[cfg(test)]
 mod tests;
 
+pub use keyed::{InvalidTemplate, Keyed, LONGEST_KEY, Template};
 pub use load::load;
 
 use crate::etcd::ElectionName;
@@ -57,7 +59,12 @@ impl PolicySet {
             && self.databases.as_ref().is_none_or(|databases| databases.iter().any(|name| name == database))
     }
 
-    /// The elections that issue tokens of a resource.
+    /// Some resource is keyed.
+    pub fn has_keys(&self) -> bool {
+        self.resources.iter().any(|resource| resource.keyed.is_some())
+    }
+
+    /// The elections that issue tokens of a resource, those of single keys left out.
     pub fn elections(&self) -> BTreeSet<ElectionName> {
         self.resources.iter().filter_map(|resource| resource.election.clone()).collect()
     }
@@ -90,13 +97,15 @@ pub struct PolicyError {
     pub message: String,
 }
 
-/// A thing that one leader at a time may write.
+/// A thing that one leader at a time may write; or, where it is keyed, one such thing for every value of a column.
 #[derive(Debug)]
 pub struct Resource {
-    /// The name in tokens, errors and metrics.
+    /// The name in tokens, errors and metrics; of a keyed resource, with its placeholder.
     pub name: String,
     /// The election whose leader's create_revision is the only token that may raise the fence; None: any token may.
     pub election: Option<ElectionName>,
+    /// It stands for the resources of all keys, see [`Resource::of_key`]. Only those have tokens.
+    pub keyed: Option<Keyed>,
     /// The tables whose writes need the resource's token.
     pub tables: Vec<FencedTable>,
     /// Calling one of these counts as a write to the resource.
@@ -117,6 +126,8 @@ pub struct FencedTable {
     pub name: QualifiedName,
     /// Sorted; never contains [`Operation::Lock`] and [`Operation::Cascade`], which follow the others.
     pub operations: Vec<Operation>,
+    /// The column whose value says which resource a row belongs to, if the resource is keyed.
+    pub key: Option<String>,
 }
 
 /// A schema-qualified SQL name, folded and unquoted.

@@ -1,6 +1,7 @@
 //! How facts are added to a [`Statement`] and read from it as a whole.
 
 use super::functions::is_harmless;
+use super::rows::Rows;
 use super::{
     FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, Write,
 };
@@ -56,8 +57,9 @@ impl Statement {
         Arc::new(statement)
     }
 
+    /// Adds a write to rows of which nothing is known.
     pub(super) fn add_write(&mut self, relation: RelationName, operation: Operation) {
-        self.writes.push(Write { relation, operation });
+        self.writes.push(Write { relation, operation, rows: Rows::default() });
     }
 
     pub(super) fn add_call(&mut self, function: FunctionName) {

@@ -21,6 +21,7 @@ mod functions;
 mod parameter;
 mod plain;
 mod query;
+pub mod rows;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test that panics has failed")]
 mod tests;
@@ -63,6 +64,8 @@ pub struct Write {
     pub relation: RelationName,
     /// How it is written.
     pub operation: Operation,
+    /// Which of its rows, as far as the text tells.
+    pub rows: rows::Rows,
 }
 
 /// What a statement does to the session parameter `lease.fence`.

@@ -217,9 +217,11 @@ pub fn resource(name: &str, fingerprint: &str) -> Arc<Resource> {
     Arc::new(Resource {
         name: name.into(),
         election: None,
+        keyed: None,
         tables: vec![FencedTable {
             name: QualifiedName { schema: "public".into(), name: "ticks".into() },
             operations: vec![Operation::Insert],
+            key: None,
         }],
         functions: Vec::new(),
         on_missing: OnMissing::Reject,

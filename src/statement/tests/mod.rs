@@ -31,7 +31,7 @@ fn show_result(result: &Result<Script, Unreadable>) -> String {
 /// `insert:t calls:f unknown`: what is said about a statement, in words; `-` for nothing.
 fn show(statement: &Statement) -> String {
     let mut words = Vec::new();
-    for Write { relation, operation } in &statement.writes {
+    for Write { relation, operation, .. } in &statement.writes {
         let operation = format!("{operation:?}").to_lowercase();
         words.push(format!("{operation}:{}", qualified(&relation.schema, &relation.name)));
     }
