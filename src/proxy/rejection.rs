@@ -24,6 +24,8 @@ pub enum Rejection {
     TwoTokensAtOnce { resource: String, presented: Token, written: Token },
     /// LF004.
     Unverifiable { why: String, hint: &'static str },
+    /// LF004: which resources of a keyed one it would write.
+    UnknownKey { resource: String, why: String, hint: &'static str },
     /// LF004: the statement may not raise the token; `highest` is what is in force.
     NotInForce { resource: String, presented: Token, highest: Option<Token> },
     /// LF005; `issued` is the leader's token.
@@ -81,7 +83,9 @@ impl Rejection {
             | Rejection::InvalidValue { .. }
             | Rejection::TwoTokens { .. }
             | Rejection::TwoTokensAtOnce { .. } => "invalid",
-            Rejection::Unverifiable { .. } | Rejection::NotInForce { .. } => "unverifiable",
+            Rejection::Unverifiable { .. } | Rejection::UnknownKey { .. } | Rejection::NotInForce { .. } => {
+                "unverifiable"
+            }
             Rejection::Unissued { .. } => "unissued",
             Rejection::Unavailable { .. } => "unavailable",
         }
@@ -118,6 +122,11 @@ impl Rejection {
             }
             Rejection::Unverifiable { why, hint } => {
                 ErrorText::new("LF004", format!("cannot tell what this statement would write: {why}")).hint(*hint)
+            }
+            Rejection::UnknownKey { resource, why, hint } => {
+                ErrorText::new("LF004", format!("cannot tell what this statement would write: {why}"))
+                    .detail(format!("resource={resource}"))
+                    .hint(*hint)
             }
             Rejection::NotInForce { resource, presented, highest } => {
                 let message = format!("cannot tell what this statement would write, and token {presented} for resource \"{resource}\" is not in force yet");

@@ -17,6 +17,13 @@ use std::sync::Arc;
 /// The two names in a Bind end within this many bytes.
 const MAX_NAMES: usize = 64 * 1024;
 
+/// The length of a function's number, in bytes.
+const OID: usize = 4;
+
+/// What libpq's `lo_…` call: pg_proc's numbers of loread and lowrite, and of lo_create, lo_open, lo_close, lo_lseek,
+/// lo_creat, lo_tell, lo_unlink, lo_truncate, lo_lseek64, lo_tell64 and lo_truncate64. No table can be reached by them.
+const LARGE_OBJECT_FUNCTIONS: [u32; 13] = [954, 955, 715, 952, 953, 956, 957, 958, 964, 1004, 3170, 3171, 3172];
+
 const TOO_LONG: &str = "the statement is longer than 4 MiB";
 
 impl Relay {
@@ -71,11 +78,7 @@ impl Relay {
             b'B' if judged => return self.bind(header),
             b'E' if judged => return Ok(self.execute(header)),
             b'C' if judged => return Ok(self.close(header)),
-            // It names a function by its number: nothing tells what it writes.
-            b'F' if judged => {
-                let statement = opaque("fast-path function call", "it names no function");
-                return Ok(self.unread(header, statement, Request::FunctionCall));
-            }
+            b'F' if judged => return Ok(self.function_call(header)),
             _ => (),
         }
         let unnamed = Vec::new;
@@ -193,6 +196,22 @@ impl Relay {
             }
         }
         Ok(true)
+    }
+
+    /// It names a function by its number. Of all but those for large objects, nothing tells what they write.
+    fn function_call(&mut self, header: Header) -> bool {
+        self.wanted = HEADER + OID;
+        let start = self.start_of_body(header);
+        if start.len() < OID.min(header.body) {
+            return false;
+        }
+        if start.first_chunk().is_some_and(|oid| LARGE_OBJECT_FUNCTIONS.contains(&u32::from_be_bytes(*oid))) {
+            self.batch += 1;
+            self.pass(header, Some(Request::FunctionCall));
+            return true;
+        }
+        let statement = opaque("fast-path function call", "it names no function");
+        self.unread(header, statement, Request::FunctionCall)
     }
 
     /// Stands for a text that cannot be read. In a replication session it is one command, of another grammar.
