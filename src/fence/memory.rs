@@ -7,7 +7,7 @@
 use super::session::{Epoch, Token};
 use dashmap::DashMap;
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 const CONFIRMED_FOR: Duration = Duration::from_secs(1);
 /// More unread notifications than this are one: "read everything again".
 const MOST_NEWS: usize = 1024;
+
+/// The payload that says that the catalogue has changed; no resource can have this name.
+pub(super) const CATALOGUE_CHANGED: &str = "{catalogue}";
 
 /// The epochs last read, and whether they may be believed.
 #[derive(Debug, Default)]
@@ -27,6 +30,10 @@ pub(super) struct Memory {
     pub(super) wake: tokio::sync::Notify,
     /// An epoch was read that is another than was known.
     pub(super) changed: tokio::sync::Notify,
+    /// The server process of the connection that listens.
+    listening_process: AtomicI32,
+    /// Somebody says that the catalogue has changed.
+    pub(super) catalogue: tokio::sync::Notify,
 }
 
 /// What has to be read again.
@@ -66,8 +73,9 @@ impl Memory {
     }
 
     /// A new connection listens from now on; whatever was known before it did is forgotten.
-    pub(super) fn listens(&self, serial: u64) {
+    pub(super) fn listens(&self, serial: u64, process: i32) {
         self.epochs.clear();
+        self.listening_process.store(process, Ordering::Relaxed);
         self.listener.store(serial, Ordering::Release);
         self.news().all = true;
         self.wake.notify_one();
@@ -78,8 +86,21 @@ impl Memory {
         let _ = self.listener.compare_exchange(serial, 0, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// A notification came.
-    pub(super) fn notified(&self, resource: &str) {
+    /// The number of the connection that listens; another one may have missed what was said before it did. 0: none does.
+    pub(super) fn listener(&self) -> u64 {
+        self.listener.load(Ordering::Acquire)
+    }
+
+    /// A notification came from that server process.
+    pub(super) fn notified(&self, payload: &str, process: i32) {
+        if payload == CATALOGUE_CHANGED {
+            // What this proxy has said itself is no news to it.
+            if process != self.listening_process.load(Ordering::Relaxed) {
+                self.catalogue.notify_one();
+            }
+            return;
+        }
+        let resource = payload;
         let mut news = self.news();
         if news.resources.len() < MOST_NEWS {
             news.resources.insert(resource.to_owned());
@@ -111,7 +132,7 @@ mod tests {
         let memory = Memory::default();
         memory.learn("r", FIVE);
         assert_eq!(memory.above("r", 4), None);
-        memory.listens(1);
+        memory.listens(1, 0);
         assert_eq!(memory.above("r", 4), None, "what was learnt before is forgotten");
         memory.learn("r", FIVE);
         assert_eq!(memory.above("r", 4), Some(FIVE));
@@ -126,7 +147,7 @@ mod tests {
     #[test]
     fn needs_confirmation() {
         let memory = Memory::default();
-        memory.listens(1);
+        memory.listens(1, 0);
         memory.epochs.insert("r".into(), (FIVE, Instant::now() - CONFIRMED_FOR));
         assert_eq!(memory.above("r", 4), None);
     }
@@ -135,7 +156,7 @@ mod tests {
     fn a_flood_of_notifications_is_one() {
         let memory = Memory::default();
         for number in 0..2 * MOST_NEWS {
-            memory.notified(&number.to_string());
+            memory.notified(&number.to_string(), 0);
         }
         let news = memory.take_news();
         assert!(news.all);

@@ -307,48 +307,8 @@ pub(super) fn record_policy(resource: &Resource) -> String {
     )
 }
 
-/// These tables as far as they exist, and all relations that may reach one when they are written
-/// to: parents and children, views and what has rules, what is referenced with a cascade; and so on from there.
-/// Then the relations on which something of one of these tables depends, with the table `by` which they are depended on:
-/// from the table's parts (constraints, defaults, policies, partitions) along `pg_depend`.
-pub(super) fn catalogue<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
-    format!(
-        "WITH RECURSIVE {named}, reach(oid) AS ( \
-           SELECT c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
-             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
-           UNION SELECT next.oid FROM reach CROSS JOIN LATERAL ( \
-             SELECT inhparent FROM pg_inherits WHERE inhrelid = reach.oid \
-             UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = reach.oid \
-             UNION ALL SELECT confrelid FROM pg_constraint WHERE contype = 'f' AND conrelid = reach.oid \
-               AND (confdeltype IN ('c', 'n', 'd') OR confupdtype IN ('c', 'n', 'd')) \
-             UNION ALL SELECT r.ev_class FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid \
-               WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass \
-               AND d.refobjid = reach.oid) next(oid)), \
-         part(by_schema, by_name, classid, objid) AS ( \
-           SELECT named.schema, named.name, 'pg_class'::regclass::oid, c.oid FROM named \
-             JOIN pg_namespace n ON n.nspname = named.schema \
-             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
-           UNION SELECT part.by_schema, part.by_name, d.classid, d.objid FROM part JOIN pg_depend d \
-             ON d.refclassid = part.classid AND d.refobjid = part.objid AND d.deptype IN ('a', 'i', 'P', 'S')), \
-         needed AS ( \
-           SELECT * FROM part \
-           UNION SELECT needed.by_schema, needed.by_name, d.refclassid, d.refobjid FROM needed JOIN pg_depend d \
-             ON d.classid = needed.classid AND d.objid = needed.objid) \
-         SELECT n.nspname AS schema, c.relname AS name, c.relkind AS kind, \
-           (n.nspname, c.relname) IN (SELECT schema, name FROM named) AS fenced, \
-           NULL::name AS by_schema, NULL::name AS by_name \
-         FROM reach JOIN pg_class c ON c.oid = reach.oid JOIN pg_namespace n ON n.oid = c.relnamespace \
-         WHERE c.relkind IN ('r', 'p', 'v', 'f') \
-         UNION ALL SELECT n.nspname, c.relname, c.relkind, false, needed.by_schema, needed.by_name \
-         FROM needed JOIN pg_class c ON c.oid = needed.objid AND needed.classid = 'pg_class'::regclass \
-         JOIN pg_namespace n ON n.oid = c.relnamespace \
-         WHERE c.relkind IN ('r', 'p', 'f') AND (n.nspname, c.relname) <> (needed.by_schema, needed.by_name)",
-        named = named(names)
-    )
-}
-
 /// A common table expression of these names.
-fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
+pub(super) fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
     let names: Vec<String> = names.into_iter().map(pair).collect();
     if names.is_empty() {
         return "named(schema, name) AS (SELECT NULL::name, NULL::name WHERE false)".to_owned();

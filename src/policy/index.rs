@@ -47,6 +47,10 @@ impl Index {
         })
     }
 
+    pub(super) fn has_table(&self, schema: Option<&str>, name: &str) -> bool {
+        !matching(&self.tables, schema, name, |_| true).is_empty()
+    }
+
     pub(super) fn resources_of_function(&self, schema: Option<&str>, name: &str) -> Vec<&Arc<Resource>> {
         matching(&self.functions, schema, name, |_| true)
     }

@@ -76,6 +76,11 @@ impl PolicySet {
         self.index.resources_of_table(relation.schema.as_deref(), &relation.name, operation)
     }
 
+    /// The relation may be a table of the policies.
+    pub fn names(&self, relation: &RelationName) -> bool {
+        self.index.has_table(relation.schema.as_deref(), &relation.name)
+    }
+
     /// The resources, each once, that a call of a function may count as a write to. A function without a
     /// schema may be the one of that name in any schema.
     pub fn resources_of_function(&self, function: &FunctionName) -> Vec<&Arc<Resource>> {
@@ -124,7 +129,7 @@ pub struct Resource {
 pub struct FencedTable {
     /// Its schema and name.
     pub name: QualifiedName,
-    /// Sorted; never contains [`Operation::Lock`] and [`Operation::Cascade`], which follow the others.
+    /// Sorted; never contains [`Operation::Lock`], [`Operation::Cascade`] and [`Operation::TruncateCascade`], which follow the others.
     pub operations: Vec<Operation>,
     /// The column whose value says which resource a row belongs to, if the resource is keyed.
     pub key: Option<String>,
@@ -146,7 +151,8 @@ impl fmt::Display for QualifiedName {
     }
 }
 
-fn quoted(name: &str) -> String {
+/// A name by itself, as SQL with every quote that it could need.
+pub fn quoted(name: &str) -> String {
     let is_plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     if is_plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }

@@ -100,22 +100,25 @@ impl Context {
         self.downstream.session_registered();
     }
 
-    /// Reads what has changed in the catalogue, if something has: for a moment at most.
+    /// Reads the catalogue, if it has changed or may have: for a moment at most.
     pub fn catch_up(&self) -> Option<JoinHandle<Option<Turn>>> {
         let downstream = self.downstream.clone();
         downstream.is_unread().then(|| {
             tokio::spawn(async move {
-                tokio::time::timeout(PREPARE_LIMIT, downstream.read_catalogue()).await.ok();
+                tokio::time::timeout(PREPARE_LIMIT, downstream.catch_up()).await.ok();
                 None
             })
         })
     }
 
-    /// Statements of this session have changed the catalogue.
+    /// Statements of this session have changed the catalogue: this proxy reads it, and the others are told.
     pub fn catalogue_changed(&self) {
         self.downstream.forget_catalogue();
         let downstream = self.downstream.clone();
-        tokio::spawn(async move { downstream.read_catalogue().await });
+        tokio::spawn(async move {
+            downstream.catch_up().await;
+            downstream.fence.announce_catalogue().await;
+        });
     }
 
     /// What a text does. A long one needs a turn: where none is to be had at once, what is to be waited for.

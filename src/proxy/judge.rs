@@ -6,6 +6,7 @@
 use super::names::{Meaning, Names};
 use super::parameter::{Parameter, Value};
 use super::rejection::Rejection;
+use super::suspects::Suspects;
 use crate::fence::session::{SessionFence, Token};
 use crate::fence::value::FenceValue;
 use crate::fence::{Catalogue, Database, Refusal};
@@ -46,6 +47,8 @@ pub struct Judge<'a> {
     pub catalogue_is_current: bool,
     /// This transaction changes it.
     pub changes_catalogue: bool,
+    /// What it may have turned into ways to fenced tables.
+    pub suspects: &'a Suspects,
     /// The login role bypasses the fences.
     pub exempt: bool,
     pub parameter: &'a Parameter,
@@ -122,7 +125,10 @@ impl Judge<'_> {
                 break;
             }
             match self.statement(statement, &parameter, &earlier) {
-                Ok(more) => earlier.needs.extend(more),
+                Ok(more) => {
+                    earlier.needs.extend(more);
+                    earlier.suspects.note(statement, self.policies, self.catalogue, self.catalogue_is_current);
+                }
                 Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection),
                 Err(Stop::Settle) => return Decision::Settle,
                 // A failed transaction answers nothing.
@@ -157,9 +163,10 @@ impl Judge<'_> {
                 "COMMIT in the session that holds the token; two-phase commit is not possible with fenced tables.";
             return Err(Rejection::Unverifiable { why, hint }.into());
         }
-        let hidden = self.hidden(statement)?;
-        self.refuse_what_reaches(statement)?;
-        let named = self.touched(statement).into_iter().map(|(resource, writes)| (resource, writes, true));
+        let hidden = self.hidden(statement, earlier)?;
+        let touched = self.touched(statement);
+        self.refuse_what_is_unread(statement, &touched)?;
+        let named = touched.into_iter().map(|(resource, writes)| (resource, writes, true));
         let mut needs: Vec<Need> = Vec::new();
         for (resource, writes, may_raise) in named.chain(hidden.into_iter().map(|resource| (resource, true, false))) {
             if needs.iter().any(|need| Arc::ptr_eq(&need.resource, &resource)) {
@@ -176,16 +183,22 @@ impl Judge<'_> {
     }
 
     /// The resources that an opaque statement may write, where it needs their tokens.
-    fn hidden(&self, statement: &Statement) -> Result<Vec<Arc<Resource>>, Stop> {
+    fn hidden(&self, statement: &Statement, earlier: &Earlier) -> Result<Vec<Arc<Resource>>, Stop> {
         let in_doubt = !self.catalogue_is_current || self.changes_catalogue;
         let matters = self.some_fence_acts() && (in_doubt || self.catalogue.has_fenced_tables());
-        let opaque = statement.opaque.or_else(|| self.unknown_cascade(statement));
+        let opaque = statement.opaque.or_else(|| self.unknown_cascade(statement)).map(str::to_owned);
+        let suspect = self.suspects.written_by(statement).or_else(|| earlier.suspects.written_by(statement));
+        let hint = match (&opaque, suspect) {
+            (None, Some(_)) => "Commit the definitions before you write to what they made.",
+            _ => "Write to the tables directly, or set `opaque: require_token` or `allow` in the policy.",
+        };
+        let opaque = opaque
+            .or_else(|| suspect.map(|name| format!("\"{}\" was made or changed in the same transaction", name.name)));
         let Some(why) = opaque.filter(|_| matters) else { return Ok(Vec::new()) };
         match self.policies.opaque {
             Opaque::Allow => Ok(Vec::new()),
             Opaque::Reject => {
                 let why = format!("{}: {why}", statement.kind);
-                let hint = "Write to the tables directly, or set `opaque: require_token` or `allow` in the policy.";
                 Err(Rejection::Unverifiable { why, hint }.into())
             }
             Opaque::RequireToken => {
@@ -197,22 +210,26 @@ impl Judge<'_> {
         }
     }
 
-    /// A write to a view, a parent, a partition and the like may change a fenced table: which, and
-    /// with which rows, the text does not tell.
-    fn refuse_what_reaches(&self, statement: &Statement) -> Result<(), Stop> {
-        let reaching = statement.writes.iter().find(|write| {
-            self.policies.resources_of(&write.relation, write.operation).is_empty()
-                && self.catalogue.may_reach(&write.relation, write.operation)
-        });
-        let Some(write) = reaching.filter(|_| self.some_fence_acts()) else { return Ok(()) };
-        let why = format!("writing to \"{}\" may change a fenced table", write.relation.name);
-        let hint = "Write to the fenced table by its own name, or name this relation in the policy as well.";
-        Err(Rejection::Unverifiable { why, hint }.into())
+    /// While the catalogue is not known, any relation may be a way to any fenced table. Harmless is only a write that
+    /// needs the token of every fence anyway.
+    fn refuse_what_is_unread(&self, statement: &Statement, touched: &[(Arc<Resource>, bool)]) -> Result<(), Stop> {
+        let writes = statement.writes.iter().any(|write| write.operation != Operation::Lock);
+        if self.catalogue_is_current || !writes {
+            return Ok(());
+        }
+        let is_needed =
+            |resource: &Arc<Resource>| touched.iter().any(|(it, writes)| *writes && Arc::ptr_eq(it, resource));
+        let mut acting = self.policies.resources.iter().filter(|resource| resource.mode == Mode::Enforce);
+        match acting.all(is_needed) {
+            true => Ok(()),
+            false => Err(Rejection::UnreadCatalogue.into()),
+        }
     }
 
     /// Only the catalogue tells what depends on a relation.
     fn unknown_cascade(&self, statement: &Statement) -> Option<&'static str> {
-        let cascades = statement.writes.iter().any(|write| write.operation == Operation::Cascade);
+        let cascade = [Operation::Cascade, Operation::TruncateCascade];
+        let cascades = statement.writes.iter().any(|write| cascade.contains(&write.operation));
         (cascades && !self.catalogue_is_current).then_some("what depends on the table cannot be looked up now")
     }
 
@@ -234,6 +251,12 @@ impl Judge<'_> {
         for write in &statement.writes {
             for resource in self.policies.resources_of(&write.relation, write.operation) {
                 add(resource, write.operation != Operation::Lock);
+            }
+            // What is a way to a fenced table counts as the write to that table that it becomes.
+            for reached in self.catalogue.reached_by(write) {
+                for resource in self.policies.resources_of(reached.table, reached.operation) {
+                    add(resource, reached.operation != Operation::Lock);
+                }
             }
             // What CASCADE takes from a fenced table is as if the statement named that table.
             for fenced in self.catalogue.cascades_to(write) {
@@ -318,6 +341,7 @@ impl Judge<'_> {
 struct Earlier {
     needs: Vec<Need>,
     ended_transaction: bool,
+    suspects: Suspects,
 }
 
 enum Stop {

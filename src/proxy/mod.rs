@@ -16,6 +16,7 @@ mod replies;
 mod shared;
 mod stream;
 mod succession;
+mod suspects;
 
 use crate::config::{Address, Settings};
 use crate::etcd::Etcd;

@@ -32,6 +32,8 @@ pub enum Rejection {
     Unissued { resource: String, presented: Token, election: String, issued: Option<Token> },
     /// LF006.
     Unavailable { resource: String, reason: String },
+    /// LF006: what the statement names may be a way to a fenced table by now.
+    UnreadCatalogue,
 }
 
 /// How the transaction of a session ended that was cut off.
@@ -87,7 +89,7 @@ impl Rejection {
                 "unverifiable"
             }
             Rejection::Unissued { .. } => "unissued",
-            Rejection::Unavailable { .. } => "unavailable",
+            Rejection::Unavailable { .. } | Rejection::UnreadCatalogue => "unavailable",
         }
     }
 
@@ -136,6 +138,10 @@ impl Rejection {
                     .hint("A statement that names a table of the resource puts its token in force: write to one first, or lock it (LOCK TABLE, SELECT ... FOR UPDATE).")
             }
             Rejection::Unissued { resource, presented, election, issued } => unissued(resource, *presented, election, *issued),
+            Rejection::UnreadCatalogue => {
+                ErrorText::new("LF006", "cannot tell whether this statement writes a fenced table: the catalogue has changed and cannot be read")
+                    .hint("Nothing was written. Try again; if it lasts, look into the proxy's log.")
+            }
             Rejection::Unavailable { resource, reason } => {
                 ErrorText::new("LF006", format!("cannot prove which token for resource \"{resource}\" is the highest: {reason}"))
                     .detail(format!("resource={resource}"))

@@ -116,7 +116,10 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::AlterOwnerStmt(alter) => ddl::on(&alter.relation, into, "ALTER OWNER"),
         N::AlterObjectDependsStmt(alter) => ddl::on(&alter.relation, into, "ALTER DEPENDS ON EXTENSION"),
         N::CreateTrigStmt(create) => ddl::on(&create.relation, into, "CREATE TRIGGER"),
-        N::RuleStmt(create) => ddl::on(&create.relation, into, "CREATE RULE"),
+        N::RuleStmt(create) => {
+            ddl::rewrite(&create.relation, into);
+            ddl::on(&create.relation, into, "CREATE RULE")
+        }
         N::CreatePolicyStmt(create) => ddl::on(&create.table, into, "CREATE POLICY"),
         N::AlterPolicyStmt(alter) => ddl::on(&alter.table, into, "ALTER POLICY"),
         N::CreateSchemaStmt(create) => {
@@ -162,7 +165,10 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::AlterDefaultPrivilegesStmt(_) => "ALTER DEFAULT PRIVILEGES",
 
         // What is defined is not run now.
-        N::ViewStmt(_) => changes(into, "CREATE VIEW"),
+        N::ViewStmt(create) => {
+            ddl::rewrite(&create.view, into);
+            "CREATE VIEW"
+        }
         N::CreateFunctionStmt(_) => changes(into, "CREATE FUNCTION"),
         N::AlterFunctionStmt(_) => changes(into, "ALTER FUNCTION"),
         N::CreateSeqStmt(_) => changes(into, "CREATE SEQUENCE"),

@@ -36,6 +36,7 @@ impl Statement {
         whole.functions.extend(prepared.functions.iter().cloned());
         whole.opaque = whole.opaque.or(prepared.opaque);
         whole.changes_catalogue |= prepared.changes_catalogue;
+        whole.redirects.extend(prepared.redirects.iter().cloned());
         whole.needs_database_alone = prepared.needs_database_alone.clone();
         whole.settle();
         whole
@@ -88,13 +89,17 @@ impl Statement {
     pub(super) fn settle(&mut self) {
         keep_first(&mut self.writes);
         keep_first(&mut self.functions);
+        keep_first(&mut self.redirects);
     }
 
     /// Every name and value in it that comes from the text.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         let relations = self.writes.iter().map(|write| (&write.relation.schema, &write.relation.name));
         let functions = self.functions.iter().map(|function| (&function.schema, &function.name));
-        let qualified = relations.chain(functions).flat_map(|(schema, name)| schema.iter().chain([name]));
+        let redirected = self.redirects.iter().flat_map(|redirect| [Some(&redirect.relation), redirect.to.as_ref()]);
+        let redirected = redirected.flatten().map(|relation| (&relation.schema, &relation.name));
+        let qualified =
+            relations.chain(functions).chain(redirected).flat_map(|(schema, name)| schema.iter().chain([name]));
         qualified.map(String::as_str).chain(self.single_names().into_iter().flatten())
     }
 

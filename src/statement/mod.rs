@@ -40,6 +40,8 @@ pub enum Operation {
     Delete,
     /// `TRUNCATE`.
     Truncate,
+    /// `CASCADE` in `TRUNCATE`, as well as [`Operation::Truncate`]: empties the tables that refer to the relation too.
+    TruncateCascade,
     /// What changes or drops the table, its triggers or its rules.
     Ddl,
     /// `CASCADE` in `DROP TABLE` and `ALTER TABLE`, as well as [`Operation::Ddl`]: drops what depends on the relation too.
@@ -155,6 +157,15 @@ pub struct FunctionName {
     pub name: String,
 }
 
+/// A relation that a statement may turn into a way to write others: from then on a write to it may be one to them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Redirect {
+    /// What it is called afterwards.
+    pub relation: RelationName,
+    /// To what it leads; None where the text does not show it.
+    pub to: Option<RelationName>,
+}
+
 /// What one statement does.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Statement {
@@ -176,6 +187,8 @@ pub struct Statement {
     pub opaque: Option<&'static str>,
     /// It may change which relations exist or how they depend on one another.
     pub changes_catalogue: bool,
+    /// How, as far as a write to one relation becomes one to another. Others do not see that before the transaction ends.
+    pub redirects: Vec<Redirect>,
     /// A database that must have no other connection while this runs: `DROP DATABASE x`, `CREATE DATABASE y TEMPLATE x`, `ALTER DATABASE x RENAME/SET TABLESPACE`.
     pub needs_database_alone: Option<String>,
 }

@@ -228,7 +228,7 @@ fn lockable<'n>(item: &'n Node, within: Option<&'n str>, relations: &mut Vec<(&'
     }
 }
 
-fn range_var(node: &Node) -> Option<&RangeVar> {
+pub(super) fn range_var(node: &Node) -> Option<&RangeVar> {
     match node.node.as_ref()? {
         NodeEnum::RangeVar(relation) => Some(relation),
         _ => None,

@@ -68,6 +68,10 @@ fn show(statement: &Statement) -> String {
     if statement.changes_catalogue {
         words.push("catalogue".into());
     }
+    for Redirect { relation, to } in &statement.redirects {
+        let to = to.as_ref().map_or("*".into(), |to| qualified(&to.schema, &to.name));
+        words.push(format!("{}=>{to}", qualified(&relation.schema, &relation.name)));
+    }
     if words.is_empty() { "-".into() } else { words.join(" ") }
 }
 

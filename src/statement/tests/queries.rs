@@ -164,7 +164,7 @@ fn truncate_and_lock_name_every_table() {
     check(&[
         ("TRUNCATE t", "truncate:t"),
         ("TRUNCATE TABLE ONLY t, s.u *, v RESTART IDENTITY", "truncate:t truncate:s.u truncate:v"),
-        ("TRUNCATE t CASCADE", "truncate:t opaque"),
+        ("TRUNCATE t CASCADE", "truncate:t truncatecascade:t"),
         ("LOCK t", "lock:t"),
         ("LOCK TABLE ONLY t, s.u IN ACCESS SHARE MODE NOWAIT", "lock:t lock:s.u"),
     ]);
