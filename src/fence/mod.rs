@@ -48,7 +48,7 @@ pub mod value;
 mod watch;
 
 pub use authority::{Authority, Leaders};
-pub use catalogue::{Catalogue, Covered, ExplainError, Explanation, Reached, explain};
+pub use catalogue::{Catalogue, Covered, ExplainError, Explanation, KeyColumn, Reached, explain};
 pub use database::{Database, Registration};
 pub use init::{InitError, InitReport, init};
 pub use refusal::{CutOff, Refusal};

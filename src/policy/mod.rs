@@ -69,16 +69,23 @@ impl PolicySet {
         self.resources.iter().filter_map(|resource| resource.election.clone()).collect()
     }
 
-    /// The resources, each once, whose fences an operation on a relation may meet. A relation without a
-    /// schema may be the table of that name in any schema. [`Operation::Lock`] meets the fence of every
-    /// table of which inserting, updating or deleting is fenced.
-    pub fn resources_of(&self, relation: &RelationName, operation: Operation) -> Vec<&Arc<Resource>> {
-        self.index.resources_of_table(relation.schema.as_deref(), &relation.name, operation)
+    /// The tables whose fences an operation on a relation may meet, each with its resource. A relation without a schema
+    /// may be the table of that name in any schema. [`Operation::Lock`] meets the fence of every table of which
+    /// inserting, updating or deleting is fenced.
+    pub fn fenced<'a>(
+        &'a self,
+        relation: &'a RelationName,
+        operation: Operation,
+    ) -> impl Iterator<Item = (&'a Arc<Resource>, &'a FencedTable)> {
+        self.tables_called(relation).filter(move |(_, table)| table.fences(operation))
     }
 
-    /// The relation may be a table of the policies.
-    pub fn names(&self, relation: &RelationName) -> bool {
-        self.index.has_table(relation.schema.as_deref(), &relation.name)
+    /// The tables that a relation's name may mean, each with its resource.
+    pub fn tables_called<'a>(
+        &'a self,
+        relation: &'a RelationName,
+    ) -> impl Iterator<Item = (&'a Arc<Resource>, &'a FencedTable)> {
+        self.index.tables(relation.schema.as_deref(), &relation.name)
     }
 
     /// The resources, each once, that a call of a function may count as a write to. A function without a

@@ -274,14 +274,18 @@ fn relations_are_found_by_their_names() {
     let set = set(&resources(
         "  - name: a\n    tables: [{name: s.t, operations: [truncate, ddl]}, s.u]\n  - {name: b, tables: [r.t, r.v], functions: [r.f]}\n  - {name: c, functions: [s.f]}\n",
     ));
-    let found = |schema, name, operation| names(set.resources_of(&relation(schema, name), operation));
+    let found = |schema, name, operation| {
+        let relation = relation(schema, name);
+        let found = set.fenced(&relation, operation).map(|(resource, _)| resource.name.clone());
+        found.collect::<Vec<_>>()
+    };
     assert_eq!(found(Some("s"), "t", Operation::Ddl), ["a"]);
     assert_eq!(found(None, "t", Operation::Ddl), ["a", "b"]);
     assert_eq!(found(None, "t", Operation::Insert), ["b"]);
-    assert_eq!(found(Some("s"), "t", Operation::Lock), Vec::<&str>::new());
+    assert_eq!(found(Some("s"), "t", Operation::Lock), Vec::<String>::new());
     assert_eq!(found(Some("s"), "u", Operation::Lock), ["a"]);
-    assert_eq!(found(Some("pg_temp"), "t", Operation::Ddl), Vec::<&str>::new());
-    assert_eq!(found(Some("s"), "x", Operation::Ddl), Vec::<&str>::new());
+    assert_eq!(found(Some("pg_temp"), "t", Operation::Ddl), Vec::<String>::new());
+    assert_eq!(found(Some("s"), "x", Operation::Ddl), Vec::<String>::new());
 
     let called = |schema: Option<&str>, name: &str| {
         let function = FunctionName { schema: schema.map(str::to_owned), name: name.to_owned() };

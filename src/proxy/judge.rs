@@ -3,6 +3,7 @@
 //! Where something is not known it says what to find out, and is asked again. Must never let pass
 //! what it cannot decide.
 
+use super::keys::{self, Columns, Key};
 use super::names::{Meaning, Names};
 use super::parameter::{Parameter, Value};
 use super::rejection::Rejection;
@@ -10,8 +11,8 @@ use super::suspects::Suspects;
 use crate::fence::session::{SessionFence, Token};
 use crate::fence::value::FenceValue;
 use crate::fence::{Catalogue, Database, Refusal};
-use crate::policy::{Mode, OnMissing, Opaque, PolicySet, Resource};
-use crate::statement::{Operation, ParameterEffect, PreparedEffect, Statement, TransactionEffect};
+use crate::policy::{FencedTable, Mode, OnMissing, Opaque, PolicySet, Resource};
+use crate::statement::{Operation, ParameterEffect, PreparedEffect, Statement, TransactionEffect, Write};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -166,20 +167,53 @@ impl Judge<'_> {
         let hidden = self.hidden(statement, earlier)?;
         let touched = self.touched(statement);
         self.refuse_what_is_unread(statement, &touched)?;
-        let named = touched.into_iter().map(|(resource, writes)| (resource, writes, true));
         let mut needs: Vec<Need> = Vec::new();
-        for (resource, writes, may_raise) in named.chain(hidden.into_iter().map(|resource| (resource, true, false))) {
-            if needs.iter().any(|need| Arc::ptr_eq(&need.resource, &resource)) {
+        for touch in touched {
+            let Touch { resource, writes, keys } = touch;
+            let Some(keys) = keys else {
+                self.need(resource, writes, true, parameter, earlier, &mut needs)?;
+                continue;
+            };
+            if !self.presents(&resource, writes, parameter)? {
                 continue;
             }
-            if let Some(token) = self.token_for(&resource, writes, parameter)? {
-                if resource.mode == Mode::Enforce {
-                    self.check(&resource, token, earlier)?;
+            for key in keys {
+                match key {
+                    Ok((resource, writes)) => self.need(resource, writes, true, parameter, earlier, &mut needs)?,
+                    Err(rejection) => observed_or(&resource, rejection)?,
                 }
-                needs.push(Need { resource, token, may_raise });
+            }
+        }
+        for resource in hidden {
+            if resource.keyed.is_none() {
+                self.need(resource, true, false, parameter, earlier, &mut needs)?;
+            } else if self.presents(&resource, true, parameter)? {
+                return Err(keys::any(&resource, statement.kind).into());
             }
         }
         Ok(needs)
+    }
+
+    /// Adds that the statement needs the session's token for the resource, if it does.
+    fn need(
+        &self,
+        resource: Arc<Resource>,
+        writes: bool,
+        may_raise: bool,
+        parameter: &Parameter,
+        earlier: &Earlier,
+        needs: &mut Vec<Need>,
+    ) -> Result<(), Stop> {
+        if needs.iter().any(|need| need.resource.name == resource.name) {
+            return Ok(());
+        }
+        if let Some(token) = self.token_for(&resource, writes, parameter)? {
+            if resource.mode == Mode::Enforce {
+                self.check(&resource, token, earlier)?;
+            }
+            needs.push(Need { resource, token, may_raise });
+        }
+        Ok(())
     }
 
     /// The resources that an opaque statement may write, where it needs their tokens.
@@ -212,13 +246,14 @@ impl Judge<'_> {
 
     /// While the catalogue is not known, any relation may be a way to any fenced table. Harmless is only a write that
     /// needs the token of every fence anyway.
-    fn refuse_what_is_unread(&self, statement: &Statement, touched: &[(Arc<Resource>, bool)]) -> Result<(), Stop> {
+    fn refuse_what_is_unread(&self, statement: &Statement, touched: &[Touch]) -> Result<(), Stop> {
         let writes = statement.writes.iter().any(|write| write.operation != Operation::Lock);
         if self.catalogue_is_current || !writes {
             return Ok(());
         }
-        let is_needed =
-            |resource: &Arc<Resource>| touched.iter().any(|(it, writes)| *writes && Arc::ptr_eq(it, resource));
+        let is_needed = |resource: &Arc<Resource>| {
+            resource.keyed.is_none() && touched.iter().any(|it| it.writes && Arc::ptr_eq(&it.resource, resource))
+        };
         let mut acting = self.policies.resources.iter().filter(|resource| resource.mode == Mode::Enforce);
         match acting.all(is_needed) {
             true => Ok(()),
@@ -238,64 +273,78 @@ impl Judge<'_> {
         self.policies.resources.iter().any(|resource| resource.mode == Mode::Enforce)
     }
 
-    /// The resources that a statement touches, and whether it writes to them or only locks.
-    fn touched(&self, statement: &Statement) -> Vec<(Arc<Resource>, bool)> {
-        let mut touched: Vec<(Arc<Resource>, bool)> = Vec::new();
-        let mut add = |resource: &Arc<Resource>, writes: bool| match touched
-            .iter_mut()
-            .find(|(other, _)| Arc::ptr_eq(other, resource))
-        {
-            Some((_, known)) => *known |= writes,
-            None => touched.push((resource.clone(), writes)),
-        };
+    /// The resources that a statement touches; of keyed ones, the keys as well.
+    fn touched(&self, statement: &Statement) -> Vec<Touch> {
+        let mut touched = Touched::default();
         for write in &statement.writes {
-            for resource in self.policies.resources_of(&write.relation, write.operation) {
-                add(resource, write.operation != Operation::Lock);
+            let writes = write.operation != Operation::Lock;
+            for (resource, table) in self.policies.fenced(&write.relation, write.operation) {
+                touched.add(resource, writes, || self.keys(statement, resource, table, write, Columns::OfTable));
             }
             // What is a way to a fenced table counts as the write to that table that it becomes.
             for reached in self.catalogue.reached_by(write) {
-                for resource in self.policies.resources_of(reached.table, reached.operation) {
-                    add(resource, reached.operation != Operation::Lock);
+                let columns = if reached.same_columns { Columns::SameNames } else { Columns::Others };
+                for (resource, table) in self.policies.fenced(reached.table, reached.operation) {
+                    let writes = reached.operation != Operation::Lock;
+                    touched.add(resource, writes, || self.keys(statement, resource, table, write, columns));
                 }
             }
             // What CASCADE takes from a fenced table is as if the statement named that table.
             for fenced in self.catalogue.cascades_to(write) {
-                for resource in self.policies.resources_of(fenced, Operation::Ddl) {
-                    add(resource, true);
+                for (resource, table) in self.policies.fenced(fenced, Operation::Ddl) {
+                    touched.add(resource, true, || self.keys(statement, resource, table, write, Columns::Others));
                 }
             }
         }
         for function in &statement.functions {
             for resource in self.policies.resources_of_function(function) {
-                add(resource, true);
+                touched.add(resource, true, Vec::new);
             }
         }
-        touched
+        touched.0
     }
 
-    /// The token to present; None when the statement may pass without one.
-    fn token_for(&self, resource: &Resource, writes: bool, parameter: &Parameter) -> Result<Option<Token>, Stop> {
+    fn keys(
+        &self,
+        statement: &Statement,
+        resource: &Arc<Resource>,
+        table: &FencedTable,
+        write: &Write,
+        columns: Columns,
+    ) -> Vec<Key> {
+        let column = self.catalogue.key_column(table);
+        if statement.kind == "COPY FROM" && column.is_some_and(|column| column.is_guarded) {
+            // The guard looks at each row.
+            return Vec::new();
+        }
+        keys::resources(resource, table, column, write, columns)
+    }
+
+    /// The session presents a token for the resource, or for some key of it; it need not where this is false.
+    fn presents(&self, resource: &Resource, writes: bool, parameter: &Parameter) -> Result<bool, Stop> {
         if self.owed && (self.parameter_in_doubt || !self.parameter.is_settled()) {
             return Err(Stop::Settle);
         }
         let rejection = match parameter.current() {
             Value::Unknown => return Err(Stop::ReadValue),
-            Value::Known(value) => match value.token(&resource.name) {
-                Some(token) => return Ok(Some(token)),
-                None if resource.on_missing == OnMissing::Allow => return Ok(None),
-                None => Rejection::Missing { resource: resource.name.clone() },
-            },
+            Value::Known(value) if value.has_token_for(resource) => return Ok(true),
+            Value::Known(_) if resource.on_missing == OnMissing::Allow => return Ok(false),
+            Value::Known(_) => Rejection::Missing { resource: resource.name.clone() },
             Value::Invalid => Rejection::InvalidValue { resource: resource.name.clone() },
         };
-        if !writes {
-            // Reads are never fenced; those that lock are, for holders of a token only.
-            return Ok(None);
+        // Reads are never fenced; those that lock are, for holders of a token only.
+        if writes {
+            observed_or(resource, rejection)?;
         }
-        if resource.mode == Mode::Observe {
-            tracing::warn!(resource = resource.name, verdict = rejection.verdict(), "write_would_be_rejected");
-            return Ok(None);
+        Ok(false)
+    }
+
+    /// The token to present; None when the statement may pass without one.
+    fn token_for(&self, resource: &Resource, writes: bool, parameter: &Parameter) -> Result<Option<Token>, Stop> {
+        match parameter.current() {
+            Value::Known(value) if self.presents(resource, writes, parameter)? => Ok(value.token(&resource.name)),
+            _ => self.presents(resource, writes, parameter).map(|_| None),
         }
-        Err(rejection.into())
     }
 
     fn check(&self, resource: &Resource, token: Token, earlier: &Earlier) -> Result<(), Stop> {
@@ -329,7 +378,7 @@ impl Judge<'_> {
 
     fn log_exempt(&self, statements: &[Arc<Statement>]) {
         for statement in statements {
-            for (resource, _) in self.touched(statement).iter().filter(|(_, writes)| *writes) {
+            for Touch { resource, .. } in self.touched(statement).iter().filter(|touch| touch.writes) {
                 tracing::info!(resource = resource.name, statement = statement.kind, "exempt_write");
             }
         }
@@ -342,6 +391,44 @@ struct Earlier {
     needs: Vec<Need>,
     ended_transaction: bool,
     suspects: Suspects,
+}
+
+/// A resource that a statement touches.
+struct Touch {
+    resource: Arc<Resource>,
+    /// Else it only locks.
+    writes: bool,
+    /// Of a keyed resource, the keys; None for any other.
+    keys: Option<Vec<Key>>,
+}
+
+/// What a statement touches, each resource once.
+#[derive(Default)]
+struct Touched(Vec<Touch>);
+
+impl Touched {
+    fn add(&mut self, resource: &Arc<Resource>, writes: bool, keys: impl FnOnce() -> Vec<Key>) {
+        let known = self.0.iter().position(|touch| Arc::ptr_eq(&touch.resource, resource));
+        let index = known.unwrap_or_else(|| {
+            let keys = resource.keyed.as_ref().map(|_| Vec::new());
+            self.0.push(Touch { resource: resource.clone(), writes: false, keys });
+            self.0.len() - 1
+        });
+        let touch = &mut self.0[index];
+        touch.writes |= writes;
+        if let Some(known) = &mut touch.keys {
+            known.extend(keys());
+        }
+    }
+}
+
+/// A fence that only observes says what it would reject.
+fn observed_or(resource: &Resource, rejection: Rejection) -> Result<(), Stop> {
+    if resource.mode == Mode::Observe {
+        tracing::warn!(resource = resource.name, verdict = rejection.verdict(), "write_would_be_rejected");
+        return Ok(());
+    }
+    Err(rejection.into())
 }
 
 enum Stop {

@@ -8,40 +8,69 @@ use crate::policy::{FencedTable, Resource};
 use crate::statement::{Operation, Write};
 use std::sync::Arc;
 
-/// The resources of the keys of all rows that the write touches. `column` is what the catalogue says of the table's
-/// key; `is_table` that the write names the table itself, and not a relation by which it is reached.
-///
-/// # Errors
-/// LF004, with a hint how to write it.
+/// The resource of one key, and whether it is written or only locked; or why it cannot be told.
+pub type Key = Result<(Arc<Resource>, bool), Rejection>;
+
+/// What the columns of the relation that a statement names are to the keyed table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Columns {
+    /// It is the table.
+    OfTable,
+    /// They have the same names, in another order maybe.
+    SameNames,
+    /// Nothing is known.
+    Others,
+}
+
+/// The resources of the keys of all rows that the write touches; `column` is what the catalogue says of the table's key.
 pub fn resources(
     keyed: &Arc<Resource>,
     table: &FencedTable,
     column: Option<&KeyColumn>,
     write: &Write,
-    is_table: bool,
-) -> Result<Vec<Arc<Resource>>, Rejection> {
+    columns: Columns,
+) -> Vec<Key> {
     let name = table.key.as_deref().unwrap_or_default();
-    let unknown = |why: String| Rejection::UnknownKey {
-        resource: keyed.name.clone(),
-        why: format!("which \"{name}\" of {}: {why}", table.name),
-        hint: hint(write.operation),
+    let unknown = |why: &str| {
+        let why = format!("which \"{name}\" of {}: {why}", table.name);
+        vec![Err(Rejection::UnknownKey { resource: keyed.name.clone(), why, hint: hint(write.operation) })]
     };
-    let Some(column) = column else { return Err(unknown("there is no such column".into())) };
-    column.kind.map_err(|why| unknown(why.into()))?;
-    let place = is_table.then_some(column.place);
-    let Some(values) = write.rows.values(name, place).filter(|values| !values.is_empty()) else {
-        return Err(unknown("the text does not show the value of that column in every row".into()));
+    let Some(column) = column else { return unknown("there is no such column") };
+    if let Err(why) = column.kind {
+        return unknown(why);
+    }
+    let values = match columns {
+        Columns::OfTable => write.rows.values(name, Some(column.place)),
+        Columns::SameNames => write.rows.values(name, None),
+        Columns::Others => return unknown("it is written by way of another relation"),
     };
-    let of_value = |value| {
-        let key = column.key(value).ok_or_else(|| unknown("a value is none of the column's type".into()))?;
-        keyed.of_key(&key).ok_or_else(|| unknown("a value is too long, or cannot be part of an election's name".into()))
+    let Some(values) = values.filter(|values| !values.is_empty()) else {
+        return unknown("the text does not show the value of that column in every row");
     };
-    values.iter().map(of_value).collect()
+    let writes = write.operation != Operation::Lock;
+    let mut found = Vec::with_capacity(values.len());
+    for value in values {
+        match column.key(value).map(|key| keyed.of_key(&key)) {
+            Some(Some(resource)) => found.push(Ok((resource, writes))),
+            Some(None) => return unknown("a value is too long, or cannot be part of an election's name"),
+            None => return unknown("a value is none of the column's type"),
+        }
+    }
+    found
+}
+
+/// A statement of this kind may write the rows of any key.
+pub fn any(keyed: &Resource, kind: &str) -> Rejection {
+    let why = format!("{kind} may write rows of every key of {}", keyed.name);
+    let hint = "Write to the table directly; or set `opaque: allow`, and let the guard look at each row.";
+    Rejection::UnknownKey { resource: keyed.name.clone(), why, hint }
 }
 
 fn hint(operation: Operation) -> &'static str {
     match operation {
-        Operation::Insert => "Give the key as a constant or a parameter in every row: INSERT INTO t (key, ...) VALUES (3, ...).",
+        Operation::Insert => {
+            "Give the key as a constant or a parameter in every row: INSERT INTO t (key, ...) VALUES (3, ...)."
+        }
         Operation::Update => {
             "Compare the key with constants or parameters, WHERE key = 3 AND ..., or key IN (3, 4); \
              an upsert needs it in its ON CONFLICT target."
@@ -49,7 +78,7 @@ fn hint(operation: Operation) -> &'static str {
         Operation::Delete | Operation::Lock => {
             "Compare the key with constants or parameters: WHERE key = 3 AND ..., or key IN (3, 4)."
         }
-        Operation::Truncate | Operation::Ddl | Operation::Cascade => {
+        Operation::Truncate | Operation::TruncateCascade | Operation::Ddl | Operation::Cascade => {
             "It concerns the rows of all keys: leave it to one of `exempt_roles`, or out of the table's `operations`."
         }
     }

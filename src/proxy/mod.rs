@@ -6,6 +6,7 @@ mod console;
 mod context;
 mod handshake;
 mod judge;
+mod keys;
 mod login;
 mod names;
 mod parameter;

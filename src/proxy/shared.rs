@@ -228,8 +228,7 @@ impl Downstream {
             known.attempted = Some((Instant::now(), known.changes));
             known.changes
         };
-        let tables: Vec<_> =
-            policies.resources.iter().flat_map(|resource| &resource.tables).map(|table| &table.name).collect();
+        let tables: Vec<_> = policies.resources.iter().flat_map(|resource| &resource.tables).collect();
         let read = self.fence.catalogue(&tables).await;
         let mut known = self.known();
         match read {

@@ -28,11 +28,16 @@ impl Suspects {
     /// A statement is about to run. What it redirects to a relation that has nothing to do with fenced tables, as far as
     /// policies, catalogue and the names known here tell, is not suspect.
     pub fn note(&mut self, statement: &Statement, policies: &PolicySet, catalogue: &Catalogue, is_current: bool) {
-        let leads_to_fenced =
-            |to: &RelationName| !is_current || policies.names(to) || catalogue.leads_from(to) || self.contains(to);
+        let leads_to_fenced = |to: &RelationName| {
+            !is_current || policies.tables_called(to).next().is_some() || catalogue.leads_from(to) || self.contains(to)
+        };
         let redirects = statement.redirects.iter().filter(|it| it.to.as_ref().is_none_or(leads_to_fenced));
         let found: Vec<RelationName> = redirects.map(|redirect| redirect.relation.clone()).collect();
         self.relations.extend(found);
+        // Its key may be another column by now, or of another type.
+        let is_keyed = |write: &&Write| policies.tables_called(&write.relation).any(|(_, table)| table.key.is_some());
+        let altered = statement.writes.iter().filter(|write| write.operation == Operation::Ddl).filter(is_keyed);
+        self.relations.extend(altered.map(|write| write.relation.clone()));
         if self.relations.len() > MOST {
             self.relations.clear();
             self.all = true;

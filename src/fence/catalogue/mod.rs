@@ -6,14 +6,16 @@
 
 mod explain;
 mod graph;
+mod key_column;
 mod sql;
 
 pub use explain::{Covered, ExplainError, Explanation, explain};
+pub use key_column::KeyColumn;
 
 use super::control::{Answer, ControlError, answers, column, text};
 use super::database::Database;
 use super::memory::CATALOGUE_CHANGED;
-use crate::policy::{QualifiedName, Resource};
+use crate::policy::{FencedTable, QualifiedName, Resource};
 use crate::statement::{Operation, RelationName, Write};
 use graph::{Action, Edge, Graph, Link, Oid, Paths, Through, Way};
 use sql::Views;
@@ -32,6 +34,7 @@ pub struct Catalogue {
     graph: Graph,
     paths: Paths,
     depended_on: HashMap<String, Vec<DependedOn>>,
+    key_columns: HashMap<QualifiedName, KeyColumn>,
 }
 
 #[derive(Debug)]
@@ -77,6 +80,11 @@ impl Catalogue {
         resource.tables.is_empty() || resource.tables.iter().any(|table| self.fenced.contains(&table.name))
     }
 
+    /// The column by which a table is keyed, if there is one of that name.
+    pub fn key_column(&self, table: &FencedTable) -> Option<&KeyColumn> {
+        self.key_columns.get(&table.name)
+    }
+
     /// What a write does to fenced tables beside doing it to the relation that it names. That may be a fenced table too.
     pub fn reached_by<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = Reached<'a>> {
         self.ways_from(&write.relation).flat_map(move |WayTo { table, way }| {
@@ -120,10 +128,11 @@ impl Catalogue {
                 Some("relation") => fenced.extend(catalogue.add_relation(row)),
                 Some("dependency") => catalogue.add_dependency(row),
                 Some(part) => edges.extend(read_edges(part, row).ok_or("the catalogue has an edge that is not known")?),
-                // The lock_timeout.
+                // The lock_timeout, and key columns.
                 None => {}
             }
         }
+        catalogue.key_columns = key_column::read(answers);
         catalogue.graph = Graph::new(edges);
         for table in fenced {
             for way in catalogue.graph.ways_to(table, &mut catalogue.paths) {
@@ -213,8 +222,9 @@ impl Database {
     ///
     /// # Errors
     /// When the database cannot be asked, why.
-    pub async fn catalogue(self: &Arc<Self>, tables: &[&QualifiedName]) -> Result<Catalogue, String> {
-        let question = |views| sql::question(tables.iter().copied(), views);
+    pub async fn catalogue(self: &Arc<Self>, tables: &[&FencedTable]) -> Result<Catalogue, String> {
+        let keys = key_column::query(tables.iter().copied());
+        let question = |views| format!("{}; {keys}", sql::question(tables.iter().map(|table| &table.name), views));
         let answers = match self.look(&question(Views::Asked)).await {
             Ok(answers) => answers,
             // Somebody alters a view: nothing is left out then.

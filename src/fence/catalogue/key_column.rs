@@ -3,8 +3,8 @@
 //! Owns which columns can tell rows apart by the text of a value. Must never take one for which two texts are equal, or
 //! whose value is another than the one that was given.
 
-use super::control::{Answer, column, is_true, number};
-use super::sql::quote;
+use crate::fence::control::{Answer, column, is_true, number};
+use crate::fence::sql::quote;
 use crate::policy::{FencedTable, QualifiedName};
 use crate::statement::rows::{Kind, Value};
 use std::collections::HashMap;
@@ -30,16 +30,18 @@ impl KeyColumn {
     }
 }
 
-/// The key columns of these tables, as far as they exist.
-pub(super) fn query<'a>(tables: impl IntoIterator<Item = &'a FencedTable>) -> Option<String> {
+/// The key columns of these tables, as far as they exist. Empty where no table has one.
+pub(super) fn query<'a>(tables: impl IntoIterator<Item = &'a FencedTable>) -> String {
     let keyed = tables.into_iter().filter_map(|table| Some((&table.name, table.key.as_ref()?)));
     let named = keyed.map(|(QualifiedName { schema, name }, key)| {
         format!("({}::name, {}::name, {}::name)", quote(schema), quote(name), quote(key))
     });
     let named: Vec<String> = named.collect();
-    (!named.is_empty()).then(|| {
-        format!(
-            "SELECT named.schema, named.name, \
+    if named.is_empty() {
+        return String::new();
+    }
+    format!(
+        "SELECT named.schema, named.name, \
                CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END AS type, \
                CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END AS modifier, \
                a.attgenerated <> '' AS generated, \
@@ -51,9 +53,8 @@ pub(super) fn query<'a>(tables: impl IntoIterator<Item = &'a FencedTable>) -> Op
              JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
              JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = named.key AND a.attnum > 0 AND NOT a.attisdropped \
              JOIN pg_type t ON t.oid = a.atttypid",
-            named.join(", ")
-        )
-    })
+        named.join(", ")
+    )
 }
 
 /// The answer to [`query`], by table.
