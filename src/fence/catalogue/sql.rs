@@ -30,6 +30,9 @@ pub(super) enum Views {
 /// - `dependency`: something of the fenced table `by_schema.by_name` depends on the relation: along `pg_depend`, from the
 ///   table's parts (constraints, defaults, policies, partitions)
 ///
+/// An edge may begin at a relation that is not among these: it leads nowhere then. The planner, which cannot know how few
+/// relations are reached, is kept from reading catalogues whole.
+///
 /// `reach` follows the edges backwards. A relation is in it as a whole, or by a part of its rows (`by_part`), which
 /// is all that a write to one of its children can do: that does not reach the other children.
 pub(super) fn question<'a>(tables: impl IntoIterator<Item = &'a QualifiedName>, views: Views) -> String {
@@ -38,7 +41,8 @@ pub(super) fn question<'a>(tables: impl IntoIterator<Item = &'a QualifiedName>, 
         Views::AllWritable => "28",
     };
     format!(
-        "SELECT set_config('lock_timeout', '{LOCK_TIMEOUT}', true); \
+        "SELECT set_config('lock_timeout', '{LOCK_TIMEOUT}', true), set_config('enable_seqscan', 'off', true), \
+           set_config('jit', 'off', true); \
          WITH RECURSIVE {named}, how(by_part) AS (VALUES (false), (true)), \
          fenced(oid) AS ( \
            SELECT c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
@@ -73,18 +77,16 @@ pub(super) fn question<'a>(tables: impl IntoIterator<Item = &'a QualifiedName>, 
          FROM reached JOIN pg_class c ON c.oid = reached.oid JOIN pg_namespace n ON n.oid = c.relnamespace \
          UNION ALL SELECT 'child', h.inhrelid, h.inhparent, c.relkind::text, NULL, NULL, NULL, NULL, NULL \
          FROM reached JOIN pg_inherits h ON h.inhrelid = reached.oid JOIN pg_class c ON c.oid = h.inhparent \
-         WHERE h.inhparent IN (SELECT oid FROM reached) \
          UNION ALL SELECT 'reference', k.confrelid, k.conrelid, k.confdeltype::text || k.confupdtype::text, NULL, k.conname, \
            NULL, NULL, NULL \
          FROM reached JOIN pg_constraint k ON k.contype = 'f' AND k.conrelid = reached.oid \
-         WHERE k.confrelid IN (SELECT oid FROM reached) \
          UNION ALL SELECT DISTINCT CASE WHEN r.ev_type = '1' THEN 'view' ELSE 'rule' END, r.ev_class, d.refobjid, \
            CASE WHEN r.ev_type <> '1' THEN r.ev_type::text WHEN EXISTS (SELECT FROM pg_trigger t \
              WHERE t.tgrelid = v.oid AND t.tgtype & 64 <> 0) THEN 'trigger' ELSE ({events})::text END, NULL, r.rulename, NULL, NULL::name, NULL::name \
          FROM reached JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass \
            AND d.refobjid = reached.oid JOIN pg_rewrite r ON r.oid = d.objid \
            JOIN pg_class v ON v.oid = r.ev_class AND v.relkind <> 'm' \
-         WHERE NOT (r.ev_type = '1' AND r.ev_class = d.refobjid) AND r.ev_class IN (SELECT oid FROM reached) \
+         WHERE NOT (r.ev_type = '1' AND r.ev_class = d.refobjid) \
          UNION ALL SELECT 'dependency', NULL, NULL, NULL, n.nspname, c.relname, NULL, needed.by_schema, needed.by_name \
          FROM needed JOIN pg_class c ON c.oid = needed.objid AND needed.classid = 'pg_class'::regclass \
            JOIN pg_namespace n ON n.oid = c.relnamespace \
