@@ -2,19 +2,21 @@
 //!
 //! Fed only by epoch rows that were read: a notification means no more than "read again", because
 //! any role can send one. Memory lags behind the database, which is safe for saying no; it must
-//! never be asked whether a session may write.
+//! never be asked whether a session may write. What was not read lately may be forgotten: whoever
+//! finds nothing here asks the database.
 
 use super::session::{Epoch, Token};
-use dashmap::DashMap;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a verdict from memory stands without the database's confirmation.
 const CONFIRMED_FOR: Duration = Duration::from_secs(1);
 /// More unread notifications than this are one: "read everything again".
 const MOST_NEWS: usize = 1024;
+/// Epochs of at most twice as many resources are remembered.
+const GENERATION: usize = 32 * 1024;
 
 /// The payload that says that the catalogue has changed; no resource can have this name.
 pub(super) const CATALOGUE_CHANGED: &str = "{catalogue}";
@@ -22,7 +24,7 @@ pub(super) const CATALOGUE_CHANGED: &str = "{catalogue}";
 /// The epochs last read, and whether they may be believed.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    epochs: DashMap<String, (Epoch, Instant)>,
+    epochs: Mutex<Epochs>,
     /// The serial number of the connection that listens; 0: none does, and nothing is believed.
     listener: AtomicU64,
     news: Mutex<News>,
@@ -34,6 +36,40 @@ pub(super) struct Memory {
     listening_process: AtomicI32,
     /// Somebody says that the catalogue has changed.
     pub(super) catalogue: tokio::sync::Notify,
+}
+
+/// When the younger is full, the older is dropped and the younger takes its place.
+#[derive(Debug, Default)]
+struct Epochs {
+    young: HashMap<String, Known>,
+    old: HashMap<String, Known>,
+}
+
+/// An epoch, and when it was read.
+type Known = (Epoch, Instant);
+
+impl Epochs {
+    fn get(&self, resource: &str) -> Option<Known> {
+        self.young.get(resource).or_else(|| self.old.get(resource)).copied()
+    }
+
+    /// Returns what was known before.
+    fn insert(&mut self, resource: &str, known: Known) -> Option<Known> {
+        if let Some(there) = self.young.get_mut(resource) {
+            return Some(std::mem::replace(there, known));
+        }
+        let before = self.old.remove(resource);
+        if self.young.len() >= GENERATION {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(resource.to_owned(), known);
+        before
+    }
+
+    fn remove(&mut self, resource: &str) {
+        self.young.remove(resource);
+        self.old.remove(resource);
+    }
 }
 
 /// What has to be read again.
@@ -49,32 +85,37 @@ impl Memory {
     /// Takes an epoch row that was just read. The last reader wins, also when it read a lower
     /// epoch: after a restore that is the truth.
     pub(super) fn learn(&self, resource: &str, epoch: Epoch) {
-        let before = self.epochs.insert(resource.to_owned(), (epoch, Instant::now()));
+        let before = self.epochs().insert(resource, (epoch, Instant::now()));
         if before.is_none_or(|(before, _)| before != epoch) {
             self.changed.notify_one();
         }
     }
 
+    /// Takes note that the resource has no epoch row (any more).
+    pub(super) fn forget(&self, resource: &str) {
+        self.epochs().remove(resource);
+    }
+
     /// The epoch above the token, if there certainly is one.
     pub(super) fn above(&self, resource: &str, token: Token) -> Option<Epoch> {
-        let (epoch, confirmed) = *self.epochs.get(resource)?;
+        let (epoch, confirmed) = self.epochs().get(resource)?;
         let believed = self.listener.load(Ordering::Acquire) != 0 && confirmed.elapsed() < CONFIRMED_FOR;
         (believed && token < epoch.token).then_some(epoch)
     }
 
     /// The epoch last read has a lower token, whatever it is now.
     pub(super) fn is_below(&self, resource: &str, token: Token) -> bool {
-        self.epochs.get(resource).is_some_and(|known| known.0.token < token)
+        self.epochs().get(resource).is_some_and(|known| known.0.token < token)
     }
 
     /// The epoch last read has this token.
     pub(super) fn is_current(&self, resource: &str, token: Token) -> bool {
-        self.epochs.get(resource).is_some_and(|known| known.0.token == token)
+        self.epochs().get(resource).is_some_and(|known| known.0.token == token)
     }
 
     /// A new connection listens from now on; whatever was known before it did is forgotten.
     pub(super) fn listens(&self, serial: u64, process: i32) {
-        self.epochs.clear();
+        *self.epochs() = Epochs::default();
         self.listening_process.store(process, Ordering::Relaxed);
         self.listener.store(serial, Ordering::Release);
         self.news().all = true;
@@ -116,7 +157,11 @@ impl Memory {
         std::mem::take(&mut *self.news())
     }
 
-    fn news(&self) -> std::sync::MutexGuard<'_, News> {
+    fn epochs(&self) -> MutexGuard<'_, Epochs> {
+        self.epochs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn news(&self) -> MutexGuard<'_, News> {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -148,8 +193,34 @@ mod tests {
     fn needs_confirmation() {
         let memory = Memory::default();
         memory.listens(1, 0);
-        memory.epochs.insert("r".into(), (FIVE, Instant::now() - CONFIRMED_FOR));
+        memory.epochs().insert("r", (FIVE, Instant::now() - CONFIRMED_FOR));
         assert_eq!(memory.above("r", 4), None);
+    }
+
+    #[test]
+    fn what_has_no_epoch_any_more_is_forgotten() {
+        let memory = Memory::default();
+        memory.listens(1, 0);
+        memory.learn("r", FIVE);
+        memory.forget("r");
+        assert_eq!(memory.above("r", 4), None);
+        assert!(!memory.is_below("r", 6) && !memory.is_current("r", 5));
+    }
+
+    #[test]
+    fn what_was_read_lately_is_known_of_so_many_and_no_more() {
+        let memory = Memory::default();
+        memory.listens(1, 0);
+        let name = |number: usize| format!("shard/{number}");
+        for number in 0..5 * GENERATION {
+            memory.learn(&name(number), FIVE);
+            memory.learn("in use", FIVE);
+            let epochs = memory.epochs();
+            assert!(epochs.young.len() + epochs.old.len() <= 2 * GENERATION);
+        }
+        assert!(memory.is_current("in use", 5) && memory.is_current(&name(5 * GENERATION - 1), 5));
+        assert!(memory.is_current(&name(4 * GENERATION + 1), 5));
+        assert!(!memory.is_current(&name(0), 5));
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod refusal;
 mod reset;
 pub mod session;
 mod sql;
+mod turns;
 pub mod value;
 mod watch;
 
@@ -52,4 +53,4 @@ pub use catalogue::{Catalogue, Covered, ExplainError, Explanation, KeyColumn, Re
 pub use database::{Database, Registration};
 pub use init::{InitError, InitReport, init};
 pub use refusal::{CutOff, Refusal};
-pub use reset::{Fence, Reset, ResetError};
+pub use reset::{Fence, Fences, Reset, ResetError};

@@ -74,6 +74,23 @@ impl Template {
         name + &self.after
     }
 
+    /// The key of which this is the name.
+    fn key_of(&self, name: &str) -> Option<String> {
+        let mut encoded = name.strip_prefix(&self.before)?.strip_suffix(&self.after)?.bytes();
+        let mut key = Vec::new();
+        while let Some(byte) = encoded.next() {
+            key.push(match byte {
+                b'%' => {
+                    let digits = [encoded.next()?, encoded.next()?];
+                    u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+                }
+                _ => byte,
+            });
+        }
+        // A key has one name only, though percent-encoding could spell others.
+        String::from_utf8(key).ok().filter(|key| self.fill(key) == name)
+    }
+
     /// The name may be that of a key.
     pub fn matches(&self, name: &str) -> bool {
         name.len() >= self.before.len() + self.after.len()
@@ -128,6 +145,14 @@ impl Resource {
         }))
     }
 
+    /// The resource of exactly that name: this one, or that of one of its keys.
+    pub fn called(self: &Arc<Self>, name: &str) -> Option<Arc<Resource>> {
+        match &self.keyed {
+            Some(keyed) => self.of_key(&keyed.names.key_of(name)?),
+            None => (self.name == name).then(|| self.clone()),
+        }
+    }
+
     /// It is the resource of that name, or has one for a key of which that is the name.
     pub fn is_called(&self, name: &str) -> bool {
         self.keyed.as_ref().map_or(self.name == name, |keyed| keyed.names.matches(name))
@@ -157,6 +182,19 @@ mod tests {
         assert_eq!(shard.fill(""), "shard/");
         assert_eq!(template("{tenant}.jobs").fill("x"), "x.jobs");
         assert!(shard.matches("shard/3") && !shard.matches("sharp/3") && !template("a{x}a").matches("a"));
+    }
+
+    #[test]
+    fn names_become_keys() {
+        let shard = template("a/{shard}/b");
+        for key in ["3", "café", "a b%=,", "", "%41"] {
+            assert_eq!(shard.key_of(&shard.fill(key)).as_deref(), Some(key));
+        }
+        for name in
+            ["a/b", "a/%33/b", "a/%c3%A9/b", "a/%/b", "a/%4/b", "a/%C3/b", "a/ /b", "a/%+9/b", "a/{shard}/b", "b"]
+        {
+            assert_eq!(shard.key_of(name), None, "{name}");
+        }
     }
 
     #[test]

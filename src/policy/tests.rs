@@ -168,6 +168,9 @@ fn a_keyed_resource_has_one_resource_for_each_key() {
     assert_eq!((three.name.as_str(), three.election.as_ref().unwrap().as_str()), ("shard/3", "/e/3"));
     assert_eq!(three.fingerprint, family.fingerprint);
     assert!(family.is_called("shard/3") && !family.is_called("shart/3"));
+    let by_name = family.called("shard/3").unwrap();
+    assert_eq!((&by_name.name, &by_name.election), (&three.name, &three.election));
+    assert!(family.called("shard/{shard}").is_none() && three.called("shard/3").is_some());
     assert!(family.of_key("a/b").is_none(), "its election would lie within that of `a`");
     assert!(family.of_key(&"x".repeat(257)).is_none());
 }

@@ -95,6 +95,10 @@ impl Relay {
             self.written.extend(needs.into_iter().map(|need| (need.resource.name.clone(), need.token)));
             return Verdict::Forward;
         }
+        if self.fence.is_full() && !self.replies.is_empty() {
+            // It gives up other admissions first, which it can only when the process is idle.
+            return self.settle();
+        }
         let lacks =
             |need: &Need| self.fence.admission(&need.resource.name).is_none_or(|epoch| epoch.token != need.token);
         let Need { resource, token, may_raise } = needs[needs.iter().position(lacks).unwrap_or(0)].clone();
