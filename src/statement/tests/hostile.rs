@@ -1,5 +1,6 @@
 use super::analyse::{options, read_tree};
 use super::*;
+use crate::statement::rows::Rows;
 use dice::Dice;
 
 #[path = "../../../tests/support/dice.rs"]

@@ -1,7 +1,7 @@
 //! Which rows statements touch: `(text, what is told)` in the notation of [`show_rows`].
 
 use super::USUAL;
-use super::super::rows::{Column, Declared, Kind, MOST_VALUES, Value};
+use crate::statement::rows::{Column, Declared, Kind, MOST_VALUES, Value};
 use crate::statement::{Encoding, Lexing, PreparedEffect, Statement, analyse, analyse_rows};
 use std::sync::Arc;
 
