@@ -5,8 +5,8 @@
 use super::facts::parts;
 use super::query::Walk;
 use super::{
-    FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, conditions,
-    ddl, parameter,
+    FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, ddl,
+    parameter, values,
 };
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{
@@ -47,7 +47,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         // What runs another statement, or code.
         N::ExplainStmt(explain) => describe_explain(explain, into),
         N::PrepareStmt(prepare) => {
-            let declared = prepare.argtypes.iter().map(conditions::declared).collect();
+            let declared = prepare.argtypes.iter().map(values::declared).collect();
             let statement = Arc::new(Statement { declared, ..whole(&prepare.query) });
             into.prepared = PreparedEffect::Prepare { name: prepare.name.clone(), statement };
             "PREPARE"
@@ -320,7 +320,7 @@ fn is_analyze(options: &[Node]) -> bool {
 fn describe_execute(execute: &ExecuteStmt, into: &mut Statement) -> &'static str {
     Walk::new(into).nodes(&execute.params);
     into.parameter = ParameterEffect::Unknown;
-    let arguments = execute.params.iter().map(conditions::literal).collect();
+    let arguments = execute.params.iter().map(values::literal).collect();
     into.prepared = PreparedEffect::Execute { name: execute.name.clone(), arguments };
     "EXECUTE"
 }

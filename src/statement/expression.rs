@@ -2,9 +2,9 @@
 //!
 //! Must never pass over a part of the tree: what it does not know makes the statement opaque.
 
-use super::conditions::cast_parameter;
 use super::facts::parts;
 use super::query::Walk;
+use super::values::cast_parameter;
 use super::{FunctionName, ParameterEffect, parameter};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{FuncCall, JsonAggConstructor, JsonBehavior, JsonTableColumn, JsonValueExpr, Node, WindowDef};

@@ -26,6 +26,7 @@ pub mod rows;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test that panics has failed")]
 mod tests;
+mod values;
 
 pub use analyse::{analyse, analyse_rows};
 pub use cache::Cache;

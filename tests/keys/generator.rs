@@ -15,7 +15,7 @@ pub struct ColumnType {
 }
 
 const NUMBERS: &[&str] = &["1", "2", "3", "-7", "1633837924"];
-const WORDS: &[&str] = &["a", "b", "7", "007", " 7", "abcd", "é", "", "A"];
+const WORDS: &[&str] = &["a", "b", "7", "007", " 7", "0099", "abcd", "é", "", "A"];
 const UUIDS: &[&str] = &[
     "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
     "00000000-0000-0000-0000-000000000001",
@@ -79,6 +79,16 @@ pub struct Case {
 }
 
 impl Case {
+    /// With parameters that are not declared, and bound as text.
+    pub fn new(text: &str, values: &[&str]) -> Self {
+        let parameter = |value: &&str| {
+            let bytes = Some(value.as_bytes().to_vec());
+            Parameter { oid: 0, is_binary: false, bytes, literal: quoted(value) }
+        };
+        let parameters = values.iter().map(parameter).collect();
+        Self { text: text.to_owned(), parameters, locks: text.starts_with("SELECT"), prepares: None }
+    }
+
     /// PREPARE and EXECUTE, if it is to be run by those.
     pub fn prepares(&self) -> Option<[&str; 2]> {
         self.prepares.as_ref().map(|[prepare, execute]| [prepare.as_str(), execute.as_str()])
@@ -259,7 +269,12 @@ impl Writer<'_, '_> {
 
     /// Those of rows that are there, and of rows that are not.
     fn id(&mut self) -> String {
-        (1 + self.dice.roll(24)).to_string()
+        match self.dice.roll(8) {
+            // What is a key elsewhere gets another type here.
+            0 | 1 if self.with_parameters => self.parameter(),
+            2 if self.with_parameters => format!("{}::int", self.parameter()),
+            _ => (1 + self.dice.roll(24)).to_string(),
+        }
     }
 
     fn word(&mut self) -> String {
@@ -387,10 +402,12 @@ impl Writer<'_, '_> {
     }
 
     fn value(&mut self) -> String {
+        if self.with_parameters && self.chance(3) {
+            return self.parameter();
+        }
         let literal = quoted(self.dice.pick(self.column.keys));
         let bare = self.column.kind == Kind::Integer;
         match self.dice.roll(14) {
-            0..=3 if self.with_parameters => self.parameter(),
             4 if self.with_parameters => format!("{}::{}", self.parameter(), self.dice.pick(self.column.casts)),
             5 => format!("{literal}::{}", self.dice.pick(self.column.casts)),
             6 => format!("CAST({literal} AS {})", self.dice.pick(self.column.casts)),
@@ -411,7 +428,7 @@ impl Writer<'_, '_> {
     /// A new one, or now and then one that was used already.
     fn parameter(&mut self) -> String {
         let count = self.parameters.len();
-        if count > 0 && self.chance(4) {
+        if count > 0 && self.chance(2) {
             return format!("${}", 1 + self.dice.roll(count));
         }
         let oid = match self.dice.roll(8) {

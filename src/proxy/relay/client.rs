@@ -5,14 +5,14 @@ use super::super::names::{Meaning, known_by};
 use super::super::peer::HIGH_WATER;
 use super::super::rejection::Rejection;
 use super::super::replies::{Audience, MAX_OWED, Request};
+use super::values::with_types;
 use super::verdict::Verdict;
 use super::{ClientFault, MAX_STATEMENT, Relay, Wait, frame_of};
 use crate::fence::session::Activity;
-use crate::statement::rows::{Declared, Value};
-use crate::statement::{Encoding, ParameterEffect, PreparedEffect, Script, Statement, Unreadable};
+use crate::statement::{ParameterEffect, PreparedEffect, Script, Statement, Unreadable};
 use crate::wire::error::Severity;
 use crate::wire::frame::{HEADER, Header, split_string};
-use crate::wire::message::{self, Bound, Status};
+use crate::wire::message::{self, Status};
 use std::sync::Arc;
 
 /// The two names in a Bind end within this many bytes.
@@ -338,24 +338,6 @@ impl Relay {
         Ok(true)
     }
 
-    /// The statement with the values that this Bind has for it. Of a message that is not wholly there they are unknown.
-    fn with_values(&self, header: Header, statement: &Statement) -> Arc<Statement> {
-        let values = self.client.reader.input.get(HEADER..header.frame()).and_then(|body| {
-            let (_portal, rest) = split_string(body)?;
-            let (_name, rest) = split_string(rest)?;
-            message::bound_values(rest)
-        });
-        let is_clear = |bytes: &[u8]| bytes.is_ascii() || self.lexing.encoding == Encoding::Utf8;
-        let value = |value: Bound| match value {
-            Bound::Text(bytes) | Bound::Binary(bytes) if !is_clear(bytes) || self.lexing_in_doubt(bytes) => None,
-            Bound::Text(bytes) => Value::from_text(bytes),
-            Bound::Binary(bytes) => Value::from_binary(bytes),
-            Bound::Null => None,
-        };
-        let values: Vec<_> = values.into_iter().flatten().map(value).collect();
-        Arc::new(statement.bound(&values))
-    }
-
     fn execute(&mut self, header: Header) -> bool {
         if !self.is_whole(header) {
             return false;
@@ -408,17 +390,6 @@ impl Relay {
 /// exist.
 fn declared() -> Arc<Statement> {
     Arc::new(Statement { kind: "portal", parameter: ParameterEffect::Unknown, ..Statement::default() })
-}
-
-/// With the types that a Parse declares for its parameters, behind its text.
-fn with_types(statement: Arc<Statement>, types: &[u8]) -> Arc<Statement> {
-    if !statement.has_parameters() {
-        return statement;
-    }
-    // The server refuses a list that is cut short.
-    let types = message::parameter_types(types).unwrap_or_default();
-    let declared = types.into_iter().map(Declared::from_oid).collect();
-    Arc::new(Statement { declared, ..Arc::unwrap_or_clone(statement) })
 }
 
 /// What a Parse of this text defines.
