@@ -49,8 +49,6 @@ pub(super) struct Session {
     pub(super) fence: Arc<SessionFence>,
     /// The highest epoch under which it was ever admitted, by resource.
     pub(super) presented: HashMap<String, Epoch>,
-    /// What it last asked to be admitted to. A drain may end the process before the answer comes.
-    pub(super) asked: Option<(String, Token)>,
 }
 
 /// Keeps a session in its database's registry. Dropped when the server connection has ended.
@@ -119,7 +117,7 @@ impl Database {
     pub fn register(self: &Arc<Self>, session: Arc<SessionFence>) -> Registration {
         let key = session.identity.as_ref().ok().map(key);
         if let Some(key) = key.clone() {
-            self.sessions.insert(key, Session { fence: session, presented: HashMap::new(), asked: None });
+            self.sessions.insert(key, Session { fence: session, presented: HashMap::new() });
         }
         Registration { database: self.clone(), key }
     }
@@ -196,22 +194,13 @@ impl Database {
     /// To be called before the session's [`Registration`] is dropped. Cancel safe.
     pub async fn cut_off_by(self: &Arc<Self>, session: &SessionFence) -> Option<CutOff> {
         let key = key(session.identity.as_ref().ok()?);
-        let (presented, asked) = {
-            let session = self.sessions.get(&key)?;
-            (session.presented.clone(), session.asked.clone())
-        };
-        let resources = presented.keys().chain(asked.as_ref().map(|(resource, _)| resource));
-        let highest = match self.read_epochs(resources.map(String::as_str)).await {
+        let presented = self.sessions.get(&key)?.presented.clone();
+        let highest = match self.read_epochs(presented.keys().map(String::as_str)).await {
             Ok(epochs) => epochs,
             Err(_) => session.floors(),
         };
         highest.into_iter().find_map(|(resource, highest)| {
-            let asked = asked.as_ref().filter(|(name, _)| *name == resource);
-            // What was only asked for is of the generation in force.
-            let asked = asked.map(|(_, token)| Epoch { generation: highest.generation, token: *token });
-            // It may have asked for the highest while it was ended for what it was admitted to before.
-            let presented =
-                [presented.get(&resource).copied(), asked].into_iter().flatten().find(|it| *it < highest)?;
+            let presented = presented.get(&resource).copied().filter(|it| *it < highest)?;
             Some(CutOff { resource, presented, highest })
         })
     }
