@@ -118,20 +118,22 @@ impl Context {
         tokio::spawn(async move { downstream.read_catalogue().await });
     }
 
-    /// What a text does. A long one needs a turn: where none is to be had at once, what is to be waited for.
+    /// What a text does, and to which rows if that is asked. A long one needs a turn: where none is to be had at once,
+    /// what is to be waited for.
     pub fn read(
         &self,
         text: &[u8],
         lexing: Lexing,
+        with_rows: bool,
         turn: Option<Turn>,
     ) -> Result<Arc<Result<Script, Unreadable>>, JoinHandle<Option<Turn>>> {
         if text.len() <= LONG_TEXT {
-            return Ok(self.shared.cache.get(text, lexing));
+            return Ok(self.shared.cache.get(text, lexing, with_rows));
         }
         let (turns, share) = (self.shared.long_texts.clone(), (text.len() / 1024).min(READ_AT_ONCE) as u32);
         match turn.or_else(|| turns.clone().try_acquire_many_owned(share).ok()) {
             // It takes long enough for other sessions on this thread to notice.
-            Some(_turn) => Ok(tokio::task::block_in_place(|| self.shared.cache.get(text, lexing))),
+            Some(_turn) => Ok(tokio::task::block_in_place(|| self.shared.cache.get(text, lexing, with_rows))),
             None => Err(tokio::spawn(async move { turns.acquire_many_owned(share).await.ok() })),
         }
     }

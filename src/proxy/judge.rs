@@ -76,7 +76,7 @@ pub fn resolve(
                 prepared.insert(name, inner.clone());
                 statement.clone()
             }
-            PreparedEffect::Execute { name } => match prepared.get(name.as_str()) {
+            PreparedEffect::Execute { name, .. } => match prepared.get(name.as_str()) {
                 Some(inner) => Arc::new(statement.executing(Some(inner))),
                 None => match names.meaning(name.as_bytes(), batch) {
                     Meaning::Certain(inner) => Arc::new(statement.executing(Some(&inner))),

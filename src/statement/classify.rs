@@ -6,7 +6,7 @@ use super::facts::parts;
 use super::query::Walk;
 use super::{
     FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, ddl,
-    parameter,
+    parameter, values,
 };
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{
@@ -27,7 +27,7 @@ pub(super) fn classify(node: &N) -> Statement {
 pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
     match node {
         N::SelectStmt(select) => {
-            Walk::new(into).visit(node);
+            Walk::new(into).query(node);
             if let Some(effect) = parameter::set_by_query(select) {
                 into.parameter = effect;
             }
@@ -47,7 +47,8 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         // What runs another statement, or code.
         N::ExplainStmt(explain) => describe_explain(explain, into),
         N::PrepareStmt(prepare) => {
-            let statement = Arc::new(whole(&prepare.query));
+            let declared = prepare.argtypes.iter().map(values::declared).collect();
+            let statement = Arc::new(Statement { declared, ..whole(&prepare.query) });
             into.prepared = PreparedEffect::Prepare { name: prepare.name.clone(), statement };
             "PREPARE"
         }
@@ -239,7 +240,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
 }
 
 fn query(node: &N, into: &mut Statement, kind: &'static str) -> &'static str {
-    Walk::new(into).visit(node);
+    Walk::new(into).query(node);
     kind
 }
 
@@ -319,7 +320,8 @@ fn is_analyze(options: &[Node]) -> bool {
 fn describe_execute(execute: &ExecuteStmt, into: &mut Statement) -> &'static str {
     Walk::new(into).nodes(&execute.params);
     into.parameter = ParameterEffect::Unknown;
-    into.prepared = PreparedEffect::Execute { name: execute.name.clone() };
+    let arguments = execute.params.iter().map(values::literal).collect();
+    into.prepared = PreparedEffect::Execute { name: execute.name.clone(), arguments };
     "EXECUTE"
 }
 

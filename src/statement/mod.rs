@@ -5,7 +5,7 @@
 //! Nothing here depends on policies, sessions or tokens, so an answer can be cached by its text.
 //!
 //! From the top: [`analyse`] reads a text with `plain` (the parser's summary) or from the tree, where `classify` has a
-//! row for every statement type; `ddl`, `query` and `expression` know the details.
+//! row for every statement type; `ddl`, `query` and `expression` know the details, `conditions` which rows are meant.
 //!
 //! What no text shows, and this therefore cannot say: what triggers, rules, views, defaults, row security, casts,
 //! operators and functions of a harmless name in another schema run. The catalogue and the guard answer for those.
@@ -13,6 +13,7 @@
 mod analyse;
 mod cache;
 mod classify;
+mod conditions;
 mod ddl;
 mod encoding;
 mod expression;
@@ -25,8 +26,9 @@ pub mod rows;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test that panics has failed")]
 mod tests;
+mod values;
 
-pub use analyse::analyse;
+pub use analyse::{analyse, analyse_rows};
 pub use cache::Cache;
 
 /// What a statement does to a relation.
@@ -131,6 +133,8 @@ pub enum PreparedEffect {
     Execute {
         /// The name to look up.
         name: String,
+        /// What the parameters are bound to; None where it is an expression.
+        arguments: Vec<Option<rows::Value>>,
     },
     /// `FETCH` or `MOVE` from a cursor: runs the portal of that name, which Bind may have made, see [`Statement::executing`].
     Fetch {
@@ -164,6 +168,8 @@ pub struct Statement {
     pub kind: &'static str,
     /// The relations it writes or locks.
     pub writes: Vec<Write>,
+    /// The types that were declared for its parameters, from `$1`.
+    pub declared: Vec<rows::Declared>,
     /// The functions it calls by name, those of Postgres too.
     pub functions: Vec<FunctionName>,
     /// What it does to `lease.fence`.

@@ -3,6 +3,8 @@
 //! Owns what is known of the values, and what a value means in a column. Must never leave out a value that a row has
 //! before or after the write: a column of which not everything is known is left out as a whole.
 
+use crate::policy::LONGEST_KEY;
+
 /// More different values in a column are not told.
 pub const MOST_VALUES: usize = 64;
 
@@ -25,20 +27,37 @@ pub enum Column {
 /// A value as a statement says it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
-    /// It stands in the text, or was bound.
+    /// It stands in the text, or was bound as text.
     Literal {
         /// As text, in the server's own form of its kind.
         text: String,
         /// None: of the type that the column gives it.
         kind: Option<Kind>,
     },
-    /// `$number`, from 1, of what is bound later.
+    /// It was bound in binary, to a parameter of the type that the column gives it.
+    Binary(Vec<u8>),
+    /// `$number`, of what is bound later.
     Parameter {
         /// From 1.
         number: usize,
-        /// What it is cast to, or declared as; None: of the type that the column gives it.
-        kind: Option<Kind>,
+        /// What it is cast to here; None: what the column makes of it.
+        cast: Option<Kind>,
+        /// Wherever the statement uses it, it has to be of the same type as here. So the server, unless told
+        /// otherwise, takes it to be of that type.
+        is_alone: bool,
     },
+}
+
+/// The type that a prepared statement was told for a parameter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Declared {
+    /// None: the server infers it.
+    #[default]
+    Not,
+    /// One in which values can be told.
+    As(Kind),
+    /// Another one.
+    Otherwise,
 }
 
 /// The types in which a value can be told: those of which equal values have one text.
@@ -53,6 +72,11 @@ pub enum Kind {
 }
 
 impl Rows {
+    /// Of these columns, each once.
+    pub(super) fn new(columns: impl IntoIterator<Item = (Column, Vec<Value>)>) -> Self {
+        Self { columns: columns.into_iter().collect() }
+    }
+
     /// The values in a column; None if they are not all known.
     pub fn values(&self, name: &str, place: Option<usize>) -> Option<&[Value]> {
         let is_wanted = |column: &Column| match column {
@@ -61,12 +85,78 @@ impl Rows {
         };
         self.columns.iter().find(|(column, _)| is_wanted(column)).map(|(_, values)| values.as_slice())
     }
+
+    #[cfg(test)]
+    pub(super) fn columns(&self) -> &[(Column, Vec<Value>)] {
+        &self.columns
+    }
+
+    /// Every value, of whatever column.
+    pub(super) fn all_values(&mut self) -> impl Iterator<Item = &mut Value> {
+        self.columns.iter_mut().flat_map(|(_, values)| values)
+    }
+
+    pub(super) fn has_parameters(&self) -> bool {
+        let is_parameter = |value: &Value| matches!(value, Value::Parameter { .. });
+        self.columns.iter().any(|(_, values)| values.iter().any(is_parameter))
+    }
+
+    /// With what is bound in place of the parameters. A column with one of which that is not known is left out.
+    pub(super) fn bound(&self, declared: &[Declared], given: &[Option<Value>]) -> Rows {
+        let bound = |(column, values): &(Column, Vec<Value>)| {
+            let values: Option<_> = values.iter().map(|value| value.bound(declared, given)).collect();
+            Some((column.clone(), values?))
+        };
+        Rows::new(self.columns.iter().filter_map(bound))
+    }
+
+    /// Leaves out the columns with a name or a text of which that holds.
+    pub(super) fn forget(&mut self, is_unsure: impl Fn(&str) -> bool) {
+        self.columns.retain(|(column, values)| {
+            let name = match column {
+                Column::Named(name) => Some(name.as_str()),
+                Column::Placed(_) => None,
+            };
+            !name.into_iter().chain(values.iter().filter_map(Value::text)).any(&is_unsure)
+        });
+    }
+
+    /// The bytes that they keep in memory, about.
+    pub(super) fn weight(&self) -> usize {
+        let name = |column: &Column| match column {
+            Column::Named(name) => name.len(),
+            Column::Placed(_) => 0,
+        };
+        let column = |(column, values): &(Column, Vec<Value>)| {
+            size_of::<(Column, Vec<Value>)>() + name(column) + values.iter().map(Value::weight).sum::<usize>()
+        };
+        self.columns.iter().map(column).sum()
+    }
 }
 
 impl Value {
+    /// Bound as text, in UTF-8. None if it is too long for a key, or no text.
+    pub fn from_text(bytes: &[u8]) -> Option<Self> {
+        let text = String::from_utf8(Self::short(bytes)?).ok()?;
+        Some(Value::Literal { text, kind: None })
+    }
+
+    /// Bound in binary. None if it is too long for a key.
+    pub fn from_binary(bytes: &[u8]) -> Option<Self> {
+        Some(Value::Binary(Self::short(bytes)?))
+    }
+
+    fn short(bytes: &[u8]) -> Option<Vec<u8>> {
+        (bytes.len() <= LONGEST_KEY).then(|| bytes.to_vec())
+    }
+
     /// The one text that the value has in a column of that kind; None when it has none there, or that is not known.
     pub fn in_column(&self, column: Kind) -> Option<String> {
-        let Value::Literal { text, kind } = self else { return None };
+        let (text, kind) = match self {
+            Value::Literal { text, kind } => (text, kind),
+            Value::Binary(bytes) => return received(bytes, column),
+            Value::Parameter { .. } => return None,
+        };
         match (column, kind) {
             (Kind::Integer, None | Some(Kind::Integer)) => integer(text),
             (Kind::Uuid, None | Some(Kind::Uuid)) => uuid(text),
@@ -74,6 +164,72 @@ impl Value {
             (Kind::Text, Some(Kind::Uuid)) => uuid(text),
             (Kind::Text, None | Some(Kind::Text)) => Some(text.clone()),
             _ => None,
+        }
+    }
+
+    /// What it is where this is given for the parameters; None if that is not known.
+    fn bound(&self, declared: &[Declared], given: &[Option<Value>]) -> Option<Value> {
+        let Value::Parameter { number, cast, is_alone } = self else { return Some(self.clone()) };
+        let index = number.checked_sub(1)?;
+        let given = given.get(index)?.as_ref()?;
+        let kind = match declared.get(index).copied().unwrap_or_default() {
+            Declared::As(kind) => Some(kind),
+            Declared::Not if *is_alone => *cast,
+            Declared::Not | Declared::Otherwise => return None,
+        };
+        match kind {
+            Some(kind) => Some(Value::Literal { text: given.in_column(kind)?, kind: cast.or(Some(kind)) }),
+            None => Some(given.clone()),
+        }
+    }
+
+    pub(super) fn text(&self) -> Option<&str> {
+        match self {
+            Value::Literal { text, .. } => Some(text),
+            Value::Binary(_) | Value::Parameter { .. } => None,
+        }
+    }
+
+    pub(super) fn weight(&self) -> usize {
+        let more = match self {
+            Value::Literal { text, .. } => text.len(),
+            Value::Binary(bytes) => bytes.len(),
+            Value::Parameter { .. } => 0,
+        };
+        size_of::<Value>() + more
+    }
+}
+
+impl Declared {
+    /// By the number of the type in `pg_type`, which is the same in every server for those that have a kind.
+    pub fn from_oid(oid: u32) -> Self {
+        match oid {
+            // None, or `unknown`.
+            0 | 705 => Declared::Not,
+            20 | 21 | 23 => Declared::As(Kind::Integer),
+            25 | 1043 => Declared::As(Kind::Text),
+            2950 => Declared::As(Kind::Uuid),
+            _ => Declared::Otherwise,
+        }
+    }
+}
+
+/// The text of a value in the binary form of its type.
+fn received(bytes: &[u8], kind: Kind) -> Option<String> {
+    match kind {
+        Kind::Integer => {
+            let number = match bytes.len() {
+                2 => i16::from_be_bytes(bytes.try_into().ok()?).into(),
+                4 => i32::from_be_bytes(bytes.try_into().ok()?).into(),
+                8 => i64::from_be_bytes(bytes.try_into().ok()?),
+                _ => return None,
+            };
+            Some(number.to_string())
+        }
+        Kind::Text => String::from_utf8(bytes.to_vec()).ok(),
+        Kind::Uuid => {
+            let number = u128::from_be_bytes(bytes.try_into().ok()?);
+            uuid(&format!("{number:032x}"))
         }
     }
 }
@@ -122,6 +278,6 @@ mod tests {
         ] {
             assert_eq!(text_of(text, kind, column), None, "{text}");
         }
-        assert_eq!(Value::Parameter { number: 1, kind: None }.in_column(Kind::Text), None);
+        assert_eq!(Value::Parameter { number: 1, cast: None, is_alone: true }.in_column(Kind::Text), None);
     }
 }

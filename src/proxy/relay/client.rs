@@ -5,6 +5,7 @@ use super::super::names::{Meaning, known_by};
 use super::super::peer::HIGH_WATER;
 use super::super::rejection::Rejection;
 use super::super::replies::{Audience, MAX_OWED, Request};
+use super::values::with_types;
 use super::verdict::Verdict;
 use super::{ClientFault, MAX_STATEMENT, Relay, Wait, frame_of};
 use crate::fence::session::Activity;
@@ -154,7 +155,7 @@ impl Relay {
         if self.lexing_in_doubt(text) {
             return Ok(self.hold_for_lexing(header));
         }
-        let read = match self.context.read(text, self.lexing, turn) {
+        let read = match self.context.read(text, self.lexing, self.context.policies().has_keys(), turn) {
             Ok(read) => read,
             Err(turn) => {
                 self.wait = Some(Wait::First(turn));
@@ -274,8 +275,9 @@ impl Relay {
         }
         let statement = match split_string(rest) {
             _ if long => opaque("statement", TOO_LONG),
-            Some((text, _)) => match self.context.read(text, self.lexing, turn) {
-                Ok(read) => only_statement(&read),
+            // It may outlive the policies, so its rows are wanted in any case.
+            Some((text, types)) => match self.context.read(text, self.lexing, true, turn) {
+                Ok(read) => with_types(only_statement(&read), types),
                 Err(turn) => {
                     self.wait = Some(Wait::First(turn));
                     return Ok(false);
@@ -326,6 +328,11 @@ impl Relay {
             Meaning::Unknown => opaque("statement", "the proxy has not seen the prepared statement"),
         };
         let portal = known_by(portal).to_vec();
+        let needs_values = statement.has_parameters() && self.context.policies().has_keys();
+        if needs_values && header.body <= MAX_STATEMENT && !self.is_whole(header) {
+            return Ok(false);
+        }
+        let statement = if needs_values { self.with_values(header, &statement) } else { statement };
         let sequence = self.portals.define(&portal, statement.clone(), self.batch);
         self.pass(header, Some(Request::Bind { portal, sequence, plans: statement }));
         Ok(true)

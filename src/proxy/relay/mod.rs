@@ -12,6 +12,7 @@ mod end;
 mod question;
 mod reject;
 mod server;
+mod values;
 mod verdict;
 
 pub use end::End;

@@ -4,6 +4,7 @@ mod definitions;
 mod hostile;
 mod parameters;
 mod queries;
+mod rows;
 mod texts;
 
 use super::*;
@@ -54,7 +55,7 @@ fn show(statement: &Statement) -> String {
     match &statement.prepared {
         PreparedEffect::None => {}
         PreparedEffect::Prepare { name, statement } => words.push(format!("prepare({name}: {})", show(statement))),
-        PreparedEffect::Execute { name } => words.push(format!("execute({name})")),
+        PreparedEffect::Execute { name, .. } => words.push(format!("execute({name})")),
         PreparedEffect::Fetch { name } => words.push(format!("fetch({name})")),
         PreparedEffect::Deallocate { name } => words.push(format!("deallocate({name})")),
         PreparedEffect::DeallocateAll => words.push("deallocate-all".into()),
