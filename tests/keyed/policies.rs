@@ -55,7 +55,7 @@ fn statements_that_were_prepared_before_the_table_was_keyed_go_on() {
     assert_eq!(code_in(&wire.exchange(&prepare)), "");
     world.proxy.write_policies(POLICIES);
     world.proxy.sighup();
-    wait_until("the policies are loaded", DEADLINE, || world.proxy.log().matches("policies_loaded").count() == 2);
+    world.proxy.wait_for_log("policies_loaded", DEADLINE);
     let mut run = |key: &[u8], id: &[u8]| {
         let values = [Some(key), Some(id)];
         code_in(&wire.exchange(&[bind_text("", "s", &values), execute("", 0), sync()].concat()))

@@ -61,8 +61,8 @@ fn parameters() {
     let uuid = u128::from_str_radix(&UUID.replace('-', ""), 16).unwrap().to_be_bytes();
     let (two, four, eight) = (3i16.to_be_bytes(), 3i32.to_be_bytes(), 3i64.to_be_bytes());
     let text = |text: &'static str| (Format::Text, text.as_bytes());
-    type Bound<'a> = (Format, &'a [u8]);
-    let cases: [(&str, &[(u32, Bound)], &str); 4] = [
+    type Bound<'a> = (u32, (Format, &'a [u8]));
+    let cases: [(&str, &[Bound], &str); 4] = [
         (
             "int",
             &[
