@@ -49,7 +49,9 @@ mod watch;
 
 pub use authority::{Authority, Leaders};
 pub use catalogue::Catalogue;
+pub(crate) use control::{column, is_true, text};
 pub use database::{Database, Registration};
 pub use init::{InitError, InitReport, init};
 pub use refusal::{CutOff, Refusal};
 pub use reset::{Fence, Reset, ResetError};
+pub(crate) use sql::{named, quote};

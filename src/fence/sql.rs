@@ -23,7 +23,7 @@ const LIVING: &str = "EXISTS (SELECT FROM pg_stat_get_activity(NULL) s WHERE s.p
 const THIS_DATABASE: &str = "(SELECT oid FROM pg_database WHERE datname = current_database())";
 
 /// A string literal. The text must not contain NUL; standard_conforming_strings must be on.
-pub(super) fn quote(text: &str) -> String {
+pub(crate) fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
@@ -348,7 +348,7 @@ pub(super) fn catalogue<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) 
 }
 
 /// A common table expression of these names.
-fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
+pub(crate) fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
     let names: Vec<String> = names.into_iter().map(pair).collect();
     if names.is_empty() {
         return "named(schema, name) AS (SELECT NULL::name, NULL::name WHERE false)".to_owned();
