@@ -107,6 +107,11 @@ impl Lane {
         Err(error)
     }
 
+    /// The server process of the connection; None while it is not open, or just being opened.
+    pub(super) fn pid(&self) -> Option<String> {
+        self.slot.try_lock().ok()?.connected.as_ref().map(|connected| connected.pid.clone())
+    }
+
     /// Closes the connection, if it is open, once the queries on it are answered.
     pub(super) async fn close(&self) {
         let mut slot = self.slot.lock().await;

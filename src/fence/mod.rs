@@ -37,6 +37,7 @@ mod catalogue;
 mod control;
 mod database;
 mod enforcement;
+mod guarded;
 mod init;
 mod memory;
 mod overtake;

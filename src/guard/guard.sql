@@ -61,9 +61,9 @@ BEGIN
             HINT = 'SET lease.fence to the fencing token that the leader election gave, or connect with options=-clease.fence=TOKEN.';
     END IF;
 
-    -- While this is held, up to the end of the transaction, nobody deletes an admission of this process: who wants to
-    -- has to hold it exclusively, and ends the process if it cannot. So what is seen below stays true.
-    PERFORM pg_advisory_xact_lock_shared(1179534149, pg_backend_pid());
+    -- While this is held, up to the end of the transaction, nobody deletes an admission of this living process: who wants
+    -- to has to hold it exclusively, and ends the process if it cannot. So what is seen below stays true.
+    PERFORM pg_advisory_xact_lock_shared(hashtext(fenced), pg_backend_pid());
     IF sees_current THEN
         PERFORM FROM fencegate.admission AS a
             WHERE a.pid = pg_backend_pid() AND a.resource = fenced AND a.token = presented
@@ -93,8 +93,14 @@ BEGIN
     IF sees_current THEN
         SELECT * INTO epoch FROM fencegate.epoch WHERE resource = fenced;
     ELSE
-        -- Fails with 40001 if the row has changed since the snapshot. No stronger lock: nobody has to wait for it.
-        SELECT * INTO epoch FROM fencegate.epoch WHERE resource = fenced FOR KEY SHARE;
+        -- Fails with 40001 if the row has changed since the snapshot; FOR KEY SHARE would not. What is read stays true by
+        -- the lock above: that of the row is given back, so that nobody has to wait for it.
+        BEGIN
+            SELECT * INTO epoch FROM fencegate.epoch WHERE resource = fenced FOR SHARE;
+            RAISE EXCEPTION USING ERRCODE = 'LF000';
+        EXCEPTION WHEN SQLSTATE 'LF000' THEN
+            NULL;
+        END;
     END IF;
     IF presented = epoch.token AND epoch.drained THEN
         RETURN;
