@@ -2,7 +2,7 @@
 
 use super::functions::is_harmless;
 use super::{
-    FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, Write,
+    FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, Write, own,
 };
 use pg_query::NodeEnum;
 use pg_query::protobuf::{Node, RangeVar};
@@ -57,6 +57,9 @@ impl Statement {
     }
 
     pub(super) fn add_write(&mut self, relation: RelationName, operation: Operation) {
+        if relation.schema.as_deref() == Some(own::SCHEMA) {
+            self.set_opaque(own::OPAQUE);
+        }
         self.writes.push(Write { relation, operation });
     }
 
