@@ -3,8 +3,8 @@
 use super::support::fenced::ok;
 use super::support::postgres::Options;
 use super::support::ticks;
-use super::support::{Postgres, Wire};
-use super::world::{World, guard, policy_folder};
+use super::support::{Postgres, Release, Wire};
+use super::world::{LEVELS, POLICIES, World, attempt, guard, policy_folder};
 use std::process::Output;
 
 fn stdout(output: &Output) -> String {
@@ -150,4 +150,17 @@ fn definitions_are_made_known() {
     assert!(heard(&mut listener, "CREATE TABLE fresh (id int)"));
     assert!(heard(&mut listener, "DROP TABLE fresh"));
     assert!(!heard(&mut listener, "CREATE TEMP TABLE fresh (id int); DROP TABLE fresh"));
+}
+
+/// The server's own words for a trigger, and the copies on partitions, are the same there.
+#[test]
+fn on_postgres_18() {
+    let options = Options::default().release(Release::Eighteen);
+    let world = World::start_with("on_postgres_18", POLICIES, options);
+    assert_eq!(complaints(&world), [""; 0]);
+    assert_eq!(stdout(&world.guard("install")), "guard: 12 triggers on 4 tables, up to date\n");
+    for level in LEVELS {
+        assert_eq!(attempt(&mut world.around(4), level, &["INSERT INTO part VALUES (1, '')"]), "LF001");
+        assert_eq!(attempt(&mut world.session(5), level, &["SELECT unnamed()"]), "");
+    }
 }

@@ -55,6 +55,20 @@ fn older_than_the_end_of_the_admission() {
     }
 }
 
+/// Without an admission what counts is the epoch, and not the one that the snapshot shows.
+#[test]
+fn older_than_an_epoch_that_was_raised() {
+    let world = World::start("older_than_an_epoch_that_was_raised");
+    for level in LEVELS {
+        let mut old = world.around(5);
+        begin(&mut old, level);
+        world.postgres.sql("UPDATE fencegate.epoch SET token = 6");
+        let expected = if level == "READ COMMITTED" { "LF001" } else { "40001" };
+        assert_eq!(code(&mut old, "SELECT unnamed()"), expected, "{level}");
+        world.postgres.sql("UPDATE fencegate.epoch SET token = 5");
+    }
+}
+
 /// The row of a process that has ended, and had the same pid, is nobody's.
 #[test]
 fn the_admission_of_an_earlier_process() {

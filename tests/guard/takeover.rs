@@ -28,7 +28,7 @@ fn take_over(name: &str, sql: &str, state: &str) {
 
         assert_eq!(code(&mut world.session(6), WRITE), "", "{level}");
         old.send(&message::query("COMMIT"));
-        let told = old.read_to_end();
+        let told = old.read_until_ready();
         assert_eq!(error_in(&told).map(|error| error.severity().to_owned()), Some("FATAL".into()), "{level}: {told:?}");
         wait_until_harmless(&world.postgres, &process);
         assert_eq!(tokens(&mut order), [6], "{level}");
