@@ -5,7 +5,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use fencegate::stage::Stage;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 use tokio::time::Instant;
@@ -51,10 +50,10 @@ async fn main() {
 
     let without = measure(&through, rounds).await;
     let policies = stage.folder().join("policies");
-    assert!(fs::metadata(&policies).unwrap().is_dir());
     let control = format!("postgres://postgres@/app?host={}&port=5432", stage.folder().display());
-    let install = Command::new(fencegate).args(["guard", "install", "--control", &control, "--policies"]).arg(policies);
-    assert!({ install }.status().unwrap().success());
+    let mut install = Command::new(fencegate);
+    install.args(["guard", "install", "--control", &control, "--policies"]).arg(policies);
+    assert!(install.status().unwrap().success());
     direct.batch_execute(KEYED).await.unwrap();
     let with = measure(&through, rounds).await;
 
