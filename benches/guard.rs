@@ -35,8 +35,8 @@ const ROWS: u32 = 100_000;
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     // cargo adds --bench.
-    let arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
-    let rounds = arguments.last().map_or(5, |rounds| rounds.parse().expect("a number of rounds"));
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let rounds = arguments.next_back().map_or(5, |rounds| rounds.parse().expect("a number of rounds"));
     let fencegate = Path::new(env!("CARGO_BIN_EXE_fencegate"));
     let stage = Stage::start(fencegate, POLICIES).await.unwrap();
     let (mut direct, mut through) = (Config::new(), Config::new());
