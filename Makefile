@@ -1,6 +1,6 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
-.PHONY: build demo distributed_cron test lint bench failover
+.PHONY: build demo distributed_cron test lint bench failover guard
 
 build:
 	@scripts/setup.sh demo
@@ -37,4 +37,9 @@ bench:
 # How long a follower takes to write after its leader's crash, stall or resignation, against the TTL.
 failover:
 	@scripts/setup.sh demo
-	@cargo bench --locked --quiet --bench failover
+	@cargo bench --locked --quiet --bench failover guard
+
+# What the guard inside the database costs, a statement and a row.
+guard:
+	@scripts/setup.sh demo
+	@cargo bench --locked --quiet --bench guard

@@ -1,6 +1,6 @@
 //! fencegate: a fencing-aware storage proxy for PostgreSQL.
 //!
-//! Imports run one way: `cli` → `proxy`, `leader` → `console` → `fence` → `policy` → `etcd`, `statement` → `wire`.
+//! Imports run one way: `cli` → `proxy`, `leader` → `console`, `guard` → `fence` → `policy` → `etcd`, `statement` → `wire`.
 //! `fence` and `console` know no sockets of clients, `wire` knows no fences.
 
 pub mod cli;
@@ -9,6 +9,7 @@ pub mod console;
 pub mod demo;
 pub mod etcd;
 pub mod fence;
+pub mod guard;
 pub mod leader;
 pub mod policy;
 pub mod proxy;

@@ -4,6 +4,7 @@
 //! anything else: a subcommand reads its arguments and calls the module that does the work.
 
 mod demo;
+mod guard;
 mod init;
 mod lead;
 mod logging;
@@ -35,6 +36,8 @@ enum Command {
     Proxy(Box<proxy::Arguments>),
     /// Create or upgrade the schema that a database with fenced tables needs
     Init(init::Arguments),
+    /// Guard the fenced tables inside their database as well: a second layer of triggers
+    Guard(guard::Arguments),
     /// Campaign in an election, and run a command while leadership lasts
     Lead(lead::Arguments),
     /// The process that kills the command when `lead` cannot
@@ -96,6 +99,7 @@ fn run_command(command: Command) -> ExitCode {
     match command {
         Command::Proxy(arguments) => proxy::run(*arguments),
         Command::Init(arguments) => init::run(arguments),
+        Command::Guard(arguments) => guard::run(arguments),
         Command::Lead(arguments) => lead::run(arguments),
         Command::LeadGuard => keep_guard(),
         Command::LeadStart(arguments) => lead::start(&arguments),

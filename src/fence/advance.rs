@@ -10,7 +10,7 @@
 use super::control::{column, number};
 use super::database::{Database, Key, epoch, key};
 use super::refusal::Refusal;
-use super::session::{Activity, Epoch, Identity, SessionFence};
+use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::sql;
 use crate::policy::Resource;
 use std::collections::HashSet;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// What other proxies get to release their idle sessions before those are terminated.
-const GRACE: Duration = Duration::from_millis(100);
+pub(super) const GRACE: Duration = Duration::from_millis(100);
 /// Between two looks at the processes, at first and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
@@ -50,8 +50,7 @@ impl Database {
         target: Epoch,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        let answers = self.publish(&sql::publish(resource, target)).await;
-        let answers = answers.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+        let answers = self.publish_past_the_guarded(resource, &sql::publish(resource, target)).await?;
         match self.learn(&answers).into_iter().next() {
             Some((_, current)) if current == target => self.settle(raising, resource, current, deadline).await,
             // Raised further, or reset, by somebody else.
@@ -112,7 +111,10 @@ impl Database {
                 self.refuse_if_written(raising, resource, bound).await?;
                 raising.session.revoke(&resource.name, bound);
                 let own = sql::processes([(raising.who.pid, raising.who.backend_start.as_str())]);
-                self.look(&sql::delete(&own, &resource.name, bound)).await.map_err(unavailable)?;
+                let deleted = self.look(&sql::delete(&own, &resource.name, bound)).await.map_err(unavailable)?;
+                if deleted.iter().all(|answer| answer.affected == 0) {
+                    self.refuse_if_held(raising, resource, bound).await?;
+                }
                 holders.retain(|holder| holder.key != key(raising.who));
             }
             let own = self.registered(&holders);
@@ -168,6 +170,8 @@ impl Database {
             let lockers = self.lockers(resource, sql::WRITE_OR_ROW_LOCKS, &pids).await?;
             waiting.retain(|(pid, _)| !lockers.contains(pid));
         }
+        // What was forwarded since may have written where only the guard saw it: then the row stays.
+        let mut spared = HashSet::new();
         for (how, keys) in [("idle", &idle), ("released", &waiting)] {
             if keys.is_empty() {
                 continue;
@@ -176,9 +180,10 @@ impl Database {
             let answers = self.look(&sql::delete(&processes, &resource.name, bound)).await.map_err(unavailable)?;
             for row in answers.iter().flat_map(|answer| &answer.rows) {
                 self.drained(how, resource, number(row, "token"), bound);
+                spared.extend(process(row));
             }
         }
-        Ok(idle.into_iter().chain(waiting).collect())
+        Ok(spared)
     }
 
     /// The own sessions among the holders.
@@ -194,14 +199,26 @@ impl Database {
         resource: &Resource,
         bound: Epoch,
     ) -> Result<(), Refusal> {
+        if raising.session.may_have_written(&resource.name) {
+            return self.refuse_if_held(raising, resource, bound).await;
+        }
+        // Where the text does not show a write, the guard has seen it.
+        let seen = self.look(&sql::guarded_write(&resource.name, raising.who.pid)).await;
+        let seen = seen.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+        let current = seen.iter().flat_map(|answer| &answer.rows).find_map(epoch);
+        current.map_or(Ok(()), |current| Err(written_under(resource, bound.token, current)))
+    }
+
+    /// LF003, if the session's process is admitted below the bound.
+    async fn refuse_if_held(
+        self: &Arc<Self>,
+        raising: Raising<'_>,
+        resource: &Resource,
+        bound: Epoch,
+    ) -> Result<(), Refusal> {
         let holders = self.holders(resource, bound).await?;
         let own = holders.iter().filter(|holder| holder.key == key(raising.who)).map(|holder| holder.epoch).max();
-        let Some(epoch) = own else { return Ok(()) };
-        if raising.session.may_have_written(&resource.name) {
-            let (resource, current) = (resource.name.clone(), epoch.token);
-            return Err(Refusal::WrittenUnderAnotherToken { resource, presented: bound.token, current });
-        }
-        Ok(())
+        own.map_or(Ok(()), |epoch| Err(written_under(resource, bound.token, epoch)))
     }
 
     /// Deletes the rows of the dead.
@@ -256,6 +273,11 @@ impl Database {
         let (resource, highest) = (resource.name.as_str(), highest.token);
         tracing::info!(database = self.name(), resource, presented, highest, how, "session_drained");
     }
+}
+
+/// The session's open transaction has written under the epoch, and would go on under another token.
+fn written_under(resource: &Resource, presented: Token, epoch: Epoch) -> Refusal {
+    Refusal::WrittenUnderAnotherToken { resource: resource.name.clone(), presented, current: epoch.token }
 }
 
 fn process(row: &tokio_postgres::SimpleQueryRow) -> Option<Key> {

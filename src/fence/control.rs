@@ -107,6 +107,11 @@ impl Lane {
         Err(error)
     }
 
+    /// The server process of the connection; None while it is not open, or just being opened.
+    pub(super) fn pid(&self) -> Option<String> {
+        self.slot.try_lock().ok()?.connected.as_ref().map(|connected| connected.pid.clone())
+    }
+
     /// Closes the connection, if it is open, once the queries on it are answered.
     pub(super) async fn close(&self) {
         let mut slot = self.slot.lock().await;
@@ -220,7 +225,7 @@ impl Lane {
 }
 
 /// The text of a column, if it is there and not null.
-pub(super) fn column<'a>(row: &'a SimpleQueryRow, name: &str) -> Option<&'a str> {
+pub(crate) fn column<'a>(row: &'a SimpleQueryRow, name: &str) -> Option<&'a str> {
     row.try_get(name).ok().flatten()
 }
 
@@ -230,7 +235,7 @@ pub(super) fn number<T: std::str::FromStr>(row: &SimpleQueryRow, name: &str) -> 
 }
 
 /// A column that is the boolean true. Null, false and a missing column are all no.
-pub(super) fn is_true(row: &SimpleQueryRow, name: &str) -> bool {
+pub(crate) fn is_true(row: &SimpleQueryRow, name: &str) -> bool {
     column(row, name) == Some("t")
 }
 
@@ -259,7 +264,7 @@ fn unreachable(error: tokio_postgres::Error) -> ControlError {
 }
 
 /// tokio-postgres says only "db error"; the message is in the source.
-pub(super) fn text(error: &tokio_postgres::Error) -> String {
+pub(crate) fn text(error: &tokio_postgres::Error) -> String {
     match (error.as_db_error(), std::error::Error::source(error)) {
         (Some(refusal), _) => refusal.message().to_owned(),
         (None, Some(source)) => format!("{error}: {source}"),

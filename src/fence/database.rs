@@ -232,6 +232,11 @@ impl Database {
         self.publish.run(query).await
     }
 
+    /// The server process of the connection that publishes. Waits for nothing: who asks may be publishing.
+    pub(super) fn publishing_process(&self) -> Option<String> {
+        self.publish.pid()
+    }
+
     /// On the connection for looks, signals and deletes, which listens.
     pub(super) async fn look(self: &Arc<Self>, query: &str) -> Result<Vec<Answer>, ControlError> {
         watch::ensure(self);

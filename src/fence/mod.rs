@@ -37,6 +37,7 @@ mod catalogue;
 mod control;
 mod database;
 mod enforcement;
+mod guarded;
 mod init;
 mod memory;
 mod overtake;
@@ -50,7 +51,9 @@ mod watch;
 
 pub use authority::{Authority, Leaders};
 pub use catalogue::{Catalogue, Covered, ExplainError, Explanation, KeyColumn, Reached, explain};
+pub(crate) use control::{column, is_true, text};
 pub use database::{Database, Registration};
 pub use init::{InitError, InitReport, init};
 pub use refusal::{CutOff, Refusal};
 pub use reset::{Fence, Fences, Reset, ResetError};
+pub(crate) use sql::{named, quote};

@@ -88,11 +88,10 @@ impl Database {
 
     /// Publishes, and returns what is there now: the target, or what is above it.
     async fn publish_ahead(self: &Arc<Self>, resource: &Resource, target: Epoch) -> Result<Epoch, Refusal> {
-        let unavailable = |reason: &str| Refusal::unavailable(&resource.name, reason);
-        let answers = self.publish(&sql::publish(resource, target)).await;
-        let answers = answers.map_err(|error| unavailable(&error.to_string()))?;
+        let answers = self.publish_past_the_guarded(resource, &sql::publish(resource, target)).await?;
         let now = self.learn(&answers).into_iter().next().map(|(_, epoch)| epoch);
-        let other_policies = || unavailable("the policies that the database has recorded are others");
+        let other_policies =
+            || Refusal::unavailable(&resource.name, "the policies that the database has recorded are others");
         now.filter(|now| *now >= target).ok_or_else(other_policies)
     }
 

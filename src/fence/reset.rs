@@ -5,6 +5,7 @@
 
 use super::control::{Answer, ControlError, column, is_true, number};
 use super::database::{Database, epoch};
+use super::refusal::Refusal;
 use super::session::{Epoch, Token};
 use super::sql;
 use crate::policy::{Mode, Resource};
@@ -80,8 +81,11 @@ impl Database {
     /// # Errors
     /// Each says what was changed.
     pub async fn reset(self: &Arc<Self>, resource: &Arc<Resource>, token: Token) -> Result<Reset, ResetError> {
-        let answers = self.publish(&sql::reset(resource, token)).await;
-        let answers = answers.map_err(|error| ResetError::Unavailable(error.to_string()))?;
+        let answers = self.publish_past_the_guarded(resource, &sql::reset(resource, token)).await;
+        let answers = answers.map_err(|refusal| match refusal {
+            Refusal::Unavailable { reason, .. } => ResetError::Unavailable(reason),
+            other => ResetError::Unavailable(other.to_string()),
+        })?;
         let [_, before, after, _] = answers.as_slice() else {
             return Err(ResetError::Unavailable("the database's answer to a reset has an unknown form".into()));
         };

@@ -24,7 +24,7 @@ const LIVING: &str = "EXISTS (SELECT FROM pg_stat_get_activity(NULL) s WHERE s.p
 const THIS_DATABASE: &str = "(SELECT oid FROM pg_database WHERE datname = current_database())";
 
 /// A string literal. The text must not contain NUL; standard_conforming_strings must be on.
-pub(super) fn quote(text: &str) -> String {
+pub(crate) fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
@@ -261,25 +261,65 @@ pub(super) fn writers(resource: &Resource) -> String {
     )
 }
 
-/// Deletes the rows below the epoch of these processes, by their full key.
+/// The two keys of the lock that a process holds shared from its first write to the resource that the guard let pass to the
+/// end of its transaction. `guard.sql` has the same.
+fn process_lock(resource: &str, pid: &str) -> String {
+    format!("hashtext({}), {pid}", quote(resource))
+}
+
+/// Deletes the rows below the epoch of these processes, by their full key. Leaves those of a process in whose open
+/// transaction the guard has let a write pass, on the strength of that very row.
 pub(super) fn delete(processes: &str, resource: &str, bound: Epoch) -> String {
     format!(
         "DELETE FROM fencegate.admission a USING (VALUES {processes}) k(pid, backend_start) \
-         WHERE a.pid = k.pid AND extract(epoch FROM a.backend_start) = k.backend_start AND {} RETURNING a.pid, a.token",
-        below("a", resource, bound)
+         WHERE a.pid = k.pid AND extract(epoch FROM a.backend_start) = k.backend_start AND {} \
+         AND pg_try_advisory_xact_lock({}) \
+         RETURNING a.pid, extract(epoch FROM a.backend_start) AS backend_start, a.token",
+        below("a", resource, bound),
+        process_lock(resource, "a.pid")
     )
 }
 
-/// Deletes one admission that was never used.
+/// Deletes one admission that was never used, unless the guard has found it: then the drain ends its process.
 pub(super) fn delete_one(who: &Identity, resource: &str, epoch: Epoch) -> String {
     format!(
         "DELETE FROM fencegate.admission a WHERE a.pid = {} AND extract(epoch FROM a.backend_start) = {}::numeric \
-         AND a.resource = {} AND a.generation = {} AND a.token = {}",
+         AND a.resource = {} AND a.generation = {} AND a.token = {} \
+         AND pg_try_advisory_xact_lock({})",
         who.pid,
         quote(&who.backend_start),
         quote(resource),
         epoch.generation,
-        epoch.token
+        epoch.token,
+        process_lock(resource, "a.pid")
+    )
+}
+
+/// The epoch in force, if the guard has let a write to the resource pass in the open transaction of this process.
+pub(super) fn guarded_write(resource: &str, pid: i32) -> String {
+    format!(
+        "SELECT e.generation, e.token FROM fencegate.epoch e WHERE e.resource = {} AND EXISTS ( \
+           SELECT FROM pg_locks l WHERE l.pid = {pid} AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 \
+           AND l.database = {THIS_DATABASE} AND l.classid::bigint = hashtext({})::bigint & 4294967295 AND l.objid = {pid})",
+        quote(resource),
+        quote(resource),
+    )
+}
+
+/// Ends those who keep a statement of the control process from the resource's exclusive lock, but no control connections:
+/// an Admit holds it for a moment.
+pub(super) fn end_blockers(resource: &str, control_pid: &str) -> String {
+    format!(
+        "SELECT s.pid, CASE WHEN {} THEN pg_terminate_backend(s.pid) END, \
+           coalesce(s.wait_event_type || '/' || s.wait_event, 'nothing') AS waits, left(s.query, 60) AS query \
+         FROM (SELECT DISTINCT unnest(pg_blocking_pids({control_pid})) AS pid) b \
+         JOIN pg_stat_get_activity(NULL) s ON s.pid = b.pid LEFT JOIN pg_roles t ON t.oid = s.usesysid \
+         WHERE NOT (s.application_name = 'fencegate control' AND t.rolname = current_user) \
+         AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = s.pid AND l.locktype = 'advisory' AND l.granted \
+                     AND l.database = {THIS_DATABASE} AND l.objsubid = 1 \
+                     AND (l.classid::bigint << 32 | l.objid::bigint) = {})",
+        may_terminate("s", "t"),
+        advisory_key(resource),
     )
 }
 
@@ -370,7 +410,7 @@ fn is_called(row: &str, names: &Template) -> String {
 }
 
 /// A common table expression of these names.
-pub(super) fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
+pub(crate) fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
     let names: Vec<String> = names.into_iter().map(pair).collect();
     if names.is_empty() {
         return "named(schema, name) AS (SELECT NULL::name, NULL::name WHERE false)".to_owned();

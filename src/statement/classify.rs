@@ -5,7 +5,7 @@
 use super::facts::parts;
 use super::query::Walk;
 use super::{
-    FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, ddl,
+    FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, ddl, own,
     parameter, values,
 };
 use pg_query::NodeEnum as N;
@@ -19,6 +19,9 @@ use std::sync::Arc;
 pub(super) fn classify(node: &N) -> Statement {
     let mut statement = Statement::default();
     statement.kind = describe(node, &mut statement);
+    if own::defines_own(node) {
+        statement.set_opaque(own::OPAQUE);
+    }
     statement.settle();
     statement
 }

@@ -3,7 +3,7 @@
 use super::functions::is_harmless;
 use super::rows::{Rows, Value};
 use super::{
-    FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, Write,
+    FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, Write, own,
 };
 use pg_query::NodeEnum;
 use pg_query::protobuf::{Node, RangeVar};
@@ -90,6 +90,9 @@ impl Statement {
 
     /// Adds a write to rows of which nothing is known.
     pub(super) fn add_write(&mut self, relation: RelationName, operation: Operation) {
+        if relation.schema.as_deref() == Some(own::SCHEMA) {
+            self.set_opaque(own::OPAQUE);
+        }
         self.writes.push(Write { relation, operation, rows: Rows::default() });
     }
 

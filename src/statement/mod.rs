@@ -19,6 +19,7 @@ mod encoding;
 mod expression;
 mod facts;
 mod functions;
+mod own;
 mod parameter;
 mod plain;
 mod query;

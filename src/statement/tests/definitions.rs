@@ -177,6 +177,42 @@ fn what_changes_tables_without_naming_them_is_opaque() {
 }
 
 #[test]
+fn what_touches_the_guard_is_ddl_or_opaque() {
+    check(&[
+        ("DROP TRIGGER fencegate_guard_1a2b3c4d_insert ON t", "ddl:t catalogue"),
+        ("DROP TRIGGER IF EXISTS fencegate_guard_1a2b3c4d_insert ON s.t CASCADE", "ddl:s.t opaque catalogue"),
+        ("ALTER TRIGGER fencegate_guard_1a2b3c4d_insert ON t RENAME TO x", "ddl:t catalogue"),
+        ("ALTER TABLE t DISABLE TRIGGER fencegate_guard_1a2b3c4d_insert", "ddl:t catalogue"),
+        ("ALTER TABLE t DISABLE TRIGGER USER", "ddl:t catalogue"),
+        ("ALTER TABLE t ENABLE REPLICA TRIGGER fencegate_guard_1a2b3c4d_insert", "ddl:t catalogue"),
+        ("ALTER TABLE t ENABLE TRIGGER ALL", "ddl:t catalogue"),
+        ("DROP FUNCTION fencegate.guard() CASCADE", "opaque catalogue"),
+        ("DROP FUNCTION IF EXISTS x, fencegate.check_write", "opaque catalogue"),
+        ("DROP ROUTINE fencegate.guard", "opaque catalogue"),
+        ("DROP SCHEMA fencegate", "opaque catalogue"),
+        ("DROP EVENT TRIGGER fencegate_guard_drop", "opaque catalogue"),
+        ("DROP EVENT TRIGGER other", "catalogue"),
+        ("ALTER EVENT TRIGGER fencegate_guard_drop DISABLE", "opaque catalogue"),
+        ("ALTER EVENT TRIGGER other DISABLE", "catalogue"),
+        ("ALTER EVENT TRIGGER fencegate_guard_drop RENAME TO x", "opaque catalogue"),
+        ("ALTER EVENT TRIGGER fencegate_guard_drop OWNER TO x", "opaque catalogue"),
+        (
+            "CREATE OR REPLACE FUNCTION fencegate.guard() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END'",
+            "opaque catalogue",
+        ),
+        ("ALTER FUNCTION fencegate.guard() SECURITY DEFINER", "opaque catalogue"),
+        ("ALTER FUNCTION fencegate.guard() RENAME TO x", "opaque catalogue"),
+        ("ALTER FUNCTION fencegate.guard SET SCHEMA x", "opaque catalogue"),
+        ("ALTER FUNCTION fencegate.guard OWNER TO x", "opaque catalogue"),
+        ("ALTER SCHEMA fencegate OWNER TO x", "opaque catalogue"),
+        ("DELETE FROM fencegate.admission", "delete:fencegate.admission opaque catalogue"),
+        ("INSERT INTO fencegate.epoch VALUES (1)", "insert:fencegate.epoch opaque catalogue"),
+        ("DROP TABLE fencegate.epoch", "ddl:fencegate.epoch opaque catalogue"),
+        ("SELECT fencegate.token('x')", "calls:fencegate.token unknown"),
+    ]);
+}
+
+#[test]
 fn what_is_defined_is_not_run() {
     check(&[
         ("CREATE VIEW v AS SELECT f() FROM t FOR UPDATE", "catalogue v=>*"),

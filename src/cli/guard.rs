@@ -1,0 +1,136 @@
+//! `fencegate guard`: the second layer, inside the database.
+
+use super::{EXIT_USAGE, runtime};
+use crate::guard::{self, GuardError, Installed, State, Status};
+use crate::{config, policy, policy::PolicySet};
+use clap::Subcommand;
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make the guard in a database what the policies say
+    Install(Guarded),
+    /// Say what of the guard is missing, changed or disabled; exit code 1 if anything is
+    Status(Guarded),
+    /// Take the guard away
+    Remove {
+        #[command(flatten)]
+        database: Database,
+    },
+}
+
+#[derive(clap::Args)]
+struct Database {
+    /// The database, as a superuser or the owner of its fenced tables: postgres://user@host/database
+    #[arg(long, env = "FENCEGATE_CONTROL", hide_env_values = true, value_name = "URL")]
+    control: String,
+}
+
+#[derive(clap::Args)]
+struct Guarded {
+    #[command(flatten)]
+    database: Database,
+    /// The directory of policies that the proxies have
+    #[arg(long, env = "FENCEGATE_POLICIES", value_name = "DIR")]
+    policies: PathBuf,
+}
+
+pub(super) fn run(arguments: Arguments) -> ExitCode {
+    match execute(arguments.command) {
+        Ok(code) | Err(code) => code,
+    }
+}
+
+fn execute(command: Command) -> Result<ExitCode, ExitCode> {
+    let runtime = runtime()?;
+    match command {
+        Command::Install(Guarded { database, policies }) => {
+            let (config, policies) = (config(&database)?, load(&policies)?);
+            let installed = runtime.block_on(guard::install(&config, &policies)).map_err(failed)?;
+            Ok(print_installed(&installed))
+        }
+        Command::Status(Guarded { database, policies }) => {
+            let (config, policies) = (config(&database)?, load(&policies)?);
+            let status = runtime.block_on(guard::status(&config, &policies)).map_err(failed)?;
+            Ok(print_status(&status))
+        }
+        Command::Remove { database } => {
+            let removed = runtime.block_on(guard::remove(&config(&database)?)).map_err(failed)?;
+            let lines = removed.iter().map(|what| format!("removed {what}\n"));
+            let text = if removed.is_empty() { "there was no guard\n".to_owned() } else { lines.collect() };
+            print(&text);
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn config(database: &Database) -> Result<tokio_postgres::Config, ExitCode> {
+    config::connection(&database.control).map_err(|why| {
+        eprintln!("fencegate: --control {why}");
+        ExitCode::from(EXIT_USAGE)
+    })
+}
+
+fn load(directory: &Path) -> Result<PolicySet, ExitCode> {
+    policy::load(directory).map_err(|errors| {
+        for error in errors {
+            eprintln!("{error}");
+        }
+        ExitCode::from(EXIT_USAGE)
+    })
+}
+
+fn failed(error: GuardError) -> ExitCode {
+    eprintln!("fencegate: {error}");
+    ExitCode::FAILURE
+}
+
+fn print_installed(installed: &Installed) -> ExitCode {
+    warn(&installed.warnings);
+    let Installed { triggers, tables, changes, .. } = installed;
+    let done = if *changes == 0 { "up to date".to_owned() } else { format!("{changes} changes") };
+    print(&format!("guard: {triggers} triggers on {tables} tables, {done}\n"));
+    for statement in &installed.to_run {
+        print(&format!("still to be run by the table's owner or a superuser: {statement}\n"));
+    }
+    if installed.to_run.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn print_status(status: &Status) -> ExitCode {
+    warn(&status.warnings);
+    let header = ["TABLE", "RESOURCE", "GUARD", "DIFFERENCE"].map(str::to_owned);
+    let line = |line: &guard::Line| {
+        [line.table.clone(), line.resource.clone(), line.state.name().to_owned(), line.difference.clone()]
+    };
+    let rows: Vec<[String; 4]> = std::iter::once(header).chain(status.lines.iter().map(line)).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths = [width(0), width(1), width(2)];
+    for [table, resource, state, difference] in &rows {
+        let [first, second, third] = widths;
+        let line = format!("{table:first$}  {resource:second$}  {state:third$}  {difference}");
+        print(&format!("{}\n", line.trim_end()));
+    }
+    let all_ok = status.lines.iter().all(|line| line.state == State::Ok);
+    if all_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn warn(warnings: &[String]) {
+    for warning in warnings {
+        eprintln!("warning: {warning}");
+    }
+}
+
+/// Whoever reads the output may have gone: the exit code tells the result all the same.
+fn print(text: &str) {
+    let _ = io::stdout().write_all(text.as_bytes());
+}

@@ -1,0 +1,222 @@
+-- The guard's functions. Run as one transaction after schema.sql; may be run again at any time.
+-- Everything is looked up in pg_catalog or named with its schema: no caller's search_path has a say.
+
+-- The token of this session for a resource; null without one. Reads as the proxy does: what it would refuse is LF003.
+CREATE OR REPLACE FUNCTION fencegate.presented(fenced text) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    value text := btrim(current_setting('lease.fence', true), E' \t\r\n\f\x0b');
+    blank constant text := E'[ \t\r\n\f\x0b]*';
+    entry constant text := blank || '[A-Za-z0-9_./:%-]+' || blank || '=' || blank || '[0-9]{1,19}' || blank;
+    tokens text[];
+BEGIN
+    IF value IS NULL OR value = '' THEN
+        RETURN NULL;
+    ELSIF value !~ '=' THEN
+        tokens := ARRAY[value];
+    ELSIF octet_length(value) <= 65536 AND value ~ ('^' || entry || '(,' || entry || ')*$') THEN
+        SELECT array_agg(btrim(split_part(item, '=', 2), E' \t\r\n\f\x0b')) INTO tokens
+            FROM regexp_split_to_table(value, ',') AS item
+            WHERE btrim(split_part(item, '=', 1), E' \t\r\n\f\x0b') = fenced;
+        IF tokens IS NULL THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    IF cardinality(tokens) = 1 AND tokens[1] ~ '^[0-9]{1,19}$'
+            AND tokens[1]::numeric BETWEEN 1 AND 9223372036854775807 THEN
+        RETURN tokens[1]::bigint;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'LF003',
+        MESSAGE = 'the session''s value of "lease.fence" is not a fencing token',
+        DETAIL = format('resource=%s', fenced),
+        HINT = 'Use one token, SET lease.fence = 47, or a list by resource, SET lease.fence = ''scheduler=47, billing=55''.';
+END
+$function$;
+
+-- May this server process write to the resource, as far as its transaction goes? Returns, or raises.
+--
+-- Everybody may call it: it gives nothing away, and takes only locks that everybody can take.
+CREATE OR REPLACE FUNCTION fencegate.check_write(fenced text, may_lack_token boolean) RETURNS void
+    -- VOLATILE: under READ COMMITTED each query sees what is committed when it starts.
+    LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    setting constant text := current_setting('lease.fence', true);
+    presented bigint;
+    sees_current constant boolean := current_setting('transaction_isolation') LIKE 'read %';
+    epoch fencegate.epoch;
+BEGIN
+    -- What nearly all sessions have, in a tenth of the time.
+    presented := CASE WHEN setting ~ '^[1-9][0-9]{0,17}$' THEN setting::bigint ELSE fencegate.presented(fenced) END;
+    IF presented IS NULL THEN
+        IF may_lack_token THEN
+            RETURN;
+        END IF;
+        RAISE EXCEPTION USING ERRCODE = 'LF002',
+            MESSAGE = format('resource "%s" is fenced, and this session has no token for it', fenced),
+            DETAIL = format('resource=%s', fenced),
+            HINT = 'SET lease.fence to the fencing token that the leader election gave, or connect with options=-clease.fence=TOKEN.';
+    END IF;
+
+    -- While this is held, up to the end of the transaction, nobody deletes an admission of this living process: who wants
+    -- to has to hold it exclusively, and ends the process if it cannot. So what is seen below stays true.
+    PERFORM pg_advisory_xact_lock_shared(hashtext(fenced), pg_backend_pid());
+    IF sees_current THEN
+        PERFORM FROM fencegate.admission AS a
+            WHERE a.pid = pg_backend_pid() AND a.resource = fenced AND a.token = presented
+            AND a.backend_start = (SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid()));
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    ELSE
+        -- The snapshot may be older than the admission, or than its end. A unique index knows what is there now. Nobody
+        -- reads admissions under SERIALIZABLE, so that this insert conflicts with no other leader's transaction.
+        BEGIN
+            INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy)
+                SELECT pid, backend_start, fenced, coalesce((SELECT generation FROM fencegate.epoch
+                    WHERE resource = fenced), 1), presented, 'probe'
+                FROM pg_stat_get_activity(pg_backend_pid());
+            RAISE EXCEPTION USING ERRCODE = 'LF000';
+        EXCEPTION
+            WHEN unique_violation THEN
+                RETURN;
+            WHEN SQLSTATE 'LF000' THEN
+                NULL; -- It is not there, and what was inserted is rolled back.
+        END;
+    END IF;
+
+    -- Not admitted. While this is held, the epoch is not raised: a Publish takes it exclusively.
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('fencegate:' || fenced, 0));
+    IF sees_current THEN
+        SELECT * INTO epoch FROM fencegate.epoch WHERE resource = fenced;
+    ELSE
+        -- Fails with 40001 if the row has changed since the snapshot; FOR KEY SHARE would not. What is read stays true by
+        -- the lock above: that of the row is given back, so that nobody has to wait for it.
+        BEGIN
+            SELECT * INTO epoch FROM fencegate.epoch WHERE resource = fenced FOR SHARE;
+            RAISE EXCEPTION USING ERRCODE = 'LF000';
+        EXCEPTION WHEN SQLSTATE 'LF000' THEN
+            NULL;
+        END;
+    END IF;
+    IF presented = epoch.token AND epoch.drained THEN
+        RETURN;
+    ELSIF presented < epoch.token THEN
+        RAISE EXCEPTION USING ERRCODE = 'LF001',
+            MESSAGE = format('fencing token %s for resource "%s" is stale: the highest is %s', presented, fenced, epoch.token),
+            DETAIL = format('resource=%s presented=%s highest=%s', fenced, presented, epoch.token),
+            HINT = 'A newer leader has taken over. Stop this work; campaign again before you write again.';
+    ELSIF presented = epoch.token THEN
+        RAISE EXCEPTION USING ERRCODE = 'LF006',
+            MESSAGE = format('cannot prove which token for resource "%s" is the highest: its predecessors have not all ended yet', fenced),
+            DETAIL = format('resource=%s', fenced),
+            HINT = 'Nothing was written. Try again; if it lasts, look into the proxy''s log.';
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'LF004',
+        MESSAGE = format('token %s for resource "%s" is not in force yet, and nothing in the statement told the proxy to put it in force', presented, fenced),
+        DETAIL = format('resource=%s presented=%s', fenced, presented) || coalesce(format(' highest=%s', epoch.token), ''),
+        HINT = 'Name the function that writes the table under functions: in the policy; or write to a table of the resource by its name first, or lock it (LOCK TABLE, SELECT ... FOR UPDATE).';
+END
+$function$;
+
+-- For a fence that only observes: a line in the server's log about what it would reject. Takes no lock.
+CREATE OR REPLACE FUNCTION fencegate.observe_write(fenced text, may_lack_token boolean) RETURNS void
+    LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    presented bigint;
+    highest bigint;
+BEGIN
+    BEGIN
+        presented := fencegate.presented(fenced);
+    EXCEPTION WHEN SQLSTATE 'LF003' THEN
+        RAISE LOG 'fencegate guard: resource "%" would reject a write with LF003', fenced;
+        RETURN;
+    END;
+    SELECT token INTO highest FROM fencegate.epoch WHERE resource = fenced;
+    IF presented IS NULL AND NOT may_lack_token THEN
+        RAISE LOG 'fencegate guard: resource "%" would reject a write with LF002', fenced;
+    ELSIF presented < highest THEN
+        RAISE LOG 'fencegate guard: resource "%" would reject a write with LF001, presented=% highest=%', fenced, presented, highest;
+    END IF;
+END
+$function$;
+
+-- The name of a keyed resource, from what stands before and after the key: every other byte of it than letters, digits
+-- and _ . / : - is percent-encoded.
+CREATE OR REPLACE FUNCTION fencegate.keyed(prefix text, key text, suffix text) RETURNS text
+    LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    bytes bytea;
+    encoded text := '';
+    byte integer;
+BEGIN
+    IF key IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'LF004',
+            MESSAGE = format('cannot tell what this statement would write: the key of resource "%s{key}%s" is null', prefix, suffix),
+            HINT = 'Give the row a key.';
+    ELSIF key COLLATE "C" ~ '^[A-Za-z0-9_./:-]*$' THEN
+        RETURN prefix || key || suffix;
+    END IF;
+    bytes := convert_to(key, 'UTF8');
+    FOR at IN 0 .. octet_length(bytes) - 1 LOOP
+        byte := get_byte(bytes, at);
+        encoded := encoded || CASE
+            WHEN byte < 128 AND chr(greatest(byte, 1)) COLLATE "C" ~ '[A-Za-z0-9_./:-]' THEN chr(byte)
+            ELSE '%' || upper(lpad(to_hex(byte), 2, '0')) END;
+    END LOOP;
+    RETURN prefix || encoded || suffix;
+END
+$function$;
+
+-- The trigger. Its arguments are all that it goes by: mode, on_missing, the resource's name (of a keyed one what stands
+-- before the key, the key's column, what stands after it), then the exempt roles.
+--
+-- RETURN NULL: the statement triggers need no result, and the row triggers are AFTER ones. Not SECURITY DEFINER: to_jsonb
+-- runs casts that a table's owner may have made.
+CREATE OR REPLACE FUNCTION fencegate.guard() RETURNS trigger
+    LANGUAGE plpgsql VOLATILE
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    may_lack_token constant boolean := TG_ARGV[1] = 'allow';
+    key_column constant text := TG_ARGV[3];
+    old_key text;
+    new_key text;
+BEGIN
+    IF session_user = ANY (TG_ARGV[5:]) THEN
+        RETURN NULL;
+    ELSIF TG_ARGV[0] = 'observe' THEN
+        PERFORM fencegate.observe_write(TG_ARGV[2], may_lack_token);
+    ELSIF key_column = '' THEN
+        PERFORM fencegate.check_write(TG_ARGV[2], may_lack_token);
+    ELSIF TG_LEVEL = 'STATEMENT' THEN
+        RAISE EXCEPTION USING ERRCODE = 'LF004',
+            MESSAGE = format('cannot tell what this statement would write: TRUNCATE empties %s of every %s', TG_RELID::regclass, key_column),
+            HINT = 'DELETE the rows of one key.';
+    ELSE
+        -- After the row was written: triggers before it may still have changed its key, or skipped it.
+        IF TG_OP <> 'INSERT' THEN
+            old_key := to_jsonb(OLD) ->> key_column;
+            PERFORM fencegate.check_write(fencegate.keyed(TG_ARGV[2], old_key, TG_ARGV[4]), may_lack_token);
+        END IF;
+        IF TG_OP <> 'DELETE' THEN
+            new_key := to_jsonb(NEW) ->> key_column;
+            IF TG_OP = 'INSERT' OR new_key IS DISTINCT FROM old_key THEN
+                PERFORM fencegate.check_write(fencegate.keyed(TG_ARGV[2], new_key, TG_ARGV[4]), may_lack_token);
+            END IF;
+        END IF;
+    END IF;
+    RETURN NULL;
+END
+$function$;
+
+REVOKE ALL ON FUNCTION fencegate.guard() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION fencegate.presented(text), fencegate.check_write(text, boolean),
+    fencegate.observe_write(text, boolean), fencegate.keyed(text, text, text) TO PUBLIC;

@@ -1,0 +1,195 @@
+//! The guard: the second layer, inside the database. Triggers on the fenced tables that stop what the proxy cannot see:
+//! writes by functions, cascades and logical replication, and clients that connect around it.
+//!
+//! Owns the triggers and functions of the guard (`guard.sql` has the decision), and comparing them with the policies. Must
+//! never weaken what it finds on a table that is still fenced: all changes are one transaction.
+
+mod survey;
+mod trigger;
+
+use crate::fence::text;
+use crate::policy::PolicySet;
+use survey::{Difference, Survey};
+use tokio_postgres::{Client, Config, NoTls};
+
+const FUNCTIONS: &str = include_str!("guard.sql");
+const NOTICE: &str = include_str!("notice.sql");
+
+/// As `init` and every control connection: nothing of the role's own settings has a say.
+const SETTINGS: &str = "SET standard_conforming_strings = on; SET search_path = pg_catalog; \
+     SET default_transaction_isolation = 'read committed'; SET synchronous_commit = on";
+
+/// Why the guard was not installed, read or removed; nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardError {
+    /// No connection.
+    #[error("cannot connect: {}", text(.0))]
+    Connect(#[source] tokio_postgres::Error),
+    /// There is no schema for its functions.
+    #[error("database {0} has no fencegate schema: run `fencegate init` first")]
+    Uninitialised(String),
+    /// The server refused.
+    #[error("cannot {what}: {}", text(.source))]
+    Refused {
+        /// What was being done.
+        what: String,
+        /// The server's answer.
+        source: tokio_postgres::Error,
+    },
+}
+
+/// What `install` did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Installed {
+    /// How many triggers the policies ask for.
+    pub triggers: usize,
+    /// How many relations they are on.
+    pub tables: usize,
+    /// How many statements changed something; none where all was there.
+    pub changes: usize,
+    /// What is left unguarded, and why.
+    pub warnings: Vec<String>,
+    /// Statements that the owners of some tables, or a superuser, have still to run.
+    pub to_run: Vec<String>,
+}
+
+/// How a part of the guard is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// As the policies say.
+    Ok,
+    /// Not there.
+    Missing,
+    /// There, and different; or there, and in no policy.
+    Changed,
+    /// There, and does not fire always.
+    Disabled,
+}
+
+impl State {
+    /// The word in `fencegate guard status`.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::Missing => "missing",
+            State::Changed => "changed",
+            State::Disabled => "disabled",
+        }
+    }
+}
+
+/// A line of `fencegate guard status`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The relation, or the part of the guard that is on none.
+    pub table: String,
+    /// The resource's name; empty where it is of none.
+    pub resource: String,
+    /// The worst of its parts.
+    pub state: State,
+    /// What differs.
+    pub difference: String,
+}
+
+/// How the guard is, against what the policies say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// A line for each relation and resource, then those of functions and event triggers.
+    pub lines: Vec<Line>,
+    /// What cannot be guarded, and why.
+    pub warnings: Vec<String>,
+}
+
+/// Makes the guard in the database of `config` exactly what the policies say. May be repeated.
+///
+/// Cancel safe: all of it is one transaction.
+///
+/// # Errors
+/// Nothing was changed.
+pub async fn install(config: &Config, policies: &PolicySet) -> Result<Installed, GuardError> {
+    let session = Session::open(config).await?;
+    let client = &session.client;
+    run(client, "begin", "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencegate:init', 0))").await?;
+    let mut survey = Survey::take(client, policies).await?;
+    run(client, "create the functions", &survey.functions()).await?;
+    if survey.is_superuser {
+        run(client, "create the event triggers", NOTICE).await?;
+    }
+    run(client, "mark the functions", &survey::seal()).await?;
+
+    let mut installed = Installed::default();
+    // Twice: only when a trigger is there its copies on partitions can be seen, and enabled where the server has not.
+    for _ in 0..2 {
+        for Difference { may_alter, statements, .. } in survey.differences() {
+            for statement in statements {
+                if may_alter {
+                    run(client, &statement, &statement).await?;
+                    installed.changes += 1;
+                } else if !installed.to_run.contains(&statement) {
+                    installed.to_run.push(statement);
+                }
+            }
+        }
+        survey = Survey::take(client, policies).await?;
+    }
+    run(client, "commit", "COMMIT").await?;
+    (installed.triggers, installed.tables) = survey.size();
+    installed.warnings = survey.warnings();
+    Ok(installed)
+}
+
+/// Compares the guard in the database of `config` with what the policies say. Cancel safe.
+///
+/// # Errors
+/// It could not be read.
+pub async fn status(config: &Config, policies: &PolicySet) -> Result<Status, GuardError> {
+    let session = Session::open(config).await?;
+    let survey = Survey::take(&session.client, policies).await?;
+    Ok(Status { lines: survey.lines(), warnings: survey.warnings() })
+}
+
+/// Takes the guard away from the database of `config`, and returns what was removed. Cancel safe: one transaction.
+///
+/// # Errors
+/// Nothing was removed.
+pub async fn remove(config: &Config) -> Result<Vec<String>, GuardError> {
+    let session = Session::open(config).await?;
+    let client = &session.client;
+    run(client, "begin", "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencegate:init', 0))").await?;
+    let mut removed = Vec::new();
+    for (what, statement) in survey::removal(client).await? {
+        run(client, &format!("remove {what}"), &statement).await?;
+        removed.push(what);
+    }
+    run(client, "commit", "COMMIT").await?;
+    Ok(removed)
+}
+
+/// A connection and the task that drives it.
+struct Session {
+    client: Client,
+    driver: tokio::task::JoinHandle<Result<(), tokio_postgres::Error>>,
+}
+
+impl Session {
+    async fn open(config: &Config) -> Result<Self, GuardError> {
+        let (client, connection) = config.connect(NoTls).await.map_err(GuardError::Connect)?;
+        let session = Session { client, driver: tokio::spawn(connection) };
+        run(&session.client, "set up the session", SETTINGS).await?;
+        Ok(session)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+async fn run(client: &Client, what: &str, sql: &str) -> Result<(), GuardError> {
+    refused(what, client.batch_execute(sql).await)
+}
+
+fn refused<T>(what: &str, result: Result<T, tokio_postgres::Error>) -> Result<T, GuardError> {
+    result.map_err(|source| GuardError::Refused { what: what.to_owned(), source })
+}

@@ -1,0 +1,131 @@
+//! Which triggers the policies ask for.
+//!
+//! Owns their names and definitions, in the words of `pg_get_triggerdef`: what is created is what `status` compares.
+
+use crate::fence::quote;
+use crate::policy::{FencedTable, Mode, OnMissing, Resource};
+use crate::statement::Operation;
+use sha2::{Digest, Sha256};
+
+/// All triggers of the guard begin so, and no others should.
+pub(super) const PREFIX: &str = "fencegate_guard_";
+
+/// A relation on which a policy has a say: a fenced table, or what is written to by way of it.
+#[derive(Clone, Debug)]
+pub(super) struct Relation {
+    pub(super) oid: String,
+    /// Schema and name, quoted where needed.
+    pub(super) name: String,
+    /// `relkind`.
+    pub(super) kind: char,
+    /// A partition: the server copies its parent's row triggers to it.
+    pub(super) is_partition: bool,
+    /// The topmost table of which it is a partition.
+    pub(super) root: Option<String>,
+    /// The connecting role may change it.
+    pub(super) may_alter: bool,
+    /// Something that is not guarded with it is its parent.
+    pub(super) has_foreign_parent: bool,
+}
+
+/// A trigger that should be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) relation: String,
+    pub(super) resource: String,
+    pub(super) name: String,
+    /// None for the copy that the server makes for a partition.
+    pub(super) definition: Option<String>,
+    pub(super) may_alter: bool,
+}
+
+/// The triggers for an entry of a policy, on its relations.
+///
+/// A row trigger tests only what no statement trigger has: what logical replication applies, rows of relations that came
+/// later, and those of a relation that became a partition of something else. Where a parent is not guarded, it tests all.
+pub(super) fn wanted(
+    resource: &Resource,
+    table: &FencedTable,
+    relations: &[Relation],
+    exempt_roles: &[String],
+    foreign_tables_truncate: bool,
+) -> Vec<Wanted> {
+    let entry = Sha256::digest(format!("{}\0{}", resource.name, table.name));
+    let stem = format!("{PREFIX}{:02x}{:02x}{:02x}{:02x}", entry[0], entry[1], entry[2], entry[3]);
+    let function = function(resource, exempt_roles);
+    let statements_cover_rows = !relations.iter().any(|relation| relation.has_foreign_parent);
+    let oids: Vec<&str> = relations.iter().map(|relation| relation.oid.as_str()).collect();
+    let mut wanted = Vec::new();
+    for relation in relations {
+        let mut want = |suffix: &str, is_copy: bool, timing: &str, events: Vec<&str>, level: String| {
+            if events.is_empty() {
+                return;
+            }
+            let (name, events) = (format!("{stem}_{suffix}"), events.join(" OR "));
+            let on = &relation.name;
+            let definition = format!("CREATE TRIGGER {name} {timing} {events} ON {on} FOR EACH {level} {function}");
+            wanted.push(Wanted {
+                relation: relation.name.clone(),
+                resource: resource.name.clone(),
+                name,
+                definition: (!is_copy).then_some(definition),
+                may_alter: relation.may_alter,
+            });
+        };
+        let may_truncate = relation.kind != 'f' || foreign_tables_truncate;
+        let all = events(table, |it| it != Operation::Truncate || may_truncate);
+        want("statement", false, "BEFORE", all, "STATEMENT".into());
+        if resource.mode == Mode::Observe {
+            continue;
+        }
+        let is_copy = relation.is_partition && !relation.has_foreign_parent;
+        let level = |row: &str| match statements_cover_rows {
+            true => format!("ROW WHEN ({})", condition(row, relation, &oids)),
+            false => "ROW".to_owned(),
+        };
+        want("insert", is_copy, "AFTER", events(table, |it| it == Operation::Insert), level("new"));
+        let changes = events(table, |it| matches!(it, Operation::Update | Operation::Delete));
+        want("change", is_copy, "AFTER", changes, level("old"));
+    }
+    wanted
+}
+
+/// In the order in which the server lists them.
+fn events(table: &FencedTable, among: impl Fn(Operation) -> bool) -> Vec<&'static str> {
+    let order = [
+        (Operation::Insert, "INSERT"),
+        (Operation::Delete, "DELETE"),
+        (Operation::Update, "UPDATE"),
+        (Operation::Truncate, "TRUNCATE"),
+    ];
+    let fenced = order.into_iter().filter(|(operation, _)| table.operations.contains(operation) && among(*operation));
+    fenced.map(|(_, word)| word).collect()
+}
+
+/// True of rows that no statement trigger answers for.
+fn condition(row: &str, relation: &Relation, oids: &[&str]) -> String {
+    let replicated = "(current_setting('session_replication_role'::text) = 'replica'::text)";
+    let root = format!("pg_partition_root(({row}.tableoid)::regclass)");
+    match &relation.root {
+        None => format!("({replicated} OR ({root} IS NOT NULL))"),
+        Some(oid) => format!(
+            "({replicated} OR ({row}.tableoid <> ALL ('{{{}}}'::oid[])) OR (({root})::oid IS DISTINCT FROM '{oid}'::oid))",
+            oids.join(",")
+        ),
+    }
+}
+
+/// What the trigger calls: its arguments are as `guard.sql` says.
+fn function(resource: &Resource, exempt_roles: &[String]) -> String {
+    let mode = match resource.mode {
+        Mode::Enforce => "enforce",
+        Mode::Observe => "observe",
+    };
+    let on_missing = match resource.on_missing {
+        OnMissing::Reject => "reject",
+        OnMissing::Allow => "allow",
+    };
+    let fixed = [mode, on_missing, &resource.name, "", ""];
+    let arguments: Vec<String> = fixed.into_iter().chain(exempt_roles.iter().map(String::as_str)).map(quote).collect();
+    format!("EXECUTE FUNCTION fencegate.guard({})", arguments.join(", "))
+}

@@ -1,0 +1,16 @@
+//! The guard: what the gate cannot see is stopped inside the database, at every isolation level, through the proxy and
+//! around it; and whoever leads is let through.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bypasses;
+mod command;
+mod keyed;
+mod replication;
+mod settings;
+mod snapshots;
+mod takeover;
+mod world;
