@@ -9,7 +9,7 @@ use super::control::{Answer, ControlError, column};
 use super::database::Database;
 use super::refusal::Refusal;
 use super::sql;
-use crate::policy::Resource;
+use crate::policy::{FencedTable, Mode, OnMissing, Resource};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,21 @@ use tokio::time::timeout;
 
 /// Between two looks at who stands in the way.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// What a trigger of the guard on the table is told, before the exempt roles: see `guard.sql`.
+pub(crate) fn guard_arguments<'a>(resource: &'a Resource, table: &'a FencedTable) -> [&'a str; 5] {
+    let mode = match resource.mode {
+        Mode::Enforce => "enforce",
+        Mode::Observe => "observe",
+    };
+    let on_missing = match resource.on_missing {
+        OnMissing::Reject => "reject",
+        OnMissing::Allow => "allow",
+    };
+    let names = resource.keyed.as_ref().map(|keyed| &keyed.names);
+    let (before, after) = names.map_or((resource.name.as_str(), ""), |names| (names.before(), names.after()));
+    [mode, on_missing, before, table.key.as_deref().unwrap_or_default(), after]
+}
 
 impl Database {
     /// Runs a statement that takes the resource's lock exclusively. Who holds that lock in a transaction gets the grace to

@@ -53,6 +53,7 @@ pub use authority::{Authority, Leaders};
 pub use catalogue::{Catalogue, Covered, ExplainError, Explanation, KeyColumn, Reached, explain};
 pub(crate) use control::{column, is_true, text};
 pub use database::{Database, Registration};
+pub(crate) use guarded::guard_arguments;
 pub use init::{InitError, InitReport, init};
 pub use refusal::{CutOff, Refusal};
 pub use reset::{Fence, Fences, Reset, ResetError};

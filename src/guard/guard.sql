@@ -175,6 +175,32 @@ BEGIN
 END
 $function$;
 
+-- May the statement write rows of every key of a keyed resource? Nobody's tokens tell that.
+CREATE OR REPLACE FUNCTION fencegate.check_every_key(fenced text, may_lack_token boolean, observes boolean) RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    has_token constant boolean := coalesce(btrim(current_setting('lease.fence', true), E' \t\r\n\f\x0b'), '') <> '';
+BEGIN
+    IF may_lack_token AND NOT has_token THEN
+        RETURN;
+    ELSIF observes THEN
+        RAISE LOG 'fencegate guard: resource "%" would reject TRUNCATE', fenced;
+        RETURN;
+    ELSIF NOT has_token THEN
+        RAISE EXCEPTION USING ERRCODE = 'LF002',
+            MESSAGE = format('resource "%s" is fenced, and this session has no token for it', fenced),
+            DETAIL = format('resource=%s', fenced),
+            HINT = 'SET lease.fence to the fencing token that the leader election gave, or connect with options=-clease.fence=TOKEN.';
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'LF004',
+        MESSAGE = format('cannot tell what this statement would write: TRUNCATE takes rows of every key of %s', fenced),
+        DETAIL = format('resource=%s', fenced),
+        HINT = 'DELETE the rows of one key.';
+END
+$function$;
+
 -- The trigger. Its arguments are all that it goes by: mode, on_missing, the resource's name (of a keyed one what stands
 -- before the key, the key's column, what stands after it), then the exempt roles.
 --
@@ -185,38 +211,46 @@ CREATE OR REPLACE FUNCTION fencegate.guard() RETURNS trigger
     SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
+    observes constant boolean := TG_ARGV[0] = 'observe';
     may_lack_token constant boolean := TG_ARGV[1] = 'allow';
     key_column constant text := TG_ARGV[3];
-    old_key text;
-    new_key text;
+    keys text[];
+    key text;
 BEGIN
     IF session_user = ANY (TG_ARGV[5:]) THEN
         RETURN NULL;
-    ELSIF TG_ARGV[0] = 'observe' THEN
+    ELSIF key_column = '' AND observes THEN
         PERFORM fencegate.observe_write(TG_ARGV[2], may_lack_token);
+        RETURN NULL;
     ELSIF key_column = '' THEN
         PERFORM fencegate.check_write(TG_ARGV[2], may_lack_token);
+        RETURN NULL;
     ELSIF TG_LEVEL = 'STATEMENT' THEN
-        RAISE EXCEPTION USING ERRCODE = 'LF004',
-            MESSAGE = format('cannot tell what this statement would write: TRUNCATE empties %s of every %s', TG_RELID::regclass, key_column),
-            HINT = 'DELETE the rows of one key.';
-    ELSE
-        -- After the row was written: triggers before it may still have changed its key, or skipped it.
-        IF TG_OP <> 'INSERT' THEN
-            old_key := to_jsonb(OLD) ->> key_column;
-            PERFORM fencegate.check_write(fencegate.keyed(TG_ARGV[2], old_key, TG_ARGV[4]), may_lack_token);
-        END IF;
-        IF TG_OP <> 'DELETE' THEN
-            new_key := to_jsonb(NEW) ->> key_column;
-            IF TG_OP = 'INSERT' OR new_key IS DISTINCT FROM old_key THEN
-                PERFORM fencegate.check_write(fencegate.keyed(TG_ARGV[2], new_key, TG_ARGV[4]), may_lack_token);
-            END IF;
+        PERFORM fencegate.check_every_key(format('%s{%s}%s', TG_ARGV[2], key_column, TG_ARGV[4]), may_lack_token, observes);
+        RETURN NULL;
+    END IF;
+    -- After the row was written: triggers before it may still have changed its key, or skipped it.
+    IF TG_OP <> 'INSERT' THEN
+        keys := ARRAY[to_jsonb(OLD) ->> key_column];
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        key := to_jsonb(NEW) ->> key_column;
+        IF TG_OP = 'INSERT' OR key IS DISTINCT FROM keys[1] THEN
+            keys := keys || key;
         END IF;
     END IF;
+    FOREACH key IN ARRAY keys LOOP
+        IF observes THEN
+            PERFORM fencegate.observe_write(fencegate.keyed(TG_ARGV[2], coalesce(key, ''), TG_ARGV[4]), may_lack_token);
+        ELSE
+            PERFORM fencegate.check_write(fencegate.keyed(TG_ARGV[2], key, TG_ARGV[4]), may_lack_token);
+        END IF;
+    END LOOP;
     RETURN NULL;
 END
 $function$;
 
 REVOKE ALL ON FUNCTION fencegate.guard() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION fencegate.presented(text), fencegate.check_write(text, boolean),
-    fencegate.observe_write(text, boolean), fencegate.keyed(text, text, text) TO PUBLIC;
+    fencegate.observe_write(text, boolean), fencegate.keyed(text, text, text),
+    fencegate.check_every_key(text, boolean, boolean) TO PUBLIC;

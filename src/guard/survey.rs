@@ -12,11 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 
 /// The functions of `guard.sql`, then that of `notice.sql`.
-const SIGNATURES: [&str; 5] = [
+const SIGNATURES: [&str; 6] = [
     "fencegate.presented(text)",
     "fencegate.check_write(text, boolean)",
     "fencegate.observe_write(text, boolean)",
     "fencegate.keyed(text, text, text)",
+    "fencegate.check_every_key(text, boolean, boolean)",
     "fencegate.guard()",
 ];
 const NOTICE_SIGNATURE: &str = "fencegate.notice_definition()";
@@ -25,7 +26,7 @@ const EVENT_TRIGGERS: [&str; 2] = ["fencegate_guard_definition", "fencegate_guar
 /// The functions as they are, in one number: `install` leaves it in the comment on the trigger's.
 const CONTENT: &str = "(SELECT md5(string_agg(pg_get_functiondef(p.oid) || pg_get_userbyid(p.proowner), '' \
      ORDER BY p.proname)) FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate') \
-     AND p.proname IN ('presented', 'check_write', 'observe_write', 'keyed', 'guard'))";
+     AND p.proname IN ('presented', 'check_write', 'observe_write', 'keyed', 'check_every_key', 'guard'))";
 
 /// A trigger of the guard that is there.
 struct Found {

@@ -2,8 +2,8 @@
 //!
 //! Owns their names and definitions, in the words of `pg_get_triggerdef`: what is created is what `status` compares.
 
-use crate::fence::quote;
-use crate::policy::{FencedTable, Mode, OnMissing, Resource};
+use crate::fence::{guard_arguments, quote};
+use crate::policy::{FencedTable, Mode, Resource};
 use crate::statement::Operation;
 use sha2::{Digest, Sha256};
 
@@ -42,7 +42,8 @@ pub(super) struct Wanted {
 /// The triggers for an entry of a policy, on its relations.
 ///
 /// A row trigger tests only what no statement trigger has: what logical replication applies, rows of relations that came
-/// later, and those of a relation that became a partition of something else. Where a parent is not guarded, it tests all.
+/// later, and those of a relation that became a partition of something else. Where a parent is not guarded, or the resource
+/// is keyed, it tests all.
 pub(super) fn wanted(
     resource: &Resource,
     table: &FencedTable,
@@ -52,7 +53,7 @@ pub(super) fn wanted(
 ) -> Vec<Wanted> {
     let entry = Sha256::digest(format!("{}\0{}", resource.name, table.name));
     let stem = format!("{PREFIX}{:02x}{:02x}{:02x}{:02x}", entry[0], entry[1], entry[2], entry[3]);
-    let function = function(resource, exempt_roles);
+    let function = function(resource, table, exempt_roles);
     let statements_cover_rows = !relations.iter().any(|relation| relation.has_foreign_parent);
     let oids: Vec<&str> = relations.iter().map(|relation| relation.oid.as_str()).collect();
     let mut wanted = Vec::new();
@@ -73,13 +74,15 @@ pub(super) fn wanted(
             });
         };
         let may_truncate = relation.kind != 'f' || foreign_tables_truncate;
-        let all = events(table, |it| it != Operation::Truncate || may_truncate);
+        // Of a keyed resource only the rows tell which key they are of.
+        let is_told = |it| table.key.is_none() || it == Operation::Truncate;
+        let all = events(table, |it| is_told(it) && (it != Operation::Truncate || may_truncate));
         want("statement", false, "BEFORE", all, "STATEMENT".into());
-        if resource.mode == Mode::Observe {
+        if resource.mode == Mode::Observe && table.key.is_none() {
             continue;
         }
         let is_copy = relation.is_partition && !relation.has_foreign_parent;
-        let level = |row: &str| match statements_cover_rows {
+        let level = |row: &str| match statements_cover_rows && table.key.is_none() {
             true => format!("ROW WHEN ({})", condition(row, relation, &oids)),
             false => "ROW".to_owned(),
         };
@@ -116,16 +119,8 @@ fn condition(row: &str, relation: &Relation, oids: &[&str]) -> String {
 }
 
 /// What the trigger calls: its arguments are as `guard.sql` says.
-fn function(resource: &Resource, exempt_roles: &[String]) -> String {
-    let mode = match resource.mode {
-        Mode::Enforce => "enforce",
-        Mode::Observe => "observe",
-    };
-    let on_missing = match resource.on_missing {
-        OnMissing::Reject => "reject",
-        OnMissing::Allow => "allow",
-    };
-    let fixed = [mode, on_missing, &resource.name, "", ""];
+fn function(resource: &Resource, table: &FencedTable, exempt_roles: &[String]) -> String {
+    let fixed = guard_arguments(resource, table);
     let arguments: Vec<String> = fixed.into_iter().chain(exempt_roles.iter().map(String::as_str)).map(quote).collect();
     format!("EXECUTE FUNCTION fencegate.guard({})", arguments.join(", "))
 }

@@ -174,8 +174,9 @@ impl Judge<'_> {
                 self.need(resource, writes, true, parameter, earlier, &mut needs)?;
                 continue;
             };
-            // Who has no token at all need not tell its keys.
-            if keys.iter().any(Result::is_err) && !self.presents(&resource, writes, parameter)? {
+            // Who has no token at all need not tell its keys; and where the guard finds them, a token there has to be.
+            let are_known = !keys.is_empty() && keys.iter().all(Result::is_ok);
+            if !are_known && !self.presents(&resource, writes, parameter)? {
                 continue;
             }
             for key in keys {

@@ -228,7 +228,11 @@ impl Downstream {
             known.attempted = Some((Instant::now(), known.changes));
             known.changes
         };
-        let tables: Vec<_> = policies.resources.iter().flat_map(|resource| &resource.tables).collect();
+        let tables: Vec<_> = policies
+            .resources
+            .iter()
+            .flat_map(|resource| resource.tables.iter().map(|table| (&**resource, table)))
+            .collect();
         let read = self.fence.catalogue(&tables).await;
         let mut known = self.known();
         match read {

@@ -1,7 +1,9 @@
 //! A resource for each value of a column: each row needs the token of its own key.
 
-use super::support::fenced::{code, ok};
-use super::world::{LEVELS, World, attempt};
+use super::support::fenced::{code, code_in, ok};
+use super::support::message::{copy_data, copy_done, query};
+use super::support::{DEADLINE, Wire, wait_until};
+use super::world::{LEVELS, World, attempt, without_token};
 
 #[test]
 fn each_row_has_its_resource() {
@@ -55,4 +57,99 @@ fn a_trigger_that_changes_the_key() {
     assert_eq!(code(&mut session, "INSERT INTO shards VALUES (1)"), "LF002");
     ok(&mut session, "SET lease.fence = 'shard/2=7'");
     assert_eq!(code(&mut session, "INSERT INTO shards VALUES (1)"), "");
+}
+
+const KEYED: &str = "
+version: 1
+resources:
+  - {name: scheduler, tables: [public.ticks]}
+  - {name: 'part/{id}', tables: [{name: public.parts, key: id}]}
+opaque: allow
+";
+
+/// A session through the proxy with these tokens, which are put in force.
+fn leader(world: &World, tokens: &str) -> Wire {
+    let mut session = without_token(&world.proxy.address());
+    ok(&mut session, &format!("SET lease.fence = '{tokens}'"));
+    ok(&mut session, "UPDATE parts SET note = '' WHERE id IN (1, 2)");
+    session
+}
+
+#[test]
+fn the_policy_says_which_column_is_the_key() {
+    let world = World::start_with("the_policy_says_which_column_is_the_key", KEYED, Default::default());
+    world.guard("status");
+    let mut leader = leader(&world, "part/1=5, part/2=7");
+    let mut around = without_token(&world.postgres.socket());
+    for level in LEVELS {
+        for (tokens, sql, expected) in [
+            ("part/1=5", "INSERT INTO part VALUES (1, '')", ""),
+            ("part/1=4", "INSERT INTO part VALUES (1, '')", "LF001"),
+            ("part/1=5", "INSERT INTO parts SELECT 2", "LF002"),
+            ("part/1=5", "UPDATE parts SET id = 2 WHERE id = 1", "LF002"),
+            ("part/1=5", "TRUNCATE parts", "LF004"),
+            ("", "TRUNCATE parts", "LF002"),
+            ("part/1=5", "DELETE FROM parts", ""),
+        ] {
+            ok(&mut around, &format!("SET lease.fence = '{tokens}'"));
+            assert_eq!(attempt(&mut around, level, &[sql]), expected, "{level}: {tokens}: {sql}");
+        }
+        // The gate lets it pass, and the guard looks at what it writes.
+        let insert = |id: i32| format!("DO $$ BEGIN INSERT INTO parts VALUES ({id}, ''); END $$");
+        assert_eq!(attempt(&mut leader, level, &[&insert(1), &insert(2)]), "", "{level}");
+        assert_eq!(attempt(&mut leader, level, &[&insert(3)]), "LF002", "{level}");
+        world.postgres.sql("ALTER TABLE parts DISABLE TRIGGER ALL; DELETE FROM parts");
+        assert!(!world.try_guard("status").status.success());
+        world.guard("install");
+    }
+}
+
+#[test]
+fn copy_passes_the_gate_where_the_guard_looks_at_each_row() {
+    let world = World::start_with("copy_passes_the_gate", KEYED, Default::default());
+    let mut session = leader(&world, "part/1=5, part/2=7");
+    assert_eq!(copy(&mut session, "1\ta\n2\tb\n1\tc\n"), "");
+    assert_eq!(copy(&mut session, "1\ta\n3\tb\n"), "LF002");
+    ok(&mut session, "SET lease.fence = 'part/1=4, part/2=7'");
+    assert_eq!(copy(&mut session, "2\ta\n1\tb\n"), "LF001");
+    assert_eq!(code(&mut without_token(&world.proxy.address()), COPY), "LF002");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM parts"), "3");
+    // A newer leader of the one key.
+    leader(&world, "part/1=6, part/2=7");
+    ok(&mut session, "SET lease.fence = 'part/1=5, part/2=7'");
+    assert_eq!(copy(&mut session, "1\tb\n"), "LF001");
+    world.guard("remove");
+    wait_until("the proxy knows that the guard is gone", DEADLINE, || {
+        let mut session = leader(&world, "part/1=6, part/2=7");
+        session.send(&query(COPY));
+        session.read_until_any(b"GE").last().unwrap().tag == b'E'
+    });
+    assert_eq!(code(&mut session, COPY), "LF004");
+}
+
+const COPY: &str = "COPY parts FROM STDIN";
+
+/// The SQLSTATE, or the empty text.
+fn copy(session: &mut Wire, rows: &str) -> String {
+    session.send(&query(COPY));
+    let answer = session.read_until_any(b"GE");
+    assert_eq!(code_in(&answer), "");
+    code_in(&session.exchange(&[copy_data(rows.as_bytes()), copy_done()].concat()))
+}
+
+#[test]
+fn a_keyed_fence_that_observes() {
+    let policies = KEYED.replace("name: 'part/{id}',", "name: 'part/{id}', mode: observe,");
+    let world = World::start_with("a_keyed_fence_that_observes", &policies, Default::default());
+    world.postgres.sql("INSERT INTO fencegate.epoch (resource, token, drained) VALUES ('part/1', 5, true)");
+    let mut around = without_token(&world.postgres.socket());
+    ok(&mut around, "SET lease.fence = 'part/1=4'");
+    ok(&mut around, "INSERT INTO parts VALUES (1, ''), (2, ''); TRUNCATE parts");
+    for said in [
+        "resource \"part/1\" would reject a write with LF001, presented=4 highest=5",
+        "resource \"part/2\" would reject a write with LF002",
+        "resource \"part/{id}\" would reject TRUNCATE",
+    ] {
+        wait_until(said, DEADLINE, || world.postgres.log().contains(said));
+    }
 }

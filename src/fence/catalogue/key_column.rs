@@ -4,8 +4,9 @@
 //! whose value is another than the one that was given.
 
 use crate::fence::control::{Answer, column, is_true, number};
+use crate::fence::guarded::guard_arguments;
 use crate::fence::sql::quote;
-use crate::policy::{FencedTable, QualifiedName};
+use crate::policy::{FencedTable, QualifiedName, Resource};
 use crate::statement::rows::{Kind, Value};
 use std::collections::HashMap;
 
@@ -31,10 +32,11 @@ impl KeyColumn {
 }
 
 /// The key columns of these tables, as far as they exist. Empty where no table has one.
-pub(super) fn query<'a>(tables: impl IntoIterator<Item = &'a FencedTable>) -> String {
-    let keyed = tables.into_iter().filter_map(|table| Some((&table.name, table.key.as_ref()?)));
-    let named = keyed.map(|(QualifiedName { schema, name }, key)| {
-        format!("({}::name, {}::name, {}::name)", quote(schema), quote(name), quote(key))
+pub(super) fn query<'a>(tables: impl IntoIterator<Item = (&'a Resource, &'a FencedTable)>) -> String {
+    let named = tables.into_iter().filter_map(|(resource, table)| {
+        let (QualifiedName { schema, name }, key) = (&table.name, table.key.as_ref()?);
+        let (schema, name, key) = (quote(schema), quote(name), quote(key));
+        Some(format!("({schema}::name, {name}::name, {key}::name, '\\x{}'::bytea)", trigger_arguments(resource, table)))
     });
     let named: Vec<String> = named.collect();
     if named.is_empty() {
@@ -42,19 +44,32 @@ pub(super) fn query<'a>(tables: impl IntoIterator<Item = &'a FencedTable>) -> St
     }
     format!(
         "SELECT named.schema, named.name, \
-               CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END AS type, \
-               CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END AS modifier, \
-               a.attgenerated <> '' AS generated, \
-               EXISTS (SELECT FROM pg_collation l WHERE NOT l.collisdeterministic AND (l.oid = a.attcollation \
-                 OR l.oid IN (SELECT unnest(i.indcollation::oid[]) FROM pg_index i WHERE i.indrelid = c.oid))) AS folds, \
-               (SELECT count(*) FROM pg_attribute p WHERE p.attrelid = c.oid AND p.attnum BETWEEN 1 AND a.attnum - 1 \
-                 AND NOT p.attisdropped) AS place \
-             FROM (VALUES {}) AS named(schema, name, key) JOIN pg_namespace n ON n.nspname = named.schema \
-             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
-             JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = named.key AND a.attnum > 0 AND NOT a.attisdropped \
-             JOIN pg_type t ON t.oid = a.atttypid",
+           CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END AS type, \
+           CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END AS modifier, \
+           a.attgenerated <> '' AS generated, \
+           EXISTS (SELECT FROM pg_collation l WHERE NOT l.collisdeterministic AND (l.oid = a.attcollation \
+             OR l.oid IN (SELECT unnest(i.indcollation::oid[]) FROM pg_index i WHERE i.indrelid = c.oid))) AS folds, \
+           (SELECT count(*) FROM pg_attribute p WHERE p.attrelid = c.oid AND p.attnum BETWEEN 1 AND a.attnum - 1 \
+             AND NOT p.attisdropped) AS place, \
+           EXISTS (SELECT FROM pg_trigger g JOIN pg_proc f ON f.oid = g.tgfoid AND f.proname = 'guard' \
+             JOIN pg_namespace s ON s.oid = f.pronamespace AND s.nspname = 'fencegate' \
+             WHERE g.tgrelid = c.oid AND g.tgenabled = 'A' AND g.tgqual IS NULL AND g.tgtype & {ROW_INSERT} = {ROW_INSERT} \
+             AND substring(g.tgargs FROM 1 FOR octet_length(named.arguments)) = named.arguments) AS guarded \
+         FROM (VALUES {}) AS named(schema, name, key, arguments) JOIN pg_namespace n ON n.nspname = named.schema \
+         JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
+         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = named.key AND a.attnum > 0 AND NOT a.attisdropped \
+         JOIN pg_type t ON t.oid = a.atttypid",
         named.join(", ")
     )
+}
+
+/// Of `pg_trigger.tgtype`: for each row, on INSERT.
+const ROW_INSERT: u32 = 1 | 4;
+
+/// What the guard's trigger is told, as `pg_trigger.tgargs` has it, in hex.
+fn trigger_arguments(resource: &Resource, table: &FencedTable) -> String {
+    let bytes = guard_arguments(resource, table).into_iter().flat_map(|argument| argument.bytes().chain([0]));
+    bytes.map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The answer to [`query`], by table.

@@ -222,9 +222,9 @@ impl Database {
     ///
     /// # Errors
     /// When the database cannot be asked, why.
-    pub async fn catalogue(self: &Arc<Self>, tables: &[&FencedTable]) -> Result<Catalogue, String> {
+    pub async fn catalogue(self: &Arc<Self>, tables: &[(&Resource, &FencedTable)]) -> Result<Catalogue, String> {
         let keys = key_column::query(tables.iter().copied());
-        let question = |views| format!("{}; {keys}", sql::question(tables.iter().map(|table| &table.name), views));
+        let question = |views| format!("{}; {keys}", sql::question(tables.iter().map(|(_, table)| &table.name), views));
         let answers = match self.look(&question(Views::Asked)).await {
             Ok(answers) => answers,
             // Somebody alters a view: nothing is left out then.
