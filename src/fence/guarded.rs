@@ -78,6 +78,9 @@ impl Database {
         };
         let doing = |row| {
             let text = |name| column(row, name).unwrap_or_default();
+            if let Some(gid) = column(row, "gid") {
+                return format!("prepared transaction {gid}");
+            }
             format!("process {}, waiting for {}, query: {}", text("pid"), text("waits"), text("query"))
         };
         answers.iter().flat_map(|answer| &answer.rows).map(doing).collect()

@@ -207,10 +207,7 @@ pub(super) fn mark(resource: &Resource, epoch: Epoch) -> String {
            WHERE e.resource = {name} AND e.generation = {generation} AND e.token = {token} AND NOT e.drained \
            AND NOT EXISTS (SELECT FROM fencegate.admission a WHERE {below} AND {LIVING}) \
            AND NOT EXISTS (SELECT FROM pg_locks l WHERE l.pid IS NULL AND {holds}); \
-         {relations} SELECT DISTINCT p.gid FROM pg_locks l \
-           JOIN pg_locks x ON x.locktype = 'transactionid' AND x.pid IS NULL \
-             AND x.virtualtransaction = l.virtualtransaction \
-           JOIN pg_prepared_xacts p ON p.transaction = x.transactionid WHERE l.pid IS NULL AND {holds}",
+         {relations} SELECT DISTINCT p.gid FROM pg_locks l {PREPARED} WHERE l.pid IS NULL AND {holds}",
     )
 }
 
@@ -307,7 +304,8 @@ pub(super) fn guarded_write(resource: &str, pid: i32) -> String {
 }
 
 /// Ends those who keep a statement of the control process from the resource's exclusive lock, but no control connections:
-/// an Admit holds it for a moment.
+/// an Admit holds it for a moment. The second statement's rows: prepared transactions, which only whoever knows of them
+/// can end.
 pub(super) fn end_blockers(resource: &str, control_pid: &str) -> String {
     format!(
         "SELECT s.pid, CASE WHEN {} THEN pg_terminate_backend(s.pid) END, \
@@ -315,13 +313,20 @@ pub(super) fn end_blockers(resource: &str, control_pid: &str) -> String {
          FROM (SELECT DISTINCT unnest(pg_blocking_pids({control_pid})) AS pid) b \
          JOIN pg_stat_get_activity(NULL) s ON s.pid = b.pid LEFT JOIN pg_roles t ON t.oid = s.usesysid \
          WHERE NOT (s.application_name = 'fencegate control' AND t.rolname = current_user) \
-         AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = s.pid AND l.locktype = 'advisory' AND l.granted \
-                     AND l.database = {THIS_DATABASE} AND l.objsubid = 1 \
-                     AND (l.classid::bigint << 32 | l.objid::bigint) = {})",
+         AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = s.pid AND {holds}); \
+         SELECT DISTINCT p.gid FROM pg_locks l {PREPARED} WHERE l.pid IS NULL AND {holds}",
         may_terminate("s", "t"),
-        advisory_key(resource),
+        holds = format_args!(
+            "l.locktype = 'advisory' AND l.granted AND l.database = {THIS_DATABASE} AND l.objsubid = 1 \
+             AND (l.classid::bigint << 32 | l.objid::bigint) = {}",
+            advisory_key(resource)
+        ),
     )
 }
+
+/// From lock `l`, which a prepared transaction holds, to that transaction `p`.
+const PREPARED: &str = "JOIN pg_locks x ON x.locktype = 'transactionid' AND x.pid IS NULL \
+     AND x.virtualtransaction = l.virtualtransaction JOIN pg_prepared_xacts p ON p.transaction = x.transactionid";
 
 /// Deletes all admissions of the process but these.
 pub(super) fn delete_all_but(who: &Identity, kept: &[(String, Epoch)]) -> String {

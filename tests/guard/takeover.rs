@@ -3,12 +3,16 @@
 use super::support::commit_order::CommitOrder;
 use super::support::fenced::{code, ok};
 use super::support::ticks::{self, WRITE, refused, tokens, wait_for_process, wait_until_harmless};
-use super::support::{message, wire::error_in};
-use super::world::{LEVELS, World};
+use super::support::{Options, message, wire::error_in};
+use super::world::{LEVELS, POLICIES, World};
 
 #[test]
 fn idle_in_its_transaction() {
-    take_over("idle_in_its_transaction", "SELECT unnamed()", "state = 'idle in transaction'");
+    take_over(
+        "idle_in_its_transaction",
+        "SELECT unnamed()",
+        "state = 'idle in transaction' AND query LIKE '%unnamed%'",
+    );
 }
 
 #[test]
@@ -70,4 +74,20 @@ fn an_admission_that_the_guard_has_just_found() {
     ok(&mut old, "SELECT pg_advisory_xact_lock_shared(hashtext('scheduler'), pg_backend_pid())");
     assert_eq!(code(&mut world.session(6), WRITE), "");
     assert_eq!(world.postgres.value(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}")), "0");
+}
+
+/// Nobody can end it but who knows of it.
+#[test]
+fn a_prepared_transaction() {
+    let options = Options::default().setting("max_prepared_transactions", "2");
+    let world = World::start_with("a_prepared_transaction", POLICIES, options);
+    let mut old = world.around(5);
+    ok(&mut old, "BEGIN; SELECT unnamed()");
+    ok(&mut old, "PREPARE TRANSACTION 'hidden'");
+    let mut new = world.session(6);
+    let error = refused(&mut new, WRITE, "LF006");
+    assert!(error.message().contains("prepared transaction hidden"), "{}", error.message());
+    ok(&mut old, "COMMIT PREPARED 'hidden'");
+    ok(&mut new, WRITE);
+    assert_eq!(world.postgres.value("SELECT string_agg(note, ' ' ORDER BY id) FROM ticks"), "tick function tick");
 }
