@@ -1,14 +1,11 @@
 //! `fencegate guard`: the second layer, inside the database.
 
+use super::output::{complain, counted, load_policies, print, table};
 use super::{EXIT_USAGE, runtime};
+use crate::config;
 use crate::guard::{self, GuardError, Installed, State, Status};
-use crate::{config, policy, policy::PolicySet};
 use clap::Subcommand;
-use std::{
-    io::{self, Write},
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -55,12 +52,12 @@ fn execute(command: Command) -> Result<ExitCode, ExitCode> {
     let runtime = runtime()?;
     match command {
         Command::Install(Guarded { database, policies }) => {
-            let (config, policies) = (config(&database)?, load(&policies)?);
+            let (config, policies) = (config(&database)?, load_policies(&policies)?);
             let installed = runtime.block_on(guard::install(&config, &policies)).map_err(failed)?;
             Ok(print_installed(&installed))
         }
         Command::Status(Guarded { database, policies }) => {
-            let (config, policies) = (config(&database)?, load(&policies)?);
+            let (config, policies) = (config(&database)?, load_policies(&policies)?);
             let status = runtime.block_on(guard::status(&config, &policies)).map_err(failed)?;
             Ok(print_status(&status))
         }
@@ -76,30 +73,22 @@ fn execute(command: Command) -> Result<ExitCode, ExitCode> {
 
 fn config(database: &Database) -> Result<tokio_postgres::Config, ExitCode> {
     config::connection(&database.control).map_err(|why| {
-        eprintln!("fencegate: --control {why}");
-        ExitCode::from(EXIT_USAGE)
-    })
-}
-
-fn load(directory: &Path) -> Result<PolicySet, ExitCode> {
-    policy::load(directory).map_err(|errors| {
-        for error in errors {
-            eprintln!("{error}");
-        }
+        complain(&format!("fencegate: --control {why}"));
         ExitCode::from(EXIT_USAGE)
     })
 }
 
 fn failed(error: GuardError) -> ExitCode {
-    eprintln!("fencegate: {error}");
+    complain(&format!("fencegate: {error}"));
     ExitCode::FAILURE
 }
 
 fn print_installed(installed: &Installed) -> ExitCode {
     warn(&installed.warnings);
     let Installed { triggers, tables, changes, .. } = installed;
-    let done = if *changes == 0 { "up to date".to_owned() } else { format!("{changes} changes") };
-    print(&format!("guard: {triggers} triggers on {tables} tables, {done}\n"));
+    let done = if *changes == 0 { "up to date".to_owned() } else { counted(*changes, "change") };
+    let (triggers, tables) = (counted(*triggers, "trigger"), counted(*tables, "table"));
+    print(&format!("guard: {triggers} on {tables}, {done}\n"));
     for statement in &installed.to_run {
         print(&format!("still to be run by the table's owner or a superuser: {statement}\n"));
     }
@@ -108,29 +97,14 @@ fn print_installed(installed: &Installed) -> ExitCode {
 
 fn print_status(status: &Status) -> ExitCode {
     warn(&status.warnings);
-    let header = ["TABLE", "RESOURCE", "GUARD", "DIFFERENCE"].map(str::to_owned);
-    let line = |line: &guard::Line| {
-        [line.table.clone(), line.resource.clone(), line.state.name().to_owned(), line.difference.clone()]
-    };
-    let rows: Vec<[String; 4]> = std::iter::once(header).chain(status.lines.iter().map(line)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths = [width(0), width(1), width(2)];
-    for [table, resource, state, difference] in &rows {
-        let [first, second, third] = widths;
-        let line = format!("{table:first$}  {resource:second$}  {state:third$}  {difference}");
-        print(&format!("{}\n", line.trim_end()));
-    }
+    let header = ["TABLE", "RESOURCE", "GUARD", "DIFFERENCE"];
+    let cells = status.lines.iter().map(|it| [it.table.as_str(), &it.resource, it.state.name(), &it.difference]);
+    let lines: Vec<[&str; 4]> = std::iter::once(header).chain(cells).collect();
+    print(&table(&lines));
     let all_ok = status.lines.iter().all(|line| line.state == State::Ok);
     if all_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn warn(warnings: &[String]) {
-    for warning in warnings {
-        eprintln!("warning: {warning}");
-    }
-}
-
-/// Whoever reads the output may have gone: the exit code tells the result all the same.
-fn print(text: &str) {
-    let _ = io::stdout().write_all(text.as_bytes());
+    warnings.iter().for_each(|warning| complain(&format!("warning: {warning}")));
 }

@@ -8,6 +8,7 @@ mod guard;
 mod init;
 mod lead;
 mod logging;
+mod output;
 mod policy;
 mod proxy;
 

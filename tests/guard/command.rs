@@ -52,11 +52,11 @@ public.ticks      scheduler  ok
     let less = "version: 1\nresources: [{name: scheduler, tables: [public.ticks]}]\n";
     std::fs::write(world.folder.join("policies.yaml"), less).unwrap();
     assert_eq!(complaints(&world), ["public.owned changed", "public.part changed", "public.parts changed"]);
-    assert_eq!(stdout(&world.guard("install")), "guard: 3 triggers on 1 tables, 7 changes\n");
+    assert_eq!(stdout(&world.guard("install")), "guard: 3 triggers on 1 table, 7 changes\n");
     assert_eq!(complaints(&world), [""; 0]);
 
     let removed = stdout(&world.guard("remove"));
-    assert_eq!(removed.lines().count(), 3 + 2 + 6, "{removed}");
+    assert_eq!(removed.lines().count(), 3 + 2 + 7, "{removed}");
     assert_eq!(
         world.postgres.value("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal AND tgname LIKE 'fencegate%'"),
         "0"

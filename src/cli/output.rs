@@ -1,0 +1,46 @@
+//! What subcommands print.
+//!
+//! Must never fail because nobody reads: whoever reads the output may have gone, and the exit code tells the result all
+//! the same.
+
+use super::EXIT_USAGE;
+use crate::policy::{self, PolicySet};
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// To standard output.
+pub(super) fn print(text: &str) {
+    let _ = io::stdout().write_all(text.as_bytes());
+}
+
+/// A line to standard error.
+pub(super) fn complain(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Reads a directory of policies; what is wrong with it is printed.
+pub(super) fn load_policies(directory: &Path) -> Result<PolicySet, ExitCode> {
+    policy::load(directory).map_err(|errors| {
+        errors.iter().for_each(|error| complain(&error.to_string()));
+        ExitCode::from(EXIT_USAGE)
+    })
+}
+
+/// Lines in columns.
+pub(super) fn table<const N: usize>(lines: &[[&str; N]]) -> String {
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let mut text = String::new();
+    for line in lines {
+        let cells: Vec<String> = line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// `1 table`, `2 tables`.
+pub(super) fn counted(number: usize, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
