@@ -182,7 +182,7 @@ fn ddl_before_execute() {
         }
         ok(&mut owner, "COMMIT");
         for frames in [wire.exchange(&run), wire.query("EXECUTE q")] {
-            assert_eq!(code_in(&frames), "LF004", "{change}");
+            assert_eq!(code_in(&frames), "LF001", "{change}");
         }
     }
 }
