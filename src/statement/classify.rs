@@ -15,6 +15,9 @@ use pg_query::protobuf::{
 };
 use std::sync::Arc;
 
+/// Why a statement without a row is opaque.
+pub(super) const UNKNOWN: &str = "it is a statement that the proxy does not know";
+
 /// What the statement does; its range is the caller's to say.
 pub(super) fn classify(node: &N) -> Statement {
     let mut statement = Statement::default();
@@ -234,7 +237,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::AlterSystemStmt(_) => "ALTER SYSTEM",
         N::CheckPointStmt(_) => "CHECKPOINT",
 
-        _ => runs_code(into, "unknown", "it is a statement that the proxy does not know"),
+        _ => runs_code(into, "unknown", UNKNOWN),
     }
 }
 

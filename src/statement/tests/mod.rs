@@ -4,6 +4,7 @@ mod definitions;
 mod hostile;
 mod parameters;
 mod queries;
+mod rows;
 mod texts;
 
 use super::*;
