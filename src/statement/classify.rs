@@ -75,7 +75,12 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
                 _ => "CREATE TABLE AS",
             }
         }
-        N::RefreshMatViewStmt(_) => {
+        // Its rows are replaced, and its query may call anything.
+        N::RefreshMatViewStmt(refresh) => {
+            if let Some(relation) = &refresh.relation {
+                into.add_write(RelationName::from(relation), Operation::Insert);
+                into.add_write(RelationName::from(relation), Operation::Delete);
+            }
             into.parameter = ParameterEffect::Unknown;
             "REFRESH MATERIALIZED VIEW"
         }

@@ -5,7 +5,8 @@
 //! Nothing here depends on policies, sessions or tokens, so an answer can be cached by its text.
 //!
 //! From the top: [`analyse`] reads a text with `plain` (the parser's summary) or from the tree, where `classify` has a
-//! row for every statement type; `ddl`, `query` and `expression` know the details.
+//! row for every statement type; `ddl`, `query` and `expression` know the details. What is too large for the parsers,
+//! `lexical` reads from its tokens, as far as they prove something.
 //!
 //! What no text shows, and this therefore cannot say: what triggers, rules, views, defaults, row security, casts,
 //! operators and functions of a harmless name in another schema run. The catalogue and the guard answer for those.
@@ -18,14 +19,16 @@ mod encoding;
 mod expression;
 mod facts;
 mod functions;
+mod lexical;
 mod parameter;
 mod plain;
 mod query;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test that panics has failed")]
 mod tests;
+mod tokens;
 
-pub use analyse::analyse;
+pub use analyse::{analyse, read_tokens};
 pub use cache::Cache;
 
 /// What a statement does to a relation.

@@ -58,3 +58,13 @@ fn values_of_the_parameter() {
 fn texts_of_statements() {
     check("texts", 10_000, &corpus::TEXTS.map(str::as_bytes), properties::statement::check);
 }
+
+/// Damaged texts, and such as a grammar makes of all that the reader of tokens knows.
+#[test]
+fn tokens_of_statements() {
+    check("tokens", 10_000, &corpus::PLAIN.map(str::as_bytes), properties::tokens::check);
+    let mut dice = Dice(SEED);
+    let proved = (0..20_000).filter(|_| properties::tokens::check(corpus::sentence(&mut dice).as_bytes())).count();
+    println!("{proved} sentences of 20,000 are proved");
+    assert!(proved > 500, "{proved}");
+}

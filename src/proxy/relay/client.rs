@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The two names in a Bind end within this many bytes.
 const MAX_NAMES: usize = 64 * 1024;
 
-const TOO_LONG: &str = "the statement is longer than 4 MiB";
+const TOO_LONG: &str = "the statement is longer than 16 MiB";
 
 impl Relay {
     /// Handles all that has been read from the client, as far as the server's output has room and

@@ -34,8 +34,8 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-/// The longest statement that is read to be judged, in bytes; longer ones are unverifiable.
-pub const MAX_STATEMENT: usize = 4 * 1024 * 1024;
+/// The longest statement that is held to be judged, in bytes; longer ones are unverifiable.
+pub const MAX_STATEMENT: usize = 16 * 1024 * 1024;
 
 /// What a client has sent before it hung up gets this long to be done; nobody will know when it is.
 const AFTER_HANG_UP: Duration = Duration::from_secs(10);

@@ -1,7 +1,7 @@
 //! Every statement type of the grammar has a row of its own.
 
-use super::classify::{self, UNKNOWN};
 use super::Statement;
+use super::classify::{self, UNKNOWN};
 use pg_query::NodeEnum;
 use pg_query::protobuf::Node;
 use prost::Message;
@@ -10,8 +10,7 @@ use prost::Message;
 const FIELDS: u32 = 1_000;
 
 /// Parts of statements and of function bodies: no text that a client sends is one of them.
-const NO_STATEMENTS: [&str; 5] =
-    ["PlassignStmt", "RawStmt", "ReplicaIdentityStmt", "ReturnStmt", "SetOperationStmt"];
+const NO_STATEMENTS: [&str; 5] = ["PlassignStmt", "RawStmt", "ReplicaIdentityStmt", "ReturnStmt", "SetOperationStmt"];
 
 #[test]
 fn no_statement_type_is_forgotten() {

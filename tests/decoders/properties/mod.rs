@@ -5,3 +5,4 @@ pub mod frame;
 pub mod message;
 pub mod startup;
 pub mod statement;
+pub mod tokens;
