@@ -10,8 +10,8 @@ use super::functions::is_harmless;
 use super::tokens::{Token, Tokens};
 use super::{Encoding, FunctionName, Lexing, Operation, RelationName, Statement};
 
-/// What may hold a write, a lock or another name for something, and is not worth telling apart.
-const NEVER: [&[u8]; 3] = [b"for", b"into", b"with"];
+/// What may hold a write, a lock or another name for something, or stands for a call, and is not worth telling apart.
+const NEVER: [&[u8]; 8] = [b"at", b"escape", b"for", b"into", b"normalized", b"overlaps", b"similar", b"with"];
 
 /// Key words that can stand before a parenthesis and never name a function.
 #[rustfmt::skip]
