@@ -303,7 +303,7 @@ fn other_ways_to_run_what_is_fenced() {
     for (text, expected) in [
         ("ALTER DOMAIN positive ADD CHECK (run_tick() > 0)", "LF001"),
         ("EXPLAIN SELECT run_tick()", "LF001"),
-        ("INSERT INTO pg_temp.own VALUES (1)", "LF004"),
+        ("INSERT INTO pg_temp.own VALUES (1)", "LF001"),
         ("SELECT cursor_to_xml('p', 1, false, false, '')", "LF004"),
     ] {
         assert_eq!(code(wire, text), expected, "{text}");

@@ -150,10 +150,10 @@ impl Settings {
     /// # Errors
     /// A policy names an election, and there is no etcd to ask.
     pub fn check(&self, policies: &PolicySet) -> Result<(), ConfigError> {
-        let mut led = policies.resources.iter().filter_map(|it| Some((&it.name, it.election.as_ref()?)));
+        let mut led = policies.resources.iter().filter_map(|it| Some((&it.name, it.election_shown()?)));
         match led.next() {
             Some((resource, election)) if self.etcd.is_none() => {
-                Err(ConfigError::ElectionWithoutEtcd { resource: resource.clone(), election: election.to_string() })
+                Err(ConfigError::ElectionWithoutEtcd { resource: resource.clone(), election })
             }
             _ => Ok(()),
         }

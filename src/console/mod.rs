@@ -36,6 +36,8 @@ pub struct Scene<'a> {
 struct Answer {
     /// What could not be said in rows.
     warnings: Vec<ErrorText>,
+    /// What else is to be known of them.
+    notices: Vec<ErrorText>,
     columns: &'static [&'static str],
     rows: Vec<Vec<Option<String>>>,
     tag: String,
@@ -72,6 +74,9 @@ impl Answer {
     fn put(&self, output: &mut BytesMut) {
         for warning in &self.warnings {
             warning.put(output, Severity::Warning);
+        }
+        for notice in &self.notices {
+            notice.put(output, Severity::Notice);
         }
         message::put_row_description(output, self.columns);
         for row in &self.rows {

@@ -20,8 +20,8 @@ pub(super) async fn reset(
     database: Option<&str>,
     token: Token,
 ) -> Result<Answer, ErrorText> {
-    let found = scene.policies.resources.iter().find(|known| known.name == resource);
-    let resource = found.ok_or_else(|| {
+    let found = scene.policies.resources.iter().find_map(|known| known.called(resource));
+    let resource = &found.ok_or_else(|| {
         ErrorText::new("42704", format!("resource \"{resource}\" is in none of the policies in force"))
             .hint("SHOW FENCES lists those that are.")
     })?;
@@ -46,7 +46,7 @@ pub(super) async fn reset(
             }
         }
     }
-    Ok(Answer { warnings, columns: &COLUMNS, rows, tag: "FENCE RESET".to_owned() })
+    Ok(Answer { warnings, notices: Vec::new(), columns: &COLUMNS, rows, tag: "FENCE RESET".to_owned() })
 }
 
 fn named(scene: &Scene<'_>, name: &str) -> Result<Arc<Database>, ErrorText> {
@@ -60,9 +60,9 @@ fn named(scene: &Scene<'_>, name: &str) -> Result<Arc<Database>, ErrorText> {
 async fn with_epoch(scene: &Scene<'_>, resource: &Resource) -> Result<(Vec<Arc<Database>>, Vec<ErrorText>), ErrorText> {
     let (mut databases, mut warnings) = (Vec::new(), Vec::new());
     for database in scene.databases.iter().filter(|database| scene.policies.applies_to(database.name())) {
-        match database.fences().await {
-            Ok(fences) if fences.contains_key(&resource.name) => databases.push(database.clone()),
-            Ok(_) => {}
+        match database.has_epoch(resource).await {
+            Ok(true) => databases.push(database.clone()),
+            Ok(false) => {}
             Err(reason) => warnings.push(unreadable(database, &reason)),
         }
     }

@@ -1,14 +1,16 @@
 //! Admit: may this server process write the resource under this token?
 //!
 //! Owns the decision, by one Query in the database. Must never take anything but that Query's
-//! answer for a yes: no row, no reply, or a reply that a revocation overtook is a no.
+//! answer for a yes: no row, no reply, or a reply that a revocation overtook is a no. Owns giving
+//! admissions up as well, of an idle session that has many; must never delete the row of a session
+//! that was not revoked first.
 
 use super::advance::Raising;
 use super::authority::may_raise;
 use super::control::{Answer, is_true};
 use super::database::{Database, epoch, key};
 use super::refusal::Refusal;
-use super::session::{Epoch, Identity, SessionFence, Token};
+use super::session::{Epoch, Identity, MOST_AT_ONCE, SessionFence, Token};
 use super::sql;
 use crate::policy::Resource;
 use std::sync::Arc;
@@ -72,8 +74,9 @@ impl Database {
     ) -> Result<(), Refusal> {
         let unavailable = |reason: &str| Refusal::unavailable(&resource.name, reason);
         let who = session.identity.as_ref().map_err(|reason| unavailable(reason))?;
-        self.meet(resource);
         let deadline = Instant::now() + LIMIT;
+        let _one_at_a_time = session.admitting.lock().await;
+        self.make_room(session, who, resource).await?;
         let raising = Raising { session, who };
         while Instant::now() < deadline {
             if !self.sessions.contains_key(&key(who)) {
@@ -112,6 +115,31 @@ impl Database {
         Err(unavailable("tokens are raised faster than sessions can be admitted"))
     }
 
+    /// Where the session is admitted to many resources, gives up those that it does not need now. Revoked first, and
+    /// idle: nothing of it is uncommitted, and nothing is forwarded until it is admitted again, which waits for this.
+    async fn make_room(
+        self: &Arc<Self>,
+        session: &SessionFence,
+        who: &Identity,
+        resource: &Resource,
+    ) -> Result<(), Refusal> {
+        if !session.is_full() {
+            return Ok(());
+        }
+        if let Some(kept) = session.give_up() {
+            let deleted = self.look(&sql::delete_all_but(who, &kept)).await;
+            deleted.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+            if let Some(mut registered) = self.sessions.get_mut(&key(who)) {
+                registered.presented.retain(|resource, _| session.admission(resource).is_some());
+            }
+        }
+        if session.has_too_many() {
+            let reason = format!("a transaction may write to {MOST_AT_ONCE} resources at most: do it in several");
+            return Err(Refusal::unavailable(&resource.name, reason));
+        }
+        Ok(())
+    }
+
     /// Takes the step, unless another session is taking one for the resource: then waits for the end of that.
     async fn in_turn(
         &self,
@@ -142,10 +170,12 @@ impl Database {
         let query = sql::admit(who, resource, token, &self.proxy);
         let answers = self.ask(&query).await.map_err(|error| Refusal::unavailable(&resource.name, error))?;
         let verdict = decide(&answers, who, resource, token);
-        if let Verdict::Admitted { epoch: current, .. } | Verdict::Refused(Refusal::Stale { highest: current, .. }) =
-            &verdict
-        {
-            self.memory.learn(&resource.name, *current);
+        match &verdict {
+            Verdict::Admitted { epoch: current, .. } | Verdict::Refused(Refusal::Stale { highest: current, .. }) => {
+                self.memory.learn(&resource.name, *current);
+            }
+            Verdict::Above { current: None, .. } => self.memory.forget(&resource.name),
+            _ => {}
         }
         Ok(verdict)
     }

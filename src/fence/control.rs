@@ -149,7 +149,7 @@ impl Lane {
         let driver = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
                 if let (AsyncMessage::Notification(notification), Some(memory)) = (message, &listener) {
-                    memory.notified(notification.payload());
+                    memory.notified(notification.payload(), notification.process_id());
                 }
             }
             if let Some(memory) = listener {
@@ -183,7 +183,7 @@ impl Lane {
         opening.backend_start = field("backend_start");
         if let Some(memory) = &self.listener {
             opening.client.simple_query("LISTEN fencegate").await.map_err(unreachable)?;
-            memory.listens(serial);
+            memory.listens(serial, opening.pid.parse().unwrap_or_default());
         }
         Ok(opening)
     }

@@ -11,11 +11,12 @@ use super::control::{Answer, ControlError, Lane, column, number};
 use super::memory::Memory;
 use super::refusal::{CutOff, Refusal};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
+use super::turns::{Turn, Turns};
 use super::{sql, watch};
 use crate::policy::Resource;
 use dashmap::DashMap;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio::task::AbortHandle;
 
 /// One downstream database. All of its methods need a tokio runtime with timers and I/O.
@@ -29,10 +30,10 @@ pub struct Database {
     pub(super) authority: Option<Arc<Authority>>,
     pub(super) memory: Arc<Memory>,
     pub(super) sessions: DashMap<Key, Session>,
-    /// The resources in force, by name: what a notification's name means.
-    resources: DashMap<String, Arc<Resource>>,
+    /// The resources in force: what a notification's name means.
+    resources: RwLock<Vec<Arc<Resource>>>,
     /// One advance at a time per resource in this process: the others wait for its result.
-    turns: DashMap<String, Arc<tokio::sync::Mutex<()>>>,
+    turns: Turns,
     admission: Lane,
     publish: Lane,
     look: Lane,
@@ -48,8 +49,6 @@ pub(super) struct Session {
     pub(super) fence: Arc<SessionFence>,
     /// The highest epoch under which it was ever admitted, by resource.
     pub(super) presented: HashMap<String, Epoch>,
-    /// What it last asked to be admitted to. A drain may end the process before the answer comes.
-    pub(super) asked: Option<(String, Token)>,
 }
 
 /// Keeps a session in its database's registry. Dropped when the server connection has ended.
@@ -91,8 +90,8 @@ impl Database {
             name: name.into(),
             proxy: proxy.into(),
             sessions: DashMap::new(),
-            resources: DashMap::new(),
-            turns: DashMap::new(),
+            resources: RwLock::default(),
+            turns: Turns::default(),
             admission: Lane::new(control.clone(), "off", None),
             publish: Lane::new(control.clone(), "on", None),
             look: Lane::new(control.clone(), "off", Some(memory.clone())),
@@ -118,7 +117,7 @@ impl Database {
     pub fn register(self: &Arc<Self>, session: Arc<SessionFence>) -> Registration {
         let key = session.identity.as_ref().ok().map(key);
         if let Some(key) = key.clone() {
-            self.sessions.insert(key, Session { fence: session, presented: HashMap::new(), asked: None });
+            self.sessions.insert(key, Session { fence: session, presented: HashMap::new() });
         }
         Registration { database: self.clone(), key }
     }
@@ -135,16 +134,32 @@ impl Database {
     /// Err when a resource's could not be recorded; it may be called again.
     /// Not cancel safe: some resources may be recorded and others not.
     pub async fn apply_policy(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<(), Refusal> {
-        self.resources.clear();
+        self.put_in_force(resources);
         for resource in resources {
-            self.resources.insert(resource.name.clone(), resource.clone());
-        }
-        for resource in resources {
-            // One row per transaction, so that two proxies that load at once cannot deadlock.
-            let recorded = self.publish(&sql::record_policy(resource)).await;
+            let recorded = self.record_policy(resource).await;
             recorded.map_err(|error| Refusal::unavailable(&resource.name, error))?;
         }
         Ok(())
+    }
+
+    /// The half of [`Database::apply_policy`] that takes place in this process.
+    pub fn put_in_force(&self, resources: &[Arc<Resource>]) {
+        *self.resources.write().unwrap_or_else(PoisonError::into_inner) = resources.to_vec();
+    }
+
+    /// The rows of a keyed resource's keys are recorded some at a time, so that nobody waits long for one of them.
+    async fn record_policy(self: &Arc<Self>, resource: &Resource) -> Result<(), ControlError> {
+        let Some(keyed) = &resource.keyed else {
+            // One row per transaction, so that two proxies that load at once cannot deadlock.
+            return self.publish(&sql::record_policy(resource)).await.map(drop);
+        };
+        let mut after = String::new();
+        loop {
+            let answers = self.publish(&sql::record_policy_of_keys(resource, &keyed.names, &after)).await?;
+            let last = answers.iter().flat_map(|answer| &answer.rows).find_map(|row| column(row, "last"));
+            let Some(last) = last else { return Ok(()) };
+            after = last.to_owned();
+        }
     }
 
     /// To be called when a revoked session has become idle, or has nothing running: takes its
@@ -179,22 +194,13 @@ impl Database {
     /// To be called before the session's [`Registration`] is dropped. Cancel safe.
     pub async fn cut_off_by(self: &Arc<Self>, session: &SessionFence) -> Option<CutOff> {
         let key = key(session.identity.as_ref().ok()?);
-        let (presented, asked) = {
-            let session = self.sessions.get(&key)?;
-            (session.presented.clone(), session.asked.clone())
-        };
-        let resources = presented.keys().chain(asked.as_ref().map(|(resource, _)| resource));
-        let highest = match self.read_epochs(resources.map(String::as_str)).await {
+        let presented = self.sessions.get(&key)?.presented.clone();
+        let highest = match self.read_epochs(presented.keys().map(String::as_str)).await {
             Ok(epochs) => epochs,
             Err(_) => session.floors(),
         };
         highest.into_iter().find_map(|(resource, highest)| {
-            let asked = asked.as_ref().filter(|(name, _)| *name == resource);
-            // What was only asked for is of the generation in force.
-            let asked = asked.map(|(_, token)| Epoch { generation: highest.generation, token: *token });
-            // It may have asked for the highest while it was ended for what it was admitted to before.
-            let presented =
-                [presented.get(&resource).copied(), asked].into_iter().flatten().find(|it| *it < highest)?;
+            let presented = presented.get(&resource).copied().filter(|it| *it < highest)?;
             Some(CutOff { resource, presented, highest })
         })
     }
@@ -232,13 +238,16 @@ impl Database {
         self.look.run(query).await
     }
 
-    /// Reads epoch rows, and remembers them.
+    /// Reads epoch rows, and remembers them, and which are not there.
     pub(super) async fn read_epochs<'a>(
         self: &Arc<Self>,
-        resources: impl IntoIterator<Item = &'a str>,
+        resources: impl IntoIterator<Item = &'a str> + Clone,
     ) -> Result<Vec<(String, Epoch)>, ControlError> {
-        let answers = self.look(&sql::epochs(resources)).await?;
-        Ok(self.learn(&answers))
+        let answers = self.look(&sql::epochs(resources.clone())).await?;
+        let read = self.learn(&answers);
+        let there: HashSet<&str> = read.iter().map(|(resource, _)| resource.as_str()).collect();
+        resources.into_iter().filter(|resource| !there.contains(resource)).for_each(|it| self.memory.forget(it));
+        Ok(read)
     }
 
     /// Remembers every epoch row among the answers, and returns them.
@@ -252,19 +261,21 @@ impl Database {
         read
     }
 
+    /// The resource in force of that name, or that of a key; the latter is made anew each time, since there may be any
+    /// number of them.
     pub(super) fn resource(&self, name: &str) -> Option<Arc<Resource>> {
-        self.resources.get(name).map(|resource| resource.clone())
+        let resources = self.resources.read().unwrap_or_else(PoisonError::into_inner);
+        resources.iter().find_map(|resource| resource.called(name))
     }
 
-    /// Remembers what a session presents: a resource may be one that no policy was applied for yet.
-    pub(super) fn meet(&self, resource: &Arc<Resource>) {
-        if self.resource(&resource.name).is_none() {
-            self.resources.insert(resource.name.clone(), resource.clone());
-        }
+    /// The names of the resources in force that are not keyed.
+    pub(super) fn plain_resources(&self) -> Vec<String> {
+        let resources = self.resources.read().unwrap_or_else(PoisonError::into_inner);
+        resources.iter().filter(|resource| resource.keyed.is_none()).map(|resource| resource.name.clone()).collect()
     }
 
-    pub(super) fn turn(&self, resource: &str) -> Arc<tokio::sync::Mutex<()>> {
-        self.turns.entry(resource.to_owned()).or_default().clone()
+    pub(super) fn turn(&self, resource: &str) -> Turn<'_> {
+        self.turns.of(resource)
     }
 
     pub(super) fn watcher(&self) -> std::sync::MutexGuard<'_, Option<AbortHandle>> {

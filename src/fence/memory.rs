@@ -2,24 +2,29 @@
 //!
 //! Fed only by epoch rows that were read: a notification means no more than "read again", because
 //! any role can send one. Memory lags behind the database, which is safe for saying no; it must
-//! never be asked whether a session may write.
+//! never be asked whether a session may write. What was not read lately may be forgotten: whoever
+//! finds nothing here asks the database.
 
 use super::session::{Epoch, Token};
-use dashmap::DashMap;
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a verdict from memory stands without the database's confirmation.
 const CONFIRMED_FOR: Duration = Duration::from_secs(1);
 /// More unread notifications than this are one: "read everything again".
 const MOST_NEWS: usize = 1024;
+/// Epochs of at most twice as many resources are remembered.
+const GENERATION: usize = 32 * 1024;
+
+/// The payload that says that the catalogue has changed; no resource can have this name.
+pub(super) const CATALOGUE_CHANGED: &str = "{catalogue}";
 
 /// The epochs last read, and whether they may be believed.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    epochs: DashMap<String, (Epoch, Instant)>,
+    epochs: Mutex<Epochs>,
     /// The serial number of the connection that listens; 0: none does, and nothing is believed.
     listener: AtomicU64,
     news: Mutex<News>,
@@ -27,6 +32,44 @@ pub(super) struct Memory {
     pub(super) wake: tokio::sync::Notify,
     /// An epoch was read that is another than was known.
     pub(super) changed: tokio::sync::Notify,
+    /// The server process of the connection that listens.
+    listening_process: AtomicI32,
+    /// Somebody says that the catalogue has changed.
+    pub(super) catalogue: tokio::sync::Notify,
+}
+
+/// When the younger is full, the older is dropped and the younger takes its place.
+#[derive(Debug, Default)]
+struct Epochs {
+    young: HashMap<String, Known>,
+    old: HashMap<String, Known>,
+}
+
+/// An epoch, and when it was read.
+type Known = (Epoch, Instant);
+
+impl Epochs {
+    fn get(&self, resource: &str) -> Option<Known> {
+        self.young.get(resource).or_else(|| self.old.get(resource)).copied()
+    }
+
+    /// Returns what was known before.
+    fn insert(&mut self, resource: &str, known: Known) -> Option<Known> {
+        if let Some(there) = self.young.get_mut(resource) {
+            return Some(std::mem::replace(there, known));
+        }
+        let before = self.old.remove(resource);
+        if self.young.len() >= GENERATION {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(resource.to_owned(), known);
+        before
+    }
+
+    fn remove(&mut self, resource: &str) {
+        self.young.remove(resource);
+        self.old.remove(resource);
+    }
 }
 
 /// What has to be read again.
@@ -42,32 +85,38 @@ impl Memory {
     /// Takes an epoch row that was just read. The last reader wins, also when it read a lower
     /// epoch: after a restore that is the truth.
     pub(super) fn learn(&self, resource: &str, epoch: Epoch) {
-        let before = self.epochs.insert(resource.to_owned(), (epoch, Instant::now()));
+        let before = self.epochs().insert(resource, (epoch, Instant::now()));
         if before.is_none_or(|(before, _)| before != epoch) {
             self.changed.notify_one();
         }
     }
 
+    /// Takes note that the resource has no epoch row (any more).
+    pub(super) fn forget(&self, resource: &str) {
+        self.epochs().remove(resource);
+    }
+
     /// The epoch above the token, if there certainly is one.
     pub(super) fn above(&self, resource: &str, token: Token) -> Option<Epoch> {
-        let (epoch, confirmed) = *self.epochs.get(resource)?;
+        let (epoch, confirmed) = self.epochs().get(resource)?;
         let believed = self.listener.load(Ordering::Acquire) != 0 && confirmed.elapsed() < CONFIRMED_FOR;
         (believed && token < epoch.token).then_some(epoch)
     }
 
     /// The epoch last read has a lower token, whatever it is now.
     pub(super) fn is_below(&self, resource: &str, token: Token) -> bool {
-        self.epochs.get(resource).is_some_and(|known| known.0.token < token)
+        self.epochs().get(resource).is_some_and(|known| known.0.token < token)
     }
 
     /// The epoch last read has this token.
     pub(super) fn is_current(&self, resource: &str, token: Token) -> bool {
-        self.epochs.get(resource).is_some_and(|known| known.0.token == token)
+        self.epochs().get(resource).is_some_and(|known| known.0.token == token)
     }
 
     /// A new connection listens from now on; whatever was known before it did is forgotten.
-    pub(super) fn listens(&self, serial: u64) {
-        self.epochs.clear();
+    pub(super) fn listens(&self, serial: u64, process: i32) {
+        *self.epochs() = Epochs::default();
+        self.listening_process.store(process, Ordering::Relaxed);
         self.listener.store(serial, Ordering::Release);
         self.news().all = true;
         self.wake.notify_one();
@@ -78,8 +127,21 @@ impl Memory {
         let _ = self.listener.compare_exchange(serial, 0, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// A notification came.
-    pub(super) fn notified(&self, resource: &str) {
+    /// The number of the connection that listens; another one may have missed what was said before it did. 0: none does.
+    pub(super) fn listener(&self) -> u64 {
+        self.listener.load(Ordering::Acquire)
+    }
+
+    /// A notification came from that server process.
+    pub(super) fn notified(&self, payload: &str, process: i32) {
+        if payload == CATALOGUE_CHANGED {
+            // What this proxy has said itself is no news to it.
+            if process != self.listening_process.load(Ordering::Relaxed) {
+                self.catalogue.notify_one();
+            }
+            return;
+        }
+        let resource = payload;
         let mut news = self.news();
         if news.resources.len() < MOST_NEWS {
             news.resources.insert(resource.to_owned());
@@ -95,7 +157,11 @@ impl Memory {
         std::mem::take(&mut *self.news())
     }
 
-    fn news(&self) -> std::sync::MutexGuard<'_, News> {
+    fn epochs(&self) -> MutexGuard<'_, Epochs> {
+        self.epochs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn news(&self) -> MutexGuard<'_, News> {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -111,7 +177,7 @@ mod tests {
         let memory = Memory::default();
         memory.learn("r", FIVE);
         assert_eq!(memory.above("r", 4), None);
-        memory.listens(1);
+        memory.listens(1, 0);
         assert_eq!(memory.above("r", 4), None, "what was learnt before is forgotten");
         memory.learn("r", FIVE);
         assert_eq!(memory.above("r", 4), Some(FIVE));
@@ -126,16 +192,42 @@ mod tests {
     #[test]
     fn needs_confirmation() {
         let memory = Memory::default();
-        memory.listens(1);
-        memory.epochs.insert("r".into(), (FIVE, Instant::now() - CONFIRMED_FOR));
+        memory.listens(1, 0);
+        memory.epochs().insert("r", (FIVE, Instant::now() - CONFIRMED_FOR));
         assert_eq!(memory.above("r", 4), None);
+    }
+
+    #[test]
+    fn what_has_no_epoch_any_more_is_forgotten() {
+        let memory = Memory::default();
+        memory.listens(1, 0);
+        memory.learn("r", FIVE);
+        memory.forget("r");
+        assert_eq!(memory.above("r", 4), None);
+        assert!(!memory.is_below("r", 6) && !memory.is_current("r", 5));
+    }
+
+    #[test]
+    fn what_was_read_lately_is_known_of_so_many_and_no_more() {
+        let memory = Memory::default();
+        memory.listens(1, 0);
+        let name = |number: usize| format!("shard/{number}");
+        for number in 0..5 * GENERATION {
+            memory.learn(&name(number), FIVE);
+            memory.learn("in use", FIVE);
+            let epochs = memory.epochs();
+            assert!(epochs.young.len() + epochs.old.len() <= 2 * GENERATION);
+        }
+        assert!(memory.is_current("in use", 5) && memory.is_current(&name(5 * GENERATION - 1), 5));
+        assert!(memory.is_current(&name(4 * GENERATION + 1), 5));
+        assert!(!memory.is_current(&name(0), 5));
     }
 
     #[test]
     fn a_flood_of_notifications_is_one() {
         let memory = Memory::default();
         for number in 0..2 * MOST_NEWS {
-            memory.notified(&number.to_string());
+            memory.notified(&number.to_string(), 0);
         }
         let news = memory.take_news();
         assert!(news.all);

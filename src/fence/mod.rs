@@ -44,12 +44,13 @@ mod refusal;
 mod reset;
 pub mod session;
 mod sql;
+mod turns;
 pub mod value;
 mod watch;
 
 pub use authority::{Authority, Leaders};
-pub use catalogue::Catalogue;
+pub use catalogue::{Catalogue, Covered, ExplainError, Explanation, KeyColumn, Reached, explain};
 pub use database::{Database, Registration};
 pub use init::{InitError, InitReport, init};
 pub use refusal::{CutOff, Refusal};
-pub use reset::{Fence, Reset, ResetError};
+pub use reset::{Fence, Fences, Reset, ResetError};

@@ -103,7 +103,9 @@ impl Database {
             Err(ControlError::Uninitialised(_)) => return Ok(None),
             answers => answers.map_err(|error| Refusal::unavailable(&resource.name, error))?,
         };
-        self.learn(&answers);
+        if self.learn(&answers).is_empty() {
+            self.memory.forget(&resource.name);
+        }
         let row = answers.iter().flat_map(|answer| &answer.rows).next();
         Ok(row.and_then(|row| Some((epoch(row)?, is_true(row, "drained")))))
     }

@@ -16,6 +16,9 @@ use tokio::time::Instant;
 /// How long the drain after a reset may take.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// The fences of so many keys of a database are shown at most.
+pub const MOST_KEYS: usize = 1000;
+
 /// A reset that has taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reset {
@@ -58,6 +61,17 @@ pub struct Fence {
     pub admissions: u64,
 }
 
+/// The fences that have an epoch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fences {
+    /// By resource.
+    pub plain: HashMap<String, Fence>,
+    /// Those of keys, the latest updated first: [`MOST_KEYS`] at most.
+    pub of_keys: Vec<(String, Fence)>,
+    /// How many more keys have one.
+    pub left_out: usize,
+}
+
 impl Database {
     /// Sets the token of a resource, also to a lower one, and ends everybody who was admitted before.
     ///
@@ -66,7 +80,6 @@ impl Database {
     /// # Errors
     /// Each says what was changed.
     pub async fn reset(self: &Arc<Self>, resource: &Arc<Resource>, token: Token) -> Result<Reset, ResetError> {
-        self.meet(resource);
         let answers = self.publish(&sql::reset(resource, token)).await;
         let answers = answers.map_err(|error| ResetError::Unavailable(error.to_string()))?;
         let [_, before, after, _] = answers.as_slice() else {
@@ -83,18 +96,34 @@ impl Database {
         Ok(reset)
     }
 
-    /// The fences that have an epoch, by resource. Cancel-safe.
+    /// The fences of these resources that have an epoch. Cancel-safe.
     ///
     /// # Errors
     /// When the database cannot be asked, why.
-    pub async fn fences(self: &Arc<Self>) -> Result<HashMap<String, Fence>, String> {
-        let answers = self.look(sql::FENCES).await.map_err(|error: ControlError| error.to_string())?;
+    pub async fn fences(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<Fences, String> {
+        let answers = self.look(&sql::fences(resources, MOST_KEYS)).await;
+        let answers = answers.map_err(|error: ControlError| error.to_string())?;
         self.learn(&answers);
+        let [plain, of_keys, count] = answers.as_slice() else {
+            return Err("the database's answer about the fences has an unknown form".to_owned());
+        };
         let fence = |row| {
             let (epoch, admissions) = (epoch(row)?, number(row, "admissions")?);
             Some((column(row, "resource")?.to_owned(), Fence { epoch, drained: is_true(row, "drained"), admissions }))
         };
-        Ok(answers.iter().flat_map(|answer| &answer.rows).filter_map(fence).collect())
+        let of_keys: Vec<_> = of_keys.rows.iter().filter_map(fence).collect();
+        let keys = count.rows.first().and_then(|row| number(row, "keys")).unwrap_or(of_keys.len());
+        let left_out = keys.saturating_sub(of_keys.len());
+        Ok(Fences { plain: plain.rows.iter().filter_map(fence).collect(), of_keys, left_out })
+    }
+
+    /// The resource has an epoch. Cancel-safe.
+    ///
+    /// # Errors
+    /// When the database cannot be asked, why.
+    pub async fn has_epoch(self: &Arc<Self>, resource: &Resource) -> Result<bool, String> {
+        let read = self.read_epochs([resource.name.as_str()]).await;
+        read.map(|epochs| !epochs.is_empty()).map_err(|error| error.to_string())
     }
 }
 

@@ -48,7 +48,47 @@ AS $function$
     FROM presented ORDER BY number LIMIT 1
 $function$;
 
+-- Forgets the highest tokens of resources whose names start so and whose tokens have not been raised for so long: up to a
+-- thousand, of those to which no server process is admitted. Returns how many. See docs/operations.md: what is forgotten
+-- rejects nobody any more.
+CREATE OR REPLACE FUNCTION fencegate.prune(not_raised_for interval, starting_with text) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    candidate text;
+    pruned bigint := 0;
+BEGIN
+    -- Each statement has to see what was committed before it: an admission, above all.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'fencegate.prune needs a transaction that is READ COMMITTED' USING ERRCODE = '25001';
+    END IF;
+    FOR candidate IN
+        SELECT e.resource FROM fencegate.epoch e
+        WHERE e.updated < clock_timestamp() - not_raised_for AND starts_with(e.resource, starting_with)
+          AND NOT EXISTS (SELECT FROM fencegate.admission a WHERE a.resource = e.resource)
+        LIMIT 1000
+    LOOP
+        -- Somebody is being admitted, or raises the token: it is in use.
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock(hashtextextended('fencegate:' || candidate, 0));
+        PERFORM FROM fencegate.epoch e
+        WHERE e.resource = candidate AND e.updated < clock_timestamp() - not_raised_for FOR UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        -- The rows of dead processes count as well: the proxies delete them soon.
+        DELETE FROM fencegate.epoch e
+        WHERE e.resource = candidate
+          AND NOT EXISTS (SELECT FROM fencegate.admission a WHERE a.resource = candidate);
+        IF FOUND THEN
+            pruned := pruned + 1;
+            PERFORM pg_notify('fencegate', candidate);
+        END IF;
+    END LOOP;
+    RETURN pruned;
+END
+$function$;
+
 REVOKE ALL ON SCHEMA fencegate FROM PUBLIC;
 GRANT USAGE ON SCHEMA fencegate TO PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA fencegate FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION fencegate.token(text) TO PUBLIC;
+REVOKE ALL ON FUNCTION fencegate.prune(interval, text) FROM PUBLIC;

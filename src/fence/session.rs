@@ -8,6 +8,12 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// A session that is admitted to, or was revoked from, this many resources gives up those that it does not need now,
+/// as soon as it is idle.
+pub const FULL: usize = 1024;
+/// A transaction is admitted to this many resources at most.
+pub const MOST_AT_ONCE: usize = 10_000;
+
 /// A fencing token: 1 to 9223372036854775807.
 pub type Token = i64;
 
@@ -44,6 +50,8 @@ pub struct SessionFence {
     state: Mutex<State>,
     /// Wakes the session's task: it was revoked from a resource.
     pub revoked: tokio::sync::Notify,
+    /// Held for the whole of an Admit, so that none is under way while admissions are given up.
+    pub(super) admitting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +61,8 @@ struct State {
     floors: HashMap<String, Epoch>,
     /// Resources to which something was forwarded since the process was idle.
     written: HashSet<String>,
+    /// Admitted since a write was last forwarded: for what is held back now.
+    fresh: HashSet<String>,
     activity: Activity,
 }
 
@@ -71,7 +81,12 @@ pub enum Activity {
 impl SessionFence {
     /// A session that is idle and admitted to nothing.
     pub fn new(identity: Result<Identity, String>) -> Self {
-        SessionFence { identity, state: Mutex::default(), revoked: tokio::sync::Notify::new() }
+        SessionFence {
+            identity,
+            state: Mutex::default(),
+            revoked: tokio::sync::Notify::new(),
+            admitting: tokio::sync::Mutex::default(),
+        }
     }
 
     /// The relay's half: says what the server process does now.
@@ -98,6 +113,7 @@ impl SessionFence {
             .all(|(resource, token)| state.admitted.get(resource).is_some_and(|epoch| epoch.token == token));
         if admitted {
             state.activity = Activity::Busy;
+            state.fresh.clear();
             state.written.extend(writes.into_iter().map(|(resource, _)| resource.to_owned()));
         }
         admitted
@@ -123,7 +139,40 @@ impl SessionFence {
             return false;
         }
         state.admitted.insert(resource.to_owned(), epoch);
+        state.fresh.insert(resource.to_owned());
         true
+    }
+
+    /// It has to do with so many resources that some are given up before it is admitted to more. The relay's half: so
+    /// that it comes to be idle, a pipeline is held up then.
+    pub fn is_full(&self) -> bool {
+        self.lock().resources() >= FULL
+    }
+
+    /// Admit's half, while [`Self::admitting`] is held: if the process is idle, takes away every admission but those for
+    /// what is held back now, in the same step, and returns these. None: it is not idle.
+    ///
+    /// The floors go as well: no Admit is under way that could come too late.
+    pub(super) fn give_up(&self) -> Option<Vec<(String, Epoch)>> {
+        let mut state = self.lock();
+        if state.activity != Activity::Idle {
+            return None;
+        }
+        let State { admitted, fresh, floors, .. } = &mut *state;
+        admitted.retain(|resource, _| fresh.contains(resource));
+        floors.clear();
+        Some(admitted.iter().map(|(resource, epoch)| (resource.clone(), *epoch)).collect())
+    }
+
+    /// Admit's half: the process may not be admitted to more. What is held back now will be refused, so that nothing is
+    /// needed for it any more.
+    pub(super) fn has_too_many(&self) -> bool {
+        let mut state = self.lock();
+        let too_many = state.resources() >= MOST_AT_ONCE;
+        if too_many {
+            state.fresh.clear();
+        }
+        too_many
     }
 
     /// The drain's half: takes away every admission to the resource below the epoch, leaves that
@@ -134,6 +183,7 @@ impl SessionFence {
         *floor = (*floor).max(below);
         if state.admitted.get(resource).is_some_and(|epoch| *epoch < below) {
             state.admitted.remove(resource);
+            state.fresh.remove(resource);
             self.revoked.notify_one();
         }
         state.activity
@@ -157,5 +207,101 @@ impl SessionFence {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere cannot leave the maps half changed: every change is one insert or remove.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Those that the process is admitted to, and those that it was revoked from.
+    fn resources(&self) -> usize {
+        self.admitted.len() + self.floors.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEVEN: Epoch = Epoch { generation: 1, token: 7 };
+
+    fn session() -> SessionFence {
+        SessionFence::new(Err("not in this test".to_owned()))
+    }
+
+    fn sizes(session: &SessionFence) -> [usize; 4] {
+        let state = session.lock();
+        [state.admitted.len(), state.floors.len(), state.written.len(), state.fresh.len()]
+    }
+
+    /// What a relay does with one write, and what Admit does before it.
+    fn write(session: &SessionFence, resource: &str) {
+        if session.is_full() {
+            let _ = session.give_up();
+        }
+        assert!(session.record_admission(resource, SEVEN));
+        assert!(session.begin_write([(resource, 7)]));
+    }
+
+    #[test]
+    fn a_session_that_becomes_idle_keeps_so_many_admissions_and_no_more() {
+        let session = session();
+        for number in 0..10 * FULL {
+            write(&session, &format!("shard/{number}"));
+            if number % 3 == 0 {
+                let _ = session.revoke(&format!("shard/{number}"), Epoch { token: 8, ..SEVEN });
+            }
+            session.set_activity(Activity::Idle);
+            assert!(sizes(&session).iter().all(|size| *size <= FULL));
+        }
+    }
+
+    #[test]
+    fn nothing_is_given_up_while_something_may_be_uncommitted() {
+        let session = session();
+        write(&session, "r");
+        for activity in [Activity::Busy, Activity::Waiting] {
+            session.set_activity(activity);
+            assert_eq!(session.give_up(), None);
+            assert!(session.admission("r").is_some());
+        }
+        session.set_activity(Activity::Idle);
+        assert_eq!(session.give_up(), Some(Vec::new()));
+        assert!(!session.begin_write([("r", 7)]), "what was given up is not written to");
+    }
+
+    #[test]
+    fn what_is_held_back_keeps_its_admissions() {
+        let session = session();
+        write(&session, "old");
+        session.set_activity(Activity::Idle);
+        for resource in ["one", "two"] {
+            assert!(session.record_admission(resource, SEVEN));
+            let kept = session.give_up().unwrap();
+            assert!(kept.contains(&(resource.to_owned(), SEVEN)));
+        }
+        assert!(session.admission("old").is_none() && session.begin_write([("one", 7), ("two", 7)]));
+    }
+
+    #[test]
+    fn a_transaction_holds_so_many_and_no_more() {
+        let session = session();
+        for number in 0..MOST_AT_ONCE {
+            assert!(!session.has_too_many());
+            write(&session, &format!("shard/{number}"));
+        }
+        assert!(session.has_too_many());
+        session.set_activity(Activity::Idle);
+        let _ = session.give_up();
+        assert!(!session.has_too_many());
+    }
+
+    #[test]
+    fn a_statement_for_too_many_is_not_in_the_way_of_the_next() {
+        let session = session();
+        for number in 0..MOST_AT_ONCE {
+            assert!(session.record_admission(&format!("shard/{number}"), SEVEN));
+        }
+        assert!(session.has_too_many());
+        let _ = session.give_up();
+        assert!(!session.is_full());
     }
 }

@@ -6,7 +6,8 @@
 //! transaction; that is why looks are Queries of their own.
 
 use super::session::{Epoch, Identity, Token};
-use crate::policy::{QualifiedName, Resource};
+use crate::policy::{QualifiedName, Resource, Template};
+use std::sync::Arc;
 
 /// Locks that only a write needs.
 pub(super) const WRITE_LOCKS: &str = "'RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock', \
@@ -169,9 +170,23 @@ pub(super) fn reset(resource: &Resource, token: Token) -> String {
     )
 }
 
-/// All epochs, with how many server processes are admitted to each resource.
-pub(super) const FENCES: &str = "SELECT e.resource, e.generation, e.token, e.drained, \
-     (SELECT count(*) FROM fencegate.admission a WHERE a.resource = e.resource) AS admissions FROM fencegate.epoch e";
+/// The fences of these resources, with how many server processes are admitted to each, those of keys last: at most so
+/// many, the latest updated first. The third statement's row: how many there are of those.
+pub(super) fn fences(resources: &[Arc<Resource>], most_keys: usize) -> String {
+    let plain: Vec<String> = resources.iter().filter(|it| it.keyed.is_none()).map(|it| quote(&it.name)).collect();
+    let names = resources.iter().filter_map(|resource| resource.keyed.as_ref()).map(|keyed| &keyed.names);
+    let of_keys: Vec<String> =
+        ["false".to_owned()].into_iter().chain(names.map(|names| is_called("e", names))).collect();
+    let (plain, of_keys) = (plain.join(", "), of_keys.join(" OR "));
+    let columns = "e.resource, e.generation, e.token, e.drained, \
+         (SELECT count(*) FROM fencegate.admission a WHERE a.resource = e.resource) AS admissions";
+    format!(
+        "SELECT {columns} FROM fencegate.epoch e WHERE e.resource = ANY (ARRAY[{plain}]::text[]); \
+         SELECT {columns} FROM (SELECT * FROM fencegate.epoch e WHERE {of_keys} \
+           ORDER BY e.updated DESC LIMIT {most_keys}) e ORDER BY e.updated DESC; \
+         SELECT count(*) AS keys FROM fencegate.epoch e WHERE {of_keys}"
+    )
+}
 
 /// Mark. The third statement's count: it is drained now. The fourth's rows: the prepared
 /// transactions in the way.
@@ -268,6 +283,24 @@ pub(super) fn delete_one(who: &Identity, resource: &str, epoch: Epoch) -> String
     )
 }
 
+/// Deletes all admissions of the process but these.
+pub(super) fn delete_all_but(who: &Identity, kept: &[(String, Epoch)]) -> String {
+    let kept: Vec<String> = kept
+        .iter()
+        .map(|(resource, epoch)| format!("({}, {}, {})", quote(resource), epoch.generation, epoch.token))
+        .collect();
+    let others = match kept.is_empty() {
+        true => "true".to_owned(),
+        false => format!("(a.resource, a.generation, a.token) NOT IN (VALUES {})", kept.join(", ")),
+    };
+    format!(
+        "DELETE FROM fencegate.admission a WHERE a.pid = {} AND extract(epoch FROM a.backend_start) = {}::numeric \
+         AND {others}",
+        who.pid,
+        quote(&who.backend_start),
+    )
+}
+
 /// Deletes the rows of dead processes: those of a resource below an epoch, or all. Rows that
 /// somebody else is deleting are left to them.
 pub(super) fn delete_dead(only: Option<(&str, Epoch)>) -> String {
@@ -307,48 +340,37 @@ pub(super) fn record_policy(resource: &Resource) -> String {
     )
 }
 
-/// These tables as far as they exist, and all relations that may reach one when they are written
-/// to: parents and children, views and what has rules, what is referenced with a cascade; and so on from there.
-/// Then the relations on which something of one of these tables depends, with the table `by` which they are depended on:
-/// from the table's parts (constraints, defaults, policies, partitions) along `pg_depend`.
-pub(super) fn catalogue<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
+/// The same for the keys of a keyed resource, among the next so many epoch rows by name: a Query has no time for more.
+/// The row: the last of these. Locked in that order, so that two proxies that load at once cannot deadlock.
+pub(super) fn record_policy_of_keys(resource: &Resource, names: &Template, after: &str) -> String {
     format!(
-        "WITH RECURSIVE {named}, reach(oid) AS ( \
-           SELECT c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
-             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
-           UNION SELECT next.oid FROM reach CROSS JOIN LATERAL ( \
-             SELECT inhparent FROM pg_inherits WHERE inhrelid = reach.oid \
-             UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = reach.oid \
-             UNION ALL SELECT confrelid FROM pg_constraint WHERE contype = 'f' AND conrelid = reach.oid \
-               AND (confdeltype IN ('c', 'n', 'd') OR confupdtype IN ('c', 'n', 'd')) \
-             UNION ALL SELECT r.ev_class FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid \
-               WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass \
-               AND d.refobjid = reach.oid) next(oid)), \
-         part(by_schema, by_name, classid, objid) AS ( \
-           SELECT named.schema, named.name, 'pg_class'::regclass::oid, c.oid FROM named \
-             JOIN pg_namespace n ON n.nspname = named.schema \
-             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
-           UNION SELECT part.by_schema, part.by_name, d.classid, d.objid FROM part JOIN pg_depend d \
-             ON d.refclassid = part.classid AND d.refobjid = part.objid AND d.deptype IN ('a', 'i', 'P', 'S')), \
-         needed AS ( \
-           SELECT * FROM part \
-           UNION SELECT needed.by_schema, needed.by_name, d.refclassid, d.refobjid FROM needed JOIN pg_depend d \
-             ON d.classid = needed.classid AND d.objid = needed.objid) \
-         SELECT n.nspname AS schema, c.relname AS name, c.relkind AS kind, \
-           (n.nspname, c.relname) IN (SELECT schema, name FROM named) AS fenced, \
-           NULL::name AS by_schema, NULL::name AS by_name \
-         FROM reach JOIN pg_class c ON c.oid = reach.oid JOIN pg_namespace n ON n.oid = c.relnamespace \
-         WHERE c.relkind IN ('r', 'p', 'v', 'f') \
-         UNION ALL SELECT n.nspname, c.relname, c.relkind, false, needed.by_schema, needed.by_name \
-         FROM needed JOIN pg_class c ON c.oid = needed.objid AND needed.classid = 'pg_class'::regclass \
-         JOIN pg_namespace n ON n.oid = c.relnamespace \
-         WHERE c.relkind IN ('r', 'p', 'f') AND (n.nspname, c.relname) <> (needed.by_schema, needed.by_name)",
-        named = named(names)
+        "WITH page AS (SELECT max(p.resource) AS last FROM (SELECT resource FROM fencegate.epoch \
+           WHERE resource > {after} ORDER BY resource LIMIT 10000) p), \
+         due AS (SELECT e.ctid FROM fencegate.epoch e WHERE e.resource > {after} \
+           AND e.resource <= (SELECT last FROM page) AND {is_called} AND e.policy_hash IS DISTINCT FROM {hash} \
+           ORDER BY e.resource FOR UPDATE), \
+         recorded AS (UPDATE fencegate.epoch SET policy_hash = {hash} WHERE ctid = ANY (ARRAY(SELECT ctid FROM due))) \
+         SELECT last FROM page",
+        after = quote(after),
+        is_called = is_called("e", names),
+        hash = quote(&resource.fingerprint),
+    )
+}
+
+/// The row's resource is that of a key.
+fn is_called(row: &str, names: &Template) -> String {
+    let (before, after) = (names.before(), names.after());
+    format!(
+        "(starts_with({row}.resource, {}) AND right({row}.resource, {}) = {} AND length({row}.resource) >= {})",
+        quote(before),
+        after.chars().count(),
+        quote(after),
+        before.chars().count() + after.chars().count(),
     )
 }
 
 /// A common table expression of these names.
-fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
+pub(super) fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
     let names: Vec<String> = names.into_iter().map(pair).collect();
     if names.is_empty() {
         return "named(schema, name) AS (SELECT NULL::name, NULL::name WHERE false)".to_owned();

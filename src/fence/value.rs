@@ -3,6 +3,7 @@
 //! Must agree with the function `fencegate.token` in the database.
 
 use super::session::Token;
+use crate::policy::Resource;
 use std::sync::Arc;
 
 /// Longest value that is read, in bytes.
@@ -68,6 +69,13 @@ impl FenceValue {
             FenceValue::List(list) => {
                 list.binary_search_by(|(name, _)| name.as_str().cmp(resource)).ok().map(|index| list[index].1)
             }
+        }
+    }
+    /// Whether the session has a token for a resource, or for some key of a keyed one.
+    pub fn has_token_for(&self, resource: &Resource) -> bool {
+        match self {
+            FenceValue::List(list) => list.iter().any(|(name, _)| resource.is_called(name)),
+            FenceValue::Missing | FenceValue::One(_) => self.token(&resource.name).is_some(),
         }
     }
 }

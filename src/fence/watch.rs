@@ -87,8 +87,13 @@ async fn attend(database: &Arc<Database>) {
             Err(error) => tracing::debug!(database = database.name(), %error, "epochs cannot be read"),
         }
     }
-    if !news.resources.is_empty() {
-        match database.read_epochs(news.resources.iter().map(String::as_str)).await {
+    let mut names = news.resources;
+    if news.all {
+        // A bounded number, unlike keys: a reset that was missed is found out.
+        names.extend(database.plain_resources());
+    }
+    if !names.is_empty() {
+        match database.read_epochs(names.iter().map(String::as_str)).await {
             Ok(epochs) => read.extend(epochs),
             Err(error) => tracing::debug!(database = database.name(), %error, "epochs cannot be read"),
         }

@@ -2,12 +2,13 @@
 //!
 //! Owns the format. Must never look at other files: what they may not share is checked by `load`.
 
-use super::{FencedTable, Mode, OnMissing, Opaque, QualifiedName, name};
+use super::{FencedTable, Mode, OnMissing, Opaque, QualifiedName, Template, name};
 use crate::{
     etcd::ElectionName,
     statement::Operation,
     yaml::{self, Fault, Node, Position, Reader, Value},
 };
+use std::fmt;
 
 /// The words for what can be fenced.
 pub(super) const OPERATIONS: [(&str, Operation); 5] = [
@@ -38,11 +39,51 @@ pub(super) struct Document {
 #[derive(Debug)]
 pub(super) struct DeclaredResource {
     pub(super) name: Placed<String>,
-    pub(super) election: Option<Placed<ElectionName>>,
+    /// The names of its resources, if it is keyed.
+    pub(super) names: Option<Template>,
+    pub(super) election: Option<Placed<DeclaredElection>>,
     pub(super) tables: Vec<Placed<FencedTable>>,
     pub(super) functions: Vec<Placed<QualifiedName>>,
     pub(super) on_missing: OnMissing,
     pub(super) mode: Mode,
+}
+
+/// An election, or one for every key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum DeclaredElection {
+    One(ElectionName),
+    OfKeys(Template),
+}
+
+impl DeclaredElection {
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::OfKeys(one), Self::OfKeys(two)) => (one.before(), one.after()) == (two.before(), two.after()),
+            _ => self == other,
+        }
+    }
+
+    /// The candidates of one may lie among those of the other. Elections of keys share their start with no other.
+    pub(super) fn may_be_nested_with(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::One(one), Self::One(two)) => one.is_nested_with(two),
+            (Self::OfKeys(keys), Self::One(name)) | (Self::One(name), Self::OfKeys(keys)) => {
+                keys.before().starts_with(&name.prefix()) || name.as_str().starts_with(keys.before())
+            }
+            (Self::OfKeys(one), Self::OfKeys(two)) => {
+                one.before().starts_with(two.before()) || two.before().starts_with(one.before())
+            }
+        }
+    }
+}
+
+impl fmt::Display for DeclaredElection {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(name) => name.fmt(formatter),
+            Self::OfKeys(names) => names.fmt(formatter),
+        }
+    }
 }
 
 /// Reads one file. What could be read is returned beside the faults, so that other checks can go on.
@@ -98,7 +139,7 @@ fn names(reader: &mut Reader, node: &Node, what: &str) -> Option<Placed<Vec<Stri
 fn resource(reader: &mut Reader, node: &Node) -> Option<DeclaredResource> {
     let keys = ["name", "election", "tables", "functions", "on_missing", "mode"];
     let fields = reader.fields(node, "a resource", &keys)?;
-    let name = match fields.find("name") {
+    let named = match fields.find("name") {
         Some(name) => resource_name(reader, name),
         None => {
             reader.fault(node.at, "the resource has no `name`");
@@ -106,7 +147,7 @@ fn resource(reader: &mut Reader, node: &Node) -> Option<DeclaredResource> {
         }
     };
     let table_list = fields.find("tables").and_then(|node| reader.list(node, "`tables`"));
-    let tables = table_list.unwrap_or_default().iter().filter_map(|item| table(reader, item)).collect();
+    let tables: Vec<_> = table_list.unwrap_or_default().iter().filter_map(|item| table(reader, item)).collect();
     let function_list = fields.find("functions").and_then(|node| reader.list(node, "`functions`"));
     let functions = function_list.unwrap_or_default().iter().filter_map(|item| function(reader, item)).collect();
     let is_missing_or_empty = |key: &str| match fields.find(key) {
@@ -123,9 +164,19 @@ fn resource(reader: &mut Reader, node: &Node) -> Option<DeclaredResource> {
     let mode = fields
         .find("mode")
         .and_then(|node| reader.choice(node, "`mode`", &[("enforce", Mode::Enforce), ("observe", Mode::Observe)]));
-    let election = fields.find("election").and_then(|node| election_name(reader, node));
+    let election = fields.find("election").and_then(|node| election(reader, node));
+    let (name, names) = named?;
+    let is_template_but_wrong = names.is_none() && name.value.contains(['{', '}']);
+    if !is_template_but_wrong {
+        agree_on_keys(reader, names.as_ref(), &tables, election.as_ref());
+    }
+    if let (Some(names), Some(functions)) = (&names, fields.find("functions")) {
+        let message = format!("a call does not tell for which {{{}}} it is: leave `functions` out", names.placeholder);
+        reader.fault(functions.at, message);
+    }
     Some(DeclaredResource {
-        name: name?,
+        name,
+        names,
         election,
         tables,
         functions,
@@ -134,39 +185,84 @@ fn resource(reader: &mut Reader, node: &Node) -> Option<DeclaredResource> {
     })
 }
 
-fn resource_name(reader: &mut Reader, node: &Node) -> Option<Placed<String>> {
+/// The name, and as a template if it has a placeholder.
+fn resource_name(reader: &mut Reader, node: &Node) -> Option<(Placed<String>, Option<Template>)> {
     let name = reader.text(node, "the name of a resource")?;
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_./:-".contains(c);
-    if name.contains('{') {
-        reader.fault(node.at, format!("keyed resources such as `{name}` are not part of this version"));
-    } else if name.is_empty() || !name.chars().all(is_allowed) {
+    let names = match Template::parse(name) {
+        Ok(names) => names,
+        Err(error) => {
+            reader.fault(node.at, format!("`{name}` is no name for resources: {error}"));
+            None
+        }
+    };
+    // Braces that are no placeholder are told already.
+    let mut outside = name.chars().filter(|c| !"{}".contains(*c));
+    if name.is_empty() || !outside.all(is_allowed) {
         reader.fault(node.at, format!("`{name}` is no name for a resource: it takes letters, digits and _ . / : -"));
     }
     // Kept all the same, so that what it fences is checked against the other resources.
-    Some(Placed { at: node.at, value: name.to_owned() })
+    Some((Placed { at: node.at, value: name.to_owned() }, names))
 }
 
-fn election_name(reader: &mut Reader, node: &Node) -> Option<Placed<ElectionName>> {
+fn election(reader: &mut Reader, node: &Node) -> Option<Placed<DeclaredElection>> {
     let text = reader.text(node, "`election`")?;
-    if text.contains('{') {
-        reader.fault(node.at, format!("keyed elections such as `{text}` are not part of this version"));
-        return None;
-    }
-    let value =
-        text.parse().map_err(|error| reader.fault(node.at, format!("`{text}` names no election: {error}"))).ok()?;
+    let mut refuse = |why: String| reader.fault(node.at, format!("`{text}` names no election: {why}"));
+    let template = Template::parse(text).map_err(|error| refuse(error.to_string())).ok()?;
+    // What holds for one key holds for all: a key with a slash has no election.
+    let of_a_key = template.as_ref().map_or(text.to_owned(), |template| template.fill("key"));
+    let name = of_a_key.parse().map_err(|error: crate::etcd::InvalidName| refuse(error.to_string())).ok()?;
+    let value = template.map_or(DeclaredElection::One(name), DeclaredElection::OfKeys);
     Some(Placed { at: node.at, value })
+}
+
+/// All tables of a keyed resource have a key, and those of others have none; so has the election.
+fn agree_on_keys(
+    reader: &mut Reader,
+    names: Option<&Template>,
+    tables: &[Placed<FencedTable>],
+    election: Option<&Placed<DeclaredElection>>,
+) {
+    for Placed { at, value: table } in tables {
+        match names {
+            Some(names) if table.key.is_none() => {
+                let column = &names.placeholder;
+                reader.fault(*at, format!("the resource is keyed by {{{column}}}: say which column, `key: {column}`"));
+            }
+            None if table.key.is_some() => {
+                reader.fault(*at, "a table with a `key` needs a resource with a placeholder, such as `shard/{shard}`");
+            }
+            _ => (),
+        }
+    }
+    match (names, election) {
+        (Some(names), Some(Placed { at, value: DeclaredElection::One(_) })) => {
+            let placeholder = &names.placeholder;
+            reader.fault(
+                *at,
+                format!("the resources of all keys would share one election: name it with {{{placeholder}}}"),
+            );
+        }
+        (Some(names), Some(Placed { at, value: DeclaredElection::OfKeys(elections) }))
+            if elections.placeholder != names.placeholder =>
+        {
+            reader.fault(*at, format!("the placeholder is not that of the resource, {{{}}}", names.placeholder));
+        }
+        (None, Some(Placed { at, value: DeclaredElection::OfKeys(elections) })) => {
+            reader.fault(*at, format!("the name of the resource has no {{{}}}", elections.placeholder));
+        }
+        _ => (),
+    }
 }
 
 fn table(reader: &mut Reader, node: &Node) -> Option<Placed<FencedTable>> {
     if !matches!(node.value, Value::Mapping(_)) {
         let name = sql_name(reader, node, "a table", name::qualified)?;
         let operations = OPERATIONS.map(|(_, operation)| operation).to_vec();
-        return Some(Placed { at: node.at, value: FencedTable { name, operations } });
+        return Some(Placed { at: node.at, value: FencedTable { name, operations, key: None } });
     }
     let fields = reader.fields(node, "a table", &["name", "operations", "key"])?;
-    if let Some(key) = fields.find("key") {
-        reader.fault(key.at, "keyed resources are not part of this version: remove `key`");
-    }
+    let key = fields.find("key").and_then(|node| sql_name(reader, node, "`key`", name::single));
     let operations = match fields.find("operations") {
         Some(node) => operations(reader, node),
         None => OPERATIONS.map(|(_, operation)| operation).to_vec(),
@@ -176,7 +272,7 @@ fn table(reader: &mut Reader, node: &Node) -> Option<Placed<FencedTable>> {
         return None;
     };
     let name = sql_name(reader, name_node, "the name of a table", name::qualified)?;
-    Some(Placed { at: name_node.at, value: FencedTable { name, operations } })
+    Some(Placed { at: name_node.at, value: FencedTable { name, operations, key } })
 }
 
 fn operations(reader: &mut Reader, node: &Node) -> Vec<Operation> {

@@ -36,6 +36,9 @@ impl SetSettings {
         if let Some(election) = &resource.election {
             line(&mut text, "election", [election.as_str()]);
         }
+        if let Some(elections) = resource.keyed.as_ref().and_then(|keyed| keyed.elections.as_ref()) {
+            line(&mut text, "elections", [elections.before(), elections.after()]);
+        }
         let on_missing = match resource.on_missing {
             OnMissing::Reject => "reject",
             OnMissing::Allow => "allow",
@@ -51,6 +54,10 @@ impl SetSettings {
         });
         for (QualifiedName { schema, name }, word) in sorted(operations) {
             line(&mut text, "table", [schema, name, word]);
+        }
+        let keys = resource.tables.iter().filter_map(|table| Some((&table.name, table.key.as_deref()?)));
+        for (QualifiedName { schema, name }, column) in sorted(keys) {
+            line(&mut text, "key", [schema, name, column]);
         }
         for QualifiedName { schema, name } in sorted(resource.functions.iter()) {
             line(&mut text, "function", [schema.as_str(), name]);

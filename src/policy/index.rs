@@ -2,82 +2,64 @@
 //!
 //! Must never miss one: a name without a schema means the tables of that name in every schema.
 
-use super::{QualifiedName, Resource};
+use super::{FencedTable, QualifiedName, Resource};
 use crate::statement::Operation;
 use std::{collections::HashMap, sync::Arc};
 
 /// The tables and functions of a set, by their own names.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    tables: HashMap<String, Vec<Entry>>,
-    functions: HashMap<String, Vec<Entry>>,
-}
-
-#[derive(Debug)]
-struct Entry {
-    schema: String,
-    /// What is fenced of a table; empty for a function.
-    operations: Vec<Operation>,
-    resource: Arc<Resource>,
+    /// Each with its place in the list of its resource's tables.
+    tables: HashMap<String, Vec<(Arc<Resource>, usize)>>,
+    functions: HashMap<String, Vec<(Arc<Resource>, QualifiedName)>>,
 }
 
 impl Index {
     pub(super) fn new(resources: &[Arc<Resource>]) -> Self {
         let mut index = Self::default();
         for resource in resources {
-            for table in &resource.tables {
-                insert(&mut index.tables, &table.name, table.operations.clone(), resource);
+            for (place, table) in resource.tables.iter().enumerate() {
+                index.tables.entry(table.name.name.clone()).or_default().push((resource.clone(), place));
             }
             for function in &resource.functions {
-                insert(&mut index.functions, function, Vec::new(), resource);
+                let entry = (resource.clone(), function.clone());
+                index.functions.entry(function.name.clone()).or_default().push(entry);
             }
         }
         index
     }
 
-    pub(super) fn resources_of_table(
-        &self,
-        schema: Option<&str>,
+    /// The tables that may be meant, whatever is fenced of them.
+    pub(super) fn tables<'i>(
+        &'i self,
+        schema: Option<&'i str>,
         name: &str,
-        operation: Operation,
-    ) -> Vec<&Arc<Resource>> {
-        matching(&self.tables, schema, name, |entry| match operation {
-            Operation::Lock => entry.operations.iter().any(|fenced| is_row_operation(*fenced)),
-            _ => entry.operations.contains(&operation),
-        })
+    ) -> impl Iterator<Item = (&'i Arc<Resource>, &'i FencedTable)> {
+        let entries = self.tables.get(name).into_iter().flatten();
+        let tables = entries.map(|(resource, place)| (resource, &resource.tables[*place]));
+        tables.filter(move |(_, table)| schema.is_none_or(|schema| schema == table.name.schema))
     }
 
     pub(super) fn resources_of_function(&self, schema: Option<&str>, name: &str) -> Vec<&Arc<Resource>> {
-        matching(&self.functions, schema, name, |_| true)
+        let mut found: Vec<&Arc<Resource>> = Vec::new();
+        for (resource, function) in self.functions.get(name).into_iter().flatten() {
+            let is_meant = schema.is_none_or(|schema| schema == function.schema);
+            if is_meant && !found.iter().any(|other| Arc::ptr_eq(other, resource)) {
+                found.push(resource);
+            }
+        }
+        found
     }
 }
 
-fn insert(
-    entries: &mut HashMap<String, Vec<Entry>>,
-    name: &QualifiedName,
-    operations: Vec<Operation>,
-    resource: &Arc<Resource>,
-) {
-    let entry = Entry { schema: name.schema.clone(), operations, resource: Arc::clone(resource) };
-    entries.entry(name.name.clone()).or_default().push(entry);
-}
-
-fn matching<'i>(
-    entries: &'i HashMap<String, Vec<Entry>>,
-    schema: Option<&str>,
-    name: &str,
-    is_fenced: impl Fn(&Entry) -> bool,
-) -> Vec<&'i Arc<Resource>> {
-    let mut found: Vec<&Arc<Resource>> = Vec::new();
-    for entry in entries.get(name).into_iter().flatten() {
-        if schema.is_none_or(|schema| schema == entry.schema)
-            && is_fenced(entry)
-            && !found.iter().any(|other| Arc::ptr_eq(other, &entry.resource))
-        {
-            found.push(&entry.resource);
+impl FencedTable {
+    /// Its fence stands in the way of the operation.
+    pub(super) fn fences(&self, operation: Operation) -> bool {
+        match operation {
+            Operation::Lock => self.operations.iter().any(|fenced| is_row_operation(*fenced)),
+            _ => self.operations.contains(&operation),
         }
     }
-    found
 }
 
 /// What locks on rows can hold up.

@@ -3,10 +3,9 @@
 //! Owns which files count and what they may not share. Must never return part of a set.
 
 use super::{
-    PolicyError, PolicySet, Resource,
-    document::{self, DeclaredResource, Document, Placed},
+    Keyed, PolicyError, PolicySet, Resource, Template,
+    document::{self, DeclaredElection, DeclaredResource, Document, Placed},
 };
-use crate::etcd::ElectionName;
 use crate::yaml::{Fault, LARGEST_FILE, Position};
 use std::{
     collections::HashMap,
@@ -84,7 +83,11 @@ struct Joining {
     errors: Vec<PolicyError>,
     declared: HashMap<Declaration, Place>,
     resources: Vec<Resource>,
-    elections: Vec<(ElectionName, Place)>,
+    elections: Vec<(DeclaredElection, Place)>,
+    /// The names with a placeholder.
+    templates: Vec<(Template, Place)>,
+    /// Those without.
+    names: Vec<(String, Place)>,
     settings: Document,
 }
 
@@ -126,9 +129,16 @@ impl Joining {
         if let Some(election) = &resource.election {
             self.add_election(election, faults);
         }
+        self.tell_apart(&name, resource.names.as_ref(), at, faults);
+        let (election, elections) = match resource.election.map(|election| election.value) {
+            Some(DeclaredElection::One(name)) => (Some(name), None),
+            Some(DeclaredElection::OfKeys(elections)) => (None, Some(elections)),
+            None => (None, None),
+        };
         self.resources.push(Resource {
             name,
-            election: resource.election.map(|election| election.value),
+            election,
+            keyed: resource.names.map(|names| Keyed { names, elections }),
             tables: resource.tables.into_iter().map(|table| table.value).collect(),
             functions: resource.functions.into_iter().map(|function| function.value).collect(),
             on_missing: resource.on_missing,
@@ -137,15 +147,41 @@ impl Joining {
         });
     }
 
+    /// The name of one resource must not be that of a key of another.
+    fn tell_apart(&mut self, name: &str, names: Option<&Template>, at: Position, faults: &mut Vec<Fault>) {
+        let mut templates = self.templates.iter();
+        let other = match names {
+            // The same text is told already.
+            Some(names) => {
+                let template = templates.find(|(other, _)| other != names && other.overlaps(names)).map(|it| it.1);
+                template.or_else(|| self.names.iter().find(|(other, _)| names.matches(other)).map(|it| it.1))
+            }
+            None => templates.find(|(other, _)| other.matches(name)).map(|it| it.1),
+        };
+        if let Some(place) = other {
+            let message = format!("`{name}` and the resource at {} may be called the same", self.shown(place));
+            faults.push(Fault { at, message });
+        }
+        let here = (self.files.len() - 1, at);
+        match names {
+            Some(names) => self.templates.push((names.clone(), here)),
+            None => self.names.push((name.to_owned(), here)),
+        }
+    }
+
+    fn shown(&self, (file, at): Place) -> String {
+        format!("{}:{}:{}", self.files[file].display(), at.line, at.column)
+    }
+
     /// Several resources may share an election. One election within another is none: each waits for the other's leader.
-    fn add_election(&mut self, election: &Placed<ElectionName>, faults: &mut Vec<Fault>) {
+    fn add_election(&mut self, election: &Placed<DeclaredElection>, faults: &mut Vec<Fault>) {
         let Placed { at, value: name } = election;
-        if self.elections.iter().any(|(known, _)| known == name) {
+        if self.elections.iter().any(|(known, _)| known.is_same(name)) {
             return;
         }
-        if let Some((outer, (file, first))) = self.elections.iter().find(|(known, _)| known.is_nested_with(name)) {
-            let place = format!("{}:{}:{}", self.files[*file].display(), first.line, first.column);
-            let message = format!("the elections `{name}` and `{outer}`, at {place}, are nested: name them apart");
+        if let Some((outer, place)) = self.elections.iter().find(|(known, _)| known.may_be_nested_with(name)) {
+            let message =
+                format!("the elections `{name}` and `{outer}`, at {}, are nested: name them apart", self.shown(*place));
             faults.push(Fault { at: *at, message });
         }
         self.elections.push((name.clone(), (self.files.len() - 1, *at)));
@@ -168,8 +204,8 @@ impl Joining {
         let here = (self.files.len() - 1, at);
         let (file, first) = *self.declared.entry(declaration).or_insert(here);
         if (file, first) != here {
-            let place = format!("{}:{}:{}", self.files[file].display(), first.line, first.column);
-            faults.push(Fault { at, message: format!("{what} is declared already, at {place}") });
+            let message = format!("{what} is declared already, at {}", self.shown((file, first)));
+            faults.push(Fault { at, message });
         }
     }
 

@@ -6,11 +6,13 @@
 mod document;
 mod fingerprint;
 mod index;
+mod keyed;
 mod load;
 mod name;
 #[cfg(test)]
 mod tests;
 
+pub use keyed::{InvalidTemplate, Keyed, LONGEST_KEY, Template};
 pub use load::load;
 
 use crate::etcd::ElectionName;
@@ -57,16 +59,33 @@ impl PolicySet {
             && self.databases.as_ref().is_none_or(|databases| databases.iter().any(|name| name == database))
     }
 
-    /// The elections that issue tokens of a resource.
+    /// Some resource is keyed.
+    pub fn has_keys(&self) -> bool {
+        self.resources.iter().any(|resource| resource.keyed.is_some())
+    }
+
+    /// The elections that issue tokens of a resource, those of single keys left out.
     pub fn elections(&self) -> BTreeSet<ElectionName> {
         self.resources.iter().filter_map(|resource| resource.election.clone()).collect()
     }
 
-    /// The resources, each once, whose fences an operation on a relation may meet. A relation without a
-    /// schema may be the table of that name in any schema. [`Operation::Lock`] meets the fence of every
-    /// table of which inserting, updating or deleting is fenced.
-    pub fn resources_of(&self, relation: &RelationName, operation: Operation) -> Vec<&Arc<Resource>> {
-        self.index.resources_of_table(relation.schema.as_deref(), &relation.name, operation)
+    /// The tables whose fences an operation on a relation may meet, each with its resource. A relation without a schema
+    /// may be the table of that name in any schema. [`Operation::Lock`] meets the fence of every table of which
+    /// inserting, updating or deleting is fenced.
+    pub fn fenced<'a>(
+        &'a self,
+        relation: &'a RelationName,
+        operation: Operation,
+    ) -> impl Iterator<Item = (&'a Arc<Resource>, &'a FencedTable)> {
+        self.tables_called(relation).filter(move |(_, table)| table.fences(operation))
+    }
+
+    /// The tables that a relation's name may mean, each with its resource.
+    pub fn tables_called<'a>(
+        &'a self,
+        relation: &'a RelationName,
+    ) -> impl Iterator<Item = (&'a Arc<Resource>, &'a FencedTable)> {
+        self.index.tables(relation.schema.as_deref(), &relation.name)
     }
 
     /// The resources, each once, that a call of a function may count as a write to. A function without a
@@ -90,13 +109,15 @@ pub struct PolicyError {
     pub message: String,
 }
 
-/// A thing that one leader at a time may write.
+/// A thing that one leader at a time may write; or, where it is keyed, one such thing for every value of a column.
 #[derive(Debug)]
 pub struct Resource {
-    /// The name in tokens, errors and metrics.
+    /// The name in tokens, errors and metrics; of a keyed resource, with its placeholder.
     pub name: String,
     /// The election whose leader's create_revision is the only token that may raise the fence; None: any token may.
     pub election: Option<ElectionName>,
+    /// It stands for the resources of all keys, see [`Resource::of_key`]. Only those have tokens.
+    pub keyed: Option<Keyed>,
     /// The tables whose writes need the resource's token.
     pub tables: Vec<FencedTable>,
     /// Calling one of these counts as a write to the resource.
@@ -115,8 +136,10 @@ pub struct Resource {
 pub struct FencedTable {
     /// Its schema and name.
     pub name: QualifiedName,
-    /// Sorted; never contains [`Operation::Lock`] and [`Operation::Cascade`], which follow the others.
+    /// Sorted; never contains [`Operation::Lock`], [`Operation::Cascade`] and [`Operation::TruncateCascade`], which follow the others.
     pub operations: Vec<Operation>,
+    /// The column whose value says which resource a row belongs to, if the resource is keyed.
+    pub key: Option<String>,
 }
 
 /// A schema-qualified SQL name, folded and unquoted.
@@ -135,7 +158,8 @@ impl fmt::Display for QualifiedName {
     }
 }
 
-fn quoted(name: &str) -> String {
+/// A name by itself, as SQL with every quote that it could need.
+pub fn quoted(name: &str) -> String {
     let is_plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     if is_plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }

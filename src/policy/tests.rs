@@ -158,15 +158,56 @@ fn a_resource_has_a_name_and_fences_something() {
 }
 
 #[test]
-fn what_this_version_lacks_is_said() {
+fn a_keyed_resource_has_one_resource_for_each_key() {
+    let keyed = "  - name: shard/{shard}\n    election: /e/{shard}\n    tables: [{name: s.t, key: Shard}]\n";
+    let set = join(&[("a.yaml", &resources(keyed))]).unwrap();
+    let family = &set.resources[0];
+    assert_eq!((family.name.as_str(), family.tables[0].key.as_deref()), ("shard/{shard}", Some("shard")));
+    assert!(set.has_keys() && set.elections().is_empty() && family.election_shown().unwrap() == "/e/{shard}");
+    let three = family.of_key("3").unwrap();
+    assert_eq!((three.name.as_str(), three.election.as_ref().unwrap().as_str()), ("shard/3", "/e/3"));
+    assert_eq!(three.fingerprint, family.fingerprint);
+    assert!(family.is_called("shard/3") && !family.is_called("shart/3"));
+    let by_name = family.called("shard/3").unwrap();
+    assert_eq!((&by_name.name, &by_name.election), (&three.name, &three.election));
+    assert!(family.called("shard/{shard}").is_none() && three.called("shard/3").is_some());
+    assert!(family.of_key("a/b").is_none(), "its election would lie within that of `a`");
+    assert!(family.of_key(&"x".repeat(257)).is_none());
+}
+
+#[test]
+fn keys_are_said_where_they_belong() {
     assert_errors(
-        &resources("  - name: shard/{shard}\n    election: /e/{shard}\n    tables: [{name: s.t, key: shard}]\n"),
-        &[
-            "3:11: keyed resources such as `shard/{shard}` are not part",
-            "4:15: keyed elections such as `/e/{shard}` are not part",
-            "5:31: keyed resources are not part",
-        ],
+        &resources("  - name: shard/{shard}\n    tables: [s.t]\n    functions: [s.f]\n"),
+        &["4:14: the resource is keyed by {shard}: say which column", "5:16: a call does not tell for which {shard}"],
     );
+    assert_errors(&resources("  - {name: r, tables: [{name: s.t, key: k}]}\n"), &["3:31: a table with a `key` needs"]);
+    let keyed = |name: &str, election: &str| {
+        resources(&format!("  - name: {name}\n    election: {election}\n    tables: [{{name: s.t, key: k}}]\n"))
+    };
+    assert_errors(&keyed("'a/{k}'", "/e"), &["4:15: the resources of all keys would share one election"]);
+    assert_errors(&keyed("'a/{k}'", "'/e/{x}'"), &["4:15: the placeholder is not that of the resource, {k}"]);
+    assert_errors(&keyed("'a/{k}'", "'/e {k}'"), &["4:15: `/e {k}` names no election: "]);
+    assert_errors(&keyed("'a/{k}{l}'", "'/e/{k}'"), &["3:11: `a/{k}{l}` is no name for resources: it takes one"]);
+    assert_errors(&keyed("'a b/{k}'", "'/e/{k}'"), &["3:11: `a b/{k}` is no name for a resource"]);
+}
+
+#[test]
+fn no_key_has_the_name_or_the_election_of_another_resource() {
+    let one = |name: &str, election: &str, table: &str| {
+        let key = if name.contains('{') { ", key: k" } else { "" };
+        format!("  - {{name: '{name}', election: '{election}', tables: [{{name: s.{table}{key}}}]}}\n")
+    };
+    let clash = |first: String, second: String, error: &str| assert_errors(&resources(&(first + &second)), &[error]);
+    clash(one("a/{k}", "/e/{k}", "t"), one("a/3", "/f", "u"), "4:12: `a/3` and the resource at a.yaml:3:12 may be");
+    clash(one("a/3", "/f", "u"), one("a/{k}", "/e/{k}", "t"), "4:12: `a/{k}` and the resource at a.yaml:3:12 may be");
+    clash(one("a/{k}", "/e/{k}", "t"), one("a/b/{k}", "/f/{k}", "u"), "4:12: `a/b/{k}` and the resource at");
+    for other in ["/e", "/e/3", "/e/3/x"] {
+        let error = format!("4:27: the elections `{other}` and `/e/{{k}}`, at a.yaml:3:31, are nested");
+        clash(one("a/{k}", "/e/{k}", "t"), one("r", other, "u"), &error);
+    }
+    let shared = one("a/{k}", "/e/{k}", "t") + &one("b/{k}", "/e/{k}", "u");
+    assert!(join(&[("a.yaml", &resources(&shared))]).is_ok());
 }
 
 #[test]
@@ -236,14 +277,18 @@ fn relations_are_found_by_their_names() {
     let set = set(&resources(
         "  - name: a\n    tables: [{name: s.t, operations: [truncate, ddl]}, s.u]\n  - {name: b, tables: [r.t, r.v], functions: [r.f]}\n  - {name: c, functions: [s.f]}\n",
     ));
-    let found = |schema, name, operation| names(set.resources_of(&relation(schema, name), operation));
+    let found = |schema, name, operation| {
+        let relation = relation(schema, name);
+        let found = set.fenced(&relation, operation).map(|(resource, _)| resource.name.clone());
+        found.collect::<Vec<_>>()
+    };
     assert_eq!(found(Some("s"), "t", Operation::Ddl), ["a"]);
     assert_eq!(found(None, "t", Operation::Ddl), ["a", "b"]);
     assert_eq!(found(None, "t", Operation::Insert), ["b"]);
-    assert_eq!(found(Some("s"), "t", Operation::Lock), Vec::<&str>::new());
+    assert_eq!(found(Some("s"), "t", Operation::Lock), Vec::<String>::new());
     assert_eq!(found(Some("s"), "u", Operation::Lock), ["a"]);
-    assert_eq!(found(Some("pg_temp"), "t", Operation::Ddl), Vec::<&str>::new());
-    assert_eq!(found(Some("s"), "x", Operation::Ddl), Vec::<&str>::new());
+    assert_eq!(found(Some("pg_temp"), "t", Operation::Ddl), Vec::<String>::new());
+    assert_eq!(found(Some("s"), "x", Operation::Ddl), Vec::<String>::new());
 
     let called = |schema: Option<&str>, name: &str| {
         let function = FunctionName { schema: schema.map(str::to_owned), name: name.to_owned() };

@@ -100,38 +100,43 @@ impl Context {
         self.downstream.session_registered();
     }
 
-    /// Reads what has changed in the catalogue, if something has: for a moment at most.
+    /// Reads the catalogue, if it has changed or may have: for a moment at most.
     pub fn catch_up(&self) -> Option<JoinHandle<Option<Turn>>> {
         let downstream = self.downstream.clone();
         downstream.is_unread().then(|| {
             tokio::spawn(async move {
-                tokio::time::timeout(PREPARE_LIMIT, downstream.read_catalogue()).await.ok();
+                tokio::time::timeout(PREPARE_LIMIT, downstream.catch_up()).await.ok();
                 None
             })
         })
     }
 
-    /// Statements of this session have changed the catalogue.
+    /// Statements of this session have changed the catalogue: this proxy reads it, and the others are told.
     pub fn catalogue_changed(&self) {
         self.downstream.forget_catalogue();
         let downstream = self.downstream.clone();
-        tokio::spawn(async move { downstream.read_catalogue().await });
+        tokio::spawn(async move {
+            downstream.catch_up().await;
+            downstream.fence.announce_catalogue().await;
+        });
     }
 
-    /// What a text does. A long one needs a turn: where none is to be had at once, what is to be waited for.
+    /// What a text does, and to which rows if that is asked. A long one needs a turn: where none is to be had at once,
+    /// what is to be waited for.
     pub fn read(
         &self,
         text: &[u8],
         lexing: Lexing,
+        with_rows: bool,
         turn: Option<Turn>,
     ) -> Result<Arc<Result<Script, Unreadable>>, JoinHandle<Option<Turn>>> {
         if text.len() <= LONG_TEXT {
-            return Ok(self.shared.cache.get(text, lexing));
+            return Ok(self.shared.cache.get(text, lexing, with_rows));
         }
         let (turns, share) = (self.shared.long_texts.clone(), (text.len() / 1024).min(READ_AT_ONCE) as u32);
         match turn.or_else(|| turns.clone().try_acquire_many_owned(share).ok()) {
             // It takes long enough for other sessions on this thread to notice.
-            Some(_turn) => Ok(tokio::task::block_in_place(|| self.shared.cache.get(text, lexing))),
+            Some(_turn) => Ok(tokio::task::block_in_place(|| self.shared.cache.get(text, lexing, with_rows))),
             None => Err(tokio::spawn(async move { turns.acquire_many_owned(share).await.ok() })),
         }
     }

@@ -3,14 +3,16 @@
 //! Where something is not known it says what to find out, and is asked again. Must never let pass
 //! what it cannot decide.
 
+use super::keys::{self, Columns, Key};
 use super::names::{Meaning, Names};
 use super::parameter::{Parameter, Value};
 use super::rejection::Rejection;
+use super::suspects::Suspects;
 use crate::fence::session::{SessionFence, Token};
 use crate::fence::value::FenceValue;
 use crate::fence::{Catalogue, Database, Refusal};
-use crate::policy::{Mode, OnMissing, Opaque, PolicySet, Resource};
-use crate::statement::{Operation, ParameterEffect, PreparedEffect, Statement, TransactionEffect};
+use crate::policy::{FencedTable, Mode, OnMissing, Opaque, PolicySet, Resource};
+use crate::statement::{Operation, ParameterEffect, PreparedEffect, Statement, TransactionEffect, Write};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -46,6 +48,8 @@ pub struct Judge<'a> {
     pub catalogue_is_current: bool,
     /// This transaction changes it.
     pub changes_catalogue: bool,
+    /// What it may have turned into ways to fenced tables.
+    pub suspects: &'a Suspects,
     /// The login role bypasses the fences.
     pub exempt: bool,
     pub parameter: &'a Parameter,
@@ -76,7 +80,7 @@ pub fn resolve(
                 prepared.insert(name, inner.clone());
                 statement.clone()
             }
-            PreparedEffect::Execute { name } => match prepared.get(name.as_str()) {
+            PreparedEffect::Execute { name, .. } => match prepared.get(name.as_str()) {
                 Some(inner) => Arc::new(statement.executing(Some(inner))),
                 None => match names.meaning(name.as_bytes(), batch) {
                     Meaning::Certain(inner) => Arc::new(statement.executing(Some(&inner))),
@@ -122,7 +126,10 @@ impl Judge<'_> {
                 break;
             }
             match self.statement(statement, &parameter, &earlier) {
-                Ok(more) => earlier.needs.extend(more),
+                Ok(more) => {
+                    earlier.needs.extend(more);
+                    earlier.suspects.note(statement, self.policies, self.catalogue, self.catalogue_is_current);
+                }
                 Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection),
                 Err(Stop::Settle) => return Decision::Settle,
                 // A failed transaction answers nothing.
@@ -157,35 +164,76 @@ impl Judge<'_> {
                 "COMMIT in the session that holds the token; two-phase commit is not possible with fenced tables.";
             return Err(Rejection::Unverifiable { why, hint }.into());
         }
-        let hidden = self.hidden(statement)?;
-        self.refuse_what_reaches(statement)?;
-        let named = self.touched(statement).into_iter().map(|(resource, writes)| (resource, writes, true));
+        let hidden = self.hidden(statement, earlier)?;
+        let touched = self.touched(statement);
+        self.refuse_what_is_unread(statement, &touched)?;
         let mut needs: Vec<Need> = Vec::new();
-        for (resource, writes, may_raise) in named.chain(hidden.into_iter().map(|resource| (resource, true, false))) {
-            if needs.iter().any(|need| Arc::ptr_eq(&need.resource, &resource)) {
+        for touch in touched {
+            let Touch { resource, writes, keys } = touch;
+            let Some(keys) = keys else {
+                self.need(resource, writes, true, parameter, earlier, &mut needs)?;
+                continue;
+            };
+            // Who has no token at all need not tell its keys.
+            if keys.iter().any(Result::is_err) && !self.presents(&resource, writes, parameter)? {
                 continue;
             }
-            if let Some(token) = self.token_for(&resource, writes, parameter)? {
-                if resource.mode == Mode::Enforce {
-                    self.check(&resource, token, earlier)?;
+            for key in keys {
+                match key {
+                    Ok((resource, writes)) => self.need(resource, writes, true, parameter, earlier, &mut needs)?,
+                    Err(rejection) => observed_or(&resource, rejection)?,
                 }
-                needs.push(Need { resource, token, may_raise });
+            }
+        }
+        for resource in hidden {
+            if resource.keyed.is_none() {
+                self.need(resource, true, false, parameter, earlier, &mut needs)?;
+            } else if self.presents(&resource, true, parameter)? {
+                return Err(keys::any(&resource, statement.kind).into());
             }
         }
         Ok(needs)
     }
 
+    /// Adds that the statement needs the session's token for the resource, if it does.
+    fn need(
+        &self,
+        resource: Arc<Resource>,
+        writes: bool,
+        may_raise: bool,
+        parameter: &Parameter,
+        earlier: &Earlier,
+        needs: &mut Vec<Need>,
+    ) -> Result<(), Stop> {
+        if needs.iter().any(|need| need.resource.name == resource.name) {
+            return Ok(());
+        }
+        if let Some(token) = self.token_for(&resource, writes, parameter)? {
+            if resource.mode == Mode::Enforce {
+                self.check(&resource, token, earlier)?;
+            }
+            needs.push(Need { resource, token, may_raise });
+        }
+        Ok(())
+    }
+
     /// The resources that an opaque statement may write, where it needs their tokens.
-    fn hidden(&self, statement: &Statement) -> Result<Vec<Arc<Resource>>, Stop> {
+    fn hidden(&self, statement: &Statement, earlier: &Earlier) -> Result<Vec<Arc<Resource>>, Stop> {
         let in_doubt = !self.catalogue_is_current || self.changes_catalogue;
         let matters = self.some_fence_acts() && (in_doubt || self.catalogue.has_fenced_tables());
-        let opaque = statement.opaque.or_else(|| self.unknown_cascade(statement));
+        let opaque = statement.opaque.or_else(|| self.unknown_cascade(statement)).map(str::to_owned);
+        let suspect = self.suspects.written_by(statement).or_else(|| earlier.suspects.written_by(statement));
+        let hint = match (&opaque, suspect) {
+            (None, Some(_)) => "Commit the definitions before you write to what they made.",
+            _ => "Write to the tables directly, or set `opaque: require_token` or `allow` in the policy.",
+        };
+        let opaque = opaque
+            .or_else(|| suspect.map(|name| format!("\"{}\" was made or changed in the same transaction", name.name)));
         let Some(why) = opaque.filter(|_| matters) else { return Ok(Vec::new()) };
         match self.policies.opaque {
             Opaque::Allow => Ok(Vec::new()),
             Opaque::Reject => {
                 let why = format!("{}: {why}", statement.kind);
-                let hint = "Write to the tables directly, or set `opaque: require_token` or `allow` in the policy.";
                 Err(Rejection::Unverifiable { why, hint }.into())
             }
             Opaque::RequireToken => {
@@ -197,22 +245,27 @@ impl Judge<'_> {
         }
     }
 
-    /// A write to a view, a parent, a partition and the like may change a fenced table: which, and
-    /// with which rows, the text does not tell.
-    fn refuse_what_reaches(&self, statement: &Statement) -> Result<(), Stop> {
-        let reaching = statement.writes.iter().find(|write| {
-            self.policies.resources_of(&write.relation, write.operation).is_empty()
-                && self.catalogue.may_reach(&write.relation, write.operation)
-        });
-        let Some(write) = reaching.filter(|_| self.some_fence_acts()) else { return Ok(()) };
-        let why = format!("writing to \"{}\" may change a fenced table", write.relation.name);
-        let hint = "Write to the fenced table by its own name, or name this relation in the policy as well.";
-        Err(Rejection::Unverifiable { why, hint }.into())
+    /// While the catalogue is not known, any relation may be a way to any fenced table. Harmless is only a write that
+    /// needs the token of every fence anyway.
+    fn refuse_what_is_unread(&self, statement: &Statement, touched: &[Touch]) -> Result<(), Stop> {
+        let writes = statement.writes.iter().any(|write| write.operation != Operation::Lock);
+        if self.catalogue_is_current || !writes {
+            return Ok(());
+        }
+        let is_needed = |resource: &Arc<Resource>| {
+            resource.keyed.is_none() && touched.iter().any(|it| it.writes && Arc::ptr_eq(&it.resource, resource))
+        };
+        let mut acting = self.policies.resources.iter().filter(|resource| resource.mode == Mode::Enforce);
+        match acting.all(is_needed) {
+            true => Ok(()),
+            false => Err(Rejection::UnreadCatalogue.into()),
+        }
     }
 
     /// Only the catalogue tells what depends on a relation.
     fn unknown_cascade(&self, statement: &Statement) -> Option<&'static str> {
-        let cascades = statement.writes.iter().any(|write| write.operation == Operation::Cascade);
+        let cascade = [Operation::Cascade, Operation::TruncateCascade];
+        let cascades = statement.writes.iter().any(|write| cascade.contains(&write.operation));
         (cascades && !self.catalogue_is_current).then_some("what depends on the table cannot be looked up now")
     }
 
@@ -221,58 +274,78 @@ impl Judge<'_> {
         self.policies.resources.iter().any(|resource| resource.mode == Mode::Enforce)
     }
 
-    /// The resources that a statement touches, and whether it writes to them or only locks.
-    fn touched(&self, statement: &Statement) -> Vec<(Arc<Resource>, bool)> {
-        let mut touched: Vec<(Arc<Resource>, bool)> = Vec::new();
-        let mut add = |resource: &Arc<Resource>, writes: bool| match touched
-            .iter_mut()
-            .find(|(other, _)| Arc::ptr_eq(other, resource))
-        {
-            Some((_, known)) => *known |= writes,
-            None => touched.push((resource.clone(), writes)),
-        };
+    /// The resources that a statement touches; of keyed ones, the keys as well.
+    fn touched(&self, statement: &Statement) -> Vec<Touch> {
+        let mut touched = Touched::default();
         for write in &statement.writes {
-            for resource in self.policies.resources_of(&write.relation, write.operation) {
-                add(resource, write.operation != Operation::Lock);
+            let writes = write.operation != Operation::Lock;
+            for (resource, table) in self.policies.fenced(&write.relation, write.operation) {
+                touched.add(resource, writes, || self.keys(statement, resource, table, write, Columns::OfTable));
+            }
+            // What is a way to a fenced table counts as the write to that table that it becomes.
+            for reached in self.catalogue.reached_by(write) {
+                let columns = if reached.same_columns { Columns::SameNames } else { Columns::Others };
+                for (resource, table) in self.policies.fenced(reached.table, reached.operation) {
+                    let writes = reached.operation != Operation::Lock;
+                    touched.add(resource, writes, || self.keys(statement, resource, table, write, columns));
+                }
             }
             // What CASCADE takes from a fenced table is as if the statement named that table.
             for fenced in self.catalogue.cascades_to(write) {
-                for resource in self.policies.resources_of(fenced, Operation::Ddl) {
-                    add(resource, true);
+                for (resource, table) in self.policies.fenced(fenced, Operation::Ddl) {
+                    touched.add(resource, true, || self.keys(statement, resource, table, write, Columns::Others));
                 }
             }
         }
         for function in &statement.functions {
             for resource in self.policies.resources_of_function(function) {
-                add(resource, true);
+                touched.add(resource, true, Vec::new);
             }
         }
-        touched
+        touched.0
     }
 
-    /// The token to present; None when the statement may pass without one.
-    fn token_for(&self, resource: &Resource, writes: bool, parameter: &Parameter) -> Result<Option<Token>, Stop> {
+    fn keys(
+        &self,
+        statement: &Statement,
+        resource: &Arc<Resource>,
+        table: &FencedTable,
+        write: &Write,
+        columns: Columns,
+    ) -> Vec<Key> {
+        let column = self.catalogue.key_column(table);
+        if statement.kind == "COPY FROM" && column.is_some_and(|column| column.is_guarded) {
+            // The guard looks at each row.
+            return Vec::new();
+        }
+        keys::resources(resource, table, column, write, columns)
+    }
+
+    /// The session presents a token for the resource, or for some key of it; it need not where this is false.
+    fn presents(&self, resource: &Resource, writes: bool, parameter: &Parameter) -> Result<bool, Stop> {
         if self.owed && (self.parameter_in_doubt || !self.parameter.is_settled()) {
             return Err(Stop::Settle);
         }
         let rejection = match parameter.current() {
             Value::Unknown => return Err(Stop::ReadValue),
-            Value::Known(value) => match value.token(&resource.name) {
-                Some(token) => return Ok(Some(token)),
-                None if resource.on_missing == OnMissing::Allow => return Ok(None),
-                None => Rejection::Missing { resource: resource.name.clone() },
-            },
+            Value::Known(value) if value.has_token_for(resource) => return Ok(true),
+            Value::Known(_) if resource.on_missing == OnMissing::Allow => return Ok(false),
+            Value::Known(_) => Rejection::Missing { resource: resource.name.clone() },
             Value::Invalid => Rejection::InvalidValue { resource: resource.name.clone() },
         };
-        if !writes {
-            // Reads are never fenced; those that lock are, for holders of a token only.
-            return Ok(None);
+        // Reads are never fenced; those that lock are, for holders of a token only.
+        if writes {
+            observed_or(resource, rejection)?;
         }
-        if resource.mode == Mode::Observe {
-            tracing::warn!(resource = resource.name, verdict = rejection.verdict(), "write_would_be_rejected");
-            return Ok(None);
+        Ok(false)
+    }
+
+    /// The token to present; None when the statement may pass without one.
+    fn token_for(&self, resource: &Resource, writes: bool, parameter: &Parameter) -> Result<Option<Token>, Stop> {
+        match parameter.current() {
+            Value::Known(value) if self.presents(resource, writes, parameter)? => Ok(value.token(&resource.name)),
+            _ => self.presents(resource, writes, parameter).map(|_| None),
         }
-        Err(rejection.into())
     }
 
     fn check(&self, resource: &Resource, token: Token, earlier: &Earlier) -> Result<(), Stop> {
@@ -306,7 +379,7 @@ impl Judge<'_> {
 
     fn log_exempt(&self, statements: &[Arc<Statement>]) {
         for statement in statements {
-            for (resource, _) in self.touched(statement).iter().filter(|(_, writes)| *writes) {
+            for Touch { resource, .. } in self.touched(statement).iter().filter(|touch| touch.writes) {
                 tracing::info!(resource = resource.name, statement = statement.kind, "exempt_write");
             }
         }
@@ -318,6 +391,45 @@ impl Judge<'_> {
 struct Earlier {
     needs: Vec<Need>,
     ended_transaction: bool,
+    suspects: Suspects,
+}
+
+/// A resource that a statement touches.
+struct Touch {
+    resource: Arc<Resource>,
+    /// Else it only locks.
+    writes: bool,
+    /// Of a keyed resource, the keys; None for any other.
+    keys: Option<Vec<Key>>,
+}
+
+/// What a statement touches, each resource once.
+#[derive(Default)]
+struct Touched(Vec<Touch>);
+
+impl Touched {
+    fn add(&mut self, resource: &Arc<Resource>, writes: bool, keys: impl FnOnce() -> Vec<Key>) {
+        let known = self.0.iter().position(|touch| Arc::ptr_eq(&touch.resource, resource));
+        let index = known.unwrap_or_else(|| {
+            let keys = resource.keyed.as_ref().map(|_| Vec::new());
+            self.0.push(Touch { resource: resource.clone(), writes: false, keys });
+            self.0.len() - 1
+        });
+        let touch = &mut self.0[index];
+        touch.writes |= writes;
+        if let Some(known) = &mut touch.keys {
+            known.extend(keys());
+        }
+    }
+}
+
+/// A fence that only observes says what it would reject.
+fn observed_or(resource: &Resource, rejection: Rejection) -> Result<(), Stop> {
+    if resource.mode == Mode::Observe {
+        tracing::warn!(resource = resource.name, verdict = rejection.verdict(), "write_would_be_rejected");
+        return Ok(());
+    }
+    Err(rejection.into())
 }
 
 enum Stop {

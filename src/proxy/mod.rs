@@ -6,6 +6,7 @@ mod console;
 mod context;
 mod handshake;
 mod judge;
+mod keys;
 mod login;
 mod names;
 mod parameter;
@@ -16,6 +17,7 @@ mod replies;
 mod shared;
 mod stream;
 mod succession;
+mod suspects;
 
 use crate::config::{Address, Settings};
 use crate::etcd::Etcd;

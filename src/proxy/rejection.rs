@@ -24,12 +24,16 @@ pub enum Rejection {
     TwoTokensAtOnce { resource: String, presented: Token, written: Token },
     /// LF004.
     Unverifiable { why: String, hint: &'static str },
+    /// LF004: which resources of a keyed one it would write.
+    UnknownKey { resource: String, why: String, hint: &'static str },
     /// LF004: the statement may not raise the token; `highest` is what is in force.
     NotInForce { resource: String, presented: Token, highest: Option<Token> },
     /// LF005; `issued` is the leader's token.
     Unissued { resource: String, presented: Token, election: String, issued: Option<Token> },
     /// LF006.
     Unavailable { resource: String, reason: String },
+    /// LF006: what the statement names may be a way to a fenced table by now.
+    UnreadCatalogue,
 }
 
 /// How the transaction of a session ended that was cut off.
@@ -81,9 +85,11 @@ impl Rejection {
             | Rejection::InvalidValue { .. }
             | Rejection::TwoTokens { .. }
             | Rejection::TwoTokensAtOnce { .. } => "invalid",
-            Rejection::Unverifiable { .. } | Rejection::NotInForce { .. } => "unverifiable",
+            Rejection::Unverifiable { .. } | Rejection::UnknownKey { .. } | Rejection::NotInForce { .. } => {
+                "unverifiable"
+            }
             Rejection::Unissued { .. } => "unissued",
-            Rejection::Unavailable { .. } => "unavailable",
+            Rejection::Unavailable { .. } | Rejection::UnreadCatalogue => "unavailable",
         }
     }
 
@@ -119,6 +125,11 @@ impl Rejection {
             Rejection::Unverifiable { why, hint } => {
                 ErrorText::new("LF004", format!("cannot tell what this statement would write: {why}")).hint(*hint)
             }
+            Rejection::UnknownKey { resource, why, hint } => {
+                ErrorText::new("LF004", format!("cannot tell what this statement would write: {why}"))
+                    .detail(format!("resource={resource}"))
+                    .hint(*hint)
+            }
             Rejection::NotInForce { resource, presented, highest } => {
                 let message = format!("cannot tell what this statement would write, and token {presented} for resource \"{resource}\" is not in force yet");
                 let highest = highest.map(|token| format!(" highest={token}")).unwrap_or_default();
@@ -127,6 +138,10 @@ impl Rejection {
                     .hint("A statement that names a table of the resource puts its token in force: write to one first, or lock it (LOCK TABLE, SELECT ... FOR UPDATE).")
             }
             Rejection::Unissued { resource, presented, election, issued } => unissued(resource, *presented, election, *issued),
+            Rejection::UnreadCatalogue => {
+                ErrorText::new("LF006", "cannot tell whether this statement writes a fenced table: the catalogue has changed and cannot be read")
+                    .hint("Nothing was written. Try again; if it lasts, look into the proxy's log.")
+            }
             Rejection::Unavailable { resource, reason } => {
                 ErrorText::new("LF006", format!("cannot prove which token for resource \"{resource}\" is the highest: {reason}"))
                     .detail(format!("resource={resource}"))

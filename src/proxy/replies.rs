@@ -110,6 +110,10 @@ impl Request {
         matches!(self, Request::FunctionCall) || self.statements().iter().any(|statement| may_write(statement))
     }
 
+    fn changes_catalogue(&self) -> bool {
+        self.statements().iter().any(|statement| statement.changes_catalogue)
+    }
+
     /// It may be a COPY from the client. What runs by a name may be one too.
     fn may_copy_in(&self) -> bool {
         const BY_NAME: [&str; 4] = ["COPY FROM", "EXECUTE", "FETCH", "portal"];
@@ -161,6 +165,8 @@ pub struct Replies {
     affecting_lexing: usize,
     /// Entries whose statements may write.
     writing: usize,
+    /// Entries whose statements may change the catalogue.
+    changing_catalogue: usize,
     /// Entries whose statements may be a COPY from the client.
     copying: usize,
     /// Statements that may have done so have completed; ReadyForQuery comes after the report of it.
@@ -192,6 +198,7 @@ impl Replies {
         self.affecting_parameter += usize::from(to.affects_parameter());
         self.affecting_lexing += usize::from(to.affects_lexing());
         self.writing += usize::from(to.may_write());
+        self.changing_catalogue += usize::from(to.changes_catalogue());
         self.copying += usize::from(to.may_copy_in());
         self.queue.push_back(Reply { to, audience });
     }
@@ -258,6 +265,11 @@ impl Replies {
         self.writing > 0
     }
 
+    /// Something is under way that may change the catalogue.
+    pub fn change_catalogue(&self) -> bool {
+        self.changing_catalogue > 0
+    }
+
     /// Something is under way, or done and not reported yet, that may change how text is read.
     pub fn lexing_in_doubt(&self) -> bool {
         self.affecting_lexing > 0 || self.lexing_unreported
@@ -272,6 +284,7 @@ impl Replies {
         self.affecting_parameter -= usize::from(reply.to.affects_parameter());
         self.affecting_lexing -= usize::from(reply.to.affects_lexing());
         self.writing -= usize::from(reply.to.may_write());
+        self.changing_catalogue -= usize::from(reply.to.changes_catalogue());
         self.copying -= usize::from(reply.to.may_copy_in());
     }
 

@@ -14,6 +14,9 @@ use tokio::sync::{Notify, Semaphore, watch};
 /// What is known of a database's fenced tables is looked up anew when a session starts, unless it is this fresh.
 const FRESH: Duration = Duration::from_secs(1);
 
+/// Announcements that the catalogue has changed are heard at most this often.
+const ANNOUNCEMENTS: Duration = Duration::from_millis(250);
+
 /// More questions about writes past fences that only observe are not asked at once, in a database: etcd may be silent.
 const MOST_OBSERVATIONS: usize = 64;
 
@@ -44,6 +47,8 @@ pub struct Downstream {
     pub observations: Arc<Semaphore>,
     /// The policies that are recorded in it.
     recorded: tokio::sync::Mutex<Option<Arc<PolicySet>>>,
+    /// Its catalogue is being read: the others wait for that.
+    reading: tokio::sync::Mutex<()>,
     known: Mutex<Known>,
 }
 
@@ -54,11 +59,12 @@ struct Known {
     catalogue: Arc<Catalogue>,
     /// Nothing has changed since, as far as the proxy saw.
     current: bool,
-    /// A change was seen, and nobody has tried to read it yet.
-    unread: bool,
     /// Counts the changes seen: a reading that one overtook is not current.
     changes: u64,
-    read_at: Option<Instant>,
+    /// When a reading began last, and which changes had been seen then.
+    attempted: Option<(Instant, u64)>,
+    /// The control connection that listened then: one that began later may have missed what changed in between.
+    listener: u64,
 }
 
 impl Shared {
@@ -92,9 +98,11 @@ impl Shared {
             registered: Notify::new(),
             observations: Arc::new(Semaphore::new(MOST_OBSERVATIONS)),
             recorded: tokio::sync::Mutex::default(),
+            reading: tokio::sync::Mutex::default(),
             known: Mutex::default(),
         });
         databases.insert(name.to_owned(), downstream.clone());
+        tokio::spawn(follow_catalogue(downstream.clone()));
         if let Some(authority) = &self.authority {
             tokio::spawn(succession::shut_out_deposed(downstream.clone(), authority.leaders()));
         }
@@ -145,6 +153,19 @@ async fn say_when_enforced(database: Arc<Database>, resource: Arc<Resource>) {
     }
 }
 
+/// Reads the catalogue when somebody else says that it has changed, at most once in a while: anybody can say so.
+async fn follow_catalogue(database: Arc<Downstream>) {
+    loop {
+        database.fence.catalogue_announced().await;
+        database.forget_catalogue();
+        // No connection is opened to a database in which this proxy has no sessions: it may be about to be dropped.
+        if database.fence.has_sessions() {
+            database.catch_up().await;
+        }
+        tokio::time::sleep(ANNOUNCEMENTS).await;
+    }
+}
+
 impl Downstream {
     /// Records the policies in force in the database, once, and reads its catalogue, unless that was done a moment ago.
     /// Not cancel-safe: some resources may be recorded and others not, until the next call.
@@ -166,7 +187,8 @@ impl Downstream {
             }
         }
         drop(recorded);
-        if self.known().read_at.is_none_or(|at| at.elapsed() > FRESH) {
+        let _turn = self.reading.lock().await;
+        if self.known().attempted.is_none_or(|(at, _)| at.elapsed() > FRESH) || self.is_due() {
             self.read_catalogue().await;
         }
     }
@@ -182,39 +204,57 @@ impl Downstream {
         (known.catalogue.clone(), known.current)
     }
 
-    /// The catalogue has changed: until it is read, a fenced table may exist.
+    /// The catalogue has changed: until it is read, any relation may be fenced.
     pub fn forget_catalogue(&self) {
         let mut known = self.known();
         known.current = false;
-        known.unread = true;
         known.changes += 1;
-        known.read_at = None;
     }
 
-    /// Reads the catalogue. While it cannot be read, a fenced table may exist. Cancel-safe: it stays unread.
-    pub async fn read_catalogue(&self) {
+    /// Reads the catalogue, if it is due. Cancel-safe: it is due again after a while.
+    pub async fn catch_up(&self) {
+        let _turn = self.reading.lock().await;
+        if self.is_due() {
+            self.read_catalogue().await;
+        }
+    }
+
+    /// Reads the catalogue. While it cannot be read, what was read before stays. Cancel-safe, as [`Self::catch_up`].
+    async fn read_catalogue(&self) {
         let policies = self.policies.borrow().clone();
+        let listener = self.fence.listener();
         let changes = {
             let mut known = self.known();
-            known.read_at = Some(Instant::now());
+            known.attempted = Some((Instant::now(), known.changes));
             known.changes
         };
-        let tables = policies.resources.iter().flat_map(|resource| &resource.tables).map(|table| &table.name);
-        let read = self.fence.catalogue(tables).await;
+        let tables: Vec<_> = policies.resources.iter().flat_map(|resource| &resource.tables).collect();
+        let read = self.fence.catalogue(&tables).await;
         let mut known = self.known();
-        known.unread &= known.changes != changes;
         match read {
             Ok(catalogue) => {
                 known.catalogue = Arc::new(catalogue);
                 known.current = known.changes == changes;
+                // The first connection that listens is opened for the reading itself, before it.
+                known.listener = if listener == 0 { self.fence.listener() } else { listener };
             }
             Err(error) => tracing::warn!(database = self.fence.name(), %error, "catalogue_unreadable"),
         }
     }
 
-    /// A change was seen, and nobody has tried to read it yet.
+    /// It is worth waiting for [`Self::catch_up`].
     pub fn is_unread(&self) -> bool {
-        self.known().unread
+        self.is_due() || !self.known().current && self.reading.try_lock().is_err()
+    }
+
+    /// The catalogue has changed, or may have, since it was read; and nobody has tried to read it since, or only a
+    /// while ago.
+    fn is_due(&self) -> bool {
+        let known = self.known();
+        let listener = self.fence.listener();
+        let Some((attempted, changes)) = known.attempted else { return true };
+        let is_due = !known.current || listener != 0 && listener != known.listener;
+        is_due && (changes != known.changes || attempted.elapsed() > FRESH)
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

@@ -3,6 +3,9 @@
 //! Owns one task for each database. Must never be the reason for admitting anybody: everything
 //! holds without it, only later, with the successor's first write. Must not open connections to a
 //! database in which this proxy has no sessions.
+//!
+//! Keyed resources are left out: there may be any number of keys, each with an election of its own. Who leads that is asked
+//! when a token would raise the fence.
 
 use super::shared::Downstream;
 use crate::fence::session::Token;

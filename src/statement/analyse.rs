@@ -20,32 +20,54 @@ const DEAREST: usize = 16 << 20;
 
 /// Says what a text does, statement by statement. `text` is without the NUL that ends it in the protocol.
 pub fn analyse(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
-    match parse(text, lexing) {
+    read(text, lexing, false)
+}
+
+/// As [`analyse`], and says of every write which rows it touches, as far as the text tells. It takes longer.
+pub fn analyse_rows(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
+    read(text, lexing, true)
+}
+
+/// What the tokens of a text prove, without a limit to its size. They tell nothing of rows.
+pub fn read_tokens(text: &[u8], lexing: Lexing) -> Option<Script> {
+    lexical::read(text, lexing).map(|statement| Script { statements: vec![Arc::new(statement)] })
+}
+
+fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
+    match parse(text, lexing, with_rows) {
         Err(Unreadable::TooComplex) => read_tokens(text, lexing).ok_or(Unreadable::TooComplex),
         answer => answer,
     }
 }
 
-/// What the tokens of a text prove, without a limit to its size.
-pub fn read_tokens(text: &[u8], lexing: Lexing) -> Option<Script> {
-    lexical::read(text, lexing).map(|statement| Script { statements: vec![Arc::new(statement)] })
-}
-
-fn parse(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
+fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
     let may_be_dear = text.len().saturating_pow(2) > DEAREST;
     if text.len() > LONGEST || may_be_dear && lexing_cost(text) > DEAREST {
         return Err(Unreadable::TooComplex);
     }
     let sql = Sql::read(text, lexing.encoding)?;
     let options = options(lexing);
-    let mut script = match plain::read(sql.text(), options) {
-        Some(statement) => Script { statements: vec![Arc::new(statement)] },
+    let plain = plain::read(sql.text(), options).map(|statement| Script { statements: vec![Arc::new(statement)] });
+    let mut script = match plain {
+        // The tree says more, where there is one.
+        Some(plain) if with_rows && plain.statements.iter().any(|statement| !statement.writes.is_empty()) => {
+            read_tree(sql.text(), options).unwrap_or(plain)
+        }
+        Some(plain) => plain,
         None => read_tree(sql.text(), options)?,
     };
     // The server cuts a name of 63 bytes by the session's encoding, the parser as UTF-8.
     let is_unsure = |name: &str| !name.is_ascii() || name.len() > LONGEST_SURE_NAME && !text.is_ascii();
     if sql.is_foreign() && script.statements.iter().flat_map(|statement| statement.names()).any(is_unsure) {
         return Err(Unreadable::Encoding);
+    }
+    // So it reads such a name or value of a key; and what it makes of escapes are bytes of the server's own encoding.
+    let is_unsure = |word: &str| match sql.is_foreign() {
+        true => is_unsure(word),
+        false => !word.is_ascii() && text.contains(&b'\\'),
+    };
+    for statement in script.statements.iter_mut().filter_map(Arc::get_mut) {
+        statement.forget_rows(&is_unsure);
     }
     sql.restore(script.statements.iter_mut().filter_map(Arc::get_mut).map(|statement| &mut statement.range));
     Ok(script)

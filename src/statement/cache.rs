@@ -2,7 +2,8 @@
 //!
 //! Must never answer for a text that is read differently, and must never outgrow its bound, whatever clients send.
 
-use super::{Lexing, PreparedEffect, Script, Statement, Unreadable, analyse};
+use super::rows::{Declared, Value};
+use super::{Lexing, PreparedEffect, Script, Statement, Unreadable, analyse, analyse_rows};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -32,17 +33,19 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// What [`analyse`] says, from memory if it was asked before.
-    pub fn get(&self, text: &[u8], lexing: Lexing) -> Answer {
+    /// What [`analyse`] or [`analyse_rows`] says, from memory if it was asked before.
+    pub fn get(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Answer {
+        let read = || Arc::new(if with_rows { analyse_rows(text, lexing) } else { analyse(text, lexing) });
         if text.len() > LONGEST_TEXT {
-            return Arc::new(analyse(text, lexing));
+            return read();
         }
         let shard = &self.shards[self.hasher.hash_one(text) as usize % SHARDS];
-        if let Some(answer) = shard.lock().unwrap_or_else(PoisonError::into_inner).find(text, lexing) {
+        if let Some(answer) = shard.lock().unwrap_or_else(PoisonError::into_inner).find(text, lexing, with_rows) {
             return answer;
         }
-        let answer = Arc::new(analyse(text, lexing));
-        shard.lock().unwrap_or_else(PoisonError::into_inner).insert(text.into(), Entry::new(text, lexing, &answer));
+        let answer = read();
+        let entry = Entry::new(text, lexing, with_rows, &answer);
+        shard.lock().unwrap_or_else(PoisonError::into_inner).insert(text.into(), entry);
         answer
     }
 
@@ -64,12 +67,12 @@ struct Shard {
 }
 
 impl Shard {
-    fn find(&mut self, text: &[u8], lexing: Lexing) -> Option<Answer> {
+    fn find(&mut self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Answer> {
         if let Some(entry) = self.young.get(text) {
-            return entry.answer(lexing);
+            return entry.answer(lexing, with_rows);
         }
         let (text, entry) = self.old.remove_entry(text)?;
-        let answer = entry.answer(lexing);
+        let answer = entry.answer(lexing, with_rows);
         self.insert(text, entry);
         answer
     }
@@ -93,21 +96,23 @@ impl Shard {
 struct Entry {
     /// Not part of the key: that two sessions read one text differently is too rare to keep both answers.
     lexing: Lexing,
+    /// It was read for its rows, and serves those too who do not ask for them.
+    has_rows: bool,
     weight: usize,
     answer: Answer,
 }
 
 impl Entry {
-    fn new(text: &[u8], lexing: Lexing, answer: &Answer) -> Self {
+    fn new(text: &[u8], lexing: Lexing, has_rows: bool, answer: &Answer) -> Self {
         let script = answer
             .as_ref()
             .as_ref()
             .map_or(0, |script| script.statements.iter().map(|statement| statement.weight()).sum());
-        Self { lexing, weight: OVERHEAD + text.len() + script, answer: Arc::clone(answer) }
+        Self { lexing, has_rows, weight: OVERHEAD + text.len() + script, answer: Arc::clone(answer) }
     }
 
-    fn answer(&self, lexing: Lexing) -> Option<Answer> {
-        (self.lexing == lexing).then(|| Arc::clone(&self.answer))
+    fn answer(&self, lexing: Lexing, with_rows: bool) -> Option<Answer> {
+        (self.lexing == lexing && self.has_rows >= with_rows).then(|| Arc::clone(&self.answer))
     }
 }
 
@@ -117,10 +122,15 @@ impl Statement {
         const STRING: usize = 24;
         let inner = match &self.prepared {
             PreparedEffect::Prepare { statement, .. } => statement.weight(),
+            PreparedEffect::Execute { arguments, .. } => {
+                arguments.iter().map(|argument| size_of::<Value>() + argument.as_ref().map_or(0, Value::weight)).sum()
+            }
             _ => 0,
         };
         size_of::<Statement>()
             + self.names().map(|name| STRING + 2 * size_of::<String>() + name.len()).sum::<usize>()
+            + self.writes.iter().map(|write| write.rows.weight()).sum::<usize>()
+            + size_of::<Declared>() * self.declared.len()
             + inner
     }
 }

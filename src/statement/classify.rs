@@ -6,7 +6,7 @@ use super::facts::parts;
 use super::query::Walk;
 use super::{
     FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, ddl,
-    parameter,
+    parameter, values,
 };
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{
@@ -30,7 +30,7 @@ pub(super) fn classify(node: &N) -> Statement {
 pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
     match node {
         N::SelectStmt(select) => {
-            Walk::new(into).visit(node);
+            Walk::new(into).query(node);
             if let Some(effect) = parameter::set_by_query(select) {
                 into.parameter = effect;
             }
@@ -50,7 +50,8 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         // What runs another statement, or code.
         N::ExplainStmt(explain) => describe_explain(explain, into),
         N::PrepareStmt(prepare) => {
-            let statement = Arc::new(whole(&prepare.query));
+            let declared = prepare.argtypes.iter().map(values::declared).collect();
+            let statement = Arc::new(Statement { declared, ..whole(&prepare.query) });
             into.prepared = PreparedEffect::Prepare { name: prepare.name.clone(), statement };
             "PREPARE"
         }
@@ -124,7 +125,10 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::AlterOwnerStmt(alter) => ddl::on(&alter.relation, into, "ALTER OWNER"),
         N::AlterObjectDependsStmt(alter) => ddl::on(&alter.relation, into, "ALTER DEPENDS ON EXTENSION"),
         N::CreateTrigStmt(create) => ddl::on(&create.relation, into, "CREATE TRIGGER"),
-        N::RuleStmt(create) => ddl::on(&create.relation, into, "CREATE RULE"),
+        N::RuleStmt(create) => {
+            ddl::rewrite(&create.relation, into);
+            ddl::on(&create.relation, into, "CREATE RULE")
+        }
         N::CreatePolicyStmt(create) => ddl::on(&create.table, into, "CREATE POLICY"),
         N::AlterPolicyStmt(alter) => ddl::on(&alter.table, into, "ALTER POLICY"),
         N::CreateSchemaStmt(create) => {
@@ -170,7 +174,10 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::AlterDefaultPrivilegesStmt(_) => "ALTER DEFAULT PRIVILEGES",
 
         // What is defined is not run now.
-        N::ViewStmt(_) => changes(into, "CREATE VIEW"),
+        N::ViewStmt(create) => {
+            ddl::rewrite(&create.view, into);
+            "CREATE VIEW"
+        }
         N::CreateFunctionStmt(_) => changes(into, "CREATE FUNCTION"),
         N::AlterFunctionStmt(_) => changes(into, "ALTER FUNCTION"),
         N::CreateSeqStmt(_) => changes(into, "CREATE SEQUENCE"),
@@ -247,7 +254,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
 }
 
 fn query(node: &N, into: &mut Statement, kind: &'static str) -> &'static str {
-    Walk::new(into).visit(node);
+    Walk::new(into).query(node);
     kind
 }
 
@@ -327,7 +334,8 @@ fn is_analyze(options: &[Node]) -> bool {
 fn describe_execute(execute: &ExecuteStmt, into: &mut Statement) -> &'static str {
     Walk::new(into).nodes(&execute.params);
     into.parameter = ParameterEffect::Unknown;
-    into.prepared = PreparedEffect::Execute { name: execute.name.clone() };
+    let arguments = execute.params.iter().map(values::literal).collect();
+    into.prepared = PreparedEffect::Execute { name: execute.name.clone(), arguments };
     "EXECUTE"
 }
 

@@ -3,12 +3,13 @@
 //! Must never take a statement for harmless that can change or drop a table without naming it: that is opaque.
 
 use super::facts::{parts, string};
-use super::query::Walk;
-use super::{Operation, RelationName, Statement};
+use super::query::{Walk, range_var};
+use super::{Operation, Redirect, RelationName, Statement};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{
-    AlterDatabaseStmt, AlterDomainStmt, AlterObjectSchemaStmt, AlterTableCmd, AlterTableStmt, Constraint, CreateStmt,
-    CreatedbStmt, DropBehavior, DropStmt, Node, ObjectType, PartitionBoundSpec, RangeVar, RenameStmt, TruncateStmt,
+    AlterDatabaseStmt, AlterDomainStmt, AlterObjectSchemaStmt, AlterTableCmd, AlterTableStmt, AlterTableType,
+    Constraint, CreateStmt, CreatedbStmt, DropBehavior, DropStmt, Node, ObjectType, PartitionBoundSpec, RangeVar,
+    RenameStmt, TruncateStmt,
 };
 
 const CASCADES: &str = "CASCADE also changes what depends on it, which it does not name";
@@ -53,6 +54,14 @@ pub(super) fn write_all(relations: &[Node], operation: Operation, into: &mut Sta
     }
 }
 
+/// A view or a rule: what it makes of writes to the relation is in queries that are not looked into.
+pub(super) fn rewrite(relation: &Option<RangeVar>, into: &mut Statement) {
+    into.changes_catalogue = true;
+    if let Some(relation) = relation {
+        into.redirects.push(Redirect { relation: relation.into(), to: None });
+    }
+}
+
 fn write(relation: &Option<RangeVar>, operation: Operation, into: &mut Statement) {
     if let Some(relation) = relation {
         into.add_write(RelationName::from(relation), operation);
@@ -62,7 +71,7 @@ fn write(relation: &Option<RangeVar>, operation: Operation, into: &mut Statement
 pub(super) fn truncate(truncate: &TruncateStmt, into: &mut Statement) -> &'static str {
     write_all(&truncate.relations, Operation::Truncate, into);
     if truncate.behavior() == DropBehavior::DropCascade {
-        into.opaque = Some("CASCADE also empties the tables that refer to it, which it does not name");
+        write_all(&truncate.relations, Operation::TruncateCascade, into);
     }
     "TRUNCATE"
 }
@@ -71,11 +80,30 @@ pub(super) fn truncate(truncate: &TruncateStmt, into: &mut Statement) -> &'stati
 pub(super) fn create_table(create: &CreateStmt, into: &mut Statement) {
     into.changes_catalogue = true;
     write_all(&create.inh_relations, Operation::Ddl, into);
+    for parent in create.inh_relations.iter().filter_map(range_var) {
+        redirect_both(&create.relation, parent, into);
+    }
     for constraint in constraints(&create.table_elts).chain(constraints(&create.constraints)) {
-        write(&constraint.pktable, Operation::Ddl, into);
+        refer(&create.relation, constraint, into);
     }
     if let Some(bound) = &create.partbound {
         walk_bound(bound, into);
+    }
+}
+
+/// A new foreign key changes the table that it refers to; where it cascades, deleting there writes here.
+fn refer(table: &Option<RangeVar>, constraint: &Constraint, into: &mut Statement) {
+    write(&constraint.pktable, Operation::Ddl, into);
+    if let (Some(table), Some(referenced)) = (table, &constraint.pktable) {
+        into.redirects.push(Redirect { relation: referenced.into(), to: Some(table.into()) });
+    }
+}
+
+/// Of a child and its parent each is a way to the other.
+fn redirect_both(child: &Option<RangeVar>, parent: &RangeVar, into: &mut Statement) {
+    let Some(child) = child else { return };
+    for (from, to) in [(child, parent), (parent, child)] {
+        into.redirects.push(Redirect { relation: from.into(), to: Some(to.into()) });
     }
 }
 
@@ -113,27 +141,35 @@ pub(super) fn alter_table(alter: &AlterTableStmt, into: &mut Statement) -> &'sta
             if command.behavior() == DropBehavior::DropCascade && alter.objtype() != ObjectType::ObjectType {
                 write(&alter.relation, Operation::Cascade, into);
             }
-            alter_command(command, into);
+            alter_command(&alter.relation, command, into);
         }
     }
     kind!("ALTER", alter.objtype())
 }
 
-fn alter_command(command: &AlterTableCmd, into: &mut Statement) {
+fn alter_command(table: &Option<RangeVar>, command: &AlterTableCmd, into: &mut Statement) {
     match command.def.as_ref().and_then(|definition| definition.node.as_ref()) {
         Some(N::PartitionCmd(partition)) => {
             write(&partition.name, Operation::Ddl, into);
+            if let Some(table) = table.as_ref().filter(|_| command.subtype() == AlterTableType::AtAttachPartition) {
+                redirect_both(&partition.name, table, into);
+            }
             if let Some(bound) = &partition.bound {
                 walk_bound(bound, into);
             }
         }
         // INHERIT and NO INHERIT.
-        Some(N::RangeVar(parent)) => into.add_write(RelationName::from(parent), Operation::Ddl),
-        Some(N::Constraint(constraint)) => alter_constraint(constraint, into),
+        Some(N::RangeVar(parent)) => {
+            into.add_write(RelationName::from(parent), Operation::Ddl);
+            if command.subtype() == AlterTableType::AtAddInherit {
+                redirect_both(table, parent, into);
+            }
+        }
+        Some(N::Constraint(constraint)) => alter_constraint(table, constraint, into),
         // ADD COLUMN and ALTER COLUMN TYPE compute the default or the new value of every row.
         Some(N::ColumnDef(column)) => {
             Walk::new(into).maybe(&column.raw_default);
-            constraints(&column.constraints).for_each(|constraint| alter_constraint(constraint, into));
+            constraints(&column.constraints).for_each(|constraint| alter_constraint(table, constraint, into));
         }
         Some(
             N::ReplicaIdentityStmt(_)
@@ -152,12 +188,12 @@ fn alter_command(command: &AlterTableCmd, into: &mut Statement) {
 /// A new constraint is computed, a new default is not.
 pub(super) fn alter_domain(alter: &AlterDomainStmt, into: &mut Statement) {
     if let Some(N::Constraint(constraint)) = alter.def.as_ref().and_then(|definition| definition.node.as_ref()) {
-        alter_constraint(constraint, into);
+        alter_constraint(&None, constraint, into);
     }
 }
 
-fn alter_constraint(constraint: &Constraint, into: &mut Statement) {
-    write(&constraint.pktable, Operation::Ddl, into);
+fn alter_constraint(table: &Option<RangeVar>, constraint: &Constraint, into: &mut Statement) {
+    refer(table, constraint, into);
     let mut walk = Walk::new(into);
     walk.maybe(&constraint.raw_expr);
     walk.nodes(&constraint.exclusions);
@@ -202,7 +238,19 @@ pub(super) fn rename(rename: &RenameStmt, into: &mut Statement) -> &'static str 
         ObjectType::ObjectDatabase => into.needs_database_alone = Some(rename.subname.clone()),
         _ => write(&rename.relation, Operation::Ddl, into),
     }
+    if is_relation(rename.rename_type())
+        && let Some(relation) = rename.relation.as_ref().map(RelationName::from)
+    {
+        let renamed = RelationName { name: rename.newname.clone(), ..relation.clone() };
+        into.redirects.push(Redirect { relation: renamed, to: Some(relation) });
+    }
     kind!("ALTER", rename.rename_type())
+}
+
+/// Not a part of one.
+fn is_relation(object: ObjectType) -> bool {
+    use ObjectType::{ObjectForeignTable, ObjectIndex, ObjectMatview, ObjectSequence, ObjectTable, ObjectView};
+    [ObjectTable, ObjectView, ObjectForeignTable, ObjectMatview, ObjectIndex, ObjectSequence].contains(&object)
 }
 
 pub(super) fn set_schema(alter: &AlterObjectSchemaStmt, into: &mut Statement) -> &'static str {
@@ -210,6 +258,10 @@ pub(super) fn set_schema(alter: &AlterObjectSchemaStmt, into: &mut Statement) ->
     match alter.object_type() {
         ObjectType::ObjectExtension => into.set_opaque("it moves the tables that the extension holds"),
         _ => write(&alter.relation, Operation::Ddl, into),
+    }
+    if let Some(relation) = alter.relation.as_ref().map(RelationName::from) {
+        let moved = RelationName { schema: Some(alter.newschema.clone()), ..relation.clone() };
+        into.redirects.push(Redirect { relation: moved, to: Some(relation) });
     }
     kind!("ALTER", alter.object_type())
 }

@@ -4,6 +4,7 @@
 
 use super::facts::parts;
 use super::query::Walk;
+use super::values::cast_parameter;
 use super::{FunctionName, ParameterEffect, parameter};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{FuncCall, JsonAggConstructor, JsonBehavior, JsonTableColumn, JsonValueExpr, Node, WindowDef};
@@ -11,15 +12,15 @@ use pg_query::protobuf::{FuncCall, JsonAggConstructor, JsonBehavior, JsonTableCo
 impl<'n> Walk<'_, 'n> {
     pub(super) fn expression(&mut self, node: &'n N) {
         match node {
-            N::ColumnRef(_)
-            | N::ParamRef(_)
-            | N::AConst(_)
-            | N::AStar(_)
-            | N::SetToDefault(_)
-            | N::CurrentOfExpr(_) => {}
+            N::ColumnRef(_) | N::AConst(_) | N::AStar(_) | N::SetToDefault(_) | N::CurrentOfExpr(_) => {}
             N::SqlvalueFunction(_) | N::MergeSupportFunc(_) | N::TypeName(_) | N::RangeVar(_) | N::Alias(_) => {}
             N::Integer(_) | N::Float(_) | N::Boolean(_) | N::String(_) | N::BitString(_) => {}
 
+            N::ParamRef(parameter) => self.reader.used(parameter, None),
+            N::TypeCast(e) => match cast_parameter(&e.arg, &e.type_name) {
+                Some((parameter, kind)) => self.reader.used(parameter, Some(kind)),
+                None => self.maybe(&e.arg),
+            },
             N::FuncCall(call) => self.call(call),
             N::AExpr(e) => {
                 self.operator(&e.name);
@@ -45,7 +46,6 @@ impl<'n> Walk<'_, 'n> {
             N::GroupingSet(e) => self.nodes(&e.content),
             N::AArrayExpr(e) => self.nodes(&e.elements),
             N::List(list) => self.nodes(&list.items),
-            N::TypeCast(e) => self.maybe(&e.arg),
             N::CollateClause(e) => self.maybe(&e.arg),
             N::NamedArgExpr(e) => self.maybe(&e.arg),
             N::MultiAssignRef(e) => self.maybe(&e.source),

@@ -1,6 +1,7 @@
 //! How facts are added to a [`Statement`] and read from it as a whole.
 
 use super::functions::is_harmless;
+use super::rows::{Rows, Value};
 use super::{
     FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, Write,
 };
@@ -31,13 +32,44 @@ impl Statement {
         if self.kind != "EXECUTE" {
             whole.parameter.blur();
         }
-        whole.writes.extend(prepared.writes.iter().cloned());
+        match &self.prepared {
+            PreparedEffect::Execute { arguments, .. } => whole.writes.extend(prepared.bound(arguments).writes),
+            _ => whole.writes.extend(prepared.writes.iter().cloned()),
+        }
         whole.functions.extend(prepared.functions.iter().cloned());
         whole.opaque = whole.opaque.or(prepared.opaque);
         whole.changes_catalogue |= prepared.changes_catalogue;
+        whole.redirects.extend(prepared.redirects.iter().cloned());
         whole.needs_database_alone = prepared.needs_database_alone.clone();
         whole.settle();
         whole
+    }
+
+    /// Which rows it writes depends on what its parameters are bound to.
+    pub fn has_parameters(&self) -> bool {
+        self.writes.iter().any(|write| write.rows.has_parameters())
+    }
+
+    /// As it is once its parameters are bound to these values; None stands for one that is not known, or NULL.
+    pub fn bound(&self, values: &[Option<Value>]) -> Statement {
+        let mut bound = self.clone();
+        for write in &mut bound.writes {
+            write.rows = write.rows.bound(&self.declared, values);
+        }
+        bound
+    }
+
+    /// Forgets which rows it writes where a name or a value in what tells it is one of which that holds.
+    pub(super) fn forget_rows(&mut self, is_unsure: &impl Fn(&str) -> bool) {
+        self.writes.iter_mut().for_each(|write| write.rows.forget(is_unsure));
+        match &mut self.prepared {
+            PreparedEffect::Prepare { statement, .. } => Arc::make_mut(statement).forget_rows(is_unsure),
+            PreparedEffect::Execute { arguments, .. } => {
+                let is_sure = |value: &Value| !value.text().is_some_and(is_unsure);
+                arguments.iter_mut().for_each(|argument| *argument = argument.take().filter(is_sure));
+            }
+            _ => {}
+        }
     }
 
     /// The transaction ends with it, one way or the other.
@@ -56,8 +88,9 @@ impl Statement {
         Arc::new(statement)
     }
 
+    /// Adds a write to rows of which nothing is known.
     pub(super) fn add_write(&mut self, relation: RelationName, operation: Operation) {
-        self.writes.push(Write { relation, operation });
+        self.writes.push(Write { relation, operation, rows: Rows::default() });
     }
 
     pub(super) fn add_call(&mut self, function: FunctionName) {
@@ -86,13 +119,17 @@ impl Statement {
     pub(super) fn settle(&mut self) {
         keep_first(&mut self.writes);
         keep_first(&mut self.functions);
+        keep_first(&mut self.redirects);
     }
 
     /// Every name and value in it that comes from the text.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         let relations = self.writes.iter().map(|write| (&write.relation.schema, &write.relation.name));
         let functions = self.functions.iter().map(|function| (&function.schema, &function.name));
-        let qualified = relations.chain(functions).flat_map(|(schema, name)| schema.iter().chain([name]));
+        let redirected = self.redirects.iter().flat_map(|redirect| [Some(&redirect.relation), redirect.to.as_ref()]);
+        let redirected = redirected.flatten().map(|relation| (&relation.schema, &relation.name));
+        let qualified =
+            relations.chain(functions).chain(redirected).flat_map(|(schema, name)| schema.iter().chain([name]));
         qualified.map(String::as_str).chain(self.single_names().into_iter().flatten())
     }
 
@@ -109,7 +146,7 @@ impl Statement {
         };
         let prepared = match &self.prepared {
             PreparedEffect::Prepare { name, .. }
-            | PreparedEffect::Execute { name }
+            | PreparedEffect::Execute { name, .. }
             | PreparedEffect::Fetch { name }
             | PreparedEffect::Deallocate { name } => Some(name.as_str()),
             PreparedEffect::None | PreparedEffect::DeallocateAll => None,

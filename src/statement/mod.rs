@@ -5,8 +5,8 @@
 //! Nothing here depends on policies, sessions or tokens, so an answer can be cached by its text.
 //!
 //! From the top: [`analyse`] reads a text with `plain` (the parser's summary) or from the tree, where `classify` has a
-//! row for every statement type; `ddl`, `query` and `expression` know the details. What is too large for the parsers,
-//! `lexical` reads from its tokens, as far as they prove something.
+//! row for every statement type; `ddl`, `query` and `expression` know the details, `conditions` which rows are meant.
+//! What is too large for the parsers, `lexical` reads from its tokens, as far as they prove something.
 //!
 //! What no text shows, and this therefore cannot say: what triggers, rules, views, defaults, row security, casts,
 //! operators and functions of a harmless name in another schema run. The catalogue and the guard answer for those.
@@ -14,6 +14,7 @@
 mod analyse;
 mod cache;
 mod classify;
+mod conditions;
 mod ddl;
 mod encoding;
 mod expression;
@@ -23,12 +24,14 @@ mod lexical;
 mod parameter;
 mod plain;
 mod query;
+pub mod rows;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test that panics has failed")]
 mod tests;
 mod tokens;
+mod values;
 
-pub use analyse::{analyse, read_tokens};
+pub use analyse::{analyse, analyse_rows, read_tokens};
 pub use cache::Cache;
 
 /// What a statement does to a relation.
@@ -42,6 +45,8 @@ pub enum Operation {
     Delete,
     /// `TRUNCATE`.
     Truncate,
+    /// `CASCADE` in `TRUNCATE`, as well as [`Operation::Truncate`]: empties the tables that refer to the relation too.
+    TruncateCascade,
     /// What changes or drops the table, its triggers or its rules.
     Ddl,
     /// `CASCADE` in `DROP TABLE` and `ALTER TABLE`, as well as [`Operation::Ddl`]: drops what depends on the relation too.
@@ -66,6 +71,8 @@ pub struct Write {
     pub relation: RelationName,
     /// How it is written.
     pub operation: Operation,
+    /// Which of its rows, as far as the text tells.
+    pub rows: rows::Rows,
 }
 
 /// What a statement does to the session parameter `lease.fence`.
@@ -131,6 +138,8 @@ pub enum PreparedEffect {
     Execute {
         /// The name to look up.
         name: String,
+        /// What the parameters are bound to; None where it is an expression.
+        arguments: Vec<Option<rows::Value>>,
     },
     /// `FETCH` or `MOVE` from a cursor: runs the portal of that name, which Bind may have made, see [`Statement::executing`].
     Fetch {
@@ -155,6 +164,15 @@ pub struct FunctionName {
     pub name: String,
 }
 
+/// A relation that a statement may turn into a way to write others: from then on a write to it may be one to them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Redirect {
+    /// What it is called afterwards.
+    pub relation: RelationName,
+    /// To what it leads; None where the text does not show it.
+    pub to: Option<RelationName>,
+}
+
 /// What one statement does.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Statement {
@@ -164,6 +182,8 @@ pub struct Statement {
     pub kind: &'static str,
     /// The relations it writes or locks.
     pub writes: Vec<Write>,
+    /// The types that were declared for its parameters, from `$1`.
+    pub declared: Vec<rows::Declared>,
     /// The functions it calls by name, those of Postgres too.
     pub functions: Vec<FunctionName>,
     /// What it does to `lease.fence`.
@@ -176,6 +196,8 @@ pub struct Statement {
     pub opaque: Option<&'static str>,
     /// It may change which relations exist or how they depend on one another.
     pub changes_catalogue: bool,
+    /// How, as far as a write to one relation becomes one to another. Others do not see that before the transaction ends.
+    pub redirects: Vec<Redirect>,
     /// A database that must have no other connection while this runs: `DROP DATABASE x`, `CREATE DATABASE y TEMPLATE x`, `ALTER DATABASE x RENAME/SET TABLESPACE`.
     pub needs_database_alone: Option<String>,
 }

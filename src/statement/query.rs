@@ -2,11 +2,13 @@
 //!
 //! Must never pass over a part of the tree: what neither this file nor `expression.rs` knows makes the statement opaque.
 
-use super::{Operation, RelationName, Statement};
+use super::conditions::{Reader, Target};
+use super::rows::Rows;
+use super::{Operation, RelationName, Statement, Write};
 use pg_query::NodeEnum;
 use pg_query::protobuf::{
-    CmdType, DeleteStmt, InsertStmt, MergeStmt, Node, OnConflictAction, RangeVar, ReturningClause, SelectStmt,
-    UpdateStmt, WithClause,
+    CmdType, DeleteStmt, InsertStmt, MergeStmt, MergeWhenClause, Node, OnConflictAction, OnConflictClause,
+    OverridingKind, RangeVar, ReturningClause, SelectStmt, UpdateStmt, WithClause,
 };
 use std::collections::{HashMap, HashSet};
 
@@ -17,11 +19,19 @@ pub(super) struct Walk<'s, 'n> {
     pub(super) statement: &'s mut Statement,
     /// The names that stand for a WITH query here, and how many such queries there are, one within the other.
     common_tables: HashMap<&'n str, usize>,
+    /// What says which rows are written.
+    pub(super) reader: Reader<'n>,
 }
 
 impl<'s, 'n> Walk<'s, 'n> {
     pub(super) fn new(statement: &'s mut Statement) -> Self {
-        Self { statement, common_tables: HashMap::new() }
+        Self { statement, common_tables: HashMap::new(), reader: Reader::default() }
+    }
+
+    /// Walks over a whole query.
+    pub(super) fn query(mut self, node: &'n NodeEnum) {
+        self.visit(node);
+        self.reader.settle(self.statement.writes.iter_mut().map(|write| &mut write.rows));
     }
 
     pub(super) fn visit(&mut self, node: &'n NodeEnum) {
@@ -56,7 +66,7 @@ impl<'s, 'n> Walk<'s, 'n> {
         if select.into_clause.is_some() {
             self.statement.changes_catalogue = true;
         }
-        self.lock(&select.locking_clause, &select.from_clause);
+        self.lock(select);
         self.nodes(&select.distinct_clause);
         self.nodes(&select.target_list);
         self.nodes(&select.from_clause);
@@ -76,13 +86,12 @@ impl<'s, 'n> Walk<'s, 'n> {
 
     fn insert(&mut self, insert: &'n InsertStmt) {
         self.enter(&insert.with_clause);
-        self.write(&insert.relation, Operation::Insert);
+        let lists = values_lists(insert);
+        let conflict = insert.on_conflict_clause.as_deref();
+        self.insert_rows(&insert.relation, &insert.cols, &lists, conflict);
         self.nodes(&insert.cols);
         self.maybe(&insert.select_stmt);
-        if let Some(conflict) = &insert.on_conflict_clause {
-            if !matches!(conflict.action(), OnConflictAction::OnconflictNone | OnConflictAction::OnconflictNothing) {
-                self.write(&insert.relation, Operation::Update);
-            }
+        if let Some(conflict) = conflict {
             if let Some(infer) = &conflict.infer {
                 self.nodes(&infer.index_elems);
                 self.maybe(&infer.where_clause);
@@ -96,7 +105,11 @@ impl<'s, 'n> Walk<'s, 'n> {
 
     fn update(&mut self, update: &'n UpdateStmt) {
         self.enter(&update.with_clause);
-        self.write(&update.relation, Operation::Update);
+        if let Some(relation) = &update.relation {
+            let target = Target::new(relation, true);
+            let rows = self.reader.updated(&update.where_clause, &update.target_list, &target);
+            self.write(relation, Operation::Update, rows);
+        }
         self.nodes(&update.target_list);
         self.nodes(&update.from_clause);
         self.maybe(&update.where_clause);
@@ -106,7 +119,10 @@ impl<'s, 'n> Walk<'s, 'n> {
 
     fn delete(&mut self, delete: &'n DeleteStmt) {
         self.enter(&delete.with_clause);
-        self.write(&delete.relation, Operation::Delete);
+        if let Some(relation) = &delete.relation {
+            let rows = self.reader.rows_where(&delete.where_clause, &Target::new(relation, true));
+            self.write(relation, Operation::Delete, rows);
+        }
         self.nodes(&delete.using_clause);
         self.maybe(&delete.where_clause);
         self.returning(&delete.returning_clause);
@@ -119,14 +135,7 @@ impl<'s, 'n> Walk<'s, 'n> {
         self.maybe(&merge.join_condition);
         for clause in &merge.merge_when_clauses {
             let Some(NodeEnum::MergeWhenClause(clause)) = &clause.node else { continue };
-            let operations: &[Operation] = match clause.command_type() {
-                CmdType::CmdInsert => &[Operation::Insert],
-                CmdType::CmdUpdate => &[Operation::Update],
-                CmdType::CmdDelete => &[Operation::Delete],
-                CmdType::CmdNothing => &[],
-                _ => &[Operation::Insert, Operation::Update, Operation::Delete],
-            };
-            operations.iter().for_each(|&operation| self.write(&merge.relation, operation));
+            self.merge_rows(merge, clause);
             self.maybe(&clause.condition);
             self.nodes(&clause.target_list);
             self.nodes(&clause.values);
@@ -141,11 +150,51 @@ impl<'s, 'n> Walk<'s, 'n> {
         }
     }
 
-    /// What is written is a relation even if a WITH query has its name.
-    fn write(&mut self, relation: &Option<RangeVar>, operation: Operation) {
-        if let Some(relation) = relation {
-            self.statement.add_write(RelationName::from(relation), operation);
+    fn insert_rows(
+        &mut self,
+        relation: &'n Option<RangeVar>,
+        columns: &'n [Node],
+        lists: &[&'n [Node]],
+        conflict: Option<&'n OnConflictClause>,
+    ) {
+        let Some(relation) = relation else { return };
+        let inserted = self.reader.inserted(relation, columns, lists);
+        let updates = |conflict: &&OnConflictClause| {
+            !matches!(conflict.action(), OnConflictAction::OnconflictNone | OnConflictAction::OnconflictNothing)
+        };
+        let updated = conflict.filter(updates).map(|conflict| self.reader.in_conflict(conflict, relation, &inserted));
+        self.write(relation, Operation::Insert, Rows::new(inserted));
+        if let Some(rows) = updated {
+            self.write(relation, Operation::Update, rows);
         }
+    }
+
+    fn merge_rows(&mut self, merge: &'n MergeStmt, clause: &'n MergeWhenClause) {
+        let Some(relation) = &merge.relation else { return };
+        let target = Target::new(relation, true);
+        match clause.command_type() {
+            CmdType::CmdInsert if keeps_values(clause.r#override()) => {
+                self.insert_rows(&merge.relation, &clause.target_list, &[&clause.values], None);
+            }
+            CmdType::CmdInsert => self.write(relation, Operation::Insert, Rows::default()),
+            CmdType::CmdUpdate => {
+                let rows = self.reader.merged(clause, &merge.join_condition, &target);
+                self.write(relation, Operation::Update, rows);
+            }
+            CmdType::CmdDelete => {
+                let rows = self.reader.merged(clause, &merge.join_condition, &target);
+                self.write(relation, Operation::Delete, rows);
+            }
+            CmdType::CmdNothing => {}
+            _ => [Operation::Insert, Operation::Update, Operation::Delete]
+                .into_iter()
+                .for_each(|operation| self.write(relation, operation, Rows::default())),
+        }
+    }
+
+    /// What is written is a relation even if a WITH query has its name.
+    fn write(&mut self, relation: &RangeVar, operation: Operation, rows: Rows) {
+        self.statement.writes.push(Write { relation: RelationName::from(relation), operation, rows });
     }
 
     /// Walks the queries of a WITH clause. Without RECURSIVE each sees those before it, with RECURSIVE each sees all.
@@ -180,38 +229,48 @@ impl<'s, 'n> Walk<'s, 'n> {
     }
 
     /// `FOR UPDATE` locks every relation of its FROM, also those in its subqueries; `OF` leaves only what it names.
-    fn lock(&mut self, clauses: &'n [Node], from: &'n [Node]) {
-        if clauses.is_empty() {
+    fn lock(&mut self, select: &'n SelectStmt) {
+        if select.locking_clause.is_empty() {
             return;
         }
         let mut relations = Vec::new();
-        from.iter().for_each(|item| lockable(item, None, &mut relations));
-        let visible: HashSet<&str> = relations.iter().map(|(name, _)| *name).collect();
+        select.from_clause.iter().for_each(|item| lockable(item, None, &mut relations));
+        let is_only = matches!(select.from_clause.as_slice(), [item] if range_var(item).is_some());
+        let visible: HashSet<&str> =
+            relations.iter().map(|(within, relation)| name_in_from(*within, relation)).collect();
         let mut named = HashSet::new();
         let mut all = false;
-        for clause in clauses {
+        for clause in &select.locking_clause {
             let Some(NodeEnum::LockingClause(clause)) = &clause.node else { continue };
             all |= clause.locked_rels.is_empty();
             named.extend(clause.locked_rels.iter().filter_map(range_var).map(|name| name.relname.as_str()));
         }
         all |= !named.is_subset(&visible);
-        for (name, relation) in relations {
+        for (within, relation) in relations {
             let is_common_table = relation.schemaname.is_empty()
                 && self.common_tables.get(relation.relname.as_str()).is_some_and(|&count| count > 0);
-            if !is_common_table && (all || named.contains(name)) {
-                self.statement.add_write(RelationName::from(relation), Operation::Lock);
+            if !is_common_table && (all || named.contains(name_in_from(within, relation))) {
+                // Of a subquery's relations this WHERE says nothing, nor where its columns have other names.
+                let is_renamed = relation.alias.as_ref().is_some_and(|alias| !alias.colnames.is_empty());
+                let rows = match within.is_none() && !is_renamed {
+                    true => self.reader.rows_where(&select.where_clause, &Target::new(relation, is_only)),
+                    false => Rows::default(),
+                };
+                self.write(relation, Operation::Lock, rows);
             }
         }
     }
 }
 
-/// Collects the relations of an item in FROM, each with the name by which OF can name it.
-fn lockable<'n>(item: &'n Node, within: Option<&'n str>, relations: &mut Vec<(&'n str, &'n RangeVar)>) {
+/// By what OF can name a relation of FROM, or the subquery that it is in.
+fn name_in_from<'n>(within: Option<&'n str>, relation: &'n RangeVar) -> &'n str {
+    within.unwrap_or(relation.alias.as_ref().map_or(&relation.relname, |alias| &alias.aliasname))
+}
+
+/// Collects the relations of an item in FROM, each with the name of the outermost subquery that it is in.
+fn lockable<'n>(item: &'n Node, within: Option<&'n str>, relations: &mut Vec<(Option<&'n str>, &'n RangeVar)>) {
     match &item.node {
-        Some(NodeEnum::RangeVar(relation)) => {
-            let own = relation.alias.as_ref().map_or(&relation.relname, |alias| &alias.aliasname);
-            relations.push((within.unwrap_or(own), relation));
-        }
+        Some(NodeEnum::RangeVar(relation)) => relations.push((within, relation)),
         Some(NodeEnum::JoinExpr(join)) => {
             [&join.larg, &join.rarg].into_iter().flatten().for_each(|side| lockable(side, within, relations));
         }
@@ -228,7 +287,7 @@ fn lockable<'n>(item: &'n Node, within: Option<&'n str>, relations: &mut Vec<(&'
     }
 }
 
-fn range_var(node: &Node) -> Option<&RangeVar> {
+pub(super) fn range_var(node: &Node) -> Option<&RangeVar> {
     match node.node.as_ref()? {
         NodeEnum::RangeVar(relation) => Some(relation),
         _ => None,
@@ -239,5 +298,34 @@ fn common_table(node: &Node) -> Option<&pg_query::protobuf::CommonTableExpr> {
     match node.node.as_ref()? {
         NodeEnum::CommonTableExpr(table) => Some(table),
         _ => None,
+    }
+}
+
+/// The rows that stand in an INSERT itself.
+fn values_lists(insert: &InsertStmt) -> Vec<&[Node]> {
+    let Some(NodeEnum::SelectStmt(values)) = insert.select_stmt.as_ref().and_then(|node| node.node.as_ref()) else {
+        return Vec::new();
+    };
+    // With any of these it is a query, whose columns get their types before they meet those of the table.
+    let is_query = values.with_clause.is_some()
+        || !values.sort_clause.is_empty()
+        || values.limit_count.is_some()
+        || values.limit_offset.is_some()
+        || !values.locking_clause.is_empty();
+    if is_query || !keeps_values(insert.r#override()) {
+        return Vec::new();
+    }
+    values.values_lists.iter().map(items).collect()
+}
+
+/// `OVERRIDING USER VALUE` takes a default in place of what is there for an identity column.
+fn keeps_values(overriding: OverridingKind) -> bool {
+    overriding != OverridingKind::OverridingUserValue
+}
+
+fn items(list: &Node) -> &[Node] {
+    match &list.node {
+        Some(NodeEnum::List(list)) => &list.items,
+        _ => &[],
     }
 }

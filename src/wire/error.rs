@@ -13,6 +13,8 @@ pub enum Severity {
     Fatal,
     /// Nothing ends: something is said beside the answer.
     Warning,
+    /// Something is to be known, and nothing is wrong.
+    Notice,
 }
 
 impl Severity {
@@ -21,6 +23,7 @@ impl Severity {
             Severity::Error => "ERROR",
             Severity::Fatal => "FATAL",
             Severity::Warning => "WARNING",
+            Severity::Notice => "NOTICE",
         }
     }
 
@@ -28,7 +31,7 @@ impl Severity {
     fn tag(self) -> u8 {
         match self {
             Severity::Error | Severity::Fatal => b'E',
-            Severity::Warning => b'N',
+            Severity::Warning | Severity::Notice => b'N',
         }
     }
 }

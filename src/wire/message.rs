@@ -172,6 +172,62 @@ pub fn columns(mut body: &[u8]) -> Option<Vec<Option<String>>> {
     body.is_empty().then_some(columns)
 }
 
+/// The numbers of the types that a Parse declares for its parameters; `rest` is its body behind the text. None when
+/// malformed.
+pub fn parameter_types(mut rest: &[u8]) -> Option<Vec<u32>> {
+    let count = rest.try_get_u16().ok()?;
+    let types: Option<Vec<u32>> = (0..count).map(|_| rest.try_get_u32().ok()).collect();
+    types.filter(|_| rest.is_empty())
+}
+
+/// A value in a Bind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound<'b> {
+    /// NULL.
+    Null,
+    /// As text, in the client's encoding.
+    Text(&'b [u8]),
+    /// In the binary form of its type.
+    Binary(&'b [u8]),
+}
+
+/// The values in a Bind; `rest` is its body behind the two names. None when malformed.
+pub fn bound_values(mut rest: &[u8]) -> Option<Vec<Bound<'_>>> {
+    let formats = formats(&mut rest)?;
+    let count = usize::from(rest.try_get_u16().ok()?);
+    if formats.len() > 1 && formats.len() != count {
+        return None;
+    }
+    let mut values = Vec::new();
+    for index in 0..count {
+        let length = rest.try_get_i32().ok()?;
+        if length == NULL {
+            values.push(Bound::Null);
+            continue;
+        }
+        let (value, after) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+        let is_binary = formats.get(index).or(formats.first()).is_some_and(|format| *format);
+        values.push(if is_binary { Bound::Binary(value) } else { Bound::Text(value) });
+        rest = after;
+    }
+    formats_of_results(rest).then_some(values)
+}
+
+/// Which formats are binary.
+fn formats(rest: &mut &[u8]) -> Option<Vec<bool>> {
+    let count = rest.try_get_u16().ok()?;
+    let format = |_| match rest.try_get_u16().ok()? {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    };
+    (0..count).map(format).collect()
+}
+
+fn formats_of_results(mut rest: &[u8]) -> bool {
+    formats(&mut rest).is_some() && rest.is_empty()
+}
+
 /// Name and value of a ParameterStatus.
 pub fn parameter_status(body: &[u8]) -> Option<(&str, &str)> {
     let (name, rest) = split_string(body)?;
@@ -198,6 +254,19 @@ mod tests {
         let mut output = BytesMut::new();
         put_data_row(&mut output, &row);
         assert_eq!(columns(&output[5..]), Some(row.to_vec()));
+    }
+
+    #[test]
+    fn values_of_a_bind() {
+        let values = b"\0\x02\0\0\0\x01\0\x02\0\0\0\x017\0\0\0\x02\0\x07\0\0";
+        assert_eq!(bound_values(values), Some(vec![Bound::Text(b"7"), Bound::Binary(b"\0\x07")]));
+        assert_eq!(bound_values(b"\0\x01\0\x01\0\x01\xff\xff\xff\xff\0\0"), Some(vec![Bound::Null]));
+        assert_eq!(bound_values(b"\0\x01\0\x02\0\0\0\0"), None);
+        assert_eq!(bound_values(b"\0\0\0\x01\0\0\0\x09x\0\0"), None);
+        assert_eq!(bound_values(b"\0\x02\0\0\0\0\0\x01\0\0\0\0\0\0"), None);
+        assert_eq!(bound_values(b"\0\0\xff\xff"), None);
+        assert_eq!(parameter_types(b"\0\x01\0\0\0\x17"), Some(vec![23]));
+        assert_eq!(parameter_types(b"\0\x02\0\0\0\x17"), None);
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl<'r> Session<'r> {
     /// What the statement does, also where that is what another does that was prepared.
     pub fn resolve(&self, statement: &Statement) -> Statement {
         match &statement.prepared {
-            PreparedEffect::Execute { name } => statement.executing(self.prepared.get(name).map(|known| &**known)),
+            PreparedEffect::Execute { name, .. } => statement.executing(self.prepared.get(name).map(|known| &**known)),
             _ => statement.clone(),
         }
     }

@@ -54,6 +54,21 @@ pub fn bodies() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
+/// Of Parse and Bind, what stands behind the strings.
+pub fn binds() -> Vec<Vec<u8>> {
+    [
+        &b"\0\0"[..],
+        b"\0\x02\0\0\0\x17\0\0\x0b\x86",
+        b"\0\0\0\0\0\0",
+        b"\0\x01\0\x01\0\x02\0\0\0\x04\0\0\0\x07\xff\xff\xff\xff\0\x01\0\x01",
+        b"\0\x02\0\0\0\x01\0\x02\0\0\0\x03-07\0\0\0\x100123456789abcdef\0\0",
+        b"\0\0\0\x02\0\0\0\x0242\0\0\0\x02\xc3\xa4\0\0",
+        b"\0\x01\0\0\0\x01\0\0\0\x24a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11\0\0",
+    ]
+    .map(<[u8]>::to_vec)
+    .to_vec()
+}
+
 pub const VALUES: [&str; 15] = [
     "47",
     " 9223372036854775807 ",

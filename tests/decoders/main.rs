@@ -50,6 +50,12 @@ fn messages_of_a_server() {
 }
 
 #[test]
+fn what_clients_bind() {
+    let corpus = corpus::binds();
+    check("what is bound", 40_000, &corpus::borrow(&corpus), properties::bind::check);
+}
+
+#[test]
 fn values_of_the_parameter() {
     check("values", 40_000, &corpus::VALUES.map(str::as_bytes), properties::fence_value::check);
 }

@@ -5,7 +5,9 @@ mod admit;
 mod advance;
 mod control;
 mod init;
+mod keys;
 mod overtake;
+mod prune;
 mod server;
 
 use fencegate::fence::Refusal;

@@ -128,7 +128,9 @@ impl World {
     }
 
     pub fn proxy(&self, id: &str) -> Arc<Database> {
-        Database::new(self.database.clone(), self.config(&self.control()), id, None)
+        let proxy = Database::new(self.database.clone(), self.config(&self.control()), id, None);
+        proxy.put_in_force(std::slice::from_ref(&self.resource));
+        proxy
     }
 
     pub async fn session(&self, proxy: &Arc<Database>) -> Session {
@@ -217,9 +219,11 @@ pub fn resource(name: &str, fingerprint: &str) -> Arc<Resource> {
     Arc::new(Resource {
         name: name.into(),
         election: None,
+        keyed: None,
         tables: vec![FencedTable {
             name: QualifiedName { schema: "public".into(), name: "ticks".into() },
             operations: vec![Operation::Insert],
+            key: None,
         }],
         functions: Vec::new(),
         on_missing: OnMissing::Reject,

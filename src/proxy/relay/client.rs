@@ -5,6 +5,7 @@ use super::super::names::{Meaning, known_by};
 use super::super::peer::HIGH_WATER;
 use super::super::rejection::Rejection;
 use super::super::replies::{Audience, MAX_OWED, Request};
+use super::values::with_types;
 use super::verdict::Verdict;
 use super::{ClientFault, MAX_STATEMENT, Relay, Wait, frame_of};
 use crate::fence::session::Activity;
@@ -16,6 +17,13 @@ use std::sync::Arc;
 
 /// The two names in a Bind end within this many bytes.
 const MAX_NAMES: usize = 64 * 1024;
+
+/// The length of a function's number, in bytes.
+const OID: usize = 4;
+
+/// What libpq's `lo_…` call: pg_proc's numbers of loread and lowrite, and of lo_create, lo_open, lo_close, lo_lseek,
+/// lo_creat, lo_tell, lo_unlink, lo_truncate, lo_lseek64, lo_tell64 and lo_truncate64. No table can be reached by them.
+const LARGE_OBJECT_FUNCTIONS: [u32; 13] = [954, 955, 715, 952, 953, 956, 957, 958, 964, 1004, 3170, 3171, 3172];
 
 const TOO_LONG: &str = "the statement is longer than 16 MiB";
 
@@ -71,11 +79,7 @@ impl Relay {
             b'B' if judged => return self.bind(header),
             b'E' if judged => return Ok(self.execute(header)),
             b'C' if judged => return Ok(self.close(header)),
-            // It names a function by its number: nothing tells what it writes.
-            b'F' if judged => {
-                let statement = opaque("fast-path function call", "it names no function");
-                return Ok(self.unread(header, statement, Request::FunctionCall));
-            }
+            b'F' if judged => return Ok(self.function_call(header)),
             _ => (),
         }
         let unnamed = Vec::new;
@@ -154,7 +158,7 @@ impl Relay {
         if self.lexing_in_doubt(text) {
             return Ok(self.hold_for_lexing(header));
         }
-        let read = match self.context.read(text, self.lexing, turn) {
+        let read = match self.context.read(text, self.lexing, self.context.policies().has_keys(), turn) {
             Ok(read) => read,
             Err(turn) => {
                 self.wait = Some(Wait::First(turn));
@@ -193,6 +197,22 @@ impl Relay {
             }
         }
         Ok(true)
+    }
+
+    /// It names a function by its number. Of all but those for large objects, nothing tells what they write.
+    fn function_call(&mut self, header: Header) -> bool {
+        self.wanted = HEADER + OID;
+        let start = self.start_of_body(header);
+        if start.len() < OID.min(header.body) {
+            return false;
+        }
+        if start.first_chunk().is_some_and(|oid| LARGE_OBJECT_FUNCTIONS.contains(&u32::from_be_bytes(*oid))) {
+            self.batch += 1;
+            self.pass(header, Some(Request::FunctionCall));
+            return true;
+        }
+        let statement = opaque("fast-path function call", "it names no function");
+        self.unread(header, statement, Request::FunctionCall)
     }
 
     /// Stands for a text that cannot be read. In a replication session it is one command, of another grammar.
@@ -274,8 +294,9 @@ impl Relay {
         }
         let statement = match split_string(rest) {
             _ if long => opaque("statement", TOO_LONG),
-            Some((text, _)) => match self.context.read(text, self.lexing, turn) {
-                Ok(read) => only_statement(&read),
+            // It may outlive the policies, so its rows are wanted in any case.
+            Some((text, types)) => match self.context.read(text, self.lexing, true, turn) {
+                Ok(read) => with_types(only_statement(&read), types),
                 Err(turn) => {
                     self.wait = Some(Wait::First(turn));
                     return Ok(false);
@@ -326,6 +347,11 @@ impl Relay {
             Meaning::Unknown => opaque("statement", "the proxy has not seen the prepared statement"),
         };
         let portal = known_by(portal).to_vec();
+        let needs_values = statement.has_parameters() && self.context.policies().has_keys();
+        if needs_values && header.body <= MAX_STATEMENT && !self.is_whole(header) {
+            return Ok(false);
+        }
+        let statement = if needs_values { self.with_values(header, &statement) } else { statement };
         let sequence = self.portals.define(&portal, statement.clone(), self.batch);
         self.pass(header, Some(Request::Bind { portal, sequence, plans: statement }));
         Ok(true)

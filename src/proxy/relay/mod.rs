@@ -12,6 +12,7 @@ mod end;
 mod question;
 mod reject;
 mod server;
+mod values;
 mod verdict;
 
 pub use end::End;
@@ -22,6 +23,7 @@ use super::parameter::Parameter;
 use super::peer::{HIGH_WATER, Peer, Reader, Writer};
 use super::rejection::Rejection;
 use super::replies::{MAX_OWED, Replies};
+use super::suspects::Suspects;
 use crate::fence::Refusal;
 use crate::fence::session::{Activity, SessionFence};
 use crate::statement::Lexing;
@@ -101,6 +103,8 @@ pub struct Relay {
     wanted: usize,
     /// This transaction changed the catalogue.
     catalogue_changed: bool,
+    /// What that may have turned into ways to fenced tables.
+    suspects: Suspects,
     /// An admission was taken away, and may still have its row.
     revoked: bool,
     /// What the server answered to our question.
@@ -184,6 +188,7 @@ impl Relay {
             discarded: None,
             wanted: 0,
             catalogue_changed: false,
+            suspects: Suspects::default(),
             revoked: false,
             answer: None,
             terminating: false,

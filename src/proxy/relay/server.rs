@@ -249,6 +249,9 @@ impl Relay {
             self.transaction_ended();
         }
         if self.replies.is_empty() && self.client.rest == 0 {
+            if status == Status::Idle {
+                self.suspects.clear();
+            }
             self.forwarded = false;
             self.executed = false;
             if status == Status::Idle {

@@ -26,6 +26,11 @@ impl Relay {
         let Some(resolved) = resolve(statements, &self.statements, &self.portals, self.batch) else {
             return (self.settle(), statements.to_vec());
         };
+        let writes = resolved.iter().any(|statement| !statement.writes.is_empty() || statement.opaque.is_some());
+        if writes && self.replies.change_catalogue() {
+            // What is under way may make what this writes a way to a fenced table.
+            return (self.settle(), resolved);
+        }
         if !std::mem::replace(&mut self.first_done, true)
             && let Some(task) = self.first(&resolved)
         {
@@ -40,6 +45,7 @@ impl Relay {
             catalogue: &catalogue,
             catalogue_is_current: is_current,
             changes_catalogue: self.catalogue_changed,
+            suspects: &self.suspects,
             exempt: self.role.exempt(self.context.policies()),
             parameter: &self.parameter,
             owed: !self.replies.is_empty(),
@@ -57,6 +63,14 @@ impl Relay {
                 Verdict::Hold
             }
         };
+        let forwarded = match verdict {
+            Verdict::Forward => resolved.len(),
+            Verdict::Reject(index, _) => index,
+            Verdict::Hold => 0,
+        };
+        for statement in &resolved[..forwarded] {
+            self.suspects.note(statement, self.context.policies(), &catalogue, is_current);
+        }
         (verdict, resolved)
     }
 
@@ -80,6 +94,10 @@ impl Relay {
             self.activity = Activity::Busy;
             self.written.extend(needs.into_iter().map(|need| (need.resource.name.clone(), need.token)));
             return Verdict::Forward;
+        }
+        if self.fence.is_full() && !self.replies.is_empty() {
+            // It gives up other admissions first, which it can only when the process is idle.
+            return self.settle();
         }
         let lacks =
             |need: &Need| self.fence.admission(&need.resource.name).is_none_or(|epoch| epoch.token != need.token);

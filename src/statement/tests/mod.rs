@@ -1,6 +1,7 @@
 //! What statements do: tables of cases, `(text, what it does)` in the notation of [`show`].
 
 mod definitions;
+mod grammar;
 mod hostile;
 mod parameters;
 mod queries;
@@ -32,7 +33,7 @@ fn show_result(result: &Result<Script, Unreadable>) -> String {
 /// `insert:t calls:f unknown`: what is said about a statement, in words; `-` for nothing.
 fn show(statement: &Statement) -> String {
     let mut words = Vec::new();
-    for Write { relation, operation } in &statement.writes {
+    for Write { relation, operation, .. } in &statement.writes {
         let operation = format!("{operation:?}").to_lowercase();
         words.push(format!("{operation}:{}", qualified(&relation.schema, &relation.name)));
     }
@@ -55,7 +56,7 @@ fn show(statement: &Statement) -> String {
     match &statement.prepared {
         PreparedEffect::None => {}
         PreparedEffect::Prepare { name, statement } => words.push(format!("prepare({name}: {})", show(statement))),
-        PreparedEffect::Execute { name } => words.push(format!("execute({name})")),
+        PreparedEffect::Execute { name, .. } => words.push(format!("execute({name})")),
         PreparedEffect::Fetch { name } => words.push(format!("fetch({name})")),
         PreparedEffect::Deallocate { name } => words.push(format!("deallocate({name})")),
         PreparedEffect::DeallocateAll => words.push("deallocate-all".into()),
@@ -68,6 +69,10 @@ fn show(statement: &Statement) -> String {
     }
     if statement.changes_catalogue {
         words.push("catalogue".into());
+    }
+    for Redirect { relation, to } in &statement.redirects {
+        let to = to.as_ref().map_or("*".into(), |to| qualified(&to.schema, &to.name));
+        words.push(format!("{}=>{to}", qualified(&relation.schema, &relation.name)));
     }
     if words.is_empty() { "-".into() } else { words.join(" ") }
 }

@@ -129,7 +129,7 @@ fn writes_in_with_queries_are_found() {
         ("WITH t AS (SELECT 1) INSERT INTO t SELECT * FROM t", "insert:t"),
         ("WITH t AS (SELECT 1) UPDATE t SET a = 1", "update:t"),
         ("WITH t AS (SELECT 1) DELETE FROM t", "delete:t"),
-        ("WITH t AS (INSERT INTO t VALUES (1)) INSERT INTO t VALUES (2)", "insert:t"),
+        ("WITH t AS (INSERT INTO t VALUES (1)) INSERT INTO t VALUES (2)", "insert:t insert:t"),
         ("WITH a AS (UPDATE t SET x = 1 RETURNING *), b AS (DELETE FROM u) SELECT 1", "update:t delete:u"),
         ("WITH a AS (MERGE INTO t USING u ON true WHEN MATCHED THEN DELETE RETURNING 1) SELECT 1", "delete:t"),
         ("SELECT * FROM (WITH d AS (DELETE FROM t RETURNING *) SELECT * FROM d) x", "delete:t"),
@@ -164,7 +164,7 @@ fn truncate_and_lock_name_every_table() {
     check(&[
         ("TRUNCATE t", "truncate:t"),
         ("TRUNCATE TABLE ONLY t, s.u *, v RESTART IDENTITY", "truncate:t truncate:s.u truncate:v"),
-        ("TRUNCATE t CASCADE", "truncate:t opaque"),
+        ("TRUNCATE t CASCADE", "truncate:t truncatecascade:t"),
         ("LOCK t", "lock:t"),
         ("LOCK TABLE ONLY t, s.u IN ACCESS SHARE MODE NOWAIT", "lock:t lock:s.u"),
     ]);

@@ -1,6 +1,7 @@
 //! The texts of statements: what is read is in order, stays within the text, and hides nothing that follows.
 
-use fencegate::statement::{Encoding, Lexing, Operation, Script, Unreadable, analyse};
+use fencegate::statement::{Encoding, Lexing, Operation, Script, Unreadable, analyse, analyse_rows};
+use std::collections::HashSet;
 
 const ENCODINGS: [Encoding; 3] = [Encoding::Utf8, Encoding::AsciiSafe, Encoding::AsciiUnsafe];
 
@@ -15,6 +16,7 @@ pub fn check(text: &[u8]) -> bool {
             in_order(text, &script);
             further_on(text, lexing, &script);
             followed_by_a_write(text, lexing);
+            with_rows(text, lexing, &script);
             readable = true;
         }
     }
@@ -52,4 +54,14 @@ fn followed_by_a_write(text: &[u8], lexing: Lexing) {
         // A statement of many takes more than a single plain one.
         Err(why) => assert_eq!(why, Unreadable::TooComplex),
     }
+}
+
+/// Whoever asks for rows too learns of the same writes.
+fn with_rows(text: &[u8], lexing: Lexing, script: &Script) {
+    let told = analyse_rows(text, lexing).unwrap();
+    let writes = |script: &Script| -> Vec<HashSet<_>> {
+        let of = |write: &fencegate::statement::Write| (write.relation.clone(), write.operation);
+        script.statements.iter().map(|statement| statement.writes.iter().map(of).collect()).collect()
+    };
+    assert_eq!(writes(&told), writes(script));
 }

@@ -1,0 +1,10 @@
+//! The properties of `tests/decoders/properties/bind.rs`, for long runs.
+
+#![no_main]
+
+#[path = "../../tests/decoders/properties/bind.rs"]
+mod property;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    property::check(input);
+});

@@ -1,0 +1,324 @@
+//! From the edges of the catalogue to the ways in which writes reach fenced tables.
+//!
+//! Owns the meaning of an edge: which operation becomes which. Must never leave a way out for being complicated: an
+//! operation too many asks for a token too many, one too few lets a write pass.
+
+use crate::statement::Operation::{self, Ddl, Delete, Insert, Lock, Truncate, TruncateCascade, Update};
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// `pg_class.oid`.
+pub(super) type Oid = u32;
+
+/// What a statement can do to a relation by which a fenced table changes or is locked. What DROP … CASCADE takes is not
+/// in these edges.
+pub(super) const OPERATIONS: [Operation; 7] = [Insert, Update, Delete, Truncate, TruncateCascade, Ddl, Lock];
+const ROWS: &[Operation] = &[Insert, Update, Delete];
+
+/// A write to the relation `from` is a write to the relation `to`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Edge {
+    pub(super) from: Oid,
+    pub(super) to: Oid,
+    pub(super) link: Link,
+}
+
+/// Why it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// The rows of `from` are rows of `to`.
+    Child { of_partitioned: bool },
+    /// The rows of `to` are rows of `from`.
+    Parent { partitioned: bool },
+    /// `from` is a view of `to`.
+    View(Through),
+    /// A rule on `from` names `to`: on writes of this kind.
+    Rule { name: String, event: Operation },
+    /// A foreign key of `to` refers to `from`.
+    ForeignKey { name: String, on_delete: Action, on_update: Action },
+}
+
+/// What can be done through a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Through {
+    /// These writes, as they are; and locking.
+    Writes { insert: bool, update: bool, delete: bool },
+    /// A trigger in place of writes does what it likes.
+    Trigger,
+}
+
+/// What a foreign key does to the rows that refer to one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// It refuses.
+    Refuse,
+    Cascade,
+    SetNull,
+    SetDefault,
+}
+
+impl Link {
+    /// What an operation on `from` does to `to`.
+    fn becomes(&self, operation: Operation) -> &'static [Operation] {
+        match (self, operation) {
+            // Inserting into a plain parent stays there; an update of a partitioned one moves rows between the partitions.
+            (Link::Parent { partitioned: false }, Insert) => &[],
+            (Link::Parent { partitioned: true }, Update) => ROWS,
+            (Link::Child { .. } | Link::Parent { .. }, same) => itself(same),
+            // A view of a view: whatever is locked by way of it.
+            (Link::View(_), Lock) => &[Lock],
+            (Link::View(Through::Trigger), Insert | Update | Delete) => ROWS,
+            (Link::View(Through::Writes { insert: true, .. }), Insert)
+            | (Link::View(Through::Writes { update: true, .. }), Update)
+            | (Link::View(Through::Writes { delete: true, .. }), Delete) => itself(operation),
+            (Link::Rule { event, .. }, operation) if *event == operation => ROWS,
+            (Link::ForeignKey { .. }, TruncateCascade) => &[Truncate, TruncateCascade],
+            (Link::ForeignKey { on_delete, .. }, Delete) => match on_delete {
+                Action::Refuse => &[],
+                Action::Cascade => &[Delete],
+                Action::SetNull | Action::SetDefault => &[Update],
+            },
+            (Link::ForeignKey { on_update, .. }, Update) if *on_update != Action::Refuse => &[Update],
+            (Link::View(_) | Link::Rule { .. } | Link::ForeignKey { .. }, _) => &[],
+        }
+    }
+
+    /// The columns of `to` have the same names in `from`, and the same rows have the same values in them.
+    fn keeps_columns(&self) -> bool {
+        matches!(self, Link::Child { .. } | Link::Parent { .. })
+    }
+}
+
+fn itself(operation: Operation) -> &'static [Operation] {
+    match OPERATIONS.iter().position(|it| *it == operation) {
+        Some(index) => &OPERATIONS[index..=index],
+        None => &[],
+    }
+}
+
+/// A relation by which another is reached, and how it goes on from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Hop {
+    /// Among the edges.
+    pub(super) edge: usize,
+    /// Among the hops.
+    pub(super) next: Option<usize>,
+}
+
+/// Writes to `from` that are writes to the table.
+#[derive(Debug)]
+pub(super) struct Way {
+    pub(super) from: Oid,
+    /// The first of its hops.
+    pub(super) hop: usize,
+    pub(super) same_columns: bool,
+    /// Each operation on `from`, with what it does to the table.
+    pub(super) effects: Vec<(Operation, Operation)>,
+}
+
+/// The edges, by where they lead.
+#[derive(Debug, Default)]
+pub(super) struct Graph {
+    pub(super) edges: Vec<Edge>,
+    into: HashMap<Oid, Vec<usize>>,
+}
+
+/// All paths found along the edges, each hop once.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    pub(super) hops: Vec<Hop>,
+    known: HashMap<Hop, usize>,
+}
+
+/// Where a walk against the edges is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    relation: Oid,
+    operation: Operation,
+    /// Not the relation as a whole is written, only rows of its children: that does not reach its other children, nor
+    /// what is rewritten where its name stands in a statement.
+    by_part: bool,
+    same_columns: bool,
+    /// The parent to which the next step leads. What reaches that one reaches this only on the way there: it is no news.
+    toward: Option<Oid>,
+}
+
+impl Graph {
+    pub(super) fn new(edges: Vec<Edge>) -> Self {
+        let mut into: HashMap<Oid, Vec<usize>> = HashMap::new();
+        for (index, edge) in edges.iter().enumerate() {
+            into.entry(edge.to).or_default().push(index);
+        }
+        Graph { edges, into }
+    }
+
+    /// All ways to a table, each operation by one of the shortest paths. To the table itself as well, where writing it
+    /// writes it in another manner too: by a foreign key to itself, say.
+    pub(super) fn ways_to(&self, table: Oid, paths: &mut Paths) -> Vec<Way> {
+        let mut ways: HashMap<(Oid, usize), Way> = HashMap::new();
+        // TRUNCATE … CASCADE is a TRUNCATE too, and only that is fenced.
+        for effect in OPERATIONS.into_iter().filter(|it| *it != TruncateCascade) {
+            for (place, hop) in self.walk(table, effect, paths) {
+                let new = || Way { from: place.relation, hop, same_columns: place.same_columns, effects: Vec::new() };
+                ways.entry((place.relation, hop)).or_insert_with(new).effects.push((place.operation, effect));
+            }
+        }
+        let mut ways: Vec<Way> = ways.into_values().collect();
+        ways.sort_by_key(|way| (way.from, way.hop));
+        ways
+    }
+
+    /// The relations as a whole by which this effect on the table is reached, with the first hop of each.
+    fn walk(&self, table: Oid, effect: Operation, paths: &mut Paths) -> Vec<(Place, usize)> {
+        let start = |by_part| Place { relation: table, operation: effect, by_part, same_columns: true, toward: None };
+        let mut seen = HashSet::from([start(false), start(true)]);
+        let mut queue = VecDeque::from([(start(false), None), (start(true), None)]);
+        let mut found = Vec::new();
+        while let Some((place, next)) = queue.pop_front() {
+            for &index in self.into.get(&place.relation).into_iter().flatten() {
+                for before in self.edges[index].before(place).filter(|before| seen.insert(*before)) {
+                    let hop = paths.hop(Hop { edge: index, next });
+                    if !before.by_part {
+                        found.push((before, hop));
+                    }
+                    queue.push_back((before, Some(hop)));
+                }
+            }
+        }
+        found
+    }
+}
+
+impl Paths {
+    fn hop(&mut self, hop: Hop) -> usize {
+        *self.known.entry(hop).or_insert_with(|| {
+            self.hops.push(hop);
+            self.hops.len() - 1
+        })
+    }
+}
+
+impl Edge {
+    /// From where it leads to that place.
+    fn before(&self, place: Place) -> impl Iterator<Item = Place> {
+        let up = matches!(self.link, Link::Child { .. });
+        let from_part = up || matches!(self.link, Link::ForeignKey { .. });
+        let is_back = matches!(self.link, Link::Parent { .. }) && place.toward == Some(self.from);
+        let parts: &[bool] = match (up == place.by_part && !is_back, from_part) {
+            (false, _) => &[],
+            (true, true) => &[false, true],
+            (true, false) => &[false],
+        };
+        let operations = OPERATIONS.into_iter().filter(move |it| self.link.becomes(*it).contains(&place.operation));
+        operations.flat_map(move |operation| {
+            parts.iter().map(move |&by_part| Place {
+                relation: self.from,
+                operation,
+                by_part,
+                same_columns: place.same_columns && self.link.keeps_columns(),
+                toward: up.then_some(self.to),
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Effects = Vec<(Operation, Operation)>;
+
+    const ALL: Through = Through::Writes { insert: true, update: true, delete: true };
+    const NOTHING: Through = Through::Writes { insert: false, update: false, delete: false };
+
+    /// Its operations, and whether its columns are the table's, for each relation by which the table 1 is reached.
+    fn reach(edges: &[(Oid, Oid, Link)]) -> Vec<(Oid, Effects, bool)> {
+        let edge = |(from, to, link): &(Oid, Oid, Link)| Edge { from: *from, to: *to, link: link.clone() };
+        let graph = Graph::new(edges.iter().map(edge).collect());
+        let ways = graph.ways_to(1, &mut Paths::default());
+        ways.into_iter().map(|way| (way.from, way.effects, way.same_columns)).collect()
+    }
+
+    fn family(child: Oid, parent: Oid, partitioned: bool) -> [(Oid, Oid, Link); 2] {
+        [(child, parent, Link::Child { of_partitioned: partitioned }), (parent, child, Link::Parent { partitioned })]
+    }
+
+    fn foreign_key(from: Oid, to: Oid, on_delete: Action, on_update: Action) -> (Oid, Oid, Link) {
+        (from, to, Link::ForeignKey { name: "k".into(), on_delete, on_update })
+    }
+
+    fn same(operations: &[Operation]) -> Effects {
+        operations.iter().map(|it| (*it, *it)).collect()
+    }
+
+    #[test]
+    fn descendants_and_ancestors_reach_a_table_and_its_siblings_do_not() {
+        // 3 and 4 are children of 2, 1 and 5 of 3.
+        let edges =
+            [family(3, 2, false), family(4, 2, false), family(1, 3, false), family(5, 3, false), family(6, 1, false)];
+        let found = reach(&edges.concat());
+        let below = same(&[Insert, Update, Delete, Truncate, Ddl, Lock]);
+        let above = same(&[Update, Delete, Truncate, Ddl, Lock]);
+        assert_eq!(found, [(2, above.clone(), true), (3, above, true), (6, below, true)]);
+    }
+
+    #[test]
+    fn an_update_of_a_partitioned_partition_inserts_nothing_into_the_whole() {
+        let found = reach(&[family(2, 1, true), family(3, 2, true)].concat());
+        let effects = same(&[Insert, Update, Delete, Truncate, Ddl, Lock]);
+        assert_eq!(found, [(2, effects.clone(), true), (3, effects, true)]);
+    }
+
+    #[test]
+    fn a_descendant_of_both_makes_a_parent_reach_another() {
+        let found = reach(&[family(3, 1, false), family(3, 2, false)].concat());
+        assert_eq!(found.iter().map(|way| way.0).collect::<Vec<_>>(), [2, 3]);
+    }
+
+    #[test]
+    fn an_update_of_a_partitioned_parent_moves_rows() {
+        let found = reach(&family(1, 2, true));
+        let moves = [(Insert, Insert), (Update, Insert), (Update, Update), (Update, Delete), (Delete, Delete)];
+        let rest = same(&[Truncate, Ddl, Lock]);
+        assert_eq!(found, [(2, [moves.as_slice(), &rest].concat(), true)]);
+    }
+
+    #[test]
+    fn what_is_done_through_a_view_is_done_by_its_own_means() {
+        let view = |through| reach(&[(2, 1, Link::View(through))])[0].1.clone();
+        assert_eq!(view(NOTHING), [(Lock, Lock)]);
+        assert_eq!(view(ALL), same(&[Insert, Update, Delete, Lock]));
+        assert_eq!(view(Through::Trigger).len(), 10);
+        let nested = reach(&[(2, 1, Link::View(ALL)), (3, 2, Link::View(ALL))]);
+        assert_eq!(nested[1], (3, same(&[Insert, Update, Delete, Lock]), false));
+    }
+
+    #[test]
+    fn a_rule_may_do_anything_on_its_event() {
+        let found = reach(&[(2, 1, Link::Rule { name: "r".into(), event: Insert })]);
+        assert_eq!(found, [(2, vec![(Insert, Insert), (Insert, Update), (Insert, Delete)], false)]);
+    }
+
+    #[test]
+    fn foreign_keys_change_what_refers_to_a_row() {
+        let nothing = reach(&[foreign_key(2, 1, Action::Refuse, Action::Refuse)]);
+        assert_eq!(nothing, [(2, vec![(TruncateCascade, Truncate)], false)]);
+        let found = reach(&[
+            foreign_key(2, 1, Action::SetNull, Action::Cascade),
+            foreign_key(3, 2, Action::Cascade, Action::Refuse),
+        ]);
+        assert_eq!(found[0], (2, vec![(Update, Update), (Delete, Update), (TruncateCascade, Truncate)], false));
+        assert_eq!(found[1], (3, vec![(Delete, Update), (TruncateCascade, Truncate)], false));
+    }
+
+    #[test]
+    fn a_table_reaches_itself_by_a_foreign_key_to_itself() {
+        let found = reach(&[foreign_key(1, 1, Action::Cascade, Action::Refuse)]);
+        assert_eq!(found, [(1, vec![(Delete, Delete), (TruncateCascade, Truncate)], false)]);
+    }
+
+    #[test]
+    fn circles_end() {
+        let found = reach(&[(2, 1, Link::View(ALL)), (1, 2, Link::View(ALL))]);
+        assert_eq!(found.len(), 2);
+    }
+}

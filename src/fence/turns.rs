@@ -1,0 +1,75 @@
+//! One step at a time per resource in this process.
+//!
+//! Owns the queues. Must never keep one that nobody stands in: there may be a resource for every key of a table.
+
+use dashmap::DashMap;
+use std::ops::Deref;
+use std::sync::Arc;
+use tokio::sync::Mutex;
+
+/// The queues, by resource.
+#[derive(Debug, Default)]
+pub(super) struct Turns(DashMap<String, Queue>);
+
+#[derive(Debug, Default)]
+struct Queue {
+    mutex: Arc<Mutex<()>>,
+    /// How many have a [`Turn`].
+    standing: usize,
+}
+
+/// A place in the queue of a resource: locked while it is one's turn.
+pub(super) struct Turn<'a> {
+    turns: &'a Turns,
+    resource: String,
+    mutex: Arc<Mutex<()>>,
+}
+
+impl Turns {
+    /// A place in the resource's queue.
+    pub(super) fn of(&self, resource: &str) -> Turn<'_> {
+        let mut queue = self.0.entry(resource.to_owned()).or_default();
+        queue.standing += 1;
+        Turn { turns: self, resource: resource.to_owned(), mutex: queue.mutex.clone() }
+    }
+}
+
+impl Deref for Turn<'_> {
+    type Target = Mutex<()>;
+
+    fn deref(&self) -> &Mutex<()> {
+        &self.mutex
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.turns.0.remove_if_mut(&self.resource, |_, queue| {
+            queue.standing -= 1;
+            queue.standing == 0
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_kept_as_long_as_somebody_stands_in_it() {
+        let turns = Turns::default();
+        for number in 0..1000 {
+            turns.of(&number.to_string());
+        }
+        assert!(turns.0.is_empty());
+        let (one, two) = (turns.of("r"), turns.of("r"));
+        let running = one.try_lock().unwrap();
+        assert!(two.try_lock().is_err(), "it is one queue");
+        drop(two);
+        let three = turns.of("r");
+        assert!(three.try_lock().is_err(), "it is still that queue");
+        drop(running);
+        drop((one, three));
+        assert!(turns.0.is_empty());
+    }
+}

@@ -1,0 +1,220 @@
+//! Keyed resources: one resource for every value of a column, under a name with a placeholder.
+//!
+//! Owns how a key becomes part of a name. Must never give two keys the same name.
+
+use super::Resource;
+use crate::etcd::ElectionName;
+use std::fmt::{self, Write};
+use std::sync::Arc;
+
+/// Longest key, in bytes of UTF-8: three times as long in a name at most, which an index takes as a whole.
+pub const LONGEST_KEY: usize = 256;
+
+/// What a keyed resource has beside its tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keyed {
+    /// The names of its resources.
+    pub names: Template,
+    /// The elections that issue their tokens; None: any token may raise a fence.
+    pub elections: Option<Template>,
+}
+
+/// A name with a placeholder for the key: `shard/{shard}`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    before: String,
+    /// The word in the braces.
+    pub placeholder: String,
+    after: String,
+}
+
+/// Why a text with a brace in it is no template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidTemplate {
+    /// One brace, two placeholders, or one within the other.
+    #[error("it takes one placeholder, such as `shard/{{shard}}`")]
+    Braces,
+    /// Something else than a word in the braces.
+    #[error("the placeholder in the braces is a word of letters, digits and _")]
+    Placeholder,
+}
+
+impl Template {
+    /// Reads a name; None when it has no placeholder.
+    ///
+    /// # Errors
+    /// When it has braces that are no placeholder.
+    pub(super) fn parse(text: &str) -> Result<Option<Self>, InvalidTemplate> {
+        if !text.contains(['{', '}']) {
+            return Ok(None);
+        }
+        let (before, rest) = text.split_once('{').ok_or(InvalidTemplate::Braces)?;
+        let (placeholder, after) = rest.split_once('}').ok_or(InvalidTemplate::Braces)?;
+        if [before, placeholder, after].iter().any(|part| part.contains(['{', '}'])) {
+            return Err(InvalidTemplate::Braces);
+        }
+        if placeholder.is_empty() || !placeholder.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+            return Err(InvalidTemplate::Placeholder);
+        }
+        let [before, placeholder, after] = [before, placeholder, after].map(str::to_owned);
+        Ok(Some(Self { before, placeholder, after }))
+    }
+
+    /// The name for a key. What has no place in a name is percent-encoded, a percent sign too.
+    pub fn fill(&self, key: &str) -> String {
+        let mut name = self.before.clone();
+        for byte in key.bytes() {
+            if byte.is_ascii_alphanumeric() || b"_./:-".contains(&byte) {
+                name.push(byte.into());
+            } else {
+                // Writing to a String cannot fail.
+                let _ = write!(name, "%{byte:02X}");
+            }
+        }
+        name + &self.after
+    }
+
+    /// The key of which this is the name.
+    fn key_of(&self, name: &str) -> Option<String> {
+        let mut encoded = name.strip_prefix(&self.before)?.strip_suffix(&self.after)?.bytes();
+        let mut key = Vec::new();
+        while let Some(byte) = encoded.next() {
+            key.push(match byte {
+                b'%' => {
+                    let digits = [encoded.next()?, encoded.next()?];
+                    u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+                }
+                _ => byte,
+            });
+        }
+        // A key has one name only, though percent-encoding could spell others.
+        String::from_utf8(key).ok().filter(|key| self.fill(key) == name)
+    }
+
+    /// The name may be that of a key.
+    pub fn matches(&self, name: &str) -> bool {
+        name.len() >= self.before.len() + self.after.len()
+            && name.starts_with(&self.before)
+            && name.ends_with(&self.after)
+    }
+
+    /// Some name may be that of a key here and of one there.
+    pub(super) fn overlaps(&self, other: &Template) -> bool {
+        let (one, two) = (&self.before, &other.before);
+        let (three, four) = (&self.after, &other.after);
+        (one.starts_with(two.as_str()) || two.starts_with(one.as_str()))
+            && (three.ends_with(four.as_str()) || four.ends_with(three.as_str()))
+    }
+
+    /// What every name starts with.
+    pub fn before(&self) -> &str {
+        &self.before
+    }
+
+    /// What every name ends with.
+    pub fn after(&self) -> &str {
+        &self.after
+    }
+}
+
+impl fmt::Display for Template {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}{{{}}}{}", self.before, self.placeholder, self.after)
+    }
+}
+
+impl Resource {
+    /// The resource of one key of this keyed resource. None for a key that has none: it is too long, or its election
+    /// would lie within that of another key.
+    pub fn of_key(&self, key: &str) -> Option<Arc<Resource>> {
+        let keyed = self.keyed.as_ref().filter(|_| key.len() <= LONGEST_KEY)?;
+        let election = match &keyed.elections {
+            Some(_) if key.contains('/') => return None,
+            Some(elections) => Some(elections.fill(key).parse().ok()?),
+            None => None,
+        };
+        Some(Arc::new(Resource {
+            name: keyed.names.fill(key),
+            election,
+            keyed: None,
+            tables: self.tables.clone(),
+            functions: self.functions.clone(),
+            fingerprint: self.fingerprint.clone(),
+            on_missing: self.on_missing,
+            mode: self.mode,
+        }))
+    }
+
+    /// The resource of exactly that name: this one, or that of one of its keys.
+    pub fn called(self: &Arc<Self>, name: &str) -> Option<Arc<Resource>> {
+        match &self.keyed {
+            Some(keyed) => self.of_key(&keyed.names.key_of(name)?),
+            None => (self.name == name).then(|| self.clone()),
+        }
+    }
+
+    /// It is the resource of that name, or has one for a key of which that is the name.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.keyed.as_ref().map_or(self.name == name, |keyed| keyed.names.matches(name))
+    }
+
+    /// The name of the election that issues its tokens, with the placeholder where each key has its own.
+    pub fn election_shown(&self) -> Option<String> {
+        let elections = self.keyed.as_ref().and_then(|keyed| keyed.elections.as_ref());
+        self.election.as_ref().map(ElectionName::to_string).or_else(|| elections.map(Template::to_string))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(text: &str) -> Template {
+        Template::parse(text).unwrap().unwrap()
+    }
+
+    #[test]
+    fn keys_become_names() {
+        let shard = template("shard/{shard}");
+        assert_eq!(shard.fill("3"), "shard/3");
+        assert_eq!(shard.fill("café"), "shard/caf%C3%A9");
+        assert_eq!(shard.fill("a b%=,"), "shard/a%20b%25%3D%2C");
+        assert_eq!(shard.fill(""), "shard/");
+        assert_eq!(template("{tenant}.jobs").fill("x"), "x.jobs");
+        assert!(shard.matches("shard/3") && !shard.matches("sharp/3") && !template("a{x}a").matches("a"));
+    }
+
+    #[test]
+    fn names_become_keys() {
+        let shard = template("a/{shard}/b");
+        for key in ["3", "café", "a b%=,", "", "%41"] {
+            assert_eq!(shard.key_of(&shard.fill(key)).as_deref(), Some(key));
+        }
+        for name in
+            ["a/b", "a/%33/b", "a/%c3%A9/b", "a/%/b", "a/%4/b", "a/%C3/b", "a/ /b", "a/%+9/b", "a/{shard}/b", "b"]
+        {
+            assert_eq!(shard.key_of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_template() {
+        assert_eq!(Template::parse("scheduler"), Ok(None));
+        for text in ["a{", "a}", "{a}{b}", "{{a}}", "}a{"] {
+            assert_eq!(Template::parse(text), Err(InvalidTemplate::Braces), "{text}");
+        }
+        for text in ["{}", "{a b}", "{a-b}"] {
+            assert_eq!(Template::parse(text), Err(InvalidTemplate::Placeholder), "{text}");
+        }
+    }
+
+    #[test]
+    fn templates_that_share_names_overlap() {
+        for (one, two) in [("a/{x}", "a/{y}"), ("a/{x}", "a/b/{y}"), ("{x}", "a/{y}"), ("{x}.a", "b.{y}")] {
+            assert!(template(one).overlaps(&template(two)), "{one} {two}");
+        }
+        for (one, two) in [("a/{x}", "b/{y}"), ("{x}.a", "{y}.b"), ("a/{x}", "ab/{y}")] {
+            assert!(!template(one).overlaps(&template(two)), "{one} {two}");
+        }
+    }
+}

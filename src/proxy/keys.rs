@@ -1,0 +1,85 @@
+//! From the rows that a write to a keyed table touches to the resources that it needs: one for each key.
+//!
+//! Must never take a key for known that is not: what cannot be told is refused.
+
+use super::rejection::Rejection;
+use crate::fence::KeyColumn;
+use crate::policy::{FencedTable, Resource};
+use crate::statement::{Operation, Write};
+use std::sync::Arc;
+
+/// The resource of one key, and whether it is written or only locked; or why it cannot be told.
+pub type Key = Result<(Arc<Resource>, bool), Rejection>;
+
+/// What the columns of the relation that a statement names are to the keyed table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Columns {
+    /// It is the table.
+    OfTable,
+    /// They have the same names, in another order maybe.
+    SameNames,
+    /// Nothing is known.
+    Others,
+}
+
+/// The resources of the keys of all rows that the write touches; `column` is what the catalogue says of the table's key.
+pub fn resources(
+    keyed: &Arc<Resource>,
+    table: &FencedTable,
+    column: Option<&KeyColumn>,
+    write: &Write,
+    columns: Columns,
+) -> Vec<Key> {
+    let name = table.key.as_deref().unwrap_or_default();
+    let unknown = |why: &str| {
+        let why = format!("which \"{name}\" of {}: {why}", table.name);
+        vec![Err(Rejection::UnknownKey { resource: keyed.name.clone(), why, hint: hint(write.operation) })]
+    };
+    let Some(column) = column else { return unknown("there is no such column") };
+    if let Err(why) = column.kind {
+        return unknown(why);
+    }
+    let values = match columns {
+        Columns::OfTable => write.rows.values(name, Some(column.place)),
+        Columns::SameNames => write.rows.values(name, None),
+        Columns::Others => return unknown("it is written by way of another relation"),
+    };
+    let Some(values) = values.filter(|values| !values.is_empty()) else {
+        return unknown("the text does not show the value of that column in every row");
+    };
+    let writes = write.operation != Operation::Lock;
+    let mut found = Vec::with_capacity(values.len());
+    for value in values {
+        match column.key(value).map(|key| keyed.of_key(&key)) {
+            Some(Some(resource)) => found.push(Ok((resource, writes))),
+            Some(None) => return unknown("a value is too long, or cannot be part of an election's name"),
+            None => return unknown("a value is none of the column's type"),
+        }
+    }
+    found
+}
+
+/// A statement of this kind may write the rows of any key.
+pub fn any(keyed: &Resource, kind: &str) -> Rejection {
+    let why = format!("{kind} may write rows of every key of {}", keyed.name);
+    let hint = "Write to the table directly; or set `opaque: allow`, and let the guard look at each row.";
+    Rejection::UnknownKey { resource: keyed.name.clone(), why, hint }
+}
+
+fn hint(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Insert => {
+            "Give the key as a constant or a parameter in every row: INSERT INTO t (key, ...) VALUES (3, ...)."
+        }
+        Operation::Update => {
+            "Compare the key with constants or parameters, WHERE key = 3 AND ..., or key IN (3, 4); \
+             an upsert needs it in its ON CONFLICT target."
+        }
+        Operation::Delete | Operation::Lock => {
+            "Compare the key with constants or parameters: WHERE key = 3 AND ..., or key IN (3, 4)."
+        }
+        Operation::Truncate | Operation::TruncateCascade | Operation::Ddl | Operation::Cascade => {
+            "It concerns the rows of all keys: leave it to one of `exempt_roles`, or out of the table's `operations`."
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Which rows a query touches: the values of columns, from VALUES, SET and conditions.
+//!
+//! Must never tell a column of which a touched row may have another value: a form that is not understood here tells
+//! nothing. What the forms mean is the server's to say; `tests/keys` asks it.
+
+use super::facts::parts;
+use super::rows::{Column, Kind, MOST_VALUES, Rows, Value};
+use super::values::{parameter, value};
+use pg_query::NodeEnum as N;
+use pg_query::protobuf::{
+    AExpr, AExprKind, BoolExprType, ColumnRef, InferClause, MergeMatchKind, MergeWhenClause, Node, OnConflictClause,
+    ParamRef, RangeVar, ResTarget,
+};
+use std::collections::{BTreeMap, HashMap};
+
+/// How many conditions and values in them are looked at in one statement, about; beyond, nothing is told. One condition
+/// can count for many relations.
+const MOST_STEPS: usize = 1 << 16;
+
+/// By column, values of which a row has one.
+type Told<'n> = BTreeMap<&'n str, Vec<Value>>;
+
+/// The relation whose rows are asked for, as conditions name its columns.
+pub(super) struct Target<'n> {
+    relation: &'n RangeVar,
+    /// A column without a relation's name is this one's, or there is an error.
+    unqualified: bool,
+    /// What stands for it in conditions, in place of its own name.
+    name: &'n str,
+}
+
+/// What reads the values of one statement, and whether the types of its parameters can be inferred.
+#[derive(Default)]
+pub(super) struct Reader<'n> {
+    steps: usize,
+    /// Where a parameter gets its type from a column: by its position in the text.
+    places: HashMap<i32, Use<'n>>,
+    /// Every parameter wherever it stands: number, position, what it is cast to.
+    uses: Vec<(i32, i32, Option<Kind>)>,
+}
+
+/// What gives a parameter its type.
+#[derive(Clone, PartialEq)]
+enum Use<'n> {
+    Column(&'n str, &'n str, Column),
+    Cast(Kind),
+}
+
+impl<'n> Target<'n> {
+    pub(super) fn new(relation: &'n RangeVar, unqualified: bool) -> Self {
+        let name = relation.alias.as_ref().map_or(&relation.relname, |alias| &alias.aliasname);
+        Self { relation, unqualified, name }
+    }
+
+    /// The name of the column of this relation that `node` is.
+    fn column(&self, node: &'n Node) -> Option<&'n str> {
+        let Some(N::ColumnRef(ColumnRef { fields, .. })) = &node.node else { return None };
+        let names = parts(fields);
+        match names.as_slice() {
+            // Something else than names, as in `t.*`.
+            _ if names.len() != fields.len() => None,
+            [column] if self.unqualified => Some(column),
+            [table, column] if *table == self.name => Some(column),
+            [schema, table, column] if self.is_called(schema, table) => Some(column),
+            _ => None,
+        }
+    }
+
+    fn is_called(&self, schema: &str, table: &str) -> bool {
+        let RangeVar { schemaname, relname, alias, .. } = self.relation;
+        alias.is_none() && !schemaname.is_empty() && schema == schemaname && table == relname
+    }
+}
+
+impl<'n> Reader<'n> {
+    /// The rows of which a condition holds.
+    pub(super) fn rows_where(&mut self, condition: &'n Option<Box<Node>>, target: &Target<'n>) -> Rows {
+        rows(self.maybe(condition, target))
+    }
+
+    /// The rows that an UPDATE changes, before and after it.
+    pub(super) fn updated(
+        &mut self,
+        condition: &'n Option<Box<Node>>,
+        assignments: &'n [Node],
+        target: &Target<'n>,
+    ) -> Rows {
+        let before = self.maybe(condition, target);
+        rows(self.assigned(before, assignments, target, &Told::new()))
+    }
+
+    /// The rows of an INSERT; `lists` is what stands behind VALUES.
+    pub(super) fn inserted(
+        &mut self,
+        relation: &'n RangeVar,
+        columns: &'n [Node],
+        lists: &[&'n [Node]],
+    ) -> Vec<(Column, Vec<Value>)> {
+        let width = lists.first().map_or(0, |list| list.len());
+        // `(row).*` stands for several values.
+        if lists.iter().any(|list| list.len() != width || list.iter().any(is_star)) {
+            return Vec::new();
+        }
+        let column = |place: usize| match columns.get(place).map(|column| &column.node) {
+            None if columns.is_empty() => Some(Column::Placed(place)),
+            Some(Some(N::ResTarget(target))) if target.indirection.is_empty() => {
+                Some(Column::Named(target.name.clone()))
+            }
+            _ => None,
+        };
+        let told = |place| {
+            let column = column(place)?;
+            let values = self.values(lists.iter().map(|list| &list[place]), relation, &column)?;
+            Some((column, values))
+        };
+        (0..width).filter_map(told).collect()
+    }
+
+    /// The rows that `ON CONFLICT DO UPDATE` changes: those that were there already. In the columns of the conflict
+    /// target they have the values of the rows to insert, elsewhere any.
+    pub(super) fn in_conflict(
+        &mut self,
+        conflict: &'n OnConflictClause,
+        relation: &'n RangeVar,
+        inserted: &[(Column, Vec<Value>)],
+    ) -> Rows {
+        let inserted: Told = conflict_columns(conflict, inserted);
+        let indexed = conflict.infer.iter().flat_map(|infer| indexed(infer));
+        let before: Told = indexed.filter_map(|name| Some((name, inserted.get(name)?.clone()))).collect();
+        let target = Target::new(relation, false);
+        let before = both(before, self.maybe(&conflict.where_clause, &target));
+        rows(self.assigned(before, &conflict.target_list, &target, &inserted))
+    }
+
+    /// The rows that a branch of MERGE changes that are there already.
+    pub(super) fn merged(
+        &mut self,
+        clause: &'n MergeWhenClause,
+        join: &'n Option<Box<Node>>,
+        target: &Target<'n>,
+    ) -> Rows {
+        let own = self.maybe(&clause.condition, target);
+        let before = match clause.match_kind() {
+            MergeMatchKind::MergeWhenMatched => both(self.maybe(join, target), own),
+            // Those for which the join's condition does not hold.
+            _ => own,
+        };
+        rows(self.assigned(before, &clause.target_list, target, &Told::new()))
+    }
+
+    fn maybe(&mut self, condition: &'n Option<Box<Node>>, target: &Target<'n>) -> Told<'n> {
+        condition.as_ref().map(|condition| self.condition(condition, target)).unwrap_or_default()
+    }
+
+    fn condition(&mut self, node: &'n Node, target: &Target<'n>) -> Told<'n> {
+        self.steps += 1;
+        if self.steps > MOST_STEPS {
+            return Told::new();
+        }
+        match &node.node {
+            Some(N::AExpr(comparison)) => self.comparison(comparison, target).into_iter().collect(),
+            Some(N::BoolExpr(e)) => {
+                let sides = e.args.iter().map(|side| self.condition(side, target));
+                match e.boolop() {
+                    BoolExprType::AndExpr => sides.reduce(both).unwrap_or_default(),
+                    BoolExprType::OrExpr => sides.reduce(either).unwrap_or_default(),
+                    BoolExprType::NotExpr | BoolExprType::Undefined => Told::new(),
+                }
+            }
+            _ => Told::new(),
+        }
+    }
+
+    fn comparison(&mut self, comparison: &'n AExpr, target: &Target<'n>) -> Option<(&'n str, Vec<Value>)> {
+        if !matches!(parts(&comparison.name).as_slice(), ["="] | ["pg_catalog", "="]) {
+            return None;
+        }
+        let (left, right) = (comparison.lexpr.as_deref()?, comparison.rexpr.as_deref()?);
+        let (column, values) = match (comparison.kind(), &right.node) {
+            (AExprKind::AexprOp, _) => match target.column(left) {
+                Some(column) => (column, std::slice::from_ref(right)),
+                None => (target.column(right)?, std::slice::from_ref(left)),
+            },
+            (AExprKind::AexprIn, Some(N::List(list))) => (target.column(left)?, list.items.as_slice()),
+            (AExprKind::AexprOpAny, Some(N::AArrayExpr(array))) => (target.column(left)?, array.elements.as_slice()),
+            _ => return None,
+        };
+        self.steps += values.len();
+        Some((column, self.values(values, target.relation, &Column::Named(column.to_owned()))?))
+    }
+
+    /// With the values that the columns get by SET. Those of which that is not known are left out.
+    fn assigned(
+        &mut self,
+        mut told: Told<'n>,
+        assignments: &'n [Node],
+        target: &Target<'n>,
+        inserted: &Told<'n>,
+    ) -> Told<'n> {
+        for assignment in assignments {
+            let Some(N::ResTarget(assignment)) = &assignment.node else { return Told::new() };
+            let name = assignment.name.as_str();
+            let Some(before) = told.remove(name) else { continue };
+            if let Some(after) = self.assignment(assignment, target, inserted)
+                && let Some(values) = union(before, after)
+            {
+                told.insert(name, values);
+            }
+        }
+        told
+    }
+
+    fn assignment(
+        &mut self,
+        assignment: &'n ResTarget,
+        target: &Target<'n>,
+        inserted: &Told<'n>,
+    ) -> Option<Vec<Value>> {
+        let name = assignment.name.as_str();
+        let value = assignment.val.as_deref().filter(|_| assignment.indirection.is_empty())?;
+        if target.column(value) == Some(name) {
+            return Some(Vec::new());
+        }
+        let excluded = Target { relation: target.relation, unqualified: false, name: "excluded" };
+        if excluded.column(value) == Some(name) {
+            return inserted.get(name).cloned();
+        }
+        self.values([value], target.relation, &Column::Named(name.to_owned()))
+    }
+
+    /// Values for a column, each once; None unless they are all known.
+    fn values(
+        &mut self,
+        nodes: impl IntoIterator<Item = &'n Node, IntoIter: Clone>,
+        relation: &'n RangeVar,
+        column: &Column,
+    ) -> Option<Vec<Value>> {
+        let nodes = nodes.into_iter();
+        let mut values = Vec::new();
+        for value in nodes.clone().map(value) {
+            add(&mut values, value?)?;
+        }
+        for parameter in nodes.filter_map(parameter) {
+            let place = Use::Column(&relation.schemaname, &relation.relname, column.clone());
+            self.places.insert(parameter.location, place);
+        }
+        Some(values)
+    }
+
+    /// A parameter stands somewhere in the statement, cast to that.
+    pub(super) fn used(&mut self, parameter: &ParamRef, cast: Option<Kind>) {
+        self.uses.push((parameter.number, parameter.location, cast));
+    }
+
+    /// Marks the parameters of which every use asks for the same type.
+    pub(super) fn settle<'r>(&self, rows: impl Iterator<Item = &'r mut Rows>) {
+        let mut types: HashMap<usize, Option<Use>> = HashMap::new();
+        for &(number, location, cast) in &self.uses {
+            let Ok(number) = usize::try_from(number) else { continue };
+            let found = cast.map(Use::Cast).or_else(|| self.places.get(&location).cloned());
+            let known = types.entry(number).or_insert_with(|| found.clone());
+            if *known != found {
+                *known = None;
+            }
+        }
+        for value in rows.flat_map(Rows::all_values) {
+            if let Value::Parameter { number, is_alone, .. } = value {
+                *is_alone = types.get(number).is_some_and(Option::is_some);
+            }
+        }
+    }
+}
+
+fn rows(told: Told) -> Rows {
+    Rows::new(told.into_iter().map(|(name, values)| (Column::Named(name.to_owned()), values)))
+}
+
+/// Two conditions hold: either tells, and the fewer values the better.
+fn both<'n>(mut one: Told<'n>, other: Told<'n>) -> Told<'n> {
+    for (column, values) in other {
+        if one.get(column).is_none_or(|known| known.len() > values.len()) {
+            one.insert(column, values);
+        }
+    }
+    one
+}
+
+/// One of two conditions holds.
+fn either<'n>(one: Told<'n>, mut other: Told<'n>) -> Told<'n> {
+    let in_both = |(column, values): (&'n str, Vec<Value>)| Some((column, union(values, other.remove(column)?)?));
+    one.into_iter().filter_map(in_both).collect()
+}
+
+fn union(mut values: Vec<Value>, others: Vec<Value>) -> Option<Vec<Value>> {
+    others.into_iter().try_for_each(|value| add(&mut values, value))?;
+    Some(values)
+}
+
+/// None when there are too many.
+fn add(values: &mut Vec<Value>, value: Value) -> Option<()> {
+    if !values.contains(&value) {
+        values.push(value);
+    }
+    (values.len() <= MOST_VALUES).then_some(())
+}
+
+/// The values to insert of the columns that `ON CONFLICT` speaks of.
+fn conflict_columns<'n>(conflict: &'n OnConflictClause, inserted: &[(Column, Vec<Value>)]) -> Told<'n> {
+    let assigned = conflict.target_list.iter().filter_map(|assignment| match &assignment.node {
+        Some(N::ResTarget(assignment)) => Some(assignment.name.as_str()),
+        _ => None,
+    });
+    let by_name: HashMap<&str, &Vec<Value>> = inserted
+        .iter()
+        .filter_map(|(column, values)| match column {
+            Column::Named(name) => Some((name.as_str(), values)),
+            Column::Placed(_) => None,
+        })
+        .collect();
+    let indexed = conflict.infer.iter().flat_map(|infer| indexed(infer));
+    assigned.chain(indexed).filter_map(|name| Some((name, (*by_name.get(name)?).clone()))).collect()
+}
+
+/// The columns in which a row in conflict equals the row to insert.
+fn indexed(infer: &InferClause) -> impl Iterator<Item = &str> {
+    infer.index_elems.iter().filter_map(|element| match &element.node {
+        Some(N::IndexElem(e)) if e.expr.is_none() && e.collation.is_empty() && e.opclass.is_empty() => {
+            Some(e.name.as_str())
+        }
+        _ => None,
+    })
+}
+
+fn is_star(node: &Node) -> bool {
+    let fields = match &node.node {
+        Some(N::ColumnRef(column)) => &column.fields,
+        Some(N::AIndirection(e)) => &e.indirection,
+        _ => return false,
+    };
+    fields.iter().any(|field| matches!(field.node, Some(N::AStar(_))))
+}

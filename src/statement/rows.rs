@@ -1,0 +1,283 @@
+//! Which rows a write touches, as far as its text tells: by column, the values that all of them have there.
+//!
+//! Owns what is known of the values, and what a value means in a column. Must never leave out a value that a row has
+//! before or after the write: a column of which not everything is known is left out as a whole.
+
+use crate::policy::LONGEST_KEY;
+
+/// More different values in a column are not told.
+pub const MOST_VALUES: usize = 64;
+
+/// By column, values of which every row that the write touches has one, before it and after it. What is known of a
+/// column that is not there is nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rows {
+    columns: Vec<(Column, Vec<Value>)>,
+}
+
+/// A column of the relation that is written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Column {
+    /// By its name, folded and unquoted.
+    Named(String),
+    /// By its place among the relation's columns, from 0: of an INSERT that names none.
+    Placed(usize),
+}
+
+/// A value as a statement says it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Value {
+    /// It stands in the text, or was bound as text.
+    Literal {
+        /// As text, in the server's own form of its kind.
+        text: String,
+        /// None: of the type that the column gives it.
+        kind: Option<Kind>,
+    },
+    /// It was bound in binary, to a parameter of the type that the column gives it.
+    Binary(Vec<u8>),
+    /// `$number`, of what is bound later.
+    Parameter {
+        /// From 1.
+        number: usize,
+        /// What it is cast to here; None: what the column makes of it.
+        cast: Option<Kind>,
+        /// Wherever the statement uses it, it has to be of the same type as here. So the server, unless told
+        /// otherwise, takes it to be of that type.
+        is_alone: bool,
+    },
+}
+
+/// The type that a prepared statement was told for a parameter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Declared {
+    /// None: the server infers it.
+    #[default]
+    Not,
+    /// One in which values can be told.
+    As(Kind),
+    /// Another one.
+    Otherwise,
+}
+
+/// The types in which a value can be told: those of which equal values have one text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `smallint`, `integer`, `bigint`.
+    Integer,
+    /// `text`, `varchar`.
+    Text,
+    /// `uuid`.
+    Uuid,
+}
+
+impl Rows {
+    /// Of these columns, each once.
+    pub(super) fn new(columns: impl IntoIterator<Item = (Column, Vec<Value>)>) -> Self {
+        Self { columns: columns.into_iter().collect() }
+    }
+
+    /// The values in a column; None if they are not all known.
+    pub fn values(&self, name: &str, place: Option<usize>) -> Option<&[Value]> {
+        let is_wanted = |column: &Column| match column {
+            Column::Named(other) => other == name,
+            Column::Placed(other) => Some(*other) == place,
+        };
+        self.columns.iter().find(|(column, _)| is_wanted(column)).map(|(_, values)| values.as_slice())
+    }
+
+    #[cfg(test)]
+    pub(super) fn columns(&self) -> &[(Column, Vec<Value>)] {
+        &self.columns
+    }
+
+    /// Every value, of whatever column.
+    pub(super) fn all_values(&mut self) -> impl Iterator<Item = &mut Value> {
+        self.columns.iter_mut().flat_map(|(_, values)| values)
+    }
+
+    pub(super) fn has_parameters(&self) -> bool {
+        let is_parameter = |value: &Value| matches!(value, Value::Parameter { .. });
+        self.columns.iter().any(|(_, values)| values.iter().any(is_parameter))
+    }
+
+    /// With what is bound in place of the parameters. A column with one of which that is not known is left out.
+    pub(super) fn bound(&self, declared: &[Declared], given: &[Option<Value>]) -> Rows {
+        let bound = |(column, values): &(Column, Vec<Value>)| {
+            let values: Option<_> = values.iter().map(|value| value.bound(declared, given)).collect();
+            Some((column.clone(), values?))
+        };
+        Rows::new(self.columns.iter().filter_map(bound))
+    }
+
+    /// Leaves out the columns with a name or a text of which that holds.
+    pub(super) fn forget(&mut self, is_unsure: impl Fn(&str) -> bool) {
+        self.columns.retain(|(column, values)| {
+            let name = match column {
+                Column::Named(name) => Some(name.as_str()),
+                Column::Placed(_) => None,
+            };
+            !name.into_iter().chain(values.iter().filter_map(Value::text)).any(&is_unsure)
+        });
+    }
+
+    /// The bytes that they keep in memory, about.
+    pub(super) fn weight(&self) -> usize {
+        let name = |column: &Column| match column {
+            Column::Named(name) => name.len(),
+            Column::Placed(_) => 0,
+        };
+        let column = |(column, values): &(Column, Vec<Value>)| {
+            size_of::<(Column, Vec<Value>)>() + name(column) + values.iter().map(Value::weight).sum::<usize>()
+        };
+        self.columns.iter().map(column).sum()
+    }
+}
+
+impl Value {
+    /// Bound as text, in UTF-8. None if it is too long for a key, or no text.
+    pub fn from_text(bytes: &[u8]) -> Option<Self> {
+        let text = String::from_utf8(Self::short(bytes)?).ok()?;
+        Some(Value::Literal { text, kind: None })
+    }
+
+    /// Bound in binary. None if it is too long for a key.
+    pub fn from_binary(bytes: &[u8]) -> Option<Self> {
+        Some(Value::Binary(Self::short(bytes)?))
+    }
+
+    fn short(bytes: &[u8]) -> Option<Vec<u8>> {
+        (bytes.len() <= LONGEST_KEY).then(|| bytes.to_vec())
+    }
+
+    /// The one text that the value has in a column of that kind; None when it has none there, or that is not known.
+    pub fn in_column(&self, column: Kind) -> Option<String> {
+        let (text, kind) = match self {
+            Value::Literal { text, kind } => (text, kind),
+            Value::Binary(bytes) => return received(bytes, column),
+            Value::Parameter { .. } => return None,
+        };
+        match (column, kind) {
+            (Kind::Integer, None | Some(Kind::Integer)) => integer(text),
+            (Kind::Uuid, None | Some(Kind::Uuid)) => uuid(text),
+            (Kind::Text, Some(Kind::Integer)) => integer(text),
+            (Kind::Text, Some(Kind::Uuid)) => uuid(text),
+            (Kind::Text, None | Some(Kind::Text)) => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    /// What it is where this is given for the parameters; None if that is not known.
+    fn bound(&self, declared: &[Declared], given: &[Option<Value>]) -> Option<Value> {
+        let Value::Parameter { number, cast, is_alone } = self else { return Some(self.clone()) };
+        let index = number.checked_sub(1)?;
+        let given = given.get(index)?.as_ref()?;
+        let kind = match declared.get(index).copied().unwrap_or_default() {
+            Declared::As(kind) => Some(kind),
+            Declared::Not if *is_alone => *cast,
+            Declared::Not | Declared::Otherwise => return None,
+        };
+        match kind {
+            Some(kind) => Some(Value::Literal { text: given.in_column(kind)?, kind: cast.or(Some(kind)) }),
+            None => Some(given.clone()),
+        }
+    }
+
+    pub(super) fn text(&self) -> Option<&str> {
+        match self {
+            Value::Literal { text, .. } => Some(text),
+            Value::Binary(_) | Value::Parameter { .. } => None,
+        }
+    }
+
+    pub(super) fn weight(&self) -> usize {
+        let more = match self {
+            Value::Literal { text, .. } => text.len(),
+            Value::Binary(bytes) => bytes.len(),
+            Value::Parameter { .. } => 0,
+        };
+        size_of::<Value>() + more
+    }
+}
+
+impl Declared {
+    /// By the number of the type in `pg_type`, which is the same in every server for those that have a kind.
+    pub fn from_oid(oid: u32) -> Self {
+        match oid {
+            // None, or `unknown`.
+            0 | 705 => Declared::Not,
+            20 | 21 | 23 => Declared::As(Kind::Integer),
+            25 | 1043 => Declared::As(Kind::Text),
+            2950 => Declared::As(Kind::Uuid),
+            _ => Declared::Otherwise,
+        }
+    }
+}
+
+/// The text of a value in the binary form of its type.
+fn received(bytes: &[u8], kind: Kind) -> Option<String> {
+    match kind {
+        Kind::Integer => {
+            let number = match bytes.len() {
+                2 => i16::from_be_bytes(bytes.try_into().ok()?).into(),
+                4 => i32::from_be_bytes(bytes.try_into().ok()?).into(),
+                8 => i64::from_be_bytes(bytes.try_into().ok()?),
+                _ => return None,
+            };
+            Some(number.to_string())
+        }
+        Kind::Text => String::from_utf8(bytes.to_vec()).ok(),
+        Kind::Uuid => {
+            let number = u128::from_be_bytes(bytes.try_into().ok()?);
+            uuid(&format!("{number:032x}"))
+        }
+    }
+}
+
+fn integer(text: &str) -> Option<String> {
+    let number: i64 = text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\u{b}').parse().ok()?;
+    Some(number.to_string())
+}
+
+/// As the server writes it. It reads more forms; whoever writes those is told that the key is not known.
+fn uuid(text: &str) -> Option<String> {
+    let digits: String = text.chars().filter(|c| *c != '-').collect::<String>().to_ascii_lowercase();
+    if digits.len() != 32 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    Some([0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &digits[range]).join("-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text_of(text: &str, kind: Option<Kind>, column: Kind) -> Option<String> {
+        Value::Literal { text: text.into(), kind }.in_column(column)
+    }
+
+    #[test]
+    fn equal_values_have_one_text() {
+        assert_eq!(text_of(" 007\n", None, Kind::Integer).as_deref(), Some("7"));
+        assert_eq!(text_of("-0", None, Kind::Integer).as_deref(), Some("0"));
+        assert_eq!(text_of("7", Some(Kind::Integer), Kind::Text).as_deref(), Some("7"));
+        assert_eq!(text_of(" 7", None, Kind::Text).as_deref(), Some(" 7"));
+        let uuid = "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11";
+        assert_eq!(text_of(uuid, None, Kind::Uuid), Some(uuid.to_lowercase()));
+        assert_eq!(text_of(&uuid.replace('-', ""), Some(Kind::Uuid), Kind::Text), Some(uuid.to_lowercase()));
+    }
+
+    #[test]
+    fn what_has_no_text_in_a_column() {
+        for (text, kind, column) in [
+            ("7", Some(Kind::Text), Kind::Integer),
+            ("7.0", None, Kind::Integer),
+            ("9223372036854775808", None, Kind::Integer),
+            ("x", None, Kind::Uuid),
+            ("7", Some(Kind::Integer), Kind::Uuid),
+        ] {
+            assert_eq!(text_of(text, kind, column), None, "{text}");
+        }
+        assert_eq!(Value::Parameter { number: 1, cast: None, is_alone: true }.in_column(Kind::Text), None);
+    }
+}

@@ -1,0 +1,86 @@
+//! Values in the tree: constants and parameters, and the types that they are cast to.
+//!
+//! Must never take for a value what the server computes, nor one type for another.
+
+use super::facts::parts;
+use super::rows::{Declared, Kind, Value};
+use crate::policy::LONGEST_KEY;
+use pg_query::NodeEnum as N;
+use pg_query::protobuf::{Node, ParamRef, TypeName, a_const::Val};
+
+/// A parameter without a cast.
+pub(super) fn parameter(node: &Node) -> Option<&ParamRef> {
+    match &node.node {
+        Some(N::ParamRef(parameter)) => Some(parameter),
+        _ => None,
+    }
+}
+
+/// A constant or a parameter, also with a cast to a type in which values can be told.
+pub(super) fn value(node: &Node) -> Option<Value> {
+    match node.node.as_ref()? {
+        N::TypeCast(cast) => {
+            let kind = kind(cast.type_name.as_ref()?)?;
+            match plain_value(cast.arg.as_ref()?)? {
+                Value::Literal { text, .. } => Some(Value::Literal { text, kind: Some(kind) }),
+                Value::Parameter { number, .. } => Some(Value::Parameter { number, cast: Some(kind), is_alone: false }),
+                Value::Binary(_) => None,
+            }
+        }
+        _ => plain_value(node),
+    }
+}
+
+/// As [`value`], of an argument of EXECUTE.
+pub(super) fn literal(node: &Node) -> Option<Value> {
+    value(node).filter(|value| matches!(value, Value::Literal { .. }))
+}
+
+fn plain_value(node: &Node) -> Option<Value> {
+    let (text, kind) = match node.node.as_ref()? {
+        N::ParamRef(parameter) => {
+            let number = usize::try_from(parameter.number).ok()?;
+            return Some(Value::Parameter { number, cast: None, is_alone: false });
+        }
+        N::AConst(constant) => match constant.val.as_ref()? {
+            Val::Ival(integer) => (integer.ival.to_string(), Some(Kind::Integer)),
+            Val::Fval(number) => (number.fval.parse::<i64>().ok()?.to_string(), Some(Kind::Integer)),
+            Val::Sval(text) => (text.sval.clone(), None),
+            Val::Boolval(_) | Val::Bsval(_) => return None,
+        },
+        _ => return None,
+    };
+    (text.len() <= LONGEST_KEY).then_some(Value::Literal { text, kind })
+}
+
+/// A parameter that is cast, and to what.
+pub(super) fn cast_parameter<'n>(
+    argument: &'n Option<Box<Node>>,
+    to: &Option<TypeName>,
+) -> Option<(&'n ParamRef, Kind)> {
+    Some((parameter(argument.as_ref()?)?, kind(to.as_ref()?)?))
+}
+
+/// A type in the list of PREPARE.
+pub(super) fn declared(node: &Node) -> Declared {
+    match &node.node {
+        Some(N::TypeName(name)) => kind(name).map_or(Declared::Otherwise, Declared::As),
+        _ => Declared::Otherwise,
+    }
+}
+
+/// The kind of a type as it is written.
+fn kind(name: &TypeName) -> Option<Kind> {
+    let is_more = name.setof || name.pct_type || !name.array_bounds.is_empty() || !name.typmods.is_empty();
+    let names = parts(&name.names);
+    match names.as_slice() {
+        _ if is_more => None,
+        [word] | ["pg_catalog", word] => match *word {
+            "int2" | "int4" | "int8" => Some(Kind::Integer),
+            "text" | "varchar" => Some(Kind::Text),
+            "uuid" => Some(Kind::Uuid),
+            _ => None,
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,183 @@
+//! When the catalogue is read, and what the answer is while it cannot be.
+
+use super::support::fenced::{Fenced, code, init, ok};
+use super::support::proxy::{Proxy, ProxyOptions};
+use super::support::{DEADLINE, Options, Postgres, Wire, wait_until};
+
+const SCHEMA: &str = "
+    CREATE TABLE items (id int); CREATE TABLE plain (id int); CREATE VIEW listed AS SELECT * FROM items;
+    CREATE ROLE fencer LOGIN";
+const POLICY: &str = "version: 1\nresources:\n  - name: jobs\n    tables: [public.items]\n";
+
+/// A server and a proxy whose control connections can be taken away.
+fn fenced() -> Fenced {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql(SCHEMA);
+    init_for_control_role(&postgres);
+    let control = postgres.control_url().replace("postgres@", "fencer@");
+    let proxy = Proxy::start_with(&postgres, &ProxyOptions::default().policies(POLICY).control(&control));
+    postgres.sql(
+        "CREATE ROLE app LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO app; GRANT ALL ON SCHEMA public TO app",
+    );
+    Fenced { proxy, postgres }
+}
+
+fn init_for_control_role(postgres: &Postgres) {
+    init(postgres, "postgres");
+    let database = postgres.control_url() + "postgres";
+    let mut command = std::process::Command::new(super::support::proxy::BINARY);
+    super::support::programs::run(command.args(["init", "--control", &database, "--role", "fencer"]));
+}
+
+fn take_control_away(postgres: &Postgres) {
+    postgres.sql("ALTER ROLE fencer NOLOGIN");
+    postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'fencer'");
+    wait_until("the control connections have ended", DEADLINE, || {
+        postgres.value("SELECT count(*) FROM pg_stat_activity WHERE usename = 'fencer'") == "0"
+    });
+}
+
+fn holder(fenced: &Fenced, token: i64) -> Wire {
+    let mut wire = fenced.login_as("app");
+    ok(&mut wire, &format!("SET lease.fence = {token}"));
+    wire
+}
+
+#[test]
+fn what_was_read_stays_while_nothing_changes() {
+    let fenced = fenced();
+    let (mut leader, mut stranger) = (holder(&fenced, 1), fenced.login_as("app"));
+    ok(&mut leader, "INSERT INTO listed VALUES (1)");
+    take_control_away(&fenced.postgres);
+    ok(&mut leader, "INSERT INTO listed VALUES (2)");
+    ok(&mut stranger, "INSERT INTO plain VALUES (2)");
+    assert_eq!(code(&mut stranger, "INSERT INTO listed VALUES (3)"), "LF002");
+    let mut late = fenced.login_as("app");
+    ok(&mut late, "INSERT INTO plain VALUES (3)");
+    assert_eq!(code(&mut late, "INSERT INTO listed VALUES (3)"), "LF002");
+}
+
+#[test]
+fn what_has_changed_and_cannot_be_read_may_be_anything() {
+    let fenced = fenced();
+    let (mut leader, mut stranger) = (holder(&fenced, 1), fenced.login_as("app"));
+    ok(&mut leader, "INSERT INTO items VALUES (1)");
+    take_control_away(&fenced.postgres);
+    ok(&mut stranger, "CREATE VIEW later AS SELECT * FROM plain");
+    for sql in [
+        "INSERT INTO plain VALUES (1)",
+        "INSERT INTO later VALUES (1)",
+        "ALTER TABLE plain ADD COLUMN n int",
+        "TRUNCATE plain",
+    ] {
+        let error = stranger.rows(sql).expect_err(sql);
+        assert_eq!(
+            (error.code(), error.message()),
+            (
+                "LF006",
+                "cannot tell whether this statement writes a fenced table: the catalogue has changed and cannot be read"
+            ),
+            "{sql}"
+        );
+    }
+    // Nothing but the fenced tables can be meant where every fence is asked for anyway.
+    ok(&mut leader, "INSERT INTO items VALUES (2)");
+    assert_eq!(code(&mut leader, "INSERT INTO plain VALUES (2)"), "LF006");
+    ok(&mut stranger, "SELECT * FROM plain FOR UPDATE");
+    ok(&mut stranger, "CREATE TABLE made (id int)");
+    assert_eq!(code(&mut stranger, "INSERT INTO made VALUES (2)"), "LF006");
+    fenced.postgres.sql("ALTER ROLE fencer LOGIN");
+    wait_until("the catalogue is read again", DEADLINE, || {
+        code(&mut stranger, "INSERT INTO made VALUES (1)").is_empty()
+    });
+    ok(&mut leader, "INSERT INTO plain VALUES (2)");
+}
+
+#[test]
+fn what_was_never_read_may_be_anything() {
+    let fenced = fenced();
+    take_control_away_before_any_session(&fenced.postgres);
+    let mut stranger = fenced.login_as("app");
+    assert_eq!(code(&mut stranger, "INSERT INTO plain VALUES (1)"), "LF006");
+    ok(&mut stranger, "SELECT * FROM plain");
+    fenced.postgres.sql("ALTER ROLE fencer LOGIN");
+    wait_until("the catalogue is read", DEADLINE, || code(&mut stranger, "INSERT INTO plain VALUES (1)").is_empty());
+}
+
+fn take_control_away_before_any_session(postgres: &Postgres) {
+    postgres.sql("ALTER ROLE fencer NOLOGIN");
+}
+
+/// A database that the policies leave alone is none of the proxy's business.
+#[test]
+fn other_databases_go_on() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE TABLE plain (id int)");
+    let options = ProxyOptions::default().policies(&format!("{POLICY}databases: [app]\n"));
+    let proxy = Proxy::start_with(&postgres, &options.control("postgres://nobody@127.0.0.1:1/"));
+    ok(&mut Wire::login(&proxy.address(), "postgres", "postgres"), "INSERT INTO plain VALUES (1)");
+}
+
+/// Without `fencegate init` the catalogue can be read all the same.
+#[test]
+fn a_database_without_the_schema_is_read() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE TABLE plain (id int)");
+    let proxy = Proxy::start(&postgres, POLICY, &[]);
+    ok(&mut Wire::login(&proxy.address(), "postgres", "postgres"), "INSERT INTO plain VALUES (1)");
+}
+
+/// Whoever alters a view locks it, which must not keep the catalogue from being read.
+#[test]
+fn a_view_that_is_being_altered_keeps_nobody() {
+    let fenced = fenced();
+    fenced.postgres.sql("CREATE VIEW counted AS SELECT count(*) FROM items");
+    let mut owner = Wire::login(&fenced.postgres.address(), "postgres", "postgres");
+    ok(&mut owner, "BEGIN; LOCK TABLE counted");
+    let mut stranger = fenced.login_as("app");
+    ok(&mut stranger, "CREATE TABLE made (id int)");
+    ok(&mut stranger, "INSERT INTO made VALUES (1)");
+    assert_eq!(code(&mut stranger, "INSERT INTO listed VALUES (1)"), "LF002");
+    // Not known to be the server's to refuse.
+    assert_eq!(code(&mut stranger, "DELETE FROM counted"), "LF002");
+}
+
+/// DDL by way of one proxy is known to the others, without a new session.
+#[test]
+fn other_proxies_are_told() {
+    let fenced = fenced();
+    let control = fenced.postgres.control_url().replace("postgres@", "fencer@");
+    let other = Proxy::start_with(&fenced.postgres, &ProxyOptions::default().policies(POLICY).control(&control));
+    let mut there = Wire::login(&other.address(), "app", "postgres");
+    assert_eq!(code(&mut there, "INSERT INTO listed VALUES (1)"), "LF002");
+    let mut here = fenced.login_as("app");
+    ok(&mut here, "CREATE VIEW later AS SELECT * FROM items; GRANT ALL ON later TO app");
+    // Rolled back: whatever is done until it is known is not kept.
+    wait_until("the other proxy knows the view", DEADLINE, || {
+        let code = code(&mut there, "BEGIN; INSERT INTO later VALUES (1)");
+        ok(&mut there, "ROLLBACK");
+        code == "LF002"
+    });
+}
+
+/// What an event trigger may send for DDL that goes around the proxies.
+#[test]
+fn anybody_can_say_that_the_catalogue_has_changed_and_keep_nobody_busy() {
+    let fenced = fenced();
+    let mut stranger = fenced.login_as("app");
+    ok(&mut stranger, "INSERT INTO plain VALUES (1)");
+    fenced
+        .postgres
+        .sql("CREATE VIEW around AS SELECT * FROM items; GRANT ALL ON around TO app; NOTIFY fencegate, '{catalogue}'");
+    wait_until("the proxy knows the view", DEADLINE, || {
+        let code = code(&mut stranger, "BEGIN; INSERT INTO around VALUES (1)");
+        ok(&mut stranger, "ROLLBACK");
+        code == "LF002"
+    });
+    let mut anybody = Wire::login(&fenced.postgres.address(), "app", "postgres");
+    for number in 0..200 {
+        ok(&mut anybody, "NOTIFY fencegate, '{catalogue}'");
+        ok(&mut stranger, &format!("INSERT INTO plain VALUES ({number})"));
+    }
+    assert_eq!(code(&mut stranger, "INSERT INTO around VALUES (1)"), "LF002");
+}
