@@ -87,6 +87,16 @@ pub const VALUES: [&str; 15] = [
     " \t",
 ];
 
+pub const POLICIES: [&str; 6] = [
+    "version: 1\nresources:\n  - name: scheduler\n    election: /cron/leader\n    tables:\n      - public.ticks\n      - \
+     name: public.jobs\n        operations: [insert, update, delete, truncate, ddl]\n    functions: [public.run_tick]\n",
+    "version: 1\nresources:\n- name: shard/{shard}\n  election: /shards/{shard}\n  tables: [{name: public.t, key: shard}]\n",
+    "version: 1\nresources: [{name: a, tables: ['public.\"Odd \"\"Name\"'], on_missing: allow, mode: observe}]\n",
+    "# é\nversion: 1 # one\r\nopaque: require_token\r\ndatabases: [app, \"b\\u0041\"]\r\nexempt_roles: [migrator]\r\n",
+    "---\nversion: 1\nresources:\n  - {name: &n a, tables: [public.é, public.u]}\n...\n",
+    "version: 1\nopaque: >-\n  allow\nresources:\n  - name: |-\n      a\n    tables:\n    - 'public.a'\n",
+];
+
 pub const TEXTS: [&str; 16] = [
     "SELECT a, f(b) FROM s.t JOIN u USING (c) WHERE d = $1 FOR UPDATE OF t",
     "INSERT INTO s.t (a, b) VALUES (1, 'x'), (2, E'\\n') ON CONFLICT (a) DO UPDATE SET b = excluded.b RETURNING *",

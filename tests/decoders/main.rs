@@ -61,6 +61,13 @@ fn values_of_the_parameter() {
 }
 
 #[test]
+fn policy_files() {
+    let corpus = corpus::POLICIES.map(str::as_bytes);
+    assert!(corpus.iter().all(|file| properties::policy::check(file)));
+    check("policy files", 20_000, &corpus, properties::policy::check);
+}
+
+#[test]
 fn texts_of_statements() {
     check("texts", 10_000, &corpus::TEXTS.map(str::as_bytes), properties::statement::check);
 }
