@@ -43,6 +43,7 @@ has_etcd() { has etcd; }
 has_etcdctl() { has etcdctl; }
 has_openssl() { has openssl; }
 has_setpriv() { [ "$(id -u)" -ne 0 ] || has setpriv; }
+has_bzip2() { has bzip2; }
 has_node() { has node && has npm; }
 has_active_record() { has ruby && ruby -e 'require "active_record"; require "pg"' 2>/dev/null; }
 
@@ -58,6 +59,7 @@ find_missing() {
         need has_etcdctl etcd-client
         need has_openssl openssl
         need has_python python3-venv
+        need has_bzip2 bzip2
         need has_node "nodejs npm"
         need has_active_record "ruby-activerecord ruby-pg"
     fi

@@ -26,7 +26,8 @@ impl Position {
 
     /// Where the byte at `offset` of `bytes` stands, as far as they can be read.
     fn of_offset(bytes: &[u8], offset: usize) -> Self {
-        let before = String::from_utf8_lossy(&bytes[..offset]);
+        // YAML ends lines by CR as well.
+        let before = String::from_utf8_lossy(&bytes[..offset]).replace("\r\n", "\n").replace('\r', "\n");
         let line = before.rsplit('\n').next().unwrap_or_default();
         Self { line: before.matches('\n').count() as u64 + 1, column: line.chars().count() as u64 + 1 }
     }

@@ -27,7 +27,7 @@ const OPAQUE: &[(&str, Opaque, &str)] = &[
     ("EXECUTE of an unknown name", |wire, _| wire.query("EXECUTE nobody_made_it"), "26000"),
     ("EXPLAIN ANALYZE EXECUTE", |wire, _| wire.query("EXPLAIN ANALYZE EXECUTE nobody_made_it"), "26000"),
     ("Bind of an unknown name", bind_unknown, "26000"),
-    ("a long statement", |wire, _| wire.query(&format!("SELECT '{}'", "x".repeat(5 << 20))), ""),
+    ("a long statement", |wire, _| wire.query(&format!("SELECT '{}'", "x".repeat(17 << 20))), ""),
 ];
 
 fn call(wire: &mut Wire, world: &Fenced) -> Vec<Frame> {

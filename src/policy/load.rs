@@ -59,9 +59,10 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Makes one set of the files' contents.
-pub(super) fn join(
-    files: impl IntoIterator<Item = (PathBuf, io::Result<Vec<u8>>)>,
-) -> Result<PolicySet, Vec<PolicyError>> {
+///
+/// # Errors
+/// Everything that is wrong with them, in the order of the files and then of the places in them.
+pub fn join(files: impl IntoIterator<Item = (PathBuf, io::Result<Vec<u8>>)>) -> Result<PolicySet, Vec<PolicyError>> {
     let mut joining = Joining::default();
     for (path, content) in files {
         let (document, faults) = match content {

@@ -13,7 +13,7 @@ mod name;
 mod tests;
 
 pub use keyed::{InvalidTemplate, Keyed, LONGEST_KEY, Template};
-pub use load::load;
+pub use load::{join, load};
 
 use crate::etcd::ElectionName;
 use crate::statement::{FunctionName, Operation, RelationName};

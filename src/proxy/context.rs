@@ -17,6 +17,12 @@ const LONG_TEXT: usize = 16 * 1024;
 /// The right to read a long text now.
 pub type Turn = OwnedSemaphorePermit;
 
+/// The right to hold a long message.
+pub type Room = OwnedSemaphorePermit;
+
+/// A session waits this long for room, so that those who have it and send no more stop nobody for ever.
+const ROOM_LIMIT: Duration = Duration::from_secs(30);
+
 /// A session waits this long for the database to be prepared.
 const PREPARE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -139,6 +145,17 @@ impl Context {
             Some(_turn) => Ok(tokio::task::block_in_place(|| self.shared.cache.get(text, lexing, with_rows))),
             None => Err(tokio::spawn(async move { turns.acquire_many_owned(share).await.ok() })),
         }
+    }
+
+    /// Room to hold a message of that many bytes; or what is to be waited for, which gives up after a while.
+    pub fn room(&self, bytes: usize) -> Result<Room, JoinHandle<Option<Room>>> {
+        let (room, share) = (self.shared.long_messages.clone(), bytes.div_ceil(1024) as u32);
+        room.clone().try_acquire_many_owned(share).map_err(|_| {
+            tokio::spawn(async move {
+                let room = tokio::time::timeout(ROOM_LIMIT, room.acquire_many_owned(share)).await;
+                room.ok().and_then(Result::ok)
+            })
+        })
     }
 
     /// A write under this token passes a fence that only observes: says so if it would be rejected.

@@ -23,6 +23,9 @@ const MOST_OBSERVATIONS: usize = 64;
 /// KiB of long texts that are read at the same time; a longer one is read alone. The parser takes up to a thousand times that.
 pub const READ_AT_ONCE: usize = 512;
 
+/// KiB of long messages that all sessions hold at the same time, each until the server has taken it.
+pub const HELD_AT_ONCE: usize = 64 * 1024;
+
 /// One proxy process.
 pub struct Shared {
     pub settings: Settings,
@@ -30,6 +33,8 @@ pub struct Shared {
     pub cache: Cache,
     /// A permit for each KiB of [`READ_AT_ONCE`].
     pub long_texts: Arc<Semaphore>,
+    /// A permit for each KiB of [`HELD_AT_ONCE`].
+    pub long_messages: Arc<Semaphore>,
     /// Asked who leads the elections that policies name.
     pub authority: Option<Arc<Authority>>,
     databases: Mutex<HashMap<String, Arc<Downstream>>>,
@@ -79,6 +84,7 @@ impl Shared {
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
             long_texts: Arc::new(Semaphore::new(READ_AT_ONCE)),
+            long_messages: Arc::new(Semaphore::new(HELD_AT_ONCE)),
             authority,
             databases: Mutex::default(),
             id,

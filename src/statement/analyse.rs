@@ -1,19 +1,19 @@
-//! The way from a text to its script: limits, encoding, the fast reader or the tree, ranges.
+//! The way from a text to its script: limits, encoding, the fast reader or the tree, ranges; beyond the limits, tokens.
 
 use super::encoding::Sql;
-use super::{Lexing, Script, Unreadable, classify, plain};
+use super::{Lexing, Script, Unreadable, classify, lexical, plain};
 use pg_query::ParserOptions;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What the parser needs for a longer text would be out of proportion to what a proxy session may take.
+/// What the parsers need for a longer text would be out of proportion to what a proxy session may take.
 const LONGEST: usize = 4 << 20;
 
 /// As [`LONGEST`] for a text that needs the tree, which takes up to a thousand times its text in memory.
 const LONGEST_TREE: usize = 512 << 10;
 
 /// A name of up to this many bytes has not been cut, whatever its encoding.
-const LONGEST_SURE_NAME: usize = 59;
+pub(super) const LONGEST_SURE_NAME: usize = 59;
 
 /// About a hundredth of a second.
 const DEAREST: usize = 16 << 20;
@@ -28,7 +28,19 @@ pub fn analyse_rows(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
     read(text, lexing, true)
 }
 
+/// What the tokens of a text prove, without a limit to its size. They tell nothing of rows.
+pub fn read_tokens(text: &[u8], lexing: Lexing) -> Option<Script> {
+    lexical::read(text, lexing).map(|statement| Script { statements: vec![Arc::new(statement)] })
+}
+
 fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
+    match parse(text, lexing, with_rows) {
+        Err(Unreadable::TooComplex) => read_tokens(text, lexing).ok_or(Unreadable::TooComplex),
+        answer => answer,
+    }
+}
+
+fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
     let may_be_dear = text.len().saturating_pow(2) > DEAREST;
     if text.len() > LONGEST || may_be_dear && lexing_cost(text) > DEAREST {
         return Err(Unreadable::TooComplex);

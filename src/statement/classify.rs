@@ -15,6 +15,9 @@ use pg_query::protobuf::{
 };
 use std::sync::Arc;
 
+/// Why a statement without a row is opaque.
+pub(super) const UNKNOWN: &str = "it is a statement that the proxy does not know";
+
 /// What the statement does; its range is the caller's to say.
 pub(super) fn classify(node: &N) -> Statement {
     let mut statement = Statement::default();
@@ -76,7 +79,12 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
                 _ => "CREATE TABLE AS",
             }
         }
-        N::RefreshMatViewStmt(_) => {
+        // Its rows are replaced, and its query may call anything.
+        N::RefreshMatViewStmt(refresh) => {
+            if let Some(relation) = &refresh.relation {
+                into.add_write(RelationName::from(relation), Operation::Insert);
+                into.add_write(RelationName::from(relation), Operation::Delete);
+            }
             into.parameter = ParameterEffect::Unknown;
             "REFRESH MATERIALIZED VIEW"
         }
@@ -244,7 +252,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::AlterSystemStmt(_) => "ALTER SYSTEM",
         N::CheckPointStmt(_) => "CHECKPOINT",
 
-        _ => runs_code(into, "unknown", "it is a statement that the proxy does not know"),
+        _ => runs_code(into, "unknown", UNKNOWN),
     }
 }
 

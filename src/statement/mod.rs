@@ -6,6 +6,7 @@
 //!
 //! From the top: [`analyse`] reads a text with `plain` (the parser's summary) or from the tree, where `classify` has a
 //! row for every statement type; `ddl`, `query` and `expression` know the details, `conditions` which rows are meant.
+//! What is too large for the parsers, `lexical` reads from its tokens, as far as they prove something.
 //!
 //! What no text shows, and this therefore cannot say: what triggers, rules, views, defaults, row security, casts,
 //! operators and functions of a harmless name in another schema run. The catalogue and the guard answer for those.
@@ -19,6 +20,7 @@ mod encoding;
 mod expression;
 mod facts;
 mod functions;
+mod lexical;
 mod own;
 mod parameter;
 mod plain;
@@ -27,9 +29,10 @@ pub mod rows;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test that panics has failed")]
 mod tests;
+mod tokens;
 mod values;
 
-pub use analyse::{analyse, analyse_rows};
+pub use analyse::{analyse, analyse_rows, read_tokens};
 pub use cache::Cache;
 
 /// What a statement does to a relation.

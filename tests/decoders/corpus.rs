@@ -1,5 +1,6 @@
 //! Good input to be damaged.
 
+use super::support::dice::Dice;
 use super::support::message::{self, bind_text, copy_data, execute, parse, query, sync};
 
 pub fn borrow(corpus: &[Vec<u8>]) -> Vec<&[u8]> {
@@ -86,6 +87,16 @@ pub const VALUES: [&str; 15] = [
     " \t",
 ];
 
+pub const POLICIES: [&str; 6] = [
+    "version: 1\nresources:\n  - name: scheduler\n    election: /cron/leader\n    tables:\n      - public.ticks\n      - \
+     name: public.jobs\n        operations: [insert, update, delete, truncate, ddl]\n    functions: [public.run_tick]\n",
+    "version: 1\nresources:\n- name: shard/{shard}\n  election: /shards/{shard}\n  tables: [{name: public.t, key: shard}]\n",
+    "version: 1\nresources: [{name: a, tables: ['public.\"Odd \"\"Name\"'], on_missing: allow, mode: observe}]\n",
+    "# é\nversion: 1 # one\r\nopaque: require_token\r\ndatabases: [app, \"b\\u0041\"]\r\nexempt_roles: [migrator]\r\n",
+    "---\nversion: 1\nresources:\n  - {name: &n a, tables: [public.é, public.u]}\n...\n",
+    "version: 1\nopaque: >-\n  allow\nresources:\n  - name: |-\n      a\n    tables:\n    - 'public.a'\n",
+];
+
 pub const TEXTS: [&str; 16] = [
     "SELECT a, f(b) FROM s.t JOIN u USING (c) WHERE d = $1 FOR UPDATE OF t",
     "INSERT INTO s.t (a, b) VALUES (1, 'x'), (2, E'\\n') ON CONFLICT (a) DO UPDATE SET b = excluded.b RETURNING *",
@@ -104,3 +115,42 @@ pub const TEXTS: [&str; 16] = [
     "CREATE RULE r AS ON INSERT TO t DO (DELETE FROM u; SELECT 1)",
     "DO $$ BEGIN DELETE FROM t; END $$",
 ];
+
+pub const PLAIN: [&str; 12] = [
+    "SELECT a, abs(b), 'it''s', E'a\\'b', $tag$x$tag$, $1 FROM s.t WHERE c IN (1, 2.5e3) AND NOT (d OR e = ANY (f));",
+    "INSERT INTO s.\"T\" (a, b) VALUES (1, 'x'), (now(), DEFAULT) ON CONFLICT (a) DO UPDATE SET b = excluded.b RETURNING *",
+    "UPDATE t SET a = coalesce(b, upper(c)), d = d::text || 'x' WHERE e BETWEEN 1 AND (2)",
+    "DELETE FROM t WHERE a IN (VALUES (1), (2)) /* c /* d */ */ RETURNING a -- e",
+    "SELECT 1 UNION ALL (SELECT count(*) FROM t GROUP BY (a) ORDER BY (b) LIMIT (1))",
+    "SELECT 'c\\', U&'\\0041', B'01', X'ff', n'x', $$d$$, $t$e$t$ FROM now() n, t now",
+    "SELECT * FROM t now(a), u AS abs(b), LATERAL (SELECT sum(c) FROM v) x(d)",
+    "INSERT INTO t (a) VALUES (E'x' \n 'y\\' || ', now() --')",
+    "INSERT INTO t SELECT a, max(b) FROM u WHERE EXISTS (SELECT 1 FROM v) ON CONFLICT DO NOTHING",
+    "SELECT a[1], (b).c, d.now(), e::numeric(10, 2), CAST(f AS varchar(3)), ROW(g), ARRAY[h] IS NULL",
+    "SELECT CASE WHEN a THEN abs(1) ELSE (lower(b)) END FROM c JOIN d USING (e) WHERE f LIKE ('x') OR g(h)",
+    "VALUES (1, least(2, 3)), (-4, ('5')); ;",
+];
+
+/// Words in the order of chance: most are no SQL, and some that are mean something else than they seem to.
+pub fn sentence(dice: &mut Dice) -> String {
+    const STARTS: [&str; 7] = [
+        "SELECT",
+        "SELECT a FROM t WHERE",
+        "INSERT INTO t VALUES (",
+        "INSERT INTO t (a) SELECT",
+        "UPDATE t SET a =",
+        "DELETE FROM s.t WHERE",
+        "VALUES (",
+    ];
+    #[rustfmt::skip]
+    const WORDS: [&str; 52] = [
+        "a", "b.c", "t", "1", "'x'", "E'\\''", "$1", "abs(1)", "now()", "f(1)", "lower(", "upper(", "(", "(", ")", ")", ",",
+        ",", "+", "=", "AND", "OR", "NOT", "IN (", "FROM", "FROM t", "WHERE", "AS", "now", "abs", ".", "::", "::int",
+        "numeric(1)", "text(a)", "left('x', 1)", "ON CONFLICT", "DO NOTHING", "DO UPDATE SET a =", "RETURNING", "FOR UPDATE",
+        "WITH x AS (", "INTO u", ";", "SELECT", "UNION", "VALUES (", "JOIN u ON", "CASE WHEN", "THEN", "END", "ROW(",
+    ];
+    let words = (0..=dice.roll(9)).map(|_| dice.pick(&WORDS)).collect::<Vec<_>>().join(" ");
+    let sentence = format!("{} {words}", dice.pick(&STARTS));
+    let open = sentence.matches('(').count().saturating_sub(sentence.matches(')').count());
+    sentence + &")".repeat(open)
+}

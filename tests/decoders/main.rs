@@ -61,6 +61,23 @@ fn values_of_the_parameter() {
 }
 
 #[test]
+fn policy_files() {
+    let corpus = corpus::POLICIES.map(str::as_bytes);
+    assert!(corpus.iter().all(|file| properties::policy::check(file)));
+    check("policy files", 20_000, &corpus, properties::policy::check);
+}
+
+#[test]
 fn texts_of_statements() {
     check("texts", 10_000, &corpus::TEXTS.map(str::as_bytes), properties::statement::check);
+}
+
+/// Damaged texts, and such as a grammar makes of all that the reader of tokens knows.
+#[test]
+fn tokens_of_statements() {
+    check("tokens", 10_000, &corpus::PLAIN.map(str::as_bytes), properties::tokens::check);
+    let mut dice = Dice(SEED);
+    let proved = (0..20_000).filter(|_| properties::tokens::check(corpus::sentence(&mut dice).as_bytes())).count();
+    println!("{proved} sentences of 20,000 are proved");
+    assert!(proved > 500, "{proved}");
 }

@@ -9,6 +9,8 @@ use super::world::{WRITE, World, codes};
 /// What the proxy may need beyond what it needed for small talk, in KiB.
 const ALLOWED: u64 = 8 * 1024;
 const HUGE: usize = 10 << 20;
+/// No statement of so many bytes is held.
+const TOO_LONG: usize = 17 << 20;
 
 #[test]
 fn who_stops_reading_and_then_vanishes() {
@@ -86,17 +88,18 @@ fn who_vanishes_within_a_message() {
     wait_until("nobody waits for a password", DEADLINE, || world.fenced.postgres.value(waiting) == "0");
     let free = world.fenced.postgres.value("SELECT count(*) FROM free");
     assert_eq!(free, "0");
-    world.ends_well(16 * 1024);
+    // What was held of one message or two.
+    world.ends_well(48 * 1024);
 }
 
 /// Many of them at once: what one needs must not depend on what it sends.
 #[test]
-fn who_sends_ten_megabytes() {
+fn who_sends_more_than_is_held() {
     const SESSIONS: usize = 20;
     let mut world = World::new();
     world.fenced.postgres.sql("CREATE DATABASE unfenced");
-    let statement = format!("SELECT length('{}')", "x".repeat(HUGE));
-    let value = vec![b'7'; HUGE];
+    let statement = format!("SELECT length('{}')", "x".repeat(TOO_LONG));
+    let value = vec![b'7'; TOO_LONG];
     let messages = [
         (query(&statement), "LF004"),
         ([unnamed(&statement, &[]), sync()].concat(), "LF004"),
@@ -118,13 +121,59 @@ fn who_sends_ten_megabytes() {
                 let expected: &[&str] = if fenced && !code.is_empty() { &[code] } else { &[] };
                 assert_eq!(codes(&frames), expected, "{database}");
                 if expected.is_empty() {
-                    assert_eq!(rows_in(&frames), [[Some(HUGE.to_string())]]);
+                    assert_eq!(rows_in(&frames), [[Some(TOO_LONG.to_string())]]);
                 }
             }
         }
     }
     // A MiB for each session: what is under way in both directions.
     world.ends_well(SESSIONS as u64 * 1024);
+}
+
+/// All sessions together hold so much and no more: the others wait, and get their turn.
+#[test]
+fn who_sends_ten_megabytes() {
+    const SESSIONS: usize = 8;
+    let mut world = World::new();
+    let text = format!("SELECT length('{}')", "x".repeat(HUGE));
+    std::thread::scope(|scope| {
+        for _ in 0..SESSIONS {
+            let mut wire = world.hostile();
+            let text = &text;
+            scope.spawn(move || {
+                let expected = [[Some(HUGE.to_string())]];
+                assert_eq!(rows_in(&wire.query(text)), expected);
+                assert_eq!(rows_in(&wire.exchange(&[unnamed(text, &[]), sync()].concat())), expected);
+            });
+        }
+        world.is_unharmed();
+    });
+    // Each of the 64 MiB in the input and in the output.
+    world.ends_well(144 * 1024);
+}
+
+/// Who begins long statements and sends no more of them keeps others from sending such, and from nothing else.
+#[test]
+fn who_keeps_all_room() {
+    let mut world = World::new();
+    let read = query(&format!("SELECT length('{}')", "x".repeat(HUGE)));
+    let mut holders: Vec<_> = (0..6).map(|_| world.hostile()).collect();
+    holders.iter_mut().for_each(|holder| holder.send(&read[..HUGE / 2]));
+    world.is_unharmed();
+    let batch = [unnamed(&format!("DELETE FROM free WHERE n IN ({}1)", "1,".repeat(HUGE / 2)), &[]), sync()].concat();
+    let mut others = [(world.hostile(), read), (world.hostile(), batch)];
+    std::thread::scope(|scope| {
+        for (wire, messages) in &mut others {
+            scope.spawn(|| assert_eq!(codes(&wire.exchange(messages)), ["LF004"]));
+        }
+    });
+    world.is_unharmed();
+    drop(holders);
+    for (wire, messages) in &mut others {
+        assert_eq!(codes(&wire.exchange(messages)), Vec::<String>::new());
+    }
+    drop(others);
+    world.ends_well(144 * 1024);
 }
 
 /// Texts that are read are held whole while they are read, and not for longer.

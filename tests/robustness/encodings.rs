@@ -107,3 +107,34 @@ fn nul_bytes_within_a_message() {
     drop(wire);
     world.ends_well(8 * 1024);
 }
+
+/// Every client encoding that the server has, with strings that conform and that do not.
+#[test]
+fn every_encoding_of_a_client() {
+    let mut world = World::new();
+    let names =
+        "SELECT pg_encoding_to_char(number) FROM generate_series(0, 60) number WHERE pg_encoding_to_char(number) <> ''";
+    let names: Vec<String> = world.fenced.postgres.sql(names).into_iter().flatten().flatten().collect();
+    assert!(names.len() > 40, "{names:?}");
+    for name in &names {
+        let mut wire = world.hostile();
+        if !codes(&wire.query(&format!("SET client_encoding = '{name}'"))).is_empty() {
+            continue;
+        }
+        for conforming in ["on", "off"] {
+            wire.query(&format!("SET standard_conforming_strings = {conforming}"));
+            assert_eq!(codes(&wire.query("SELECT 'it''s'")), Vec::<String>::new(), "{name}, {conforming}");
+            assert_eq!(codes(&wire.query(WRITE)), ["LF001"], "{name}, {conforming}");
+            for bytes in [&b"\xe4"[..], b"\x81\\", b"\xc3\xa4", b"\\"] {
+                let text = [b"SELECT '", bytes, b"'; ", WRITE.as_bytes(), b" --'"].concat();
+                let found = codes(&wire.query_bytes(&text));
+                let refused =
+                    ["LF001", "LF004", "22021", "22P05", "22P06", "42601"].contains(&found.join(" ").as_str());
+                // The whole may be one literal.
+                assert!(refused || found.is_empty(), "{name}, {conforming}, {}: {found:?}", bytes.escape_ascii());
+            }
+        }
+    }
+    world.is_unharmed();
+    world.ends_well(8 * 1024);
+}

@@ -94,6 +94,7 @@ fn lists_of_megabytes() {
     let list = |item: &str, bytes: usize| vec![item; bytes / (item.len() + 1)].join(",");
     hide_nothing(vec![
         ("IN of 10 MB", format!("SELECT 1 WHERE 1 IN ({})", list("123456", 10 << 20))),
+        ("IN of 20 MB", format!("SELECT 1 WHERE 1 IN ({})", list("123456", 20 << 20))),
         ("IN of 3.9 MB", format!("SELECT 1 WHERE 1 IN ({})", list("123456", 3_900_000))),
         ("IN of 1 MB that needs the tree", format!("SELECT 1 WHERE 1 IN ({}) FOR UPDATE", list("12", 1_000_000))),
         ("VALUES of 3.9 MB", format!("INSERT INTO free VALUES {}", list("(1)", 3_900_000))),
@@ -158,4 +159,38 @@ fn savepoints_one_by_one() {
     ok(&mut wire, "ROLLBACK");
     drop(wire);
     world.ends_well(32 * 1024);
+}
+
+/// What is too large for the parsers and plain is told by its tokens: reads pass, and writes where they may.
+#[test]
+fn plain_statements_of_any_size_are_told_apart() {
+    let mut world = World::new();
+    let mut wire = world.hostile();
+    let list = vec!["123456"; 1_500_000].join(",");
+    let rows = vec!["(1)"; 1_500_000].join(",");
+    let (sum, deep) = (vec!["1"; 64_000].join("+"), format!("{}1{}", "(".repeat(64_000), ")".repeat(64_000)));
+    for (text, expected) in [
+        (format!("SELECT count(*) FROM jobs WHERE n IN ({list})"), ""),
+        (format!("DELETE FROM free WHERE n IN ({list})"), ""),
+        (format!("INSERT INTO free VALUES {rows}"), ""),
+        (format!("INSERT INTO free VALUES {rows} RETURNING 1"), ""),
+        (format!("DELETE FROM jobs WHERE n IN ({list})"), "LF001"),
+        (format!("INSERT INTO jobs VALUES {rows} ON CONFLICT DO NOTHING"), "LF001"),
+        // The server's own limits: its grammar's memory is exhausted, or its stack.
+        (format!("SELECT {deep} FROM jobs"), "42601"),
+        (format!("SELECT {sum} FROM jobs"), "54001"),
+        (format!("UPDATE jobs SET n = 1 WHERE n IN ({list})"), "LF001"),
+        (format!("SELECT run_tick() WHERE 1 IN ({list})"), "LF004"),
+        (format!("SELECT 1 FROM jobs WHERE n IN ({list}) FOR UPDATE"), "LF004"),
+    ] {
+        let started = Instant::now();
+        let frames = wire.query(&text);
+        assert_eq!(codes(&frames).join(" "), expected, "{}: {frames:?}", &text[..40]);
+        let frames = wire.exchange(&[parse("", &text, &[]), bind_text("", "", &[]), execute("", 0), sync()].concat());
+        assert_eq!(codes(&frames).join(" "), expected, "{}, extended: {frames:?}", &text[..40]);
+        println!("{}: {} bytes, {:?}", &text[..40], text.len(), started.elapsed());
+        world.is_unharmed();
+    }
+    drop(wire);
+    world.ends_well(ALLOWED);
 }

@@ -89,7 +89,7 @@ pub fn postgres_18() -> PathBuf {
 }
 
 /// A folder under `target/drivers` that is kept between runs, until its list of packages changes.
-fn made_once(name: &str, packages: &[&str], make: impl Fn(&Path)) -> PathBuf {
+pub fn made_once(name: &str, packages: &[&str], make: impl Fn(&Path)) -> PathBuf {
     let drivers = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("drivers");
     fs::create_dir_all(&drivers).unwrap();
     let lock = File::create(drivers.join(format!("{name}.lock"))).unwrap();

@@ -7,7 +7,7 @@ use super::super::rejection::Rejection;
 use super::super::replies::{Audience, MAX_OWED, Request};
 use super::values::with_types;
 use super::verdict::Verdict;
-use super::{ClientFault, MAX_STATEMENT, Relay, Wait, frame_of};
+use super::{ClientFault, Relay, Wait, frame_of};
 use crate::fence::session::Activity;
 use crate::statement::{ParameterEffect, PreparedEffect, Script, Statement, Unreadable};
 use crate::wire::error::Severity;
@@ -24,8 +24,6 @@ const OID: usize = 4;
 /// What libpq's `lo_…` call: pg_proc's numbers of loread and lowrite, and of lo_create, lo_open, lo_close, lo_lseek,
 /// lo_creat, lo_tell, lo_unlink, lo_truncate, lo_lseek64, lo_tell64 and lo_truncate64. No table can be reached by them.
 const LARGE_OBJECT_FUNCTIONS: [u32; 13] = [954, 955, 715, 952, 953, 956, 957, 958, 964, 1004, 3170, 3171, 3172];
-
-const TOO_LONG: &str = "the statement is longer than 4 MiB";
 
 impl Relay {
     /// Handles all that has been read from the client, as far as the server's output has room and
@@ -115,6 +113,7 @@ impl Relay {
     fn drop_message(&mut self, header: Header) -> bool {
         self.client.rest = header.frame();
         self.client.discard = true;
+        self.room = None;
         true
     }
 
@@ -141,13 +140,15 @@ impl Relay {
     }
 
     fn query(&mut self, header: Header) -> Result<bool, ClientFault> {
-        if header.body > MAX_STATEMENT {
-            let statement = opaque("statement", TOO_LONG);
-            let request = Request::Query { statements: vec![statement.clone()], completed: 0, defines: Vec::new() };
-            return Ok(self.unread(header, statement, request));
-        }
-        if !self.is_whole(header) {
-            return Ok(false);
+        match self.make_room(header) {
+            None => return Ok(false),
+            Some(Err(why)) => {
+                let statement = opaque("statement", why);
+                let request = Request::Query { statements: vec![statement.clone()], completed: 0, defines: Vec::new() };
+                return Ok(self.unread(header, statement, request));
+            }
+            Some(Ok(())) if !self.is_whole(header) => return Ok(false),
+            Some(Ok(())) => {}
         }
         let turn = self.turn.take();
         let Some((text, _)) = split_string(self.message_body(header)) else {
@@ -275,8 +276,8 @@ impl Relay {
     }
 
     fn parse(&mut self, header: Header) -> Result<bool, ClientFault> {
-        let long = header.body > MAX_STATEMENT;
-        if !long && !self.is_whole(header) || long && !self.has_strings(header, 1)? {
+        let Some(room) = self.make_room(header) else { return Ok(false) };
+        if room.is_ok() && !self.is_whole(header) || room.is_err() && !self.has_strings(header, 1)? {
             return Ok(false);
         }
         if self.statements.is_full() && !self.replies.is_empty() {
@@ -289,20 +290,23 @@ impl Relay {
             self.pass(header, Some(Request::Parse { name: Vec::new(), sequence: 0 }));
             return Ok(true);
         };
-        if !long && self.lexing_in_doubt(rest) {
+        if room.is_ok() && self.lexing_in_doubt(rest) {
             return Ok(self.hold_for_lexing(header));
         }
-        let statement = match split_string(rest) {
-            _ if long => opaque("statement", TOO_LONG),
+        let text = match room {
+            Ok(()) => split_string(rest).ok_or("the message is cut short"),
+            Err(why) => Err(why),
+        };
+        let statement = match text {
             // It may outlive the policies, so its rows are wanted in any case.
-            Some((text, types)) => match self.context.read(text, self.lexing, true, turn) {
+            Ok((text, types)) => match self.context.read(text, self.lexing, true, turn) {
                 Ok(read) => with_types(only_statement(&read), types),
                 Err(turn) => {
                     self.wait = Some(Wait::First(turn));
                     return Ok(false);
                 }
             },
-            None => opaque("statement", "the message is cut short"),
+            Err(why) => opaque("statement", why),
         };
         let name = known_by(name).to_vec();
         let sequence = self.statements.define(&name, statement, self.batch);
@@ -348,8 +352,11 @@ impl Relay {
         };
         let portal = known_by(portal).to_vec();
         let needs_values = statement.has_parameters() && self.context.policies().has_keys();
-        if needs_values && header.body <= MAX_STATEMENT && !self.is_whole(header) {
-            return Ok(false);
+        if needs_values {
+            let Some(room) = self.make_room(header) else { return Ok(false) };
+            if room.is_ok() && !self.is_whole(header) {
+                return Ok(false);
+            }
         }
         let statement = if needs_values { self.with_values(header, &statement) } else { statement };
         let sequence = self.portals.define(&portal, statement.clone(), self.batch);

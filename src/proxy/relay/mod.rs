@@ -2,7 +2,7 @@
 //!
 //! Owns the order of everything: what was forwarded, what the server owes, what is held back. Must
 //! never decode and re-encode what it only passes on, never hold a message whole because of its
-//! size (save those that need a verdict, up to [`MAX_STATEMENT`]), and never write into the middle
+//! size (save those that need a verdict, as far as `room` lets them), and never write into the middle
 //! of a message.
 //!
 //! Not cancel-safe where nothing else is said: a relay that is dropped closes both sockets.
@@ -11,13 +11,14 @@ mod client;
 mod end;
 mod question;
 mod reject;
+mod room;
 mod server;
 mod values;
 mod verdict;
 
 pub use end::End;
 
-use super::context::{Context, LoginRole, Turn};
+use super::context::{Context, LoginRole, Room, Turn};
 use super::names::Names;
 use super::parameter::Parameter;
 use super::peer::{HIGH_WATER, Peer, Reader, Writer};
@@ -35,9 +36,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
-
-/// The longest statement that is read to be judged, in bytes; longer ones are unverifiable.
-pub const MAX_STATEMENT: usize = 4 * 1024 * 1024;
 
 /// What a client has sent before it hung up gets this long to be done; nobody will know when it is.
 const AFTER_HANG_UP: Duration = Duration::from_secs(10);
@@ -63,6 +61,8 @@ enum Wait {
     Admit(String, JoinHandle<Result<(), Refusal>>),
     /// Something to be done first: see [`Relay::first`].
     First(JoinHandle<Option<Turn>>),
+    /// Room for a long message, which may be refused.
+    Room(JoinHandle<Option<Room>>),
 }
 
 /// The state of one session.
@@ -95,6 +95,10 @@ pub struct Relay {
     first_done: bool,
     /// The message at hand may be read, though it is long.
     turn: Option<Turn>,
+    /// Room for the message at hand, once that was asked for; nothing in it if it was refused.
+    room: Option<Option<Room>>,
+    /// Room for what the server has not taken yet.
+    leaving: Option<Room>,
     /// A statement of ours is to be closed after the next Sync.
     reject_prepared: bool,
     /// The kind of the message that is being discarded, and why it is rejected.
@@ -184,6 +188,8 @@ impl Relay {
             refused: None,
             first_done: false,
             turn: None,
+            room: None,
+            leaving: None,
             reject_prepared: false,
             discarded: None,
             wanted: 0,
@@ -229,6 +235,9 @@ impl Relay {
             self.wait = None;
             // What comes next may ask the fence: it has to know by then that a transaction has ended.
             self.note_activity();
+        }
+        if self.server.writer.output.len() < HIGH_WATER {
+            self.leaving = None;
         }
         if let Err(why) = self.handle_client() {
             // What it asked before is answered first, as if it had ended here.
@@ -286,7 +295,7 @@ impl Relay {
                 }
                 Ok(())
             },
-            () = finish(wait, &mut self.refused, &mut self.turn), if waits => Ok(()),
+            () = finish(wait, &mut self.refused, &mut self.turn, &mut self.room), if waits => Ok(()),
             () = fence.revoked.notified() => { self.revoked = true; release(context, fence); Ok(()) },
         }
     }
@@ -323,11 +332,17 @@ impl Relay {
     fn message_done(&mut self) {
         self.refused = None;
         self.first_done = false;
+        self.leaving = self.room.take().flatten();
     }
 }
 
 /// Waits for the end of what is waited for. Cancel-safe: the task goes on.
-async fn finish(wait: &mut Option<Wait>, refused: &mut Option<Refusal>, turn: &mut Option<Turn>) {
+async fn finish(
+    wait: &mut Option<Wait>,
+    refused: &mut Option<Refusal>,
+    turn: &mut Option<Turn>,
+    room: &mut Option<Option<Room>>,
+) {
     match wait {
         Some(Wait::Admit(resource, admission)) => {
             let outcome = admission.await.unwrap_or_else(|error| Err(Refusal::unavailable(resource, error)));
@@ -337,6 +352,10 @@ async fn finish(wait: &mut Option<Wait>, refused: &mut Option<Refusal>, turn: &m
         Some(Wait::First(done)) => {
             // A panic in it changes nothing: what it was for is looked at again.
             *turn = done.await.ok().flatten();
+            *wait = None;
+        }
+        Some(Wait::Room(asked)) => {
+            *room = Some(asked.await.ok().flatten());
             *wait = None;
         }
         None | Some(Wait::Settle | Wait::Value) => std::future::pending().await,

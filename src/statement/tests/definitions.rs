@@ -258,7 +258,7 @@ fn maintenance_is_not_ddl() {
         ("COMMENT ON TABLE t IS 'x'", "-"),
         ("SECURITY LABEL ON TABLE t IS 'x'", "-"),
         ("CREATE STATISTICS s ON a, b FROM t", "-"),
-        ("REFRESH MATERIALIZED VIEW CONCURRENTLY v", "unknown"),
+        ("REFRESH MATERIALIZED VIEW CONCURRENTLY v", "insert:v delete:v unknown"),
         ("CREATE PUBLICATION p FOR TABLE t", "-"),
         ("LISTEN x", "-"),
         ("NOTIFY x, 'y'", "-"),

@@ -1,6 +1,7 @@
 //! What statements do: tables of cases, `(text, what it does)` in the notation of [`show`].
 
 mod definitions;
+mod grammar;
 mod hostile;
 mod parameters;
 mod queries;

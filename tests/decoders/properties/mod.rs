@@ -4,5 +4,7 @@ pub mod bind;
 pub mod fence_value;
 pub mod frame;
 pub mod message;
+pub mod policy;
 pub mod startup;
 pub mod statement;
+pub mod tokens;

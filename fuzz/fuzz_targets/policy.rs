@@ -1,0 +1,10 @@
+//! The properties of `tests/decoders/properties/policy.rs`, for long runs.
+
+#![no_main]
+
+#[path = "../../tests/decoders/properties/policy.rs"]
+mod property;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    property::check(input);
+});

@@ -1,0 +1,10 @@
+//! The properties of `tests/decoders/properties/tokens.rs`, for long runs.
+
+#![no_main]
+
+#[path = "../../tests/decoders/properties/tokens.rs"]
+mod property;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    property::check(input);
+});

@@ -1,0 +1,40 @@
+//! Room for the long messages that are held whole until they are judged.
+//!
+//! Owns the bound of one message. Must never hold a long message without room for all of it: the bound of what all
+//! sessions hold together depends on that.
+
+use super::{Relay, Wait};
+use crate::proxy::context::Room;
+use crate::wire::frame::Header;
+
+/// The longest statement that is held to be judged, in bytes; longer ones are unverifiable.
+const MAX_STATEMENT: usize = 16 * 1024 * 1024;
+
+/// Up to this many bytes every session may hold what it likes.
+const LONG: usize = 1024 * 1024;
+
+const TOO_LONG: &str = "the statement is longer than 16 MiB";
+const NO_ROOM: &str = "the proxy holds too many statements of more than 1 MiB at present";
+
+impl Relay {
+    /// Asks for room to hold a message whole; an error says why there is none. Nothing while that is waited for, and
+    /// meanwhile no more of the message is read.
+    pub(super) fn make_room(&mut self, header: Header) -> Option<Result<(), &'static str>> {
+        if header.body <= LONG {
+            return Some(Ok(()));
+        }
+        if header.body > MAX_STATEMENT {
+            return Some(Err(TOO_LONG));
+        }
+        if self.room.is_none() {
+            match self.context.room(header.frame()) {
+                Ok(room) => self.room = Some(Some(room)),
+                Err(waiting) => {
+                    self.wait = Some(Wait::Room(waiting));
+                    return None;
+                }
+            }
+        }
+        self.room.as_ref().map(|room: &Option<Room>| room.as_ref().map(|_| ()).ok_or(NO_ROOM))
+    }
+}

@@ -1,0 +1,211 @@
+//! The reader of texts that are too long or too deep for the parsers: it sees tokens only, and proves from them what a
+//! single plain statement does.
+//!
+//! Must never answer unless every text that Postgres' grammar takes, and that has these tokens, does just that. It
+//! answers None for whatever could hold more: a second statement, WITH, INTO, FOR, and calls of functions that it does
+//! not know to be harmless.
+
+use super::analyse::LONGEST_SURE_NAME;
+use super::functions::is_harmless;
+use super::tokens::{Token, Tokens};
+use super::{Encoding, FunctionName, Lexing, Operation, RelationName, Statement};
+
+/// What may hold a write, a lock or another name for something, or stands for a call, and is not worth telling apart.
+const NEVER: [&[u8]; 8] = [b"at", b"escape", b"for", b"into", b"normalized", b"overlaps", b"similar", b"with"];
+
+/// Key words that can stand before a parenthesis and never name a function.
+#[rustfmt::skip]
+const NO_CALLS: [&[u8]; 34] = [
+    b"all", b"and", b"any", b"array", b"between", b"case", b"cast", b"coalesce", b"distinct", b"else", b"except",
+    b"exists", b"from", b"greatest", b"having", b"in", b"intersect", b"lateral", b"least", b"limit", b"not",
+    b"nullif", b"offset", b"on", b"or", b"returning", b"row", b"select", b"some", b"then", b"union", b"values",
+    b"when", b"where",
+];
+
+/// Reserved words after which an expression begins, so that a name and a parenthesis that follow are a call.
+const BEFORE_CALLS: [&[u8]; 13] = [
+    b"and",
+    b"case",
+    b"distinct",
+    b"else",
+    b"having",
+    b"limit",
+    b"not",
+    b"offset",
+    b"or",
+    b"select",
+    b"then",
+    b"when",
+    b"where",
+];
+
+/// Of the harmless functions those whose names are key words: the grammar takes some for types or forms of its own.
+#[rustfmt::skip]
+const KEY_WORDS: [&str; 35] = [
+    "bit", "box", "char", "date", "every", "extract", "format", "interval", "json_array", "json_object", "left",
+    "like", "name", "normalize", "notlike", "numeric", "oid", "overlaps", "overlay", "point", "position", "right",
+    "substring", "text", "time", "timestamp", "timestamptz", "timezone", "varchar", "xml", "xmlagg", "xmlexists",
+    "version", "json_objectagg", "json_arrayagg",
+];
+
+/// Reads the text if its tokens prove what it does; None says nothing about it.
+pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Statement> {
+    let is_sure = match lexing.encoding {
+        Encoding::Utf8 => std::str::from_utf8(text).is_ok(),
+        Encoding::AsciiSafe => true,
+        Encoding::AsciiUnsafe => text.is_ascii(),
+    };
+    if !is_sure || text.contains(&0) {
+        return None;
+    }
+    let mut tokens = Tokens::new(text, lexing.standard_conforming_strings);
+    let (mut statement, last) = start(&mut tokens)?;
+    let end = Rest { statement: &mut statement, before: None, last, conflict: None }.read(&mut tokens)?;
+    let end = end.unwrap_or(text.len());
+    let start = text.len() - text.trim_ascii_start().len();
+    statement.range = start..(start + text.get(start..end)?.trim_ascii().len());
+    statement.settle();
+    Some(statement)
+}
+
+/// The kind of statement, and the relation that it writes; and the token that shows that no more belongs to it.
+fn start<'t>(tokens: &mut Tokens<'t>) -> Option<(Statement, Token<'t>)> {
+    let mut statement = Statement::default();
+    let first = tokens.next()?;
+    let (kind, operation) = if is_word(first, b"select") || is_word(first, b"values") {
+        statement.kind = "SELECT";
+        return Some((statement, first));
+    } else if is_word(first, b"insert") && is_word(tokens.next()?, b"into") {
+        ("INSERT", Operation::Insert)
+    } else if is_word(first, b"update") {
+        ("UPDATE", Operation::Update)
+    } else if is_word(first, b"delete") && is_word(tokens.next()?, b"from") {
+        ("DELETE", Operation::Delete)
+    } else {
+        return None;
+    };
+    statement.kind = kind;
+    let (relation, next) = relation(tokens)?;
+    let is_plain = match operation {
+        Operation::Insert => next == Token::Symbol(b'(') || is_word(next, b"values"),
+        Operation::Update => is_word(next, b"set"),
+        _ => is_word(next, b"where"),
+    };
+    statement.add_write(relation, operation);
+    is_plain.then_some((statement, next))
+}
+
+/// `[schema.]name`, and the token that follows it.
+fn relation<'t>(tokens: &mut Tokens<'t>) -> Option<(RelationName, Token<'t>)> {
+    let first = name(tokens.next()?)?;
+    match tokens.next()? {
+        Token::Symbol(b'.') => {
+            let relation = RelationName { schema: Some(first), name: name(tokens.next()?)? };
+            Some((relation, tokens.next()?))
+        }
+        next => Some((RelationName { schema: None, name: first }, next)),
+    }
+}
+
+/// A name that no encoding reads differently and that is not cut.
+fn name(token: Token) -> Option<String> {
+    let (name, folded) = match token {
+        Token::Word(word) => (word, true),
+        Token::Quoted(name) if !name.contains(&b'"') => (name, false),
+        _ => return None,
+    };
+    let name = std::str::from_utf8(name).ok().filter(|name| name.is_ascii() && name.len() <= LONGEST_SURE_NAME)?;
+    Some(if folded { name.to_ascii_lowercase() } else { name.to_owned() })
+}
+
+fn is_word(token: Token, wanted: &[u8]) -> bool {
+    matches!(token, Token::Word(word) if word.eq_ignore_ascii_case(wanted))
+}
+
+fn is_any(token: Token, wanted: &[&[u8]]) -> bool {
+    wanted.iter().any(|wanted| is_word(token, wanted))
+}
+
+/// What follows the start of a statement.
+struct Rest<'s, 't> {
+    statement: &'s mut Statement,
+    /// The token before the last.
+    before: Option<Token<'t>>,
+    last: Token<'t>,
+    /// What ON CONFLICT does: true for an update.
+    conflict: Option<bool>,
+}
+
+impl<'t> Rest<'_, 't> {
+    /// Where the statement ends, if that is at a semicolon.
+    fn read(mut self, tokens: &mut Tokens<'t>) -> Option<Option<usize>> {
+        while let Some(token) = tokens.next() {
+            if token == Token::Symbol(b';') {
+                let end = tokens.end() - 1;
+                return tokens.all(|token| token == Token::Symbol(b';')).then_some(Some(end));
+            }
+            self.token(token)?;
+            let token = match token {
+                // After a dot key words are names.
+                Token::Word(word) if self.last == Token::Symbol(b'.') => Token::Quoted(word),
+                token => token,
+            };
+            (self.before, self.last) = (Some(self.last), token);
+        }
+        Some(None)
+    }
+
+    fn token(&mut self, token: Token<'t>) -> Option<()> {
+        match token {
+            Token::Unsure => return None,
+            Token::Word(_) if is_any(token, &NEVER) => return None,
+            // A string that goes on after a new line goes on by the rules of its first part.
+            Token::Literal if self.last == Token::Literal => return None,
+            // What seemed a call is a type.
+            Token::Literal if self.last == Token::Symbol(b')') => return None,
+            Token::Symbol(b'(') => return self.parenthesis(),
+            _ => {}
+        }
+        if is_word(self.last, b"do") {
+            let is_update = is_word(token, b"update");
+            let is_first = self.conflict.replace(is_update).is_none();
+            if !is_first || self.statement.kind != "INSERT" || !is_update && !is_word(token, b"nothing") {
+                return None;
+            }
+            if is_update {
+                let relation = self.statement.writes.first()?.relation.clone();
+                self.statement.add_write(relation, Operation::Update);
+            }
+        }
+        Some(())
+    }
+
+    /// After a name it may be a call.
+    fn parenthesis(&mut self) -> Option<()> {
+        let last @ Token::Word(word) = self.last else {
+            // A name in quotes may be a function's; brackets and parentheses may end the name of a column.
+            let is_open = matches!(self.last, Token::Symbol(symbol) if symbol != b'.');
+            return is_open.then_some(());
+        };
+        let follows = |word: &[u8]| self.before.is_some_and(|before| is_word(before, word));
+        if is_any(last, &NO_CALLS)
+            || is_word(last, b"by") && (follows(b"group") || follows(b"order"))
+            || is_word(last, b"conflict") && follows(b"on")
+        {
+            return Some(());
+        }
+        let begins = match self.before {
+            None | Some(Token::Symbol(b'.' | b')' | b']' | b':' | b';')) => false,
+            Some(Token::Symbol(_)) => true,
+            Some(before) => is_any(before, &BEFORE_CALLS),
+        };
+        let function = FunctionName { schema: None, name: std::str::from_utf8(word).ok()?.to_ascii_lowercase() };
+        if !begins || !is_harmless(&function) || KEY_WORDS.contains(&function.name.as_str()) {
+            return None;
+        }
+        if !self.statement.functions.contains(&function) {
+            self.statement.functions.push(function);
+        }
+        Some(())
+    }
+}

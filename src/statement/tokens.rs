@@ -1,0 +1,216 @@
+//! The tokens of a text, as Postgres' lexer cuts it: in linear time, without memory of its own.
+//!
+//! Must never end a literal, name or comment elsewhere than the server does: what it is not sure of is
+//! [`Token::Unsure`], after which nothing follows.
+
+/// A piece of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Token<'t> {
+    /// A key word or a name without quotes.
+    Word(&'t [u8]),
+    /// What stands between the quotes of a name.
+    Quoted(&'t [u8]),
+    /// A string, number or parameter.
+    Literal,
+    /// One byte of an operator or of punctuation.
+    Symbol(u8),
+    /// The lexer has to be asked.
+    Unsure,
+}
+
+/// Cuts a text whose bytes above 127 belong to characters that hold no ASCII byte.
+pub(super) struct Tokens<'t> {
+    text: &'t [u8],
+    position: usize,
+    standard_conforming_strings: bool,
+}
+
+impl<'t> Tokens<'t> {
+    pub(super) fn new(text: &'t [u8], standard_conforming_strings: bool) -> Self {
+        Self { text, position: 0, standard_conforming_strings }
+    }
+
+    /// Where the token that was read last ends.
+    pub(super) fn end(&self) -> usize {
+        self.position
+    }
+
+    fn at(&self, ahead: usize) -> Option<u8> {
+        self.text.get(self.position + ahead).copied()
+    }
+
+    /// Passes over bytes of a kind, and gives them back.
+    fn take(&mut self, is: impl Fn(u8) -> bool) -> &'t [u8] {
+        let rest = &self.text[self.position..];
+        let taken = &rest[..rest.iter().position(|byte| !is(*byte)).unwrap_or(rest.len())];
+        self.position += taken.len();
+        taken
+    }
+
+    /// Passes over white space and comments. False where a comment does not end.
+    fn skip(&mut self) -> bool {
+        loop {
+            match (self.at(0), self.at(1)) {
+                (Some(b' ' | b'\t' | b'\n' | b'\r' | b'\x0b' | b'\x0c'), _) => self.position += 1,
+                (Some(b'-'), Some(b'-')) => drop(self.take(|byte| !matches!(byte, b'\n' | b'\r'))),
+                (Some(b'/'), Some(b'*')) if !self.comment() => return false,
+                (Some(b'/'), Some(b'*')) => {}
+                _ => return true,
+            }
+        }
+    }
+
+    /// Comments stand within comments.
+    fn comment(&mut self) -> bool {
+        let mut depth = 0;
+        loop {
+            match (self.at(0), self.at(1)) {
+                (Some(b'/'), Some(b'*')) => (self.position, depth) = (self.position + 2, depth + 1),
+                (Some(b'*'), Some(b'/')) => (self.position, depth) = (self.position + 2, depth - 1),
+                (Some(_), _) => self.position += 1,
+                (None, _) => return false,
+            }
+            if depth == 0 {
+                return true;
+            }
+        }
+    }
+
+    fn token(&mut self) -> Token<'t> {
+        let Some(first) = self.at(0) else { return Token::Unsure };
+        match first {
+            b'\'' => self.string(!self.standard_conforming_strings),
+            b'"' => self.quoted().map_or(Token::Unsure, Token::Quoted),
+            b'$' => self.dollar(),
+            b'0'..=b'9' => self.number(),
+            _ if starts_word(first) => self.word(),
+            b'(' | b')' | b'[' | b']' | b',' | b';' | b':' | b'.' | b'~' | b'!' | b'@' | b'#' | b'^' | b'&' | b'|'
+            | b'`' | b'?' | b'+' | b'-' | b'*' | b'/' | b'%' | b'<' | b'>' | b'=' => {
+                self.position += 1;
+                Token::Symbol(first)
+            }
+            _ => Token::Unsure,
+        }
+    }
+
+    fn word(&mut self) -> Token<'t> {
+        let word = self.take(continues_word);
+        match (word, self.at(0), self.at(1)) {
+            (b"e" | b"E", Some(b'\''), _) => self.string(true),
+            // They know no escapes, and what directly follows them goes on by the rules of a plain string.
+            (b"b" | b"B" | b"x" | b"X", Some(b'\''), _) => match self.standard_conforming_strings {
+                true => self.string(false),
+                false => Token::Unsure,
+            },
+            (b"u" | b"U", Some(b'&'), Some(b'\'' | b'"')) => self.unicode(),
+            _ => Token::Word(word),
+        }
+    }
+
+    /// `U&'…'` and `U&"…"`: its escapes hide no quote, and make another name of it.
+    fn unicode(&mut self) -> Token<'t> {
+        self.position += 1;
+        match (self.at(0), self.standard_conforming_strings) {
+            (Some(b'\''), true) => self.string(false),
+            _ => Token::Unsure,
+        }
+    }
+
+    fn string(&mut self, escapes: bool) -> Token<'t> {
+        self.position += 1;
+        loop {
+            match (self.at(0), self.at(1)) {
+                (Some(b'\''), Some(b'\'')) => self.position += 2,
+                (Some(b'\''), _) => break,
+                (Some(b'\\'), Some(_)) if escapes => self.position += 2,
+                (Some(_), _) => self.position += 1,
+                (None, _) => return Token::Unsure,
+            }
+        }
+        self.position += 1;
+        Token::Literal
+    }
+
+    fn quoted(&mut self) -> Option<&'t [u8]> {
+        self.position += 1;
+        let start = self.position;
+        loop {
+            match (self.at(0)?, self.at(1)) {
+                (b'"', Some(b'"')) => self.position += 2,
+                (b'"', _) => break,
+                _ => self.position += 1,
+            }
+        }
+        self.position += 1;
+        Some(&self.text[start..self.position - 1])
+    }
+
+    /// `$1`, or `$tag$…$tag$`.
+    fn dollar(&mut self) -> Token<'t> {
+        let start = self.position;
+        self.position += 1;
+        if self.at(0).is_some_and(|byte| byte.is_ascii_digit()) {
+            self.take(|byte| byte.is_ascii_digit());
+            return self.literal_unless_word();
+        }
+        if self.at(0).is_some_and(starts_word) {
+            self.take(|byte| continues_word(byte) && byte != b'$');
+        }
+        if self.at(0) != Some(b'$') {
+            return Token::Unsure;
+        }
+        self.position += 1;
+        let tag = &self.text[start..self.position];
+        loop {
+            self.take(|byte| byte != b'$');
+            let rest = &self.text[self.position..];
+            if rest.starts_with(tag) {
+                self.position += tag.len();
+                return Token::Literal;
+            }
+            if rest.is_empty() {
+                return Token::Unsure;
+            }
+            self.position += 1;
+        }
+    }
+
+    fn number(&mut self) -> Token<'t> {
+        self.take(|byte| byte.is_ascii_digit() || byte == b'.');
+        let sign = usize::from(matches!(self.at(1), Some(b'+' | b'-')));
+        if matches!(self.at(0), Some(b'e' | b'E')) && self.at(1 + sign).is_some_and(|byte| byte.is_ascii_digit()) {
+            self.position += 1 + sign;
+            self.take(|byte| byte.is_ascii_digit());
+        }
+        self.literal_unless_word()
+    }
+
+    /// Releases differ in what they make of letters that follow a number.
+    fn literal_unless_word(&self) -> Token<'t> {
+        if self.at(0).is_some_and(continues_word) { Token::Unsure } else { Token::Literal }
+    }
+}
+
+impl<'t> Iterator for Tokens<'t> {
+    type Item = Token<'t>;
+
+    fn next(&mut self) -> Option<Token<'t>> {
+        let token = match self.skip() {
+            true if self.position == self.text.len() => return None,
+            true => self.token(),
+            false => Token::Unsure,
+        };
+        if token == Token::Unsure {
+            self.position = self.text.len();
+        }
+        Some(token)
+    }
+}
+
+fn starts_word(byte: u8) -> bool {
+    byte.is_ascii_alphabetic() || byte == b'_' || byte > 127
+}
+
+fn continues_word(byte: u8) -> bool {
+    starts_word(byte) || byte.is_ascii_digit() || byte == b'$'
+}

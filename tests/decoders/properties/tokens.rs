@@ -1,0 +1,40 @@
+//! What the tokens of a text prove is what its tree says.
+
+use fencegate::statement::rows::Rows;
+use fencegate::statement::{Encoding, Lexing, Script, Statement, analyse, read_tokens};
+use std::sync::Arc;
+
+const ENCODINGS: [Encoding; 3] = [Encoding::Utf8, Encoding::AsciiSafe, Encoding::AsciiUnsafe];
+
+pub fn check(text: &[u8]) -> bool {
+    let mut proved = false;
+    for encoding in ENCODINGS {
+        for standard_conforming_strings in [true, false] {
+            proved |= agrees(text, Lexing { standard_conforming_strings, encoding });
+        }
+    }
+    proved
+}
+
+/// True when the tokens prove something that the server may take.
+pub fn agrees(text: &[u8], lexing: Lexing) -> bool {
+    let Some((proved, read)) = both(text, lexing) else { return false };
+    assert_eq!(proved, read, "{}", text.escape_ascii());
+    true
+}
+
+/// What the tokens prove and what the parsers say, where both say something.
+pub fn both(text: &[u8], lexing: Lexing) -> Option<(Vec<Statement>, Vec<Statement>)> {
+    Some((sorted(read_tokens(text, lexing)?), sorted(analyse(text, lexing).ok()?)))
+}
+
+/// The readers find functions in different orders, keep or drop the comments at the end, and tokens tell of no rows.
+fn sorted(script: Script) -> Vec<Statement> {
+    let mut statements: Vec<_> = script.statements.into_iter().map(Arc::unwrap_or_clone).collect();
+    for statement in &mut statements {
+        statement.functions.sort_by(|a, b| (&a.schema, &a.name).cmp(&(&b.schema, &b.name)));
+        statement.range = 0..0;
+        statement.writes.iter_mut().for_each(|write| write.rows = Rows::default());
+    }
+    statements
+}
