@@ -35,7 +35,7 @@ pub struct Database {
     /// One advance at a time per resource in this process: the others wait for its result.
     turns: Turns,
     admission: Lane,
-    publish: Lane,
+    pub(super) publish: Lane,
     look: Lane,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
 }
@@ -230,11 +230,6 @@ impl Database {
     pub(super) async fn publish(self: &Arc<Self>, query: &str) -> Result<Vec<Answer>, ControlError> {
         watch::ensure(self);
         self.publish.run(query).await
-    }
-
-    /// The server process of the connection that publishes. Waits for nothing: who asks may be publishing.
-    pub(super) fn publishing_process(&self) -> Option<String> {
-        self.publish.pid()
     }
 
     /// On the connection for looks, signals and deletes, which listens.

@@ -3,8 +3,18 @@
 use super::support::commit_order::CommitOrder;
 use super::support::fenced::{code, ok};
 use super::support::ticks::{self, WRITE, refused, tokens, wait_for_process, wait_until_harmless};
-use super::support::{Options, message, wire::error_in};
+use super::support::{DEADLINE, Options, message, wait_until, wire::error_in};
 use super::world::{LEVELS, POLICIES, World};
+
+const TWO_RESOURCES: &str = "
+version: 1
+resources:
+  - name: scheduler
+    tables: [public.ticks]
+  - name: other
+    tables: [public.elsewhere]
+opaque: allow
+";
 
 #[test]
 fn idle_in_its_transaction() {
@@ -90,4 +100,29 @@ fn a_prepared_transaction() {
     ok(&mut old, "COMMIT PREPARED 'hidden'");
     ok(&mut new, WRITE);
     assert_eq!(world.postgres.value("SELECT string_agg(note, ' ' ORDER BY id) FROM ticks"), "tick function tick");
+}
+
+/// All Publishes of a database take one connection.
+#[test]
+fn of_another_resource_meanwhile() {
+    let options = Options::default().setting("max_prepared_transactions", "2");
+    let world = World::start_with("of_another_resource_meanwhile", TWO_RESOURCES, options);
+    let mut old = world.around(5);
+    ok(&mut old, "BEGIN; SELECT unnamed()");
+    ok(&mut old, "PREPARE TRANSACTION 'hidden'");
+    let (mut new, mut other) = (world.session(6), world.session(5));
+    new.send(&message::query(WRITE));
+    wait_for_lock(&world);
+    ok(&mut other, "INSERT INTO elsewhere VALUES (1)");
+    assert_eq!(code(&mut world.session(6), "INSERT INTO elsewhere VALUES (2)"), "");
+    let error = error_in(&new.read_until_ready()).expect("it is refused");
+    assert_eq!(error.code(), "LF006", "{error:?}");
+    assert!(error.message().contains("prepared transaction hidden"), "{}", error.message());
+    ok(&mut old, "ROLLBACK PREPARED 'hidden'");
+}
+
+fn wait_for_lock(world: &World) {
+    let waiting = "SELECT count(*) > 0 FROM pg_stat_activity \
+        WHERE application_name = 'fencegate control' AND wait_event_type = 'Lock'";
+    wait_until("a control connection waits", DEADLINE, || world.postgres.value(waiting) == "t");
 }
