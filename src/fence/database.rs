@@ -34,7 +34,8 @@ pub struct Database {
     resources: RwLock<Vec<Arc<Resource>>>,
     /// One advance at a time per resource in this process: the others wait for its result.
     turns: Turns,
-    admission: Lane,
+    /// For Admits.
+    pub(super) admission: Lane,
     pub(super) publish: Lane,
     look: Lane,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
@@ -218,12 +219,6 @@ impl Database {
         self.admission.close().await;
         self.publish.close().await;
         self.look.close().await;
-    }
-
-    /// On the connection for Admits.
-    pub(super) async fn ask(self: &Arc<Self>, query: &str) -> Result<Vec<Answer>, ControlError> {
-        watch::ensure(self);
-        self.admission.run(query).await
     }
 
     /// On the connection whose commits are durable, and which may wait for Admits to end.
