@@ -168,7 +168,7 @@ impl Database {
 
     async fn verdict(self: &Arc<Self>, who: &Identity, resource: &Resource, token: Token) -> Result<Verdict, Refusal> {
         let query = sql::admit(who, resource, token, &self.proxy);
-        let answers = self.ask(&query).await.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+        let answers = self.run_past_blockers(&self.admission, resource, &query).await?;
         let verdict = decide(&answers, who, resource, token);
         match &verdict {
             Verdict::Admitted { epoch: current, .. } | Verdict::Refused(Refusal::Stale { highest: current, .. }) => {

@@ -50,7 +50,7 @@ impl Database {
         target: Epoch,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        let answers = self.publish_past_the_guarded(resource, &sql::publish(resource, target)).await?;
+        let answers = self.run_past_blockers(&self.publish, resource, &sql::publish(resource, target)).await?;
         match self.learn(&answers).into_iter().next() {
             Some((_, current)) if current == target => self.settle(raising, resource, current, deadline).await,
             // Raised further, or reset, by somebody else.

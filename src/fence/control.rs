@@ -7,6 +7,7 @@
 
 use super::memory::Memory;
 use super::sql;
+use super::turns::Turns;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +17,7 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls, SimpleQueryMessage, SimpleQueryRow, error::SqlState};
 
 /// The longest that anything on a control connection may take: connecting, or one Query.
-const LIMIT: Duration = Duration::from_secs(5);
+pub(super) const LIMIT: Duration = Duration::from_secs(5);
 /// How long a failed attempt to connect is the answer to everybody, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The schema version that this program works with; `schema.sql` has the same.
@@ -35,6 +36,8 @@ pub(super) enum ControlError {
     Privilege { role: String, grant: &'static str },
     #[error("the control connection did not answer within {} s", LIMIT.as_secs())]
     TimedOut,
+    #[error("a lock that it needs was not given back within {} s", LIMIT.as_secs())]
+    Locked,
     #[error("the control connection was lost: {0}")]
     Lost(String),
     #[error("the database refused: {0}")]
@@ -57,6 +60,9 @@ pub(super) struct Lane {
     /// Set for the lane that listens.
     listener: Option<Arc<Memory>>,
     slot: Mutex<Slot>,
+    /// Among those who wait again for a lock of a resource, by resource; then among the first of each of these.
+    pub(super) turns: Turns,
+    pub(super) turn: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -84,18 +90,27 @@ struct Connected {
 
 impl Lane {
     pub(super) fn new(config: Config, synchronous_commit: &'static str, listener: Option<Arc<Memory>>) -> Self {
-        Lane { config, synchronous_commit, listener, slot: Mutex::default() }
+        Lane {
+            config,
+            synchronous_commit,
+            listener,
+            slot: Mutex::default(),
+            turns: Turns::default(),
+            turn: Mutex::default(),
+        }
     }
 
     /// Runs one simple Query, in which several statements are one implicit transaction.
     ///
-    /// After any error but [`ControlError::Refused`] it is unknown whether the statements took
+    /// After any error but [`ControlError::Refused`] and [`ControlError::Locked`] it is unknown whether the statements took
     /// effect. Not cancel safe: a Query that was sent goes on.
     pub(super) async fn run(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
         let connected = self.connected().await?;
         let error = match timeout(LIMIT, connected.client.simple_query(query)).await {
             Ok(Ok(messages)) => return Ok(answers(messages)),
             Ok(Err(error)) => match error.as_db_error() {
+                // Only where the Query sets a lock_timeout.
+                Some(refusal) if *refusal.code() == SqlState::LOCK_NOT_AVAILABLE => return Err(ControlError::Locked),
                 Some(refusal) if !ends_process(refusal.code()) => {
                     return Err(ControlError::Refused(refusal.message().to_owned()));
                 }

@@ -34,8 +34,9 @@ pub struct Database {
     resources: RwLock<Vec<Arc<Resource>>>,
     /// One advance at a time per resource in this process: the others wait for its result.
     turns: Turns,
-    admission: Lane,
-    publish: Lane,
+    /// For Admits.
+    pub(super) admission: Lane,
+    pub(super) publish: Lane,
     look: Lane,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
 }
@@ -220,21 +221,10 @@ impl Database {
         self.look.close().await;
     }
 
-    /// On the connection for Admits.
-    pub(super) async fn ask(self: &Arc<Self>, query: &str) -> Result<Vec<Answer>, ControlError> {
-        watch::ensure(self);
-        self.admission.run(query).await
-    }
-
     /// On the connection whose commits are durable, and which may wait for Admits to end.
     pub(super) async fn publish(self: &Arc<Self>, query: &str) -> Result<Vec<Answer>, ControlError> {
         watch::ensure(self);
         self.publish.run(query).await
-    }
-
-    /// The server process of the connection that publishes. Waits for nothing: who asks may be publishing.
-    pub(super) fn publishing_process(&self) -> Option<String> {
-        self.publish.pid()
     }
 
     /// On the connection for looks, signals and deletes, which listens.

@@ -33,6 +33,7 @@
 mod admit;
 mod advance;
 mod authority;
+mod blockers;
 mod catalogue;
 mod control;
 mod database;

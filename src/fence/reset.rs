@@ -81,7 +81,7 @@ impl Database {
     /// # Errors
     /// Each says what was changed.
     pub async fn reset(self: &Arc<Self>, resource: &Arc<Resource>, token: Token) -> Result<Reset, ResetError> {
-        let answers = self.publish_past_the_guarded(resource, &sql::reset(resource, token)).await;
+        let answers = self.run_past_blockers(&self.publish, resource, &sql::reset(resource, token)).await;
         let answers = answers.map_err(|refusal| match refusal {
             Refusal::Unavailable { reason, .. } => ResetError::Unavailable(reason),
             other => ResetError::Unavailable(other.to_string()),

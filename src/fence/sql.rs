@@ -8,6 +8,7 @@
 use super::session::{Epoch, Identity, Token};
 use crate::policy::{QualifiedName, Resource, Template};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Locks that only a write needs.
 pub(super) const WRITE_LOCKS: &str = "'RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock', \
@@ -303,21 +304,27 @@ pub(super) fn guarded_write(resource: &str, pid: i32) -> String {
     )
 }
 
-/// Ends those who keep a statement of the control process from the resource's exclusive lock, but no control connections:
-/// an Admit holds it for a moment. The second statement's rows: prepared transactions, which only whoever knows of them
-/// can end.
+/// The Query, which fails with 55P03 once it has waited for a lock for so long. Has one answer more, the first.
+pub(super) fn with_lock_timeout(limit: Duration, query: &str) -> String {
+    format!("SET LOCAL lock_timeout = {}; {query}", limit.as_millis())
+}
+
+/// Ends those who keep the control process from the resource's lock: they hold it, or wait ahead to hold it exclusively.
+/// But no control connections, also those of other proxies with a role of their own: an Admit and a Publish hold it for a
+/// moment. The second statement's rows: prepared transactions, which only whoever knows of them can end.
 pub(super) fn end_blockers(resource: &str, control_pid: &str) -> String {
     format!(
         "SELECT s.pid, CASE WHEN {} THEN pg_terminate_backend(s.pid) END, \
            coalesce(s.wait_event_type || '/' || s.wait_event, 'nothing') AS waits, left(s.query, 60) AS query \
          FROM (SELECT DISTINCT unnest(pg_blocking_pids({control_pid})) AS pid) b \
          JOIN pg_stat_get_activity(NULL) s ON s.pid = b.pid LEFT JOIN pg_roles t ON t.oid = s.usesysid \
-         WHERE NOT (s.application_name = 'fencegate control' AND t.rolname = current_user) \
-         AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = s.pid AND {holds}); \
-         SELECT DISTINCT p.gid FROM pg_locks l {PREPARED} WHERE l.pid IS NULL AND {holds}",
+         WHERE NOT (s.application_name = 'fencegate control' AND (t.rolname = current_user \
+           OR t.oid = (SELECT nspowner FROM pg_namespace WHERE nspname = 'fencegate'))) \
+         AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = s.pid AND (l.granted OR l.mode = 'ExclusiveLock') AND {is_it}); \
+         SELECT DISTINCT p.gid FROM pg_locks l {PREPARED} WHERE l.pid IS NULL AND {is_it}",
         may_terminate("s", "t"),
-        holds = format_args!(
-            "l.locktype = 'advisory' AND l.granted AND l.database = {THIS_DATABASE} AND l.objsubid = 1 \
+        is_it = format_args!(
+            "l.locktype = 'advisory' AND l.database = {THIS_DATABASE} AND l.objsubid = 1 \
              AND (l.classid::bigint << 32 | l.objid::bigint) = {}",
             advisory_key(resource)
         ),

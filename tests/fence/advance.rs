@@ -3,7 +3,7 @@
 use crate::server::{Session, World, connect};
 use crate::{reason, stale_below};
 use fencegate::fence::session::{Activity, Epoch};
-use fencegate::fence::{CutOff, Refusal};
+use fencegate::fence::{CutOff, Database, Refusal};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -279,6 +279,21 @@ async fn mark_looks_at_the_admissions_itself() {
     );
     before_mark(&world, &row).await.unwrap();
     assert!(!world.lives(&late).await);
+}
+
+/// An Admit of another proxy, that is: its control role need not be the same.
+#[tokio::test]
+async fn control_connection_that_holds_the_lock_is_spared() {
+    let world = World::new().await;
+    let proxy = Database::new(world.database.clone(), world.config("postgres"), "p2", None);
+    let session = world.session(&proxy).await;
+    let admitting = connect(&world.config(&world.control())).await;
+    let lock = "SET application_name = 'fencegate control'; BEGIN; \
+        SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate:scheduler', 0))";
+    admitting.batch_execute(lock).await.unwrap();
+    assert!(reason(session.admit(&world.resource, 1).await).contains("was not given back"));
+    admitting.batch_execute("COMMIT").await.expect("it was not ended");
+    session.admit(&world.resource, 1).await.unwrap();
 }
 
 #[tokio::test]

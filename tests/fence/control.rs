@@ -77,12 +77,30 @@ async fn blocked_control_connection_is_given_up_and_its_process_ended() {
     let blocker = connect(&world.config("postgres")).await;
     blocker.batch_execute("BEGIN; SELECT FROM fencegate.epoch FOR UPDATE").await.unwrap();
     let other = world.session(&proxy).await;
-    assert!(reason(other.admit(&world.resource, 1).await).contains("did not answer"));
+    assert!(reason(other.admit(&world.resource, 1).await).contains("was not given back"));
     assert!(!other.fence.holds_admissions());
-    sleep(Duration::from_millis(300)).await;
-    let waiting =
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-    assert_eq!(world.ask(waiting).await, "0", "the half-sent Admit was ended");
+    // What has no limit of its own on the server.
+    blocker.batch_execute("LOCK TABLE fencegate.epoch").await.unwrap();
+    let waiting = "SELECT coalesce(min(pid), 0) FROM pg_stat_activity \
+        WHERE wait_event_type = 'Lock' AND query LIKE '%updated%' AND datname = current_database()";
+    let process = async {
+        loop {
+            let process = world.ask(waiting).await;
+            if process != "0" {
+                return process;
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let (asked, process) = tokio::join!(proxy.fences(std::slice::from_ref(&world.resource)), process);
+    assert!(asked.unwrap_err().contains("did not answer"));
+    timeout(Duration::from_secs(5), async {
+        while world.ask(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}")).await != "0" {
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("what was half sent is ended");
     blocker.batch_execute("ROLLBACK").await.unwrap();
     other.admit(&world.resource, 1).await.unwrap();
 }

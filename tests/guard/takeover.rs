@@ -3,8 +3,19 @@
 use super::support::commit_order::CommitOrder;
 use super::support::fenced::{code, ok};
 use super::support::ticks::{self, WRITE, refused, tokens, wait_for_process, wait_until_harmless};
-use super::support::{Options, message, wire::error_in};
-use super::world::{LEVELS, POLICIES, World};
+use super::support::{DEADLINE, Options, Wire, message, wait_until, wire::error_in};
+use super::world::{LEVELS, POLICIES, World, without_token};
+
+const TWO_RESOURCES: &str = "
+version: 1
+resources:
+  - name: scheduler
+    tables: [public.ticks]
+  - name: other
+    tables: [public.elsewhere]
+opaque: allow
+";
+const OTHER_WRITE: &str = "INSERT INTO elsewhere VALUES (1)";
 
 #[test]
 fn idle_in_its_transaction() {
@@ -90,4 +101,85 @@ fn a_prepared_transaction() {
     ok(&mut old, "COMMIT PREPARED 'hidden'");
     ok(&mut new, WRITE);
     assert_eq!(world.postgres.value("SELECT string_agg(note, ' ' ORDER BY id) FROM ticks"), "tick function tick");
+}
+
+/// All Publishes of a database take one connection.
+#[test]
+fn of_another_resource_meanwhile() {
+    let options = Options::default().setting("max_prepared_transactions", "2");
+    let world = World::start_with("of_another_resource_meanwhile", TWO_RESOURCES, options);
+    let mut old = world.around(5);
+    ok(&mut old, "BEGIN; SELECT unnamed()");
+    ok(&mut old, "PREPARE TRANSACTION 'hidden'");
+    let (mut new, mut other) = (world.session(6), world.session(5));
+    new.send(&message::query(WRITE));
+    wait_for_lock(&world);
+    ok(&mut other, OTHER_WRITE);
+    assert_eq!(code(&mut world.session(6), OTHER_WRITE), "");
+    let error = error_in(&new.read_until_ready()).expect("it is refused");
+    assert_eq!(error.code(), "LF006", "{error:?}");
+    assert!(error.message().contains("prepared transaction hidden"), "{}", error.message());
+    ok(&mut old, "ROLLBACK PREPARED 'hidden'");
+}
+
+fn wait_for_lock(world: &World) {
+    let waiting = "SELECT count(*) > 0 FROM pg_stat_activity \
+        WHERE application_name = 'fencegate control' AND wait_event_type = 'Lock'";
+    wait_until("a control connection waits", DEADLINE, || world.postgres.value(waiting) == "t");
+}
+
+/// Any role can take the lock of a resource, in a session of its own. It is ended, and the leader admitted.
+#[test]
+fn the_lock_in_the_hands_of_a_stranger() {
+    let world = World::start("the_lock_in_the_hands_of_a_stranger");
+    world.postgres.sql("CREATE ROLE stranger LOGIN");
+    for lock in ["pg_advisory_lock", "pg_advisory_xact_lock"] {
+        let mut stranger = Wire::login(&world.postgres.address(), "stranger", "postgres");
+        // No name helps it.
+        ok(&mut stranger, "SET application_name = 'fencegate control'");
+        ok(&mut stranger, "BEGIN");
+        ok(&mut stranger, &format!("SELECT {lock}(hashtextextended('fencegate:scheduler', 0))"));
+        assert_eq!(code(&mut world.session(5), WRITE), "", "{lock}");
+        assert_eq!(code(&mut stranger, "SELECT 1"), "57P01", "{lock}");
+    }
+}
+
+/// It waits for what a leader has let pass, and the next Admit waits for it.
+#[test]
+fn a_stranger_ahead_in_the_queue() {
+    let world = World::start("a_stranger_ahead_in_the_queue");
+    let mut writer = world.around(5);
+    ok(&mut writer, "BEGIN; SELECT unnamed()");
+    let mut stranger = without_token(&world.postgres.address());
+    let process = ticks::process(&mut stranger);
+    stranger.send(&message::query("SELECT pg_advisory_lock(hashtextextended('fencegate:scheduler', 0))"));
+    wait_for_process(&world.postgres, &process, "wait_event_type = 'Lock'");
+    assert_eq!(code(&mut world.session(5), WRITE), "");
+    assert_eq!(error_in(&stranger.read_until_ready()).expect("it is ended").code(), "57P01");
+    ok(&mut writer, "COMMIT");
+}
+
+/// All Admits of a database take one connection, however many of them wait.
+#[test]
+fn admissions_to_another_resource_meanwhile() {
+    let options = Options::default().setting("max_prepared_transactions", "2");
+    let world = World::start_with("admissions_to_another_resource_meanwhile", TWO_RESOURCES, options);
+    assert_eq!(code(&mut world.session(5), OTHER_WRITE), "");
+    let mut stranger = without_token(&world.postgres.address());
+    ok(&mut stranger, "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencegate:scheduler', 0))");
+    ok(&mut stranger, "PREPARE TRANSACTION 'hidden'");
+    let mut waiting: Vec<_> = (0..30).map(|_| world.session(5)).collect();
+    waiting.iter_mut().for_each(|session| session.send(&message::query(WRITE)));
+    wait_for_lock(&world);
+    // Not only the first, which comes before those that wait again.
+    for _ in 0..3 {
+        assert_eq!(code(&mut world.session(5), OTHER_WRITE), "");
+    }
+    for session in &mut waiting {
+        let error = error_in(&session.read_until_ready()).expect("it is refused");
+        assert_eq!(error.code(), "LF006", "{error:?}");
+        assert!(error.message().contains("prepared transaction hidden"), "{}", error.message());
+    }
+    ok(&mut stranger, "ROLLBACK PREPARED 'hidden'");
+    ok(&mut waiting[0], WRITE);
 }

@@ -1,0 +1,104 @@
+//! Waiting for the lock of a resource, which is any role's to take: Publish needs it exclusively, Admit shared.
+//!
+//! Owns ending who holds it. Must never end who does not stand in the way of this very Query, nor let one resource's
+//! wait be felt by the others, whose Queries have to take the same connection.
+//!
+//! Not cancel-safe: the Query may have taken effect, and processes may have been ended.
+
+use super::advance::GRACE;
+use super::control::{Answer, ControlError, LIMIT, Lane, column};
+use super::database::Database;
+use super::refusal::Refusal;
+use super::{sql, watch};
+use crate::policy::Resource;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// How long a Query waits on the server for a lock, at first and when it is sent again. Then it is sent again: those of
+/// other resources get their turn in between.
+const WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(300));
+/// Between two looks at who stands in the way.
+const PAUSE: Duration = Duration::from_millis(10);
+
+impl Database {
+    /// Runs a Query that takes the resource's lock. Who stands in the way gets the grace to give it back, and is ended then.
+    ///
+    /// # Errors
+    /// LF006, with those who did not end.
+    pub(super) async fn run_past_blockers(
+        self: &Arc<Self>,
+        lane: &Lane,
+        resource: &Resource,
+        query: &str,
+    ) -> Result<Vec<Answer>, Refusal> {
+        watch::ensure(self);
+        let began = Instant::now();
+        let mut blockers = Vec::new();
+        let mut answers = lane.run(&sql::with_lock_timeout(WAIT.0, query)).await;
+        while matches!(answers, Err(ControlError::Locked)) && began.elapsed() < LIMIT {
+            // Of those who wait again, one of each resource and one of them all: however many they are, the others wait
+            // for one only.
+            let of_resource = lane.turns.of(&resource.name);
+            let turn = timeout_at(began + LIMIT, async { (of_resource.lock().await, lane.turn.lock().await) });
+            let Ok(_turn) = turn.await else { break };
+            answers = self.run_and_end_blockers(lane, resource, query, began + GRACE, &mut blockers).await;
+        }
+        let error = match answers {
+            // The first answer is that to the setting.
+            Ok(answers) => return Ok(answers.into_iter().skip(1).collect()),
+            Err(error) => error,
+        };
+        if matches!(error, ControlError::Locked) && blockers.is_empty() {
+            blockers = self.end_blockers(lane, resource).await;
+        }
+        Err(match error {
+            ControlError::Locked | ControlError::TimedOut if !blockers.is_empty() => {
+                let reason = format!("its lock is held by: {}", blockers.join("; "));
+                Refusal::unavailable(&resource.name, reason)
+            }
+            error => Refusal::unavailable(&resource.name, error),
+        })
+    }
+
+    /// Runs the Query, and ends who keeps it waiting, from a moment on. Leaves the last of these in `blockers`.
+    async fn run_and_end_blockers(
+        self: &Arc<Self>,
+        lane: &Lane,
+        resource: &Resource,
+        query: &str,
+        grace_over: Instant,
+        blockers: &mut Vec<String>,
+    ) -> Result<Vec<Answer>, ControlError> {
+        let query = sql::with_lock_timeout(WAIT.1, query);
+        let mut running = pin!(lane.run(&query));
+        let mut next_look = grace_over;
+        loop {
+            if let Ok(answers) = timeout_at(next_look, running.as_mut()).await {
+                return answers;
+            }
+            let found = self.end_blockers(lane, resource).await;
+            if !found.is_empty() {
+                *blockers = found;
+            }
+            next_look = Instant::now() + PAUSE;
+        }
+    }
+
+    /// Ends who stands in the way, and says who that is. A look that fails ends nobody; the next may not fail.
+    async fn end_blockers(self: &Arc<Self>, lane: &Lane, resource: &Resource) -> Vec<String> {
+        let Some(waiting) = lane.pid() else { return Vec::new() };
+        let Ok(answers) = self.look(&sql::end_blockers(&resource.name, &waiting)).await else {
+            return Vec::new();
+        };
+        let doing = |row| {
+            let text = |name| column(row, name).unwrap_or_default();
+            if let Some(gid) = column(row, "gid") {
+                return format!("prepared transaction {gid}");
+            }
+            format!("process {}, waiting for {}, query: {}", text("pid"), text("waits"), text("query"))
+        };
+        answers.iter().flat_map(|answer| &answer.rows).map(doing).collect()
+    }
+}
