@@ -109,7 +109,7 @@ pub struct Status {
 pub async fn install(config: &Config, policies: &PolicySet) -> Result<Installed, GuardError> {
     let session = Session::open(config).await?;
     let client = &session.client;
-    run(client, "begin", "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencegate:init', 0))").await?;
+    run(client, "begin", "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencegate {init}', 0))").await?;
     let mut survey = Survey::take(client, policies).await?;
     run(client, "create the functions", &survey.functions()).await?;
     if survey.is_superuser {
@@ -155,7 +155,7 @@ pub async fn status(config: &Config, policies: &PolicySet) -> Result<Status, Gua
 pub async fn remove(config: &Config) -> Result<Vec<String>, GuardError> {
     let session = Session::open(config).await?;
     let client = &session.client;
-    run(client, "begin", "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencegate:init', 0))").await?;
+    run(client, "begin", "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencegate {init}', 0))").await?;
     let mut removed = Vec::new();
     for (what, statement) in survey::removal(client).await? {
         run(client, &format!("remove {what}"), &statement).await?;

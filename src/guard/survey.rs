@@ -14,7 +14,7 @@ use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 /// The functions of `guard.sql`, then that of `notice.sql`.
 const SIGNATURES: [&str; 6] = [
     "fencegate.presented(text)",
-    "fencegate.check_write(text, boolean)",
+    "fencegate.check_write(text, text, boolean)",
     "fencegate.observe_write(text, boolean)",
     "fencegate.keyed(text, text, text)",
     "fencegate.check_every_key(text, boolean, boolean)",
