@@ -12,6 +12,7 @@ DECLARE
     blank constant text := E'[ \t\r\n\f\x0b]*';
     entry constant text := blank || '[A-Za-z0-9_./:%-]+' || blank || '=' || blank || '[0-9]{1,19}' || blank;
     before constant text := ',' || fenced || '=';
+    space text;
     list text;
     token text;
 BEGIN
@@ -20,7 +21,11 @@ BEGIN
     ELSIF value !~ '=' THEN
         token := value;
     ELSIF octet_length(value) <= 65536 AND value ~ ('^' || entry || '(,' || entry || ')*$') THEN
-        list := ',' || translate(value, E' \t\r\n\f\x0b', '') || ',';
+        list := ',' || value || ',';
+        -- Many times as fast as translate() in one go.
+        FOREACH space IN ARRAY ARRAY[' ', E'\t', E'\r', E'\n', E'\f', E'\x0b'] LOOP
+            list := replace(list, space, '');
+        END LOOP;
         -- No token in it may be 0 or above the highest; LIKE tells cheaply that there is none to look at.
         IF (list LIKE '%=0%' AND list ~ '=0+,') OR (list LIKE '%=9%' AND EXISTS (
                 SELECT FROM regexp_matches(list, '=(9[0-9]{18}),', 'g') AS long
