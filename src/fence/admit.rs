@@ -90,7 +90,7 @@ impl Database {
                     // A drain came between the commit and here. The write was held back, so a new
                     // row was never used; the next verdict says which epoch came.
                     if new {
-                        let deleted = self.look(&sql::delete_one(who, &resource.name, epoch)).await;
+                        let deleted = self.look(&sql::delete_one(who, resource, epoch)).await;
                         deleted.map_err(|error| Refusal::unavailable(&resource.name, error))?;
                     }
                 }

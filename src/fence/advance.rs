@@ -111,7 +111,7 @@ impl Database {
                 self.refuse_if_written(raising, resource, bound).await?;
                 raising.session.revoke(&resource.name, bound);
                 let own = sql::processes([(raising.who.pid, raising.who.backend_start.as_str())]);
-                let deleted = self.look(&sql::delete(&own, &resource.name, bound)).await.map_err(unavailable)?;
+                let deleted = self.look(&sql::delete(&own, resource, bound)).await.map_err(unavailable)?;
                 if deleted.iter().all(|answer| answer.affected == 0) {
                     self.refuse_if_held(raising, resource, bound).await?;
                 }
@@ -177,7 +177,7 @@ impl Database {
                 continue;
             }
             let processes = sql::processes(keys.iter().map(|(pid, start)| (*pid, start.as_str())));
-            let answers = self.look(&sql::delete(&processes, &resource.name, bound)).await.map_err(unavailable)?;
+            let answers = self.look(&sql::delete(&processes, resource, bound)).await.map_err(unavailable)?;
             for row in answers.iter().flat_map(|answer| &answer.rows) {
                 self.drained(how, resource, number(row, "token"), bound);
                 spared.extend(process(row));
@@ -203,7 +203,7 @@ impl Database {
             return self.refuse_if_held(raising, resource, bound).await;
         }
         // Where the text does not show a write, the guard has seen it.
-        let seen = self.look(&sql::guarded_write(&resource.name, raising.who.pid)).await;
+        let seen = self.look(&sql::guarded_write(resource, raising.who.pid)).await;
         let seen = seen.map_err(|error| Refusal::unavailable(&resource.name, error))?;
         let current = seen.iter().flat_map(|answer| &answer.rows).find_map(epoch);
         current.map_or(Ok(()), |current| Err(written_under(resource, bound.token, current)))

@@ -1,5 +1,6 @@
 -- The schema of fencegate in a downstream database. Run as one transaction; may be run again at any time.
-SELECT pg_advisory_xact_lock(hashtextextended('fencegate:init', 0));
+-- No resource is called so.
+SELECT pg_advisory_xact_lock(hashtextextended('fencegate {init}', 0));
 
 CREATE SCHEMA IF NOT EXISTS fencegate;
 COMMENT ON SCHEMA fencegate IS 'fencegate schema version 1';

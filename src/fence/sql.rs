@@ -259,48 +259,52 @@ pub(super) fn writers(resource: &Resource) -> String {
     )
 }
 
-/// The two keys of the lock that a process holds shared from its first write to the resource that the guard let pass to the
-/// end of its transaction. `guard.sql` has the same.
-fn process_lock(resource: &str, pid: &str) -> String {
-    format!("hashtext({}), {pid}", quote(resource))
+/// The two keys of the lock that a process holds shared from its first write to the resource, or to another key of the same
+/// keyed one, that the guard let pass to the end of its transaction. `guard.sql` has the same.
+fn process_lock(resource: &Resource, pid: &str) -> String {
+    format!("hashtext({}), {pid}", quote(resource.lock_name()))
 }
 
 /// Deletes the rows below the epoch of these processes, by their full key. Leaves those of a process in whose open
 /// transaction the guard has let a write pass, on the strength of that very row.
-pub(super) fn delete(processes: &str, resource: &str, bound: Epoch) -> String {
+pub(super) fn delete(processes: &str, resource: &Resource, bound: Epoch) -> String {
     format!(
         "DELETE FROM fencegate.admission a USING (VALUES {processes}) k(pid, backend_start) \
          WHERE a.pid = k.pid AND extract(epoch FROM a.backend_start) = k.backend_start AND {} \
          AND pg_try_advisory_xact_lock({}) \
          RETURNING a.pid, extract(epoch FROM a.backend_start) AS backend_start, a.token",
-        below("a", resource, bound),
+        below("a", &resource.name, bound),
         process_lock(resource, "a.pid")
     )
 }
 
 /// Deletes one admission that was never used, unless the guard has found it: then the drain ends its process.
-pub(super) fn delete_one(who: &Identity, resource: &str, epoch: Epoch) -> String {
+pub(super) fn delete_one(who: &Identity, resource: &Resource, epoch: Epoch) -> String {
     format!(
         "DELETE FROM fencegate.admission a WHERE a.pid = {} AND extract(epoch FROM a.backend_start) = {}::numeric \
          AND a.resource = {} AND a.generation = {} AND a.token = {} \
          AND pg_try_advisory_xact_lock({})",
         who.pid,
         quote(&who.backend_start),
-        quote(resource),
+        quote(&resource.name),
         epoch.generation,
         epoch.token,
         process_lock(resource, "a.pid")
     )
 }
 
-/// The epoch in force, if the guard has let a write to the resource pass in the open transaction of this process.
-pub(super) fn guarded_write(resource: &str, pid: i32) -> String {
+/// The epoch in force, if the guard has let a write to the resource pass in the open transaction of this process: it holds
+/// the resource's lock; or that of the process, and an admission on the strength of which it may have passed.
+pub(super) fn guarded_write(resource: &Resource, pid: i32) -> String {
     format!(
-        "SELECT e.generation, e.token FROM fencegate.epoch e WHERE e.resource = {} AND EXISTS ( \
-           SELECT FROM pg_locks l WHERE l.pid = {pid} AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 \
-           AND l.database = {THIS_DATABASE} AND l.classid::bigint = hashtext({})::bigint & 4294967295 AND l.objid = {pid})",
-        quote(resource),
-        quote(resource),
+        "SELECT e.generation, e.token FROM fencegate.epoch e WHERE e.resource = {name} AND EXISTS ( \
+           SELECT FROM pg_locks l WHERE l.pid = {pid} AND l.locktype = 'advisory' AND l.granted \
+           AND l.database = {THIS_DATABASE} AND (({resource_lock}) OR (l.objsubid = 2 \
+             AND l.classid::bigint = hashtext({family})::bigint & 4294967295 AND l.objid = {pid} \
+             AND EXISTS (SELECT FROM fencegate.admission a WHERE a.pid = {pid} AND a.resource = {name} AND {LIVING}))))",
+        name = quote(&resource.name),
+        family = quote(resource.lock_name()),
+        resource_lock = is_lock_of(&resource.name),
     )
 }
 
@@ -323,11 +327,7 @@ pub(super) fn end_blockers(resource: &str, control_pid: &str) -> String {
          AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = s.pid AND (l.granted OR l.mode = 'ExclusiveLock') AND {is_it}); \
          SELECT DISTINCT p.gid FROM pg_locks l {PREPARED} WHERE l.pid IS NULL AND {is_it}",
         may_terminate("s", "t"),
-        is_it = format_args!(
-            "l.locktype = 'advisory' AND l.database = {THIS_DATABASE} AND l.objsubid = 1 \
-             AND (l.classid::bigint << 32 | l.objid::bigint) = {}",
-            advisory_key(resource)
-        ),
+        is_it = format_args!("l.locktype = 'advisory' AND l.database = {THIS_DATABASE} AND {}", is_lock_of(resource)),
     )
 }
 
@@ -432,6 +432,11 @@ pub(crate) fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> S
 
 fn advisory_key(resource: &str) -> String {
     format!("hashtextextended({}, 0)", quote(&format!("fencegate:{resource}")))
+}
+
+/// The advisory lock `l` is the resource's.
+fn is_lock_of(resource: &str) -> String {
+    format!("l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) = {}", advisory_key(resource))
 }
 
 fn below(row: &str, resource: &str, bound: Epoch) -> String {

@@ -4,11 +4,13 @@
 //! Owns the triggers and functions of the guard (`guard.sql` has the decision), and comparing them with the policies. Must
 //! never weaken what it finds on a table that is still fenced: all changes are one transaction.
 
+mod lock;
 mod survey;
 mod trigger;
 
 use crate::fence::text;
 use crate::policy::PolicySet;
+use lock::{lock_tables, transaction};
 use survey::{Difference, Survey};
 use tokio_postgres::{Client, Config, NoTls};
 
@@ -33,6 +35,16 @@ pub enum GuardError {
     Refused {
         /// What was being done.
         what: String,
+        /// The server's answer.
+        source: tokio_postgres::Error,
+    },
+    /// Others hold locks on the tables.
+    #[error("cannot lock the tables, held up by {by}: {}", text(.source))]
+    HeldUp {
+        /// The tables, as a list of SQL literals.
+        relations: String,
+        /// Who holds locks on them.
+        by: String,
         /// The server's answer.
         source: tokio_postgres::Error,
     },
@@ -109,13 +121,22 @@ pub struct Status {
 pub async fn install(config: &Config, policies: &PolicySet) -> Result<Installed, GuardError> {
     let session = Session::open(config).await?;
     let client = &session.client;
-    run(client, "begin", "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencegate:init', 0))").await?;
+    transaction(client, async || change(client, policies).await).await
+}
+
+async fn change(client: &Client, policies: &PolicySet) -> Result<Installed, GuardError> {
     let mut survey = Survey::take(client, policies).await?;
+    let changes: Vec<(String, String)> = survey
+        .differences()
+        .filter(|difference| difference.may_alter)
+        .flat_map(|it| it.statements.into_iter().map(move |statement| (it.relation.clone(), statement)))
+        .collect();
+    lock_tables(client, &changes).await?;
     run(client, "create the functions", &survey.functions()).await?;
     if survey.is_superuser {
-        run(client, "create the event triggers", NOTICE).await?;
+        run(client, "create the event triggers", &format!("{NOTICE}; {}", survey::NOTICE_FUNCTION.seal())).await?;
     }
-    run(client, "mark the functions", &survey::seal()).await?;
+    run(client, "mark the functions", &survey::GUARD_FUNCTIONS.seal()).await?;
 
     let mut installed = Installed::default();
     // Twice: only when a trigger is there its copies on partitions can be seen, and enabled where the server has not.
@@ -132,7 +153,6 @@ pub async fn install(config: &Config, policies: &PolicySet) -> Result<Installed,
         }
         survey = Survey::take(client, policies).await?;
     }
-    run(client, "commit", "COMMIT").await?;
     (installed.triggers, installed.tables) = survey.size();
     installed.warnings = survey.warnings();
     Ok(installed)
@@ -155,14 +175,16 @@ pub async fn status(config: &Config, policies: &PolicySet) -> Result<Status, Gua
 pub async fn remove(config: &Config) -> Result<Vec<String>, GuardError> {
     let session = Session::open(config).await?;
     let client = &session.client;
-    run(client, "begin", "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencegate:init', 0))").await?;
-    let mut removed = Vec::new();
-    for (what, statement) in survey::removal(client).await? {
-        run(client, &format!("remove {what}"), &statement).await?;
-        removed.push(what);
-    }
-    run(client, "commit", "COMMIT").await?;
-    Ok(removed)
+    transaction(client, async || {
+        lock_tables(client, &survey::drops(client).await?).await?;
+        let mut removed = Vec::new();
+        for (what, statement) in survey::removal(client).await? {
+            run(client, &format!("remove {what}"), &statement).await?;
+            removed.push(what);
+        }
+        Ok(removed)
+    })
+    .await
 }
 
 /// A connection and the task that drives it.

@@ -3,7 +3,7 @@
 //! Owns the queries, and what differs from the policies. Must never change anything.
 
 use super::trigger::{PREFIX, Relation, Wanted, wanted};
-use super::{FUNCTIONS, GuardError, Line, State, refused};
+use super::{FUNCTIONS, GuardError, Line, NOTICE, State, refused};
 use crate::fence::{column, is_true, named, quote};
 use crate::policy::{FencedTable, PolicySet, Resource};
 use crate::statement::Operation;
@@ -14,7 +14,7 @@ use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 /// The functions of `guard.sql`, then that of `notice.sql`.
 const SIGNATURES: [&str; 6] = [
     "fencegate.presented(text)",
-    "fencegate.check_write(text, boolean)",
+    "fencegate.check_write(text, text, boolean)",
     "fencegate.observe_write(text, boolean)",
     "fencegate.keyed(text, text, text)",
     "fencegate.check_every_key(text, boolean, boolean)",
@@ -23,10 +23,60 @@ const SIGNATURES: [&str; 6] = [
 const NOTICE_SIGNATURE: &str = "fencegate.notice_definition()";
 const EVENT_TRIGGERS: [&str; 2] = ["fencegate_guard_definition", "fencegate_guard_drop"];
 
-/// The functions as they are, in one number: `install` leaves it in the comment on the trigger's.
-const CONTENT: &str = "(SELECT md5(string_agg(pg_get_functiondef(p.oid) || pg_get_userbyid(p.proowner), '' \
-     ORDER BY p.proname)) FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate') \
-     AND p.proname IN ('presented', 'check_write', 'observe_write', 'keyed', 'check_every_key', 'guard'))";
+/// Functions that are created together. What they are then is left, as one number, in the comment on one of them.
+pub(super) struct Functions {
+    text: &'static str,
+    /// A list of literals.
+    names: &'static str,
+    commented: &'static str,
+}
+
+pub(super) const GUARD_FUNCTIONS: Functions = Functions {
+    text: FUNCTIONS,
+    names: "'presented', 'check_write', 'observe_write', 'keyed', 'check_every_key', 'guard'",
+    commented: "fencegate.guard()",
+};
+/// Apart from those, because only a superuser can create it.
+pub(super) const NOTICE_FUNCTION: Functions =
+    Functions { text: NOTICE, names: "'notice_definition'", commented: NOTICE_SIGNATURE };
+
+impl Functions {
+    /// What leaves the number of the functions as they are now in the comment.
+    pub(super) fn seal(&self) -> String {
+        let (commented, version, content) = (self.commented, self.version(), self.content());
+        format!(
+            "DO $seal$ BEGIN EXECUTE format('COMMENT ON FUNCTION {commented} IS %L', '{version} ' || {content}); END $seal$"
+        )
+    }
+
+    /// Columns: the number as it is now, and the comment.
+    fn columns(&self, content: &str, seal: &str) -> String {
+        let commented = quote(self.commented);
+        format!("{} AS {content}, obj_description(to_regprocedure({commented}), 'pg_proc') AS {seal}", self.content())
+    }
+
+    fn content(&self) -> String {
+        format!(
+            "(SELECT md5(string_agg(pg_get_functiondef(p.oid) || pg_get_userbyid(p.proowner), '' ORDER BY p.proname)) \
+             FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate') AND p.proname IN ({}))",
+            self.names
+        )
+    }
+
+    fn state(&self, content: &str, seal: &str) -> State {
+        match content {
+            "" => State::Missing,
+            _ if seal == format!("{} {content}", self.version()) => State::Ok,
+            _ => State::Changed,
+        }
+    }
+
+    /// Of the functions that this program installs.
+    fn version(&self) -> String {
+        let hash = Sha256::digest(self.text);
+        format!("fencegate guard {:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
+    }
+}
 
 /// A trigger of the guard that is there.
 struct Found {
@@ -44,6 +94,7 @@ type Place = (String, String);
 pub(super) struct Difference {
     state: State,
     what: String,
+    pub(super) relation: String,
     pub(super) may_alter: bool,
     pub(super) statements: Vec<String>,
 }
@@ -73,9 +124,15 @@ impl Survey {
             wanted: Vec::new(),
             found: found(client).await?,
             unguarded: Vec::new(),
-            functions: functions_state(&fact("content"), &fact("seal")),
+            functions: GUARD_FUNCTIONS.state(&fact("content"), &fact("seal")),
             event_triggers: event_triggers_state(&fact("event_triggers"), &fact("enabled_event_triggers")),
         };
+        if survey.functions == State::Ok && fact("unusable") != "0" {
+            survey.functions = State::Disabled;
+        }
+        if survey.event_triggers == State::Ok {
+            survey.event_triggers = NOTICE_FUNCTION.state(&fact("notice_content"), &fact("notice_seal"));
+        }
         if !policies.applies_to(&database) {
             return Ok(survey);
         }
@@ -171,7 +228,9 @@ impl Survey {
             let (table, difference) = (table.to_owned(), difference.to_owned());
             lines.push(Line { table, resource: String::new(), state, difference });
         };
-        other("(functions)", self.functions, "not what this program installs");
+        let unusable = "not everybody may use them: no privilege USAGE of the schema, or EXECUTE, for PUBLIC";
+        let functions = if self.functions == State::Disabled { unusable } else { "not what this program installs" };
+        other("(functions)", self.functions, functions);
         if self.is_superuser || self.event_triggers != State::Missing {
             other("(event triggers)", self.event_triggers, "definitions around the proxies are noticed later");
         }
@@ -209,16 +268,14 @@ impl Survey {
             }
             _ => return None,
         };
-        Some(Difference { state, what, may_alter: wanted.may_alter, statements })
+        Some(Difference { state, what, relation: relation.clone(), may_alter: wanted.may_alter, statements })
     }
 }
 
-/// What leaves the number of the functions as they are now in a comment.
-pub(super) fn seal() -> String {
-    format!(
-        "DO $seal$ BEGIN EXECUTE format('COMMENT ON FUNCTION fencegate.guard() IS %L', '{} ' || {CONTENT}); END $seal$",
-        version()
-    )
+/// The triggers there are: relation, and the statement that removes it.
+pub(super) async fn drops(client: &Client) -> Result<Vec<(String, String)>, GuardError> {
+    let found = found(client).await?.into_iter().filter(|(_, found)| !found.is_copy);
+    Ok(found.map(|((relation, name), _)| (relation.clone(), format!("DROP TRIGGER {name} ON {relation}"))).collect())
 }
 
 /// All that there is of the guard: what it is, and the statement that removes it.
@@ -253,10 +310,16 @@ fn facts() -> String {
         "SELECT current_database() AS database, current_setting('server_version_num') AS version, \
            (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS superuser, \
            (SELECT quote_ident(pg_get_userbyid(nspowner)) FROM pg_namespace WHERE nspname = 'fencegate') AS owner, \
-           {CONTENT} AS content, obj_description(to_regprocedure('fencegate.guard()'), 'pg_proc') AS seal, \
+           {functions}, {notice}, \
+           (SELECT count(*) FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate') \
+             AND p.proname IN ({guard_names}) AND NOT (has_function_privilege('public', p.oid, 'EXECUTE') \
+               AND has_schema_privilege('public', p.pronamespace, 'USAGE'))) AS unusable, \
            (SELECT count(*) FROM pg_event_trigger WHERE evtname IN ({names})) AS event_triggers, \
            (SELECT count(*) FROM pg_event_trigger WHERE evtname IN ({names}) AND evtenabled = 'A') \
-             AS enabled_event_triggers"
+             AS enabled_event_triggers",
+        functions = GUARD_FUNCTIONS.columns("content", "seal"),
+        notice = NOTICE_FUNCTION.columns("notice_content", "notice_seal"),
+        guard_names = GUARD_FUNCTIONS.names,
     )
 }
 
@@ -319,16 +382,9 @@ fn superfluous(place: &Place, found: &Found) -> Difference {
     Difference {
         state: State::Changed,
         what: format!("no policy asks for {name}"),
+        relation: relation.clone(),
         may_alter: found.may_alter,
         statements: vec![format!("DROP TRIGGER {name} ON {relation}")],
-    }
-}
-
-fn functions_state(content: &str, seal: &str) -> State {
-    match (content, seal) {
-        ("", _) => State::Missing,
-        _ if seal == format!("{} {content}", version()) => State::Ok,
-        _ => State::Changed,
     }
 }
 
@@ -341,13 +397,7 @@ fn event_triggers_state(there: &str, enabled: &str) -> State {
     }
 }
 
-/// Of the functions that this program installs.
-fn version() -> String {
-    let hash = Sha256::digest(FUNCTIONS);
-    format!("fencegate guard {:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
-}
-
-async fn rows(client: &Client, what: &str, query: &str) -> Result<Vec<SimpleQueryRow>, GuardError> {
+pub(super) async fn rows(client: &Client, what: &str, query: &str) -> Result<Vec<SimpleQueryRow>, GuardError> {
     let messages = refused(what, client.simple_query(query).await)?;
     let row = |message| match message {
         SimpleQueryMessage::Row(row) => Some(row),

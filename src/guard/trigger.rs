@@ -89,6 +89,16 @@ pub(super) fn wanted(
         want("insert", is_copy, "AFTER", events(table, |it| it == Operation::Insert), level("new"));
         let changes = events(table, |it| matches!(it, Operation::Update | Operation::Delete));
         want("change", is_copy, "AFTER", changes, level("old"));
+        // An UPDATE that moves a row to another partition fires no AFTER UPDATE trigger, but those of a DELETE and an
+        // INSERT. Where these are not both fenced, what tells is the UPDATE before it.
+        let fences = |it| table.operations.contains(&it);
+        if fences(Operation::Update) && !(fences(Operation::Insert) && fences(Operation::Delete)) {
+            let level = match statements_cover_rows && table.key.is_none() {
+                true => level("old"),
+                false => format!("ROW WHEN (({} IS NOT NULL))", partition_root("old")),
+            };
+            want("move", is_copy, "BEFORE", vec!["UPDATE"], level);
+        }
     }
     wanted
 }
@@ -108,7 +118,7 @@ fn events(table: &FencedTable, among: impl Fn(Operation) -> bool) -> Vec<&'stati
 /// True of rows that no statement trigger answers for.
 fn condition(row: &str, relation: &Relation, oids: &[&str]) -> String {
     let replicated = "(current_setting('session_replication_role'::text) = 'replica'::text)";
-    let root = format!("pg_partition_root(({row}.tableoid)::regclass)");
+    let root = partition_root(row);
     match &relation.root {
         None => format!("({replicated} OR ({root} IS NOT NULL))"),
         Some(oid) => format!(
@@ -116,6 +126,10 @@ fn condition(row: &str, relation: &Relation, oids: &[&str]) -> String {
             oids.join(",")
         ),
     }
+}
+
+fn partition_root(row: &str) -> String {
+    format!("pg_partition_root(({row}.tableoid)::regclass)")
 }
 
 /// What the trigger calls: its arguments are as `guard.sql` says.

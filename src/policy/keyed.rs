@@ -137,6 +137,7 @@ impl Resource {
             name: keyed.names.fill(key),
             election,
             keyed: None,
+            family: Some(format!("{}{{}}{}", keyed.names.before, keyed.names.after)),
             tables: self.tables.clone(),
             functions: self.functions.clone(),
             fingerprint: self.fingerprint.clone(),
@@ -151,6 +152,11 @@ impl Resource {
             Some(keyed) => self.of_key(&keyed.names.key_of(name)?),
             None => (self.name == name).then(|| self.clone()),
         }
+    }
+
+    /// The name of the lock that the guard takes for a process which writes it: one for all keys of a keyed resource.
+    pub fn lock_name(&self) -> &str {
+        self.family.as_deref().unwrap_or(&self.name)
     }
 
     /// It is the resource of that name, or has one for a key of which that is the name.

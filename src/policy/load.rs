@@ -140,6 +140,7 @@ impl Joining {
             name,
             election,
             keyed: resource.names.map(|names| Keyed { names, elections }),
+            family: None,
             tables: resource.tables.into_iter().map(|table| table.value).collect(),
             functions: resource.functions.into_iter().map(|function| function.value).collect(),
             on_missing: resource.on_missing,

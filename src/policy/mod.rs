@@ -118,6 +118,8 @@ pub struct Resource {
     pub election: Option<ElectionName>,
     /// It stands for the resources of all keys, see [`Resource::of_key`]. Only those have tokens.
     pub keyed: Option<Keyed>,
+    /// Of the resource of one key: a name for all of them, `shard/{}`.
+    pub family: Option<String>,
     /// The tables whose writes need the resource's token.
     pub tables: Vec<FencedTable>,
     /// Calling one of these counts as a write to the resource.

@@ -220,6 +220,7 @@ pub fn resource(name: &str, fingerprint: &str) -> Arc<Resource> {
         name: name.into(),
         election: None,
         keyed: None,
+        family: None,
         tables: vec![FencedTable {
             name: QualifiedName { schema: "public".into(), name: "ticks".into() },
             operations: vec![Operation::Insert],

@@ -3,7 +3,7 @@
 use super::support::fenced::ok;
 use super::support::postgres::Options;
 use super::support::ticks;
-use super::support::{Postgres, Release, Wire};
+use super::support::{DEADLINE, Postgres, Release, Wire, wait_until};
 use super::world::{LEVELS, POLICIES, World, attempt, guard, policy_folder};
 use std::process::Output;
 
@@ -85,15 +85,48 @@ fn status_sees_what_differs() {
         (format!("DROP TRIGGER {insert} ON ticks; CREATE TRIGGER {insert} AFTER INSERT ON ticks EXECUTE FUNCTION fencegate.guard('observe')"), "public.ticks changed"),
         ("CREATE TRIGGER fencegate_guard_other AFTER INSERT ON elsewhere EXECUTE FUNCTION fencegate.guard('observe')".into(), "public.elsewhere changed"),
         (function.into(), "(functions) changed"),
-        ("ALTER FUNCTION fencegate.check_write(text, boolean) RESET search_path".into(), "(functions) changed"),
+        ("ALTER FUNCTION fencegate.check_write(text, text, boolean) RESET search_path".into(), "(functions) changed"),
         ("ALTER EVENT TRIGGER fencegate_guard_drop DISABLE".into(), "(event triggers) disabled"),
         ("DROP EVENT TRIGGER fencegate_guard_drop".into(), "(event triggers) missing"),
+        ("CREATE OR REPLACE FUNCTION fencegate.notice_definition() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'".into(), "(event triggers) changed"),
+        ("REVOKE USAGE ON SCHEMA fencegate FROM PUBLIC".into(), "(functions) disabled"),
+        ("REVOKE EXECUTE ON FUNCTION fencegate.check_write(text, text, boolean) FROM PUBLIC".into(), "(functions) disabled"),
     ] {
         world.postgres.sql(&sql);
         assert_eq!(complaints(&world), [expected], "{sql}");
         world.guard("install");
         assert_eq!(complaints(&world), [""; 0], "{sql}");
     }
+}
+
+/// A leader that locks the tables in another order: it is not ended as the victim of a deadlock.
+#[test]
+fn while_somebody_writes() {
+    let world = World::start("while_somebody_writes");
+    let mut holder = world.around(5);
+    let process = ticks::process(&mut holder);
+    for what in ["remove", "install"] {
+        ok(&mut holder, "BEGIN; DELETE FROM owned WHERE id = 1");
+        std::thread::scope(|scope| {
+            let changed = scope.spawn(|| world.guard(what));
+            wait_until(what, DEADLINE, || {
+                world.postgres.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") == "1"
+            });
+            ok(&mut holder, "DELETE FROM parts");
+            ok(&mut holder, "DELETE FROM ticks");
+            ok(&mut holder, "COMMIT");
+            changed.join().unwrap();
+        });
+    }
+    assert_eq!(complaints(&world), [""; 0]);
+
+    world.guard("remove");
+    ok(&mut holder, "BEGIN; INSERT INTO part VALUES (1, 'held')");
+    let output = world.try_guard("install");
+    assert_eq!(output.status.code(), Some(1));
+    let said = format!("held up by process {process}, idle in transaction, query: BEGIN; INSERT INTO part");
+    assert!(stderr(&output).contains(&said), "{output:?}");
+    ok(&mut holder, "COMMIT");
 }
 
 #[test]
@@ -123,7 +156,9 @@ fn what_it_cannot_guard() {
         stdout(&output).lines().filter_map(|line| Some(line.split_once("superuser: ")?.1.to_owned())).collect();
     assert_eq!(still.len(), 6, "{output:?}");
     assert!(stderr(&output).contains("without a superuser there are no event triggers"), "{output:?}");
-    still.iter().for_each(|statement| drop(postgres.sql(statement)));
+    postgres.sql("CREATE ROLE owner LOGIN; GRANT CREATE ON SCHEMA public TO owner; ALTER TABLE ticks OWNER TO owner");
+    let mut owner = Wire::login(&postgres.socket(), "owner", "postgres");
+    still.iter().for_each(|statement| drop(ok(&mut owner, statement)));
     assert_eq!(guard("install", &url, Some(&folder)).status.code(), Some(0));
     assert_eq!(guard("status", &url, Some(&folder)).status.code(), Some(0));
     assert_eq!(postgres.try_sql("postgres", ticks::WRITE).unwrap_err().code(), "LF002");

@@ -2,6 +2,7 @@
 
 use super::support::fenced::{code, code_in, ok};
 use super::support::message::{copy_data, copy_done, query};
+use super::support::ticks::process;
 use super::support::{DEADLINE, Wire, wait_until};
 use super::world::{LEVELS, World, attempt, without_token};
 
@@ -135,6 +136,56 @@ fn copy(session: &mut Wire, rows: &str) -> String {
     let answer = session.read_until_any(b"GE");
     assert_eq!(code_in(&answer), "");
     code_in(&session.exchange(&[copy_data(rows.as_bytes()), copy_done()].concat()))
+}
+
+/// The server's table of locks has room for some thousands.
+#[test]
+fn many_keys_take_one_lock() {
+    let world = World::start_with("many_keys_take_one_lock", KEYED, Default::default());
+    let mut session = without_token(&world.postgres.socket());
+    ok(&mut session, "SET lease.fence = 5");
+    ok(
+        &mut session,
+        "INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy)
+         SELECT pid, backend_start, 'part/' || key, 1, 5, 'test'
+         FROM pg_stat_get_activity(pg_backend_pid()), generate_series(0, 999) key",
+    );
+    for level in LEVELS {
+        ok(&mut session, &format!("BEGIN ISOLATION LEVEL {level}"));
+        ok(&mut session, "INSERT INTO parts SELECT generate_series(0, 999)");
+        let locks =
+            ok(&mut session, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()");
+        assert_eq!(locks[0][0].as_deref(), Some("1"), "{level}");
+        ok(&mut session, "ROLLBACK");
+    }
+}
+
+/// Whoever takes its admission to a key away, when the guard has just found that to another: it is ended.
+#[test]
+fn the_lock_is_that_of_all_keys() {
+    let world = World::start_with("the_lock_is_that_of_all_keys", KEYED, Default::default());
+    let mut old = leader(&world, "part/1=5, part/2=7");
+    let process = process(&mut old);
+    ok(&mut old, "BEGIN");
+    ok(&mut old, "SELECT pg_advisory_xact_lock_shared(hashtext('part/{}'), pg_backend_pid())");
+    leader(&world, "part/1=5, part/2=8");
+    assert_eq!(world.postgres.value(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}")), "0");
+}
+
+/// What it wrote to one key does not stand in the way of its token for another.
+#[test]
+fn a_higher_token_for_another_key() {
+    let world = World::start_with("a_higher_token_for_another_key", KEYED, Default::default());
+    leader(&world, "part/1=5, part/2=7");
+    let mut next = without_token(&world.proxy.address());
+    for (level, token) in LEVELS.into_iter().zip(8..) {
+        ok(&mut next, &format!("SET lease.fence = 'part/1=5, part/2={token}'"));
+        ok(&mut next, &format!("BEGIN ISOLATION LEVEL {level}"));
+        assert_eq!(code(&mut next, "INSERT INTO parts VALUES (1, '')"), "", "{level}");
+        assert_eq!(code(&mut next, "INSERT INTO parts VALUES (2, '')"), "", "{level}");
+        assert_eq!(code(&mut next, "COMMIT"), "", "{level}");
+        next = without_token(&world.proxy.address());
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod support;
 mod bypasses;
 mod command;
 mod keyed;
+mod moved;
 mod replication;
 mod settings;
 mod snapshots;

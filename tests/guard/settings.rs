@@ -92,6 +92,14 @@ fn tokens_by_name() {
         ("9999999999999999999", "LF003"),
         ("-5", "LF003"),
         ("scheduler=5,", "LF003"),
+        ("scheduler=5, other=0", "LF003"),
+        ("other=000, scheduler=5", "LF003"),
+        ("scheduler=5, other=9223372036854775808", "LF003"),
+        ("scheduler=5, other=9223372036854775807", ""),
+        ("other=9223372036854775808", "LF003"),
+        ("scheduler=5, other=10, scheduler.b=4, b.scheduler=4", ""),
+        ("scheduler.b=5, b.scheduler=5", "LF002"),
+        ("scheduler=5 5", "LF003"),
     ] {
         ok(&mut session, &format!("SET lease.fence = '{value}'"));
         assert_eq!(code(&mut session, WRITE), expected, "{value:?}");

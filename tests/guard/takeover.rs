@@ -4,7 +4,7 @@ use super::support::commit_order::CommitOrder;
 use super::support::fenced::{code, ok};
 use super::support::ticks::{self, WRITE, refused, tokens, wait_for_process, wait_until_harmless};
 use super::support::{DEADLINE, Options, Wire, message, wait_until, wire::error_in};
-use super::world::{LEVELS, POLICIES, World, without_token};
+use super::world::{LEVELS, POLICIES, World, attempt, without_token};
 
 const TWO_RESOURCES: &str = "
 version: 1
@@ -85,6 +85,32 @@ fn an_admission_that_the_guard_has_just_found() {
     ok(&mut old, "SELECT pg_advisory_xact_lock_shared(hashtext('scheduler'), pg_backend_pid())");
     assert_eq!(code(&mut world.session(6), WRITE), "");
     assert_eq!(world.postgres.value(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}")), "0");
+}
+
+/// Everybody may take advisory locks. Who takes that of the process makes nobody wait.
+#[test]
+fn a_lock_that_somebody_else_takes() {
+    let world = World::start("a_lock_that_somebody_else_takes");
+    for level in LEVELS {
+        let mut leader = world.session(5);
+        assert_eq!(code(&mut leader, WRITE), "");
+        ok(&mut leader, "SET statement_timeout = '10s'");
+        let mut attacker = without_token(&world.postgres.socket());
+        let process = ticks::process(&mut leader);
+        ok(&mut attacker, &format!("SELECT pg_advisory_lock(hashtext('scheduler'), {process})"));
+        assert_eq!(attempt(&mut leader, level, &[WRITE, "SELECT unnamed()"]), "", "{level}");
+        assert_eq!(attempt(&mut world.around(4), level, &["SELECT unnamed()"]), "LF001", "{level}");
+    }
+    // The fence holds all the same: the next leader ends who writes then.
+    let mut old = world.session(5);
+    assert_eq!(code(&mut old, WRITE), "");
+    let process = ticks::process(&mut old);
+    let mut attacker = without_token(&world.postgres.socket());
+    ok(&mut attacker, &format!("SELECT pg_advisory_lock(hashtext('scheduler'), {process})"));
+    ok(&mut old, "BEGIN; SELECT unnamed()");
+    assert_eq!(code(&mut world.session(6), WRITE), "");
+    wait_until_harmless(&world.postgres, &process);
+    assert_eq!(world.postgres.value("SELECT note FROM ticks ORDER BY id DESC LIMIT 1"), "tick");
 }
 
 /// Nobody can end it but who knows of it.

@@ -1,0 +1,99 @@
+//! The transaction in which the guard is changed, and the locks of its tables.
+//!
+//! Owns taking all locks at once, and starting over while somebody holds one. Must never wait for a lock for so long that
+//! a writer, who waits for another of these, is ended as the victim of a deadlock.
+
+use super::survey::rows;
+use super::{GuardError, refused, run};
+use crate::fence::{column, quote};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tokio_postgres::{Client, error::SqlState};
+
+/// The time for a lock is well below `deadlock_timeout`, which is 1 s unless it was changed.
+const BEGIN: &str = "BEGIN; SET LOCAL lock_timeout = '300ms'; \
+     SELECT pg_advisory_xact_lock(hashtextextended('fencegate {init}', 0))";
+
+/// For how long it is tried, and the pause in which writers get on.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Makes the change in one transaction: again and again, while others hold locks that it needs.
+///
+/// # Errors
+/// Those of the change, and [`GuardError::HeldUp`]. Nothing was changed.
+pub(super) async fn transaction<T>(
+    client: &Client,
+    change: impl AsyncFn() -> Result<T, GuardError>,
+) -> Result<T, GuardError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let error = match attempt(client, &change).await {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        refused("roll back", client.batch_execute("ROLLBACK").await)?;
+        match error {
+            _ if is_about_locks(&error) && Instant::now() < deadline => sleep(PAUSE).await,
+            GuardError::HeldUp { relations, source, .. } => {
+                let by = holders(client, &relations).await?;
+                return Err(GuardError::HeldUp { relations, by, source });
+            }
+            error => return Err(error),
+        }
+    }
+}
+
+async fn attempt<T>(client: &Client, change: impl AsyncFn() -> Result<T, GuardError>) -> Result<T, GuardError> {
+    run(client, "wait for another `fencegate guard` or `init`", BEGIN).await?;
+    let done = change().await?;
+    run(client, "commit", "COMMIT").await?;
+    Ok(done)
+}
+
+fn is_about_locks(error: &GuardError) -> bool {
+    let (GuardError::Refused { source, .. } | GuardError::HeldUp { source, .. }) = error else { return false };
+    source.code().is_some_and(|code| [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED].contains(code))
+}
+
+/// Takes the locks that these statements need of their relations, in the same order at all times.
+pub(super) async fn lock_tables(client: &Client, changes: &[(String, String)]) -> Result<(), GuardError> {
+    // Only dropping a trigger keeps readers out.
+    let drops = changes.iter().any(|(_, statement)| statement.starts_with("DROP"));
+    let mode = if drops { "ACCESS EXCLUSIVE" } else { "SHARE ROW EXCLUSIVE" };
+    let relations: Vec<String> = changes.iter().map(|(relation, _)| quote(relation)).collect();
+    let relations = relations.join(", ");
+    // The server locks no foreign table by this statement.
+    let tables = format!(
+        "SELECT string_agg(name, ', ' ORDER BY oid) AS tables \
+         FROM (SELECT c.oid, format('%I.%I', n.nspname, c.relname) AS name FROM pg_class c \
+               JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p')) t \
+         WHERE name = ANY (ARRAY[{relations}]::text[])"
+    );
+    let answer = rows(client, "read the catalogue", &tables).await?;
+    let Some(tables) = answer.first().and_then(|row| column(row, "tables")) else { return Ok(()) };
+    let lock = client.batch_execute(&format!("LOCK TABLE {tables} IN {mode} MODE")).await;
+    lock.map_err(|source| GuardError::HeldUp { relations, by: String::new(), source })
+}
+
+/// Who holds locks on these relations, and on what inherits from them.
+async fn holders(client: &Client, relations: &str) -> Result<String, GuardError> {
+    let query = format!(
+        "WITH RECURSIVE tree(oid) AS ( \
+           SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+             WHERE format('%I.%I', n.nspname, c.relname) = ANY (ARRAY[{relations}]::text[]) \
+           UNION SELECT h.inhrelid FROM tree JOIN pg_inherits h ON h.inhparent = tree.oid) \
+         SELECT string_agg(DISTINCT CASE WHEN p.gid IS NULL \
+           THEN format('process %s, %s, query: %s', l.pid, coalesce(a.state, a.backend_type), left(a.query, 60)) \
+           ELSE format('prepared transaction %s', p.gid) END, '; ') AS holders \
+         FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid \
+         LEFT JOIN pg_locks x ON l.pid IS NULL AND x.pid IS NULL AND x.locktype = 'transactionid' \
+           AND x.virtualtransaction = l.virtualtransaction \
+         LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid \
+         WHERE l.locktype = 'relation' AND l.granted AND l.relation IN (SELECT oid FROM tree) \
+         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    );
+    let answer = rows(client, "see who holds locks", &query).await?;
+    let holders = answer.first().and_then(|row| column(row, "holders"));
+    Ok(holders.unwrap_or("somebody who has ended since").to_owned())
+}
