@@ -354,5 +354,5 @@ fn a_directory_is_read_without_its_dot_files_and_its_other_files() {
 #[test]
 fn the_examples_load_as_one_set() {
     let set = load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("policies")).unwrap();
-    assert_eq!(names(&set.resources), ["dispatcher", "reports/nightly", "scheduler"]);
+    assert_eq!(names(&set.resources), ["dispatcher", "reports/nightly", "scheduler", "shard/{shard}"]);
 }
