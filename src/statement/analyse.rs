@@ -1,6 +1,7 @@
 //! The way from a text to its script: limits, encoding, the fast reader or the tree, ranges.
 
 use super::encoding::Sql;
+use super::rows::Rows;
 use super::{Lexing, Script, Unreadable, classify, plain};
 use pg_query::ParserOptions;
 use std::ops::Range;
@@ -39,7 +40,7 @@ fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadab
     let mut script = match plain {
         // The tree says more, where there is one.
         Some(plain) if with_rows && plain.statements.iter().any(|statement| !statement.writes.is_empty()) => {
-            read_tree(sql.text(), options).unwrap_or(plain)
+            read_tree(sql.text(), options).unwrap_or_else(|_| without_rows(plain))
         }
         Some(plain) => plain,
         None => read_tree(sql.text(), options)?,
@@ -59,6 +60,14 @@ fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadab
     }
     sql.restore(script.statements.iter_mut().filter_map(Arc::get_mut).map(|statement| &mut statement.range));
     Ok(script)
+}
+
+/// The fast reader takes longer texts than the tree does.
+fn without_rows(mut script: Script) -> Script {
+    for statement in script.statements.iter_mut().filter_map(Arc::get_mut) {
+        statement.writes.iter_mut().for_each(|write| write.rows = Rows::unread());
+    }
+    script
 }
 
 /// How many bytes Postgres' lexer reads more than once, about.
