@@ -1,5 +1,6 @@
 //! A session's view of what is shared: the policies and the database that apply to it.
 
+use super::definitions::Definitions;
 use super::rejection::Rejection;
 use super::shared::{Downstream, READ_AT_ONCE, Shared};
 use crate::fence::session::Token;
@@ -82,6 +83,11 @@ impl Context {
     /// The catalogue of the session's database as last read, and whether nothing has changed since.
     pub fn catalogue(&self) -> (Arc<Catalogue>, bool) {
         self.downstream.catalogue()
+    }
+
+    /// What this session of the database is defining: nothing yet.
+    pub fn definitions(&self, session: u64) -> Definitions {
+        Definitions::new(self.downstream.clone(), session)
     }
 
     /// Whatever does not show what it writes is rejected.

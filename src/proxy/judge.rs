@@ -50,6 +50,8 @@ pub struct Judge<'a> {
     pub changes_catalogue: bool,
     /// What it may have turned into ways to fenced tables.
     pub suspects: &'a Suspects,
+    /// The same of each other session that defines something. They are read before the catalogue.
+    pub suspects_of_others: &'a [Arc<Suspects>],
     /// The login role bypasses the fences.
     pub exempt: bool,
     pub parameter: &'a Parameter,
@@ -164,6 +166,7 @@ impl Judge<'_> {
                 "COMMIT in the session that holds the token; two-phase commit is not possible with fenced tables.";
             return Err(Rejection::Unverifiable { why, hint }.into());
         }
+        self.refuse_definitions_that_leave(statement, parameter, earlier)?;
         let hidden = self.hidden(statement, earlier)?;
         let touched = self.touched(statement);
         self.refuse_what_is_unread(statement, &touched)?;
@@ -196,6 +199,22 @@ impl Judge<'_> {
         Ok(needs)
     }
 
+    /// What is prepared defines for nobody, and for everybody as soon as any session commits it.
+    fn refuse_definitions_that_leave(
+        &self,
+        statement: &Statement,
+        parameter: &Parameter,
+        earlier: &Earlier,
+    ) -> Result<(), Stop> {
+        let defines = !self.suspects.is_empty() || !earlier.suspects.is_empty();
+        let prepares = statement.transaction == TransactionEffect::PrepareTransaction && !parameter.failed();
+        if !defines || !prepares || self.policies.opaque == Opaque::Allow || !self.some_fence_acts() {
+            return Ok(());
+        }
+        let why = "a prepared transaction would carry ways to a fenced table out of this session".to_owned();
+        Err(Rejection::Unverifiable { why, hint: "COMMIT in the session that defines them." }.into())
+    }
+
     /// Adds that the statement needs the session's token for the resource, if it does.
     fn need(
         &self,
@@ -223,14 +242,9 @@ impl Judge<'_> {
         let in_doubt = !self.catalogue_is_current || self.changes_catalogue;
         let matters = self.some_fence_acts() && (in_doubt || self.catalogue.has_fenced_tables());
         let opaque = statement.opaque.or_else(|| self.unknown_cascade(statement)).map(str::to_owned);
-        let suspect = self.suspects.written_by(statement).or_else(|| earlier.suspects.written_by(statement));
-        let hint = match (&opaque, suspect) {
-            (None, Some(_)) => "Commit the definitions before you write to what they made.",
-            _ => "Write to the tables directly, or set `opaque: require_token` or `allow` in the policy.",
-        };
-        let opaque = opaque
-            .or_else(|| suspect.map(|name| format!("\"{}\" was made or changed in the same transaction", name.name)));
-        let Some(why) = opaque.filter(|_| matters) else { return Ok(Vec::new()) };
+        let hint = "Write to the tables directly, or set `opaque: require_token` or `allow` in the policy.";
+        let opaque = opaque.map(|why| (why, hint)).or_else(|| self.suspect(statement, earlier));
+        let Some((why, hint)) = opaque.filter(|_| matters) else { return Ok(Vec::new()) };
         match self.policies.opaque {
             Opaque::Allow => Ok(Vec::new()),
             Opaque::Reject => {
@@ -244,6 +258,19 @@ impl Judge<'_> {
                 Ok(self.policies.resources.iter().filter(may_be_written).cloned().collect())
             }
         }
+    }
+
+    /// Why a statement may write by way of what is being defined, and what to do about it.
+    fn suspect(&self, statement: &Statement, earlier: &Earlier) -> Option<(String, &'static str)> {
+        let within = |suspects: &Suspects| suspects.written_within(statement, self.policies, self.catalogue);
+        if let Some(relation) = within(self.suspects).or_else(|| within(&earlier.suspects)) {
+            let why = format!("\"{}\" may lead to what the same transaction has defined", relation.name);
+            return Some((why, "Commit the definitions before you write to what they made."));
+        }
+        let of_others = |suspects: &Arc<Suspects>| suspects.written_by(statement, self.catalogue);
+        let relation = self.suspects_of_others.iter().find_map(of_others)?;
+        let why = format!("\"{}\" may lead to what another session is defining", relation.name);
+        Some((why, "Try again when that session has ended its transaction."))
     }
 
     /// While the catalogue is not known, any relation may be a way to any fenced table. Harmless is only a write that
@@ -315,8 +342,11 @@ impl Judge<'_> {
         columns: Columns,
     ) -> Vec<Key> {
         let column = self.catalogue.key_column(table);
-        if statement.kind == "COPY FROM" && column.is_some_and(|column| column.is_guarded) {
-            // The guard looks at each row.
+        if statement.kind == "COPY FROM"
+            && columns == Columns::OfTable
+            && column.is_some_and(|column| column.is_guarded)
+        {
+            // The guard looks at each row. Those of a child it need not see.
             return Vec::new();
         }
         keys::resources(resource, table, column, write, columns)

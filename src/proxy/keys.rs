@@ -39,6 +39,9 @@ pub fn resources(
     if let Err(why) = column.kind {
         return unknown(why);
     }
+    if write.rows.are_unread() {
+        return unknown("the statement is too long, or nested too deeply, to look for the values");
+    }
     let values = match columns {
         Columns::OfTable => write.rows.values(name, Some(column.place)),
         Columns::SameNames => write.rows.values(name, None),
@@ -73,7 +76,7 @@ fn hint(operation: Operation) -> &'static str {
         }
         Operation::Update => {
             "Compare the key with constants or parameters, WHERE key = 3 AND ..., or key IN (3, 4); \
-             an upsert needs it in its ON CONFLICT target."
+             an upsert needs it in its list of columns and its ON CONFLICT target."
         }
         Operation::Delete | Operation::Lock => {
             "Compare the key with constants or parameters: WHERE key = 3 AND ..., or key IN (3, 4)."

@@ -4,6 +4,7 @@
 
 mod console;
 mod context;
+mod definitions;
 mod handshake;
 mod judge;
 mod keys;

@@ -1,5 +1,6 @@
 //! What all sessions of the proxy share: settings, policies, databases, the cache of verdicts.
 
+use super::definitions::AllSuspects;
 use super::succession;
 use crate::config::Settings;
 use crate::etcd::Etcd;
@@ -50,6 +51,8 @@ pub struct Downstream {
     pub registered: Notify,
     /// Writes past fences that only observe, of which it is being asked whether they would be rejected.
     pub observations: Arc<Semaphore>,
+    /// What its sessions are defining.
+    pub suspects: AllSuspects,
     /// The policies that are recorded in it.
     recorded: tokio::sync::Mutex<Option<Arc<PolicySet>>>,
     /// Its catalogue is being read: the others wait for that.
@@ -103,6 +106,7 @@ impl Shared {
             policies: self.policies.subscribe(),
             registered: Notify::new(),
             observations: Arc::new(Semaphore::new(MOST_OBSERVATIONS)),
+            suspects: AllSuspects::default(),
             recorded: tokio::sync::Mutex::default(),
             reading: tokio::sync::Mutex::default(),
             known: Mutex::default(),

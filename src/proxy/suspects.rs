@@ -1,12 +1,13 @@
-//! Relations that the open transaction may have turned into ways to fenced tables. Its own changes are not in the
-//! catalogue that the proxy reads, as long as no other session can see them.
+//! Relations that an open transaction may have turned into ways to fenced tables. What it changes is not in the
+//! catalogue that the proxy reads, as long as no other session can see it.
 //!
 //! Owns which names count. Must never forget one before the transaction has ended: a rollback to a savepoint may leave
 //! one too many.
 
 use crate::fence::Catalogue;
 use crate::policy::PolicySet;
-use crate::statement::{Operation, RelationName, Statement, Write};
+use crate::statement::rows::Rows;
+use crate::statement::{Operation, Redirect, RelationName, Statement, Write};
 use std::collections::HashSet;
 
 /// More names than this are all names.
@@ -25,34 +26,64 @@ pub struct Suspects {
 }
 
 impl Suspects {
-    /// A statement is about to run. What it redirects to a relation that has nothing to do with fenced tables, as far as
-    /// policies, catalogue and the names known here tell, is not suspect.
-    pub fn note(&mut self, statement: &Statement, policies: &PolicySet, catalogue: &Catalogue, is_current: bool) {
+    /// A statement is about to run; true if there are more suspects now. What it redirects to a relation that has nothing
+    /// to do with fenced tables, as far as policies, catalogue and the names known here tell, is not suspect.
+    pub fn note(
+        &mut self,
+        statement: &Statement,
+        policies: &PolicySet,
+        catalogue: &Catalogue,
+        is_current: bool,
+    ) -> bool {
         let leads_to_fenced = |to: &RelationName| {
             !is_current || policies.tables_called(to).next().is_some() || catalogue.leads_from(to) || self.contains(to)
         };
-        let redirects = statement.redirects.iter().filter(|it| it.to.as_ref().is_none_or(leads_to_fenced));
-        let found: Vec<RelationName> = redirects.map(|redirect| redirect.relation.clone()).collect();
+        let mut found: Vec<RelationName> = Vec::new();
+        for Redirect { relation, to } in &statement.redirects {
+            match to {
+                Some(to) if to == relation => found.extend(keyed_tables(to, policies, catalogue)),
+                Some(to) if !leads_to_fenced(to) => {}
+                _ => found.push(relation.clone()),
+            }
+        }
+        // The key may be another column by now, or of another type.
+        for write in statement.writes.iter().filter(|write| write.operation == Operation::Ddl) {
+            found.extend(keyed_tables(&write.relation, policies, catalogue));
+        }
+        found.retain(|relation| !self.all && !self.relations.contains(relation));
+        let are_more = !found.is_empty();
         self.relations.extend(found);
-        // Its key may be another column by now, or of another type.
-        let is_keyed = |write: &&Write| policies.tables_called(&write.relation).any(|(_, table)| table.key.is_some());
-        let altered = statement.writes.iter().filter(|write| write.operation == Operation::Ddl).filter(is_keyed);
-        self.relations.extend(altered.map(|write| write.relation.clone()));
         if self.relations.len() > MOST {
             self.relations.clear();
             self.all = true;
         }
+        are_more
     }
 
-    /// The transaction has ended, and others can see what it did.
-    pub fn clear(&mut self) {
-        *self = Self::default();
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        !self.all && self.relations.is_empty()
     }
 
-    /// The first write of the statement to such a relation.
-    pub fn written_by<'s>(&self, statement: &'s Statement) -> Option<&'s RelationName> {
-        let is_suspect = |write: &&Write| SUSPECT.contains(&write.operation) && self.contains(&write.relation);
-        statement.writes.iter().find(is_suspect).map(|write| &write.relation)
+    /// The first write of the statement to such a relation, or to one by which, as the catalogue has it, that is written.
+    pub fn written_by<'s>(&self, statement: &'s Statement, catalogue: &Catalogue) -> Option<&'s RelationName> {
+        let is_suspect = |write: &&Write| {
+            self.contains(&write.relation) || catalogue.reached_by(write).any(|reached| self.contains(reached.table))
+        };
+        writes(statement).filter(|_| !self.is_empty()).find(is_suspect).map(|write| &write.relation)
+    }
+
+    /// The same within the transaction itself: whatever was a way to such a relation before leads on now, so that only
+    /// what the policies name is known.
+    pub fn written_within<'s>(
+        &self,
+        statement: &'s Statement,
+        policies: &PolicySet,
+        catalogue: &Catalogue,
+    ) -> Option<&'s RelationName> {
+        let is_unnamed = |write: &&Write| policies.tables_called(&write.relation).next().is_none();
+        let unnamed = || writes(statement).filter(|_| !self.is_empty()).find(is_unnamed).map(|write| &write.relation);
+        self.written_by(statement, catalogue).or_else(unnamed)
     }
 
     fn contains(&self, relation: &RelationName) -> bool {
@@ -61,6 +92,18 @@ impl Suspects {
             || self.relations.contains(relation)
             || self.relations.iter().any(|other| other.name == relation.name && may_be_same(other))
     }
+}
+
+fn writes(statement: &Statement) -> impl Iterator<Item = &Write> {
+    statement.writes.iter().filter(|write| SUSPECT.contains(&write.operation))
+}
+
+/// The keyed tables whose keys a definition on the relation may change: itself, and those that it is a part or parent of.
+fn keyed_tables(relation: &RelationName, policies: &PolicySet, catalogue: &Catalogue) -> Vec<RelationName> {
+    let is_keyed = |table: &RelationName| policies.tables_called(table).any(|(_, table)| table.key.is_some());
+    let definition = Write { relation: relation.clone(), operation: Operation::Ddl, rows: Rows::default() };
+    let reached: Vec<RelationName> = catalogue.reached_by(&definition).map(|reached| reached.table.clone()).collect();
+    [relation.clone()].into_iter().chain(reached).filter(is_keyed).collect()
 }
 
 #[cfg(test)]
@@ -75,44 +118,64 @@ mod tests {
         analyse(text.as_bytes(), lexing).unwrap().statements[0].as_ref().clone()
     }
 
+    fn policies() -> PolicySet {
+        PolicySet::new(Vec::new(), Opaque::Reject, None, Vec::new())
+    }
+
+    fn written_by(suspects: &Suspects, text: &str) -> bool {
+        suspects.written_by(&statement(text), &Catalogue::default()).is_some()
+    }
+
     fn after(texts: &[&str]) -> Suspects {
-        let policies = PolicySet::new(Vec::new(), Opaque::Reject, None, Vec::new());
         let mut suspects = Suspects::default();
         for text in texts {
-            suspects.note(&statement(text), &policies, &Catalogue::default(), true);
+            // Where the catalogue is not known, whatever is named may be fenced.
+            suspects.note(&statement(text), &policies(), &Catalogue::default(), !text.contains("fenced"));
         }
         suspects
     }
 
     #[test]
     fn a_name_may_stand_without_its_schema() {
-        let suspects = after(&["CREATE VIEW s.v AS SELECT 1", "CREATE RULE r AS ON INSERT TO t DO NOTHING"]);
+        let rule = "CREATE RULE r AS ON INSERT TO t DO ALSO DELETE FROM fenced";
+        let suspects = after(&["CREATE VIEW s.v AS SELECT * FROM fenced", rule]);
         for text in ["INSERT INTO v VALUES (1)", "DELETE FROM s.v", "UPDATE x.t SET a = 1", "TRUNCATE t"] {
-            assert!(suspects.written_by(&statement(text)).is_some(), "{text}");
+            assert!(written_by(&suspects, text), "{text}");
         }
         for text in ["INSERT INTO x.v VALUES (1)", "DELETE FROM u", "DROP VIEW v", "SELECT 1 FROM v FOR UPDATE"] {
-            assert!(suspects.written_by(&statement(text)).is_none(), "{text}");
+            assert!(!written_by(&suspects, text), "{text}");
         }
     }
 
     #[test]
     fn a_suspect_is_one_by_its_new_name_as_well() {
-        let suspects = after(&["CREATE VIEW v AS SELECT 1", "ALTER VIEW v RENAME TO w", "ALTER VIEW w SET SCHEMA s"]);
-        assert!(suspects.written_by(&statement("DELETE FROM s.w")).is_some());
+        let suspects =
+            after(&["CREATE VIEW v AS TABLE fenced", "ALTER VIEW v RENAME TO w", "ALTER VIEW w SET SCHEMA s"]);
+        assert!(written_by(&suspects, "DELETE FROM s.w"));
         let suspects = after(&["ALTER TABLE t RENAME TO u", "CREATE TABLE c PARTITION OF t DEFAULT"]);
-        assert!(suspects.relations.is_empty());
+        assert!(suspects.is_empty());
+        assert!(after(&["CREATE VIEW v AS SELECT 1 FROM t", "CREATE RULE r AS ON INSERT TO t DO NOTHING"]).is_empty());
+    }
+
+    #[test]
+    fn within_the_transaction_every_relation_is_one_once_there_is_one() {
+        let within = |suspects: &Suspects, text| {
+            suspects.written_within(&statement(text), &policies(), &Catalogue::default()).is_some()
+        };
+        let suspects = after(&["CREATE VIEW v AS TABLE fenced"]);
+        assert!(within(&suspects, "INSERT INTO another VALUES (1)"));
+        assert!(!within(&suspects, "SELECT 1 FROM another FOR UPDATE"));
+        assert!(!written_by(&suspects, "INSERT INTO another VALUES (1)"));
+        assert!(!within(&after(&["CREATE VIEW v AS TABLE t"]), "INSERT INTO another VALUES (1)"));
     }
 
     #[test]
     fn too_many_are_all() {
         let mut suspects = Suspects::default();
-        let policies = PolicySet::new(Vec::new(), Opaque::Reject, None, Vec::new());
         for number in 0..=MOST {
-            let view = statement(&format!("CREATE VIEW v{number} AS SELECT 1"));
-            suspects.note(&view, &policies, &Catalogue::default(), true);
+            let view = statement(&format!("CREATE VIEW v{number} AS TABLE t"));
+            suspects.note(&view, &policies(), &Catalogue::default(), false);
         }
-        assert!(suspects.written_by(&statement("DELETE FROM another")).is_some());
-        suspects.clear();
-        assert!(suspects.written_by(&statement("DELETE FROM v1")).is_none());
+        assert!(written_by(&suspects, "DELETE FROM another"));
     }
 }

@@ -1,7 +1,8 @@
 //! The way from a text to its script: limits, encoding, the fast reader or the tree, ranges; beyond the limits, tokens.
 
 use super::encoding::Sql;
-use super::{Lexing, Script, Unreadable, classify, lexical, plain};
+use super::rows::Rows;
+use super::{Lexing, PreparedEffect, Script, Statement, Unreadable, classify, lexical, plain};
 use pg_query::ParserOptions;
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub fn read_tokens(text: &[u8], lexing: Lexing) -> Option<Script> {
 
 fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
     match parse(text, lexing, with_rows) {
-        Err(Unreadable::TooComplex) => read_tokens(text, lexing).ok_or(Unreadable::TooComplex),
+        Err(Unreadable::TooComplex) => read_tokens(text, lexing).map(without_rows).ok_or(Unreadable::TooComplex),
         answer => answer,
     }
 }
@@ -51,14 +52,19 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
     let mut script = match plain {
         // The tree says more, where there is one.
         Some(plain) if with_rows && plain.statements.iter().any(|statement| !statement.writes.is_empty()) => {
-            read_tree(sql.text(), options).unwrap_or(plain)
+            read_tree(sql.text(), options).unwrap_or_else(|_| without_rows(plain))
         }
         Some(plain) => plain,
         None => read_tree(sql.text(), options)?,
     };
     // The server cuts a name of 63 bytes by the session's encoding, the parser as UTF-8.
     let is_unsure = |name: &str| !name.is_ascii() || name.len() > LONGEST_SURE_NAME && !text.is_ascii();
-    if sql.is_foreign() && script.statements.iter().flat_map(|statement| statement.names()).any(is_unsure) {
+    let prepared = |statement: &Statement| match &statement.prepared {
+        PreparedEffect::Prepare { statement, .. } => statement.names().any(is_unsure),
+        _ => false,
+    };
+    let is_unread = |statement: &Arc<Statement>| statement.names().any(is_unsure) || prepared(statement);
+    if sql.is_foreign() && script.statements.iter().any(is_unread) {
         return Err(Unreadable::Encoding);
     }
     // So it reads such a name or value of a key; and what it makes of escapes are bytes of the server's own encoding.
@@ -71,6 +77,14 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
     }
     sql.restore(script.statements.iter_mut().filter_map(Arc::get_mut).map(|statement| &mut statement.range));
     Ok(script)
+}
+
+/// The fast reader takes longer texts than the tree does.
+fn without_rows(mut script: Script) -> Script {
+    for statement in script.statements.iter_mut().filter_map(Arc::get_mut) {
+        statement.writes.iter_mut().for_each(|write| write.rows = Rows::unread());
+    }
+    script
 }
 
 /// How many bytes Postgres' lexer reads more than once, about.

@@ -129,7 +129,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::AlterObjectDependsStmt(alter) => ddl::on(&alter.relation, into, "ALTER DEPENDS ON EXTENSION"),
         N::CreateTrigStmt(create) => ddl::on(&create.relation, into, "CREATE TRIGGER"),
         N::RuleStmt(create) => {
-            ddl::rewrite(&create.relation, into);
+            ddl::rewrite(&create.relation, &create.actions, into);
             ddl::on(&create.relation, into, "CREATE RULE")
         }
         N::CreatePolicyStmt(create) => ddl::on(&create.table, into, "CREATE POLICY"),
@@ -144,9 +144,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::ReassignOwnedStmt(_) => opaque(into, "REASSIGN OWNED", "it changes whatever a role owns"),
         N::ImportForeignSchemaStmt(_) => opaque(into, "IMPORT FOREIGN SCHEMA", "it makes tables that it does not name"),
         N::IndexStmt(index) => {
-            let mut walk = Walk::new(into);
-            walk.nodes(&index.index_params);
-            walk.maybe(&index.where_clause);
+            ddl::create_index(index, into);
             "CREATE INDEX"
         }
         N::VacuumStmt(vacuum) => {
@@ -178,7 +176,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
 
         // What is defined is not run now.
         N::ViewStmt(create) => {
-            ddl::rewrite(&create.view, into);
+            ddl::rewrite(&create.view, create.query.as_deref().map(std::slice::from_ref).unwrap_or_default(), into);
             "CREATE VIEW"
         }
         N::CreateFunctionStmt(_) => changes(into, "CREATE FUNCTION"),
@@ -381,7 +379,11 @@ fn describe_transaction(transaction: &TransactionStmt, into: &mut Statement) -> 
         TransactionStmtKind::TransStmtRelease => (TransactionEffect::Release(savepoint()), "RELEASE"),
         TransactionStmtKind::TransStmtRollbackTo => (TransactionEffect::RollbackTo(savepoint()), "ROLLBACK TO"),
         TransactionStmtKind::TransStmtPrepare => (TransactionEffect::PrepareTransaction, "PREPARE TRANSACTION"),
-        TransactionStmtKind::TransStmtCommitPrepared => (TransactionEffect::None, "COMMIT PREPARED"),
+        TransactionStmtKind::TransStmtCommitPrepared => {
+            // Whatever was prepared around the proxy defines.
+            into.changes_catalogue = true;
+            (TransactionEffect::None, "COMMIT PREPARED")
+        }
         TransactionStmtKind::TransStmtRollbackPrepared => (TransactionEffect::None, "ROLLBACK PREPARED"),
         TransactionStmtKind::Undefined => {
             return runs_code(into, "unknown", "it is a transaction statement of an unknown kind");

@@ -8,8 +8,8 @@ use super::{Operation, Redirect, RelationName, Statement};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{
     AlterDatabaseStmt, AlterDomainStmt, AlterObjectSchemaStmt, AlterTableCmd, AlterTableStmt, AlterTableType,
-    Constraint, CreateStmt, CreatedbStmt, DropBehavior, DropStmt, Node, ObjectType, PartitionBoundSpec, RangeVar,
-    RenameStmt, TruncateStmt,
+    Constraint, CreateStmt, CreatedbStmt, DropBehavior, DropStmt, IndexStmt, Node, ObjectType, PartitionBoundSpec,
+    RangeVar, RenameStmt, TruncateStmt,
 };
 
 const CASCADES: &str = "CASCADE also changes what depends on it, which it does not name";
@@ -54,11 +54,31 @@ pub(super) fn write_all(relations: &[Node], operation: Operation, into: &mut Sta
     }
 }
 
-/// A view or a rule: what it makes of writes to the relation is in queries that are not looked into.
-pub(super) fn rewrite(relation: &Option<RangeVar>, into: &mut Statement) {
+/// A view or a rule: writes to the relation may become writes to whatever its queries name.
+pub(super) fn rewrite(relation: &Option<RangeVar>, queries: &[Node], into: &mut Statement) {
     into.changes_catalogue = true;
-    if let Some(relation) = relation {
-        into.redirects.push(Redirect { relation: relation.into(), to: None });
+    let Some(relation) = relation else { return };
+    let mut defined = Statement::default();
+    let mut walk = Walk::new(&mut defined);
+    queries.iter().filter(|query| !matches!(query.node, Some(N::NotifyStmt(_)))).for_each(|query| walk.node(query));
+    let named = std::mem::take(&mut walk.relations);
+    let mut lead = |to| into.redirects.push(Redirect { relation: relation.into(), to });
+    // The text does not show it all.
+    if defined.opaque.is_some() {
+        lead(None);
+    }
+    named.into_iter().for_each(|name| lead(Some(name.into())));
+}
+
+/// An index computes its expressions for every row. A unique one says which row an upsert hits: that is to say, its table
+/// is a way to itself.
+pub(super) fn create_index(index: &IndexStmt, into: &mut Statement) {
+    into.changes_catalogue = true;
+    let mut walk = Walk::new(into);
+    walk.nodes(&index.index_params);
+    walk.maybe(&index.where_clause);
+    if let Some(table) = index.relation.as_ref().filter(|_| index.unique) {
+        into.redirects.push(Redirect { relation: table.into(), to: Some(table.into()) });
     }
 }
 

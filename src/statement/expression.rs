@@ -13,9 +13,10 @@ impl<'n> Walk<'_, 'n> {
     pub(super) fn expression(&mut self, node: &'n N) {
         match node {
             N::ColumnRef(_) | N::AConst(_) | N::AStar(_) | N::SetToDefault(_) | N::CurrentOfExpr(_) => {}
-            N::SqlvalueFunction(_) | N::MergeSupportFunc(_) | N::TypeName(_) | N::RangeVar(_) | N::Alias(_) => {}
+            N::SqlvalueFunction(_) | N::MergeSupportFunc(_) | N::TypeName(_) | N::Alias(_) => {}
             N::Integer(_) | N::Float(_) | N::Boolean(_) | N::String(_) | N::BitString(_) => {}
 
+            N::RangeVar(relation) => self.relations.push(relation),
             N::ParamRef(parameter) => self.reader.used(parameter, None),
             N::TypeCast(e) => match cast_parameter(&e.arg, &e.type_name) {
                 Some((parameter, kind)) => self.reader.used(parameter, Some(kind)),

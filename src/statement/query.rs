@@ -21,11 +21,13 @@ pub(super) struct Walk<'s, 'n> {
     common_tables: HashMap<&'n str, usize>,
     /// What says which rows are written.
     pub(super) reader: Reader<'n>,
+    /// All relations that it names, also the WITH queries that look like one.
+    pub(super) relations: Vec<&'n RangeVar>,
 }
 
 impl<'s, 'n> Walk<'s, 'n> {
     pub(super) fn new(statement: &'s mut Statement) -> Self {
-        Self { statement, common_tables: HashMap::new(), reader: Reader::default() }
+        Self { statement, common_tables: HashMap::new(), reader: Reader::default(), relations: Vec::new() }
     }
 
     /// Walks over a whole query.
@@ -86,6 +88,7 @@ impl<'s, 'n> Walk<'s, 'n> {
 
     fn insert(&mut self, insert: &'n InsertStmt) {
         self.enter(&insert.with_clause);
+        self.relations.extend(&insert.relation);
         let lists = values_lists(insert);
         let conflict = insert.on_conflict_clause.as_deref();
         self.insert_rows(&insert.relation, &insert.cols, &lists, conflict);
@@ -105,6 +108,7 @@ impl<'s, 'n> Walk<'s, 'n> {
 
     fn update(&mut self, update: &'n UpdateStmt) {
         self.enter(&update.with_clause);
+        self.relations.extend(&update.relation);
         if let Some(relation) = &update.relation {
             let target = Target::new(relation, true);
             let rows = self.reader.updated(&update.where_clause, &update.target_list, &target);
@@ -119,6 +123,7 @@ impl<'s, 'n> Walk<'s, 'n> {
 
     fn delete(&mut self, delete: &'n DeleteStmt) {
         self.enter(&delete.with_clause);
+        self.relations.extend(&delete.relation);
         if let Some(relation) = &delete.relation {
             let rows = self.reader.rows_where(&delete.where_clause, &Target::new(relation, true));
             self.write(relation, Operation::Delete, rows);
@@ -131,6 +136,7 @@ impl<'s, 'n> Walk<'s, 'n> {
 
     fn merge(&mut self, merge: &'n MergeStmt) {
         self.enter(&merge.with_clause);
+        self.relations.extend(&merge.relation);
         self.maybe(&merge.source_relation);
         self.maybe(&merge.join_condition);
         for clause in &merge.merge_when_clauses {

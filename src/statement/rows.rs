@@ -13,6 +13,8 @@ pub const MOST_VALUES: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rows {
     columns: Vec<(Column, Vec<Value>)>,
+    /// Nobody has looked: the text is too long or nested too deeply.
+    unread: bool,
 }
 
 /// A column of the relation that is written.
@@ -74,7 +76,17 @@ pub enum Kind {
 impl Rows {
     /// Of these columns, each once.
     pub(super) fn new(columns: impl IntoIterator<Item = (Column, Vec<Value>)>) -> Self {
-        Self { columns: columns.into_iter().collect() }
+        Self { columns: columns.into_iter().collect(), unread: false }
+    }
+
+    /// Of a text that is too long or nested too deeply to look for them.
+    pub(super) fn unread() -> Self {
+        Self { unread: true, ..Self::default() }
+    }
+
+    /// The text is too long or nested too deeply to tell anything.
+    pub fn are_unread(&self) -> bool {
+        self.unread
     }
 
     /// The values in a column; None if they are not all known.
@@ -107,7 +119,7 @@ impl Rows {
             let values: Option<_> = values.iter().map(|value| value.bound(declared, given)).collect();
             Some((column.clone(), values?))
         };
-        Rows::new(self.columns.iter().filter_map(bound))
+        Rows { columns: self.columns.iter().filter_map(bound).collect(), unread: self.unread }
     }
 
     /// Leaves out the columns with a name or a text of which that holds.

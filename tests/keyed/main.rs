@@ -129,6 +129,8 @@ fn what_does_not_show_its_key_is_refused_with_a_hint() {
         assert!(error.message().contains("which \"shard\" of public.shard_ticks"), "{}", error.message());
         assert!(!error.hint().is_empty(), "{statement}");
     }
+    let long = format!("INSERT INTO shard_ticks (shard, id, v) VALUES (3, 7, '{}')", "x".repeat(512 << 10));
+    assert!(refused(&mut holder(&world, "1"), &long).message().contains("too long"));
     // Who has no token at all is told that first; who only reads is not asked.
     let mut nobody = world.login();
     assert_eq!(code(&mut nobody, "UPDATE shard_ticks SET v = 'x'"), "LF002");

@@ -1,7 +1,12 @@
 //! Relations by which the rows of a keyed table are written.
 
 use super::support::fenced::{Fenced, code, ok};
+use super::support::guardian::Folder;
+use super::support::message::{copy_done, query};
+use super::support::proxy::BINARY;
+use super::support::{DEADLINE, programs, wait_until};
 use super::{epochs, holder, refused};
+use std::process::Command;
 
 const POLICIES: &str =
     "version: 1\nresources:\n  - {name: 'shard/{shard}', tables: [{name: public.ticks, key: shard}]}\n";
@@ -44,4 +49,69 @@ fn a_view_and_a_cascade_tell_no_key() {
 fn copy_shows_no_key() {
     let world = Fenced::start("CREATE TABLE ticks (shard int, id int)", POLICIES);
     assert_eq!(code(&mut holder(&world, "1"), "COPY ticks FROM STDIN"), "LF004");
+}
+
+/// What a plain parent lacks is another relation's column where it is named.
+#[test]
+fn a_plain_parent_may_lack_the_key() {
+    let world = Fenced::start(
+        "CREATE TABLE general (id int); CREATE TABLE ticks (shard int) INHERITS (general); \
+         CREATE TABLE other (id int, shard int); INSERT INTO other VALUES (1, 3)",
+        POLICIES,
+    );
+    let mut wire = holder(&world, "shard/3=1, shard/4=1");
+    ok(&mut wire, "INSERT INTO ticks (id, shard) VALUES (1, 3), (1, 4)");
+    let delete = "DELETE FROM general USING other WHERE other.id = general.id AND shard = 3";
+    assert_eq!(refused(&mut holder(&world, "shard/3=1"), delete).code(), "LF004");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM ticks"), "2");
+}
+
+/// The guard of a parent does not see the rows of its children.
+#[test]
+fn copy_into_a_child_is_not_left_to_the_guard() {
+    let world = Fenced::start("CREATE TABLE ticks (shard int); CREATE TABLE child () INHERITS (ticks)", POLICIES);
+    let folder = Folder::new("copy_into_a_child");
+    std::fs::write(folder.join("policy.yaml"), POLICIES).unwrap();
+    let control = world.postgres.control_url() + "postgres";
+    let install = ["guard", "install", "--control", &control, "--policies"];
+    programs::run(Command::new(BINARY).args(install).arg(folder.path()));
+    world.postgres.sql("DROP TRIGGER IF EXISTS fencegate_guard_rows ON child");
+    world.postgres.sql("NOTIFY fencegate, '{catalogue}'");
+    let mut wire = holder(&world, "1");
+    wait_until("the proxy knows of the guard", DEADLINE, || {
+        wire.send(&query("COPY ticks FROM STDIN"));
+        let waits = wire.read_until_any(b"GE").last().unwrap().tag == b'G';
+        if waits {
+            wire.exchange(&copy_done());
+        } else {
+            wire.read_until_ready();
+        }
+        waits
+    });
+    assert_eq!(code(&mut wire, "COPY child FROM STDIN"), "LF004");
+}
+
+/// The table does not say that its definition is changed, and its operations leave DDL free.
+#[test]
+fn a_key_that_is_renamed_by_way_of_a_parent() {
+    let policies = POLICIES.replace("key: shard", "key: shard, operations: [insert, update, delete]");
+    let world = Fenced::start(
+        "CREATE TABLE general (shard text, other text); CREATE TABLE ticks () INHERITS (general)",
+        &policies,
+    );
+    ok(&mut holder(&world, "1"), "INSERT INTO ticks VALUES ('4', '3')");
+    let rename = "ALTER TABLE general RENAME COLUMN shard TO gone; ALTER TABLE general RENAME COLUMN other TO shard";
+    for write in ["DELETE FROM ticks WHERE shard = '3'", "DELETE FROM general"] {
+        let mut wire = holder(&world, "shard/3=1");
+        ok(&mut wire, &format!("BEGIN; {rename}"));
+        assert_eq!(code(&mut wire, write), "LF004", "{write}");
+    }
+    // An index that is made in the same transaction decides what an upsert hits.
+    let mut wire = holder(&world, "1");
+    ok(&mut wire, "BEGIN; CREATE UNIQUE INDEX ON ticks (shard bpchar_ops)");
+    let upsert = "INSERT INTO ticks (shard) VALUES ('4 ') ON CONFLICT (shard) DO UPDATE SET other = 'x'";
+    assert_eq!(code(&mut wire, upsert), "LF004");
+    ok(&mut wire, "ROLLBACK; CREATE UNIQUE INDEX ON ticks (shard bpchar_ops)");
+    assert_eq!(code(&mut wire, upsert), "LF004");
+    assert_eq!(world.postgres.value("SELECT shard || other FROM ticks"), "43");
 }

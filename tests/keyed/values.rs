@@ -166,10 +166,26 @@ fn columns_that_tell_no_rows_apart() {
     let world = Fenced::start(&schema, KEYED);
     let upsert = "INSERT INTO t VALUES ('A', 1) ON CONFLICT (k) DO UPDATE SET n = 2";
     assert_eq!(refused(&mut holder(&world, "1"), upsert).code(), "LF004");
+    for index in [
+        "CREATE UNIQUE INDEX ON t (k bpchar_ops)",
+        "CREATE TABLE child () INHERITS (t); CREATE UNIQUE INDEX ON child (k COLLATE folding)",
+        "CREATE TABLE child (k text GENERATED ALWAYS AS ('B') STORED, n int) INHERITS (t)",
+    ] {
+        let schema = format!("{folding}CREATE TABLE t (k text, n int); CREATE UNIQUE INDEX ON t (k); {index}");
+        let world = Fenced::start(&schema, KEYED);
+        assert_eq!(refused(&mut holder(&world, "1"), upsert).code(), "LF004", "{index}");
+    }
+    // What only finds rows decides nothing.
+    let schema =
+        "CREATE TABLE t (k varchar, n int); CREATE UNIQUE INDEX ON t (k); CREATE INDEX ON t (k text_pattern_ops)";
+    ok(&mut holder(&Fenced::start(schema, KEYED), "1"), &upsert.replace(" VALUES", " (k, n) VALUES"));
     // What is cut when it is stored.
     let world = world_of_short_texts();
     assert_eq!(refused(&mut holder(&world, "1"), "INSERT INTO t VALUES ('abc  ', 1)").code(), "LF004");
     ok(&mut holder(&world, "1"), "INSERT INTO t VALUES ('abc', 1)");
+    // A server may count bytes.
+    assert_eq!(refused(&mut holder(&world, "1"), "INSERT INTO t VALUES ('éé ', 1)").code(), "LF004");
+    ok(&mut holder(&world, "1"), "INSERT INTO t VALUES ('é', 1)");
 }
 
 fn world_of_short_texts() -> Fenced {

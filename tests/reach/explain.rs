@@ -108,3 +108,25 @@ fn the_documented_output_is_real() {
     let prompt = "$ fencegate policy explain policies --database postgres://app@127.0.0.1/app\n";
     assert_eq!(text(&output.stdout), block(prompt) + "\n");
 }
+
+#[test]
+fn a_key_that_tells_no_rows_apart_is_unresolved_and_an_error() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE TABLE a (k int); CREATE TABLE b (k numeric); CREATE TABLE c (n int)");
+    let tables = ["a", "b", "c"].map(|table| format!("{{name: public.{table}, key: k}}")).join(", ");
+    let output = explain(
+        &postgres,
+        "postgres",
+        &format!("version: 1\nresources:\n  - {{name: 's/{{k}}', tables: [{tables}]}}\n"),
+    );
+    assert_eq!(output.status.code(), Some(1));
+    let operations = "insert, update, delete, truncate, ddl";
+    let expected = [
+        format!("s/{{k}} | public.a | table | {operations} | named in the policy"),
+        format!(
+            "s/{{k}} | public.b | unresolved | {operations} | key column k: its type is not an integer, text, varchar or uuid"
+        ),
+        format!("s/{{k}} | public.c | unresolved | {operations} | key column k does not exist"),
+    ];
+    assert_eq!(lines(&output), expected);
+}

@@ -6,6 +6,7 @@
 mod support;
 
 mod cascade;
+mod definitions;
 mod explain;
 mod names;
 mod paths;

@@ -115,8 +115,9 @@ fn migrations_go_on() {
         "CREATE TABLE pets (owner int REFERENCES people ON DELETE CASCADE)",
         "CREATE TABLE child () INHERITS (parent)",
         "CREATE TABLE part PARTITION OF parts FOR VALUES FROM (0) TO (9)",
-        "CREATE VIEW item_list AS SELECT * FROM items",
-        "ALTER VIEW item_list OWNER TO postgres",
+        "CREATE VIEW people_list AS SELECT * FROM people",
+        "CREATE RULE noted AS ON INSERT TO pets DO ALSO INSERT INTO migrations VALUES (NEW.owner::text)",
+        "ALTER VIEW people_list OWNER TO postgres",
         "ALTER TABLE plain RENAME TO plainer",
         "ALTER TABLE people RENAME COLUMN boss TO chief",
         "INSERT INTO plainer VALUES (1)",
@@ -127,7 +128,10 @@ fn migrations_go_on() {
         "INSERT INTO part VALUES (1)",
         "INSERT INTO parts VALUES (2)",
         "INSERT INTO migrations VALUES ('1')",
-        "DROP VIEW item_list",
+        "INSERT INTO people_list VALUES (2, 2)",
+        "INSERT INTO pets VALUES (2)",
+        "DROP VIEW people_list",
+        "CREATE VIEW item_list AS SELECT * FROM items",
         "COMMIT",
     ] {
         ok(&mut stranger, sql);

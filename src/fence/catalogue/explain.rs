@@ -27,11 +27,11 @@ pub struct Covered {
     pub resource: String,
     /// As in SQL.
     pub relation: String,
-    /// `table`, `partition`, `view` and so on; None where the policy names what does not exist.
+    /// `table`, `partition`, `view` and so on; None where the policy names what does not exist, or a key that is none.
     pub kind: Option<String>,
     /// Those that count, as in a policy.
     pub operations: String,
-    /// From the relation to the fenced table.
+    /// From the relation to the fenced table; or why its key is none.
     pub path: String,
 }
 
@@ -59,8 +59,8 @@ pub async fn explain(config: &Config, policies: &PolicySet) -> Result<Explanatio
     tokio::spawn(connection);
     ask(&client, "SET standard_conforming_strings = on; SET search_path = pg_catalog").await?;
     let tables: Vec<_> =
-        policies.resources.iter().flat_map(|resource| &resource.tables).map(|table| &table.name).collect();
-    let question = |views| sql::question(tables.iter().copied(), views);
+        policies.resources.iter().flat_map(|resource| resource.tables.iter().map(|it| (&**resource, it))).collect();
+    let question = |views| super::question(&tables, views);
     let answers = match ask(&client, &question(Views::Asked)).await {
         Ok(answers) => answers,
         // Somebody alters a view.
@@ -103,7 +103,12 @@ impl Catalogue {
         let name = RelationName { schema: Some(table.name.schema.clone()), name: table.name.name.clone() };
         let known = self.relations.iter().find(|(_, relation)| relation.name == name);
         let kind = known.filter(|_| self.fenced.contains(&table.name)).map(|(_, relation)| relation.kind.clone());
-        let mut rows = vec![(table.name.to_string(), kind, listed(&table.operations), NAMED.to_owned())];
+        let unkeyed = self.not_keyed(table).filter(|_| kind.is_some());
+        let (kind, path) = match unkeyed {
+            Some(why) => (None, why),
+            None => (kind, NAMED.to_owned()),
+        };
+        let mut rows = vec![(table.name.to_string(), kind, listed(&table.operations), path)];
         let mut reached: Vec<(usize, Row)> =
             self.ways.values().flatten().filter_map(|it| self.row(it, table, known.map(|(oid, _)| *oid)?)).collect();
         reached.sort();
@@ -115,6 +120,16 @@ impl Catalogue {
             rows.extend(dropped);
         }
         rows
+    }
+
+    /// Why its key column tells no rows apart; None where it does, or the table is not keyed.
+    fn not_keyed(&self, table: &FencedTable) -> Option<String> {
+        let name = quoted(table.key.as_ref()?);
+        match self.key_column(table).map(|column| column.kind) {
+            Some(Ok(_)) => None,
+            Some(Err(why)) => Some(format!("key column {name}: {why}")),
+            None => Some(format!("key column {name} does not exist")),
+        }
     }
 
     /// How far away it is, and what is said about it; None where it does not count.

@@ -17,7 +17,7 @@ pub struct KeyColumn {
     pub kind: Result<Kind, &'static str>,
     /// Its place among the columns, from 0.
     pub place: usize,
-    /// Longer texts, in characters, may be cut when they are stored.
+    /// Longer texts, in bytes, may be cut when they are stored: what a character is depends on the server's encoding.
     longest: Option<usize>,
     /// The guard looks at the key of every row that is written.
     pub is_guarded: bool,
@@ -27,11 +27,12 @@ impl KeyColumn {
     /// The one text of a value in this column, if it has one.
     pub fn key(&self, value: &Value) -> Option<String> {
         let key = value.in_column(self.kind.ok()?)?;
-        self.longest.is_none_or(|longest| key.chars().count() <= longest).then_some(key)
+        self.longest.is_none_or(|longest| key.len() <= longest).then_some(key)
     }
 }
 
-/// The key columns of these tables, as far as they exist. Empty where no table has one.
+/// The key columns of these tables, as far as they exist. Empty where no table has one. What a table's children and
+/// their unique indexes make of the column counts as well: a write to the table is one to them.
 pub(super) fn query<'a>(tables: impl IntoIterator<Item = (&'a Resource, &'a FencedTable)>) -> String {
     let named = tables.into_iter().filter_map(|(resource, table)| {
         let (QualifiedName { schema, name }, key) = (&table.name, table.key.as_ref()?);
@@ -43,25 +44,42 @@ pub(super) fn query<'a>(tables: impl IntoIterator<Item = (&'a Resource, &'a Fenc
         return String::new();
     }
     format!(
-        "SELECT named.schema, named.name, \
-           CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END AS type, \
+        "WITH RECURSIVE named(schema, name, key, arguments) AS (VALUES {}), \
+         family(root, oid) AS ( \
+           SELECT c.oid, c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
+             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
+           UNION SELECT family.root, h.inhrelid FROM family JOIN pg_inherits h ON h.inhparent = family.oid) \
+         SELECT named.schema, named.name, \
+           b.oid AS type, \
            CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END AS modifier, \
-           a.attgenerated <> '' AS generated, \
-           EXISTS (SELECT FROM pg_collation l WHERE NOT l.collisdeterministic AND (l.oid = a.attcollation \
-             OR l.oid IN (SELECT unnest(i.indcollation::oid[]) FROM pg_index i WHERE i.indrelid = c.oid))) AS folds, \
+           EXISTS (SELECT FROM family JOIN pg_attribute o ON o.attrelid = family.oid AND o.attname = named.key \
+             WHERE family.root = c.oid AND o.attgenerated <> '') AS generated, \
+           EXISTS (SELECT FROM pg_collation l WHERE l.oid = a.attcollation AND NOT l.collisdeterministic) \
+             OR EXISTS (SELECT FROM family JOIN pg_attribute o ON o.attrelid = family.oid AND o.attname = named.key \
+               JOIN pg_index i ON i.indrelid = family.oid AND i.indisunique \
+               CROSS JOIN unnest(i.indkey::int2[], i.indclass::oid[], i.indcollation::oid[]) AS k(attnum, opclass, indcollation) \
+               JOIN pg_opclass p ON p.oid = k.opclass LEFT JOIN pg_collation l ON l.oid = k.indcollation \
+               WHERE family.root = c.oid AND k.attnum = o.attnum AND (NOT l.collisdeterministic OR NOT p.opcdefault \
+                 OR p.opcnamespace <> 'pg_catalog'::regnamespace \
+                 OR p.opcintype <> CASE b.oid WHEN {VARCHAR} THEN {TEXT} ELSE b.oid END)) AS folds, \
            (SELECT count(*) FROM pg_attribute p WHERE p.attrelid = c.oid AND p.attnum BETWEEN 1 AND a.attnum - 1 \
              AND NOT p.attisdropped) AS place, \
            EXISTS (SELECT FROM pg_trigger g JOIN pg_proc f ON f.oid = g.tgfoid AND f.proname = 'guard' \
              JOIN pg_namespace s ON s.oid = f.pronamespace AND s.nspname = 'fencegate' \
              WHERE g.tgrelid = c.oid AND g.tgenabled = 'A' AND g.tgqual IS NULL AND g.tgtype & {ROW_INSERT} = {ROW_INSERT} \
              AND substring(g.tgargs FROM 1 FOR octet_length(named.arguments)) = named.arguments) AS guarded \
-         FROM (VALUES {}) AS named(schema, name, key, arguments) JOIN pg_namespace n ON n.nspname = named.schema \
+         FROM named JOIN pg_namespace n ON n.nspname = named.schema \
          JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = named.key AND a.attnum > 0 AND NOT a.attisdropped \
-         JOIN pg_type t ON t.oid = a.atttypid",
+         JOIN pg_type t ON t.oid = a.atttypid \
+         JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END",
         named.join(", ")
     )
 }
+
+/// `pg_type.oid`. The operator class of varchar is that of text.
+const VARCHAR: u32 = 1043;
+const TEXT: u32 = 25;
 
 /// Of `pg_trigger.tgtype`: for each row, on INSERT.
 const ROW_INSERT: u32 = 1 | 4;
@@ -80,7 +98,9 @@ pub(super) fn read(answers: &[Answer]) -> HashMap<QualifiedName, KeyColumn> {
         let kind = match column(row, "type")? {
             _ if is_true(row, "generated") => Err("it is a generated column"),
             "20" | "21" | "23" => Ok(Kind::Integer),
-            "25" | "1043" if is_true(row, "folds") => Err("its collation takes different texts for equal"),
+            _ if is_true(row, "folds") => {
+                Err("its collation, or a unique index on it, takes different values for equal")
+            }
             "25" | "1043" => Ok(Kind::Text),
             "2950" => Ok(Kind::Uuid),
             _ => Err("its type is not an integer, text, varchar or uuid"),

@@ -163,6 +163,12 @@ impl Catalogue {
     }
 }
 
+/// All that is asked of the catalogue.
+fn question(tables: &[(&Resource, &FencedTable)], views: Views) -> String {
+    let keys = key_column::query(tables.iter().copied());
+    format!("{}; {keys}", sql::question(tables.iter().map(|(_, table)| &table.name), views))
+}
+
 /// The edges that a row stands for; None where it says what is not known.
 fn read_edges(part: &str, row: &SimpleQueryRow) -> Option<Vec<Edge>> {
     let (from, to) = (oid(row, "from")?, oid(row, "to")?);
@@ -223,8 +229,7 @@ impl Database {
     /// # Errors
     /// When the database cannot be asked, why.
     pub async fn catalogue(self: &Arc<Self>, tables: &[(&Resource, &FencedTable)]) -> Result<Catalogue, String> {
-        let keys = key_column::query(tables.iter().copied());
-        let question = |views| format!("{}; {keys}", sql::question(tables.iter().map(|(_, table)| &table.name), views));
+        let question = |views| question(tables, views);
         let answers = match self.look(&question(Views::Asked)).await {
             Ok(answers) => answers,
             // Somebody alters a view: nothing is left out then.

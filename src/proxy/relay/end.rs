@@ -1,7 +1,9 @@
 //! How a session ends, and the last thing that its client is told.
 
+use super::super::context::Context;
+use super::super::definitions::Definitions;
 use super::super::rejection::{Outcome, cut_off};
-use super::{ClientFault, Relay};
+use super::{ClientFault, Relay, Side};
 use crate::fence::CutOff;
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::message::{self, Status};
@@ -65,6 +67,9 @@ impl Relay {
         };
         // A client that is gone or does not read misses it: there is nobody left to tell.
         tokio::time::timeout(LAST_WORDS, goodbye).await.ok();
+        if !self.server.reader.ended && (self.catalogue_changed || !self.definitions.own().is_empty()) {
+            tokio::spawn(until_the_server_ends(self.server, self.context, self.definitions));
+        }
         end
     }
 
@@ -108,4 +113,15 @@ impl Relay {
         }
         client.reader.input.first().is_some_and(|tag| *tag != b'X')
     }
+}
+
+/// The server may go on with what it was sent, and commit definitions: they count until it ends.
+async fn until_the_server_ends(mut server: Side, context: Context, mut definitions: Definitions) {
+    // Where this fails the server is gone, which its reading half tells.
+    server.writer.close().await.ok();
+    while !server.reader.ended && server.reader.fill().await.is_ok() {
+        server.reader.input.clear();
+    }
+    context.catalogue_changed();
+    definitions.withdraw();
 }

@@ -19,12 +19,12 @@ mod verdict;
 pub use end::End;
 
 use super::context::{Context, LoginRole, Room, Turn};
+use super::definitions::Definitions;
 use super::names::Names;
 use super::parameter::Parameter;
 use super::peer::{HIGH_WATER, Peer, Reader, Writer};
 use super::rejection::Rejection;
 use super::replies::{MAX_OWED, Replies};
-use super::suspects::Suspects;
 use crate::fence::Refusal;
 use crate::fence::session::{Activity, SessionFence};
 use crate::statement::Lexing;
@@ -108,7 +108,7 @@ pub struct Relay {
     /// This transaction changed the catalogue.
     catalogue_changed: bool,
     /// What that may have turned into ways to fenced tables.
-    suspects: Suspects,
+    definitions: Definitions,
     /// An admission was taken away, and may still have its row.
     revoked: bool,
     /// What the server answered to our question.
@@ -166,6 +166,7 @@ pub struct Started {
 impl Relay {
     /// A session whose first ReadyForQuery waits in the client's output.
     pub fn new(context: Context, started: Started) -> Self {
+        let definitions = context.definitions(started.role.session);
         Relay {
             context,
             role: started.role,
@@ -194,7 +195,7 @@ impl Relay {
             discarded: None,
             wanted: 0,
             catalogue_changed: false,
-            suspects: Suspects::default(),
+            definitions,
             revoked: false,
             answer: None,
             terminating: false,
@@ -212,6 +213,9 @@ impl Relay {
                 break end;
             }
         };
+        if self.server.reader.ended {
+            self.definitions_over();
+        }
         self.last_words(end).await
     }
 
@@ -325,6 +329,19 @@ impl Relay {
         if self.activity != Activity::Busy {
             self.activity = Activity::Busy;
             self.fence.set_activity(Activity::Busy);
+        }
+    }
+
+    /// The server has ended the transaction, or the session: what that defined is in the catalogue by now, or never will
+    /// be. What was forwarded since and is not answered yet may define more.
+    fn definitions_over(&mut self) {
+        let is_over = self.server.reader.ended;
+        let may_have = is_over && (self.replies.change_catalogue() || !self.definitions.own().is_empty());
+        if std::mem::take(&mut self.catalogue_changed) || may_have {
+            self.context.catalogue_changed();
+        }
+        if is_over || self.replies.is_empty() && self.client.rest == 0 {
+            self.definitions.withdraw();
         }
     }
 

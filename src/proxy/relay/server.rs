@@ -157,6 +157,7 @@ impl Relay {
         self.catalogue_changed |= statement.changes_catalogue;
         if matches!(statement.transaction, TransactionEffect::Commit | TransactionEffect::Rollback) {
             self.transaction_ended();
+            self.definitions_over();
         }
         match &statement.prepared {
             PreparedEffect::Deallocate { name } => self.statements.close(name.as_bytes()),
@@ -242,16 +243,14 @@ impl Relay {
         }
         self.status = status;
         self.parameter.ready(status);
-        if status == Status::Idle && std::mem::take(&mut self.catalogue_changed) {
-            self.context.catalogue_changed();
-        }
         if status == Status::Idle {
             self.transaction_ended();
         }
+        // After COMMIT AND CHAIN, say, another transaction is open, which has defined nothing.
+        if status == Status::Idle || !self.catalogue_changed {
+            self.definitions_over();
+        }
         if self.replies.is_empty() && self.client.rest == 0 {
-            if status == Status::Idle {
-                self.suspects.clear();
-            }
             self.forwarded = false;
             self.executed = false;
             if status == Status::Idle {

@@ -37,6 +37,7 @@ impl Relay {
             self.wait = Some(Wait::First(task));
             return (Verdict::Hold, resolved);
         }
+        let others = self.definitions.of_others();
         let (catalogue, is_current) = self.context.catalogue();
         let judge = Judge {
             policies: self.context.policies(),
@@ -45,7 +46,8 @@ impl Relay {
             catalogue: &catalogue,
             catalogue_is_current: is_current,
             changes_catalogue: self.catalogue_changed,
-            suspects: &self.suspects,
+            suspects: self.definitions.own(),
+            suspects_of_others: &others,
             exempt: self.role.exempt(self.context.policies()),
             parameter: &self.parameter,
             owed: !self.replies.is_empty(),
@@ -69,7 +71,7 @@ impl Relay {
             Verdict::Hold => 0,
         };
         for statement in &resolved[..forwarded] {
-            self.suspects.note(statement, self.context.policies(), &catalogue, is_current);
+            self.definitions.note(statement, self.context.policies(), &catalogue, is_current);
         }
         (verdict, resolved)
     }

@@ -304,7 +304,7 @@ fn transactions() {
         ("ROLLBACK TO a", "rollbackto(a)"),
         ("ROLLBACK WORK TO SAVEPOINT a", "rollbackto(a)"),
         ("PREPARE TRANSACTION 'x'", "preparetransaction"),
-        ("COMMIT PREPARED 'x'", "-"),
+        ("COMMIT PREPARED 'x'", "catalogue"),
         ("ROLLBACK PREPARED 'x'", "-"),
     ]);
 }
