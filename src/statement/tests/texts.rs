@@ -134,6 +134,7 @@ fn encodings_decide_what_high_bytes_can_be() {
         b"SET lease.fence = '\xe9'",
         b"SAVEPOINT \xe9",
         b"DEALLOCATE \xe9",
+        b"PREPARE p AS DELETE FROM t\xe9",
         b"DROP DATABASE \xe9",
     ] {
         assert_eq!(read(text, Encoding::AsciiSafe), "Encoding", "{text:?}");
