@@ -3,16 +3,17 @@
 //! Where something is not known it says what to find out, and is asked again. Must never let pass
 //! what it cannot decide.
 
-use super::keys::{self, Columns, Key};
+use super::keys;
 use super::names::{Meaning, Names};
 use super::parameter::{Parameter, Value};
 use super::rejection::Rejection;
 use super::suspects::Suspects;
+use super::touched::{Touch, touched};
 use crate::fence::session::{SessionFence, Token};
 use crate::fence::value::FenceValue;
 use crate::fence::{Catalogue, Database, Refusal};
-use crate::policy::{FencedTable, Mode, OnMissing, Opaque, PolicySet, Resource};
-use crate::statement::{Operation, ParameterEffect, PreparedEffect, Statement, TransactionEffect, Write};
+use crate::policy::{Mode, OnMissing, Opaque, PolicySet, Resource};
+use crate::statement::{Operation, ParameterEffect, PreparedEffect, Statement, TransactionEffect};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -168,7 +169,7 @@ impl Judge<'_> {
         }
         self.refuse_definitions_that_leave(statement, parameter, earlier)?;
         let hidden = self.hidden(statement, earlier)?;
-        let touched = self.touched(statement);
+        let touched = touched(statement, self.policies, self.catalogue);
         self.refuse_what_is_unread(statement, &touched)?;
         let mut needs: Vec<Need> = Vec::new();
         for touch in touched {
@@ -302,56 +303,6 @@ impl Judge<'_> {
         self.policies.resources.iter().any(|resource| resource.mode == Mode::Enforce)
     }
 
-    /// The resources that a statement touches; of keyed ones, the keys as well.
-    fn touched(&self, statement: &Statement) -> Vec<Touch> {
-        let mut touched = Touched::default();
-        for write in &statement.writes {
-            let writes = write.operation != Operation::Lock;
-            for (resource, table) in self.policies.fenced(&write.relation, write.operation) {
-                touched.add(resource, writes, || self.keys(statement, resource, table, write, Columns::OfTable));
-            }
-            // What is a way to a fenced table counts as the write to that table that it becomes.
-            for reached in self.catalogue.reached_by(write) {
-                let columns = if reached.same_columns { Columns::SameNames } else { Columns::Others };
-                for (resource, table) in self.policies.fenced(reached.table, reached.operation) {
-                    let writes = reached.operation != Operation::Lock;
-                    touched.add(resource, writes, || self.keys(statement, resource, table, write, columns));
-                }
-            }
-            // What CASCADE takes from a fenced table is as if the statement named that table.
-            for fenced in self.catalogue.cascades_to(write) {
-                for (resource, table) in self.policies.fenced(fenced, Operation::Ddl) {
-                    touched.add(resource, true, || self.keys(statement, resource, table, write, Columns::Others));
-                }
-            }
-        }
-        for function in &statement.functions {
-            for resource in self.policies.resources_of_function(function) {
-                touched.add(resource, true, Vec::new);
-            }
-        }
-        touched.0
-    }
-
-    fn keys(
-        &self,
-        statement: &Statement,
-        resource: &Arc<Resource>,
-        table: &FencedTable,
-        write: &Write,
-        columns: Columns,
-    ) -> Vec<Key> {
-        let column = self.catalogue.key_column(table);
-        if statement.kind == "COPY FROM"
-            && columns == Columns::OfTable
-            && column.is_some_and(|column| column.is_guarded)
-        {
-            // The guard looks at each row. Those of a child it need not see.
-            return Vec::new();
-        }
-        keys::resources(resource, table, column, write, columns)
-    }
-
     /// The session presents a token for the resource, or for some key of it; it need not where this is false.
     fn presents(&self, resource: &Resource, writes: bool, parameter: &Parameter) -> Result<bool, Stop> {
         if self.owed && (self.parameter_in_doubt || !self.parameter.is_settled()) {
@@ -410,7 +361,9 @@ impl Judge<'_> {
 
     fn log_exempt(&self, statements: &[Arc<Statement>]) {
         for statement in statements {
-            for Touch { resource, .. } in self.touched(statement).iter().filter(|touch| touch.writes) {
+            for Touch { resource, .. } in
+                touched(statement, self.policies, self.catalogue).iter().filter(|it| it.writes)
+            {
                 tracing::info!(resource = resource.name, statement = statement.kind, "exempt_write");
             }
         }
@@ -423,35 +376,6 @@ struct Earlier {
     needs: Vec<Need>,
     ended_transaction: bool,
     suspects: Suspects,
-}
-
-/// A resource that a statement touches.
-struct Touch {
-    resource: Arc<Resource>,
-    /// Else it only locks.
-    writes: bool,
-    /// Of a keyed resource, the keys; None for any other.
-    keys: Option<Vec<Key>>,
-}
-
-/// What a statement touches, each resource once.
-#[derive(Default)]
-struct Touched(Vec<Touch>);
-
-impl Touched {
-    fn add(&mut self, resource: &Arc<Resource>, writes: bool, keys: impl FnOnce() -> Vec<Key>) {
-        let known = self.0.iter().position(|touch| Arc::ptr_eq(&touch.resource, resource));
-        let index = known.unwrap_or_else(|| {
-            let keys = resource.keyed.as_ref().map(|_| Vec::new());
-            self.0.push(Touch { resource: resource.clone(), writes: false, keys });
-            self.0.len() - 1
-        });
-        let touch = &mut self.0[index];
-        touch.writes |= writes;
-        if let Some(known) = &mut touch.keys {
-            known.extend(keys());
-        }
-    }
 }
 
 /// A fence that only observes says what it would reject.

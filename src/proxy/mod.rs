@@ -19,6 +19,7 @@ mod shared;
 mod stream;
 mod succession;
 mod suspects;
+mod touched;
 
 use crate::config::{Address, Settings};
 use crate::etcd::Etcd;

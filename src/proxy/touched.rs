@@ -1,0 +1,88 @@
+//! What a statement touches, by whatever name: each resource once, and of keyed ones the keys.
+//!
+//! Must never leave out a resource for which the text may be a write.
+
+use super::keys::{self, Columns, Key};
+use crate::fence::Catalogue;
+use crate::policy::{FencedTable, PolicySet, Resource};
+use crate::statement::{Operation, Statement, Write};
+use std::sync::Arc;
+
+/// A resource that a statement touches.
+pub struct Touch {
+    pub resource: Arc<Resource>,
+    /// Else it only locks.
+    pub writes: bool,
+    /// Of a keyed resource, the keys; None for any other. Empty where only the guard can tell them.
+    pub keys: Option<Vec<Key>>,
+}
+
+/// The resources that a statement touches, as far as its text and the catalogue tell.
+pub fn touched(statement: &Statement, policies: &PolicySet, catalogue: &Catalogue) -> Vec<Touch> {
+    let mut touched = Touched::default();
+    for write in &statement.writes {
+        let keys = |resource: &Arc<Resource>, table: &FencedTable, columns| {
+            keys_of(statement, catalogue, resource, table, write, columns)
+        };
+        let writes = write.operation != Operation::Lock;
+        for (resource, table) in policies.fenced(&write.relation, write.operation) {
+            touched.add(resource, writes, || keys(resource, table, Columns::OfTable));
+        }
+        // What is a way to a fenced table counts as the write to that table that it becomes.
+        for reached in catalogue.reached_by(write) {
+            let columns = if reached.same_columns { Columns::SameNames } else { Columns::Others };
+            for (resource, table) in policies.fenced(reached.table, reached.operation) {
+                touched.add(resource, reached.operation != Operation::Lock, || keys(resource, table, columns));
+            }
+        }
+        // What CASCADE takes from a fenced table is as if the statement named that table.
+        for fenced in catalogue.cascades_to(write) {
+            for (resource, table) in policies.fenced(fenced, Operation::Ddl) {
+                touched.add(resource, true, || keys(resource, table, Columns::Others));
+            }
+        }
+    }
+    for function in &statement.functions {
+        for resource in policies.resources_of_function(function) {
+            touched.add(resource, true, Vec::new);
+        }
+    }
+    touched.0
+}
+
+fn keys_of(
+    statement: &Statement,
+    catalogue: &Catalogue,
+    resource: &Arc<Resource>,
+    table: &FencedTable,
+    write: &Write,
+    columns: Columns,
+) -> Vec<Key> {
+    let column = catalogue.key_column(table);
+    let is_guarded = columns == Columns::OfTable && column.is_some_and(|column| column.is_guarded);
+    if statement.kind == "COPY FROM" && is_guarded {
+        // The guard looks at each row. Those of a child it need not see.
+        return Vec::new();
+    }
+    keys::resources(resource, table, column, write, columns)
+}
+
+/// Each resource once.
+#[derive(Default)]
+struct Touched(Vec<Touch>);
+
+impl Touched {
+    fn add(&mut self, resource: &Arc<Resource>, writes: bool, keys: impl FnOnce() -> Vec<Key>) {
+        let known = self.0.iter().position(|touch| Arc::ptr_eq(&touch.resource, resource));
+        let index = known.unwrap_or_else(|| {
+            let keys = resource.keyed.as_ref().map(|_| Vec::new());
+            self.0.push(Touch { resource: resource.clone(), writes: false, keys });
+            self.0.len() - 1
+        });
+        let touch = &mut self.0[index];
+        touch.writes |= writes;
+        if let Some(known) = &mut touch.keys {
+            known.extend(keys());
+        }
+    }
+}
