@@ -324,9 +324,10 @@ impl Judge<'_> {
 
     /// The token to present; None when the statement may pass without one.
     fn token_for(&self, resource: &Resource, writes: bool, parameter: &Parameter) -> Result<Option<Token>, Stop> {
+        let presents = self.presents(resource, writes, parameter)?;
         match parameter.current() {
-            Value::Known(value) if self.presents(resource, writes, parameter)? => Ok(value.token(&resource.name)),
-            _ => self.presents(resource, writes, parameter).map(|_| None),
+            Value::Known(value) if presents => Ok(value.token(&resource.name)),
+            _ => Ok(None),
         }
     }
 
