@@ -25,7 +25,7 @@ const EXIT_USAGE: u8 = 2;
 #[command(version)]
 struct Arguments {
     /// How to write the log, which goes to standard error; RUST_LOG says how much
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    #[arg(long, global = true, env = "FENCEGATE_LOG_FORMAT", value_enum, default_value_t, value_name = "FORMAT")]
     log_format: logging::Format,
     #[command(subcommand)]
     command: Command,

@@ -14,7 +14,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let settings = match Settings::load(arguments.settings) {
+    let settings = match Settings::load(&arguments.settings) {
         Ok(settings) => settings,
         Err(error) => return unusable(&error),
     };

@@ -32,13 +32,13 @@ impl ConsoleSession {
     /// When there is no session; the client has been told why, where it can be told.
     pub async fn open(shared: Arc<Shared>, mut client: Peer, startup: &Startup) -> Result<Self, Refused> {
         let mut server = connect(&shared, &mut client).await?;
-        server.writer.output.extend_from_slice(&startup.for_database(shared.settings.control_database()));
+        server.writer.output.extend_from_slice(&startup.for_database(shared.settings().control_database()));
         let authenticated = authenticate(&mut client, &mut server).await?;
         message::put_terminate(&mut server.writer.output);
         // It may have gone already: nothing more is wanted of it.
         server.writer.flush().await.ok();
         let role = startup.user().to_owned();
-        if !shared.settings.admin_roles.contains(&role) {
+        if !shared.settings().admin_roles.contains(&role) {
             let text = ErrorText::new("42501", format!("role \"{role}\" may not use the console of fencegate"))
                 .hint("Connect as one of the roles in the proxy's setting admin_roles.");
             return refuse(&mut client, text).await;

@@ -4,12 +4,13 @@
 //! Not cancel-safe where nothing else is said: a handshake that is dropped ends its session, and no other.
 
 use super::console::ConsoleSession;
-use super::context::{Context, LoginRole};
+use super::context::Context;
 use super::login::{MAX_AUTHENTICATION, authenticate, identify, tell_of_upstream};
 use super::parameter::{Parameter, Value};
 use super::peer::Peer;
 use super::rejection::Rejection;
 use super::relay::Started;
+use super::session::Session;
 use super::shared::Shared;
 use super::stream::Stream;
 use crate::fence::session::SessionFence;
@@ -63,7 +64,7 @@ pub enum Opened {
 ///
 /// # Errors
 /// When there is no session; the client has been told why, where it can be told.
-pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> Result<Opened, Refused> {
+pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, number: u64, peer: &str) -> Result<Opened, Refused> {
     let mut client = Peer::new(stream);
     let startup = match tokio::time::timeout(STARTUP_LIMIT, read_startup(&mut client)).await {
         Err(_) => return Err(Refused::Client("no startup packet in time".into())),
@@ -89,10 +90,12 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> R
         Replication::None | Replication::Logical => Context::new(shared, startup.database()),
     };
     context.prepare().await;
-    let role = LoginRole { name: startup.user().to_owned(), session };
+    let application_name = startup.parameter("application_name").unwrap_or_default();
+    let (user, database, pid) = (startup.user(), startup.database(), authenticated.process_id);
+    let session = Session::new(number, user, database, peer.to_owned(), application_name, pid);
     let (identity, value) = match startup.replication() {
         Replication::Physical => (Err("it is a physical replication session".into()), None),
-        Replication::Logical if context.rejects_opaque() && !role.exempt(context.policies()) => {
+        Replication::Logical if context.rejects_opaque() && !session.exempt(context.policies()) => {
             let text = ErrorText::new("LF004", "cannot tell what a logical replication session would write")
                 .hint("Connect replication clients to the server directly, as a role in exempt_roles, or set `opaque: require_token` or `allow` in the policy.");
             return refuse(&mut client, text).await;
@@ -109,16 +112,17 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, session: u64) -> R
     let parameter = Parameter::new(if identity.is_ok() { Value::read(value.as_deref()) } else { Value::Unknown });
     let fence = Arc::new(SessionFence::new(identity));
     let replicates = startup.replication() != Replication::None;
-    let started = Started { client, server, role, replicates, fence, parameter, lexing: authenticated.lexing };
+    let session = Arc::new(session);
+    let started = Started { client, server, session, replicates, fence, parameter, lexing: authenticated.lexing };
     Ok(Opened::Session(Box::new((context, started))))
 }
 
 /// Connects to the server, or tells the client why not.
 pub(super) async fn connect(shared: &Shared, client: &mut Peer) -> Result<Peer, Refused> {
-    match Stream::connect(&shared.settings.upstream).await {
+    match Stream::connect(&shared.settings().upstream).await {
         Ok(stream) => Ok(Peer::new(stream)),
         Err(error) => {
-            tracing::error!(upstream = %shared.settings.upstream, %error, "upstream_unreachable");
+            tracing::error!(upstream = %shared.settings().upstream, %error, "upstream_unreachable");
             let text = ErrorText::new("08006", format!("could not connect to the server behind the proxy: {error}"))
                 .hint("Is PostgreSQL running where the proxy's --upstream says?");
             refuse::<()>(client, text).await.ok();
@@ -206,7 +210,7 @@ async fn refuse_packet<T>(
 
 /// All that the server says; None where it takes the packet for a good one, or offers encryption.
 async fn ask_what_is_wrong(shared: &Shared, sent: Vec<Bytes>) -> io::Result<Option<BytesMut>> {
-    let mut server = Peer::new(Stream::connect(&shared.settings.upstream).await?);
+    let mut server = Peer::new(Stream::connect(&shared.settings().upstream).await?);
     let last = sent.len().saturating_sub(1);
     for (number, packet) in sent.into_iter().enumerate() {
         server.writer.output.extend_from_slice(&packet);
@@ -241,7 +245,7 @@ fn is_refusal(answer: &[u8]) -> bool {
 /// Passes a request to cancel on as it is. Like the server, says nothing to the client.
 async fn cancel(shared: &Shared, packet: Bytes) -> Refused {
     let passed_on = async {
-        let mut server = Stream::connect(&shared.settings.upstream).await?;
+        let mut server = Stream::connect(&shared.settings().upstream).await?;
         server.write_all(&packet).await?;
         // The server closes once it has sent the signal: then the client may go on.
         server.read(&mut [0]).await

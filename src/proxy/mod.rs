@@ -15,6 +15,7 @@ mod peer;
 mod rejection;
 mod relay;
 mod replies;
+mod session;
 mod shared;
 mod stream;
 mod succession;
@@ -87,10 +88,10 @@ pub async fn run(settings: Settings, policies: PolicySet, etcd: Option<Arc<Etcd>
 
 /// Not cancel-safe: some databases may have the new policies and others not.
 async fn reload(shared: &Shared) {
-    let directory = shared.settings.policies.clone();
+    let directory = shared.settings().policies.clone();
     match tokio::task::spawn_blocking(move || policy::load(&directory)).await {
         Ok(Ok(policies)) => {
-            if let Err(error) = shared.settings.check(&policies) {
+            if let Err(error) = shared.settings().check(&policies) {
                 tracing::error!(%error, "policy_error");
                 tracing::error!("policies not loaded: the ones in force stay");
                 return;
@@ -188,15 +189,18 @@ static SESSIONS: AtomicU64 = AtomicU64::new(0);
 async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
     let session = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
     let started_at = Instant::now();
-    match handshake::shake_hands(shared.clone(), stream, session).await {
+    match handshake::shake_hands(shared.clone(), stream, session, &peer).await {
         Ok(Opened::Session(session_parts)) => {
             let (context, started) = *session_parts;
-            let (role, database) = (started.role.name.clone(), context.database().clone());
+            let role = started.session.user.clone();
+            let database = context.database().clone();
             tracing::debug!(session, peer, role, database = database.name(), "session_started");
+            let entry = shared.sessions.enter(started.session.clone());
             let registration = database.register(started.fence.clone());
             context.session_registered();
             let end = Relay::new(context, started).run().await;
             drop(registration);
+            drop(entry);
             let seconds = started_at.elapsed().as_secs_f64();
             tracing::debug!(session, peer, role, database = database.name(), seconds, reason = %end, "session_ended");
         }

@@ -1,6 +1,7 @@
 //! What all sessions of the proxy share: settings, policies, databases, the cache of verdicts.
 
 use super::definitions::AllSuspects;
+use super::session::Sessions;
 use super::succession;
 use crate::config::Settings;
 use crate::etcd::Etcd;
@@ -8,7 +9,7 @@ use crate::fence::{Authority, Catalogue, Database};
 use crate::policy::{PolicySet, Resource};
 use crate::statement::Cache;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore, watch};
 
@@ -29,7 +30,8 @@ pub const HELD_AT_ONCE: usize = 64 * 1024;
 
 /// One proxy process.
 pub struct Shared {
-    pub settings: Settings,
+    settings: RwLock<Arc<Settings>>,
+    pub sessions: Arc<Sessions>,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
     /// A permit for each KiB of [`READ_AT_ONCE`].
@@ -83,7 +85,8 @@ impl Shared {
             authority.follow(&policies.elections());
         }
         Arc::new(Shared {
-            settings,
+            settings: RwLock::new(Arc::new(settings)),
+            sessions: Arc::default(),
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
             long_texts: Arc::new(Semaphore::new(READ_AT_ONCE)),
@@ -94,13 +97,18 @@ impl Shared {
         })
     }
 
+    /// The settings in force.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The database of that name, known from now on.
     pub fn downstream(&self, name: &str) -> Arc<Downstream> {
         let mut databases = self.databases();
         if let Some(known) = databases.get(name) {
             return known.clone();
         }
-        let fence = Database::new(name, self.settings.control_for(name), self.id.clone(), self.authority.clone());
+        let fence = Database::new(name, self.settings().control_for(name), self.id.clone(), self.authority.clone());
         let downstream = Arc::new(Downstream {
             fence,
             policies: self.policies.subscribe(),

@@ -18,13 +18,14 @@ mod verdict;
 
 pub use end::End;
 
-use super::context::{Context, LoginRole, Room, Turn};
+use super::context::{Context, Room, Turn};
 use super::definitions::Definitions;
 use super::names::Names;
 use super::parameter::Parameter;
 use super::peer::{HIGH_WATER, Peer, Reader, Writer};
 use super::rejection::Rejection;
 use super::replies::{MAX_OWED, Replies};
+use super::session::Session;
 use crate::fence::Refusal;
 use crate::fence::session::{Activity, SessionFence};
 use crate::statement::Lexing;
@@ -68,7 +69,7 @@ enum Wait {
 /// The state of one session.
 pub struct Relay {
     context: Context,
-    role: LoginRole,
+    session: Arc<Session>,
     /// It takes replication commands beside SQL.
     replicates: bool,
     fence: Arc<SessionFence>,
@@ -156,7 +157,7 @@ impl Side {
 pub struct Started {
     pub client: Peer,
     pub server: Peer,
-    pub role: LoginRole,
+    pub session: Arc<Session>,
     pub replicates: bool,
     pub fence: Arc<SessionFence>,
     pub parameter: Parameter,
@@ -166,10 +167,10 @@ pub struct Started {
 impl Relay {
     /// A session whose first ReadyForQuery waits in the client's output.
     pub fn new(context: Context, started: Started) -> Self {
-        let definitions = context.definitions(started.role.session);
+        let definitions = context.definitions(started.session.number);
         Relay {
             context,
-            role: started.role,
+            session: started.session,
             replicates: started.replicates,
             fence: started.fence,
             client: Side::new(started.client),
@@ -316,6 +317,7 @@ impl Relay {
         if activity != self.activity {
             self.activity = activity;
             self.fence.set_activity(activity);
+            self.session.set_state(activity);
             if self.revoked && activity != Activity::Busy {
                 self.revoked = activity != Activity::Idle;
                 release(&self.context, &self.fence);
@@ -329,6 +331,7 @@ impl Relay {
         if self.activity != Activity::Busy {
             self.activity = Activity::Busy;
             self.fence.set_activity(Activity::Busy);
+            self.session.set_state(Activity::Busy);
         }
     }
 
