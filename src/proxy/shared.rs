@@ -2,9 +2,8 @@
 
 use super::definitions::AllSuspects;
 use super::session::Sessions;
-use super::succession;
-use crate::config::Settings;
-use crate::etcd::Etcd;
+use super::{Start, succession};
+use crate::config::{Settings, SettingsArguments};
 use crate::fence::{Authority, Catalogue, Database};
 use crate::policy::{PolicySet, Resource};
 use crate::statement::Cache;
@@ -31,6 +30,10 @@ pub const HELD_AT_ONCE: usize = 64 * 1024;
 /// One proxy process.
 pub struct Shared {
     settings: RwLock<Arc<Settings>>,
+    /// What the settings were read from.
+    pub arguments: SettingsArguments,
+    /// Held by the reload that is under way.
+    pub reloading: tokio::sync::Mutex<()>,
     pub sessions: Arc<Sessions>,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
@@ -79,13 +82,16 @@ struct Known {
 
 impl Shared {
     /// A proxy without sessions.
-    pub fn new(settings: Settings, policies: PolicySet, etcd: Option<Arc<Etcd>>, id: String) -> Arc<Self> {
+    pub fn new(start: Start, id: String) -> Arc<Self> {
+        let Start { settings, arguments, policies, etcd } = start;
         let authority = etcd.map(Authority::new);
         if let Some(authority) = &authority {
             authority.follow(&policies.elections());
         }
         Arc::new(Shared {
             settings: RwLock::new(Arc::new(settings)),
+            arguments,
+            reloading: tokio::sync::Mutex::default(),
             sessions: Arc::default(),
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
@@ -100,6 +106,11 @@ impl Shared {
     /// The settings in force.
     pub fn settings(&self) -> Arc<Settings> {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts settings in force, for what comes after.
+    pub fn set_settings(&self, settings: Settings) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
     /// The database of that name, known from now on.
