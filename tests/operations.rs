@@ -7,9 +7,9 @@ mod support;
 
 use fencegate::config::{Fallback, Reload, SETTINGS, Setting};
 use std::fs;
-use support::fenced::{self, Fenced, code, ok};
+use support::fenced::{self, Fenced, code, code_in, ok};
 use support::guardian::Folder;
-use support::{Options, Postgres, Proxy, programs};
+use support::{DEADLINE, Options, Postgres, Proxy, Wire, message, programs, wait_until};
 
 const PAGE: &str = include_str!("../docs/operations.md");
 
@@ -53,4 +53,21 @@ fn a_dump_carries_the_fences() {
     let restored = Fenced { proxy: Proxy::start(&other, POLICIES, &[]), postgres: other };
     assert_eq!(code(&mut restored.holder(46), "INSERT INTO jobs VALUES (46)"), "LF001");
     ok(&mut restored.holder(47), "INSERT INTO jobs VALUES (47)");
+}
+
+/// A load balancer may bring the request to any of the proxies.
+#[test]
+fn a_cancel_request_may_come_by_another_proxy() {
+    let world = Fenced::start("CREATE TABLE jobs (n int)", POLICIES);
+    let other = Proxy::start(&world.postgres, POLICIES, &[]);
+    let mut wire = Wire::connect(&world.proxy.address()).unwrap();
+    let greeting = wire.start(&[("user", "postgres"), ("database", "postgres")], "");
+    let key = greeting.iter().find(|frame| frame.tag == b'K').expect("BackendKeyData");
+    wire.send(&message::query("SELECT pg_sleep(600)"));
+    let sleeps = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)' AND state = 'active'";
+    wait_until("the statement runs", DEADLINE, || world.postgres.value(sleeps) == "1");
+    let mut cancel = Wire::connect(&other.address()).unwrap();
+    cancel.send(&message::cancel_request(&key.body));
+    assert_eq!(cancel.bytes_to_end(), b"", "nothing is said to it");
+    assert_eq!(code_in(&wire.read_until_ready()), "57014");
 }
