@@ -24,6 +24,7 @@ mod touched;
 
 use crate::config::{Address, Settings};
 use crate::etcd::Etcd;
+use crate::metrics::{Metrics, MetricsError};
 use crate::policy::{self, PolicySet};
 use handshake::Opened;
 use relay::Relay;
@@ -52,6 +53,9 @@ pub enum ProxyError {
     /// The process cannot receive signals.
     #[error("cannot set up signal handling: {0}")]
     Signals(io::Error),
+    /// The metrics cannot be made.
+    #[error("cannot make the metrics: {0}")]
+    Metrics(#[from] MetricsError),
 }
 
 /// Runs the proxy until SIGTERM or SIGINT. `etcd` is there if the settings have it. Policies are loaded anew at SIGHUP, whole or not at all.
@@ -64,7 +68,8 @@ pub async fn run(settings: Settings, policies: PolicySet, etcd: Option<Arc<Etcd>
     let mut terminate = signal(SignalKind::terminate()).map_err(ProxyError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ProxyError::Signals)?;
     let addresses = settings.listen.clone();
-    let shared = Shared::new(settings, policies, etcd, process_id());
+    let metrics = Arc::new(Metrics::new()?);
+    let shared = Shared::new(settings, policies, etcd, process_id(), metrics);
     let mut listeners = JoinSet::new();
     let mut sockets = Vec::new();
     for address in &addresses {

@@ -6,6 +6,7 @@ use super::succession;
 use crate::config::Settings;
 use crate::etcd::Etcd;
 use crate::fence::{Authority, Catalogue, Database};
+use crate::metrics::Metrics;
 use crate::policy::{PolicySet, Resource};
 use crate::statement::Cache;
 use std::collections::HashMap;
@@ -32,6 +33,7 @@ pub const HELD_AT_ONCE: usize = 64 * 1024;
 pub struct Shared {
     settings: RwLock<Arc<Settings>>,
     pub sessions: Arc<Sessions>,
+    pub metrics: Arc<Metrics>,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
     /// A permit for each KiB of [`READ_AT_ONCE`].
@@ -79,7 +81,13 @@ struct Known {
 
 impl Shared {
     /// A proxy without sessions.
-    pub fn new(settings: Settings, policies: PolicySet, etcd: Option<Arc<Etcd>>, id: String) -> Arc<Self> {
+    pub fn new(
+        settings: Settings,
+        policies: PolicySet,
+        etcd: Option<Arc<Etcd>>,
+        id: String,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
         let authority = etcd.map(Authority::new);
         if let Some(authority) = &authority {
             authority.follow(&policies.elections());
@@ -87,6 +95,7 @@ impl Shared {
         Arc::new(Shared {
             settings: RwLock::new(Arc::new(settings)),
             sessions: Arc::default(),
+            metrics,
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
             long_texts: Arc::new(Semaphore::new(READ_AT_ONCE)),
