@@ -26,6 +26,7 @@ mod touched;
 
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
+use crate::metrics::{Metrics, MetricsError};
 use crate::policy::PolicySet;
 use handshake::Opened;
 use listener::Listener;
@@ -53,6 +54,9 @@ pub enum ProxyError {
     /// The process cannot receive signals.
     #[error("cannot set up signal handling: {0}")]
     Signals(io::Error),
+    /// The metrics cannot be made.
+    #[error("cannot make the metrics: {0}")]
+    Metrics(#[from] MetricsError),
 }
 
 /// What a proxy starts with.
@@ -76,7 +80,7 @@ pub async fn run(start: Start) -> Result<(), ProxyError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ProxyError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ProxyError::Signals)?;
     let addresses = start.settings.listen.clone();
-    let shared = Shared::new(start, process_id());
+    let shared = Shared::new(start, process_id(), Arc::new(Metrics::new()?));
     let mut listeners = JoinSet::new();
     for address in &addresses {
         let listener = Listener::bind(address)

@@ -5,6 +5,7 @@ use super::session::Sessions;
 use super::{Start, succession};
 use crate::config::{Settings, SettingsArguments};
 use crate::fence::{Authority, Catalogue, Database};
+use crate::metrics::Metrics;
 use crate::policy::{PolicySet, Resource};
 use crate::statement::Cache;
 use std::collections::HashMap;
@@ -35,6 +36,7 @@ pub struct Shared {
     /// Held by the reload that is under way.
     pub reloading: tokio::sync::Mutex<()>,
     pub sessions: Arc<Sessions>,
+    pub metrics: Arc<Metrics>,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
     /// A permit for each KiB of [`READ_AT_ONCE`].
@@ -82,7 +84,7 @@ struct Known {
 
 impl Shared {
     /// A proxy without sessions.
-    pub fn new(start: Start, id: String) -> Arc<Self> {
+    pub fn new(start: Start, id: String, metrics: Arc<Metrics>) -> Arc<Self> {
         let Start { settings, arguments, policies, etcd } = start;
         let authority = etcd.map(Authority::new);
         if let Some(authority) = &authority {
@@ -93,6 +95,7 @@ impl Shared {
             arguments,
             reloading: tokio::sync::Mutex::default(),
             sessions: Arc::default(),
+            metrics,
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
             long_texts: Arc::new(Semaphore::new(READ_AT_ONCE)),
