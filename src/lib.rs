@@ -1,6 +1,7 @@
 //! fencegate: a fencing-aware storage proxy for PostgreSQL.
 //!
-//! Imports run one way: `cli` → `proxy`, `leader` → `console`, `guard` → `fence` → `policy` → `etcd`, `statement` → `wire`.
+//! Imports run one way: `cli` → `proxy`, `leader` → `console`, `guard` → `fence` → `policy` → `etcd`, `statement` → `wire`;
+//! `proxy`, `fence` and `guard` → `tls`.
 //! `fence` and `console` know no sockets of clients, `wire` knows no fences.
 
 pub mod cli;
@@ -15,5 +16,6 @@ pub mod policy;
 pub mod proxy;
 pub mod stage;
 pub mod statement;
+pub mod tls;
 pub mod wire;
 mod yaml;

@@ -3,7 +3,8 @@
 use super::{EXIT_USAGE, runtime};
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
-use crate::{policy, proxy};
+use crate::policy;
+use crate::proxy::{self, Encryption};
 use std::fmt::Display;
 use std::process::ExitCode;
 
@@ -32,11 +33,15 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
         Ok(etcd) => etcd,
         Err(error) => return unusable(&error),
     };
+    let encryption = match Encryption::new(&settings) {
+        Ok(encryption) => encryption,
+        Err(error) => return unusable(&error),
+    };
     let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(code) => return code,
     };
-    match runtime.block_on(proxy::run(settings, policies, etcd)) {
+    match runtime.block_on(proxy::run(settings, encryption, policies, etcd)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");

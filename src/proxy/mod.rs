@@ -2,14 +2,17 @@
 //!
 //! Owns sockets and sessions. Must never decide by itself that a write may pass: `fence` does.
 
+mod binding;
 mod console;
 mod context;
 mod definitions;
+mod encryption;
 mod handshake;
 mod judge;
 mod keys;
 mod login;
 mod names;
+mod opening;
 mod parameter;
 mod peer;
 mod rejection;
@@ -21,10 +24,12 @@ mod stream;
 mod succession;
 mod suspects;
 mod touched;
+mod upstream;
 
 use crate::config::{Address, Settings};
 use crate::etcd::Etcd;
 use crate::policy::{self, PolicySet};
+pub use encryption::Encryption;
 use handshake::Opened;
 use relay::Relay;
 use shared::Shared;
@@ -59,12 +64,17 @@ pub enum ProxyError {
 ///
 /// # Errors
 /// When it cannot start.
-pub async fn run(settings: Settings, policies: PolicySet, etcd: Option<Arc<Etcd>>) -> Result<(), ProxyError> {
+pub async fn run(
+    settings: Settings,
+    encryption: Encryption,
+    policies: PolicySet,
+    etcd: Option<Arc<Etcd>>,
+) -> Result<(), ProxyError> {
     let mut hangup = signal(SignalKind::hangup()).map_err(ProxyError::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(ProxyError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ProxyError::Signals)?;
     let addresses = settings.listen.clone();
-    let shared = Shared::new(settings, policies, etcd, process_id());
+    let shared = Shared::new(settings, encryption, policies, etcd, process_id());
     let mut listeners = JoinSet::new();
     let mut sockets = Vec::new();
     for address in &addresses {
@@ -88,6 +98,7 @@ pub async fn run(settings: Settings, policies: PolicySet, etcd: Option<Arc<Etcd>
 
 /// Not cancel-safe: some databases may have the new policies and others not.
 async fn reload(shared: &Shared) {
+    shared.reload_certificates().await;
     let directory = shared.settings().policies.clone();
     match tokio::task::spawn_blocking(move || policy::load(&directory)).await {
         Ok(Ok(policies)) => {
