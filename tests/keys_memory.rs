@@ -8,6 +8,7 @@ mod support;
 
 use fencegate::fence::session::{Activity, FULL, Identity, SessionFence};
 use fencegate::fence::{Database, Registration};
+use fencegate::metrics::Metrics;
 use fencegate::policy::{Resource, load};
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,7 +38,7 @@ async fn many_keys_are_written_and_little_is_kept() {
          SELECT 'shard/' || n, 7, true, 'other' FROM generate_series(0, {seeded} - 1) n"
     ));
     let config: Config = (postgres.control_url() + "postgres").parse().unwrap();
-    let database = Database::new("postgres", config.clone(), "p1", None);
+    let database = Database::new("postgres", config.clone(), "p1", None, Arc::new(Metrics::new().unwrap()));
     let mut sessions = Vec::new();
     for _ in 0..SESSIONS {
         sessions.push(Session::open(&database, &config).await);

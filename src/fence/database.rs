@@ -13,6 +13,7 @@ use super::refusal::{CutOff, Refusal};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::turns::{Turn, Turns};
 use super::{sql, watch};
+use crate::metrics::Metrics;
 use crate::policy::Resource;
 use dashmap::DashMap;
 use std::collections::{HashMap, HashSet};
@@ -29,6 +30,7 @@ pub struct Database {
     /// Asked before a fence is raised whose policy names an election.
     pub(super) authority: Option<Arc<Authority>>,
     pub(super) memory: Arc<Memory>,
+    pub(super) metrics: Arc<Metrics>,
     pub(super) sessions: DashMap<Key, Session>,
     /// The resources in force: what a notification's name means.
     resources: RwLock<Vec<Arc<Resource>>>,
@@ -85,6 +87,7 @@ impl Database {
         control: tokio_postgres::Config,
         proxy: impl Into<String>,
         authority: Option<Arc<Authority>>,
+        metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let memory = Arc::new(Memory::default());
         Arc::new(Database {
@@ -99,6 +102,7 @@ impl Database {
             control,
             authority,
             memory,
+            metrics,
             watcher: Mutex::default(),
         })
     }
@@ -127,6 +131,12 @@ impl Database {
     /// caller asks [`Database::admit`]. Some is confirmed in the database at least once a second.
     pub fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch> {
         self.memory.above(resource, token)
+    }
+
+    /// The tokens of the resources that are not keyed, as they were last read.
+    pub fn known_tokens(&self) -> Vec<(String, Token)> {
+        let known = |name: String| self.memory.last_read(&name).map(|epoch| (name, epoch.token));
+        self.plain_resources().into_iter().filter_map(known).collect()
     }
 
     /// Puts the resources in force: at start, and whenever the policies were loaded anew. Epochs

@@ -2,12 +2,14 @@
 //!
 //! Owns sockets and sessions. Must never decide by itself that a write may pass: `fence` does.
 
+mod audit;
 mod console;
 mod context;
 mod definitions;
 mod handshake;
 mod judge;
 mod keys;
+mod log_limit;
 mod login;
 mod names;
 mod parameter;
@@ -26,14 +28,14 @@ use crate::config::{Address, Settings};
 use crate::etcd::Etcd;
 use crate::metrics::{Metrics, MetricsError};
 use crate::policy::{self, PolicySet};
-use handshake::Opened;
+use handshake::{Opened, Refused};
 use relay::Relay;
 use shared::Shared;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 use stream::Stream;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
@@ -193,21 +195,18 @@ static SESSIONS: AtomicU64 = AtomicU64::new(0);
 
 async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
     let session = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
-    let started_at = Instant::now();
     match handshake::shake_hands(shared.clone(), stream, session, &peer).await {
         Ok(Opened::Session(session_parts)) => {
             let (context, started) = *session_parts;
-            let role = started.session.user.clone();
-            let database = context.database().clone();
-            tracing::debug!(session, peer, role, database = database.name(), "session_started");
-            let entry = shared.sessions.enter(started.session.clone());
+            let (session, database) = (started.session.clone(), context.database().clone());
+            session.log_start(shared.settings().log_sessions);
+            let entry = shared.sessions.enter(session.clone());
             let registration = database.register(started.fence.clone());
             context.session_registered();
             let end = Relay::new(context, started).run().await;
             drop(registration);
             drop(entry);
-            let seconds = started_at.elapsed().as_secs_f64();
-            tracing::debug!(session, peer, role, database = database.name(), seconds, reason = %end, "session_ended");
+            session.log_end(shared.settings().log_sessions, &end);
         }
         Ok(Opened::Console(console)) => {
             tracing::info!(session, peer, role = console.role(), "console_started");
@@ -216,7 +215,15 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
                 Err(error) => tracing::info!(session, peer, %error, "console_ended"),
             }
         }
-        Err(handshake::Refused::Cancelled) => tracing::debug!(session, peer, "cancel_request"),
-        Err(refused) => tracing::info!(session, peer, reason = %refused, "session_refused"),
+        Err(Refused::Cancelled) => tracing::debug!(session, peer, "cancel_request"),
+        Err(refused) => log_refusal(&shared, session, &peer, &refused),
+    }
+}
+
+/// There is no session. A storm of these is kept out of the log.
+fn log_refusal(shared: &Shared, session: u64, address: &str, refused: &Refused) {
+    shared.metrics.connections_refused.with_label_values(&[refused.label()]).inc();
+    if shared.log_limit.allows("session_refused", "") {
+        tracing::info!(session, address, reason = %refused, "session_refused");
     }
 }

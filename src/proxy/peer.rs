@@ -28,6 +28,8 @@ pub struct Reader {
     pub input: BytesMut,
     /// The other side will send no more.
     pub ended: bool,
+    /// How many bytes were read.
+    pub bytes: u64,
 }
 
 /// The half that writes.
@@ -35,6 +37,8 @@ pub struct Writer {
     half: WriteHalf<Stream>,
     /// To be written.
     pub output: BytesMut,
+    /// How many bytes were written.
+    pub bytes: u64,
 }
 
 impl Peer {
@@ -42,8 +46,8 @@ impl Peer {
     pub fn new(stream: Stream) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         Peer {
-            reader: Reader { half: reader, input: BytesMut::new(), ended: false },
-            writer: Writer { half: writer, output: BytesMut::new() },
+            reader: Reader { half: reader, input: BytesMut::new(), ended: false, bytes: 0 },
+            writer: Writer { half: writer, output: BytesMut::new(), bytes: 0 },
         }
     }
 }
@@ -57,9 +61,9 @@ impl Reader {
         give_back(&mut self.input);
         self.input.reserve(READ_SIZE);
         // read_buf would fill whatever a large message once made room for.
-        if self.half.read_buf(&mut (&mut self.input).limit(READ_SIZE)).await? == 0 {
-            self.ended = true;
-        }
+        let read = self.half.read_buf(&mut (&mut self.input).limit(READ_SIZE)).await?;
+        self.ended |= read == 0;
+        self.bytes += read as u64;
         Ok(())
     }
 
@@ -114,6 +118,7 @@ impl Writer {
         }
         let written = self.half.write(&self.output).await?;
         self.output.advance(written);
+        self.bytes += written as u64;
         give_back(&mut self.output);
         if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
     }

@@ -1,6 +1,7 @@
 //! What all sessions of the proxy share: settings, policies, databases, the cache of verdicts.
 
 use super::definitions::AllSuspects;
+use super::log_limit::LogLimit;
 use super::session::Sessions;
 use super::succession;
 use crate::config::Settings;
@@ -34,6 +35,7 @@ pub struct Shared {
     settings: RwLock<Arc<Settings>>,
     pub sessions: Arc<Sessions>,
     pub metrics: Arc<Metrics>,
+    pub log_limit: Arc<LogLimit>,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
     /// A permit for each KiB of [`READ_AT_ONCE`].
@@ -96,6 +98,7 @@ impl Shared {
             settings: RwLock::new(Arc::new(settings)),
             sessions: Arc::default(),
             metrics,
+            log_limit: Arc::default(),
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
             long_texts: Arc::new(Semaphore::new(READ_AT_ONCE)),
@@ -117,7 +120,8 @@ impl Shared {
         if let Some(known) = databases.get(name) {
             return known.clone();
         }
-        let fence = Database::new(name, self.settings().control_for(name), self.id.clone(), self.authority.clone());
+        let (control, authority) = (self.settings().control_for(name), self.authority.clone());
+        let fence = Database::new(name, control, self.id.clone(), authority, self.metrics.clone());
         let downstream = Arc::new(Downstream {
             fence,
             policies: self.policies.subscribe(),
