@@ -1,11 +1,11 @@
 //! What all sessions of the proxy share: settings, policies, databases, the cache of verdicts.
 
 use super::definitions::AllSuspects;
+use super::health::Health;
 use super::log_limit::LogLimit;
 use super::session::Sessions;
-use super::succession;
-use crate::config::Settings;
-use crate::etcd::Etcd;
+use super::{Start, succession};
+use crate::config::{Settings, SettingsArguments};
 use crate::fence::{Authority, Catalogue, Database};
 use crate::metrics::Metrics;
 use crate::policy::{PolicySet, Resource};
@@ -33,9 +33,14 @@ pub const HELD_AT_ONCE: usize = 64 * 1024;
 /// One proxy process.
 pub struct Shared {
     settings: RwLock<Arc<Settings>>,
+    /// What the settings were read from.
+    pub arguments: SettingsArguments,
+    /// Held by the reload that is under way.
+    pub reloading: tokio::sync::Mutex<()>,
     pub sessions: Arc<Sessions>,
     pub metrics: Arc<Metrics>,
     pub log_limit: Arc<LogLimit>,
+    pub health: Health,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
     /// A permit for each KiB of [`READ_AT_ONCE`].
@@ -57,6 +62,7 @@ pub struct Downstream {
     pub registered: Notify,
     /// Writes past fences that only observe, of which it is being asked whether they would be rejected.
     pub observations: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
     /// What its sessions are defining.
     pub suspects: AllSuspects,
     /// The policies that are recorded in it.
@@ -83,22 +89,20 @@ struct Known {
 
 impl Shared {
     /// A proxy without sessions.
-    pub fn new(
-        settings: Settings,
-        policies: PolicySet,
-        etcd: Option<Arc<Etcd>>,
-        id: String,
-        metrics: Arc<Metrics>,
-    ) -> Arc<Self> {
+    pub fn new(start: Start, id: String, metrics: Arc<Metrics>) -> Arc<Self> {
+        let Start { settings, arguments, policies, etcd } = start;
         let authority = etcd.map(Authority::new);
         if let Some(authority) = &authority {
             authority.follow(&policies.elections());
         }
         Arc::new(Shared {
             settings: RwLock::new(Arc::new(settings)),
+            arguments,
+            reloading: tokio::sync::Mutex::default(),
             sessions: Arc::default(),
             metrics,
             log_limit: Arc::default(),
+            health: Health::default(),
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
             long_texts: Arc::new(Semaphore::new(READ_AT_ONCE)),
@@ -114,6 +118,11 @@ impl Shared {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Puts settings in force, for what comes after.
+    pub fn set_settings(&self, settings: Settings) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
     /// The database of that name, known from now on.
     pub fn downstream(&self, name: &str) -> Arc<Downstream> {
         let mut databases = self.databases();
@@ -127,6 +136,7 @@ impl Shared {
             policies: self.policies.subscribe(),
             registered: Notify::new(),
             observations: Arc::new(Semaphore::new(MOST_OBSERVATIONS)),
+            metrics: self.metrics.clone(),
             suspects: AllSuspects::default(),
             recorded: tokio::sync::Mutex::default(),
             reading: tokio::sync::Mutex::default(),
@@ -268,6 +278,9 @@ impl Downstream {
         let mut known = self.known();
         match read {
             Ok(catalogue) => {
+                for resource in policies.resources.iter().filter(|resource| catalogue.may_have(resource)) {
+                    self.metrics.expect_writes(self.fence.name(), &resource.name, resource.mode.name());
+                }
                 known.catalogue = Arc::new(catalogue);
                 known.current = known.changes == changes;
                 // The first connection that listens is opened for the reading itself, before it.
