@@ -45,6 +45,17 @@ pub enum Refused {
     Cancelled,
 }
 
+impl Refused {
+    /// Whose doing it is, as the metric says it.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Refused::Client(_) | Refused::Cancelled => "client",
+            Refused::Server => "server",
+            Refused::Upstream(_) => "upstream",
+        }
+    }
+}
+
 impl From<io::Error> for Refused {
     fn from(error: io::Error) -> Self {
         Refused::Client(error.to_string())
