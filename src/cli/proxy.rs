@@ -3,7 +3,8 @@
 use super::{EXIT_USAGE, runtime};
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
-use crate::{policy, proxy};
+use crate::policy;
+use crate::proxy::{self, Encryption, Start};
 use std::fmt::Display;
 use std::process::ExitCode;
 
@@ -14,7 +15,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let settings = match Settings::load(arguments.settings) {
+    let settings = match Settings::load(&arguments.settings) {
         Ok(settings) => settings,
         Err(error) => return unusable(&error),
     };
@@ -32,11 +33,16 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
         Ok(etcd) => etcd,
         Err(error) => return unusable(&error),
     };
+    let encryption = match Encryption::new(&settings) {
+        Ok(encryption) => encryption,
+        Err(error) => return unusable(&error),
+    };
     let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(code) => return code,
     };
-    match runtime.block_on(proxy::run(settings, policies, etcd)) {
+    let start = Start { settings, arguments: arguments.settings, encryption, policies, etcd };
+    match runtime.block_on(proxy::run(start)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");

@@ -1,41 +1,30 @@
-//! The settings of etcd: each from its flag or variable, else from the file.
+//! The settings of etcd, told where they were given.
 //!
-//! Owns where a mistake in them is told. Must never print a password.
+//! Must never print a password.
 
-use super::{ConfigError, Given, Source};
+use super::ConfigError;
+use super::given::{Source, Texts};
 use crate::etcd::{EtcdArguments, EtcdSettings};
-use std::collections::HashMap;
-
-/// The keys that have one value each.
-pub(super) const SINGLE_KEYS: [&str; 5] = ["etcd_ca", "etcd_cert", "etcd_key", "etcd_user", "etcd_password"];
 
 /// The settings, where there are any.
 ///
 /// # Errors
 /// The first one that cannot be used.
-pub(super) fn join(
-    arguments: EtcdArguments,
-    mut file: HashMap<&'static str, Vec<Given>>,
-) -> Result<Option<EtcdSettings>, ConfigError> {
-    let mut places: HashMap<&'static str, Source> = HashMap::new();
-    let mut take = |key: &'static str| -> Vec<String> {
-        let mut texts = Vec::new();
-        for Given { text, source } in file.remove(key).unwrap_or_default() {
-            texts.push(text);
-            places.entry(key).or_insert(source);
-        }
-        texts
+pub(super) fn read(texts: &Texts) -> Result<Option<EtcdSettings>, ConfigError> {
+    let text = |key| texts.one(key).map(|given| given.text.clone());
+    let arguments = EtcdArguments {
+        etcd: texts.several("etcd").iter().map(|given| given.text.clone()).collect(),
+        etcd_ca: text("etcd_ca").map(Into::into),
+        etcd_cert: text("etcd_cert").map(Into::into),
+        etcd_key: text("etcd_key").map(Into::into),
+        etcd_user: text("etcd_user"),
+        etcd_password: text("etcd_password"),
     };
-    let joined = EtcdArguments {
-        etcd: if arguments.etcd.is_empty() { take("etcd") } else { arguments.etcd },
-        etcd_ca: arguments.etcd_ca.or_else(|| take("etcd_ca").pop().map(Into::into)),
-        etcd_cert: arguments.etcd_cert.or_else(|| take("etcd_cert").pop().map(Into::into)),
-        etcd_key: arguments.etcd_key.or_else(|| take("etcd_key").pop().map(Into::into)),
-        etcd_user: arguments.etcd_user.or_else(|| take("etcd_user").pop()),
-        etcd_password: arguments.etcd_password.or_else(|| take("etcd_password").pop()),
-    };
-    joined.settings().map_err(|(flag, message)| {
-        let key = flag.replace('-', "_");
-        places.get(key.as_str()).unwrap_or(&Source::Argument(flag)).fault(message)
+    arguments.settings().map_err(|(flag, message)| {
+        let of_flag = |key: &&str| key.replace('_', "-") == flag;
+        let given = KEYS.iter().find(|key| of_flag(key)).and_then(|key| texts.one(key));
+        given.map_or(Source::Argument(flag), |given| given.source.clone()).fault(message)
     })
 }
+
+const KEYS: [&str; 6] = ["etcd", "etcd_ca", "etcd_cert", "etcd_key", "etcd_user", "etcd_password"];

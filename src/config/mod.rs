@@ -3,52 +3,30 @@
 //! Owns what the settings mean and how a mistake in them is told. Must never print a password.
 
 mod address;
+mod control;
 mod etcd;
+mod given;
+mod limits;
 mod passfile;
+mod table;
+mod tls;
 
 pub use address::{Address, ListenAddress, UpstreamAddress};
+pub use control::connection;
+pub use given::{SettingsArguments, Shown};
+pub use limits::Limits;
 pub use passfile::Passwords;
+pub use table::{Fallback, Kind, Reload, SETTINGS, Setting};
+pub(crate) use tls::is_system;
+pub use tls::{ClientCertificates, ClientTls, Encryption, ServerTls, SslMode, TlsVersion};
 
-use crate::etcd::{EtcdArguments, EtcdSettings};
+use crate::etcd::EtcdSettings;
 use crate::policy::PolicySet;
-use crate::yaml::{self, Fault, LARGEST_FILE, Node, Reader, Value};
-use std::{
-    collections::HashMap,
-    fs,
-    io::{self, Read},
-    path::{Path, PathBuf},
-};
+use given::{Given, Texts};
+use std::io;
+use std::path::PathBuf;
+use table::variable;
 use thiserror::Error;
-use tokio_postgres::config::SslMode;
-
-/// Where the proxy listens unless it is told.
-const DEFAULT_LISTEN: &str = "127.0.0.1:6432";
-
-/// The settings as they come from the command line and the environment.
-#[derive(clap::Args, Default)]
-pub struct SettingsArguments {
-    /// A YAML file of settings, with the names of the flags below as keys
-    #[arg(long, env = "FENCEGATE_CONFIG", value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Where clients connect: host:port or a Unix socket directory; repeatable [default: 127.0.0.1:6432]
-    #[arg(long, env = "FENCEGATE_LISTEN", value_name = "ADDRESS", value_delimiter = ',')]
-    pub listen: Vec<String>,
-    /// The Postgres server behind the proxy: postgres://host:5432 or a Unix socket directory
-    #[arg(long, env = "FENCEGATE_UPSTREAM", value_name = "ADDRESS")]
-    pub upstream: Option<String>,
-    /// The proxy's own connection to that server: postgres://user:password@host/
-    #[arg(long, env = "FENCEGATE_CONTROL", value_name = "URL", hide_env_values = true)]
-    pub control: Option<String>,
-    /// The directory of policies
-    #[arg(long, env = "FENCEGATE_POLICIES", value_name = "DIR")]
-    pub policies: Option<PathBuf>,
-    /// How to reach etcd, which says who leads the elections that policies name.
-    #[command(flatten)]
-    pub etcd: EtcdArguments,
-    /// The roles that may use the console [default: the role of the control connection]
-    #[arg(long, env = "FENCEGATE_ADMIN_ROLES", value_name = "ROLE,…", value_delimiter = ',')]
-    pub admin_roles: Vec<String>,
-}
 
 /// The settings, checked.
 #[derive(Debug, Clone)]
@@ -57,16 +35,43 @@ pub struct Settings {
     pub listen: Vec<ListenAddress>,
     /// The server behind the proxy.
     pub upstream: UpstreamAddress,
+    /// How sessions' connections to it are encrypted.
+    pub upstream_tls: ServerTls,
     /// The proxy's own connection, with a user; its database is only the default. Use [`Settings::control_for`] to connect.
     pub control: tokio_postgres::Config,
+    /// How that is encrypted: as its URL says, and for the rest as `upstream_tls`.
+    pub control_tls: ServerTls,
     /// The directory of policies; a relative path starts at the working directory.
     pub policies: PathBuf,
     /// How to reach etcd; None: no policy may name an election.
     pub etcd: Option<EtcdSettings>,
     /// The roles that may use the console.
     pub admin_roles: Vec<String>,
+    /// How clients' connections are encrypted; None: not at all.
+    pub tls: Option<ClientTls>,
+    /// Where metrics and health are served; always TCP.
+    pub http: Option<Address>,
+    /// How many clients, and for how long.
+    pub limits: Limits,
+    /// The level of the lines about each session's start and end; None: there are none.
+    pub log_sessions: Option<tracing::Level>,
     /// Where the password of `control` comes from if it has none itself.
     pub passwords: Passwords,
+    /// All of them as they may be shown, in the order of [`SETTINGS`].
+    pub shown: Vec<Shown>,
+}
+
+/// A setting that is another one in the file than when the proxy started or was reloaded last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its key.
+    pub key: &'static str,
+    /// As it was shown; empty where it was not set.
+    pub before: String,
+    /// As it is shown now.
+    pub after: String,
+    /// The new value is in force; otherwise it will be after a restart.
+    pub applied: bool,
 }
 
 /// What is wrong with the settings, in one line that says what to change.
@@ -93,15 +98,15 @@ pub enum ConfigError {
         message: String,
     },
     /// A flag or an environment variable is wrong.
-    #[error("--{flag} or FENCEGATE_{variable}: {message}", variable = variable(flag))]
+    #[error("--{flag} or {variable}: {message}", flag = key.replace('_', "-"), variable = variable(key))]
     Argument {
-        /// The flag, without its dashes.
-        flag: &'static str,
+        /// The setting.
+        key: &'static str,
         /// What to change.
         message: String,
     },
     /// A setting has no default, and nobody gave it.
-    #[error("`{0}` is not set: give --{0}, FENCEGATE_{variable} or `{0}:` in the file of --config", variable = variable(.0))]
+    #[error("`{0}` is not set: give --{flag}, {variable} or `{0}:` in the file of --config", flag = .0.replace('_', "-"), variable = variable(.0))]
     Missing(&'static str),
     /// A policy can only be kept with etcd.
     #[error(
@@ -120,12 +125,28 @@ impl Settings {
     ///
     /// # Errors
     /// The first setting that is missing or cannot be used.
-    pub fn load(arguments: SettingsArguments) -> Result<Self, ConfigError> {
-        let file = match &arguments.config {
-            Some(path) => File::read(path)?,
-            None => File::default(),
+    pub fn load(arguments: &SettingsArguments) -> Result<Self, ConfigError> {
+        let file = match &arguments.file {
+            Some(path) => Texts::read(path)?,
+            None => Texts::default(),
         };
-        Self::join(arguments, file, Passwords::from_environment())
+        Self::read(&Texts::join(arguments, file), Passwords::from_environment())
+    }
+
+    /// These settings with what a reload may take over from others, and in what those differ.
+    pub fn reloaded(&self, new: Self) -> (Self, Vec<Change>) {
+        let mut changes = Vec::new();
+        let mut shown = self.shown.clone();
+        for (now, new) in shown.iter_mut().zip(new.shown).filter(|(now, new)| now.value != new.value) {
+            let applied = now.setting.reload == Reload::Applies;
+            let (before, after) = (now.value.clone().unwrap_or_default(), new.value.clone().unwrap_or_default());
+            changes.push(Change { key: now.setting.key, before, after, applied });
+            if applied {
+                *now = new;
+            }
+        }
+        let (admin_roles, limits, log_sessions) = (new.admin_roles, new.limits, new.log_sessions);
+        (Self { admin_roles, limits, log_sessions, shown, ..self.clone() }, changes)
     }
 
     /// The database that the control connection names, or that every server has.
@@ -159,181 +180,45 @@ impl Settings {
         }
     }
 
-    fn join(arguments: SettingsArguments, file: File, passwords: Passwords) -> Result<Self, ConfigError> {
-        let mut listen = Given::of_arguments("listen", arguments.listen);
-        if listen.is_empty() {
-            listen = file.listen;
-        }
-        if listen.is_empty() {
-            listen = Given::of_arguments("listen", [DEFAULT_LISTEN.to_owned()]);
-        }
-        let policies = arguments.policies.or(file.policies.map(|given| PathBuf::from(given.text)));
-        let policies = policies.filter(|path| !path.as_os_str().is_empty()).ok_or(ConfigError::Missing("policies"))?;
-        let upstream = Given::of_arguments("upstream", arguments.upstream).pop().or(file.upstream);
-        let control = Given::of_arguments("control", arguments.control).pop().or(file.control);
-        let control = control.ok_or(ConfigError::Missing("control"))?.read(control_connection)?;
-        let mut admin_roles = arguments.admin_roles;
-        if admin_roles.is_empty() {
-            admin_roles = file.admin_roles.into_iter().map(|given| given.text).collect();
-        }
+    fn read(texts: &Texts, passwords: Passwords) -> Result<Self, ConfigError> {
+        let list = |key| texts.several(key).iter().map(|given| given.text.clone()).collect::<Vec<_>>();
+        let policies = texts.require("policies", |text| Ok(PathBuf::from(text)))?;
+        let upstream_tls = tls::server(texts)?;
+        let (control, control_tls) = texts.require("control", |text| control::read(text, &upstream_tls))?;
+        let mut admin_roles = list("admin_roles");
         if admin_roles.is_empty() {
             admin_roles.extend(control.get_user().map(str::to_owned));
         }
+        let listen = texts.several("listen").iter().map(|given: &Given| given.read(address::listen));
         Ok(Self {
-            listen: listen.iter().map(|given| given.read(address::listen)).collect::<Result<_, _>>()?,
-            upstream: upstream.ok_or(ConfigError::Missing("upstream"))?.read(address::upstream)?,
+            listen: listen.collect::<Result<_, _>>()?,
+            upstream: texts.require("upstream", address::upstream)?,
+            upstream_tls,
             control,
+            control_tls,
             policies,
-            etcd: etcd::join(arguments.etcd, file.etcd)?,
+            etcd: etcd::read(texts)?,
             admin_roles,
+            tls: tls::client(texts)?,
+            http: texts.read_one("http", address::http)?,
+            limits: limits::read(texts)?,
+            log_sessions: texts.require("log_sessions", level)?,
             passwords,
+            shown: texts.shown(),
         })
     }
 }
 
-/// The environment variable that goes with a flag, without the beginning that all have.
-fn variable(flag: &str) -> String {
-    flag.replace('-', "_").to_uppercase()
+fn level(text: &str) -> Result<Option<tracing::Level>, String> {
+    let choices = [("off", None), ("debug", Some(tracing::Level::DEBUG)), ("info", Some(tracing::Level::INFO))];
+    choice(text, &choices)
 }
 
-/// Reads a connection string, with the password from the environment where it has none.
-///
-/// # Errors
-/// What to change, in words that do not repeat a password.
-pub fn connection(text: &str) -> Result<tokio_postgres::Config, String> {
-    let mut config = control_connection(text)?;
-    if config.get_password().is_none_or(<[u8]>::is_empty)
-        && let Some(password) = Passwords::from_environment().find(&config)
-    {
-        config.password(password);
-    }
-    Ok(config)
-}
-
-fn control_connection(text: &str) -> Result<tokio_postgres::Config, String> {
-    // The parser's message is left out where it could repeat a part of the text: that may be the password.
-    let config: tokio_postgres::Config = text
-        .parse()
-        .map_err(|_| "is not a connection string: write postgres://user:password@host/ or key=value pairs")?;
-    if config.get_user().is_none_or(str::is_empty) {
-        return Err("names no user: write postgres://user:password@host/".to_owned());
-    }
-    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        return Err("names no host: write postgres://user:password@host/".to_owned());
-    }
-    if config.get_ssl_mode() == SslMode::Require {
-        return Err("TLS is not part of this version: remove sslmode=require".to_owned());
-    }
-    Ok(config)
-}
-
-/// A setting's text and who gave it.
-struct Given {
-    text: String,
-    source: Source,
-}
-
-enum Source {
-    Argument(&'static str),
-    File { file: PathBuf, at: yaml::Position, key: &'static str },
-}
-
-impl Given {
-    fn of_arguments(flag: &'static str, texts: impl IntoIterator<Item = String>) -> Vec<Self> {
-        texts.into_iter().map(|text| Self { text, source: Source::Argument(flag) }).collect()
-    }
-
-    fn read<T>(&self, read: fn(&str) -> Result<T, String>) -> Result<T, ConfigError> {
-        read(&self.text).map_err(|message| self.source.fault(message))
-    }
-}
-
-impl Source {
-    fn fault(&self, message: String) -> ConfigError {
-        match self {
-            Source::Argument(flag) => ConfigError::Argument { flag, message },
-            Source::File { file, at, key } => ConfigError::InFile {
-                file: file.clone(),
-                line: at.line,
-                column: at.column,
-                message: format!("`{key}` {message}"),
-            },
-        }
-    }
-}
-
-/// What the file of `--config` sets.
-#[derive(Default)]
-struct File {
-    listen: Vec<Given>,
-    upstream: Option<Given>,
-    control: Option<Given>,
-    policies: Option<Given>,
-    admin_roles: Vec<Given>,
-    /// The settings of etcd, by key.
-    etcd: HashMap<&'static str, Vec<Given>>,
-}
-
-/// The keys of the file.
-const KEYS: [&str; 11] = [
-    "listen",
-    "upstream",
-    "control",
-    "policies",
-    "admin_roles",
-    "etcd",
-    "etcd_ca",
-    "etcd_cert",
-    "etcd_key",
-    "etcd_user",
-    "etcd_password",
-];
-
-impl File {
-    fn read(path: &Path) -> Result<Self, ConfigError> {
-        let mut bytes = Vec::new();
-        fs::File::open(path)
-            .and_then(|file| file.take(LARGEST_FILE + 1).read_to_end(&mut bytes))
-            .map_err(|error| ConfigError::Unreadable { file: path.to_owned(), error })?;
-        Self::parse(path, &bytes)
-    }
-
-    fn parse(path: &Path, bytes: &[u8]) -> Result<Self, ConfigError> {
-        let in_file = |fault: Fault| ConfigError::InFile {
-            file: path.to_owned(),
-            line: fault.at.line,
-            column: fault.at.column,
-            message: fault.message,
-        };
-        let root = yaml::parse(bytes).map_err(in_file)?;
-        let mut reader = Reader::default();
-        let mut file = Self::default();
-        if let Some(fields) = reader.fields(&root, "the file", &KEYS) {
-            let mut one = |node: &Node, key: &'static str| {
-                let text = reader.text(node, &format!("`{key}`"))?.to_owned();
-                Some(Given { text, source: Source::File { file: path.to_owned(), at: node.at, key } })
-            };
-            let mut several = |key: &'static str| match fields.find(key) {
-                Some(Node { value: Value::List(list), .. }) => list.iter().filter_map(|item| one(item, key)).collect(),
-                Some(node) => one(node, key).into_iter().collect(),
-                None => Vec::new(),
-            };
-            file.listen = several("listen");
-            file.admin_roles = several("admin_roles");
-            file.etcd.insert("etcd", several("etcd"));
-            let mut single = |key: &'static str| fields.find(key).and_then(|node| one(node, key));
-            file.upstream = single("upstream");
-            file.control = single("control");
-            file.policies = single("policies");
-            for key in etcd::SINGLE_KEYS {
-                file.etcd.insert(key, single(key).into_iter().collect());
-            }
-        }
-        match reader.faults.into_iter().next() {
-            Some(fault) => Err(in_file(fault)),
-            None => Ok(file),
-        }
-    }
+/// The value that goes with one of these words.
+fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
+    let found = choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+    let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
+    found.ok_or_else(|| format!("`{text}` is none of {}", words.join(", ")))
 }
 
 #[cfg(test)]

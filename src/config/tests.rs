@@ -1,22 +1,37 @@
 //! Where each setting comes from, and what a mistake in one is told.
 
 use super::*;
+use std::path::Path;
 
-fn arguments() -> SettingsArguments {
-    SettingsArguments {
-        upstream: Some("postgres://db".to_owned()),
-        control: Some("postgres://gate:secret@db/".to_owned()),
-        policies: Some("policies".into()),
-        ..SettingsArguments::default()
-    }
+/// The arguments of a command line, beside those that are required.
+fn arguments(line: &str) -> SettingsArguments {
+    read(&format!("--upstream postgres://db --control postgres://gate:secret@db/ --policies policies {line}"))
 }
 
-fn load(arguments: SettingsArguments, file: &str) -> Result<Settings, String> {
+fn read(line: &str) -> SettingsArguments {
+    try_read(line).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+fn try_read(line: &str) -> Result<SettingsArguments, clap::Error> {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        settings: SettingsArguments,
+    }
+    <Line as clap::Parser>::try_parse_from(["x"].into_iter().chain(line.split_whitespace())).map(|line| line.settings)
+}
+
+fn load(arguments: &SettingsArguments, file: &str) -> Result<Settings, String> {
     let file = match file {
-        "" => Ok(File::default()),
-        text => File::parse(Path::new("f.yaml"), text.as_bytes()),
+        "" => Ok(Texts::default()),
+        text => Texts::parse(Path::new("f.yaml"), text.as_bytes()),
     };
-    file.and_then(|file| Settings::join(arguments, file, Passwords::default())).map_err(|error| error.to_string())
+    let read = |file| Settings::read(&Texts::join(arguments, file), Passwords::default());
+    file.and_then(read).map_err(|error| error.to_string())
+}
+
+fn error(line: &str, file: &str) -> String {
+    load(&arguments(line), file).unwrap_err()
 }
 
 const FILE: &str =
@@ -24,67 +39,61 @@ const FILE: &str =
 
 #[test]
 fn an_argument_beats_the_file_and_the_file_the_default() {
-    let settings = load(arguments(), "").unwrap();
+    let settings = load(&arguments(""), "").unwrap();
     assert_eq!(settings.listen[0].to_string(), "127.0.0.1:6432");
-    let settings = load(SettingsArguments::default(), FILE).unwrap();
+    let settings = load(&read(""), FILE).unwrap();
     assert_eq!(settings.listen.len(), 2);
     assert_eq!(settings.upstream.to_string(), "/run/pg:5432");
     assert_eq!((settings.control.get_user(), settings.policies.as_path()), (Some("filed"), Path::new("filed")));
-    let given = SettingsArguments { listen: vec!["[::1]:7".to_owned()], ..arguments() };
-    let settings = load(given, FILE).unwrap();
+    let settings = load(&arguments("--listen [::1]:7"), FILE).unwrap();
     assert_eq!((settings.listen.len(), settings.listen[0].to_string().as_str()), (1, "[::1]:7"));
     assert_eq!(settings.upstream.to_string(), "db:5432");
     assert_eq!((settings.control.get_user(), settings.policies.as_path()), (Some("gate"), Path::new("policies")));
-    assert_eq!(load(arguments(), "listen: h:1\n").unwrap().listen[0].to_string(), "h:1");
+    assert_eq!(load(&arguments(""), "listen: h:1\n").unwrap().listen[0].to_string(), "h:1");
 }
 
 #[test]
 fn mistakes_in_the_file_have_a_place() {
-    let error = |file: &str| load(arguments(), file).unwrap_err();
-    assert!(error("listen: h:1\nhttp: x\n").starts_with("f.yaml:2:1: unknown key `http` in the file"));
+    let error = |file: &str| error("", file);
+    assert!(error("listen: h:1\nhtpp: x\n").starts_with("f.yaml:2:1: unknown key `htpp` in the file"));
     assert!(error("listen: [h:1, h]\n").starts_with("f.yaml:1:15: `listen` `h` has no port"));
     assert!(error("policies: [a]\n").starts_with("f.yaml:1:11: `policies` must be text"));
+    assert!(error("http: /run\n").starts_with("f.yaml:1:7: `http` `/run` has no port"));
+    assert!(error("max_connections: 0\n").starts_with("f.yaml:1:18: `max_connections` `0` is not a number from 1"));
+    assert!(error("idle_timeout: 1.5\n").starts_with("f.yaml:1:15: `idle_timeout` must be text"));
+    assert!(error("log_sessions: off\ntls: on\n").starts_with("f.yaml:2:6: `tls` `on` is none of off, allow, require"));
     assert!(error("listen: [\n").starts_with("f.yaml:1:"));
 }
 
 #[test]
 fn mistakes_in_arguments_name_the_flag_and_keep_the_password() {
-    let control =
-        |text: &str| load(SettingsArguments { control: Some(text.to_owned()), ..arguments() }, "").unwrap_err();
-    for bad in ["postgres://:secret@db", "postgres://u:secret@", "secret", "postgres://u:secret@db/?sslmode=require"] {
-        let error = control(bad);
+    for bad in ["postgres://:secret@db", "postgres://u:secret@", "secret"] {
+        let line = format!("--upstream postgres://db --policies p --control {bad}");
+        let error = load(&read(&line), "").unwrap_err();
         assert!(error.starts_with("--control or FENCEGATE_CONTROL: ") && !error.contains("secret"), "{bad}: {error}");
         assert!(!error.contains('\n'));
     }
-    let error = load(SettingsArguments::default(), "").unwrap_err();
+    let error = load(&read(""), "").unwrap_err();
     assert!(error.starts_with("`policies` is not set: give --policies, FENCEGATE_POLICIES or"), "{error}");
-    let error = load(SettingsArguments { upstream: None, ..arguments() }, "").unwrap_err();
+    let error = load(&read("--control postgres://u@db --policies p"), "").unwrap_err();
     assert!(error.starts_with("`upstream` is not set"), "{error}");
 }
 
 #[test]
 fn etcd_is_told_apart_by_key() {
-    let settings =
-        load(arguments(), "etcd: [https://a:1, https://b:2]\netcd_ca: ca.pem\netcd_user: gate\netcd_password: filed\n");
-    let etcd = settings.unwrap().etcd.unwrap();
+    let file = "etcd: [https://a:1, https://b:2]\netcd_ca: ca.pem\netcd_user: gate\netcd_password: filed\n";
+    let etcd = load(&arguments(""), file).unwrap().etcd.unwrap();
     assert_eq!((etcd.members.len(), etcd.ca.as_deref()), (2, Some(Path::new("ca.pem"))));
     assert_eq!(etcd.credentials, Some(("gate".into(), "filed".into())));
-    assert_eq!(load(arguments(), "etcd: http://a:1\n").unwrap().etcd.unwrap().members, ["http://a:1"]);
-    let given = EtcdArguments {
-        etcd: vec!["http://flag:1".into()],
-        etcd_password: Some("flagged".into()),
-        ..EtcdArguments::default()
-    };
-    let mixed = load(SettingsArguments { etcd: given, ..arguments() }, "etcd: http://a:1\netcd_user: gate\n")
-        .unwrap()
-        .etcd
-        .unwrap();
+    assert_eq!(load(&arguments(""), "etcd: http://a:1\n").unwrap().etcd.unwrap().members, ["http://a:1"]);
+    let given = arguments("--etcd http://flag:1 --etcd-password flagged");
+    let mixed = load(&given, "etcd: http://a:1\netcd_user: gate\n").unwrap().etcd.unwrap();
     assert_eq!(
         (mixed.members, mixed.credentials),
         (vec!["http://flag:1".into()], Some(("gate".into(), "flagged".into())))
     );
 
-    let error = |file: &str| load(arguments(), file).unwrap_err();
+    let error = |file: &str| error("", file);
     assert!(error("etcd: a:1\n").starts_with("f.yaml:1:7: `etcd` `a:1` is no member"));
     assert!(error("etcd_user: gate\n").starts_with("--etcd-password or FENCEGATE_ETCD_PASSWORD: is missing"));
     assert!(error("etcd_ca: [x]\n").starts_with("f.yaml:1:10: `etcd_ca` must be text"));
@@ -93,15 +102,14 @@ fn etcd_is_told_apart_by_key() {
 
 #[test]
 fn the_console_is_for_the_control_role_unless_others_are_named() {
-    assert_eq!(load(arguments(), "").unwrap().admin_roles, ["gate"]);
-    assert_eq!(load(arguments(), "admin_roles: [ada, bob]\n").unwrap().admin_roles, ["ada", "bob"]);
-    let given = SettingsArguments { admin_roles: vec!["eve".into()], ..arguments() };
-    assert_eq!(load(given, "admin_roles: ada\n").unwrap().admin_roles, ["eve"]);
+    assert_eq!(load(&arguments(""), "").unwrap().admin_roles, ["gate"]);
+    assert_eq!(load(&arguments(""), "admin_roles: [ada, bob]\n").unwrap().admin_roles, ["ada", "bob"]);
+    assert_eq!(load(&arguments("--admin-roles eve"), "admin_roles: ada\n").unwrap().admin_roles, ["eve"]);
 }
 
 #[test]
 fn a_control_connection_of_another_database_keeps_the_rest() {
-    let settings = load(arguments(), "").unwrap();
+    let settings = load(&arguments(""), "").unwrap();
     let config = settings.control_for("app");
     assert_eq!((config.get_dbname(), config.get_password()), (Some("app"), Some(b"secret".as_slice())));
     assert!(!format!("{settings:?}").contains("secret"));
@@ -109,16 +117,76 @@ fn a_control_connection_of_another_database_keeps_the_rest() {
 
 #[test]
 fn the_flags_are_read_and_unknown_ones_refused() {
-    use clap::Parser;
+    let settings = load(&arguments("--listen h:1 --listen h:2,/run/x --http h:9432"), "").unwrap();
+    let listen: Vec<_> = settings.listen.iter().map(ToString::to_string).collect();
+    assert_eq!(listen, ["h:1", "h:2", "/run/x:6432"]);
+    assert_eq!(settings.http.map(|it| it.to_string()).as_deref(), Some("h:9432"));
+    assert!(try_read("--htpp 127.0.0.1:1").is_err());
+}
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        settings: SettingsArguments,
+#[test]
+fn defaults_are_as_the_table_says() {
+    let settings = load(&arguments(""), "").unwrap();
+    assert_eq!((settings.limits.connections.get(), settings.limits.connections_per_user), (1000, None));
+    assert_eq!((settings.limits.startup.as_secs(), settings.limits.idle), (60, None));
+    assert_eq!((settings.tls, settings.http), (None, None));
+    assert_eq!(settings.upstream_tls.mode, SslMode::Prefer);
+    assert_eq!(settings.log_sessions, Some(tracing::Level::INFO));
+}
+
+#[test]
+fn settings_of_tls_have_to_go_together() {
+    let tls = |line: &str| load(&arguments(line), "").map(|settings| settings.tls);
+    assert_eq!(tls("--tls off --tls-cert c --tls-key k"), Ok(None));
+    let allowed = tls("--tls-cert c --tls-key k").unwrap().unwrap();
+    assert_eq!((allowed.encryption, allowed.client_certificates), (Encryption::Allow, ClientCertificates::Off));
+    let required = tls("--tls require --tls-cert c --tls-key k --tls-client-certificates optional --tls-client-ca a");
+    assert_eq!(required.unwrap().unwrap().client_certificates, ClientCertificates::Optional("a".into()));
+    for (line, beginning) in [
+        ("--tls require", "--tls-cert or FENCEGATE_TLS_CERT: is missing"),
+        ("--tls-cert c", "--tls-key or FENCEGATE_TLS_KEY: is missing"),
+        ("--tls-key k", "--tls-cert or "),
+        ("--tls-client-certificates required", "--tls-client-certificates or "),
+        ("--tls-min-version 1.1", "--tls-min-version or FENCEGATE_TLS_MIN_VERSION: `1.1` is none of"),
+        ("--upstream-sslmode verify-full", "--upstream-sslrootcert or FENCEGATE_UPSTREAM_SSLROOTCERT: is missing"),
+        ("--upstream-sslcert c", "--upstream-sslkey or "),
+    ] {
+        assert!(error(line, "").starts_with(beginning), "{line}: {}", error(line, ""));
     }
-    let read = |line: &str| Line::try_parse_from(line.split(' ')).map(|line| line.settings);
-    let settings = read("x --listen h:1 --listen h:2,/run/x --policies p").unwrap();
-    assert_eq!(settings.listen, ["h:1", "h:2", "/run/x"]);
-    assert_eq!(settings.policies.as_deref(), Some(Path::new("p")));
-    assert!(read("x --http 127.0.0.1:1").is_err());
+}
+
+#[test]
+fn settings_are_shown_without_secrets() {
+    let line = "--etcd http://a:1 --etcd-user gate --etcd-password secret";
+    let settings = load(&arguments(line), "keepalive: 5\n").unwrap();
+    let shown = |key| settings.shown.iter().find(|shown| shown.setting.key == key).unwrap();
+    assert_eq!(shown("control").value.as_deref(), Some("postgres://gate:***@db/"));
+    assert_eq!(shown("etcd_password").value.as_deref(), Some("***"));
+    assert_eq!((shown("keepalive").value.as_deref(), shown("keepalive").source.as_str()), (Some("5"), "f.yaml:1:12"));
+    assert_eq!((shown("http").value.as_deref(), shown("http").source.as_str()), (None, "default"));
+    assert_eq!(shown("upstream").source, "flag or environment");
+    for control in ["host=db user=u password=secret", "postgres://u@db/?password=secret", "postgres://u:se@cret@db"] {
+        let mut given = arguments("");
+        given.set("control", control);
+        let settings = load(&given, "").unwrap();
+        let shown = settings.shown.iter().find(|shown| shown.setting.key == "control").unwrap();
+        assert!(!shown.value.as_ref().unwrap().contains("cret"), "{shown:?}");
+    }
+}
+
+#[test]
+fn a_reload_takes_over_what_it_may() {
+    let settings = load(&arguments(""), "max_connections: 10\nlisten: h:1\n").unwrap();
+    let new = load(&arguments(""), "max_connections: 20\nlisten: h:2\nidle_timeout: 5min\n").unwrap();
+    let (reloaded, changes) = settings.reloaded(new);
+    assert_eq!((reloaded.limits.connections.get(), reloaded.listen[0].to_string().as_str()), (20, "h:1"));
+    let changes: Vec<_> =
+        changes.iter().map(|it| (it.key, it.before.as_str(), it.after.as_str(), it.applied)).collect();
+    assert_eq!(
+        changes,
+        [("listen", "h:1", "h:2", false), ("max_connections", "10", "20", true), ("idle_timeout", "0", "5min", true)]
+    );
+    let (_, again) =
+        reloaded.reloaded(load(&arguments(""), "max_connections: 20\nlisten: h:1\nidle_timeout: 5min\n").unwrap());
+    assert_eq!(again, []);
 }

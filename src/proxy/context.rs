@@ -50,7 +50,7 @@ impl Context {
     /// The view of a physical replication session. It has no database and the server refuses it SQL, so that
     /// nothing of it is judged, whatever the policies become.
     pub fn without_database(shared: Arc<Shared>) -> Self {
-        let database = shared.settings.control_database().to_owned();
+        let database = shared.settings().control_database().to_owned();
         Context { fenced: false, has_database: false, ..Context::new(shared, &database) }
     }
 
@@ -203,49 +203,5 @@ impl Context {
             shared.close_database(&name).await;
             None
         })
-    }
-}
-
-/// Who logged in, from where: for exemptions and the log.
-#[derive(Clone, Debug)]
-pub struct LoginRole {
-    pub name: String,
-    /// Number of the session in this process.
-    pub session: u64,
-}
-
-impl LoginRole {
-    /// The policies let the role bypass the fences.
-    pub fn exempt(&self, policies: &PolicySet) -> bool {
-        policies.exempt_roles.contains(&self.name)
-    }
-
-    /// Records a rejection, never the values in the statement.
-    pub fn log_rejection(&self, rejection: &Rejection, statement: &str, database: &str) {
-        let text = rejection.text();
-        if let Rejection::Stale { resource, presented, highest } = rejection {
-            tracing::warn!(
-                session = self.session,
-                role = self.name,
-                database,
-                resource,
-                presented,
-                highest,
-                statement,
-                "stale_write_blocked"
-            );
-        } else {
-            tracing::warn!(
-                session = self.session,
-                role = self.name,
-                database,
-                statement,
-                code = text.code,
-                verdict = rejection.verdict(),
-                reason = text.message,
-                detail = text.detail,
-                "write_rejected"
-            );
-        }
     }
 }

@@ -1,14 +1,17 @@
 //! What all sessions of the proxy share: settings, policies, databases, the cache of verdicts.
 
 use super::definitions::AllSuspects;
-use super::succession;
-use crate::config::Settings;
-use crate::etcd::Etcd;
+use super::encryption::Encryption;
+use super::session::Sessions;
+use super::{Start, succession};
+use crate::config::{Settings, SettingsArguments};
 use crate::fence::{Authority, Catalogue, Database};
+use crate::metrics::Metrics;
 use crate::policy::{PolicySet, Resource};
 use crate::statement::Cache;
+use crate::tls::TlsFileError;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore, watch};
 
@@ -29,7 +32,14 @@ pub const HELD_AT_ONCE: usize = 64 * 1024;
 
 /// One proxy process.
 pub struct Shared {
-    pub settings: Settings,
+    settings: RwLock<Arc<Settings>>,
+    /// What the settings were read from.
+    pub arguments: SettingsArguments,
+    /// Held by the reload that is under way.
+    pub reloading: tokio::sync::Mutex<()>,
+    pub sessions: Arc<Sessions>,
+    pub metrics: Arc<Metrics>,
+    pub encryption: Arc<Encryption>,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
     /// A permit for each KiB of [`READ_AT_ONCE`].
@@ -77,13 +87,19 @@ struct Known {
 
 impl Shared {
     /// A proxy without sessions.
-    pub fn new(settings: Settings, policies: PolicySet, etcd: Option<Arc<Etcd>>, id: String) -> Arc<Self> {
+    pub fn new(start: Start, id: String, metrics: Arc<Metrics>) -> Arc<Self> {
+        let Start { settings, arguments, encryption, policies, etcd } = start;
         let authority = etcd.map(Authority::new);
         if let Some(authority) = &authority {
             authority.follow(&policies.elections());
         }
         Arc::new(Shared {
-            settings,
+            settings: RwLock::new(Arc::new(settings)),
+            arguments,
+            reloading: tokio::sync::Mutex::default(),
+            sessions: Arc::default(),
+            metrics,
+            encryption: Arc::new(encryption),
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
             long_texts: Arc::new(Semaphore::new(READ_AT_ONCE)),
@@ -94,13 +110,28 @@ impl Shared {
         })
     }
 
+    /// The settings in force.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts settings in force, for what comes after.
+    pub fn set_settings(&self, settings: Settings) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
     /// The database of that name, known from now on.
     pub fn downstream(&self, name: &str) -> Arc<Downstream> {
         let mut databases = self.databases();
         if let Some(known) = databases.get(name) {
             return known.clone();
         }
-        let fence = Database::new(name, self.settings.control_for(name), self.id.clone(), self.authority.clone());
+        let fence = Database::new(
+            name,
+            self.encryption.control_for(&self.settings(), name),
+            self.id.clone(),
+            self.authority.clone(),
+        );
         let downstream = Arc::new(Downstream {
             fence,
             policies: self.policies.subscribe(),
@@ -124,6 +155,12 @@ impl Shared {
         let mut known: Vec<_> = self.databases().values().cloned().collect();
         known.sort_by(|one, other| one.fence.name().cmp(other.fence.name()));
         known
+    }
+
+    /// Reads the files of certificates and keys anew. Cancel-safe: they are read all the same.
+    pub async fn reload_certificates(&self) -> Vec<TlsFileError> {
+        let encryption = self.encryption.clone();
+        tokio::task::spawn_blocking(move || encryption.reload()).await.unwrap_or_default()
     }
 
     /// Puts policies in force, in all databases. Not cancel-safe: some databases may have them and others not.

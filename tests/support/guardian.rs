@@ -5,6 +5,8 @@
 
 use super::wait::{DEADLINE, wait_for};
 use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::process::CommandExt;
@@ -19,6 +21,7 @@ pub struct Program {
     _status: BufReader<ChildStdout>,
     pid: u32,
     stop_signal: &'static str,
+    log: PathBuf,
 }
 
 impl Program {
@@ -36,7 +39,7 @@ impl Program {
         let mut line = String::new();
         status.read_line(&mut line).unwrap();
         let pid = line.trim().parse().expect("the guardian reports the process id first");
-        Self { guardian, _status: status, pid, stop_signal }
+        Self { guardian, _status: status, pid, stop_signal, log: log.to_owned() }
     }
 
     pub fn pid(&self) -> u32 {
@@ -49,8 +52,8 @@ impl Program {
     }
 
     pub fn wait(&mut self) -> i32 {
-        let what = format!("process {} ends", self.pid);
-        wait_for(&what, DEADLINE, || self.exit_status())
+        let what = End { pid: self.pid, log: self.log.clone() };
+        wait_for(what, DEADLINE, || self.exit_status())
     }
 
     /// Sends a signal, named as `kill -s` names it. A process that has ended already is left alone.
@@ -59,6 +62,19 @@ impl Program {
             let script = r#"kill -s "$1" "$2" 2>/dev/null"#;
             shell(script).arg(name).arg(self.pid.to_string()).status().unwrap();
         }
+    }
+}
+
+/// Shown when it has been waited for in vain: by then the log says more.
+struct End {
+    pid: u32,
+    log: PathBuf,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let log = fs::read(&self.log).unwrap_or_default();
+        write!(formatter, "process {} ends; its log:\n{}", self.pid, String::from_utf8_lossy(&log))
     }
 }
 

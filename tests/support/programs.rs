@@ -29,6 +29,11 @@ pub fn pgbench(address: &Address, database: &str) -> Command {
     client("pgbench", address, database)
 }
 
+/// As [`psql`].
+pub fn pg_dump(address: &Address, database: &str) -> Command {
+    client("pg_dump", address, database)
+}
+
 /// Runs it to its end; other than success fails the test.
 pub fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));

@@ -18,13 +18,14 @@ mod verdict;
 
 pub use end::End;
 
-use super::context::{Context, LoginRole, Room, Turn};
+use super::context::{Context, Room, Turn};
 use super::definitions::Definitions;
 use super::names::Names;
 use super::parameter::Parameter;
 use super::peer::{HIGH_WATER, Peer, Reader, Writer};
 use super::rejection::Rejection;
 use super::replies::{MAX_OWED, Replies};
+use super::session::Session;
 use crate::fence::Refusal;
 use crate::fence::session::{Activity, SessionFence};
 use crate::statement::Lexing;
@@ -68,7 +69,7 @@ enum Wait {
 /// The state of one session.
 pub struct Relay {
     context: Context,
-    role: LoginRole,
+    session: Arc<Session>,
     /// It takes replication commands beside SQL.
     replicates: bool,
     fence: Arc<SessionFence>,
@@ -156,7 +157,7 @@ impl Side {
 pub struct Started {
     pub client: Peer,
     pub server: Peer,
-    pub role: LoginRole,
+    pub session: Arc<Session>,
     pub replicates: bool,
     pub fence: Arc<SessionFence>,
     pub parameter: Parameter,
@@ -166,10 +167,10 @@ pub struct Started {
 impl Relay {
     /// A session whose first ReadyForQuery waits in the client's output.
     pub fn new(context: Context, started: Started) -> Self {
-        let definitions = context.definitions(started.role.session);
+        let definitions = context.definitions(started.session.number);
         Relay {
             context,
-            role: started.role,
+            session: started.session,
             replicates: started.replicates,
             fence: started.fence,
             client: Side::new(started.client),
@@ -260,8 +261,7 @@ impl Relay {
         let client_done = client.reader.ended && !held_back;
         if (client_done || self.terminating) && server.writer.output.is_empty() && !self.closed {
             self.closed = true;
-            // Where this fails the server is gone, which its reading half tells.
-            server.writer.close().await.ok();
+            server.writer.end();
         }
         // Beyond this the kernel's buffers fill, and the client waits.
         let client_room = self.wanted.max(HIGH_WATER);
@@ -283,19 +283,19 @@ impl Relay {
                 // A reset, as after a crash, is the end as well; what it leaves unsaid is told in last_words.
                 Err(_) => { server.reader.ended = true; Ok(()) }
             },
-            result = client.writer.drain(), if !client.writer.output.is_empty() => {
+            result = client.writer.drain(), if client.writer.is_pending() => {
                 if result.is_err() {
                     // Nobody reads any more; what was sent before may still be there to be read, and to be done.
-                    client.writer.output.clear();
+                    client.writer.give_up();
                     hang_up.get_or_insert(Instant::now() + AFTER_HANG_UP);
                 }
                 Ok(())
             }
             () = hung_up(*hang_up) => Err(End::ClientSocket),
-            result = server.writer.drain(), if !server.writer.output.is_empty() => {
+            result = server.writer.drain(), if server.writer.is_pending() => {
                 if result.is_err() {
                     // The server is gone; what it said before may still be there to be read.
-                    server.writer.output.clear();
+                    server.writer.give_up();
                 }
                 Ok(())
             },
@@ -316,6 +316,7 @@ impl Relay {
         if activity != self.activity {
             self.activity = activity;
             self.fence.set_activity(activity);
+            self.session.set_state(activity);
             if self.revoked && activity != Activity::Busy {
                 self.revoked = activity != Activity::Idle;
                 release(&self.context, &self.fence);
@@ -329,6 +330,7 @@ impl Relay {
         if self.activity != Activity::Busy {
             self.activity = Activity::Busy;
             self.fence.set_activity(Activity::Busy);
+            self.session.set_state(Activity::Busy);
         }
     }
 

@@ -95,6 +95,6 @@ impl Relay {
     }
 
     pub(super) fn log_rejection(&self, rejection: &Rejection, kind: &'static str) {
-        self.role.log_rejection(rejection, kind, self.context.database().name());
+        self.session.log_rejection(rejection, kind);
     }
 }

@@ -48,7 +48,7 @@ impl Relay {
             changes_catalogue: self.catalogue_changed,
             suspects: self.definitions.own(),
             suspects_of_others: &others,
-            exempt: self.role.exempt(self.context.policies()),
+            exempt: self.session.exempt(self.context.policies()),
             parameter: &self.parameter,
             owed: !self.replies.is_empty(),
             parameter_in_doubt: self.replies.affect_parameter(),

@@ -1,0 +1,263 @@
+//! The texts of settings and who gave them: a flag beats its environment variable, that beats the file, that beats the default.
+//!
+//! Owns where a mistake is told. Must never print a secret.
+
+use super::ConfigError;
+use super::table::{Fallback, Kind, SETTINGS, Setting};
+use crate::yaml::{self, Fault, LARGEST_FILE, Node, Reader, Value};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use std::collections::HashMap;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// The settings as they come from the command line and the environment. Not for `Debug`: there are passwords in it.
+#[derive(Clone, Default)]
+pub struct SettingsArguments {
+    /// The file of settings.
+    pub(super) file: Option<PathBuf>,
+    texts: HashMap<&'static str, Vec<String>>,
+}
+
+#[cfg(test)]
+impl SettingsArguments {
+    /// A flag that cannot stand in a line of words.
+    pub(super) fn set(&mut self, key: &'static str, text: &str) {
+        self.texts.insert(key, vec![text.to_owned()]);
+    }
+}
+
+impl clap::Args for SettingsArguments {
+    fn augment_args(command: Command) -> Command {
+        let file = Arg::new("config")
+            .long("config")
+            .env("FENCEGATE_CONFIG")
+            .value_name("FILE")
+            .help("A YAML file of settings, with the names of the flags below as keys, `-` written as `_`");
+        command.arg(file).args(SETTINGS.iter().map(argument))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+fn argument(setting: &Setting) -> Arg {
+    let default = match setting.default {
+        Fallback::Required => String::new(),
+        Fallback::Is(text) => format!(" [default: {text}]"),
+        Fallback::Nothing(meaning) => format!(" [default: {meaning}]").replace('`', ""),
+    };
+    let argument = Arg::new(setting.key)
+        .long(setting.flag())
+        .env(setting.variable())
+        .value_name(setting.value)
+        .hide_env_values(setting.kind == Kind::Secret)
+        .help(format!("{}: {}{default}", setting.help, setting.range.replace('`', "")));
+    match setting.kind {
+        Kind::List => argument.action(ArgAction::Append).value_delimiter(','),
+        Kind::Text | Kind::Secret | Kind::Number => argument,
+    }
+}
+
+impl clap::FromArgMatches for SettingsArguments {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let texts = |setting: &Setting| matches.get_many::<String>(setting.key).map(|texts| texts.cloned().collect());
+        Ok(Self {
+            file: matches.get_one::<String>("config").map(PathBuf::from),
+            texts: SETTINGS.iter().filter_map(|setting| Some((setting.key, texts(setting)?))).collect(),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// A setting's text and who gave it.
+#[derive(Clone)]
+pub(super) struct Given {
+    pub(super) text: String,
+    pub(super) source: Source,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    Argument(&'static str),
+    File { file: PathBuf, at: yaml::Position, key: &'static str },
+    Default(&'static str),
+}
+
+impl Given {
+    pub(super) fn read<T>(&self, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, ConfigError> {
+        read(&self.text).map_err(|message| self.source.fault(message))
+    }
+}
+
+impl Source {
+    pub(super) fn fault(&self, message: String) -> ConfigError {
+        match self {
+            Source::Argument(key) | Source::Default(key) => ConfigError::Argument { key, message },
+            Source::File { file, at, key } => ConfigError::InFile {
+                file: file.clone(),
+                line: at.line,
+                column: at.column,
+                message: format!("`{key}` {message}"),
+            },
+        }
+    }
+
+    /// As `SHOW CONFIG` says it.
+    fn name(&self) -> String {
+        match self {
+            Source::Argument(_) => "flag or environment".to_owned(),
+            Source::File { file, at, .. } => format!("{}:{}:{}", file.display(), at.line, at.column),
+            Source::Default(_) => "default".to_owned(),
+        }
+    }
+}
+
+/// All texts that were given, by key.
+#[derive(Default)]
+pub(super) struct Texts(HashMap<&'static str, Vec<Given>>);
+
+impl Texts {
+    /// Joins the arguments, the file and the defaults.
+    pub(super) fn join(arguments: &SettingsArguments, mut file: Texts) -> Self {
+        let mut joined = HashMap::new();
+        for setting in &SETTINGS {
+            let key = setting.key;
+            let of = |text: &str, source: Source| Given { text: text.to_owned(), source };
+            // An empty variable is as good as none.
+            let of_arguments = arguments.texts.get(key).filter(|texts| texts.iter().any(|text| !text.is_empty()));
+            let of_file = file.0.remove(key).filter(|given| !given.is_empty());
+            let given = match (of_arguments, of_file, setting.default) {
+                (Some(texts), ..) => texts.iter().map(|text| of(text, Source::Argument(key))).collect(),
+                (None, Some(given), _) => given,
+                (None, None, Fallback::Is(text)) => vec![of(text, Source::Default(key))],
+                (None, None, Fallback::Required | Fallback::Nothing(_)) => Vec::new(),
+            };
+            joined.insert(key, given);
+        }
+        Self(joined)
+    }
+
+    /// What a file sets.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn read(path: &Path) -> Result<Self, ConfigError> {
+        let mut bytes = Vec::new();
+        fs::File::open(path)
+            .and_then(|file| file.take(LARGEST_FILE + 1).read_to_end(&mut bytes))
+            .map_err(|error| ConfigError::Unreadable { file: path.to_owned(), error })?;
+        Self::parse(path, &bytes)
+    }
+
+    pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Self, ConfigError> {
+        let in_file = |fault: Fault| ConfigError::InFile {
+            file: path.to_owned(),
+            line: fault.at.line,
+            column: fault.at.column,
+            message: fault.message,
+        };
+        let root = yaml::parse(bytes).map_err(in_file)?;
+        let mut reader = Reader::default();
+        let mut texts = Self::default();
+        let keys = SETTINGS.each_ref().map(|setting| setting.key);
+        if let Some(fields) = reader.fields(&root, "the file", &keys) {
+            for setting in &SETTINGS {
+                let Some(node) = fields.find(setting.key) else { continue };
+                let items = match &node.value {
+                    Value::List(list) if setting.kind == Kind::List => list.iter().collect(),
+                    _ => vec![node],
+                };
+                let given = items.into_iter().filter_map(|item| of_node(&mut reader, path, setting, item)).collect();
+                texts.0.insert(setting.key, given);
+            }
+        }
+        match reader.faults.into_iter().next() {
+            Some(fault) => Err(in_file(fault)),
+            None => Ok(texts),
+        }
+    }
+
+    /// The texts of a list.
+    pub(super) fn several(&self, key: &'static str) -> &[Given] {
+        self.0.get(key).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The text of a setting that has one.
+    pub(super) fn one(&self, key: &'static str) -> Option<&Given> {
+        self.several(key).last().filter(|given| !given.text.is_empty())
+    }
+
+    /// The value of a setting that may be absent.
+    ///
+    /// # Errors
+    /// Where it was given, what to change.
+    pub(super) fn read_one<T>(
+        &self,
+        key: &'static str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, ConfigError> {
+        self.one(key).map(|given| given.read(read)).transpose()
+    }
+
+    /// The value of a setting that has to be there.
+    ///
+    /// # Errors
+    /// It is not, or what to change.
+    pub(super) fn require<T>(
+        &self,
+        key: &'static str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<T, ConfigError> {
+        self.read_one(key, read)?.ok_or(ConfigError::Missing(key))
+    }
+
+    /// Each setting, as it may be shown.
+    pub(super) fn shown(&self) -> Vec<Shown> {
+        let shown = |setting: &'static Setting| {
+            let given = self.several(setting.key);
+            let texts: Vec<_> = given.iter().map(|given| without_secret(setting, &given.text)).collect();
+            let source = given.first().map_or_else(|| "default".to_owned(), |given| given.source.name());
+            Shown { setting, value: (!texts.is_empty()).then(|| texts.join(",")), source }
+        };
+        SETTINGS.iter().map(shown).collect()
+    }
+}
+
+/// A setting as `SHOW CONFIG` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// Which it is.
+    pub setting: &'static Setting,
+    /// Its text, without secrets; None where nobody gave one and there is no default.
+    pub value: Option<String>,
+    /// Who gave it.
+    pub source: String,
+}
+
+fn of_node(reader: &mut Reader, path: &Path, setting: &'static Setting, node: &Node) -> Option<Given> {
+    let text = match &node.value {
+        Value::Integer(number) if setting.kind == Kind::Number => number.to_string(),
+        _ => reader.text(node, &format!("`{}`", setting.key))?.to_owned(),
+    };
+    Some(Given { text, source: Source::File { file: path.to_owned(), at: node.at, key: setting.key } })
+}
+
+/// A URL is shown without its password, another secret not at all.
+fn without_secret(setting: &Setting, text: &str) -> String {
+    const HIDDEN: &str = "***";
+    if setting.kind != Kind::Secret {
+        return text.to_owned();
+    }
+    let url = text.split_once("://").filter(|(_, rest)| !rest.contains("password"));
+    let Some((scheme, rest)) = url else { return HIDDEN.to_owned() };
+    match rest.rsplit_once('@').map(|(user, host)| (user.split_once(':').map_or(user, |(user, _)| user), host)) {
+        Some((user, host)) => format!("{scheme}://{user}:{HIDDEN}@{host}"),
+        None => format!("{scheme}://{rest}"),
+    }
+}

@@ -1,0 +1,101 @@
+//! How many clients, and for how long.
+//!
+//! Owns how numbers and times are written.
+
+use super::ConfigError;
+use super::given::Texts;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+/// The most connections that can be asked for.
+const MOST_CONNECTIONS: usize = 1_000_000;
+/// The longest time of most settings.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest that the kernel waits before it probes, in seconds (`MAX_TCP_KEEPIDLE`).
+const LONGEST_SILENCE: Duration = Duration::from_secs(32_400);
+
+/// The limits on clients. A reload applies them to what comes after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Clients at the same time, in all.
+    pub connections: NonZeroUsize,
+    /// Sessions of one user at the same time.
+    pub connections_per_user: Option<NonZeroUsize>,
+    /// For TLS, the startup packet and authentication.
+    pub startup: Duration,
+    /// Of a session that is idle outside of a transaction; None: for ever.
+    pub idle: Option<Duration>,
+    /// For open transactions, after SIGTERM.
+    pub shutdown: Duration,
+    /// Before TCP probes a silent peer, in whole seconds; None: as the system has it.
+    pub keepalive: Option<Duration>,
+}
+
+/// The limits.
+///
+/// # Errors
+/// The first one that cannot be used.
+pub(super) fn read(texts: &Texts) -> Result<Limits, ConfigError> {
+    let off_at_zero = |time: Duration| (!time.is_zero()).then_some(time);
+    let keepalive = |text: &str| match time(text, LONGEST_SILENCE)? {
+        time if time.is_zero() || time >= Duration::from_secs(1) => Ok(off_at_zero(time)),
+        _ => Err(format!("`{text}` is less than a second")),
+    };
+    let startup = |text: &str| match time(text, LONGEST)? {
+        time if time.is_zero() => Err("must be longer than 0".to_owned()),
+        time => Ok(time),
+    };
+    Ok(Limits {
+        connections: texts.require("max_connections", connections)?,
+        connections_per_user: texts.read_one("max_connections_per_user", connections)?,
+        startup: texts.require("startup_timeout", startup)?,
+        idle: off_at_zero(texts.require("idle_timeout", |text| time(text, LONGEST))?),
+        shutdown: texts.require("shutdown_timeout", |text| time(text, LONGEST))?,
+        keepalive: texts.require("keepalive", keepalive)?,
+    })
+}
+
+fn connections(text: &str) -> Result<NonZeroUsize, String> {
+    let number = text.parse().ok().filter(|number: &NonZeroUsize| number.get() <= MOST_CONNECTIONS);
+    number.ok_or_else(|| format!("`{text}` is not a number from 1 to {MOST_CONNECTIONS}"))
+}
+
+/// A whole number and its unit, as in postgresql.conf: `500ms`, `60s`, `5min`, `1h`; without a unit, seconds.
+fn time(text: &str, longest: Duration) -> Result<Duration, String> {
+    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let milliseconds = match unit {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "min" => 60_000,
+        "h" => 3_600_000,
+        _ => 0,
+    };
+    let number = digits.parse::<u64>().ok().filter(|_| milliseconds > 0);
+    let time = number.ok_or_else(|| format!("`{text}` is not a time: write 500ms, 60s, 5min or 1h"))?;
+    let time = Duration::from_millis(time.saturating_mul(milliseconds));
+    if time > longest { Err(format!("`{text}` is more than {} s", longest.as_secs())) } else { Ok(time) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        let read = |text| time(text, LONGEST).ok();
+        for (text, milliseconds) in [("0", 0), ("60", 60_000), ("500ms", 500), ("5min", 300_000), ("24h", 86_400_000)] {
+            assert_eq!(read(text), Some(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for text in ["", "s", "1.5s", "-1", "1d", "25h", "99999999999999999999", "18446744073709551615h", "1 s"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_connections_are_bounded() {
+        assert_eq!(connections("1000").map(NonZeroUsize::get), Ok(1000));
+        for text in ["0", "-1", "1000001", "many", ""] {
+            connections(text).unwrap_err();
+        }
+    }
+}

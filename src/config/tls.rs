@@ -1,0 +1,168 @@
+//! How connections are encrypted: what was asked for. The files are read elsewhere.
+
+use super::given::Texts;
+use super::{ConfigError, choice};
+use std::path::{Path, PathBuf};
+
+/// Encryption of clients' connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientTls {
+    /// Whether they may or have to.
+    pub encryption: Encryption,
+    /// The proxy's certificate with those above it, PEM.
+    pub certificate: PathBuf,
+    /// Its key, PEM.
+    pub key: PathBuf,
+    /// Whether clients show certificates.
+    pub client_certificates: ClientCertificates,
+    /// The oldest version.
+    pub min_version: TlsVersion,
+}
+
+/// Whether clients may encrypt or have to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encryption {
+    /// They may.
+    Allow,
+    /// They have to, except over Unix sockets.
+    Require,
+}
+
+/// Whether clients show certificates, checked against the authorities in a PEM file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientCertificates {
+    /// They are not asked.
+    Off,
+    /// One that is shown must be good.
+    Optional(PathBuf),
+    /// A good one must be shown.
+    Required(PathBuf),
+}
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// 1.2.
+    Tls12,
+    /// 1.3.
+    Tls13,
+}
+
+/// Encryption of connections to the server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerTls {
+    /// As in libpq.
+    pub mode: SslMode,
+    /// The authorities, PEM; `system` for those that the system trusts. Where given, the certificate is checked against
+    /// them in every mode, as in libpq.
+    pub root_certificate: Option<PathBuf>,
+    /// The proxy's certificate and its key, PEM.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// libpq's `sslmode` (PostgreSQL documentation, 34.19.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SslMode {
+    /// Never.
+    Disable,
+    /// If the server refuses a connection without.
+    Allow,
+    /// If the server can.
+    #[default]
+    Prefer,
+    /// Always.
+    Require,
+    /// Always, with a certificate of a known authority.
+    VerifyCa,
+    /// Always, with a certificate of a known authority for the server's name.
+    VerifyFull,
+}
+
+/// What was asked for on the clients' side.
+///
+/// # Errors
+/// What does not go together.
+pub(super) fn client(texts: &Texts) -> Result<Option<ClientTls>, ConfigError> {
+    let fault = |key, message: &str| Err(ConfigError::Argument { key, message: message.to_owned() });
+    let path = |key| texts.one(key).map(|given| PathBuf::from(&given.text));
+    let modes = [("off", None), ("allow", Some(Encryption::Allow)), ("require", Some(Encryption::Require))];
+    let mode = texts.read_one("tls", |text| choice(text, &modes))?;
+    let min_version = texts.require("tls_min_version", |text| {
+        choice(text, &[("TLSv1.2", TlsVersion::Tls12), ("TLSv1.3", TlsVersion::Tls13)])
+    })?;
+    let ca = path("tls_client_ca");
+    let client_certificates = texts.require("tls_client_certificates", |text| {
+        let missing = || "needs tls_client_ca, which the certificates are checked against".to_owned();
+        match choice(text, &[("off", 0), ("optional", 1), ("required", 2)])? {
+            0 => Ok(ClientCertificates::Off),
+            1 => Ok(ClientCertificates::Optional(ca.clone().ok_or_else(missing)?)),
+            _ => Ok(ClientCertificates::Required(ca.clone().ok_or_else(missing)?)),
+        }
+    })?;
+    let encryption = match (mode, path("tls_cert"), path("tls_key")) {
+        (Some(None), ..) | (None, None, None) => return Ok(None),
+        (_, Some(certificate), Some(key)) => (mode.flatten().unwrap_or(Encryption::Allow), certificate, key),
+        (_, None, _) => return fault("tls_cert", "is missing: TLS needs a certificate"),
+        (_, Some(_), None) => return fault("tls_key", "is missing beside the certificate"),
+    };
+    let (encryption, certificate, key) = encryption;
+    Ok(Some(ClientTls { encryption, certificate, key, client_certificates, min_version }))
+}
+
+/// What was asked for on the server's side.
+///
+/// # Errors
+/// What does not go together.
+pub(super) fn server(texts: &Texts) -> Result<ServerTls, ConfigError> {
+    let fault = |key, message: &str| Err(ConfigError::Argument { key, message: message.to_owned() });
+    let path = |key| texts.one(key).map(|given| PathBuf::from(&given.text));
+    let mode = texts.require("upstream_sslmode", ssl_mode)?;
+    let root_certificate = path("upstream_sslrootcert");
+    let identity = match (path("upstream_sslcert"), path("upstream_sslkey")) {
+        (None, None) => None,
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (Some(_), None) => return fault("upstream_sslkey", "is missing beside the certificate"),
+        (None, Some(_)) => return fault("upstream_sslcert", "is missing beside the key"),
+    };
+    let tls = ServerTls { mode, root_certificate, identity };
+    match tls.contradiction() {
+        Some(why) => fault("upstream_sslrootcert", why),
+        None => Ok(tls),
+    }
+}
+
+impl ServerTls {
+    /// What is wrong with the root certificate for this mode.
+    pub(super) fn contradiction(&self) -> Option<&'static str> {
+        match (&self.root_certificate, self.mode) {
+            (None, SslMode::VerifyCa | SslMode::VerifyFull) => {
+                Some("is missing: the server's certificate is to be verified; `system` takes the system's authorities")
+            }
+            (Some(path), mode) if is_system(path) && mode != SslMode::VerifyFull => {
+                Some("`system` goes with verify-full only: those authorities sign certificates for anybody")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The authorities are those that the system trusts.
+pub(crate) fn is_system(root_certificate: &Path) -> bool {
+    root_certificate.as_os_str() == "system"
+}
+
+/// An `sslmode`.
+///
+/// # Errors
+/// It is none.
+pub(super) fn ssl_mode(text: &str) -> Result<SslMode, String> {
+    let modes = [
+        ("disable", SslMode::Disable),
+        ("allow", SslMode::Allow),
+        ("prefer", SslMode::Prefer),
+        ("require", SslMode::Require),
+        ("verify-ca", SslMode::VerifyCa),
+        ("verify-full", SslMode::VerifyFull),
+    ];
+    choice(text, &modes)
+}

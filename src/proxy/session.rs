@@ -1,0 +1,143 @@
+//! The sessions that are open: who they are, and what has passed through them.
+//!
+//! Owns the registry. Must never keep a session that has ended, nor say anything of the values in its statements.
+
+use super::rejection::Rejection;
+use crate::fence::session::Activity;
+use crate::policy::PolicySet;
+use dashmap::DashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Instant, SystemTime};
+
+/// A session: who logged in, from where.
+#[derive(Debug)]
+pub struct Session {
+    /// Its number in this process, from 1.
+    pub number: u64,
+    /// The role that logged in.
+    pub user: String,
+    /// The database.
+    pub database: String,
+    /// Where the client is: an address with its port, or `unix`.
+    pub address: String,
+    /// What the client called itself when it started, as far as it did.
+    pub application_name: String,
+    /// The server process.
+    pub pid: Option<i32>,
+    /// When it started.
+    pub started: SystemTime,
+    /// What has passed.
+    pub passed: Passed,
+    state: Mutex<(Activity, Instant)>,
+}
+
+/// What has passed through a session.
+#[derive(Debug, Default)]
+pub struct Passed {
+    /// Bytes from the client.
+    pub received: AtomicU64,
+    /// Bytes to the client.
+    pub sent: AtomicU64,
+    /// Queries: simple ones, and executions of prepared ones.
+    pub queries: AtomicU64,
+}
+
+impl Session {
+    /// A session that starts now.
+    pub fn new(
+        number: u64,
+        user: &str,
+        database: &str,
+        address: String,
+        application_name: &str,
+        pid: Option<i32>,
+    ) -> Self {
+        Session {
+            number,
+            user: user.to_owned(),
+            database: database.to_owned(),
+            address,
+            application_name: application_name.to_owned(),
+            pid,
+            started: SystemTime::now(),
+            passed: Passed::default(),
+            state: Mutex::new((Activity::Idle, Instant::now())),
+        }
+    }
+
+    /// What it does, and since when.
+    pub fn state(&self) -> (Activity, Instant) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It does something else from now on.
+    pub fn set_state(&self, activity: Activity) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = (activity, Instant::now());
+    }
+
+    /// The policies let the role bypass the fences.
+    pub fn exempt(&self, policies: &PolicySet) -> bool {
+        policies.exempt_roles.contains(&self.user)
+    }
+
+    /// Records a rejection, never the values in the statement.
+    pub fn log_rejection(&self, rejection: &Rejection, statement: &str) {
+        let database = &self.database;
+        let text = rejection.text();
+        if let Rejection::Stale { resource, presented, highest } = rejection {
+            tracing::warn!(
+                session = self.number,
+                role = self.user,
+                database,
+                resource,
+                presented,
+                highest,
+                statement,
+                "stale_write_blocked"
+            );
+        } else {
+            tracing::warn!(
+                session = self.number,
+                role = self.user,
+                database,
+                statement,
+                code = text.code,
+                verdict = rejection.verdict(),
+                reason = text.message,
+                detail = text.detail,
+                "write_rejected"
+            );
+        }
+    }
+}
+
+/// All sessions that are open.
+#[derive(Debug, Default)]
+pub struct Sessions(DashMap<u64, Arc<Session>>);
+
+/// Keeps a session in the registry until it is dropped.
+#[must_use = "the session leaves the registry when this is dropped"]
+pub struct Entry(Arc<Sessions>, u64);
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.0.0.remove(&self.1);
+    }
+}
+
+impl Sessions {
+    /// The session is open.
+    pub fn enter(self: &Arc<Self>, session: Arc<Session>) -> Entry {
+        let number = session.number;
+        self.0.insert(number, session);
+        Entry(self.clone(), number)
+    }
+
+    /// All of them, by number.
+    pub fn list(&self) -> Vec<Arc<Session>> {
+        let mut open: Vec<_> = self.0.iter().map(|session| session.clone()).collect();
+        open.sort_by_key(|session| session.number);
+        open
+    }
+}

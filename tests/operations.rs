@@ -1,0 +1,73 @@
+//! docs/operations.md is true: its tables of settings and errors are those of the code, and its way to back up and
+//! restore fences works.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use fencegate::config::{Fallback, Reload, SETTINGS, Setting};
+use std::fs;
+use support::fenced::{self, Fenced, code, code_in, ok};
+use support::guardian::Folder;
+use support::{DEADLINE, Options, Postgres, Proxy, Wire, message, programs, wait_until};
+
+const PAGE: &str = include_str!("../docs/operations.md");
+
+/// On a failure, what is to stand there is printed.
+#[test]
+fn the_table_of_settings_is_that_of_the_code() {
+    let rows: String = SETTINGS.iter().map(row).collect();
+    let table = format!("| key | what it is | range | default | reload |\n|---|---|---|---|---|\n{rows}");
+    let (_, rest) = PAGE.split_once("<!-- settings -->\n").unwrap();
+    let (shown, _) = rest.split_once("<!-- end of settings -->").unwrap();
+    assert!(shown == table, "docs/operations.md is to have:\n{table}");
+}
+
+fn row(setting: &Setting) -> String {
+    let default = match setting.default {
+        Fallback::Required => "required".to_owned(),
+        Fallback::Is(text) => format!("`{text}`"),
+        Fallback::Nothing(meaning) => meaning.to_owned(),
+    };
+    let reload = match setting.reload {
+        Reload::Applies => "applies",
+        Reload::ReadsFiles => "reads files",
+        Reload::Stays => "restart",
+    };
+    format!("| `{}` | {} | {} | {default} | {reload} |\n", setting.key, setting.help, setting.range)
+}
+
+const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
+
+#[test]
+fn a_dump_carries_the_fences() {
+    let world = Fenced::start("CREATE TABLE jobs (n int)", POLICIES);
+    ok(&mut world.holder(47), "INSERT INTO jobs VALUES (47)");
+    let dump = programs::run(&mut programs::pg_dump(&world.postgres.address(), "postgres"));
+
+    let other = Postgres::start(Options::default());
+    let file = Folder::new("dump");
+    fs::write(file.join("dump.sql"), dump.stdout).unwrap();
+    programs::run(programs::psql(&other.address(), "postgres").arg("-qf").arg(file.join("dump.sql")));
+    fenced::init(&other, "postgres");
+    let restored = Fenced { proxy: Proxy::start(&other, POLICIES, &[]), postgres: other };
+    assert_eq!(code(&mut restored.holder(46), "INSERT INTO jobs VALUES (46)"), "LF001");
+    ok(&mut restored.holder(47), "INSERT INTO jobs VALUES (47)");
+}
+
+/// A load balancer may bring the request to any of the proxies.
+#[test]
+fn a_cancel_request_may_come_by_another_proxy() {
+    let world = Fenced::start("CREATE TABLE jobs (n int)", POLICIES);
+    let other = Proxy::start(&world.postgres, POLICIES, &[]);
+    let mut wire = Wire::connect(&world.proxy.address()).unwrap();
+    let greeting = wire.start(&[("user", "postgres"), ("database", "postgres")], "");
+    let key = greeting.iter().find(|frame| frame.tag == b'K').expect("BackendKeyData");
+    wire.send(&message::query("SELECT pg_sleep(600)"));
+    let sleeps = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)' AND state = 'active'";
+    wait_until("the statement runs", DEADLINE, || world.postgres.value(sleeps) == "1");
+    let mut cancel = Wire::connect(&other.address()).unwrap();
+    cancel.send(&message::cancel_request(&key.body));
+    assert_eq!(cancel.bytes_to_end(), b"", "nothing is said to it");
+    assert_eq!(code_in(&wire.read_until_ready()), "57014");
+}
