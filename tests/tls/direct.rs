@@ -1,6 +1,12 @@
 //! Clients that begin with TLS at once.
 
+use super::support::message;
 use super::world::{World, psycopg, s_client};
+use fencegate::config::{ServerTls, SslMode};
+use fencegate::tls::{Connector, Negotiated};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
 
 /// psycopg's libpq is newer than Debian's.
 pub const SELECT: &str = "import sys, psycopg; print(psycopg.connect(sys.argv[1]).execute('select 1').fetchone()[0])";
@@ -31,4 +37,24 @@ fn the_protocol_has_to_be_named() {
         let (is_open, text) = s_client(&world.proxy.address(), &format!("-starttls postgres {arguments}"));
         assert!(is_open && text.contains(said), "{text}");
     }
+}
+
+#[test]
+fn nobody_encrypts_twice() {
+    let world = World::start(&[]);
+    let (host, port) = world.proxy.address().host_and_port();
+    let tls = ServerTls { mode: SslMode::Require, ..ServerTls::default() };
+    let answer = Runtime::new().unwrap().block_on(async {
+        let socket = TcpStream::connect(format!("{host}:{port}")).await.unwrap();
+        let Negotiated::Tls(mut stream, _) = Connector::new(tls).unwrap().negotiate(socket, &host).await.unwrap()
+        else {
+            panic!("it has TLS")
+        };
+        stream.write_all(&message::ssl_request()).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        answer
+    });
+    assert_eq!(answer[0], b'E');
+    assert!(String::from_utf8_lossy(&answer).contains("unsupported frontend protocol 1234.5679"));
 }

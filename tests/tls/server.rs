@@ -3,6 +3,8 @@
 use super::support::certificates::{Authority, Certificate, Validity, text};
 use super::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions};
 use super::world::{IS_ENCRYPTED, leak, psql, refused};
+use std::io::{Read, Write};
+use std::net::TcpListener;
 
 /// A proxy that reaches the server by this name.
 fn proxy_to(postgres: &Postgres, host: &str, arguments: &[&str]) -> Proxy {
@@ -139,5 +141,36 @@ fn a_server_that_asks_for_a_certificate() {
         let proxy = proxy_to(&postgres, "localhost", &shown(&stranger));
         let error = refused(is_encrypted(&proxy, "certified"), "the server refused TLS with the proxy");
         assert!(error.contains("upstream_sslcert"), "{error}");
+    }
+}
+
+/// A server that answers a request for TLS by these bytes, and then says nothing.
+fn answering(bytes: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("postgres://localhost:{}", listener.local_addr().unwrap().port());
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            client.read_exact(&mut [0; 8]).unwrap();
+            client.write_all(bytes).unwrap();
+            held.push(client);
+        }
+    });
+    url
+}
+
+#[test]
+fn answers_that_no_server_gives() {
+    let postgres = Postgres::start(Options::default());
+    for (bytes, why) in [
+        (&b"SEnot encrypted"[..], "something that no server answers"),
+        (b"ESFATAL\0Mbelieve me\0\0", "something that no server answers"),
+        (b"S", "timed out"),
+    ] {
+        let options = ProxyOptions::default().upstream(&answering(bytes)).arguments(&["--upstream-sslmode", "require"]);
+        let proxy = Proxy::start_with(&postgres, &options);
+        let error = refused(is_encrypted(&proxy, "postgres"), why);
+        assert!(!error.contains("believe me"), "{error}");
     }
 }
