@@ -138,7 +138,8 @@ impl Writer {
         !self.output.is_empty() || self.unflushed || self.ending
     }
 
-    /// Writes some of the output, then what TLS holds of it, then the end. Cancel-safe. Does nothing when there is nothing left.
+    /// Writes some of the output; behind all of it what TLS holds of it, and the end. Cancel-safe. Does nothing when there is
+    /// nothing left.
     ///
     /// # Errors
     /// Those of the socket.
@@ -149,13 +150,15 @@ impl Writer {
             self.output.advance(written);
             self.bytes += written as u64;
             give_back(&mut self.output);
-            return if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) };
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
         }
-        if self.unflushed {
+        if self.unflushed && self.output.is_empty() {
             self.half.flush().await?;
             self.unflushed = false;
         }
-        if self.ending {
+        if self.ending && self.output.is_empty() {
             self.half.shutdown().await?;
             self.ending = false;
         }
