@@ -1,9 +1,9 @@
 #!/bin/sh
 # Sees to it that what the build, the demo and the tests need is there; installs Debian packages where it may.
-# Usage: scripts/setup.sh demo|test|drivers. Does nothing, and says nothing, when all is there.
+# Usage: scripts/setup.sh demo|test|drivers|compat. Does nothing, and says nothing, when all is there.
 set -eu
 
-wanted=${1:?usage: scripts/setup.sh demo|test|drivers}
+wanted=${1:?usage: scripts/setup.sh demo|test|drivers|compat}
 cargo_needed=1.89
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -50,6 +50,8 @@ has_active_record() { has ruby && ruby -e 'require "active_record"; require "pg"
 has_jdk() { has java && java --list-modules 2>/dev/null | grep -q '^jdk.compiler'; }
 has_jdbc() { [ -e /usr/share/java/postgresql.jar ]; }
 has_hikari() { [ -e /usr/share/java/HikariCP.jar ] && [ -e /usr/share/java/slf4j-nop.jar ]; }
+has_docker_compose() { has docker-compose; }
+has_pg_regress() { [ -e /usr/lib/postgresql/15/lib/pgxs/src/test/regress/pg_regress ]; }
 
 find_missing() {
     missing=
@@ -66,6 +68,10 @@ find_missing() {
         need has_bzip2 bzip2
         need has_node "nodejs npm"
         need has_active_record "ruby-activerecord ruby-pg"
+        need has_docker_compose docker-compose
+    fi
+    if [ "$wanted" = compat ]; then
+        need has_pg_regress postgresql-client-15
     fi
     if [ "$wanted" = drivers ]; then
         need has_jdk default-jdk-headless
