@@ -3,10 +3,10 @@
 //! Owns the client's socket and the form of the exchange. Must never have passwords of its own,
 //! nor answer anybody whom the server has not let in or who is not named in `admin_roles`.
 
-use super::handshake::{Refused, connect, refuse};
-use super::login::authenticate;
+use super::handshake::{Refused, refuse};
 use super::peer::{Peer, body};
 use super::shared::Shared;
+use super::upstream::log_in;
 use crate::console::{self, Scene};
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::frame::split_string;
@@ -31,9 +31,8 @@ impl ConsoleSession {
     /// # Errors
     /// When there is no session; the client has been told why, where it can be told.
     pub async fn open(shared: Arc<Shared>, mut client: Peer, startup: &Startup) -> Result<Self, Refused> {
-        let mut server = connect(&shared, &mut client).await?;
-        server.writer.output.extend_from_slice(&startup.for_database(shared.settings().control_database()));
-        let authenticated = authenticate(&mut client, &mut server).await?;
+        let packet = startup.for_database(shared.settings().control_database());
+        let (mut server, authenticated) = log_in(&shared, &mut client, &packet).await?;
         message::put_terminate(&mut server.writer.output);
         // It may have gone already: nothing more is wanted of it.
         server.writer.flush().await.ok();

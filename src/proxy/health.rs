@@ -53,7 +53,7 @@ impl Pages for Shared {
             return answer.clone();
         }
         let settings = self.settings();
-        let control = settings.control_for(settings.control_database());
+        let control = self.encryption.control_for(&settings, settings.control_database());
         let answer = match timeout(PROBE_LIMIT, probe(&control)).await {
             Ok(answer) => answer.map_err(|why| format!("the control connection cannot be opened: {why}")),
             Err(_) => Err(format!("the server did not answer within {} s", PROBE_LIMIT.as_secs())),

@@ -3,9 +3,11 @@
 //! Owns sockets and sessions. Must never decide by itself that a write may pass: `fence` does.
 
 mod audit;
+mod binding;
 mod console;
 mod context;
 mod definitions;
+mod encryption;
 mod handshake;
 mod health;
 mod judge;
@@ -14,6 +16,7 @@ mod listener;
 mod log_limit;
 mod login;
 mod names;
+mod opening;
 mod parameter;
 mod peer;
 mod rejection;
@@ -26,11 +29,13 @@ mod stream;
 mod succession;
 mod suspects;
 mod touched;
+mod upstream;
 
 use crate::config::{Address, Settings, SettingsArguments};
 use crate::etcd::Etcd;
 use crate::metrics::{Metrics, MetricsError, http};
 use crate::policy::PolicySet;
+pub use encryption::Encryption;
 use handshake::{Opened, Refused};
 use listener::Listener;
 use relay::Relay;
@@ -68,6 +73,8 @@ pub struct Start {
     pub settings: Settings,
     /// What they were read from, to be read again by a reload.
     pub arguments: SettingsArguments,
+    /// What clients' and the server's connections are encrypted with.
+    pub encryption: Encryption,
     /// The policies, which can be kept with those settings.
     pub policies: PolicySet,
     /// There if the settings have it.

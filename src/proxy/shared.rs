@@ -1,6 +1,7 @@
 //! What all sessions of the proxy share: settings, policies, databases, the cache of verdicts.
 
 use super::definitions::AllSuspects;
+use super::encryption::Encryption;
 use super::health::Health;
 use super::log_limit::LogLimit;
 use super::session::Sessions;
@@ -10,6 +11,7 @@ use crate::fence::{Authority, Catalogue, Database};
 use crate::metrics::Metrics;
 use crate::policy::{PolicySet, Resource};
 use crate::statement::Cache;
+use crate::tls::TlsFileError;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -39,6 +41,7 @@ pub struct Shared {
     pub reloading: tokio::sync::Mutex<()>,
     pub sessions: Arc<Sessions>,
     pub metrics: Arc<Metrics>,
+    pub encryption: Arc<Encryption>,
     pub log_limit: Arc<LogLimit>,
     pub health: Health,
     pub policies: watch::Sender<Arc<PolicySet>>,
@@ -90,7 +93,7 @@ struct Known {
 impl Shared {
     /// A proxy without sessions.
     pub fn new(start: Start, id: String, metrics: Arc<Metrics>) -> Arc<Self> {
-        let Start { settings, arguments, policies, etcd } = start;
+        let Start { settings, arguments, encryption, policies, etcd } = start;
         let authority = etcd.map(Authority::new);
         if let Some(authority) = &authority {
             authority.follow(&policies.elections());
@@ -101,6 +104,7 @@ impl Shared {
             reloading: tokio::sync::Mutex::default(),
             sessions: Arc::default(),
             metrics,
+            encryption: Arc::new(encryption),
             log_limit: Arc::default(),
             health: Health::default(),
             policies: watch::Sender::new(Arc::new(policies)),
@@ -129,7 +133,7 @@ impl Shared {
         if let Some(known) = databases.get(name) {
             return known.clone();
         }
-        let (control, authority) = (self.settings().control_for(name), self.authority.clone());
+        let (control, authority) = (self.encryption.control_for(&self.settings(), name), self.authority.clone());
         let fence = Database::new(name, control, self.id.clone(), authority, self.metrics.clone());
         let downstream = Arc::new(Downstream {
             fence,
@@ -155,6 +159,12 @@ impl Shared {
         let mut known: Vec<_> = self.databases().values().cloned().collect();
         known.sort_by(|one, other| one.fence.name().cmp(other.fence.name()));
         known
+    }
+
+    /// Reads the files of certificates and keys anew. Cancel-safe: they are read all the same.
+    pub async fn reload_certificates(&self) -> Vec<TlsFileError> {
+        let encryption = self.encryption.clone();
+        tokio::task::spawn_blocking(move || encryption.reload()).await.unwrap_or_default()
     }
 
     /// Puts policies in force, in all databases. Not cancel-safe: some databases may have them and others not.
