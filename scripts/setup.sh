@@ -43,6 +43,7 @@ has_etcd() { has etcd; }
 has_etcdctl() { has etcdctl; }
 has_openssl() { has openssl; }
 has_setpriv() { [ "$(id -u)" -ne 0 ] || has setpriv; }
+has_prometheus() { has prometheus && has promtool; }
 has_bzip2() { has bzip2; }
 has_node() { has node && has npm; }
 has_active_record() { has ruby && ruby -e 'require "active_record"; require "pg"' 2>/dev/null; }
@@ -66,6 +67,7 @@ find_missing() {
         need has_openssl openssl
         need has_python python3-venv
         need has_bzip2 bzip2
+        need has_prometheus prometheus
         need has_node "nodejs npm"
         need has_active_record "ruby-activerecord ruby-pg"
         need has_docker_compose docker-compose
@@ -100,9 +102,8 @@ if [ -n "$missing" ]; then
             echo "create_main_cluster = false" | $as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
         fi ;;
     esac
-    case "$missing" in *etcd-server*)
-        # Without this the package starts a server of its own, now and whenever the machine starts.
-        installs_etcd=yes
+    case "$missing" in *etcd-server*|*prometheus*)
+        # Without this the packages start servers of their own, now and whenever the machine starts.
         if [ ! -e /usr/sbin/policy-rc.d ]; then
             trap '$as_root rm -f /usr/sbin/policy-rc.d' EXIT
             printf '#!/bin/sh\nexit 101\n' | $as_root tee /usr/sbin/policy-rc.d >/dev/null
@@ -114,9 +115,11 @@ if [ -n "$missing" ]; then
     # The old configuration file is the one written above: keep it, ask nothing.
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 $missing >&2
-    if [ "${installs_etcd:-}" ] && has systemctl; then
-        $as_root systemctl disable --quiet etcd 2>/dev/null || true
-    fi
+    for service in etcd prometheus; do
+        case "$missing" in *"$service"*)
+            ! has systemctl || $as_root systemctl disable --quiet "$service" 2>/dev/null || true ;;
+        esac
+    done
     find_missing
     if [ -n "$missing" ]; then
         echo "what this system's packages offer is not enough (PostgreSQL 14 or later is needed); missing:$missing" >&2
