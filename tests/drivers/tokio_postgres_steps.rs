@@ -1,11 +1,13 @@
 //! tokio-postgres.
 
 use crate::support::{Address, DEADLINE};
+use bytes::Bytes;
 use futures_util::{SinkExt, TryStreamExt, future};
 use std::fmt::Write;
+use std::ops::Range;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, SimpleQueryMessage};
+use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls, SimpleQueryMessage, Statement};
 
 const LARGE: usize = 4 * 1024 * 1024;
 
@@ -25,14 +27,10 @@ async fn steps(address: &Address) -> String {
     step("writes", value(&client, "SELECT payload FROM jobs WHERE id = 1").await);
 
     let insert = client.prepare("INSERT INTO jobs VALUES ($1)").await.unwrap();
-    for number in 100..110 {
-        client.execute(&insert, &[&number]).await.unwrap();
-    }
+    insert_prepared(&client, &insert, 100).await.unwrap();
     step("prepares", value(&client, "SELECT sum(id) FROM jobs WHERE id BETWEEN 100 AND 109").await);
 
-    // Futures that are polled together are sent as a pipeline.
-    let numbers: Vec<i32> = (200..210).collect();
-    future::try_join_all(numbers.iter().map(|number| client.execute_raw(&insert, [number]))).await.unwrap();
+    insert_as_a_batch(&client, &insert, 200).await.unwrap();
     step("batches", value(&client, "SELECT sum(id) FROM jobs WHERE id BETWEEN 200 AND 209").await);
 
     step("copies", copies(&client).await);
@@ -55,6 +53,8 @@ async fn steps(address: &Address) -> String {
 
     take_over(address, 2).await;
     step("is_refused", shown(&client, "INSERT INTO jobs VALUES (3)").await);
+
+    step("refusals", refusals(address, &client, &insert).await);
 
     client.batch_execute("BEGIN").await.unwrap();
     shown(&client, "INSERT INTO jobs VALUES (3)").await;
@@ -91,14 +91,42 @@ fn version() -> String {
     package.split('"').next().unwrap().to_owned()
 }
 
-async fn copies(client: &Client) -> String {
-    let mut sink = Box::pin(client.copy_in("COPY jobs (id) FROM STDIN").await.unwrap());
-    for number in 1000..2000 {
-        sink.send(bytes::Bytes::from(format!("{number}\n"))).await.unwrap();
+async fn insert_prepared(client: &Client, insert: &Statement, first: i32) -> Result<(), Error> {
+    for number in first..first + 10 {
+        client.execute(insert, &[&number]).await?;
     }
-    sink.as_mut().finish().await.unwrap();
+    Ok(())
+}
+
+/// Futures that are polled together are sent as a pipeline.
+async fn insert_as_a_batch(client: &Client, insert: &Statement, first: i32) -> Result<(), Error> {
+    let inserts = (first..first + 10).map(|number| client.execute_raw(insert, [number]));
+    future::try_join_all(inserts).await.map(drop)
+}
+
+async fn copy_in(client: &Client, numbers: Range<i32>) -> Result<(), Error> {
+    let mut sink = Box::pin(client.copy_in("COPY jobs (id) FROM STDIN").await?);
+    for number in numbers {
+        sink.send(Bytes::from(format!("{number}\n"))).await?;
+    }
+    sink.as_mut().finish().await.map(drop)
+}
+
+async fn refusals(address: &Address, client: &Client, insert: &Statement) -> String {
+    // A COPY that fails before it has data breaks the connection, also that to a server.
+    let (another, _) = connect(address, 1).await;
+    let refused = [
+        insert_prepared(client, insert, 300).await,
+        insert_as_a_batch(client, insert, 300).await,
+        copy_in(&another, 300..310).await,
+    ];
+    refused.map(|result| result.unwrap_err().code().unwrap().code().to_owned()).join(" ")
+}
+
+async fn copies(client: &Client) -> String {
+    copy_in(client, 1000..2000).await.unwrap();
     let query = "COPY (SELECT id FROM jobs WHERE id BETWEEN 1000 AND 1999) TO STDOUT";
-    let lines: Vec<bytes::Bytes> = client.copy_out(query).await.unwrap().try_collect().await.unwrap();
+    let lines: Vec<Bytes> = client.copy_out(query).await.unwrap().try_collect().await.unwrap();
     let text = String::from_utf8(lines.concat()).unwrap();
     text.lines().map(|line| line.parse::<i64>().unwrap()).sum::<i64>().to_string()
 }
