@@ -16,7 +16,6 @@ async fn main() {
     query("INSERT INTO jobs VALUES (1, 'one')").execute(&mut connection).await.unwrap();
     println!("writes: {}", value(&mut connection, "SELECT payload FROM jobs WHERE id = 1").await);
 
-    // It prepares what it runs, and keeps it.
     insert_prepared(&mut connection, 100).await.unwrap();
     let sum = "SELECT sum(id)::text FROM jobs WHERE id BETWEEN 100 AND 109";
     println!("prepares: {}", value(&mut connection, sum).await);
@@ -42,7 +41,11 @@ async fn main() {
     connection.execute("SET lease.fence = 2").await.unwrap();
     connection.execute("INSERT INTO jobs VALUES (3, 'three')").await.unwrap();
     println!("goes_on: {}", value(&mut connection, "SELECT payload FROM jobs WHERE id = 3").await);
+    is_ended(connection).await;
+}
 
+/// A newer leader comes while it is in a transaction.
+async fn is_ended(mut connection: PgConnection) {
     connection.execute("BEGIN; INSERT INTO jobs VALUES (4)").await.unwrap();
     take_over(3).await;
     println!("is_cut_off: {}", shown(&mut connection, "SELECT 'on'").await);
@@ -61,6 +64,7 @@ async fn main() {
     println!("starts_again: {}", value(&mut connection, "SELECT payload FROM jobs WHERE id = 4").await);
 }
 
+/// It prepares what it runs, and keeps it.
 async fn insert_prepared(connection: &mut PgConnection, first: i32) -> sqlx::Result<()> {
     for number in first..first + 10 {
         query("INSERT INTO jobs VALUES ($1)").bind(number).execute(&mut *connection).await?;
