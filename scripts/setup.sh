@@ -51,6 +51,7 @@ has_active_record() { has ruby && ruby -e 'require "active_record"; require "pg"
 has_jdk() { has java && java --list-modules 2>/dev/null | grep -q '^jdk.compiler'; }
 has_jdbc() { [ -e /usr/share/java/postgresql.jar ]; }
 has_hikari() { [ -e /usr/share/java/HikariCP.jar ] && [ -e /usr/share/java/slf4j-nop.jar ]; }
+has_systemd_analyze() { has systemd-analyze; }
 has_docker_compose() { has docker-compose; }
 has_pg_regress() { [ -e /usr/lib/postgresql/15/lib/pgxs/src/test/regress/pg_regress ]; }
 
@@ -71,6 +72,7 @@ find_missing() {
         need has_node "nodejs npm"
         need has_active_record "ruby-activerecord ruby-pg"
         need has_docker_compose docker-compose
+        need has_systemd_analyze systemd
     fi
     if [ "$wanted" = compat ]; then
         need has_pg_regress postgresql-client-15

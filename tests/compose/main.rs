@@ -1,5 +1,5 @@
-//! docker-compose.yml without containers: the same programs with the same commands and environment, read out of the file
-//! and of the Dockerfile, as processes of this machine.
+//! What `deploy/`, docker-compose.yml and the Dockerfile say, without containers: the same programs with the same commands
+//! and environment, read out of these files, as processes of this machine.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -10,10 +10,14 @@ mod support;
 mod topology;
 
 use dockerfile::Dockerfile;
-use file::Compose;
+use file::{Compose, Service};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::guardian::Folder;
+use support::programs;
+use support::proxy::BINARY;
 use support::wait::{DEADLINE, wait_for, wait_until};
 use topology::Topology;
 
@@ -76,6 +80,61 @@ fn what_the_files_name_is_there() {
         assert!(project(&source).exists(), "the Dockerfile copies {source}");
         assert!(ignored.lines().any(|line| line == format!("!{source}")), ".dockerignore leaves {source} out");
     }
+}
+
+#[test]
+fn prometheus_scrapes_the_proxies() {
+    #[derive(serde::Deserialize)]
+    struct Prometheus {
+        scrape_configs: Vec<Scrape>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Scrape {
+        static_configs: Vec<Targets>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Targets {
+        targets: Vec<String>,
+    }
+    let compose = Compose::read();
+    let stage = Dockerfile::read().stage("fencegate").clone();
+    let (_, port) = stage.environment["FENCEGATE_HTTP"].rsplit_once(':').unwrap();
+    let is_proxy = |service: &Service| service.image == "fencegate" && service.command.is_empty();
+    let proxies = compose.services.iter().filter(|(_, service)| is_proxy(service));
+    let expected: BTreeSet<String> = proxies.map(|(name, _)| format!("{name}:{port}")).collect();
+    let prometheus: Prometheus = serde_saphyr::from_str(&read("deploy/prometheus/prometheus.yml")).unwrap();
+    let targets = prometheus.scrape_configs.into_iter().flat_map(|it| it.static_configs).flat_map(|it| it.targets);
+    assert_eq!(targets.collect::<BTreeSet<_>>(), expected);
+}
+
+#[test]
+fn the_unit_for_systemd_starts_the_program_as_it_takes_its_arguments() {
+    const PROGRAM: &str = "/usr/bin/fencegate";
+    let unit = read("deploy/systemd/fencegate.service");
+    let value = |key: &str| {
+        let start = format!("{key}=");
+        unit.lines().find_map(|line| line.strip_prefix(&start)).unwrap_or_else(|| panic!("no {key}")).to_owned()
+    };
+    assert_eq!(value("Type"), "notify");
+    assert_eq!(value("ExecReload"), "/bin/kill -HUP $MAINPID");
+    // Transactions get 30 s to end unless the settings say otherwise.
+    assert!(value("TimeoutStopSec").parse::<u32>().unwrap() > 30);
+    let command = value("ExecStart");
+    let arguments = command.strip_prefix(PROGRAM).expect("the program");
+
+    let folder = Folder::new("unit");
+    let settings = folder.join("fencegate.yaml");
+    fs::write(&settings, "listen: 127.0.0.1:1\n").unwrap();
+    let arguments = arguments.replace("/etc/fencegate/fencegate.yaml", &settings.display().to_string());
+    let output = Command::new(BINARY).args(arguments.split_whitespace()).env_clear().output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("is not set"), "it has read the file and misses the rest: {said}");
+
+    // What it knows of units; the program is where it is here.
+    let checked = folder.join("fencegate.service");
+    fs::write(&checked, unit.replace(PROGRAM, BINARY)).unwrap();
+    let output = programs::run(Command::new("systemd-analyze").arg("verify").arg(&checked));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
 
 #[test]
