@@ -30,6 +30,7 @@
 //! A process is known by pid *and* backend_start, in this database, of this postmaster; Admit
 //! compares all of it with what the session itself was told by its server.
 
+mod admissions;
 mod admit;
 mod advance;
 mod authority;
@@ -50,6 +51,7 @@ mod turns;
 pub mod value;
 mod watch;
 
+pub use admissions::{Admission, Admissions};
 pub use authority::{Authority, Leaders};
 pub use catalogue::{Catalogue, Covered, ExplainError, Explanation, KeyColumn, Reached, explain};
 pub(crate) use control::{column, is_true, text};
@@ -57,5 +59,6 @@ pub use database::{Database, Registration};
 pub(crate) use guarded::guard_arguments;
 pub use init::{InitError, InitReport, init};
 pub use refusal::{CutOff, Refusal};
-pub use reset::{Fence, Fences, Reset, ResetError};
+pub use enforcement::{Enforcement, Reach};
+pub use reset::{Fence, Fences, Higher, Reset, ResetError};
 pub(crate) use sql::{named, quote};

@@ -192,7 +192,13 @@ pub enum Bound<'b> {
 }
 
 /// The values in a Bind; `rest` is its body behind the two names. None when malformed.
-pub fn bound_values(mut rest: &[u8]) -> Option<Vec<Bound<'_>>> {
+pub fn bound_values(rest: &[u8]) -> Option<Vec<Bound<'_>>> {
+    bind(rest).map(|(values, _)| values)
+}
+
+/// The values in a Bind, and which of its results are to be binary: none, one word for all, or one for each column.
+/// `rest` is its body behind the two names. None when malformed.
+pub fn bind(mut rest: &[u8]) -> Option<(Vec<Bound<'_>>, Vec<bool>)> {
     let formats = formats(&mut rest)?;
     let count = usize::from(rest.try_get_u16().ok()?);
     if formats.len() > 1 && formats.len() != count {
@@ -210,7 +216,8 @@ pub fn bound_values(mut rest: &[u8]) -> Option<Vec<Bound<'_>>> {
         values.push(if is_binary { Bound::Binary(value) } else { Bound::Text(value) });
         rest = after;
     }
-    formats_of_results(rest).then_some(values)
+    let results = self::formats(&mut rest)?;
+    rest.is_empty().then_some((values, results))
 }
 
 /// Which formats are binary.
@@ -222,10 +229,6 @@ fn formats(rest: &mut &[u8]) -> Option<Vec<bool>> {
         _ => None,
     };
     (0..count).map(format).collect()
-}
-
-fn formats_of_results(mut rest: &[u8]) -> bool {
-    formats(&mut rest).is_some() && rest.is_empty()
 }
 
 /// Name and value of a ParameterStatus.

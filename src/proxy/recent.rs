@@ -1,0 +1,30 @@
+//! The rejections of late, for the console.
+//!
+//! Owns a ring of them, which is bounded. Must never keep a value of a statement.
+
+use crate::console::Rejected;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// So many are kept.
+const MOST: usize = 1000;
+
+/// The rejections of late.
+#[derive(Debug, Default)]
+pub struct Recent(Mutex<VecDeque<Arc<Rejected>>>);
+
+impl Recent {
+    /// One more; the oldest goes when there are too many.
+    pub fn push(&self, rejected: Rejected) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= MOST {
+            kept.pop_front();
+        }
+        kept.push_back(Arc::new(rejected));
+    }
+
+    /// All of them, the latest first.
+    pub fn list(&self) -> Vec<Arc<Rejected>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().cloned().collect()
+    }
+}
