@@ -1,7 +1,7 @@
 //! fencegate: a fencing-aware storage proxy for PostgreSQL.
 //!
 //! Imports run one way: `cli` → `proxy`, `leader` → `console`, `guard` → `fence` → `policy` → `etcd`, `statement` → `wire`.
-//! `fence` and `console` know no sockets of clients, `wire` knows no fences.
+//! `metrics` imports nothing, and all may import it. `fence` and `console` know no sockets of clients, `wire` knows no fences.
 
 pub mod cli;
 pub mod config;
@@ -11,6 +11,7 @@ pub mod etcd;
 pub mod fence;
 pub mod guard;
 pub mod leader;
+pub mod metrics;
 pub mod policy;
 pub mod proxy;
 pub mod stage;

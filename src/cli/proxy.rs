@@ -3,7 +3,8 @@
 use super::{EXIT_USAGE, runtime};
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
-use crate::{policy, proxy};
+use crate::policy;
+use crate::proxy::{self, Start};
 use std::fmt::Display;
 use std::process::ExitCode;
 
@@ -36,7 +37,8 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
         Ok(runtime) => runtime,
         Err(code) => return code,
     };
-    match runtime.block_on(proxy::run(settings, policies, etcd)) {
+    let start = Start { settings, arguments: arguments.settings, policies, etcd };
+    match runtime.block_on(proxy::run(start)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");

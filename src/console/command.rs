@@ -215,7 +215,10 @@ mod tests {
             ("Help; reload", vec![Command::Show(Show::Help), Command::Reload]),
             ("fence reset shard/3 to 9223372036854775807", vec![reset("shard/3", None, i64::MAX, false)]),
             ("FENCE RESET Shard IN DATABASE App TO 7 force", vec![reset("Shard", Some("app"), 7, true)]),
-            ("FENCE RESET 'shard/3' IN DATABASE \"My \"\"App\" TO 7;", vec![reset("shard/3", Some("My \"App"), 7, false)]),
+            (
+                "FENCE RESET 'shard/3' IN DATABASE \"My \"\"App\" TO 7;",
+                vec![reset("shard/3", Some("My \"App"), 7, false)],
+            ),
             ("FENCE RESET to TO 7", vec![reset("to", None, 7, false)]),
             ("FENCE RESET FORCE TO 7", vec![reset("FORCE", None, 7, false)]),
             ("FENCE RESET 'it''s; TO 8'TO 7", vec![reset("it's; TO 8", None, 7, false)]),

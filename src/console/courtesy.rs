@@ -74,7 +74,7 @@ impl Question {
     /// `server_version` as the server behind the proxy says it.
     pub(super) fn answer(self, server_version: &str) -> Answer {
         let value: Value = match self {
-            Question::One => 1.into(),
+            Question::One => 1_i64.into(),
             // Programs read the number behind the first word.
             Question::Version => {
                 format!("PostgreSQL {server_version}, behind fencegate {}", env!("CARGO_PKG_VERSION")).into()

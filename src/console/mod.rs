@@ -23,11 +23,12 @@ mod words;
 
 pub use rejections::Rejected;
 pub use reload::Reloaded;
-pub use server::refusal;
+pub use server::{Prepared, refusal};
 pub use sessions::OpenSession;
 
 use crate::config::Settings;
 use crate::fence::{Database, Leaders};
+use crate::metrics::WriteCount;
 use crate::policy::PolicySet;
 use crate::wire::error::{ErrorText, Severity};
 use answer::{Answer, Column};
@@ -54,6 +55,8 @@ pub trait Proxy: Send + Sync {
     fn sessions(&self) -> Vec<OpenSession>;
     /// The writes rejected last, the latest first.
     fn rejections(&self) -> Vec<Arc<Rejected>>;
+    /// What has become of writes since it started, by database, resource, mode and verdict.
+    fn writes(&self) -> Vec<WriteCount>;
     /// When it started.
     fn started(&self) -> SystemTime;
     /// Reads settings, policies and certificates again, and puts them in force: whole or not at all.

@@ -119,13 +119,7 @@ fn log_unknown(console: &Console, resource: &Resource, database: &Database, toke
 }
 
 /// What has been done, and what is left to do.
-fn failed(
-    console: &Console,
-    resource: &Resource,
-    database: &Database,
-    done: &[&str],
-    error: &ResetError,
-) -> ErrorText {
+fn failed(console: &Console, resource: &Resource, database: &Database, done: &[&str], error: &ResetError) -> ErrorText {
     let (code, hint) = match error {
         ResetError::NoEpoch => ("55000", "There is nothing to reset: the first write under a token makes the epoch."),
         ResetError::OtherPolicies => ("LF006", "Reload this proxy (RELOAD), or reset through the one that has them."),

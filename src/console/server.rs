@@ -26,6 +26,10 @@ use std::sync::Arc;
 /// A session has so many prepared statements at most.
 const MOST_STATEMENTS: usize = 1000;
 
+/// A command that a client has prepared.
+#[derive(Clone, Debug)]
+pub struct Prepared(Command);
+
 #[async_trait]
 impl SimpleQueryHandler for Console {
     /// Not cancel-safe: a command may be half done.
@@ -66,7 +70,7 @@ impl SimpleQueryHandler for Console {
 
 #[async_trait]
 impl ExtendedQueryHandler for Console {
-    type Statement = Command;
+    type Statement = Prepared;
     type QueryParser = Parser;
 
     fn query_parser(&self) -> Arc<Parser> {
@@ -77,7 +81,7 @@ impl ExtendedQueryHandler for Console {
     async fn on_parse<C>(&self, client: &mut C, message: Parse) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
-        C::PortalStore: PortalStore<Statement = Command>,
+        C::PortalStore: PortalStore<Statement = Prepared>,
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
@@ -100,7 +104,7 @@ impl ExtendedQueryHandler for Console {
     async fn on_close<C>(&self, client: &mut C, message: Close) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
-        C::PortalStore: PortalStore<Statement = Command>,
+        C::PortalStore: PortalStore<Statement = Prepared>,
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
@@ -110,24 +114,25 @@ impl ExtendedQueryHandler for Console {
         } else {
             client.portal_store().rm_portal(name);
         }
-        client.feed(PgWireBackendMessage::CloseComplete(CloseComplete)).await?;
+        client.feed(PgWireBackendMessage::CloseComplete(CloseComplete::new())).await?;
         Ok(())
     }
 
     /// Not cancel-safe: a command may be half done.
-    async fn do_query<C>(&self, client: &mut C, portal: &Portal<Command>, _: usize) -> PgWireResult<Response>
+    async fn do_query<C>(&self, client: &mut C, portal: &Portal<Prepared>, _: usize) -> PgWireResult<Response>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
-        C::PortalStore: PortalStore<Statement = Command>,
+        C::PortalStore: PortalStore<Statement = Prepared>,
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         if !portal.parameters.is_empty() {
-            let message = format!("bind message supplies {} parameters, but commands take none", portal.parameters.len());
+            let message =
+                format!("bind message supplies {} parameters, but commands take none", portal.parameters.len());
             return Err(error(ErrorText::new("08P01", message)));
         }
         let status = client.transaction_status();
-        self.respond(client, &portal.statement.statement, status, &portal.result_column_format).await
+        self.respond(client, &portal.statement.statement.0, status, &portal.result_column_format).await
     }
 }
 
@@ -190,9 +195,9 @@ pub struct Parser;
 
 #[async_trait]
 impl QueryParser for Parser {
-    type Statement = Command;
+    type Statement = Prepared;
 
-    async fn parse_sql<C>(&self, _: &C, text: &str, _: &[Option<Type>]) -> PgWireResult<Option<Command>>
+    async fn parse_sql<C>(&self, _: &C, text: &str, _: &[Option<Type>]) -> PgWireResult<Option<Prepared>>
     where
         C: ClientInfo + Unpin + Send + Sync,
     {
@@ -201,15 +206,15 @@ impl QueryParser for Parser {
             let text = "cannot insert multiple commands into a prepared statement";
             return Err(error(ErrorText::new("42601", text)));
         }
-        Ok(commands.pop())
+        Ok(commands.pop().map(Prepared))
     }
 
-    fn get_parameter_types(&self, _: &Command) -> PgWireResult<Vec<Type>> {
+    fn get_parameter_types(&self, _: &Prepared) -> PgWireResult<Vec<Type>> {
         Ok(Vec::new())
     }
 
-    fn get_result_schema(&self, command: &Command, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
-        fields(columns(command), format.unwrap_or(&Format::UnifiedText))
+    fn get_result_schema(&self, statement: &Prepared, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
+        fields(columns(&statement.0), format.unwrap_or(&Format::UnifiedText))
     }
 }
 

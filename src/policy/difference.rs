@@ -88,7 +88,8 @@ fn sorted(items: impl Iterator<Item = String>) -> String {
 }
 
 fn changes(resource: Option<&str>, mut old: Said, mut new: Said) -> Vec<Change> {
-    let keys: Vec<_> = old.keys().chain(new.keys()).copied().collect::<std::collections::BTreeSet<_>>().into_iter().collect();
+    let keys: Vec<_> =
+        old.keys().chain(new.keys()).copied().collect::<std::collections::BTreeSet<_>>().into_iter().collect();
     let change = |key: &'static str| {
         let (before, after) = (old.remove(key), new.remove(key));
         let resource = resource.map(str::to_owned);

@@ -1,7 +1,9 @@
 //! A session's view of what is shared: the policies and the database that apply to it.
 
 use super::definitions::Definitions;
+use super::recent;
 use super::rejection::Rejection;
+use super::session::Session;
 use super::shared::{Downstream, READ_AT_ONCE, Shared};
 use crate::fence::session::Token;
 use crate::fence::{Catalogue, Database, Refusal};
@@ -105,6 +107,11 @@ impl Context {
             // A control connection that hangs must not keep sessions out.
             tokio::time::timeout(PREPARE_LIMIT, preparing).await.ok();
         }
+    }
+
+    /// Keeps a rejection for the console; `statement` is its type.
+    pub fn keep_rejection(&self, session: &Session, rejection: &Rejection, statement: &str) {
+        self.shared.recent.push(recent::record(session, rejection, statement));
     }
 
     /// The session is registered: who was deposed while the database had no sessions is shut out now.

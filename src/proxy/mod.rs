@@ -8,12 +8,15 @@ mod definitions;
 mod handshake;
 mod judge;
 mod keys;
+mod listener;
 mod login;
 mod names;
 mod parameter;
 mod peer;
+mod recent;
 mod rejection;
 mod relay;
+mod reload;
 mod replies;
 mod session;
 mod shared;
@@ -22,19 +25,19 @@ mod succession;
 mod suspects;
 mod touched;
 
-use crate::config::{Address, Settings};
+use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
-use crate::policy::{self, PolicySet};
+use crate::metrics::{Metrics, MetricsError};
+use crate::policy::PolicySet;
 use handshake::Opened;
+use listener::Listener;
 use relay::Relay;
 use shared::Shared;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use stream::Stream;
-use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
@@ -52,59 +55,49 @@ pub enum ProxyError {
     /// The process cannot receive signals.
     #[error("cannot set up signal handling: {0}")]
     Signals(io::Error),
+    /// The metrics cannot be made.
+    #[error("cannot make the metrics: {0}")]
+    Metrics(#[from] MetricsError),
 }
 
-/// Runs the proxy until SIGTERM or SIGINT. `etcd` is there if the settings have it. Policies are loaded anew at SIGHUP, whole or not at all.
-/// Not cancel-safe: dropping it drops every session.
+/// What a proxy starts with.
+pub struct Start {
+    /// The settings, checked.
+    pub settings: Settings,
+    /// What they were read from, to be read again by a reload.
+    pub arguments: SettingsArguments,
+    /// The policies, which can be kept with those settings.
+    pub policies: PolicySet,
+    /// There if the settings have it.
+    pub etcd: Option<Arc<Etcd>>,
+}
+
+/// Runs the proxy until SIGTERM or SIGINT. SIGHUP reloads. Not cancel-safe: dropping it drops every session.
 ///
 /// # Errors
 /// When it cannot start.
-pub async fn run(settings: Settings, policies: PolicySet, etcd: Option<Arc<Etcd>>) -> Result<(), ProxyError> {
-    let mut hangup = signal(SignalKind::hangup()).map_err(ProxyError::Signals)?;
+pub async fn run(start: Start) -> Result<(), ProxyError> {
+    let hangup = signal(SignalKind::hangup()).map_err(ProxyError::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(ProxyError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ProxyError::Signals)?;
-    let addresses = settings.listen.clone();
-    let shared = Shared::new(settings, policies, etcd, process_id());
+    let addresses = start.settings.listen.clone();
+    let shared = Shared::new(start, process_id(), Arc::new(Metrics::new()?));
     let mut listeners = JoinSet::new();
-    let mut sockets = Vec::new();
     for address in &addresses {
         let listener = Listener::bind(address)
             .await
             .map_err(|error| ProxyError::Listen { address: address.to_string(), error })?;
         tracing::info!(address = %listener.address, "listening");
-        sockets.extend(address.socket_path().map(SocketFile));
         listeners.spawn(listener.serve(shared.clone()));
     }
-    loop {
-        tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
-            _ = hangup.recv() => reload(&shared).await,
-        }
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        () = reload::at_signal(&shared, hangup) => {}
     }
     tracing::info!("stopping");
+    listeners.shutdown().await;
     Ok(())
-}
-
-/// Not cancel-safe: some databases may have the new policies and others not.
-async fn reload(shared: &Shared) {
-    let directory = shared.settings().policies.clone();
-    match tokio::task::spawn_blocking(move || policy::load(&directory)).await {
-        Ok(Ok(policies)) => {
-            if let Err(error) = shared.settings().check(&policies) {
-                tracing::error!(%error, "policy_error");
-                tracing::error!("policies not loaded: the ones in force stay");
-                return;
-            }
-            tracing::info!(resources = policies.resources.len(), "policies_loaded");
-            shared.apply(policies).await;
-        }
-        Ok(Err(errors)) => {
-            errors.iter().for_each(|error| tracing::error!(%error, "policy_error"));
-            tracing::error!("policies not loaded: the ones in force stay");
-        }
-        Err(error) => tracing::error!(%error, "policies not loaded: the ones in force stay"),
-    }
 }
 
 /// Different for every process that ever runs against the same database, also on other machines.
@@ -112,76 +105,6 @@ fn process_id() -> String {
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), started);
     format!("{}-{started:x}-{random:x}", std::process::id())
-}
-
-struct Listener {
-    socket: Socket,
-    address: String,
-}
-
-enum Socket {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
-/// Removes the file of a Unix socket when the proxy stops.
-struct SocketFile(PathBuf);
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        std::fs::remove_file(&self.0).ok();
-    }
-}
-
-impl Listener {
-    async fn bind(address: &Address) -> io::Result<Listener> {
-        match address {
-            Address::Tcp { host, port } => {
-                let socket = TcpListener::bind((host.as_str(), *port)).await?;
-                let address = socket.local_addr()?.to_string();
-                Ok(Listener { socket: Socket::Tcp(socket), address })
-            }
-            Address::Unix { .. } => {
-                let path = address.socket_path().ok_or(io::ErrorKind::InvalidInput)?;
-                remove_stale(&path).await?;
-                Ok(Listener { socket: Socket::Unix(UnixListener::bind(&path)?), address: path.display().to_string() })
-            }
-        }
-    }
-
-    async fn serve(self, shared: Arc<Shared>) {
-        loop {
-            match self.accept().await {
-                Ok((stream, peer)) => {
-                    tokio::spawn(serve_session(shared.clone(), stream, peer));
-                }
-                Err(error) => {
-                    // Out of file descriptors, usually: accepting at once again would only burn time.
-                    tracing::error!(%error, address = self.address, "accept_failed");
-                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-                }
-            }
-        }
-    }
-
-    async fn accept(&self) -> io::Result<(Stream, String)> {
-        match &self.socket {
-            Socket::Tcp(listener) => {
-                let (stream, peer) = listener.accept().await?;
-                Ok((Stream::tcp(stream)?, peer.to_string()))
-            }
-            Socket::Unix(listener) => Ok((Stream::Unix(listener.accept().await?.0), "unix".to_owned())),
-        }
-    }
-}
-
-/// A socket file that nobody listens on is what a killed proxy left.
-async fn remove_stale(path: &Path) -> io::Result<()> {
-    match UnixStream::connect(path).await {
-        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
-        Err(_) => Ok(()),
-    }
 }
 
 static SESSIONS: AtomicU64 = AtomicU64::new(0);
@@ -206,7 +129,7 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
         }
         Ok(Opened::Console(console)) => {
             tracing::info!(session, peer, role = console.role(), "console_started");
-            match console.run(&shared).await {
+            match console.run(shared).await {
                 Ok(()) => tracing::info!(session, peer, "console_ended"),
                 Err(error) => tracing::info!(session, peer, %error, "console_ended"),
             }

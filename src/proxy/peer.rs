@@ -129,6 +129,11 @@ impl Writer {
         self.half.flush().await
     }
 
+    /// The half by itself, for who brings an output of its own; what is in this one is lost.
+    pub fn into_half(self) -> WriteHalf<Stream> {
+        self.half
+    }
+
     /// Says that nothing more will come. Cancel-safe.
     ///
     /// # Errors

@@ -2,9 +2,12 @@
 //!
 //! Owns a ring of them, which is bounded. Must never keep a value of a statement.
 
+use super::rejection::Rejection;
+use super::session::Session;
 use crate::console::Rejected;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 /// So many are kept.
 const MOST: usize = 1000;
@@ -26,5 +29,23 @@ impl Recent {
     /// All of them, the latest first.
     pub fn list(&self) -> Vec<Arc<Rejected>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().cloned().collect()
+    }
+}
+
+/// What is kept of a rejection; `statement` is its type.
+pub fn record(session: &Session, rejection: &Rejection, statement: &str) -> Rejected {
+    let (presented, highest) = rejection.tokens();
+    Rejected {
+        time: SystemTime::now(),
+        session: session.number,
+        user: session.user.clone(),
+        database: session.database.clone(),
+        resource: rejection.resource().map(str::to_owned),
+        verdict: rejection.verdict(),
+        sqlstate: rejection.text().code,
+        presented,
+        highest,
+        statement: statement.to_owned(),
+        table: None,
     }
 }

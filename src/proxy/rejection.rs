@@ -93,6 +93,35 @@ impl Rejection {
         }
     }
 
+    /// The resource that it is about, if it is about one.
+    pub fn resource(&self) -> Option<&str> {
+        match self {
+            Rejection::Stale { resource, .. }
+            | Rejection::Missing { resource }
+            | Rejection::InvalidValue { resource }
+            | Rejection::TwoTokens { resource, .. }
+            | Rejection::TwoTokensAtOnce { resource, .. }
+            | Rejection::UnknownKey { resource, .. }
+            | Rejection::NotInForce { resource, .. }
+            | Rejection::Unissued { resource, .. }
+            | Rejection::Unavailable { resource, .. } => Some(resource),
+            Rejection::InvalidSetting { .. } | Rejection::Unverifiable { .. } | Rejection::UnreadCatalogue => None,
+        }
+    }
+
+    /// The token that was presented, and the highest, as far as it is about them.
+    pub fn tokens(&self) -> (Option<Token>, Option<Token>) {
+        match self {
+            Rejection::Stale { presented, highest, .. } => (Some(*presented), Some(*highest)),
+            Rejection::TwoTokens { presented, written, .. } | Rejection::TwoTokensAtOnce { presented, written, .. } => {
+                (Some(*presented), Some(*written))
+            }
+            Rejection::NotInForce { presented, highest, .. } => (Some(*presented), *highest),
+            Rejection::Unissued { presented, issued, .. } => (Some(*presented), *issued),
+            _ => (None, None),
+        }
+    }
+
     /// What the client is told.
     pub fn text(&self) -> ErrorText {
         match self {

@@ -1,16 +1,17 @@
 //! What all sessions of the proxy share: settings, policies, databases, the cache of verdicts.
 
 use super::definitions::AllSuspects;
+use super::recent::Recent;
 use super::session::Sessions;
-use super::succession;
-use crate::config::Settings;
-use crate::etcd::Etcd;
+use super::{Start, succession};
+use crate::config::{Settings, SettingsArguments};
 use crate::fence::{Authority, Catalogue, Database};
+use crate::metrics::Metrics;
 use crate::policy::{PolicySet, Resource};
 use crate::statement::Cache;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{Notify, Semaphore, watch};
 
 /// What is known of a database's fenced tables is looked up anew when a session starts, unless it is this fresh.
@@ -31,7 +32,15 @@ pub const HELD_AT_ONCE: usize = 64 * 1024;
 /// One proxy process.
 pub struct Shared {
     settings: RwLock<Arc<Settings>>,
+    /// What the settings were read from.
+    pub arguments: SettingsArguments,
+    /// Held by the reload that is under way.
+    pub reloading: tokio::sync::Mutex<()>,
+    pub started: SystemTime,
     pub sessions: Arc<Sessions>,
+    /// The rejections of late.
+    pub recent: Recent,
+    pub metrics: Arc<Metrics>,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
     /// A permit for each KiB of [`READ_AT_ONCE`].
@@ -79,14 +88,20 @@ struct Known {
 
 impl Shared {
     /// A proxy without sessions.
-    pub fn new(settings: Settings, policies: PolicySet, etcd: Option<Arc<Etcd>>, id: String) -> Arc<Self> {
+    pub fn new(start: Start, id: String, metrics: Arc<Metrics>) -> Arc<Self> {
+        let Start { settings, arguments, policies, etcd } = start;
         let authority = etcd.map(Authority::new);
         if let Some(authority) = &authority {
             authority.follow(&policies.elections());
         }
         Arc::new(Shared {
             settings: RwLock::new(Arc::new(settings)),
+            arguments,
+            reloading: tokio::sync::Mutex::default(),
+            started: SystemTime::now(),
             sessions: Arc::default(),
+            recent: Recent::default(),
+            metrics,
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
             long_texts: Arc::new(Semaphore::new(READ_AT_ONCE)),
@@ -100,6 +115,11 @@ impl Shared {
     /// The settings in force.
     pub fn settings(&self) -> Arc<Settings> {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts settings in force, for what comes after.
+    pub fn set_settings(&self, settings: Settings) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
     /// The database of that name, known from now on.

@@ -39,7 +39,7 @@ fn a_reload_with_one_is_refused_whole() {
     ok(&mut session(&proxy.address(), 5), WRITE);
     proxy.write_policies(&POLICIES.replace("[public.ticks]", "[public.other]"));
     proxy.sighup();
-    proxy.wait_for_log("the ones in force stay", DEADLINE);
+    proxy.wait_for_log("what is in force stays", DEADLINE);
     assert!(proxy.log().contains("names the election /cron/scheduler/leader"));
     refused(&mut session(&proxy.address(), 4), WRITE, "LF001");
     ok(&mut session(&proxy.address(), 6), WRITE);

@@ -126,6 +126,11 @@ impl Proxy {
         fs::rename(&unfinished, self.folder.join("policies/policies.yaml")).unwrap();
     }
 
+    /// Takes the whole directory of policies away.
+    pub fn remove_policies(&self) {
+        fs::remove_dir_all(self.folder.join("policies")).unwrap();
+    }
+
     pub fn sighup(&mut self) {
         self.program.signal("HUP");
     }

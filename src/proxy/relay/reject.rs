@@ -96,5 +96,6 @@ impl Relay {
 
     pub(super) fn log_rejection(&self, rejection: &Rejection, kind: &'static str) {
         self.session.log_rejection(rejection, kind);
+        self.context.keep_rejection(&self.session, rejection, kind);
     }
 }

@@ -1,0 +1,95 @@
+//! The addresses on which clients are accepted.
+//!
+//! Owns the listening sockets and the files of Unix sockets. Must never take an address from somebody who listens on it.
+
+use super::shared::Shared;
+use super::stream::Stream;
+use crate::config::Address;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+
+/// After a failure to accept, the next attempt waits this long.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A listening socket.
+pub struct Listener {
+    socket: Socket,
+    /// As it was bound.
+    pub address: String,
+    /// Of a Unix socket.
+    _file: Option<SocketFile>,
+}
+
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// Removes the file of a Unix socket when nobody listens on it any more.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).ok();
+    }
+}
+
+impl Listener {
+    /// Listens. Cancel-safe.
+    ///
+    /// # Errors
+    /// Those of the socket; somebody listens there already.
+    pub async fn bind(address: &Address) -> io::Result<Self> {
+        match address {
+            Address::Tcp { host, port } => {
+                let socket = TcpListener::bind((host.as_str(), *port)).await?;
+                let address = socket.local_addr()?.to_string();
+                Ok(Listener { socket: Socket::Tcp(socket), address, _file: None })
+            }
+            Address::Unix { .. } => {
+                let path = address.socket_path().ok_or(io::ErrorKind::InvalidInput)?;
+                remove_stale(&path).await?;
+                let (socket, address) = (UnixListener::bind(&path)?, path.display().to_string());
+                Ok(Listener { socket: Socket::Unix(socket), address, _file: Some(SocketFile(path)) })
+            }
+        }
+    }
+
+    /// Accepts clients, for ever, and begins a session for each. Cancel-safe.
+    pub async fn serve(self, shared: Arc<Shared>) {
+        loop {
+            match self.accept().await {
+                Ok((stream, peer)) => {
+                    tokio::spawn(super::serve_session(shared.clone(), stream, peer));
+                }
+                Err(error) => {
+                    // Out of file descriptors, usually: accepting at once again would only burn time.
+                    tracing::error!(%error, address = self.address, "accept_failed");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<(Stream, String)> {
+        match &self.socket {
+            Socket::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((Stream::tcp(stream)?, peer.to_string()))
+            }
+            Socket::Unix(listener) => Ok((Stream::Unix(listener.accept().await?.0), "unix".to_owned())),
+        }
+    }
+}
+
+/// A socket file that nobody listens on is what a killed proxy left.
+async fn remove_stale(path: &Path) -> io::Result<()> {
+    match UnixStream::connect(path).await {
+        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        Err(_) => Ok(()),
+    }
+}
