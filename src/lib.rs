@@ -1,7 +1,8 @@
 //! fencegate: a fencing-aware storage proxy for PostgreSQL.
 //!
-//! Imports run one way: `cli` → `proxy`, `leader` → `console`, `guard` → `fence` → `policy` → `etcd`, `statement` → `wire`.
-//! `metrics` imports nothing, and all may import it. `fence` and `console` know no sockets of clients, `wire` knows no fences.
+//! Imports run one way: `cli` → `proxy`, `leader` → `console`, `guard` → `fence` → `policy` → `etcd`, `statement` → `wire`;
+//! `proxy`, `fence` and `guard` → `tls`. `metrics` imports nothing, and all may import it.
+//! `fence` and `console` know no sockets of clients, `wire` knows no fences.
 
 pub mod cli;
 pub mod config;
@@ -16,5 +17,6 @@ pub mod policy;
 pub mod proxy;
 pub mod stage;
 pub mod statement;
+pub mod tls;
 pub mod wire;
 mod yaml;

@@ -3,13 +3,13 @@
 //! Owns the client's socket, and the length of its messages. Must never have passwords of its own, nor answer anybody whom
 //! the server has not let in or who is not named in `admin_roles`.
 
-use super::handshake::{Refused, connect, refuse};
-use super::login::authenticate;
+use super::handshake::{Refused, refuse};
 use super::peer::{Peer, Reader, body};
 use super::reload;
 use super::session::Session;
 use super::shared::Shared;
 use super::stream::Stream;
+use super::upstream::log_in;
 use crate::config::{self, Settings};
 use crate::console::{self, Console, OpenSession, Prepared, Rejected, Reloaded, frontend, refusal};
 use crate::fence::session::Epoch;
@@ -50,9 +50,8 @@ impl ConsoleSession {
     /// # Errors
     /// When there is no session; the client has been told why, where it can be told.
     pub async fn open(shared: Arc<Shared>, mut client: Peer, startup: &Startup) -> Result<Self, Refused> {
-        let mut server = connect(&shared, &mut client).await?;
-        server.writer.output.extend_from_slice(&startup.for_database(shared.settings().control_database()));
-        let authenticated = authenticate(&mut client, &mut server).await?;
+        let packet = startup.for_database(shared.settings().control_database());
+        let (mut server, authenticated) = log_in(&shared, &mut client, &packet).await?;
         message::put_terminate(&mut server.writer.output);
         // It may have gone already: nothing more is wanted of it.
         server.writer.flush().await.ok();
@@ -77,7 +76,7 @@ impl ConsoleSession {
     /// # Errors
     /// Those of the client's socket, and of what it sends.
     pub async fn run(self, shared: Arc<Shared>) -> io::Result<()> {
-        let Peer { mut reader, writer } = self.client;
+        let Peer { mut reader, writer, .. } = self.client;
         let mut answers = Answers::new(writer.into_half());
         let console = Arc::new(Console::new(shared, self.role, self.server_version));
         loop {

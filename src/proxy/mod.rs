@@ -2,15 +2,18 @@
 //!
 //! Owns sockets and sessions. Must never decide by itself that a write may pass: `fence` does.
 
+mod binding;
 mod console;
 mod context;
 mod definitions;
+mod encryption;
 mod handshake;
 mod judge;
 mod keys;
 mod listener;
 mod login;
 mod names;
+mod opening;
 mod parameter;
 mod peer;
 mod recent;
@@ -24,11 +27,13 @@ mod stream;
 mod succession;
 mod suspects;
 mod touched;
+mod upstream;
 
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
 use crate::metrics::{Metrics, MetricsError};
 use crate::policy::PolicySet;
+pub use encryption::Encryption;
 use handshake::Opened;
 use listener::Listener;
 use relay::Relay;
@@ -66,6 +71,8 @@ pub struct Start {
     pub settings: Settings,
     /// What they were read from, to be read again by a reload.
     pub arguments: SettingsArguments,
+    /// What clients' and the server's connections are encrypted with.
+    pub encryption: Encryption,
     /// The policies, which can be kept with those settings.
     pub policies: PolicySet,
     /// There if the settings have it.

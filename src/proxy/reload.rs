@@ -5,6 +5,7 @@
 use super::shared::Shared;
 use crate::config::{Change, ConfigError, Settings};
 use crate::policy::{self, PolicyError, PolicySet};
+use crate::tls::TlsFileError;
 use tokio::signal::unix::Signal;
 
 /// What a reload has changed.
@@ -30,6 +31,9 @@ pub enum Fault {
     /// With the settings.
     #[error(transparent)]
     Settings(#[from] ConfigError),
+    /// With the certificates; those that are not named are in force anew.
+    #[error(transparent)]
+    Certificates(#[from] TlsFileError),
     /// With the policies.
     #[error(transparent)]
     Policies(#[from] PolicyError),
@@ -53,7 +57,14 @@ pub async fn at_signal(shared: &Shared, mut signal: Signal) {
 /// Everything that is wrong with what was read, logged as well; what was in force stays.
 pub async fn reload(shared: &Shared) -> Result<Reloaded, ReloadError> {
     let _turn = shared.reloading.lock().await;
-    let (settings, policies) = match read(shared).await {
+    let certificates = shared.reload_certificates().await;
+    let read = match read(shared).await {
+        Ok(read) if certificates.is_empty() => Ok(read),
+        read => {
+            Err(certificates.into_iter().map(Fault::from).chain(read.err().unwrap_or_default()).collect::<Vec<_>>())
+        }
+    };
+    let (settings, policies) = match read {
         Ok(read) => read,
         Err(faults) => {
             faults.iter().for_each(|error| tracing::error!(%error, "not reloaded: what is in force stays"));
