@@ -7,7 +7,7 @@ use crate::wire::error::ErrorText;
 /// Something that is another than before the reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reloaded {
-    /// policy, setting or certificate.
+    /// policy or setting.
     pub what: &'static str,
     /// Which.
     pub name: String,
@@ -54,5 +54,5 @@ fn refused(errors: &[String]) -> ErrorText {
     }
     ErrorText::new("F0000", first)
         .detail(detail.join("\n"))
-        .hint("Nothing was changed. Correct it, and give RELOAD again; `fencegate policy check` reads policies without a proxy.")
+        .hint("Settings and policies stay as they were. Correct it, and give RELOAD again; `fencegate policy check` reads policies without a proxy.")
 }
