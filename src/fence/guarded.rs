@@ -6,8 +6,8 @@ use crate::policy::{FencedTable, Resource};
 
 /// What a trigger of the guard on the table is told, before the exempt roles: see `guard.sql`.
 pub(crate) fn guard_arguments<'a>(resource: &'a Resource, table: &'a FencedTable) -> [&'a str; 5] {
-    let (mode, on_missing) = (resource.mode.name(), resource.on_missing.name());
+    let on_missing = resource.on_missing.name();
     let names = resource.keyed.as_ref().map(|keyed| &keyed.names);
     let (before, after) = names.map_or((resource.name.as_str(), ""), |names| (names.before(), names.after()));
-    [mode, on_missing, before, table.key.as_deref().unwrap_or_default(), after]
+    [resource.mode.name(), on_missing, before, table.key.as_deref().unwrap_or_default(), after]
 }

@@ -23,8 +23,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A client has this long to send its startup packet, as `authentication_timeout` is by default.
-pub(super) const STARTUP_LIMIT: Duration = Duration::from_secs(60);
+/// The server has this long for what it is asked beside a session, as for `authentication_timeout` by default.
+pub(super) const SERVER_LIMIT: Duration = Duration::from_secs(60);
 /// The name that the proxy keeps for its console.
 const CONSOLE: &str = "fencegate";
 
@@ -43,6 +43,17 @@ pub enum Refused {
     /// It was a request to cancel, which has been passed on.
     #[error("cancel request")]
     Cancelled,
+}
+
+impl Refused {
+    /// Whose doing it is, as the metric says it.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Refused::Client(_) | Refused::Cancelled => "client",
+            Refused::Server => "server",
+            Refused::Upstream(_) => "upstream",
+        }
+    }
 }
 
 impl From<io::Error> for Refused {
@@ -64,7 +75,8 @@ pub enum Opened {
 /// # Errors
 /// When there is no session; the client has been told why, where it can be told.
 pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, number: u64, peer: &str) -> Result<Opened, Refused> {
-    let (mut client, packet) = match tokio::time::timeout(STARTUP_LIMIT, read_opening(&shared, stream)).await {
+    let limit = shared.settings().limits.startup;
+    let (mut client, packet) = match tokio::time::timeout(limit, read_opening(&shared, stream)).await {
         Err(_) => return Err(Refused::Client("no startup packet in time".into())),
         Ok(Err(OpeningError::Io(error))) => return Err(error.into()),
         // The server says nothing to what it cannot read as a packet, as when a client begins with TLS at once.
@@ -148,7 +160,7 @@ pub(super) async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, R
 
 /// Passes a request to cancel on. Like the server, says nothing to the client, and asks it for no encryption.
 async fn cancel(shared: &Shared, packet: Bytes) -> Refused {
-    match tokio::time::timeout(STARTUP_LIMIT, upstream::cancel(shared, packet)).await {
+    match tokio::time::timeout(SERVER_LIMIT, upstream::cancel(shared, packet)).await {
         Ok(Err(error)) => Refused::Upstream(error),
         Ok(Ok(())) | Err(_) => Refused::Cancelled,
     }

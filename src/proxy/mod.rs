@@ -2,15 +2,18 @@
 //!
 //! Owns sockets and sessions. Must never decide by itself that a write may pass: `fence` does.
 
+mod audit;
 mod binding;
 mod console;
 mod context;
 mod definitions;
 mod encryption;
 mod handshake;
+mod health;
 mod judge;
 mod keys;
 mod listener;
+mod log_limit;
 mod login;
 mod names;
 mod opening;
@@ -29,19 +32,19 @@ mod suspects;
 mod touched;
 mod upstream;
 
-use crate::config::{Settings, SettingsArguments};
+use crate::config::{Address, Settings, SettingsArguments};
 use crate::etcd::Etcd;
-use crate::metrics::{Metrics, MetricsError};
+use crate::metrics::{Metrics, MetricsError, http};
 use crate::policy::PolicySet;
 pub use encryption::Encryption;
-use handshake::Opened;
+use handshake::{Opened, Refused};
 use listener::Listener;
 use relay::Relay;
 use shared::Shared;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 use stream::Stream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
@@ -88,7 +91,9 @@ pub async fn run(start: Start) -> Result<(), ProxyError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ProxyError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ProxyError::Signals)?;
     let addresses = start.settings.listen.clone();
+    let http = bind_http(start.settings.http.as_ref()).await?;
     let shared = Shared::new(start, process_id(), Arc::new(Metrics::new()?));
+    let http = http.map(|listener| listener.serve(shared.clone()));
     let mut listeners = JoinSet::new();
     for address in &addresses {
         let listener = Listener::bind(address)
@@ -102,9 +107,21 @@ pub async fn run(start: Start) -> Result<(), ProxyError> {
         _ = interrupt.recv() => {}
         () = reload::at_signal(&shared, hangup) => {}
     }
+    shared.health.stop();
     tracing::info!("stopping");
     listeners.shutdown().await;
+    shared.log_limit.finish();
+    if let Some(http) = http {
+        http.stop().await;
+    }
     Ok(())
+}
+
+/// The address of metrics and health, if there is one.
+async fn bind_http(address: Option<&Address>) -> Result<Option<http::Listener>, ProxyError> {
+    let Some(Address::Tcp { host, port }) = address else { return Ok(None) };
+    let bound = http::Listener::bind(host, *port).await;
+    bound.map(Some).map_err(|error| ProxyError::Listen { address: format!("{host}:{port}"), error })
 }
 
 /// Different for every process that ever runs against the same database, also on other machines.
@@ -118,21 +135,18 @@ static SESSIONS: AtomicU64 = AtomicU64::new(0);
 
 async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
     let session = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
-    let started_at = Instant::now();
     match handshake::shake_hands(shared.clone(), stream, session, &peer).await {
         Ok(Opened::Session(session_parts)) => {
             let (context, started) = *session_parts;
-            let role = started.session.user.clone();
-            let database = context.database().clone();
-            tracing::debug!(session, peer, role, database = database.name(), "session_started");
-            let entry = shared.sessions.enter(started.session.clone());
+            let (session, database) = (started.session.clone(), context.database().clone());
+            session.log_start(shared.settings().log_sessions);
+            let entry = shared.sessions.enter(session.clone());
             let registration = database.register(started.fence.clone());
             context.session_registered();
             let end = Relay::new(context, started).run().await;
             drop(registration);
             drop(entry);
-            let seconds = started_at.elapsed().as_secs_f64();
-            tracing::debug!(session, peer, role, database = database.name(), seconds, reason = %end, "session_ended");
+            session.log_end(shared.settings().log_sessions, &end);
         }
         Ok(Opened::Console(console)) => {
             tracing::info!(session, peer, role = console.role(), "console_started");
@@ -141,7 +155,15 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
                 Err(error) => tracing::info!(session, peer, %error, "console_ended"),
             }
         }
-        Err(handshake::Refused::Cancelled) => tracing::debug!(session, peer, "cancel_request"),
-        Err(refused) => tracing::info!(session, peer, reason = %refused, "session_refused"),
+        Err(Refused::Cancelled) => tracing::debug!(session, peer, "cancel_request"),
+        Err(refused) => log_refusal(&shared, session, &peer, &refused),
+    }
+}
+
+/// There is no session. A storm of these is kept out of the log.
+fn log_refusal(shared: &Shared, session: u64, address: &str, refused: &Refused) {
+    shared.metrics.connections_refused.with_label_values(&[refused.label()]).inc();
+    if shared.log_limit.allows("session_refused", "") {
+        tracing::info!(session, address, reason = %refused, "session_refused");
     }
 }

@@ -2,9 +2,11 @@
 //!
 //! Owns a ring of them, which is bounded. Must never keep a value of a statement.
 
+use super::audit::table_name;
 use super::rejection::Rejection;
 use super::session::Session;
 use crate::console::Rejected;
+use crate::statement::Statement;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -32,8 +34,8 @@ impl Recent {
     }
 }
 
-/// What is kept of a rejection; `statement` is its type.
-pub fn record(session: &Session, rejection: &Rejection, statement: &str) -> Rejected {
+/// What is kept of a rejection.
+pub fn record(session: &Session, rejection: &Rejection, statement: &Statement) -> Rejected {
     let (presented, highest) = rejection.tokens();
     Rejected {
         time: SystemTime::now(),
@@ -45,7 +47,7 @@ pub fn record(session: &Session, rejection: &Rejection, statement: &str) -> Reje
         sqlstate: rejection.text().code,
         presented,
         highest,
-        statement: statement.to_owned(),
-        table: None,
+        statement: statement.kind.to_owned(),
+        table: statement.writes.first().map(|write| table_name(&write.relation)),
     }
 }

@@ -31,7 +31,7 @@ pub enum Rejection {
     /// LF005; `issued` is the leader's token.
     Unissued { resource: String, presented: Token, election: String, issued: Option<Token> },
     /// LF006.
-    Unavailable { resource: String, reason: String },
+    Unavailable { resource: String, reason: String, queries: String },
     /// LF006: what the statement names may be a way to a fenced table by now.
     UnreadCatalogue,
 }
@@ -70,7 +70,7 @@ impl From<Refusal> for Rejection {
             Refusal::NotInForce { resource, presented, highest } => {
                 Rejection::NotInForce { resource, presented, highest }
             }
-            Refusal::Unavailable { resource, reason } => Rejection::Unavailable { resource, reason },
+            Refusal::Unavailable { resource, reason, queries } => Rejection::Unavailable { resource, reason, queries },
         }
     }
 }
@@ -109,7 +109,7 @@ impl Rejection {
         }
     }
 
-    /// The token that was presented, and the highest, as far as it is about them.
+    /// The token presented and the highest one, as in the error's DETAIL.
     pub fn tokens(&self) -> (Option<Token>, Option<Token>) {
         match self {
             Rejection::Stale { presented, highest, .. } => (Some(*presented), Some(*highest)),
@@ -119,6 +119,14 @@ impl Rejection {
             Rejection::NotInForce { presented, highest, .. } => (Some(*presented), *highest),
             Rejection::Unissued { presented, issued, .. } => (Some(*presented), *issued),
             _ => (None, None),
+        }
+    }
+
+    /// Why, in words that hold nothing of what anybody's statement says.
+    pub fn reason(&self) -> String {
+        match self {
+            Rejection::Unavailable { reason, .. } => reason.clone(),
+            other => other.text().message,
         }
     }
 
@@ -171,8 +179,9 @@ impl Rejection {
                 ErrorText::new("LF006", "cannot tell whether this statement writes a fenced table: the catalogue has changed and cannot be read")
                     .hint("Nothing was written. Try again; if it lasts, look into the proxy's log.")
             }
-            Rejection::Unavailable { resource, reason } => {
-                ErrorText::new("LF006", format!("cannot prove which token for resource \"{resource}\" is the highest: {reason}"))
+            Rejection::Unavailable { resource, reason, queries } => {
+                let queries = if queries.is_empty() { String::new() } else { format!(", query: {queries}") };
+                ErrorText::new("LF006", format!("cannot prove which token for resource \"{resource}\" is the highest: {reason}{queries}"))
                     .detail(format!("resource={resource}"))
                     .hint("Nothing was written. Try again; if it lasts, look into the proxy's log.")
             }

@@ -2,6 +2,8 @@
 
 use super::definitions::AllSuspects;
 use super::encryption::Encryption;
+use super::health::Health;
+use super::log_limit::LogLimit;
 use super::recent::Recent;
 use super::session::Sessions;
 use super::{Start, succession};
@@ -44,6 +46,8 @@ pub struct Shared {
     pub recent: Recent,
     pub metrics: Arc<Metrics>,
     pub encryption: Arc<Encryption>,
+    pub log_limit: Arc<LogLimit>,
+    pub health: Health,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
     /// A permit for each KiB of [`READ_AT_ONCE`].
@@ -65,6 +69,7 @@ pub struct Downstream {
     pub registered: Notify,
     /// Writes past fences that only observe, of which it is being asked whether they would be rejected.
     pub observations: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
     /// What its sessions are defining.
     pub suspects: AllSuspects,
     /// The policies that are recorded in it.
@@ -106,6 +111,8 @@ impl Shared {
             recent: Recent::default(),
             metrics,
             encryption: Arc::new(encryption),
+            log_limit: Arc::default(),
+            health: Health::default(),
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
             long_texts: Arc::new(Semaphore::new(READ_AT_ONCE)),
@@ -132,17 +139,14 @@ impl Shared {
         if let Some(known) = databases.get(name) {
             return known.clone();
         }
-        let fence = Database::new(
-            name,
-            self.encryption.control_for(&self.settings(), name),
-            self.id.clone(),
-            self.authority.clone(),
-        );
+        let (control, authority) = (self.encryption.control_for(&self.settings(), name), self.authority.clone());
+        let fence = Database::new(name, control, self.id.clone(), authority, self.metrics.clone());
         let downstream = Arc::new(Downstream {
             fence,
             policies: self.policies.subscribe(),
             registered: Notify::new(),
             observations: Arc::new(Semaphore::new(MOST_OBSERVATIONS)),
+            metrics: self.metrics.clone(),
             suspects: AllSuspects::default(),
             recorded: tokio::sync::Mutex::default(),
             reading: tokio::sync::Mutex::default(),
@@ -290,6 +294,9 @@ impl Downstream {
         let mut known = self.known();
         match read {
             Ok(catalogue) => {
+                for resource in policies.resources.iter().filter(|resource| catalogue.may_have(resource)) {
+                    self.metrics.expect_writes(self.fence.name(), &resource.name, resource.mode.name());
+                }
                 known.catalogue = Arc::new(catalogue);
                 known.current = known.changes == changes;
                 // The first connection that listens is opened for the reading itself, before it.

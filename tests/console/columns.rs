@@ -58,7 +58,7 @@ async fn every_command_has_its_columns_and_types() {
         assert_eq!(columns.join(", "), expected, "{command}");
         // In binary, as they were described.
         let rows = console.query(&prepared, &[]).await.unwrap();
-        let may_be_empty = ["RELOAD", "SHOW REJECTIONS", "SHOW STATS"].contains(&command);
+        let may_be_empty = ["RELOAD", "SHOW REJECTIONS"].contains(&command);
         assert!(may_be_empty || !rows.is_empty(), "{command}");
         for row in &rows {
             (0..row.len()).for_each(|index| decodes(row, index));
@@ -141,7 +141,14 @@ async fn sessions_admissions_and_rejections_are_shown() {
     assert_eq!((rejection.get::<_, &str>("verdict"), rejection.get::<_, &str>("sqlstate")), ("stale", "LF001"));
     assert_eq!((rejection.get::<_, i64>("presented"), rejection.get::<_, i64>("highest")), (46, 47));
     assert_eq!((rejection.get::<_, &str>("resource"), rejection.get::<_, &str>("statement")), ("scheduler", "INSERT"));
+    assert_eq!(rejection.get::<_, &str>("table"), "ticks");
     assert!(is_recent(rejection.get("time")));
+
+    let stats = all(&console, "SHOW STATS").await;
+    let of_scheduler = row(&stats, "resource", "scheduler").await;
+    assert_eq!((of_scheduler.get::<_, &str>("database"), of_scheduler.get::<_, &str>("mode")), ("postgres", "enforce"));
+    let counts = ["admitted", "stale", "missing"].map(|verdict| of_scheduler.get::<_, i64>(verdict));
+    assert_eq!(counts, [1, 1, 0]);
 
     // Who changes the token presents another one; who has gone is not shown.
     tokio::task::block_in_place(|| {

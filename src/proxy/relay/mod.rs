@@ -251,7 +251,12 @@ impl Relay {
             self.client.reader.input.clear();
         }
         self.note_activity();
+        self.count_bytes();
         self.wait_for_event().await
+    }
+
+    fn count_bytes(&self) {
+        self.session.passed.bytes(self.client.reader.bytes, self.client.writer.bytes, self.context.metrics());
     }
 
     async fn wait_for_event(&mut self) -> Result<(), End> {
