@@ -24,12 +24,12 @@ pub fn message(tag: u8, body: &[u8]) -> Result<Message, ErrorText> {
         Some(match tag {
             b'Q' => split_string(body).filter(|(_, rest)| rest.is_empty()).map(|(it, _)| Ok(query(text(it)?)))?,
             b'P' => {
-                let ((name, query), rest) = two_strings(body)?;
+                let [name, query, rest] = two_strings(body)?;
                 let types = parameter_types(rest)?;
                 text(query).and_then(|query| Ok(Message::Parse(Parse::new(name_of(name)?, query, types))))
             }
             b'B' => {
-                let ((portal, statement), rest) = two_strings(body)?;
+                let [portal, statement, rest] = two_strings(body)?;
                 let (values, results) = bind(rest)?;
                 // How many they are is all that matters.
                 let values = values.iter().map(|_| Some(Bytes::new())).collect();
@@ -70,10 +70,11 @@ fn query(text: String) -> Message {
     Message::Query(Query::new(text))
 }
 
-fn two_strings(body: &[u8]) -> Option<((&[u8], &[u8]), &[u8])> {
+/// And what follows them.
+fn two_strings(body: &[u8]) -> Option<[&[u8]; 3]> {
     let (one, rest) = split_string(body)?;
     let (other, rest) = split_string(rest)?;
-    Some(((one, other), rest))
+    Some([one, other, rest])
 }
 
 /// Of Describe and Close: a statement or a portal, and its name.

@@ -42,49 +42,6 @@ pub fn put_ready(output: &mut BytesMut, status: Status) {
     put_frame(output, b'Z', |body| body.put_u8(status.byte()));
 }
 
-/// Appends RowDescription: columns of text, which belong to no table.
-pub fn put_row_description(output: &mut BytesMut, columns: &[&str]) {
-    /// As in pg_type: the type `text`, whose length varies.
-    const TEXT: i32 = 25;
-    put_frame(output, b'T', |body| {
-        body.put_i16(columns.len() as i16);
-        for column in columns {
-            put_string(body, column);
-            body.put_slice(&[0; 6]);
-            body.put_i32(TEXT);
-            body.put_i16(-1);
-            body.put_i32(-1);
-            body.put_i16(0);
-        }
-    });
-}
-
-/// Appends DataRow; None is NULL.
-pub fn put_data_row(output: &mut BytesMut, columns: &[Option<String>]) {
-    put_frame(output, b'D', |body| {
-        body.put_i16(columns.len() as i16);
-        for column in columns {
-            match column {
-                Some(text) => {
-                    body.put_i32(text.len() as i32);
-                    body.put_slice(text.as_bytes());
-                }
-                None => body.put_i32(NULL),
-            }
-        }
-    });
-}
-
-/// Appends CommandComplete.
-pub fn put_command_complete(output: &mut BytesMut, tag: &str) {
-    put_frame(output, b'C', |body| put_string(body, tag));
-}
-
-/// Appends EmptyQueryResponse.
-pub fn put_empty_query(output: &mut BytesMut) {
-    put_frame(output, b'I', |_| ());
-}
-
 /// Appends Terminate.
 pub fn put_terminate(output: &mut BytesMut) {
     put_frame(output, b'X', |_| ());
@@ -249,14 +206,6 @@ mod tests {
         assert_eq!(columns(b"\xff\xff"), None);
         assert_eq!(columns(b"\0\x01\xff\xff\xff\xfe"), None);
         assert_eq!(columns(b"\0\0more"), None);
-    }
-
-    #[test]
-    fn rows_that_are_written_can_be_read() {
-        let row = [Some("42".to_owned()), None];
-        let mut output = BytesMut::new();
-        put_data_row(&mut output, &row);
-        assert_eq!(columns(&output[5..]), Some(row.to_vec()));
     }
 
     #[test]
