@@ -1,6 +1,6 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
-.PHONY: build demo distributed_cron test drivers lint bench failover guard
+.PHONY: build demo distributed_cron test drivers compat lint bench failover guard
 
 build:
 	@scripts/setup.sh demo
@@ -27,6 +27,11 @@ test:
 drivers:
 	@scripts/setup.sh drivers
 	cargo test --locked --test drivers -- --include-ignored
+
+# PostgreSQL's own regression tests: the same through the proxy as without it, byte for byte.
+compat:
+	@scripts/setup.sh compat
+	cargo test --locked --test compat -- --include-ignored --nocapture --test-threads 1
 
 lint:
 	@scripts/setup.sh demo

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Sees to it that what the build, the demo and the tests need is there; installs Debian packages where it may.
-# Usage: scripts/setup.sh demo|test|drivers. Does nothing, and says nothing, when all is there.
+# Usage: scripts/setup.sh demo|test|drivers|compat. Does nothing, and says nothing, when all is there.
 set -eu
 
-wanted=${1:?usage: scripts/setup.sh demo|test|drivers}
+wanted=${1:?usage: scripts/setup.sh demo|test|drivers|compat}
 cargo_needed=1.89
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -43,6 +43,7 @@ has_etcd() { has etcd; }
 has_etcdctl() { has etcdctl; }
 has_openssl() { has openssl; }
 has_setpriv() { [ "$(id -u)" -ne 0 ] || has setpriv; }
+has_prometheus() { has prometheus && has promtool; }
 has_bzip2() { has bzip2; }
 has_node() { has node && has npm; }
 has_active_record() { has ruby && ruby -e 'require "active_record"; require "pg"' 2>/dev/null; }
@@ -50,6 +51,9 @@ has_active_record() { has ruby && ruby -e 'require "active_record"; require "pg"
 has_jdk() { has java && java --list-modules 2>/dev/null | grep -q '^jdk.compiler'; }
 has_jdbc() { [ -e /usr/share/java/postgresql.jar ]; }
 has_hikari() { [ -e /usr/share/java/HikariCP.jar ] && [ -e /usr/share/java/slf4j-nop.jar ]; }
+has_systemd_analyze() { has systemd-analyze; }
+has_docker_compose() { has docker-compose; }
+has_pg_regress() { [ -e /usr/lib/postgresql/15/lib/pgxs/src/test/regress/pg_regress ]; }
 
 find_missing() {
     missing=
@@ -64,8 +68,14 @@ find_missing() {
         need has_openssl openssl
         need has_python python3-venv
         need has_bzip2 bzip2
+        need has_prometheus prometheus
         need has_node "nodejs npm"
         need has_active_record "ruby-activerecord ruby-pg"
+        need has_docker_compose docker-compose
+        need has_systemd_analyze systemd
+    fi
+    if [ "$wanted" = compat ]; then
+        need has_pg_regress postgresql-client-15
     fi
     if [ "$wanted" = drivers ]; then
         need has_jdk default-jdk-headless
@@ -94,9 +104,8 @@ if [ -n "$missing" ]; then
             echo "create_main_cluster = false" | $as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
         fi ;;
     esac
-    case "$missing" in *etcd-server*)
-        # Without this the package starts a server of its own, now and whenever the machine starts.
-        installs_etcd=yes
+    case "$missing" in *etcd-server*|*prometheus*)
+        # Without this the packages start servers of their own, now and whenever the machine starts.
         if [ ! -e /usr/sbin/policy-rc.d ]; then
             trap '$as_root rm -f /usr/sbin/policy-rc.d' EXIT
             printf '#!/bin/sh\nexit 101\n' | $as_root tee /usr/sbin/policy-rc.d >/dev/null
@@ -108,9 +117,11 @@ if [ -n "$missing" ]; then
     # The old configuration file is the one written above: keep it, ask nothing.
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 $missing >&2
-    if [ "${installs_etcd:-}" ] && has systemctl; then
-        $as_root systemctl disable --quiet etcd 2>/dev/null || true
-    fi
+    for service in etcd prometheus; do
+        case "$missing" in *"$service"*)
+            ! has systemctl || $as_root systemctl disable --quiet "$service" 2>/dev/null || true ;;
+        esac
+    done
     find_missing
     if [ -n "$missing" ]; then
         echo "what this system's packages offer is not enough (PostgreSQL 14 or later is needed); missing:$missing" >&2

@@ -92,6 +92,18 @@ fn a_database_in_which_nothing_is_fenced() {
 }
 
 #[test]
+fn a_transaction_where_nothing_is_fenced() {
+    let world = Fenced::start("CREATE TABLE other (n int)", ONE);
+    let mut wire = world.login();
+    // What the first may have made unseen, it may have written as well.
+    for sql in ["BEGIN", "DO $$ BEGIN END $$", "CREATE TABLE another (n int)", "DO $$ BEGIN END $$", "COMMIT"] {
+        ok(&mut wire, sql);
+    }
+    ok(&mut wire, "BEGIN; CREATE TABLE jobs (n int)");
+    assert_eq!(code(&mut wire, DO), "LF004", "a table of that name is fenced");
+}
+
+#[test]
 fn a_token_that_nothing_has_put_in_force_yet() {
     let world = Fenced::start(SCHEMA, &(ONE.to_owned() + "opaque: require_token\n"));
     let mut wire = world.holder(47);

@@ -62,8 +62,7 @@ pub(super) fn start(arguments: &StartArguments) -> ExitCode {
 }
 
 pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let address = arguments.http.clone();
-    let (election, metrics, terms, command) = match prepare(arguments) {
+    let Prepared { election, terms, http, metrics, command } = match prepare(arguments) {
         Ok(prepared) => prepared,
         Err(why) => {
             eprintln!("fencegate: {why}");
@@ -79,11 +78,7 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
     };
     // On the thread of `main`, which the command is tied to.
     let led = async {
-        if let Some(Address::Tcp { host, port }) = address {
-            let bound = http::Listener::bind(&host, port).await;
-            // It ends with the runtime.
-            bound.map_err(|error| LeadError::Listen { host, port, error })?.serve(metrics);
-        }
+        let _served = serve(http, metrics).await?;
         lead(election, terms, &command).await
     };
     match runtime.block_on(led) {
@@ -95,9 +90,18 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
+/// What leading takes.
+struct Prepared {
+    election: Election<Etcd>,
+    terms: Terms,
+    http: Option<Address>,
+    metrics: Arc<LeaderMetrics>,
+    command: Vec<OsString>,
+}
+
 /// What is wrong is told with the flag that is.
-fn prepare(arguments: Arguments) -> Result<(Election<Etcd>, Arc<LeaderMetrics>, Terms, Vec<OsString>), String> {
-    let Arguments { etcd, election, ttl, id, kill_after, command, http: _ } = arguments;
+fn prepare(arguments: Arguments) -> Result<Prepared, String> {
+    let Arguments { etcd, election, ttl, id, kill_after, http, command } = arguments;
     let settings = etcd.settings().map_err(|(flag, why)| format!("--{flag} {why}"))?;
     let settings = settings.ok_or("--etcd is missing")?;
     let ttl = Duration::from_secs(ttl);
@@ -106,7 +110,7 @@ fn prepare(arguments: Arguments) -> Result<(Election<Etcd>, Arc<LeaderMetrics>, 
     let etcd = Etcd::new(&settings).map_err(|error| error.to_string())?;
     let metrics = Arc::new(LeaderMetrics::new().map_err(|error| error.to_string())?);
     let election = Election::new(etcd, election, id, timings).counted(metrics.clone());
-    Ok((election, metrics, Terms { ttl, kill_after }, command))
+    Ok(Prepared { election, terms: Terms { ttl, kill_after }, http, metrics, command })
 }
 
 /// Unique on the network, as far as host names are.
@@ -134,6 +138,15 @@ impl LeadError {
             LeadError::Campaign(LeaderError::Coordinator(CoordinatorError::Unreachable { .. })) => EXIT_UNREACHABLE,
             _ => 1,
         }
+    }
+}
+
+/// Serves the metrics, if there is an address for them. Cancel-safe.
+async fn serve(address: Option<Address>, metrics: Arc<LeaderMetrics>) -> Result<Option<http::Server>, LeadError> {
+    let Some(Address::Tcp { host, port }) = address else { return Ok(None) };
+    match http::Listener::bind(&host, port).await {
+        Ok(listener) => Ok(Some(listener.serve(metrics))),
+        Err(error) => Err(LeadError::Listen { host, port, error }),
     }
 }
 

@@ -42,7 +42,7 @@ enum Command {
     /// Guard the fenced tables inside their database as well: a second layer of triggers
     Guard(guard::Arguments),
     /// Campaign in an election, and run a command while leadership lasts
-    Lead(lead::Arguments),
+    Lead(Box<lead::Arguments>),
     /// The process that kills the command when `lead` cannot
     #[command(name = GUARD_COMMAND, hide = true)]
     LeadGuard,
@@ -114,7 +114,7 @@ fn run_command(command: Command) -> ExitCode {
         Command::Proxy(arguments) => proxy::run(*arguments),
         Command::Init(arguments) => init::run(arguments),
         Command::Guard(arguments) => guard::run(arguments),
-        Command::Lead(arguments) => lead::run(arguments),
+        Command::Lead(arguments) => lead::run(*arguments),
         Command::LeadGuard => keep_guard(),
         Command::LeadStart(arguments) => lead::start(&arguments),
         Command::Demo => demo::run(),

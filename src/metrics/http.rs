@@ -52,8 +52,9 @@ pub struct Listener {
     address: SocketAddr,
 }
 
-/// A server that answers. It ends with the runtime; [`Server::stop`] ends it in good order.
+/// A server that answers until it is dropped; [`Server::stop`] waits for its last answers.
 #[derive(Debug)]
+#[must_use = "it ends when this is dropped"]
 pub struct Server {
     task: JoinHandle<()>,
     stop: oneshot::Sender<()>,

@@ -4,8 +4,8 @@ use super::audit::{Admitted, counter};
 use super::definitions::Definitions;
 use super::log_limit::LogLimit;
 use super::recent::Recent;
-use super::shared::{Downstream, READ_AT_ONCE, Shared};
-use crate::fence::{Catalogue, Database};
+use super::shared::{Downstream, READ_AT_ONCE, Seen, Shared};
+use crate::fence::Database;
 use crate::metrics::Metrics;
 use crate::policy::{Opaque, PolicySet, Resource};
 use crate::statement::{Lexing, Script, Unreadable};
@@ -90,8 +90,8 @@ impl Context {
         &self.downstream.fence
     }
 
-    /// The catalogue of the session's database as last read, and whether nothing has changed since.
-    pub fn catalogue(&self) -> (Arc<Catalogue>, bool) {
+    /// What is known of the catalogue of the session's database.
+    pub fn catalogue(&self) -> Seen {
         self.downstream.catalogue()
     }
 
@@ -102,8 +102,10 @@ impl Context {
 
     /// Whatever does not show what it writes is rejected.
     pub fn rejects_opaque(&self) -> bool {
-        let (catalogue, is_current) = self.catalogue();
-        self.fenced && self.policies.opaque == Opaque::Reject && (!is_current || catalogue.has_fenced_tables())
+        let seen = self.catalogue();
+        self.fenced
+            && self.policies.opaque == Opaque::Reject
+            && (!seen.is_current || seen.catalogue.has_fenced_tables())
     }
 
     /// Makes sure, as far as a moment allows, that the policies are in force in the database and that

@@ -1,14 +1,14 @@
 //! What the sessions of a database are defining: the suspects of each, for all of them. A write that waits for the lock of
 //! a definition was judged before the commit and runs after it.
 //!
-//! Owns how long they count. Must never withdraw one before its transaction has ended and the catalogue is forgotten:
+//! Owns how long they count, and whether a transaction leaves it in doubt which relations lead to fenced tables. Must never withdraw one before its transaction has ended and the catalogue is forgotten:
 //! whoever looks here first, and at the catalogue then, finds it in one of the two.
 
-use super::shared::Downstream;
+use super::shared::{Downstream, Seen};
 use super::suspects::Suspects;
-use crate::fence::Catalogue;
+use super::touched::touched;
 use crate::policy::PolicySet;
-use crate::statement::Statement;
+use crate::statement::{RelationName, Statement};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,12 +51,18 @@ pub struct Definitions {
     downstream: Arc<Downstream>,
     session: u64,
     own: Suspects,
+    /// The doubts that there were when the first of them was forwarded.
+    since: Option<u64>,
+    /// One of them names a fenced table or what leads to one, or it was not known what does.
+    names_fences: bool,
+    /// One of them does not name all that it changes.
+    unnamed: bool,
 }
 
 impl Definitions {
     /// Of a session that has defined nothing.
     pub fn new(downstream: Arc<Downstream>, session: u64) -> Self {
-        Self { downstream, session, own: Suspects::default() }
+        Self { downstream, session, own: Suspects::default(), since: None, names_fences: false, unnamed: false }
     }
 
     /// What this session is defining.
@@ -69,20 +75,50 @@ impl Definitions {
         self.downstream.suspects.except(self.session)
     }
 
-    /// A statement is about to be forwarded: see [`Suspects::note`].
-    pub fn note(&mut self, statement: &Statement, policies: &PolicySet, catalogue: &Catalogue, is_current: bool) {
-        if self.own.note(statement, policies, catalogue, is_current) {
+    /// A statement is about to be forwarded that was judged by what was seen: see [`Suspects::note`].
+    pub fn note(&mut self, statement: &Statement, policies: &PolicySet, seen: &Seen) {
+        if statement.changes_catalogue {
+            self.since.get_or_insert(seen.doubts);
+            self.names_fences |= !seen.is_current || names_fences(statement, policies, seen);
+            self.unnamed |= statement.changes_unnamed;
+        }
+        if self.own.note(statement, policies, &seen.catalogue, seen.is_current) {
             self.downstream.suspects.publish(self.session, &self.own);
         }
     }
 
-    /// The transaction has ended, and the catalogue was forgotten since.
+    /// Until the transaction ends, the catalogue says less about fenced tables than there is. What it has changed without
+    /// naming it does not count: who may run that here could as well have done there what comes next.
+    pub fn concern_fences(&self) -> bool {
+        self.names_fences || !self.own.is_empty()
+    }
+
+    /// The transaction has changed the catalogue, and is about to be withdrawn. True if that has nothing to do with fenced
+    /// tables: neither by itself, nor together with what others have defined since.
+    pub fn pass_as_harmless(&self) -> bool {
+        let is_all_known = !self.unnamed && !self.concern_fences();
+        is_all_known && self.since.is_some_and(|since| self.downstream.note_harmless_change(since))
+    }
+
+    /// The transaction has ended, and the catalogue was forgotten since, or need not be.
     pub fn withdraw(&mut self) {
+        (self.since, self.names_fences, self.unnamed) = (None, false, false);
         if !self.own.is_empty() {
             self.own = Suspects::default();
             self.downstream.suspects.withdraw(self.session);
         }
     }
+}
+
+/// It names a fenced table, or what leads to one. Whether what it redirects is suspect is told apart.
+fn names_fences(statement: &Statement, policies: &PolicySet, seen: &Seen) -> bool {
+    let is_concerned = |relation: &RelationName| {
+        policies.tables_called(relation).next().is_some() || seen.catalogue.leads_from(relation)
+    };
+    let written = statement.writes.iter().map(|write| &write.relation);
+    let redirected = statement.redirects.iter().map(|redirect| &redirect.relation);
+    written.chain(redirected).chain(&statement.defines).any(is_concerned)
+        || !touched(statement, policies, &seen.catalogue).is_empty()
 }
 
 impl Drop for Definitions {

@@ -48,7 +48,7 @@ pub struct Judge<'a> {
     pub catalogue: &'a Catalogue,
     /// Nothing has changed since it was read, as far as the proxy saw.
     pub catalogue_is_current: bool,
-    /// This transaction changes it.
+    /// This transaction has changed it where fenced tables are concerned.
     pub changes_catalogue: bool,
     /// What it may have turned into ways to fenced tables.
     pub suspects: &'a Suspects,

@@ -70,6 +70,8 @@ pub struct Downstream {
     /// Writes past fences that only observe, of which it is being asked whether they would be rejected.
     pub observations: Arc<Semaphore>,
     metrics: Arc<Metrics>,
+    /// Wakes what reads the catalogue after changes that have nothing to do with fenced tables.
+    harmless_change: Notify,
     /// What its sessions are defining.
     pub suspects: AllSuspects,
     /// The policies that are recorded in it.
@@ -84,14 +86,28 @@ pub struct Downstream {
 struct Known {
     /// As last read; what cannot be read anew stays.
     catalogue: Arc<Catalogue>,
-    /// Nothing has changed since, as far as the proxy saw.
+    /// Nothing has changed since that may have to do with fenced tables, as far as the proxy saw.
     current: bool,
-    /// Counts the changes seen: a reading that one overtook is not current.
+    /// Counts the changes seen: a reading that one overtook does not have it.
     changes: u64,
+    /// Counts those that may have to do with fenced tables: a reading that one overtook is not current.
+    doubts: u64,
+    /// The changes that it has.
+    read: u64,
     /// When a reading began last, and which changes had been seen then.
     attempted: Option<(Instant, u64)>,
     /// The control connection that listened then: one that began later may have missed what changed in between.
     listener: u64,
+}
+
+/// What is known of a database's catalogue at a moment.
+pub struct Seen {
+    /// As last read.
+    pub catalogue: Arc<Catalogue>,
+    /// Nothing has changed since that may have to do with fenced tables.
+    pub is_current: bool,
+    /// How many such changes there were until now.
+    pub doubts: u64,
 }
 
 impl Shared {
@@ -147,6 +163,7 @@ impl Shared {
             registered: Notify::new(),
             observations: Arc::new(Semaphore::new(MOST_OBSERVATIONS)),
             metrics: self.metrics.clone(),
+            harmless_change: Notify::new(),
             suspects: AllSuspects::default(),
             recorded: tokio::sync::Mutex::default(),
             reading: tokio::sync::Mutex::default(),
@@ -154,6 +171,7 @@ impl Shared {
         });
         databases.insert(name.to_owned(), downstream.clone());
         tokio::spawn(follow_catalogue(downstream.clone()));
+        tokio::spawn(follow_harmless_changes(downstream.clone()));
         if let Some(authority) = &self.authority {
             tokio::spawn(succession::shut_out_deposed(downstream.clone(), authority.leaders()));
         }
@@ -223,6 +241,19 @@ async fn follow_catalogue(database: Arc<Downstream>) {
     }
 }
 
+/// Reads the catalogue after changes that have nothing to do with fenced tables, for those that build on them later: here,
+/// and in other proxies. At most once in a while: nobody waits for it.
+async fn follow_harmless_changes(database: Arc<Downstream>) {
+    loop {
+        database.harmless_change.notified().await;
+        if database.fence.has_sessions() {
+            database.catch_up().await;
+            database.fence.announce_catalogue().await;
+        }
+        tokio::time::sleep(ANNOUNCEMENTS).await;
+    }
+}
+
 impl Downstream {
     /// Records the policies in force in the database, once, and reads its catalogue, unless that was done a moment ago.
     /// Not cancel-safe: some resources may be recorded and others not, until the next call.
@@ -255,10 +286,10 @@ impl Downstream {
         self.registered.notify_one();
     }
 
-    /// The catalogue as last read, and whether nothing has changed since.
-    pub fn catalogue(&self) -> (Arc<Catalogue>, bool) {
+    /// What is known of the catalogue.
+    pub fn catalogue(&self) -> Seen {
         let known = self.known();
-        (known.catalogue.clone(), known.current)
+        Seen { catalogue: known.catalogue.clone(), is_current: known.current, doubts: known.doubts }
     }
 
     /// The catalogue has changed: until it is read, any relation may be fenced.
@@ -266,6 +297,20 @@ impl Downstream {
         let mut known = self.known();
         known.current = false;
         known.changes += 1;
+        known.doubts += 1;
+    }
+
+    /// The catalogue has changed in a way that had nothing to do with fenced tables when there were so many doubts. False
+    /// if there are more by now.
+    pub fn note_harmless_change(&self, doubts: u64) -> bool {
+        let mut known = self.known();
+        let is_harmless = known.doubts == doubts;
+        known.changes += u64::from(is_harmless);
+        drop(known);
+        if is_harmless {
+            self.harmless_change.notify_one();
+        }
+        is_harmless
     }
 
     /// Reads the catalogue, if it is due. Cancel-safe: it is due again after a while.
@@ -280,10 +325,10 @@ impl Downstream {
     async fn read_catalogue(&self) {
         let policies = self.policies.borrow().clone();
         let listener = self.fence.listener();
-        let changes = {
+        let (changes, doubts) = {
             let mut known = self.known();
             known.attempted = Some((Instant::now(), known.changes));
-            known.changes
+            (known.changes, known.doubts)
         };
         let tables: Vec<_> = policies
             .resources
@@ -298,7 +343,8 @@ impl Downstream {
                     self.metrics.expect_writes(self.fence.name(), &resource.name, resource.mode.name());
                 }
                 known.catalogue = Arc::new(catalogue);
-                known.current = known.changes == changes;
+                known.current = known.doubts == doubts;
+                known.read = changes;
                 // The first connection that listens is opened for the reading itself, before it.
                 known.listener = if listener == 0 { self.fence.listener() } else { listener };
             }
@@ -308,20 +354,31 @@ impl Downstream {
 
     /// It is worth waiting for [`Self::catch_up`].
     pub fn is_unread(&self) -> bool {
-        self.is_due() || !self.known().current && self.reading.try_lock().is_err()
+        let known = self.known();
+        let is_untried = known.is_doubtful(self.fence.listener()) && known.is_untried();
+        is_untried || !known.current && self.reading.try_lock().is_err()
     }
 
     /// The catalogue has changed, or may have, since it was read; and nobody has tried to read it since, or only a
     /// while ago.
     fn is_due(&self) -> bool {
         let known = self.known();
-        let listener = self.fence.listener();
-        let Some((attempted, changes)) = known.attempted else { return true };
-        let is_due = !known.current || listener != 0 && listener != known.listener;
-        is_due && (changes != known.changes || attempted.elapsed() > FRESH)
+        (known.is_doubtful(self.fence.listener()) || known.read != known.changes) && known.is_untried()
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// What has to do with fenced tables may have changed since.
+    fn is_doubtful(&self, listener: u64) -> bool {
+        !self.current || listener != 0 && listener != self.listener
+    }
+
+    /// Nobody has tried to read it since the last change, or only a while ago.
+    fn is_untried(&self) -> bool {
+        self.attempted.is_none_or(|(at, changes)| changes != self.changes || at.elapsed() > FRESH)
     }
 }

@@ -74,6 +74,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::CreateTableAsStmt(create) => {
             *into = inner(&create.query);
             into.changes_catalogue = true;
+            into.defines.extend(create.into.iter().filter_map(|made| made.rel.as_ref()).map(RelationName::from));
             match create.objtype() {
                 ObjectType::ObjectMatview => "CREATE MATERIALIZED VIEW",
                 _ => "CREATE TABLE AS",
@@ -127,7 +128,11 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::AlterObjectSchemaStmt(alter) => ddl::set_schema(alter, into),
         N::AlterOwnerStmt(alter) => ddl::on(&alter.relation, into, "ALTER OWNER"),
         N::AlterObjectDependsStmt(alter) => ddl::on(&alter.relation, into, "ALTER DEPENDS ON EXTENSION"),
-        N::CreateTrigStmt(create) => ddl::on(&create.relation, into, "CREATE TRIGGER"),
+        N::CreateTrigStmt(create) => {
+            // What a view's trigger writes in place of the view is not said.
+            into.changes_unnamed = true;
+            ddl::on(&create.relation, into, "CREATE TRIGGER")
+        }
         N::RuleStmt(create) => {
             ddl::rewrite(&create.relation, &create.actions, into);
             ddl::on(&create.relation, into, "CREATE RULE")
@@ -214,6 +219,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         // Extensions bring scripts with them.
         N::CreateExtensionStmt(_) => {
             into.parameter = ParameterEffect::Unknown;
+            into.changes_unnamed = true;
             changes(into, "CREATE EXTENSION")
         }
         N::AlterExtensionStmt(_) => runs_code(into, "ALTER EXTENSION", "it runs the extension's script"),
@@ -382,6 +388,7 @@ fn describe_transaction(transaction: &TransactionStmt, into: &mut Statement) -> 
         TransactionStmtKind::TransStmtCommitPrepared => {
             // Whatever was prepared around the proxy defines.
             into.changes_catalogue = true;
+            into.changes_unnamed = true;
             (TransactionEffect::None, "COMMIT PREPARED")
         }
         TransactionStmtKind::TransStmtRollbackPrepared => (TransactionEffect::None, "ROLLBACK PREPARED"),

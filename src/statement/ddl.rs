@@ -58,6 +58,7 @@ pub(super) fn write_all(relations: &[Node], operation: Operation, into: &mut Sta
 pub(super) fn rewrite(relation: &Option<RangeVar>, queries: &[Node], into: &mut Statement) {
     into.changes_catalogue = true;
     let Some(relation) = relation else { return };
+    into.defines.push(relation.into());
     let mut defined = Statement::default();
     let mut walk = Walk::new(&mut defined);
     queries.iter().filter(|query| !matches!(query.node, Some(N::NotifyStmt(_)))).for_each(|query| walk.node(query));
@@ -99,6 +100,7 @@ pub(super) fn truncate(truncate: &TruncateStmt, into: &mut Statement) -> &'stati
 /// A new table changes those that it inherits from, is a partition of, or refers to (which get triggers).
 pub(super) fn create_table(create: &CreateStmt, into: &mut Statement) {
     into.changes_catalogue = true;
+    into.defines.extend(create.relation.as_ref().map(RelationName::from));
     write_all(&create.inh_relations, Operation::Ddl, into);
     for parent in create.inh_relations.iter().filter_map(range_var) {
         redirect_both(&create.relation, parent, into);
@@ -229,6 +231,15 @@ pub(super) fn drop(drop: &DropStmt, into: &mut Statement) -> &'static str {
         let names = parts(&names.items);
         let relation = match drop.remove_type() {
             _ if is_table => names.as_slice(),
+            ObjectType::ObjectView => {
+                into.defines.extend(RelationName::from_parts(&names));
+                continue;
+            }
+            // Its table is not named.
+            ObjectType::ObjectIndex => {
+                into.changes_unnamed = true;
+                continue;
+            }
             ObjectType::ObjectTrigger | ObjectType::ObjectRule | ObjectType::ObjectPolicy => {
                 names.split_last().map_or(&[][..], |(_, relation)| relation)
             }

@@ -39,6 +39,8 @@ impl Statement {
         whole.functions.extend(prepared.functions.iter().cloned());
         whole.opaque = whole.opaque.or(prepared.opaque);
         whole.changes_catalogue |= prepared.changes_catalogue;
+        whole.changes_unnamed |= prepared.changes_unnamed;
+        whole.defines.extend(prepared.defines.iter().cloned());
         whole.redirects.extend(prepared.redirects.iter().cloned());
         whole.needs_database_alone = prepared.needs_database_alone.clone();
         whole.settle();
@@ -110,6 +112,7 @@ impl Statement {
     pub(super) fn set_opaque(&mut self, why: &'static str) {
         self.opaque = Some(why);
         self.changes_catalogue = true;
+        self.changes_unnamed = true;
     }
 
     /// As [`Statement::set_opaque`], and it runs SQL that is not in its text.
@@ -123,6 +126,7 @@ impl Statement {
         keep_first(&mut self.writes);
         keep_first(&mut self.functions);
         keep_first(&mut self.redirects);
+        keep_first(&mut self.defines);
     }
 
     /// Every name and value in it that comes from the text.
@@ -130,7 +134,7 @@ impl Statement {
         let relations = self.writes.iter().map(|write| (&write.relation.schema, &write.relation.name));
         let functions = self.functions.iter().map(|function| (&function.schema, &function.name));
         let redirected = self.redirects.iter().flat_map(|redirect| [Some(&redirect.relation), redirect.to.as_ref()]);
-        let redirected = redirected.flatten().map(|relation| (&relation.schema, &relation.name));
+        let redirected = redirected.flatten().chain(&self.defines).map(|relation| (&relation.schema, &relation.name));
         let qualified =
             relations.chain(functions).chain(redirected).flat_map(|(schema, name)| schema.iter().chain([name]));
         qualified.map(String::as_str).chain(self.single_names().into_iter().flatten())

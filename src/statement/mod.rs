@@ -197,6 +197,10 @@ pub struct Statement {
     pub opaque: Option<&'static str>,
     /// It may change which relations exist or how they depend on one another.
     pub changes_catalogue: bool,
+    /// The relations that it makes, or of which it drops all but the name.
+    pub defines: Vec<RelationName>,
+    /// It changes more of the catalogue than `writes`, `redirects` and `defines` name.
+    pub changes_unnamed: bool,
     /// How, as far as a write to one relation becomes one to another. Others do not see that before the transaction ends.
     pub redirects: Vec<Redirect>,
     /// A database that must have no other connection while this runs: `DROP DATABASE x`, `CREATE DATABASE y TEMPLATE x`, `ALTER DATABASE x RENAME/SET TABLESPACE`.

@@ -65,8 +65,9 @@ impl<'s, 'n> Walk<'s, 'n> {
 
     fn select(&mut self, select: &'n SelectStmt) {
         self.enter(&select.with_clause);
-        if select.into_clause.is_some() {
+        if let Some(into) = &select.into_clause {
             self.statement.changes_catalogue = true;
+            self.statement.defines.extend(into.rel.as_ref().map(RelationName::from));
         }
         self.lock(select);
         self.nodes(&select.distinct_clause);

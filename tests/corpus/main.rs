@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod session;
-mod source;
 mod stream;
 mod suite;
 #[path = "../support/mod.rs"]
@@ -18,6 +17,7 @@ use fencegate::statement::{Statement, Unreadable};
 use session::Record;
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
+use support::postgres_source;
 
 /// Postgres refuses this way of partitioning after its grammar up to 15, and in its grammar since then.
 const REFUSED_LATER: &str = "PARTITION BY MAGIC";
@@ -61,7 +61,7 @@ fn few_are_opaque() {
     }
     let all: usize = opaque.values().sum();
     println!("{all} of {total} are opaque");
-    let release = source::release();
+    let release = postgres_source::release();
     let found: Vec<_> = opaque.iter().map(|(kind, count)| format!("{count:>4} {kind}")).collect();
     let found = [format!("{release}\n"), found.join("\n"), "\n".to_owned()].concat();
     let is_same_release = LIST.lines().next() == Some(release.as_str());

@@ -2,8 +2,8 @@
 //! past our sessions.
 
 use crate::session::{Record, Session};
-use crate::source::regression_tests;
 use crate::support::guardian::{Folder, Port};
+use crate::support::postgres_source::regression_tests;
 use crate::support::{Address, Options, Postgres, programs};
 use std::collections::VecDeque;
 use std::net::{TcpListener, TcpStream};

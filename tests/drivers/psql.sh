@@ -67,7 +67,15 @@ shown is_refused 1 <<'SQL'
 INSERT INTO jobs VALUES (3);
 SQL
 
-session 1 <<'SQL' | grep -E '^(aborts|goes_on): '
+session 1 <<'SQL' | grep -E '^(refusals|aborts|goes_on): '
+PREPARE job (int) AS INSERT INTO jobs VALUES ($1);
+EXECUTE job(300);
+\set prepared :SQLSTATE
+INSERT INTO jobs VALUES (300) \; INSERT INTO jobs VALUES (301);
+\set batch :SQLSTATE
+\copy jobs (id) FROM PROGRAM 'seq 300 309'
+\echo refusals: :prepared :batch :SQLSTATE
+
 BEGIN;
 INSERT INTO jobs VALUES (3);
 SELECT 'refused';

@@ -15,6 +15,8 @@ const NEEDED: &[(&str, &str)] = &[
     ("token", "1"),
     ("writes", "one"),
     ("is_refused", "LF001 ERROR resource=scheduler presented=1 highest=2"),
+    // A prepared statement, a batch, COPY.
+    ("refusals", "LF001 LF001 LF001"),
     ("aborts", "on"),
     ("goes_on", "three"),
     ("is_cut_off", "LF001 FATAL resource=scheduler presented=2 highest=3 outcome=rolled_back"),

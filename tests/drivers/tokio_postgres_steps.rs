@@ -1,11 +1,13 @@
 //! tokio-postgres.
 
 use crate::support::{Address, DEADLINE};
+use bytes::Bytes;
 use futures_util::{SinkExt, TryStreamExt, future};
 use std::fmt::Write;
-use tokio::sync::mpsc;
+use std::ops::Range;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, SimpleQueryMessage};
+use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls, SimpleQueryMessage, Statement};
 
 const LARGE: usize = 4 * 1024 * 1024;
 
@@ -15,73 +17,94 @@ pub fn run(address: &Address) -> String {
 }
 
 async fn steps(address: &Address) -> String {
-    let mut report = String::new();
-    let mut step = |name: &str, result: String| writeln!(report, "{name}: {result}").unwrap();
-    step("version", version());
-    let (mut client, mut notifications) = connect(address, 1).await;
-    step("token", value(&client, "SELECT current_setting('lease.fence')").await);
-
+    let mut report = Report(String::new());
+    report.step("version", version());
+    let (mut client, notifications) = connect(address, 1).await;
+    report.step("token", value(&client, "SELECT current_setting('lease.fence')").await);
     client.execute("INSERT INTO jobs VALUES (1, 'one')", &[]).await.unwrap();
-    step("writes", value(&client, "SELECT payload FROM jobs WHERE id = 1").await);
-
+    report.step("writes", value(&client, "SELECT payload FROM jobs WHERE id = 1").await);
     let insert = client.prepare("INSERT INTO jobs VALUES ($1)").await.unwrap();
-    for number in 100..110 {
-        client.execute(&insert, &[&number]).await.unwrap();
-    }
-    step("prepares", value(&client, "SELECT sum(id) FROM jobs WHERE id BETWEEN 100 AND 109").await);
+    offers(address, &mut client, notifications, &insert, &mut report).await;
+    is_refused(address, &client, &insert, &mut report).await;
+    is_ended(address, client, &mut report).await;
+    report.0
+}
 
-    // Futures that are polled together are sent as a pipeline.
-    let numbers: Vec<i32> = (200..210).collect();
-    future::try_join_all(numbers.iter().map(|number| client.execute_raw(&insert, [number]))).await.unwrap();
-    step("batches", value(&client, "SELECT sum(id) FROM jobs WHERE id BETWEEN 200 AND 209").await);
+/// What it can do, while it holds the token.
+async fn offers(
+    address: &Address,
+    client: &mut Client,
+    mut notifications: UnboundedReceiver<String>,
+    insert: &Statement,
+    report: &mut Report,
+) {
+    insert_prepared(client, insert, 100).await.unwrap();
+    report.step("prepares", value(client, "SELECT sum(id) FROM jobs WHERE id BETWEEN 100 AND 109").await);
 
-    step("copies", copies(&client).await);
-    step("scrolls", scrolls(&mut client).await);
+    insert_as_a_batch(client, insert, 200).await.unwrap();
+    report.step("batches", value(client, "SELECT sum(id) FROM jobs WHERE id BETWEEN 200 AND 209").await);
+
+    report.step("copies", copies(client).await);
+    report.step("scrolls", scrolls(client).await);
 
     let large = "x".repeat(LARGE);
     client.execute("INSERT INTO jobs VALUES (2, $1)", &[&large]).await.unwrap();
     let read: String = client.query_one("SELECT payload FROM jobs WHERE id = 2", &[]).await.unwrap().get(0);
-    step("carries_large_values", if read == large { "same" } else { "another" }.to_owned());
+    report.step("carries_large_values", if read == large { "same" } else { "another" }.to_owned());
 
     client.batch_execute("LISTEN ticks; NOTIFY ticks, 'tick'").await.unwrap();
-    step("listens", notifications.recv().await.unwrap());
+    report.step("listens", notifications.recv().await.unwrap());
 
     let cancel = client.cancel_token();
     let canceller = once_asleep(address, async move { cancel.cancel_query(NoTls).await.unwrap() });
     let error = client.batch_execute("SELECT pg_sleep(600)").await.unwrap_err();
     canceller.await.unwrap();
     assert_eq!(error.code().unwrap().code(), "57014");
-    step("cancels", value(&client, "SELECT 'cancelled'").await);
+    report.step("cancels", value(client, "SELECT 'cancelled'").await);
+}
 
+/// A newer leader comes; then it presents a newer token itself.
+async fn is_refused(address: &Address, client: &Client, insert: &Statement, report: &mut Report) {
     take_over(address, 2).await;
-    step("is_refused", shown(&client, "INSERT INTO jobs VALUES (3)").await);
+    report.step("is_refused", shown(client, "INSERT INTO jobs VALUES (3)").await);
+    report.step("refusals", refusals(address, client, insert).await);
 
     client.batch_execute("BEGIN").await.unwrap();
-    shown(&client, "INSERT INTO jobs VALUES (3)").await;
+    shown(client, "INSERT INTO jobs VALUES (3)").await;
     let error = client.batch_execute("SELECT 'refused'").await.unwrap_err();
     assert_eq!(error.code().unwrap().code(), "25P02");
     client.batch_execute("ROLLBACK").await.unwrap();
-    step("aborts", value(&client, "SELECT 'on'").await);
+    report.step("aborts", value(client, "SELECT 'on'").await);
 
     client.batch_execute("SET lease.fence = 2").await.unwrap();
     client.execute("INSERT INTO jobs VALUES (3, 'three')", &[]).await.unwrap();
-    step("goes_on", value(&client, "SELECT payload FROM jobs WHERE id = 3").await);
+    report.step("goes_on", value(client, "SELECT payload FROM jobs WHERE id = 3").await);
+}
 
+/// A newer leader comes while it is in a transaction.
+async fn is_ended(address: &Address, client: Client, report: &mut Report) {
     client.batch_execute("BEGIN; INSERT INTO jobs VALUES (4)").await.unwrap();
     take_over(address, 3).await;
-    step("is_cut_off", shown(&client, "SELECT 'on'").await);
+    report.step("is_cut_off", shown(&client, "SELECT 'on'").await);
 
     let (client, _) = connect(address, 3).await;
     client.batch_execute("BEGIN; INSERT INTO jobs VALUES (4)").await.unwrap();
     let to = address.clone();
     let leader = once_asleep(address, async move { take_over(&to, 4).await });
-    step("is_interrupted", shown(&client, "SELECT pg_sleep(600)").await);
+    report.step("is_interrupted", shown(&client, "SELECT pg_sleep(600)").await);
     leader.await.unwrap();
 
     let (client, _) = connect(address, 4).await;
     client.execute("INSERT INTO jobs VALUES (4, 'four')", &[]).await.unwrap();
-    step("starts_again", value(&client, "SELECT payload FROM jobs WHERE id = 4").await);
-    report
+    report.step("starts_again", value(&client, "SELECT payload FROM jobs WHERE id = 4").await);
+}
+
+struct Report(String);
+
+impl Report {
+    fn step(&mut self, name: &str, result: String) {
+        writeln!(self.0, "{name}: {result}").unwrap();
+    }
 }
 
 /// That which Cargo.lock names.
@@ -91,14 +114,42 @@ fn version() -> String {
     package.split('"').next().unwrap().to_owned()
 }
 
-async fn copies(client: &Client) -> String {
-    let mut sink = Box::pin(client.copy_in("COPY jobs (id) FROM STDIN").await.unwrap());
-    for number in 1000..2000 {
-        sink.send(bytes::Bytes::from(format!("{number}\n"))).await.unwrap();
+async fn insert_prepared(client: &Client, insert: &Statement, first: i32) -> Result<(), Error> {
+    for number in first..first + 10 {
+        client.execute(insert, &[&number]).await?;
     }
-    sink.as_mut().finish().await.unwrap();
+    Ok(())
+}
+
+/// Futures that are polled together are sent as a pipeline.
+async fn insert_as_a_batch(client: &Client, insert: &Statement, first: i32) -> Result<(), Error> {
+    let inserts = (first..first + 10).map(|number| client.execute_raw(insert, [number]));
+    future::try_join_all(inserts).await.map(drop)
+}
+
+async fn copy_in(client: &Client, numbers: Range<i32>) -> Result<(), Error> {
+    let mut sink = Box::pin(client.copy_in("COPY jobs (id) FROM STDIN").await?);
+    for number in numbers {
+        sink.send(Bytes::from(format!("{number}\n"))).await?;
+    }
+    sink.as_mut().finish().await.map(drop)
+}
+
+async fn refusals(address: &Address, client: &Client, insert: &Statement) -> String {
+    // A COPY that fails before it has data breaks the connection, also that to a server.
+    let (another, _) = connect(address, 1).await;
+    let refused = [
+        insert_prepared(client, insert, 300).await,
+        insert_as_a_batch(client, insert, 300).await,
+        copy_in(&another, 300..310).await,
+    ];
+    refused.map(|result| result.unwrap_err().code().unwrap().code().to_owned()).join(" ")
+}
+
+async fn copies(client: &Client) -> String {
+    copy_in(client, 1000..2000).await.unwrap();
     let query = "COPY (SELECT id FROM jobs WHERE id BETWEEN 1000 AND 1999) TO STDOUT";
-    let lines: Vec<bytes::Bytes> = client.copy_out(query).await.unwrap().try_collect().await.unwrap();
+    let lines: Vec<Bytes> = client.copy_out(query).await.unwrap().try_collect().await.unwrap();
     let text = String::from_utf8(lines.concat()).unwrap();
     text.lines().map(|line| line.parse::<i64>().unwrap()).sum::<i64>().to_string()
 }
@@ -117,12 +168,12 @@ async fn scrolls(client: &mut Client) -> String {
 }
 
 /// A connection with that token, and the payloads of its notifications.
-async fn connect(address: &Address, token: i64) -> (Client, mpsc::UnboundedReceiver<String>) {
+async fn connect(address: &Address, token: i64) -> (Client, UnboundedReceiver<String>) {
     let (host, port) = address.host_and_port();
     let mut config = Config::new();
     config.host(host).port(port.parse().unwrap()).user("postgres").dbname("postgres");
     let (client, mut connection) = config.options(format!("-c lease.fence={token}")).connect(NoTls).await.unwrap();
-    let (sender, payloads) = mpsc::unbounded_channel();
+    let (sender, payloads) = unbounded_channel();
     tokio::spawn(async move {
         while let Some(Ok(message)) = future::poll_fn(|context| connection.poll_message(context)).await {
             if let AsyncMessage::Notification(notification) = message {

@@ -109,6 +109,48 @@ fn a_write_to_what_another_session_defines_is_opaque() {
     assert_eq!(fenced.postgres.value("SELECT count(*) FROM ticks"), "0");
 }
 
+/// It is harmless when it is judged, and leads to a fenced table when it is done.
+#[test]
+fn a_definition_that_waited_for_another_is_known() {
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let (mut author, mut waiting) = (fenced.login(), fenced.login());
+    ok(&mut author, &format!("BEGIN; {RULE}"));
+    let sql = [query("CREATE VIEW later AS TABLE inbox"), query("INSERT INTO later VALUES (1)")];
+    waiting.send(&sql[0]);
+    wait_until("it waits", DEADLINE, || {
+        fenced.postgres.value("SELECT count(*) FROM pg_locks WHERE NOT granted") == "1"
+    });
+    ok(&mut author, "COMMIT");
+    assert_eq!(code_in(&waiting.read_until_ready()), "");
+    assert_eq!(code_in(&waiting.exchange(&sql[1])), "LF002");
+}
+
+/// Sessions that make and drop tables and views all the time, and one whose views lead to the fenced table, keep nobody
+/// from writing elsewhere.
+#[test]
+fn a_storm_of_definitions_stops_nobody() {
+    const ROUNDS: usize = 40;
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let (author, writers) = (fenced.login(), [fenced.login(), fenced.login(), fenced.login(), fenced.login()]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut author = author;
+            (0..ROUNDS).for_each(|_| ok(&mut author, "CREATE VIEW led AS TABLE ticks; DROP VIEW led").clear());
+        });
+        for (number, mut wire) in writers.into_iter().enumerate() {
+            scope.spawn(move || {
+                let name = format!("made_{number}");
+                for _ in 0..ROUNDS {
+                    ok(&mut wire, &format!("CREATE TABLE {name} (id int)"));
+                    ok(&mut wire, &format!("CREATE VIEW {name}_view AS TABLE {name}"));
+                    ok(&mut wire, &format!("INSERT INTO {name}_view VALUES (1)"));
+                    ok(&mut wire, &format!("DROP TABLE {name} CASCADE"));
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn definitions_do_not_leave_by_two_phase_commit() {
     let fenced = Fenced::start(SCHEMA, POLICY);

@@ -17,6 +17,7 @@ pub mod guardian;
 pub mod link;
 pub mod malicious;
 pub mod postgres;
+pub mod postgres_source;
 pub mod programs;
 pub mod proxy;
 pub mod target;

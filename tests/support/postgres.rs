@@ -253,7 +253,7 @@ fn server_version(release: Release) -> String {
 
 /// The command line that starts a program of the server, as a user it accepts. It replaces itself by the server, so
 /// that its process id is the server's.
-fn server_command(program: &Path) -> Vec<String> {
+pub fn server_command(program: &Path) -> Vec<String> {
     let program = program.display().to_string();
     if !is_root() {
         return vec![program];
@@ -269,7 +269,7 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
-fn give_to_server(path: &Path) {
+pub fn give_to_server(path: &Path) {
     if is_root() {
         run(&["chown", "-R", &format!("{UNPRIVILEGED_USER}:"), &path.display().to_string()]);
     }

@@ -92,8 +92,8 @@ pub struct Relay {
     wait: Option<Wait>,
     /// Why an Admit for the message at hand failed.
     refused: Option<Refusal>,
-    /// What had to be done first for the message at hand is done.
-    first_done: bool,
+    /// The message at hand is being judged, or what has to be done first for that.
+    judged_since: Option<Instant>,
     /// The message at hand may be read, though it is long.
     turn: Option<Turn>,
     /// Room for the message at hand, once that was asked for; nothing in it if it was refused.
@@ -188,7 +188,7 @@ impl Relay {
             written: HashMap::new(),
             wait: None,
             refused: None,
-            first_done: false,
+            judged_since: None,
             turn: None,
             room: None,
             leaving: None,
@@ -344,7 +344,8 @@ impl Relay {
     fn definitions_over(&mut self) {
         let is_over = self.server.reader.ended;
         let may_have = is_over && (self.replies.change_catalogue() || !self.definitions.own().is_empty());
-        if std::mem::take(&mut self.catalogue_changed) || may_have {
+        let has_changed = std::mem::take(&mut self.catalogue_changed);
+        if may_have || has_changed && !self.definitions.pass_as_harmless() {
             self.context.catalogue_changed();
         }
         if is_over || self.replies.is_empty() && self.client.rest == 0 {
@@ -355,7 +356,7 @@ impl Relay {
     /// The message at hand has been dealt with: what was found out for it is not for the next one.
     fn message_done(&mut self) {
         self.refused = None;
-        self.first_done = false;
+        self.judged_since = None;
         self.leaving = self.room.take().flatten();
     }
 }

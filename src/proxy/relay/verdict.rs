@@ -11,7 +11,12 @@ use crate::policy::Mode;
 use crate::statement::Statement;
 use crate::wire::message;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// Statements are not held back longer than about this because the catalogue changes all the time.
+const CATCH_UP_LIMIT: Duration = Duration::from_secs(1);
 
 /// What is to be done with the message at hand.
 pub(super) enum Verdict {
@@ -31,21 +36,19 @@ impl Relay {
             // What is under way may make what this writes a way to a fenced table.
             return (self.settle(), resolved);
         }
-        if !std::mem::replace(&mut self.first_done, true)
-            && let Some(task) = self.first(&resolved)
-        {
+        if let Some(task) = self.first(&resolved) {
             self.wait = Some(Wait::First(task));
             return (Verdict::Hold, resolved);
         }
         let others = self.definitions.of_others();
-        let (catalogue, is_current) = self.context.catalogue();
+        let seen = self.context.catalogue();
         let judge = Judge {
             policies: self.context.policies(),
             database: self.context.database(),
             fence: &self.fence,
-            catalogue: &catalogue,
-            catalogue_is_current: is_current,
-            changes_catalogue: self.catalogue_changed,
+            catalogue: &seen.catalogue,
+            catalogue_is_current: seen.is_current,
+            changes_catalogue: self.catalogue_changed && self.definitions.concern_fences(),
             suspects: self.definitions.own(),
             suspects_of_others: &others,
             exempt: self.session.exempt(self.context.policies()),
@@ -77,18 +80,24 @@ impl Relay {
             Verdict::Hold => 0,
         };
         for statement in &resolved[..forwarded] {
-            self.definitions.note(statement, self.context.policies(), &catalogue, is_current);
+            self.definitions.note(statement, self.context.policies(), &seen);
         }
         (verdict, resolved)
     }
 
-    /// What has to be done before these statements can be judged, once.
-    fn first(&self, statements: &[Arc<Statement>]) -> Option<JoinHandle<Option<Turn>>> {
-        if let Some(name) = statements.iter().find_map(|statement| statement.needs_database_alone.clone()) {
+    /// What has to be done before these statements can be judged. Others may change the catalogue again as soon as it is
+    /// read: that is caught up with for a moment only.
+    fn first(&mut self, statements: &[Arc<Statement>]) -> Option<JoinHandle<Option<Turn>>> {
+        let is_first = self.judged_since.is_none();
+        let since = *self.judged_since.get_or_insert_with(Instant::now);
+        let alone = statements.iter().filter(|_| is_first).find_map(|statement| statement.needs_database_alone.clone());
+        if let Some(name) = alone {
             return Some(self.context.close_database(name));
         }
-        let writes = statements.iter().any(|statement| !statement.writes.is_empty() || statement.opaque.is_some());
-        if writes { self.context.catch_up() } else { None }
+        let depends_on_catalogue =
+            |it: &Arc<Statement>| !it.writes.is_empty() || it.opaque.is_some() || it.changes_catalogue;
+        let may_wait = since.elapsed() < CATCH_UP_LIMIT && statements.iter().any(depends_on_catalogue);
+        if may_wait { self.context.catch_up() } else { None }
     }
 
     fn forward_when_admitted(&mut self, needs: Vec<Need>) -> Verdict {

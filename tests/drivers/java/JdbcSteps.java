@@ -2,6 +2,7 @@ import java.io.StringReader;
 import java.io.StringWriter;
 import java.sql.Connection;
 import java.sql.DriverManager;
+import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Statement;
@@ -21,6 +22,7 @@ class JdbcSteps {
     }
 
     Connection connection;
+    PreparedStatement insert;
 
     public static void main(String[] arguments) throws Exception {
         new JdbcSteps().run();
@@ -45,6 +47,7 @@ class JdbcSteps {
 
         takeOver(2);
         report("is_refused", shown(() -> execute("INSERT INTO jobs VALUES (3)")));
+        refusals();
         aborts();
         execute("SET lease.fence = 2");
         execute("INSERT INTO jobs VALUES (3, 'three')");
@@ -67,33 +70,21 @@ class JdbcSteps {
     }
 
     void prepares() throws Exception {
-        // The driver prepares it on the server when it is run for the fifth time.
-        try (var insert = connection.prepareStatement("INSERT INTO jobs VALUES (?)")) {
-            for (int number = 100; number < 110; number++) {
-                insert.setInt(1, number);
-                insert.executeUpdate();
-            }
-        }
+        insert = connection.prepareStatement("INSERT INTO jobs VALUES (?)");
+        insertPrepared(100);
         report("prepares", value("SELECT sum(id) FROM jobs WHERE id BETWEEN 100 AND 109"));
     }
 
     void batches() throws Exception {
-        try (var insert = connection.prepareStatement("INSERT INTO jobs VALUES (?)")) {
-            for (int number = 200; number < 210; number++) {
-                insert.setInt(1, number);
-                insert.addBatch();
-            }
-            insert.executeBatch();
-        }
+        insertAsABatch(200);
         report("batches", value("SELECT sum(id) FROM jobs WHERE id BETWEEN 200 AND 209"));
     }
 
     void copies() throws Exception {
-        var copy = connection.unwrap(PGConnection.class).getCopyAPI();
-        String lines = IntStream.range(1000, 2000).mapToObj(Integer::toString).collect(Collectors.joining("\n"));
-        copy.copyIn("COPY jobs (id) FROM STDIN", new StringReader(lines));
+        copyIn(1000, 1000);
         var read = new StringWriter();
-        copy.copyOut("COPY (SELECT id FROM jobs WHERE id BETWEEN 1000 AND 1999) TO STDOUT", read);
+        String query = "COPY (SELECT id FROM jobs WHERE id BETWEEN 1000 AND 1999) TO STDOUT";
+        connection.unwrap(PGConnection.class).getCopyAPI().copyOut(query, read);
         report("copies", read.toString().lines().mapToLong(Long::parseLong).sum());
     }
 
@@ -136,6 +127,13 @@ class JdbcSteps {
         }
     }
 
+    void refusals() throws Exception {
+        String prepared = errorOf(() -> insertPrepared(300)).getSQLState();
+        String batch = errorOf(() -> insertAsABatch(300)).getSQLState();
+        String copy = errorOf(() -> copyIn(300, 10)).getSQLState();
+        report("refusals", prepared + " " + batch + " " + copy);
+    }
+
     void aborts() throws Exception {
         connection.setAutoCommit(false);
         errorOf(() -> execute("INSERT INTO jobs VALUES (3)"));
@@ -143,6 +141,28 @@ class JdbcSteps {
         connection.rollback();
         connection.setAutoCommit(true);
         report("aborts", error.getSQLState().equals("25P02") ? value("SELECT 'on'") : error);
+    }
+
+    /** The driver prepares it on the server when it is run for the fifth time. */
+    void insertPrepared(int first) throws SQLException {
+        for (int number = first; number < first + 10; number++) {
+            insert.setInt(1, number);
+            insert.executeUpdate();
+        }
+    }
+
+    void insertAsABatch(int first) throws SQLException {
+        for (int number = first; number < first + 10; number++) {
+            insert.setInt(1, number);
+            insert.addBatch();
+        }
+        insert.executeBatch();
+    }
+
+    void copyIn(int first, int count) throws Exception {
+        var numbers = IntStream.range(first, first + count).mapToObj(Integer::toString);
+        String lines = numbers.collect(Collectors.joining("\n"));
+        connection.unwrap(PGConnection.class).getCopyAPI().copyIn("COPY jobs (id) FROM STDIN", new StringReader(lines));
     }
 
     void execute(String sql) throws SQLException {
@@ -188,17 +208,17 @@ class JdbcSteps {
         });
     }
 
-    static PSQLException errorOf(Action action) throws Exception {
+    static SQLException errorOf(Action action) throws Exception {
         try {
             action.run();
-        } catch (PSQLException error) {
+        } catch (SQLException error) {
             return error;
         }
         throw new AssertionError("an error was expected");
     }
 
     static String shown(Action action) throws Exception {
-        var error = errorOf(action);
+        var error = (PSQLException) errorOf(action);
         var server = error.getServerErrorMessage();
         String fields = error.getSQLState() + " " + server.getSeverity() + " " + server.getDetail();
         return error.getClass().getName() + " " + fields;

@@ -6,15 +6,20 @@ const Cursor = require('pg-cursor')
 const { once } = require('node:events')
 const { text } = require('node:stream/consumers')
 const { pipeline } = require('node:stream/promises')
-const { address, errorOf, inAnotherSession, large, onceAsleep, run, takeOver, versionOf } = require('./steps')
+const { address, errorOf, inAnotherSession, large, onceAsleep, numbersFrom, run, takeOver, versionOf } = require('./steps')
 
 let client
 
-async function connect(token, more) {
-  client = new Client({ ...address, options: `-c lease.fence=${token}`, ...more })
+async function newClient(token, more) {
+  const client = new Client({ ...address, options: `-c lease.fence=${token}`, ...more })
   // The end of the connection is reported here as well as by the query that it meets.
   client.on('error', () => {})
   await client.connect()
+  return client
+}
+
+async function connect(token) {
+  client = await newClient(token)
 }
 
 async function value(sql) {
@@ -26,6 +31,26 @@ const sum = (lines) => lines.reduce((total, line) => total + Number(line), 0)
 async function shown(promise) {
   const { constructor, code, severity, detail } = await errorOf(promise)
   return `pg.${constructor.name} ${code} ${severity} ${detail}`
+}
+
+async function insertPrepared(numbers) {
+  for (const number of numbers) {
+    await client.query({ name: 'insert', text: 'INSERT INTO jobs VALUES ($1)', values: [number] })
+  }
+}
+
+// As a pipeline, which is an option of a client.
+async function insertAsABatch(numbers) {
+  const pipelined = await newClient(1, { pipeline: true })
+  const inserts = numbers.map((number) => pipelined.query('INSERT INTO jobs VALUES ($1)', [number]))
+  await Promise.all(inserts).finally(() => pipelined.end())
+}
+
+function copyIn(numbers) {
+  return pipeline(
+    numbers.map((number) => `${number}\n`),
+    client.query(copy.from('COPY jobs (id) FROM STDIN'))
+  )
 }
 
 run({
@@ -42,25 +67,17 @@ run({
   },
 
   async prepares() {
-    for (let number = 100; number < 110; number++) {
-      await client.query({ name: 'insert', text: 'INSERT INTO jobs VALUES ($1)', values: [number] })
-    }
+    await insertPrepared(numbersFrom(100, 10))
     return value('SELECT sum(id) FROM jobs WHERE id BETWEEN 100 AND 109')
   },
 
   async batches() {
-    const single = client
-    await connect(1, { pipeline: true })
-    const numbers = Array.from({ length: 10 }, (_, index) => 200 + index)
-    await Promise.all(numbers.map((number) => client.query('INSERT INTO jobs VALUES ($1)', [number])))
-    await client.end()
-    client = single
+    await insertAsABatch(numbersFrom(200, 10))
     return value('SELECT sum(id) FROM jobs WHERE id BETWEEN 200 AND 209')
   },
 
   async copies() {
-    const lines = Array.from({ length: 1000 }, (_, index) => `${1000 + index}\n`)
-    await pipeline(lines, client.query(copy.from('COPY jobs (id) FROM STDIN')))
+    await copyIn(numbersFrom(1000, 1000))
     const query = 'COPY (SELECT id FROM jobs WHERE id BETWEEN 1000 AND 1999) TO STDOUT'
     return sum((await text(client.query(copy.to(query)))).trim().split('\n'))
   },
@@ -96,6 +113,14 @@ run({
   async is_refused() {
     await takeOver(2)
     return shown(client.query('INSERT INTO jobs VALUES (3)'))
+  },
+
+  async refusals() {
+    const codes = []
+    for (const way of [insertPrepared, insertAsABatch, copyIn]) {
+      codes.push((await errorOf(way(numbersFrom(300, 10)))).code)
+    }
+    return codes.join(' ')
   },
 
   async aborts() {

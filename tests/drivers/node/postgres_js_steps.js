@@ -3,7 +3,7 @@
 const postgres = require('postgres')
 const { text } = require('node:stream/consumers')
 const { pipeline } = require('node:stream/promises')
-const { address, errorOf, inAnotherSession, large, onceAsleep, run, takeOver, versionOf } = require('./steps')
+const { address, errorOf, inAnotherSession, large, onceAsleep, numbersFrom, run, takeOver, versionOf } = require('./steps')
 
 let sql
 
@@ -20,6 +20,20 @@ const sum = (lines) => lines.reduce((total, line) => total + Number(line), 0)
 async function shown(promise) {
   const { constructor, code, severity, detail } = await errorOf(promise)
   return `postgres.${constructor.name} ${code} ${severity} ${detail}`
+}
+
+async function insertPrepared(numbers) {
+  for (const number of numbers) await sql`INSERT INTO jobs VALUES (${number})`
+}
+
+// Queries of a transaction that are not waited for one by one are sent as a pipeline.
+function insertAsABatch(numbers) {
+  return sql.begin((sql) => numbers.map((number) => sql`INSERT INTO jobs VALUES (${number})`))
+}
+
+async function copyIn(numbers) {
+  const lines = numbers.map((number) => `${number}\n`)
+  await pipeline(lines, await sql`COPY jobs (id) FROM STDIN`.writable())
 }
 
 // The error of a transaction that has written when it takes that step.
@@ -48,19 +62,17 @@ run({
   },
 
   async prepares() {
-    for (let number = 100; number < 110; number++) await sql`INSERT INTO jobs VALUES (${number})`
+    await insertPrepared(numbersFrom(100, 10))
     return value(sql`SELECT sum(id) FROM jobs WHERE id BETWEEN 100 AND 109`)
   },
 
   async batches() {
-    const numbers = Array.from({ length: 10 }, (_, index) => 200 + index)
-    await sql.begin((sql) => numbers.map((number) => sql`INSERT INTO jobs VALUES (${number})`))
+    await insertAsABatch(numbersFrom(200, 10))
     return value(sql`SELECT sum(id) FROM jobs WHERE id BETWEEN 200 AND 209`)
   },
 
   async copies() {
-    const lines = Array.from({ length: 1000 }, (_, index) => `${1000 + index}\n`)
-    await pipeline(lines, await sql`COPY jobs (id) FROM STDIN`.writable())
+    await copyIn(numbersFrom(1000, 1000))
     const query = sql`COPY (SELECT id FROM jobs WHERE id BETWEEN 1000 AND 1999) TO STDOUT`
     return sum((await text(await query.readable())).trim().split('\n'))
   },
@@ -92,6 +104,14 @@ run({
   async is_refused() {
     await takeOver(2)
     return shown(sql`INSERT INTO jobs VALUES (3)`)
+  },
+
+  async refusals() {
+    const codes = []
+    for (const way of [insertPrepared, insertAsABatch, copyIn]) {
+      codes.push((await errorOf(way(numbersFrom(300, 10)))).code)
+    }
+    return codes.join(' ')
   },
 
   async aborts() {

@@ -12,6 +12,8 @@ const address = {
 
 const large = '0123456789abcdef'.repeat((4 * 1024 * 1024) / 16)
 
+const numbersFrom = (first, count) => Array.from({ length: count }, (_, index) => first + index)
+
 // By its path: not every package exports it.
 const versionOf = (name) => require(join(process.env.NODE_PATH, name, 'package.json')).version
 
@@ -48,4 +50,4 @@ async function errorOf(promise) {
   throw new Error('an error was expected')
 }
 
-module.exports = { address, large, versionOf, run, takeOver, inAnotherSession, onceAsleep, errorOf }
+module.exports = { address, large, numbersFrom, versionOf, run, takeOver, inAnotherSession, onceAsleep, errorOf }

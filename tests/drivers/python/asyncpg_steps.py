@@ -19,18 +19,16 @@ class Asyncpg:
         return await self.connection.fetchval("SELECT payload FROM jobs WHERE id = 1")
 
     async def prepares(self):
-        insert = await self.connection.prepare("INSERT INTO jobs VALUES ($1)")
-        for number in range(100, 110):
-            await insert.fetch(number)
+        self.insert = await self.connection.prepare("INSERT INTO jobs VALUES ($1)")
+        await self._insert_prepared(range(100, 110))
         return await self.connection.fetchval("SELECT sum(id) FROM jobs WHERE id BETWEEN 100 AND 109")
 
     async def batches(self):
-        await self.connection.executemany("INSERT INTO jobs VALUES ($1)", [(n,) for n in range(200, 210)])
+        await self._insert_as_a_batch(range(200, 210))
         return await self.connection.fetchval("SELECT sum(id) FROM jobs WHERE id BETWEEN 200 AND 209")
 
     async def copies(self):
-        records = ((number, None) for number in range(1000, 2000))
-        await self.connection.copy_records_to_table("jobs", records=records)
+        await self._copy(range(1000, 2000))
         numbers = []
 
         async def read(data):
@@ -67,6 +65,10 @@ class Asyncpg:
         steps.take_over(2)
         return await self._error("INSERT INTO jobs VALUES (3)")
 
+    async def refusals(self):
+        ways = (self._insert_prepared, self._insert_as_a_batch, self._copy)
+        return " ".join([await self._sqlstate(way(range(300, 310))) for way in ways])
+
     async def aborts(self):
         try:
             async with self.connection.transaction():
@@ -102,6 +104,22 @@ class Asyncpg:
         self.connection = await asyncpg.connect(
             **steps.ADDRESS, database=steps.DATABASE, server_settings={"lease.fence": str(token)}
         )
+
+    async def _insert_prepared(self, numbers):
+        for number in numbers:
+            await self.insert.fetch(number)
+
+    async def _insert_as_a_batch(self, numbers):
+        await self.connection.executemany("INSERT INTO jobs VALUES ($1)", [(number,) for number in numbers])
+
+    async def _copy(self, numbers):
+        await self.connection.copy_records_to_table("jobs", records=((number, None) for number in numbers))
+
+    async def _sqlstate(self, insert):
+        try:
+            await insert
+        except asyncpg.PostgresError as error:
+            return error.sqlstate
 
     async def _error(self, sql):
         try:

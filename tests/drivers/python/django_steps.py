@@ -1,7 +1,8 @@
 """Django's ORM, over psycopg. What Django has no words for goes to psycopg through it."""
 
-import steps
 import django
+import psycopg
+import steps
 from django.conf import settings
 
 settings.configure(
@@ -44,22 +45,19 @@ class Django:
         return Job.objects.get(id=1).payload
 
     def prepares(self):
-        for number in range(100, 110):
-            Job.objects.create(id=number)
+        self._insert_prepared(range(100, 110))
         assert self._value("SELECT count(*) FROM pg_prepared_statements") > 0
         return self._sum(100, 109)
 
     def batches(self):
-        Job.objects.bulk_create(Job(id=number) for number in range(200, 210))
+        self._insert_as_a_batch(range(200, 210))
         return self._sum(200, 209)
 
     def copies(self):
-        with connection.cursor() as cursor:
-            with cursor.copy("COPY jobs (id) FROM STDIN") as copy:
-                for number in range(1000, 2000):
-                    copy.write_row((number,))
-            with cursor.copy("COPY (SELECT id FROM jobs WHERE id BETWEEN 1000 AND 1999) TO STDOUT") as copy:
-                return sum(int(number) for (number,) in copy.rows())
+        self._copy(range(1000, 2000))
+        query = "COPY (SELECT id FROM jobs WHERE id BETWEEN 1000 AND 1999) TO STDOUT"
+        with connection.cursor() as cursor, cursor.copy(query) as copy:
+            return sum(int(number) for (number,) in copy.rows())
 
     def scrolls(self):
         jobs = Job.objects.filter(id__range=(1000, 1999))
@@ -87,6 +85,10 @@ class Django:
     def is_refused(self):
         steps.take_over(2)
         return self._error(lambda: Job.objects.create(id=3))
+
+    def refusals(self):
+        ways = (self._insert_prepared, self._insert_as_a_batch, self._copy)
+        return " ".join(self._sqlstate(way, range(300, 310)) for way in ways)
 
     def aborts(self):
         try:
@@ -130,6 +132,26 @@ class Django:
     def _connect(self, token):
         connection.close()
         connection.settings_dict["OPTIONS"]["options"] = f"-c lease.fence={token}"
+
+    def _insert_prepared(self, numbers):
+        for number in numbers:
+            Job.objects.create(id=number)
+
+    def _insert_as_a_batch(self, numbers):
+        Job.objects.bulk_create(Job(id=number) for number in numbers)
+
+    def _copy(self, numbers):
+        with connection.cursor() as cursor, cursor.copy("COPY jobs (id) FROM STDIN") as copy:
+            for number in numbers:
+                copy.write_row((number,))
+
+    def _sqlstate(self, action, *arguments):
+        try:
+            action(*arguments)
+        except DatabaseError as error:
+            return error.__cause__.sqlstate
+        except psycopg.Error as error:
+            return error.sqlstate
 
     def _value(self, sql):
         with connection.cursor() as cursor:

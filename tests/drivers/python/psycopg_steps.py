@@ -17,22 +17,16 @@ class Psycopg:
         return self._value("SELECT payload FROM jobs WHERE id = 1")
 
     def prepares(self):
-        for number in range(100, 110):
-            self.connection.execute("INSERT INTO jobs VALUES (%b)", (number,), prepare=True)
+        self._insert_prepared(range(100, 110))
         return self._value("SELECT sum(id) FROM jobs WHERE id BETWEEN 100 AND 109")
 
     def batches(self):
-        with self.connection.pipeline(), self.connection.transaction():
-            for number in range(200, 210):
-                self.connection.execute("INSERT INTO jobs VALUES (%s)", (number,))
+        self._insert_as_a_batch(range(200, 210))
         return self._value("SELECT sum(id) FROM jobs WHERE id BETWEEN 200 AND 209")
 
     def copies(self):
-        cursor = self.connection.cursor()
-        with cursor.copy("COPY jobs (id) FROM STDIN") as copy:
-            for number in range(1000, 2000):
-                copy.write_row((number,))
-        with cursor.copy("COPY (SELECT id FROM jobs WHERE id BETWEEN 1000 AND 1999) TO STDOUT") as copy:
+        self._copy(range(1000, 2000))
+        with self.connection.cursor().copy("COPY (SELECT id FROM jobs WHERE id BETWEEN 1000 AND 1999) TO STDOUT") as copy:
             return sum(int(number) for (number,) in copy.rows())
 
     def scrolls(self):
@@ -61,6 +55,10 @@ class Psycopg:
     def is_refused(self):
         steps.take_over(2)
         return self._error("INSERT INTO jobs VALUES (3)")
+
+    def refusals(self):
+        ways = (self._insert_prepared, self._insert_as_a_batch, self._copy)
+        return " ".join(self._sqlstate(way, range(300, 310)) for way in ways)
 
     def aborts(self):
         try:
@@ -97,6 +95,26 @@ class Psycopg:
         self.connection = psycopg.connect(
             **steps.ADDRESS, dbname=steps.DATABASE, options=f"-c lease.fence={token}", autocommit=True
         )
+
+    def _insert_prepared(self, numbers):
+        for number in numbers:
+            self.connection.execute("INSERT INTO jobs VALUES (%b)", (number,), prepare=True)
+
+    def _insert_as_a_batch(self, numbers):
+        with self.connection.pipeline(), self.connection.transaction():
+            for number in numbers:
+                self.connection.execute("INSERT INTO jobs VALUES (%s)", (number,))
+
+    def _copy(self, numbers):
+        with self.connection.cursor().copy("COPY jobs (id) FROM STDIN") as copy:
+            for number in numbers:
+                copy.write_row((number,))
+
+    def _sqlstate(self, action, *arguments):
+        try:
+            action(*arguments)
+        except psycopg.Error as error:
+            return error.sqlstate
 
     def _value(self, sql):
         return self.connection.execute(sql).fetchone()[0]

@@ -1,5 +1,6 @@
 """SQLAlchemy's sessions, over psycopg. What SQLAlchemy has no words for goes to psycopg through it."""
 
+import psycopg
 import sqlalchemy
 import steps
 from sqlalchemy import create_engine, event, func, insert, select, text
@@ -32,26 +33,20 @@ class SqlAlchemy:
         return self._payload(1)
 
     def prepares(self):
-        for number in range(100, 110):
-            self.session.execute(insert(Job).values(id=number))
-            self.session.commit()
+        self._insert_prepared(range(100, 110))
         assert self.session.scalar(text("SELECT count(*) FROM pg_prepared_statements")) > 0
         return self._sum(100, 109)
 
     def batches(self):
-        self.session.add_all(Job(id=number) for number in range(200, 210))
-        self.session.commit()
+        self._insert_as_a_batch(range(200, 210))
         return self._sum(200, 209)
 
     def copies(self):
-        cursor = self._psycopg().cursor()
-        with cursor.copy("COPY jobs (id) FROM STDIN") as copy:
-            for number in range(1000, 2000):
-                copy.write_row((number,))
-        with cursor.copy("COPY (SELECT id FROM jobs WHERE id BETWEEN 1000 AND 1999) TO STDOUT") as copy:
-            result = sum(int(number) for (number,) in copy.rows())
-        self.session.commit()
-        return result
+        self._copy(range(1000, 2000))
+        with self._psycopg().cursor().copy(
+            "COPY (SELECT id FROM jobs WHERE id BETWEEN 1000 AND 1999) TO STDOUT"
+        ) as copy:
+            return sum(int(number) for (number,) in copy.rows())
 
     def scrolls(self):
         query = select(Job.id).where(Job.id.between(1000, 1999)).execution_options(yield_per=70)
@@ -84,6 +79,10 @@ class SqlAlchemy:
         error = self._error(self.session.commit)
         self.session.rollback()
         return error
+
+    def refusals(self):
+        ways = (self._insert_prepared, self._insert_as_a_batch, self._copy)
+        return " ".join(self._sqlstate(way, range(300, 310)) for way in ways)
 
     def aborts(self):
         self._error(lambda: self.session.execute(text("INSERT INTO jobs VALUES (3)")))
@@ -141,6 +140,31 @@ class SqlAlchemy:
 
     def _psycopg(self):
         return self.session.connection().connection.driver_connection
+
+    def _insert_prepared(self, numbers):
+        for number in numbers:
+            self.session.execute(insert(Job).values(id=number))
+            self.session.commit()
+
+    def _insert_as_a_batch(self, numbers):
+        self.session.add_all(Job(id=number) for number in numbers)
+        self.session.commit()
+
+    def _copy(self, numbers):
+        with self._psycopg().cursor().copy("COPY jobs (id) FROM STDIN") as copy:
+            for number in numbers:
+                copy.write_row((number,))
+        self.session.commit()
+
+    def _sqlstate(self, action, *arguments):
+        try:
+            action(*arguments)
+        except DBAPIError as error:
+            return error.orig.sqlstate
+        except psycopg.Error as error:
+            return error.sqlstate
+        finally:
+            self.session.rollback()
 
     def _payload(self, number):
         return self.session.scalar(select(Job.payload).where(Job.id == number))

@@ -3,6 +3,7 @@
 use futures_util::TryStreamExt;
 use sqlx::postgres::{PgConnectOptions, PgDatabaseError, PgListener, PgPoolOptions};
 use sqlx::{Connection, Executor, PgConnection, query, query_scalar, raw_sql};
+use std::ops::Range;
 
 const LARGE: usize = 4 * 1024 * 1024;
 
@@ -15,15 +16,11 @@ async fn main() {
     query("INSERT INTO jobs VALUES (1, 'one')").execute(&mut connection).await.unwrap();
     println!("writes: {}", value(&mut connection, "SELECT payload FROM jobs WHERE id = 1").await);
 
-    // It prepares what it runs, and keeps it.
-    for number in 100..110 {
-        query("INSERT INTO jobs VALUES ($1)").bind(number).execute(&mut connection).await.unwrap();
-    }
+    insert_prepared(&mut connection, 100).await.unwrap();
     let sum = "SELECT sum(id)::text FROM jobs WHERE id BETWEEN 100 AND 109";
     println!("prepares: {}", value(&mut connection, sum).await);
 
-    let inserts: Vec<_> = (200..210).map(|number| format!("INSERT INTO jobs VALUES ({number})")).collect();
-    raw_sql(&inserts.join(";")).execute(&mut connection).await.unwrap();
+    insert_as_a_batch(&mut connection, 200).await.unwrap();
     let sum = "SELECT sum(id)::text FROM jobs WHERE id BETWEEN 200 AND 209";
     println!("batches: {}", value(&mut connection, sum).await);
 
@@ -38,12 +35,17 @@ async fn main() {
 
     take_over(2).await;
     println!("is_refused: {}", shown(&mut connection, "INSERT INTO jobs VALUES (3)").await);
+    println!("refusals: {}", refusals(&mut connection).await);
     println!("aborts: {}", aborts(&mut connection).await);
 
     connection.execute("SET lease.fence = 2").await.unwrap();
     connection.execute("INSERT INTO jobs VALUES (3, 'three')").await.unwrap();
     println!("goes_on: {}", value(&mut connection, "SELECT payload FROM jobs WHERE id = 3").await);
+    is_ended(connection).await;
+}
 
+/// A newer leader comes while it is in a transaction.
+async fn is_ended(mut connection: PgConnection) {
     connection.execute("BEGIN; INSERT INTO jobs VALUES (4)").await.unwrap();
     take_over(3).await;
     println!("is_cut_off: {}", shown(&mut connection, "SELECT 'on'").await);
@@ -62,12 +64,44 @@ async fn main() {
     println!("starts_again: {}", value(&mut connection, "SELECT payload FROM jobs WHERE id = 4").await);
 }
 
-async fn copies(connection: &mut PgConnection) -> i64 {
-    let mut copy = connection.copy_in_raw("COPY jobs (id) FROM STDIN").await.unwrap();
-    for number in 1000..2000 {
-        copy.send(format!("{number}\n").into_bytes()).await.unwrap();
+/// It prepares what it runs, and keeps it.
+async fn insert_prepared(connection: &mut PgConnection, first: i32) -> sqlx::Result<()> {
+    for number in first..first + 10 {
+        query("INSERT INTO jobs VALUES ($1)").bind(number).execute(&mut *connection).await?;
     }
-    copy.finish().await.unwrap();
+    Ok(())
+}
+
+async fn insert_as_a_batch(connection: &mut PgConnection, first: i32) -> sqlx::Result<()> {
+    let inserts: Vec<_> = (first..first + 10).map(|number| format!("INSERT INTO jobs VALUES ({number})")).collect();
+    raw_sql(&inserts.join(";")).execute(connection).await?;
+    Ok(())
+}
+
+async fn copy_in(connection: &mut PgConnection, numbers: Range<i32>) -> sqlx::Result<()> {
+    let mut copy = connection.copy_in_raw("COPY jobs (id) FROM STDIN").await?;
+    for number in numbers {
+        copy.send(format!("{number}\n").into_bytes()).await?;
+    }
+    copy.finish().await?;
+    Ok(())
+}
+
+async fn refusals(connection: &mut PgConnection) -> String {
+    let refused = [
+        insert_prepared(connection, 300).await,
+        insert_as_a_batch(connection, 300).await,
+        copy_in(connection, 300..310).await,
+    ];
+    refused.map(|result| sqlstate(&result.unwrap_err())).join(" ")
+}
+
+fn sqlstate(error: &sqlx::Error) -> String {
+    error.as_database_error().and_then(|error| error.code()).unwrap_or_else(|| panic!("{error}")).into_owned()
+}
+
+async fn copies(connection: &mut PgConnection) -> i64 {
+    copy_in(connection, 1000..2000).await.unwrap();
     let query = "COPY (SELECT id FROM jobs WHERE id BETWEEN 1000 AND 1999) TO STDOUT";
     let chunks: Vec<_> = connection.copy_out_raw(query).await.unwrap().try_collect().await.unwrap();
     let text = String::from_utf8(chunks.concat()).unwrap();
@@ -86,7 +120,7 @@ async fn aborts(connection: &mut PgConnection) -> String {
     let mut transaction = connection.begin().await.unwrap();
     shown(&mut transaction, "INSERT INTO jobs VALUES (3)").await;
     let error = transaction.execute("SELECT 'refused'").await.unwrap_err();
-    assert_eq!(error.as_database_error().unwrap().code().unwrap(), "25P02");
+    assert_eq!(sqlstate(&error), "25P02");
     transaction.rollback().await.unwrap();
     value(connection, "SELECT 'on'").await
 }

@@ -1,6 +1,6 @@
-//! Postgres' own regression tests: Debian's source package, fetched and checked by apt, kept in the build folder.
+//! Postgres' own tests: Debian's source package, fetched and checked by apt, kept in the build folder.
 
-use crate::support::programs::made_once;
+use super::programs::made_once;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,10 +8,30 @@ use std::process::{Command, Stdio};
 const PACKAGE: &str = "postgresql-15";
 const RELEASE: &str = "bookworm";
 const MIRROR: &str = "http://deb.debian.org/debian/";
+const REGRESSION_TESTS: &str = "src/test/regress";
+const ISOLATION_TESTS: &str = "src/test/isolation";
+/// What extensions are compiled against.
+const HEADERS_PACKAGE: &str = "postgresql-server-dev-15";
+const HEADERS: &str = "usr/include/postgresql/15/server";
 
-/// The folder `src/test/regress` of the newest source that the mirror has.
+/// The regression tests of the newest source that the mirror has.
 pub fn regression_tests() -> PathBuf {
-    folder().join("src/test/regress")
+    folder().join(REGRESSION_TESTS)
+}
+
+/// The tests of what concurrent sessions do to each other.
+pub fn isolation_tests() -> PathBuf {
+    folder().join(ISOLATION_TESTS)
+}
+
+/// Compiles the functions in C that the regression tests call, as a library that the server loads.
+pub fn compile_test_functions(library: &Path) {
+    run(Command::new("cc")
+        .args(["-O1", "-fPIC", "-shared", "-I"])
+        .arg(folder().join(HEADERS))
+        .arg("-o")
+        .arg(library)
+        .arg(regression_tests().join("regress.c")));
 }
 
 /// Which version it is.
@@ -22,16 +42,22 @@ pub fn release() -> String {
 }
 
 fn folder() -> PathBuf {
-    made_once(PACKAGE, &[PACKAGE, RELEASE], |folder| {
+    made_once(PACKAGE, &[PACKAGE, RELEASE, REGRESSION_TESTS, ISOLATION_TESTS, HEADERS_PACKAGE], |folder| {
         for needed in ["lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(folder.join(needed)).unwrap();
         }
-        let source = format!("deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {}", mirror());
-        fs::write(folder.join("sources.list"), format!("{source} {RELEASE} main\n")).unwrap();
+        let kept = format!("[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {} {RELEASE} main", mirror());
+        fs::write(folder.join("sources.list"), format!("deb-src {kept}\ndeb {kept}\n")).unwrap();
         run(apt(folder).args(["update", "--error-on=any"]));
         run(apt(folder).args(["source", "--download-only", PACKAGE]));
-        let tests = "tar -xjf *.orig.tar.bz2 --strip-components=1 --wildcards '*/src/test/regress/*'";
-        run(Command::new("sh").args(["-c", tests]).current_dir(folder));
+        let tests = format!(
+            "tar -xjf *.orig.tar.bz2 --strip-components=1 --wildcards '*/{REGRESSION_TESTS}/*' '*/{ISOLATION_TESTS}/*'"
+        );
+        run(Command::new("sh").args(["-c", &tests]).current_dir(folder));
+        // The headers only: to install the package would bring a compiler with it.
+        run(apt(folder).args(["download", HEADERS_PACKAGE]));
+        let headers = format!("dpkg-deb --fsys-tarfile {HEADERS_PACKAGE}_*.deb | tar -x ./{HEADERS}");
+        run(Command::new("sh").args(["-c", &headers]).current_dir(folder));
         fs::remove_dir_all(folder.join("lists")).unwrap();
     })
 }
@@ -69,5 +95,5 @@ fn run(command: &mut Command) {
         Ok(output) => String::from_utf8_lossy(&output.stderr).trim().lines().last().unwrap_or_default().to_owned(),
         Err(error) => error.to_string(),
     };
-    panic!("Debian's source package {PACKAGE} cannot be fetched: {why}");
+    panic!("Debian's source package {PACKAGE} cannot be made use of: {why}");
 }

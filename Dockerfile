@@ -1,0 +1,40 @@
+# fencegate in a small image: `docker build -t fencegate .`; with the cron of examples/distributed_cron:
+# `docker build --target distributed_cron .`. What is tested of it, and what is not: docs/containers.md.
+
+FROM rust:1.95-bookworm AS build
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends libclang-dev protobuf-compiler libprotobuf-dev \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /build
+COPY Cargo.toml Cargo.lock ./
+COPY src src
+COPY benches benches
+COPY examples examples
+RUN cargo build --release --locked --bin fencegate --example distributed_cron
+
+# The programs are linked to the C library of the same Debian. Not distroless: the health check needs a shell.
+FROM debian:bookworm-slim AS base
+# For etcd and servers whose certificates the system's authorities sign.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends ca-certificates \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --system --uid 10001 --no-create-home fencegate
+USER 10001
+WORKDIR /
+
+FROM base AS distributed_cron
+COPY --from=build /build/target/release/examples/distributed_cron /usr/local/bin/
+ENTRYPOINT ["distributed_cron"]
+
+# The last stage is what `docker build` makes. It writes no file, so that the root file system may be read-only.
+FROM base AS fencegate
+COPY --from=build /build/target/release/fencegate /usr/local/bin/
+ENV FENCEGATE_LISTEN=0.0.0.0:6432 \
+    FENCEGATE_HTTP=0.0.0.0:9432 \
+    FENCEGATE_POLICIES=/etc/fencegate/policies
+EXPOSE 6432 9432
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=5s --timeout=3s --start-period=10s \
+    CMD ["bash", "-c", "exec 3<>/dev/tcp/${FENCEGATE_HTTP/:/\/} && printf 'GET /readyz HTTP/1.0\\r\\n\\r\\n' >&3 && read -r -t 2 _ status _ <&3 && [ \"$status\" = 200 ]"]
+ENTRYPOINT ["fencegate"]
+CMD ["proxy"]

@@ -1,0 +1,66 @@
+//! Lines of a log in JSON.
+
+use crate::support::fenced::Fenced;
+use crate::support::wait::wait_for;
+use crate::support::{DEADLINE, Options, ProxyOptions};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// A line; numbers as text.
+pub type Line = BTreeMap<String, String>;
+
+/// JSON is YAML.
+pub fn lines(log: &str) -> Vec<Line> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Value {
+        Bool(bool),
+        Integer(i64),
+        Number(f64),
+        Text(String),
+    }
+    let line = |line: &str| {
+        let values: BTreeMap<String, Value> =
+            serde_saphyr::from_str(line).unwrap_or_else(|why| panic!("{line}: {why}"));
+        let text = |(name, value)| match value {
+            Value::Bool(value) => (name, value.to_string()),
+            Value::Integer(value) => (name, value.to_string()),
+            Value::Number(value) => (name, value.to_string()),
+            Value::Text(value) => (name, value),
+        };
+        values.into_iter().map(text).collect()
+    };
+    // The last one may not be whole yet.
+    log.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(line).collect()
+}
+
+/// The lines of that event.
+pub fn events(log: &str, event: &str) -> Vec<Line> {
+    lines(log).into_iter().filter(|line| line["message"] == event).collect()
+}
+
+/// The first line of that event, once it is there.
+pub fn event(log: impl Fn() -> String, event: &str) -> Line {
+    wait_for(&format!("the log has {event}"), DEADLINE, || events(&log(), event).into_iter().next())
+}
+
+/// Asserts what these fields of a line say.
+#[track_caller]
+pub fn assert_fields(line: &Line, expected: &[(&str, &str)]) {
+    for (name, value) in expected {
+        assert_eq!(line.get(*name).map(String::as_str), Some(*value), "{name} in {line:?}");
+    }
+}
+
+/// A fenced server whose proxy logs in JSON.
+pub fn start(schema: &str, policies: &str, arguments: &[&str]) -> Fenced {
+    let proxy = ProxyOptions::default().policies(policies).arguments(&["--log-format", "json"]).arguments(arguments);
+    Fenced::start_with(Options::default(), schema, &proxy)
+}
+
+pub const SCHEMA: &str = "CREATE TABLE jobs (n int PRIMARY KEY, note text); CREATE TABLE watched (n int)";
+pub const POLICIES: &str = "version: 1
+resources:
+  - {name: jobs, tables: [public.jobs]}
+  - {name: watched, mode: observe, tables: [public.watched]}
+";

@@ -1,0 +1,30 @@
+//! What the documents say of metrics is what there is.
+
+use fencegate::metrics::METRICS;
+use std::fs;
+use std::path::Path;
+
+fn document(name: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+}
+
+#[test]
+fn the_table_of_metrics_is_that_of_the_program() {
+    let row = |metric: &fencegate::metrics::Described| {
+        let labels = metric.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
+        let by = if metric.of_leader { "lead" } else { "proxy" };
+        format!("| `{}` | {} | {labels} | {by} | {} |", metric.name, metric.kind.name(), metric.help)
+    };
+    let text = document("docs/operations.md");
+    let table: Vec<&str> = text.lines().filter(|line| line.starts_with("| `fencegate_")).collect();
+    let expected: Vec<String> = METRICS.iter().map(row).collect();
+    assert_eq!(table, expected, "expected:\n{}", expected.join("\n"));
+}
+
+#[test]
+fn every_alert_has_an_entry() {
+    let (text, alerts) = (document("docs/operations.md"), document("deploy/prometheus/alerts.yml"));
+    let names = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let missing: Vec<&str> = names.filter(|name| !text.contains(&format!("`{name}`"))).collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}

@@ -1,0 +1,121 @@
+//! The names and labels of all metrics, held against what users were promised.
+
+use crate::page::{Sample, get, samples, sum};
+use crate::support::fenced::ok;
+use crate::support::{DEADLINE, Wire, wait_until};
+use crate::world::{ELECTION, World};
+use fencegate::metrics::{Kind, METRICS, VERDICTS};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// As promised to users; labels in any order.
+const PROMISED: &str = "
+fencegate_writes_total{database,resource,verdict,mode}
+fencegate_fence_token{database,resource}
+fencegate_advances_total
+fencegate_drain_seconds
+fencegate_drained_sessions_total{how}
+fencegate_admissions_total
+fencegate_sessions
+fencegate_relayed_bytes_total{direction}
+fencegate_queries_total
+fencegate_leader{election}
+fencegate_leader_transitions_total{election}
+fencegate_lease_renew_seconds
+";
+const PROMISED_VERDICTS: &str = "admitted, stale, missing, invalid, unverifiable, unissued, unavailable, exempt";
+
+type Names = BTreeMap<String, BTreeSet<String>>;
+
+fn promised() -> Names {
+    let read = |line: &str| {
+        let (name, labels) = line.split_once('{').unwrap_or((line, ""));
+        let labels = labels.trim_end_matches('}').split(',').filter(|label| !label.is_empty());
+        (name.to_owned(), labels.map(str::to_owned).collect())
+    };
+    PROMISED.trim().lines().map(read).collect()
+}
+
+/// Histograms count under three names, one of which has a label for the bound.
+fn served(samples: &[Sample]) -> Names {
+    let mut names = Names::new();
+    for sample in samples {
+        let name = ["_bucket", "_sum", "_count"].iter().find_map(|end| sample.name.strip_suffix(end));
+        let labels = sample.labels.iter().map(|(label, _)| label.clone()).filter(|label| label != "le");
+        names.entry(name.unwrap_or(&sample.name).to_owned()).or_default().extend(labels);
+    }
+    names
+}
+
+/// What has been counted in all series of each metric: for a histogram, how often.
+fn totals(samples: &[Sample]) -> BTreeMap<&'static str, f64> {
+    let total = |metric: &fencegate::metrics::Described| {
+        let counted =
+            if metric.kind == Kind::Histogram { format!("{}_count", metric.name) } else { metric.name.into() };
+        (metric.name, sum(samples, &counted, &[]))
+    };
+    METRICS.iter().map(total).collect()
+}
+
+#[test]
+fn every_metric_moves_and_is_called_as_promised() {
+    let mut world = World::start();
+    let before = totals(&samples(&get(world.of_proxy(), "/metrics").body));
+    world.elect();
+    let _open = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    world.move_everything(1);
+    wait_until("writes past fences that observe are counted", DEADLINE, || {
+        sum(&world.samples(), "fencegate_writes_total", &[("mode", "observe"), ("verdict", "stale")]) > 0.0
+    });
+    let samples = world.samples();
+    let names = served(&samples);
+    let described: Names =
+        METRICS.iter().map(|it| (it.name.into(), it.labels.iter().map(|&it| it.into()).collect())).collect();
+    assert_eq!(names, described);
+    for (name, labels) in promised() {
+        assert_eq!(names.get(&name), Some(&labels), "{name}");
+    }
+    for (name, after) in totals(&samples) {
+        // Whether it is ready, and its version, are 1 from the start.
+        let was = if name.ends_with("_ready") || name.ends_with("_info") { 0.0 } else { before[name] };
+        assert!(after > was, "{name}: {was}, then {after}");
+    }
+    for verdict in PROMISED_VERDICTS.split(", ") {
+        assert!(VERDICTS.contains(&verdict));
+        assert!(
+            sum(&samples, "fencegate_writes_total", &[("verdict", verdict), ("mode", "enforce")]) > 0.0,
+            "{verdict}"
+        );
+    }
+    for how in ["idle", "released", "terminated"] {
+        assert!(sum(&samples, "fencegate_drained_sessions_total", &[("how", how)]) > 0.0, "{how}");
+    }
+    for direction in ["from_client", "to_client"] {
+        assert!(sum(&samples, "fencegate_relayed_bytes_total", &[("direction", direction)]) > 0.0, "{direction}");
+    }
+    assert_eq!(sum(&samples, "fencegate_fence_token", &[("resource", "jobs"), ("database", "postgres")]), 13.0);
+    assert_eq!(sum(&samples, "fencegate_leader", &[("election", ELECTION)]), 1.0);
+}
+
+#[test]
+fn what_happens_once_is_counted_once() {
+    let world = World::start();
+    let count =
+        |verdict, mode| sum(&world.samples(), "fencegate_writes_total", &[("verdict", verdict), ("mode", mode)]);
+    let mut wire = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    assert_eq!(count("admitted", "enforce"), 0.0, "the series are there before the first write");
+    // Held back until the parameter has been read, and then until it is admitted.
+    let script = "SELECT set_config('lease.fence', (3 + 4)::text, false)";
+    ok(&mut wire, script);
+    ok(&mut wire, "INSERT INTO jobs VALUES (1); INSERT INTO watched VALUES (1)");
+    wait_until("the write past the fence that observes is counted", DEADLINE, || count("admitted", "observe") > 0.0);
+    assert_eq!((count("admitted", "enforce"), count("admitted", "observe")), (1.0, 1.0));
+    ok(&mut wire, "RESET lease.fence");
+    ok(&mut wire, "INSERT INTO watched VALUES (1)");
+    assert_eq!(count("missing", "observe"), 1.0);
+    let queries = sum(&world.samples(), "fencegate_queries_total", &[]);
+    assert_eq!(queries, 4.0);
+    let sessions = || sum(&world.samples(), "fencegate_sessions", &[]);
+    assert_eq!(sessions(), 1.0);
+    drop(wire);
+    wait_until("the session is gone", DEADLINE, || sessions() == 0.0);
+}
