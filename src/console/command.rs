@@ -1,132 +1,208 @@
 //! The text of a command → what it means.
 //!
-//! Must never guess: what is not exactly a command is an error that says which there are.
+//! Must never guess: what is not exactly a command is an error that says what may have been meant.
 
+use super::courtesy::Courtesy;
+use super::words::{Word, words};
 use crate::fence::session::Token;
 use crate::wire::error::ErrorText;
 
 /// A command.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
-    /// Every fence, with who leads.
-    ShowFences,
-    /// Sets the token of a resource.
-    FenceReset {
-        resource: String,
-        /// None: wherever it has an epoch.
-        database: Option<String>,
-        token: Token,
-    },
+    Show(Show),
+    Reload,
+    FenceReset(FenceReset),
+    /// What drivers say to every server, and expect to be answered.
+    Courtesy(Courtesy),
+}
+
+/// What can be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Show {
+    Fences,
+    Sessions,
+    Admissions,
+    Policies,
+    Rejections,
+    Stats,
+    Config,
+    Version,
+    Help,
+}
+
+/// Sets the token of a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FenceReset {
+    pub(super) resource: String,
+    /// None: wherever it has an epoch.
+    pub(super) database: Option<String>,
+    pub(super) token: Token,
+    /// Also while sessions with higher tokens live.
+    pub(super) force: bool,
+}
+
+/// A command as `SHOW HELP` lists it: how it begins, what follows, and what it does.
+pub(super) struct Described {
+    pub(super) command: &'static str,
+    pub(super) arguments: &'static str,
+    pub(super) help: &'static str,
+}
+
+/// All commands.
+pub(super) const COMMANDS: [Described; 11] = [
+    described("SHOW FENCES", "", "the fence of each resource in each database: its token, and who leads"),
+    described("SHOW SESSIONS", "", "the sessions of this proxy: who they are, and which tokens they hold"),
+    described("SHOW ADMISSIONS", "", "the server processes that may write now, through any proxy"),
+    described("SHOW POLICIES", "", "the tables of each resource, and whether their fence is enforced"),
+    described("SHOW REJECTIONS", "", "the writes that this proxy rejected last"),
+    described("SHOW STATS", "", "how many writes this proxy has admitted and rejected"),
+    described("SHOW CONFIG", "", "the settings of this proxy, and where each comes from"),
+    described("SHOW VERSION", "", "the versions of the proxy and of the server, and when the proxy started"),
+    described("SHOW HELP", "", "this list"),
+    described("RELOAD", "", "reads settings, policies and certificates again, and says what has changed"),
+    described(
+        "FENCE RESET",
+        "<resource> [IN DATABASE <name>] TO <token> [FORCE]",
+        "sets the token of a resource, also to a lower one, and ends everybody admitted before",
+    ),
+];
+
+const fn described(command: &'static str, arguments: &'static str, help: &'static str) -> Described {
+    Described { command, arguments, help }
 }
 
 /// Reads commands that are separated by semicolons.
 ///
 /// # Errors
-/// 22021 for what is not UTF-8, 42601 for everything else that is no command.
-pub(super) fn parse(text: &[u8]) -> Result<Vec<Command>, ErrorText> {
-    let text = std::str::from_utf8(text)
-        .map_err(|_| ErrorText::new("22021", "invalid byte sequence for encoding \"UTF8\""))?;
+/// 42601 for what is no command.
+pub(super) fn parse(text: &str) -> Result<Vec<Command>, ErrorText> {
     let words = words(text)?;
     words.split(|word| *word == Word::Semicolon).filter(|words| !words.is_empty()).map(command).collect()
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Word {
-    /// A keyword, a number, or a name.
-    Plain(String),
-    /// A name, whatever it is spelt like.
-    Quoted(String),
-    Semicolon,
-}
-
-impl Word {
-    fn is(&self, keyword: &str) -> bool {
-        matches!(self, Word::Plain(word) if word.eq_ignore_ascii_case(keyword))
-    }
-
-    fn name(&self) -> Option<&str> {
-        match self {
-            Word::Plain(name) | Word::Quoted(name) => Some(name),
-            Word::Semicolon => None,
-        }
-    }
-}
-
 fn command(words: &[Word]) -> Result<Command, ErrorText> {
-    let starts = |keywords: &[&str]| words.len() >= keywords.len() && words.iter().zip(keywords).all(|(w, k)| w.is(k));
-    if starts(&["SHOW", "FENCES"]) && words.len() == 2 {
-        return Ok(Command::ShowFences);
+    let is = |keywords: &[&str]| words.len() == keywords.len() && begins(words, keywords);
+    if let [show, what] = words
+        && show.is("SHOW")
+        && let Some(what) = shown(what)
+    {
+        return Ok(Command::Show(what));
     }
-    if starts(&["FENCE", "RESET"]) {
-        return fence_reset(&words[2..]).ok_or_else(|| unknown("FENCE RESET is not complete, or its token is none"));
+    if is(&["HELP"]) {
+        return Ok(Command::Show(Show::Help));
     }
-    let name = words.first().and_then(Word::name).unwrap_or_default();
-    Err(unknown(&format!("unknown command at or near \"{name}\"")))
+    if is(&["RELOAD"]) {
+        return Ok(Command::Reload);
+    }
+    if begins(words, &["FENCE", "RESET"]) {
+        return fence_reset(&words[2..]).map(Command::FenceReset);
+    }
+    Courtesy::read(words).map(Command::Courtesy).ok_or_else(|| unknown(words))
 }
 
-fn fence_reset(words: &[Word]) -> Option<Command> {
+fn begins(words: &[Word], keywords: &[&str]) -> bool {
+    words.len() >= keywords.len() && words.iter().zip(keywords).all(|(word, keyword)| word.is(keyword))
+}
+
+fn shown(word: &Word) -> Option<Show> {
+    let all = [
+        ("FENCES", Show::Fences),
+        ("SESSIONS", Show::Sessions),
+        ("ADMISSIONS", Show::Admissions),
+        ("POLICIES", Show::Policies),
+        ("REJECTIONS", Show::Rejections),
+        ("STATS", Show::Stats),
+        ("CONFIG", Show::Config),
+        ("VERSION", Show::Version),
+        ("HELP", Show::Help),
+    ];
+    all.into_iter().find(|(keyword, _)| word.is(keyword)).map(|(_, show)| show)
+}
+
+fn fence_reset(words: &[Word]) -> Result<FenceReset, ErrorText> {
+    const FORM: &str = "FENCE RESET <resource> [IN DATABASE <name>] TO <token> [FORCE]";
+    let incomplete = || ErrorText::new("42601", "FENCE RESET is not complete").hint(format!("It is: {FORM}."));
+    let (words, force) = match words {
+        // A resource may be called so.
+        [words @ .., force] if force.is("FORCE") && words.len() > 2 => (words, true),
+        words => (words, false),
+    };
     let (resource, database, token) = match words {
         [resource, to, token] if to.is("TO") => (resource, None, token),
         [resource, in_, database_, database, to, token] if in_.is("IN") && database_.is("DATABASE") && to.is("TO") => {
             // To the server no name means the database that is called like the role.
-            let database = database.name().filter(|name| !name.is_empty())?;
-            (resource, Some(database.to_owned()), token)
+            (resource, Some(database.sql_name().ok_or_else(incomplete)?), token)
         }
-        _ => return None,
+        _ => return Err(incomplete()),
     };
-    let Word::Plain(digits) = token else { return None };
-    let token = digits.parse().ok().filter(|token| *token > 0 && digits.bytes().all(|byte| byte.is_ascii_digit()))?;
-    Some(Command::FenceReset { resource: resource.name()?.to_owned(), database, token })
+    let digits = if let Word::Plain(digits) = token { digits.as_str() } else { "" };
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let token = digits.parse().ok().filter(|token| is_number && *token > 0).ok_or_else(|| {
+        ErrorText::new("42601", format!("\"{}\" is no token", token.text()))
+            .hint("A token is a number from 1 to 9223372036854775807, without quotes.")
+    })?;
+    Ok(FenceReset { resource: resource.name().ok_or_else(incomplete)?, database, token, force })
 }
 
-/// Cuts a text at blanks and semicolons, other than those within quotes.
-fn words(text: &str) -> Result<Vec<Word>, ErrorText> {
-    let mut words = Vec::new();
-    let mut rest = text.trim_start();
-    while let Some(first) = rest.chars().next() {
-        let (word, after) = match first {
-            ';' => (Word::Semicolon, &rest[1..]),
-            '\'' | '"' => quoted(&rest[1..], first).ok_or_else(|| unknown("a quoted name has no end"))?,
-            _ => {
-                let ends = |c: char| c.is_whitespace() || ";'\"".contains(c);
-                let (word, after) = rest.split_at(rest.find(ends).unwrap_or(rest.len()));
-                (Word::Plain(word.to_owned()), after)
-            }
-        };
-        words.push(word);
-        rest = after.trim_start();
+/// Words that a statement in SQL begins with, or psql's own queries.
+const SQL: [&str; 14] = [
+    "SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "CREATE", "ALTER", "DROP", "COPY", "EXPLAIN", "TABLE", "VALUES",
+    "CALL", "DO",
+];
+
+fn unknown(words: &[Word]) -> ErrorText {
+    let first = words.first().map_or("", Word::text);
+    if SQL.iter().any(|keyword| first.eq_ignore_ascii_case(keyword)) {
+        return ErrorText::new("42601", format!("this is the console of fencegate, which answers no SQL: {first}"))
+            .hint("SHOW HELP lists its commands. For SQL, connect to a database of the server by its name.");
     }
-    Ok(words)
+    let hint = match nearest(words) {
+        Some(command) => format!("Do you mean {command}? SHOW HELP lists the commands."),
+        None => "SHOW HELP lists the commands.".to_owned(),
+    };
+    let shown: Vec<_> = words.iter().take(2).map(Word::text).collect();
+    let shown: String = shown.join(" ").chars().take(LONGEST_SHOWN).collect();
+    ErrorText::new("42601", format!("unknown command \"{shown}\"")).hint(hint)
 }
 
-/// A name up to its closing quote, which is doubled within the name.
-fn quoted(text: &str, quote: char) -> Option<(Word, &str)> {
-    let mut name = String::new();
-    let mut rest = text;
-    loop {
-        let (part, after) = rest.split_once(quote)?;
-        name.push_str(part);
-        match after.strip_prefix(quote) {
-            Some(after) => {
-                name.push(quote);
-                rest = after;
-            }
-            None => return Some((Word::Quoted(name), after)),
+/// In an error, in characters.
+const LONGEST_SHOWN: usize = 60;
+
+/// The command that the words are almost.
+fn nearest(words: &[Word]) -> Option<&'static str> {
+    let distance = |command: &str| {
+        let keywords = command.split(' ').count();
+        let said: Vec<_> = words.iter().take(keywords).map(|word| word.text().to_ascii_uppercase()).collect();
+        let said: String = said.join(" ").chars().take(LONGEST_SHOWN).collect();
+        edits(&said, command)
+    };
+    let nearest = COMMANDS.iter().map(|it| (distance(it.command), it.command)).min()?;
+    // SHOW and one letter more are all that two of them have in common.
+    (nearest.0 <= 3).then_some(nearest.1)
+}
+
+/// How many letters have to be added, removed or changed (Levenshtein's distance).
+fn edits(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
+    for (line, a) in one.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], line + 1);
+        for (column, b) in other.chars().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
         }
     }
-}
-
-fn unknown(message: &str) -> ErrorText {
-    ErrorText::new("42601", message)
-        .hint("The commands are: SHOW FENCES; FENCE RESET <resource> [IN DATABASE <name>] TO <token>.")
+    row.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn reset(resource: &str, database: Option<&str>, token: Token) -> Command {
-        Command::FenceReset { resource: resource.into(), database: database.map(str::to_owned), token }
+    fn reset(resource: &str, database: Option<&str>, token: Token, force: bool) -> Command {
+        let database = database.map(str::to_owned);
+        Command::FenceReset(FenceReset { resource: resource.into(), database, token, force })
     }
 
     #[test]
@@ -134,40 +210,71 @@ mod tests {
         for (text, commands) in [
             ("", vec![]),
             (" ;\n; ", vec![]),
-            ("show Fences", vec![Command::ShowFences]),
-            ("SHOW FENCES;SHOW\tFENCES ;", vec![Command::ShowFences, Command::ShowFences]),
-            ("fence reset shard/3 to 9223372036854775807", vec![reset("shard/3", None, i64::MAX)]),
-            ("FENCE RESET 'shard/3' IN DATABASE \"My \"\"App\" TO 7;", vec![reset("shard/3", Some("My \"App"), 7)]),
-            ("FENCE RESET to TO 7", vec![reset("to", None, 7)]),
-            ("FENCE RESET 'it''s; TO 8'TO 7", vec![reset("it's; TO 8", None, 7)]),
+            ("show Fences", vec![Command::Show(Show::Fences)]),
+            ("SHOW FENCES;SHOW\tPolicies ;", vec![Command::Show(Show::Fences), Command::Show(Show::Policies)]),
+            ("Help; reload", vec![Command::Show(Show::Help), Command::Reload]),
+            ("fence reset shard/3 to 9223372036854775807", vec![reset("shard/3", None, i64::MAX, false)]),
+            ("FENCE RESET Shard IN DATABASE App TO 7 force", vec![reset("Shard", Some("app"), 7, true)]),
+            (
+                "FENCE RESET 'shard/3' IN DATABASE \"My \"\"App\" TO 7;",
+                vec![reset("shard/3", Some("My \"App"), 7, false)],
+            ),
+            ("FENCE RESET to TO 7", vec![reset("to", None, 7, false)]),
+            ("FENCE RESET FORCE TO 7", vec![reset("FORCE", None, 7, false)]),
+            ("FENCE RESET 'it''s; TO 8'TO 7", vec![reset("it's; TO 8", None, 7, false)]),
         ] {
-            assert_eq!(parse(text.as_bytes()), Ok(commands), "{text:?}");
+            assert_eq!(parse(text), Ok(commands), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn every_command_that_is_listed_is_one() {
+        for Described { command, arguments, .. } in &COMMANDS {
+            let arguments = if arguments.is_empty() { "" } else { "r IN DATABASE d TO 7 FORCE" };
+            assert!(parse(&format!("{command} {arguments}")).is_ok(), "{command}");
         }
     }
 
     #[test]
     fn what_is_no_command_is_refused_whole() {
         for text in [
-            "SELECT 1",
+            "SELECT 2",
             "SHOW",
             "SHOW FENCES now",
             "'SHOW' FENCES",
             "SHOW FENCES; nonsense",
+            "RELOAD now",
             "FENCE RESET r",
             "FENCE RESET r TO",
+            "FENCE RESET r TO FORCE",
             "FENCE RESET r TO 0",
             "FENCE RESET r TO -1",
             "FENCE RESET r TO +1",
             "FENCE RESET r TO '7'",
             "FENCE RESET r TO 9223372036854775808",
+            "FENCE RESET r TO 7 FORCE FORCE",
             "FENCE RESET r IN DATABASE TO 7",
             "FENCE RESET r IN DATABASE '' TO 7",
             "FENCE RESET r IN app TO 7",
             "FENCE RESET 'r TO 7",
-            "\u{e9}\"",
         ] {
-            assert_eq!(parse(text.as_bytes()).unwrap_err().code, "42601", "{text:?}");
+            assert_eq!(parse(text).map_err(|error| error.code), Err("42601"), "{text:?}");
         }
-        assert_eq!(parse(b"SHOW \xff").unwrap_err().code, "22021");
+    }
+
+    #[test]
+    fn what_may_have_been_meant_is_said() {
+        let hint = |text| parse(text).unwrap_err().hint;
+        for (said, meant) in [
+            ("SHOW FENCE", "SHOW FENCES"),
+            ("show policy", "SHOW POLICIES"),
+            ("SHWO STATS", "SHOW STATS"),
+            ("RELAOD", "RELOAD"),
+            ("FENCES RESET r TO 7", "FENCE RESET"),
+        ] {
+            assert!(hint(said).starts_with(&format!("Do you mean {meant}?")), "{said}: {}", hint(said));
+        }
+        assert_eq!(hint("nonsense"), "SHOW HELP lists the commands.");
+        assert!(hint("select * from t").contains("connect to a database"));
     }
 }

@@ -1,92 +1,142 @@
 //! The console: commands of an operator, and their answers as rows.
 //!
-//! Owns the commands and the words of their errors. Must never decide who may give them, nor know
-//! the client's socket: the proxy does.
+//! Owns the commands, the words of their errors, and the types of their columns. Must never decide who may give them, nor
+//! know the client's socket: the proxy does.
 
+mod admissions;
+mod answer;
 mod command;
+mod config;
+mod courtesy;
 mod fences;
+pub mod frontend;
+mod help;
+mod policies;
+mod rejections;
+mod reload;
 mod reset;
+mod server;
+mod sessions;
+mod stats;
+mod version;
+mod words;
 
+pub use rejections::Rejected;
+pub use reload::Reloaded;
+pub use server::{Prepared, refusal};
+pub use sessions::OpenSession;
+
+use crate::config::Settings;
 use crate::fence::{Database, Leaders};
+use crate::metrics::WriteCount;
 use crate::policy::PolicySet;
 use crate::wire::error::{ErrorText, Severity};
-use crate::wire::message;
-use bytes::BytesMut;
-use command::Command;
-use std::sync::Arc;
+use answer::{Answer, Column};
+use async_trait::async_trait;
+use command::{Command, Show};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
-/// Finds a database by its name.
-pub type Open<'a> = Box<dyn Fn(&str) -> Arc<Database> + Send + Sync + 'a>;
-
-/// What commands are answered from.
-pub struct Scene<'a> {
-    /// Who asks, for the log.
-    pub role: &'a str,
+/// The proxy, as far as commands ask it and act upon it.
+#[async_trait]
+pub trait Proxy: Send + Sync {
+    /// The settings in force.
+    fn settings(&self) -> Arc<Settings>;
     /// The policies in force.
-    pub policies: Arc<PolicySet>,
+    fn policies(&self) -> Arc<PolicySet>;
     /// The leaders' tokens, as far as they are known.
-    pub leaders: Leaders,
-    /// The databases that have had sessions.
-    pub databases: Vec<Arc<Database>>,
+    fn leaders(&self) -> Leaders;
+    /// The databases that have had sessions, by name.
+    fn databases(&self) -> Vec<Arc<Database>>;
     /// Any database, by its name.
-    pub open: Open<'a>,
+    fn database(&self, name: &str) -> Arc<Database>;
+    /// The sessions that are open, by number.
+    fn sessions(&self) -> Vec<OpenSession>;
+    /// The writes rejected last, the latest first.
+    fn rejections(&self) -> Vec<Arc<Rejected>>;
+    /// What has become of writes since it started, by database, resource, mode and verdict.
+    fn writes(&self) -> Vec<WriteCount>;
+    /// When it started.
+    fn started(&self) -> SystemTime;
+    /// Reads settings, policies and certificates again, and puts them in force: whole or not at all.
+    /// Not cancel-safe: some databases may have them and others not.
+    ///
+    /// # Errors
+    /// What is wrong with them, each with its position.
+    async fn reload(&self) -> Result<Vec<Reloaded>, Vec<String>>;
 }
 
-/// What a command says.
-struct Answer {
-    /// What could not be said in rows.
-    warnings: Vec<ErrorText>,
-    /// What else is to be known of them.
-    notices: Vec<ErrorText>,
-    columns: &'static [&'static str],
-    rows: Vec<Vec<Option<String>>>,
-    tag: String,
+/// The console of one client.
+pub struct Console {
+    proxy: Arc<dyn Proxy>,
+    /// Who asks, for the log.
+    role: String,
+    /// `server_version` of the server behind the proxy.
+    server_version: String,
+    /// The names of the prepared statements.
+    statements: Mutex<BTreeSet<String>>,
 }
 
-/// Appends the answers to all commands in the text, in their order, up to the first that fails. What cannot be read
-/// is refused whole. Not cancel-safe: a command may be half done.
-pub async fn answer(scene: &Scene<'_>, text: &[u8], output: &mut BytesMut) {
-    let commands = match command::parse(text) {
-        Ok(commands) => commands,
-        Err(error) => return error.put(output, Severity::Error),
-    };
-    if commands.is_empty() {
-        message::put_empty_query(output);
+impl Console {
+    /// For a client whom the server has let in as that role, and who may use the console.
+    pub fn new(proxy: Arc<dyn Proxy>, role: String, server_version: String) -> Self {
+        Console { proxy, role, server_version, statements: Mutex::default() }
     }
-    for command in commands {
-        match run(scene, command).await {
-            Ok(answer) => answer.put(output),
-            Err(error) => return error.put(output, Severity::Error),
-        }
+
+    /// The databases known in which something may be fenced.
+    fn fenced_databases(&self, policies: &PolicySet) -> Vec<Arc<Database>> {
+        let mut databases = self.proxy.databases();
+        databases.retain(|database| policies.applies_to(database.name()));
+        databases
+    }
+
+    fn statements(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.statements.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn run(scene: &Scene<'_>, command: Command) -> Result<Answer, ErrorText> {
+/// The columns of a command's answer; none where it has no rows.
+fn columns(command: &Command) -> &'static [Column] {
     match command {
-        Command::ShowFences => Ok(fences::show(scene).await),
-        Command::FenceReset { resource, database, token } => {
-            reset::reset(scene, &resource, database.as_deref(), token).await
-        }
+        Command::Show(show) => match show {
+            Show::Fences => &fences::COLUMNS,
+            Show::Sessions => &sessions::COLUMNS,
+            Show::Admissions => &admissions::COLUMNS,
+            Show::Policies => &policies::COLUMNS,
+            Show::Rejections => &rejections::COLUMNS,
+            Show::Stats => &stats::COLUMNS,
+            Show::Config => &config::COLUMNS,
+            Show::Version => &version::COLUMNS,
+            Show::Help => &help::COLUMNS,
+        },
+        Command::Reload => &reload::COLUMNS,
+        Command::FenceReset(_) => &reset::COLUMNS,
+        Command::Courtesy(courtesy::Courtesy::Ask(question)) => question.columns(),
+        Command::Courtesy(_) => &[],
     }
 }
 
-impl Answer {
-    fn put(&self, output: &mut BytesMut) {
-        for warning in &self.warnings {
-            warning.put(output, Severity::Warning);
-        }
-        for notice in &self.notices {
-            notice.put(output, Severity::Notice);
-        }
-        message::put_row_description(output, self.columns);
-        for row in &self.rows {
-            message::put_data_row(output, row);
-        }
-        message::put_command_complete(output, &self.tag);
-    }
+/// Not cancel-safe: a command may be half done. A courtesy is not run: there is nothing to do.
+async fn run(console: &Console, command: &Command) -> Result<Answer, ErrorText> {
+    Ok(match command {
+        Command::Show(Show::Fences) => fences::show(console).await,
+        Command::Show(Show::Sessions) => sessions::show(console),
+        Command::Show(Show::Admissions) => admissions::show(console).await,
+        Command::Show(Show::Policies) => policies::show(console).await,
+        Command::Show(Show::Rejections) => rejections::show(console),
+        Command::Show(Show::Stats) => stats::show(console),
+        Command::Show(Show::Config) => config::show(console),
+        Command::Show(Show::Version) => version::show(console),
+        Command::Show(Show::Help) => help::show(),
+        Command::Reload => reload::reload(console).await?,
+        Command::FenceReset(reset) => reset::reset(console, reset).await?,
+        Command::Courtesy(_) => Answer::show(&[], Vec::new()),
+    })
 }
 
 /// Said beside the answer, which is about the other databases.
-fn unreadable(database: &Database, reason: &str) -> ErrorText {
-    ErrorText::new("01000", format!("database \"{}\" cannot be asked: {reason}", database.name()))
+fn unreadable(database: &Database, reason: &str) -> (Severity, ErrorText) {
+    let text = format!("database \"{}\" cannot be asked: {reason}", database.name());
+    (Severity::Warning, ErrorText::new("01000", text))
 }

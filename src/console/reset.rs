@@ -1,89 +1,107 @@
 //! `FENCE RESET`: the way back where tokens have become lower than those already seen.
 
-use super::{Answer, Scene, unreadable};
+use super::answer::{Answer, Column, Kind, Value};
+use super::command::FenceReset;
+use super::{Console, unreadable};
 use crate::fence::session::Token;
-use crate::fence::{Database, Reset, ResetError};
-use crate::policy::Resource;
-use crate::wire::error::ErrorText;
+use crate::fence::{Database, Higher, Reset, ResetError};
+use crate::policy::{PolicySet, Resource};
+use crate::wire::error::{ErrorText, Severity};
 use std::sync::Arc;
 
-const COLUMNS: [&str; 6] = ["database", "resource", "generation_before", "token_before", "generation", "token"];
+pub(super) const COLUMNS: [Column; 6] = [
+    Column("database", Kind::Text),
+    Column("resource", Kind::Text),
+    Column("generation_before", Kind::Integer),
+    Column("token_before", Kind::Integer),
+    Column("generation", Kind::Integer),
+    Column("token", Kind::Integer),
+];
+
+/// So many of the sessions in the way are named.
+const MOST_NAMED: usize = 20;
 
 /// Resets the resource in the database, or wherever it has an epoch: a row for each.
 /// Not cancel-safe: some may be reset and others not.
 ///
 /// # Errors
 /// What is left to do.
-pub(super) async fn reset(
-    scene: &Scene<'_>,
-    resource: &str,
-    database: Option<&str>,
-    token: Token,
-) -> Result<Answer, ErrorText> {
-    let found = scene.policies.resources.iter().find_map(|known| known.called(resource));
+pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<Answer, ErrorText> {
+    let FenceReset { resource, database, token, force } = command;
+    let policies = console.proxy.policies();
+    let found = policies.resources.iter().find_map(|known| known.called(resource));
     let resource = &found.ok_or_else(|| {
         ErrorText::new("42704", format!("resource \"{resource}\" is in none of the policies in force"))
-            .hint("SHOW FENCES lists those that are.")
+            .hint("SHOW POLICIES lists those that are.")
     })?;
-    let (databases, warnings) = match database {
-        Some(name) => (vec![named(scene, name)?], Vec::new()),
-        None => with_epoch(scene, resource).await?,
+    let (databases, notices) = match database {
+        Some(name) => (vec![named(console, &policies, name)?], Vec::new()),
+        None => with_epoch(console, &policies, resource).await?,
     };
     let mut rows = Vec::new();
     for database in &databases {
-        match database.reset(resource, token).await {
+        match database.reset(resource, *token, &console.role, *force).await {
             Ok(reset) => {
-                log(scene, resource, database, reset);
-                rows.push(row(resource, database, reset));
+                log(console, resource, database, reset);
+                rows.push((database.name(), row(resource, database, reset)));
             }
             Err(error) => {
                 match &error {
-                    ResetError::NotDrained { reset, .. } => log(scene, resource, database, *reset),
-                    ResetError::Unavailable(reason) => log_unknown(scene, resource, database, token, reason),
-                    ResetError::NoEpoch | ResetError::OtherPolicies => {}
+                    ResetError::NotDrained { reset, .. } => log(console, resource, database, *reset),
+                    ResetError::Unavailable(reason) => log_unknown(console, resource, database, *token, reason),
+                    ResetError::NoEpoch | ResetError::OtherPolicies | ResetError::InUse(_) => {}
                 }
-                return Err(failed(resource, database, &rows, &error));
+                let done: Vec<_> = rows.iter().map(|(name, _)| *name).collect();
+                return Err(failed(console, resource, database, &done, &error));
             }
         }
     }
-    Ok(Answer { warnings, notices: Vec::new(), columns: &COLUMNS, rows, tag: "FENCE RESET".to_owned() })
+    let rows = rows.into_iter().map(|(_, row)| row).collect();
+    Ok(Answer { notices, columns: &COLUMNS, rows, tag: "FENCE RESET" })
 }
 
-fn named(scene: &Scene<'_>, name: &str) -> Result<Arc<Database>, ErrorText> {
-    if !scene.policies.applies_to(name) {
+fn named(console: &Console, policies: &PolicySet, name: &str) -> Result<Arc<Database>, ErrorText> {
+    if !policies.applies_to(name) {
         return Err(ErrorText::new("55000", format!("the policies in force fence nothing in database \"{name}\"")));
     }
-    Ok((scene.open)(name))
+    Ok(console.proxy.database(name))
 }
 
+/// What is said beside an answer.
+type Notices = Vec<(Severity, ErrorText)>;
+
 /// The databases known in which the resource has an epoch, and what is to be said of those that cannot be asked.
-async fn with_epoch(scene: &Scene<'_>, resource: &Resource) -> Result<(Vec<Arc<Database>>, Vec<ErrorText>), ErrorText> {
+async fn with_epoch(
+    console: &Console,
+    policies: &PolicySet,
+    resource: &Resource,
+) -> Result<(Vec<Arc<Database>>, Notices), ErrorText> {
     let (mut databases, mut warnings) = (Vec::new(), Vec::new());
-    for database in scene.databases.iter().filter(|database| scene.policies.applies_to(database.name())) {
+    for database in console.fenced_databases(policies) {
         match database.has_epoch(resource).await {
-            Ok(true) => databases.push(database.clone()),
+            Ok(true) => databases.push(database),
             Ok(false) => {}
-            Err(reason) => warnings.push(unreadable(database, &reason)),
+            Err(reason) => warnings.push(unreadable(&database, &reason)),
         }
     }
     if databases.is_empty() {
         let message = format!("resource \"{}\" has an epoch in no database that this proxy knows", resource.name);
         return Err(ErrorText::new("55000", message)
-            .detail(warnings.iter().map(|warning| warning.message.as_str()).collect::<Vec<_>>().join("; "))
+            .detail(warnings.iter().map(|(_, warning)| warning.message.as_str()).collect::<Vec<_>>().join("; "))
             .hint("The proxy knows the databases that have had sessions since it started. Name the one you mean: IN DATABASE <name>."));
     }
     Ok((databases, warnings))
 }
 
-fn row(resource: &Resource, database: &Database, Reset { before, after }: Reset) -> Vec<Option<String>> {
+fn row(resource: &Resource, database: &Database, Reset { before, after }: Reset) -> Vec<Value> {
     let numbers = [before.generation, before.token, after.generation, after.token];
-    let names = [database.name().to_owned(), resource.name.clone()];
-    names.into_iter().chain(numbers.map(|number| number.to_string())).map(Some).collect()
+    let names = [database.name(), &resource.name];
+    names.into_iter().map(Value::from).chain(numbers.map(Value::from)).collect()
 }
 
-fn log(scene: &Scene<'_>, resource: &Resource, database: &Database, Reset { before, after }: Reset) {
+fn log(console: &Console, resource: &Resource, database: &Database, Reset { before, after }: Reset) {
     tracing::warn!(
-        role = scene.role,
+        role = console.role,
         resource = resource.name,
         database = database.name(),
         generation_before = before.generation,
@@ -95,17 +113,20 @@ fn log(scene: &Scene<'_>, resource: &Resource, database: &Database, Reset { befo
 }
 
 /// It may have taken effect: who wonders about the token finds out who it was.
-fn log_unknown(scene: &Scene<'_>, resource: &Resource, database: &Database, token: Token, reason: &str) {
+fn log_unknown(console: &Console, resource: &Resource, database: &Database, token: Token, reason: &str) {
     let (resource, database) = (&resource.name, database.name());
-    tracing::warn!(role = scene.role, resource, database, token, reason, outcome = "unknown", "fence_reset");
+    tracing::warn!(role = console.role, resource, database, token, reason, outcome = "unknown", "fence_reset");
 }
 
 /// What has been done, and what is left to do.
-fn failed(resource: &Resource, database: &Database, done: &[Vec<Option<String>>], error: &ResetError) -> ErrorText {
-    let (name, database) = (&resource.name, database.name());
+fn failed(console: &Console, resource: &Resource, database: &Database, done: &[&str], error: &ResetError) -> ErrorText {
     let (code, hint) = match error {
         ResetError::NoEpoch => ("55000", "There is nothing to reset: the first write under a token makes the epoch."),
-        ResetError::OtherPolicies => ("LF006", "Reload this proxy (SIGHUP), or reset through the one that has them."),
+        ResetError::OtherPolicies => ("LF006", "Reload this proxy (RELOAD), or reset through the one that has them."),
+        ResetError::InUse(_) => (
+            "55006",
+            "Stop the holders of these tokens first, if they should not write any more. FENCE RESET … FORCE ends their sessions.",
+        ),
         ResetError::Unavailable(_) => (
             "LF006",
             "Unless the connection was never open, the epoch may be reset. SHOW FENCES tells; the command may be repeated.",
@@ -114,7 +135,32 @@ fn failed(resource: &Resource, database: &Database, done: &[Vec<Option<String>>]
             ("LF006", "The new token is in force; its first write goes on ending them. The reset need not be repeated.")
         }
     };
-    let done: Vec<&str> = done.iter().filter_map(|row| row.first()?.as_deref()).collect();
-    let detail = if done.is_empty() { String::new() } else { format!("It was reset in: {}.", done.join(", ")) };
-    ErrorText::new(code, format!("resource \"{name}\" in database \"{database}\": {error}")).detail(detail).hint(hint)
+    let mut detail = Vec::new();
+    if let ResetError::InUse(higher) = error {
+        detail.push(in_the_way(console, database, higher));
+    }
+    if !done.is_empty() {
+        detail.push(format!("It was reset in: {}.", done.join(", ")));
+    }
+    let message = format!("resource \"{}\" in database \"{}\": {error}", resource.name, database.name());
+    ErrorText::new(code, message).detail(detail.join("\n")).hint(hint)
+}
+
+/// Who they are, the highest tokens first.
+fn in_the_way(console: &Console, database: &Database, higher: &[Higher]) -> String {
+    let sessions = console.proxy.sessions();
+    let session = |it: &Higher| {
+        let is_its = |session: &&super::OpenSession| session.pid == Some(it.pid) && session.database == database.name();
+        let session = sessions.iter().find(is_its).filter(|_| it.is_ours);
+        let whose = match session {
+            Some(session) => format!("session {} of {} from {}", session.number, session.user, session.address),
+            None => "a session of another proxy".to_owned(),
+        };
+        format!("pid {} under token {}, {whose}", it.pid, it.token)
+    };
+    let mut named: Vec<_> = higher.iter().take(MOST_NAMED).map(session).collect();
+    if higher.len() > MOST_NAMED {
+        named.push(format!("and {} more", higher.len() - MOST_NAMED));
+    }
+    named.join("; ")
 }

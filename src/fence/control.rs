@@ -22,7 +22,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(5);
 /// How long a failed attempt to connect is the answer to everybody, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The schema version that this program works with; `schema.sql` has the same.
-const VERSION: &str = "fencegate schema version 1";
+const VERSION: &str = "fencegate schema version 2";
 
 /// Why a control connection did not answer.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -8,6 +8,7 @@
 
 use super::authority::Authority;
 use super::control::{Answer, ControlError, Lane, column, number};
+use super::enforcement::Enforced;
 use super::memory::Memory;
 use super::refusal::{CutOff, Refusal};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
@@ -35,6 +36,7 @@ pub struct Database {
     pub(super) sessions: DashMap<Key, Session>,
     /// The resources in force: what a notification's name means.
     resources: RwLock<Vec<Arc<Resource>>>,
+    pub(super) enforced: Enforced,
     /// One advance at a time per resource in this process: the others wait for its result.
     turns: Turns,
     /// For Admits.
@@ -96,6 +98,7 @@ impl Database {
             proxy: proxy.into(),
             sessions: DashMap::new(),
             resources: RwLock::default(),
+            enforced: Enforced::default(),
             turns: Turns::default(),
             admission: Lane::new(control.clone(), "off", None),
             publish: Lane::new(control.clone(), "on", None),
@@ -147,6 +150,8 @@ impl Database {
     /// Not cancel safe: some resources may be recorded and others not.
     pub async fn apply_policy(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<(), Refusal> {
         self.put_in_force(resources);
+        // Before a session of this proxy writes: until all of them are enforced here, nobody says that they are.
+        self.announce().await.map_err(|error| Refusal::unavailable("", error))?;
         for resource in resources {
             let recorded = self.record_policy(resource).await;
             recorded.map_err(|error| Refusal::unavailable(&resource.name, error))?;
@@ -157,6 +162,13 @@ impl Database {
     /// The half of [`Database::apply_policy`] that takes place in this process.
     pub fn put_in_force(&self, resources: &[Arc<Resource>]) {
         *self.resources.write().unwrap_or_else(PoisonError::into_inner) = resources.to_vec();
+        self.enforced.keep(resources);
+    }
+
+    /// The resource is in force as it is.
+    pub(super) fn resource_in_force(&self, resource: &Resource) -> bool {
+        let resources = self.resources.read().unwrap_or_else(PoisonError::into_inner);
+        resources.iter().any(|it| it.fingerprint == resource.fingerprint)
     }
 
     /// The rows of a keyed resource's keys are recorded some at a time, so that nobody waits long for one of them.

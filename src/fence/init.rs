@@ -65,7 +65,8 @@ async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitErro
     let owner = quote_name(&role);
     let schema = format!(
         "{SCHEMA}; ALTER SCHEMA fencegate OWNER TO {owner}; ALTER TABLE fencegate.epoch OWNER TO {owner}; \
-         ALTER TABLE fencegate.admission OWNER TO {owner}; ALTER FUNCTION fencegate.token(text) OWNER TO {owner}; \
+         ALTER TABLE fencegate.admission OWNER TO {owner}; ALTER TABLE fencegate.proxy OWNER TO {owner}; \
+         ALTER TABLE fencegate.reset OWNER TO {owner}; ALTER FUNCTION fencegate.token(text) OWNER TO {owner}; \
          ALTER FUNCTION fencegate.prune(interval, text) OWNER TO {owner}"
     );
     refused("create the schema", client.batch_execute(&schema).await)?;
@@ -119,6 +120,6 @@ mod tests {
 
     #[test]
     fn schema_has_the_version_that_connections_ask_for() {
-        assert!(SCHEMA.contains("IS 'fencegate schema version 1'"));
+        assert!(SCHEMA.contains("IS 'fencegate schema version 2'"));
     }
 }

@@ -30,6 +30,7 @@
 //! A process is known by pid *and* backend_start, in this database, of this postmaster; Admit
 //! compares all of it with what the session itself was told by its server.
 
+mod admissions;
 mod admit;
 mod advance;
 mod authority;
@@ -51,13 +52,15 @@ mod turns;
 pub mod value;
 mod watch;
 
+pub use admissions::{Admission, Admissions};
 pub use authority::{Authority, Leaders};
 pub use catalogue::{Catalogue, Covered, ExplainError, Explanation, KeyColumn, Reached, explain};
 pub(crate) use control::{column, is_true, text};
 pub use database::{Database, Registration};
+pub use enforcement::{Enforcement, Reach};
 pub(crate) use guarded::guard_arguments;
 pub use init::{InitError, InitReport, init};
 pub use probe::probe;
 pub use refusal::{CutOff, Refusal};
-pub use reset::{Fence, Fences, Reset, ResetError};
+pub use reset::{Fence, Fences, Higher, Reset, ResetError};
 pub(crate) use sql::{named, quote};

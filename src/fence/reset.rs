@@ -7,12 +7,13 @@ use super::control::{Answer, ControlError, column, is_true, number};
 use super::database::{Database, epoch};
 use super::refusal::Refusal;
 use super::session::{Epoch, Token};
-use super::sql;
+use super::sql::{self, Operator};
 use crate::policy::{Mode, Resource};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+use tokio_postgres::SimpleQueryRow;
 
 /// How long the drain after a reset may take.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -38,6 +39,9 @@ pub enum ResetError {
     /// Nothing was changed.
     #[error("another proxy has loaded other policies since: reload this proxy")]
     OtherPolicies,
+    /// Nothing was changed: those who are admitted under higher tokens would be cut off.
+    #[error("{}", in_use(.0))]
+    InUse(Vec<Higher>),
     /// Whether the epoch was changed is unknown, unless the connection was never open.
     #[error("{0}")]
     Unavailable(String),
@@ -49,6 +53,26 @@ pub enum ResetError {
         /// What is in the way.
         reason: String,
     },
+}
+
+/// A living server process that is admitted under a higher token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Higher {
+    /// Its process id.
+    pub pid: i32,
+    /// Its token.
+    pub token: Token,
+    /// It was admitted by this proxy.
+    pub is_ours: bool,
+}
+
+/// In the message so many are counted, and as many are named elsewhere.
+fn in_use(higher: &[Higher]) -> String {
+    let highest = higher.iter().map(|it| it.token).max().unwrap_or_default();
+    match higher.len() {
+        1 => format!("a session that is admitted under the higher token {highest} is alive"),
+        number => format!("{number} sessions that are admitted under higher tokens, up to {highest}, are alive"),
+    }
 }
 
 /// The fence of a resource in a database, as it was read.
@@ -74,23 +98,35 @@ pub struct Fences {
 }
 
 impl Database {
-    /// Sets the token of a resource, also to a lower one, and ends everybody who was admitted before.
+    /// Sets the token of a resource, also to a lower one, and ends everybody who was admitted before. Unless it is forced,
+    /// not while somebody lives who is admitted under a higher token. `role` is who does it, for the record.
     ///
     /// Not cancel-safe: the epoch may be reset and not drained. May be repeated.
     ///
     /// # Errors
     /// Each says what was changed.
-    pub async fn reset(self: &Arc<Self>, resource: &Arc<Resource>, token: Token) -> Result<Reset, ResetError> {
-        let answers = self.run_past_blockers(&self.publish, resource, &sql::reset(resource, token)).await;
+    pub async fn reset(
+        self: &Arc<Self>,
+        resource: &Arc<Resource>,
+        token: Token,
+        role: &str,
+        force: bool,
+    ) -> Result<Reset, ResetError> {
+        let by = Operator { role, proxy: &self.proxy };
+        let answers = self.run_past_blockers(&self.publish, resource, &sql::reset(resource, token, &by, force)).await;
         let answers = answers.map_err(|refusal| match refusal {
             Refusal::Unavailable { reason, .. } => ResetError::Unavailable(reason),
             other => ResetError::Unavailable(other.to_string()),
         })?;
-        let [_, before, after, _] = answers.as_slice() else {
+        let [_, before, higher, after, _] = answers.as_slice() else {
             return Err(ResetError::Unavailable("the database's answer to a reset has an unknown form".into()));
         };
+        let same_policy = before.rows.first().is_some_and(|row| is_true(row, "same_policy"));
         let before = first_epoch(before).ok_or(ResetError::NoEpoch)?;
-        let after = first_epoch(after).ok_or(ResetError::OtherPolicies)?;
+        let Some(after) = first_epoch(after) else {
+            let higher = higher.rows.iter().filter_map(|row| self.higher(row)).collect();
+            return Err(if same_policy { ResetError::InUse(higher) } else { ResetError::OtherPolicies });
+        };
         self.memory.learn(&resource.name, after);
         let reset = Reset { before, after };
         if resource.mode == Mode::Enforce {
@@ -98,6 +134,11 @@ impl Database {
             drained.map_err(|refusal| ResetError::NotDrained { reset, reason: refusal.to_string() })?;
         }
         Ok(reset)
+    }
+
+    fn higher(&self, row: &SimpleQueryRow) -> Option<Higher> {
+        let is_ours = column(row, "proxy") == Some(&self.proxy);
+        Some(Higher { pid: number(row, "pid")?, token: number(row, "token")?, is_ours })
     }
 
     /// The fences of these resources that have an epoch. Cancel-safe.

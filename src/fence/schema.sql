@@ -3,7 +3,7 @@
 SELECT pg_advisory_xact_lock(hashtextextended('fencegate {init}', 0));
 
 CREATE SCHEMA IF NOT EXISTS fencegate;
-COMMENT ON SCHEMA fencegate IS 'fencegate schema version 1';
+COMMENT ON SCHEMA fencegate IS 'fencegate schema version 2';
 
 -- The highest token of each resource. Logged, and committed with synchronous_commit = on.
 CREATE TABLE IF NOT EXISTS fencegate.epoch (
@@ -29,6 +29,27 @@ CREATE UNLOGGED TABLE IF NOT EXISTS fencegate.admission (
 );
 CREATE INDEX IF NOT EXISTS admission_resource ON fencegate.admission (resource);
 CREATE INDEX IF NOT EXISTS admission_pid ON fencegate.admission (pid);
+
+-- The proxies that have sessions here, and the fingerprints of the fences that each enforces. A row counts for as long as
+-- the process of its control connection lives, as an admission does.
+CREATE UNLOGGED TABLE IF NOT EXISTS fencegate.proxy (
+    id            text PRIMARY KEY,
+    pid           integer NOT NULL,
+    backend_start timestamptz NOT NULL,
+    enforced      text[] NOT NULL,
+    announced     timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Every FENCE RESET: what the fence was set to, by whom.
+CREATE TABLE IF NOT EXISTS fencegate.reset (
+    at            timestamptz NOT NULL DEFAULT clock_timestamp(),
+    resource      text NOT NULL,
+    generation    bigint NOT NULL,
+    token         bigint NOT NULL,
+    role          text NOT NULL,
+    proxy         text NOT NULL,
+    forced        boolean NOT NULL
+);
 
 -- The token that this session presents for a resource; null without one, or when the value cannot be read.
 CREATE OR REPLACE FUNCTION fencegate.token(resource text) RETURNS bigint

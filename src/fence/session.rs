@@ -199,6 +199,11 @@ impl SessionFence {
         !self.lock().admitted.is_empty()
     }
 
+    /// All that the process is admitted to.
+    pub fn admissions(&self) -> Vec<(String, Epoch)> {
+        self.lock().admitted.iter().map(|(resource, epoch)| (resource.clone(), *epoch)).collect()
+    }
+
     /// The resources and epochs that revoked this session so far.
     pub fn floors(&self) -> Vec<(String, Epoch)> {
         self.lock().floors.iter().map(|(resource, epoch)| (resource.clone(), *epoch)).collect()

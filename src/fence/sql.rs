@@ -156,18 +156,78 @@ pub(super) fn publish(resource: &Resource, target: Epoch) -> String {
     )
 }
 
-/// Reset. The second statement's row: what was there. The third's: what is there now, if the policies are the same.
-pub(super) fn reset(resource: &Resource, token: Token) -> String {
-    let name = quote(&resource.name);
+/// Reset. The second statement's row: what was there. The third's rows: the living processes that are admitted under
+/// higher tokens. The fourth's row: what is there now, if the policies are the same, and nobody is in the way or is to be
+/// minded; it is kept as well who did it.
+///
+/// Every Admit holds the lock shared until its row is committed. So whoever is admitted before the lock is had is seen, and
+/// whoever comes later reads the new epoch. The processes are looked at once, after that: the view of them is fixed then.
+pub(super) fn reset(resource: &Resource, token: Token, by: &Operator<'_>, force: bool) -> String {
+    let (name, hash) = (quote(&resource.name), quote(&resource.fingerprint));
+    let higher = format!("FROM fencegate.admission a WHERE a.resource = {name} AND a.token > {token} AND {LIVING}");
+    let permitted = if force { "true".to_owned() } else { format!("NOT EXISTS (SELECT {higher})") };
     format!(
         "SELECT pg_advisory_xact_lock({key}); \
-         SELECT generation, token FROM fencegate.epoch WHERE resource = {name} FOR UPDATE; \
-         UPDATE fencegate.epoch SET generation = generation + 1, token = {token}, drained = false, \
-           updated = clock_timestamp() WHERE resource = {name} AND policy_hash = {hash} \
-           RETURNING resource, generation, token; \
+         SELECT generation, token, policy_hash = {hash} AS same_policy FROM fencegate.epoch \
+           WHERE resource = {name} FOR UPDATE; \
+         SELECT DISTINCT a.pid, a.token, a.proxy {higher} ORDER BY a.token DESC, a.pid; \
+         WITH changed AS (UPDATE fencegate.epoch SET generation = generation + 1, token = {token}, drained = false, \
+             updated = clock_timestamp() WHERE resource = {name} AND policy_hash = {hash} AND {permitted} \
+             RETURNING resource, generation, token), \
+           kept AS (INSERT INTO fencegate.reset (resource, generation, token, role, proxy, forced) \
+             SELECT resource, generation, token, {role}, {proxy}, {force} FROM changed) \
+           SELECT resource, generation, token FROM changed; \
          SELECT pg_notify('fencegate', {name})",
         key = advisory_key(&resource.name),
-        hash = quote(&resource.fingerprint),
+        role = quote(by.role),
+        proxy = quote(by.proxy),
+    )
+}
+
+/// Who resets a fence, and through which proxy.
+pub(super) struct Operator<'a> {
+    pub(super) role: &'a str,
+    pub(super) proxy: &'a str,
+}
+
+/// The admissions, at most so many. The second statement's row: how many there are.
+pub(super) fn all_admissions(most: usize) -> String {
+    format!(
+        "SELECT a.resource, a.generation, a.token, a.pid, extract(epoch FROM a.backend_start) AS backend_start, \
+           extract(epoch FROM a.admitted) AS admitted, a.proxy, {LIVING} AS alive FROM fencegate.admission a \
+           ORDER BY a.resource, a.generation, a.token, a.pid LIMIT {most}; \
+         SELECT count(*) AS admissions FROM fencegate.admission"
+    )
+}
+
+/// Says which fences this proxy enforces, for as long as the process of this connection lives. The rows of proxies that
+/// do not live any more go.
+pub(super) fn announce_enforced(proxy: &str, fingerprints: &[String]) -> String {
+    let fingerprints: Vec<String> = fingerprints.iter().map(|it| quote(it)).collect();
+    format!(
+        "DELETE FROM fencegate.proxy WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM fencegate.proxy a \
+           WHERE NOT {LIVING} FOR UPDATE OF a SKIP LOCKED)); \
+         INSERT INTO fencegate.proxy AS p (id, pid, backend_start, enforced) \
+           SELECT {proxy}, a.pid, a.backend_start, ARRAY[{enforced}]::text[] \
+           FROM pg_stat_get_activity(pg_backend_pid()) a \
+           ON CONFLICT (id) DO UPDATE SET pid = excluded.pid, backend_start = excluded.backend_start, \
+             enforced = excluded.enforced, announced = clock_timestamp()",
+        proxy = quote(proxy),
+        enforced = fingerprints.join(", "),
+    )
+}
+
+/// How far the fences with these fingerprints are enforced: by how many of the proxies that live. The second statement's
+/// rows: the tables that do not exist.
+pub(super) fn enforcement(fingerprints: &[&str], tables: &[&QualifiedName]) -> String {
+    let fingerprints: Vec<String> = fingerprints.iter().map(|it| quote(it)).collect();
+    format!(
+        "SELECT f.fingerprint, count(a.id) AS proxies, count(a.id) FILTER (WHERE f.fingerprint = ANY (a.enforced)) \
+           AS enforcing FROM unnest(ARRAY[{}]::text[]) f(fingerprint) LEFT JOIN fencegate.proxy a ON {LIVING} GROUP BY 1; \
+         WITH {} SELECT DISTINCT named.schema, named.name FROM named WHERE NOT EXISTS (SELECT FROM pg_namespace n \
+           JOIN pg_class c ON c.relnamespace = n.oid WHERE n.nspname = named.schema AND c.relname = named.name)",
+        fingerprints.join(", "),
+        named(tables.iter().copied()),
     )
 }
 

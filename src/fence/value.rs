@@ -4,6 +4,7 @@
 
 use super::session::Token;
 use crate::policy::Resource;
+use std::fmt;
 use std::sync::Arc;
 
 /// Longest value that is read, in bytes.
@@ -80,6 +81,20 @@ impl FenceValue {
     }
 }
 
+impl fmt::Display for FenceValue {
+    /// As a value that means the same.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FenceValue::Missing => Ok(()),
+            FenceValue::One(token) => write!(formatter, "{token}"),
+            FenceValue::List(list) => {
+                let items: Vec<_> = list.iter().map(|(resource, token)| format!("{resource}={token}")).collect();
+                formatter.write_str(&items.join(", "))
+            }
+        }
+    }
+}
+
 fn parse_list(text: &str) -> Result<FenceValue, InvalidValue> {
     let mut list = Vec::new();
     for item in text.split(',') {
@@ -115,6 +130,7 @@ mod tests {
         assert_eq!(FenceValue::parse("47"), Ok(FenceValue::One(47)));
         assert_eq!(FenceValue::parse(" 9223372036854775807 "), Ok(FenceValue::One(i64::MAX)));
         assert_eq!(FenceValue::parse(""), Ok(FenceValue::Missing));
+        assert_eq!((FenceValue::One(47).to_string(), FenceValue::Missing.to_string()), ("47".into(), "".into()));
         for invalid in
             ["0", "-1", "+1", "9223372036854775808", "4 7", "47x", "4.7", "1e3", "on", "47,48", "00000000000000000047"]
         {
@@ -128,6 +144,7 @@ mod tests {
         assert_eq!(value.token("scheduler"), Some(47));
         assert_eq!(value.token("shard/3"), Some(55));
         assert_eq!(value.token("other"), None);
+        assert_eq!(value.to_string(), "scheduler=47, shard/3=55");
         assert_eq!(FenceValue::parse("a=1,a=2"), Err(InvalidValue::Twice));
         assert_eq!(FenceValue::parse("a b=1"), Err(InvalidValue::Resource));
         assert_eq!(FenceValue::parse("=1"), Err(InvalidValue::Resource));

@@ -36,6 +36,7 @@ async fn watch(database: Weak<Database>) {
     loop {
         let Some(current) = database.upgrade() else { return };
         attend(&current).await;
+        announce(&current).await;
         if beaten.elapsed() >= HEARTBEAT {
             beaten = Instant::now();
             beat(&current).await;
@@ -74,6 +75,13 @@ fn retire(database: &Database) -> bool {
 async fn beat(database: &Arc<Database>) {
     if let Err(error) = database.look("SELECT 1").await {
         tracing::warn!(database = database.name(), %error, "the control connection does not listen");
+    }
+}
+
+/// Says which fences are enforced here, where that has changed or the connection is a new one.
+async fn announce(database: &Arc<Database>) {
+    if let Err(error) = database.announce().await {
+        tracing::debug!(database = database.name(), %error, "what is enforced is not announced");
     }
 }
 

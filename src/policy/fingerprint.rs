@@ -2,7 +2,7 @@
 //!
 //! Must never depend on the order or the place in which something is written, nor on how a library prints it.
 
-use super::{OnMissing, Opaque, QualifiedName, Resource, document::OPERATIONS};
+use super::{Opaque, QualifiedName, Resource, document::OPERATIONS};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
@@ -14,12 +14,7 @@ pub(super) struct SetSettings {
 impl SetSettings {
     pub(super) fn new(opaque: Opaque, databases: Option<&[String]>, exempt_roles: &[String]) -> Self {
         let mut text = String::from("fencegate policy 1\n");
-        let opaque = match opaque {
-            Opaque::Reject => "reject",
-            Opaque::RequireToken => "require_token",
-            Opaque::Allow => "allow",
-        };
-        line(&mut text, "opaque", [opaque]);
+        line(&mut text, "opaque", [opaque.name()]);
         for database in sorted(databases.unwrap_or_default().iter().map(String::as_str)) {
             line(&mut text, "database", [database]);
         }
@@ -39,11 +34,7 @@ impl SetSettings {
         if let Some(elections) = resource.keyed.as_ref().and_then(|keyed| keyed.elections.as_ref()) {
             line(&mut text, "elections", [elections.before(), elections.after()]);
         }
-        let on_missing = match resource.on_missing {
-            OnMissing::Reject => "reject",
-            OnMissing::Allow => "allow",
-        };
-        line(&mut text, "rule", [on_missing, resource.mode.name()]);
+        line(&mut text, "rule", [resource.on_missing.name(), resource.mode.name()]);
         let operations = resource.tables.iter().flat_map(|table| {
             let words = OPERATIONS.iter().filter(|(_, operation)| table.operations.contains(operation));
             words.map(|(word, _)| (&table.name, *word))

@@ -3,6 +3,7 @@
 //! Owns the YAML model and the loading of a directory of it, with positions for every error.
 //! Must never apply half a directory: a set is valid whole, or it is refused whole.
 
+mod difference;
 mod document;
 mod fingerprint;
 mod index;
@@ -12,6 +13,7 @@ mod name;
 #[cfg(test)]
 mod tests;
 
+pub use difference::Change;
 pub use keyed::{InvalidTemplate, Keyed, LONGEST_KEY, Template};
 pub use load::{join, load};
 
@@ -182,6 +184,16 @@ pub enum OnMissing {
     Allow,
 }
 
+impl OnMissing {
+    /// As in a policy.
+    pub fn name(self) -> &'static str {
+        match self {
+            OnMissing::Reject => "reject",
+            OnMissing::Allow => "allow",
+        }
+    }
+}
+
 /// Whether a fence acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
@@ -212,4 +224,15 @@ pub enum Opaque {
     RequireToken,
     /// It passes.
     Allow,
+}
+
+impl Opaque {
+    /// As in a policy.
+    pub fn name(self) -> &'static str {
+        match self {
+            Opaque::Reject => "reject",
+            Opaque::RequireToken => "require_token",
+            Opaque::Allow => "allow",
+        }
+    }
 }

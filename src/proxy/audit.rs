@@ -4,6 +4,7 @@
 //! in a statement.
 
 use super::context::Context;
+use super::recent;
 use super::rejection::Rejection;
 use super::session::Session;
 use crate::fence::Refusal;
@@ -69,6 +70,7 @@ impl Session {
         let (label, _) = labels(context.policies(), resource);
         let verdict = rejection.verdict();
         context.metrics().write(&self.database, label, Mode::Enforce.name(), verdict).inc();
+        context.recent().push(recent::record(self, rejection, statement));
         if !context.log_limit().allows(verdict, label) {
             return;
         }
@@ -161,7 +163,7 @@ impl Context {
 }
 
 /// As the statement names it.
-fn table_name(relation: &RelationName) -> String {
+pub fn table_name(relation: &RelationName) -> String {
     let schema = relation.schema.as_ref().map(|schema| quoted(schema) + ".").unwrap_or_default();
     schema + &quoted(&relation.name)
 }

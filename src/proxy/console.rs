@@ -1,19 +1,37 @@
 //! A client of the console: let in by the server, as the role that it is there, then answered by us.
 //!
-//! Owns the client's socket and the form of the exchange. Must never have passwords of its own,
-//! nor answer anybody whom the server has not let in or who is not named in `admin_roles`.
+//! Owns the client's socket, and the length of its messages. Must never have passwords of its own, nor answer anybody whom
+//! the server has not let in or who is not named in `admin_roles`.
 
 use super::handshake::{Refused, refuse};
-use super::peer::{Peer, body};
+use super::peer::{Peer, Reader, body};
+use super::reload;
+use super::session::Session;
 use super::shared::Shared;
+use super::stream::Stream;
 use super::upstream::log_in;
-use crate::console::{self, Scene};
+use crate::config::{self, Settings};
+use crate::console::{self, Console, OpenSession, Prepared, Rejected, Reloaded, frontend, refusal};
+use crate::fence::session::Epoch;
+use crate::fence::{Database, Leaders};
+use crate::metrics::WriteCount;
+use crate::policy::{self, PolicySet};
 use crate::wire::error::{ErrorText, Severity};
-use crate::wire::frame::split_string;
-use crate::wire::message::{self, Status};
+use crate::wire::frame::Header;
+use crate::wire::message;
 use crate::wire::startup::Startup;
+use async_trait::async_trait;
+use bytes::{Buf, Bytes};
+use pgwire::api::{ClientInfo, DefaultClient, NoopHandler, PgWireConnectionState};
+use pgwire::tokio::server::{PgWireMessageServerCodec, process_error, process_message};
+use std::collections::HashMap;
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+use tokio::io::{Empty, Join, WriteHalf};
+use tokio_util::codec::Framed;
 
 /// Messages are at most this long, in bytes.
 const LARGEST_MESSAGE: usize = 64 * 1024;
@@ -22,6 +40,7 @@ const LARGEST_MESSAGE: usize = 64 * 1024;
 pub struct ConsoleSession {
     client: Peer,
     role: String,
+    server_version: String,
 }
 
 impl ConsoleSession {
@@ -44,7 +63,7 @@ impl ConsoleSession {
         }
         client.writer.output.extend_from_slice(&authenticated.ready);
         client.writer.flush().await?;
-        Ok(ConsoleSession { client, role })
+        Ok(ConsoleSession { client, role, server_version: authenticated.server_version })
     }
 
     /// Who it is.
@@ -56,73 +75,225 @@ impl ConsoleSession {
     ///
     /// # Errors
     /// Those of the client's socket, and of what it sends.
-    pub async fn run(mut self, shared: &Shared) -> io::Result<()> {
-        // After an error in the extended protocol everything up to the Sync is skipped.
-        let mut skipping = false;
+    pub async fn run(self, shared: Arc<Shared>) -> io::Result<()> {
+        let Peer { mut reader, writer, .. } = self.client;
+        let mut answers = Answers::new(writer.into_half());
+        let console = Arc::new(Console::new(shared, self.role, self.server_version));
         loop {
-            let Some((tag, frame)) = self.next_message().await? else { return Ok(()) };
-            let output = &mut self.client.writer.output;
-            match tag {
-                b'X' => return Ok(()),
-                b'S' => {
-                    skipping = false;
-                    message::put_ready(output, Status::Idle);
+            match next_message(&mut reader).await? {
+                Next::End => return Ok(()),
+                Next::Message(b'X', _) => return Ok(()),
+                Next::Message(tag, frame) => answers.answer(&console, tag, body(&frame)).await?,
+                Next::TooLong(tag, bytes) => answers.refuse(tag, too_long(bytes)).await?,
+                Next::Broken(why) => {
+                    let text = ErrorText::new("08P01", &why);
+                    process_error(&mut answers.socket, refusal(text, Severity::Fatal), true).await?;
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, why));
                 }
-                _ if skipping => {}
-                b'Q' => {
-                    match split_string(body(&frame)) {
-                        Some((text, [])) => console::answer(&scene(shared, &self.role), text, output).await,
-                        // As a server says it.
-                        _ => ErrorText::new("08P01", "invalid message format").put(output, Severity::Error),
-                    }
-                    message::put_ready(output, Status::Idle);
-                }
-                b'P' | b'B' | b'D' | b'E' | b'C' | b'F' => {
-                    only_simple().put(output, Severity::Error);
-                    skipping = tag != b'F';
-                    if !skipping {
-                        message::put_ready(output, Status::Idle);
-                    }
-                }
-                // Flush, and the rest of a COPY that there never was: the server says nothing to them either.
-                b'H' | b'd' | b'c' | b'f' => {}
-                _ => return self.break_off(format!("invalid frontend message type {tag}")).await,
-            }
-            self.client.writer.flush().await?;
-        }
-    }
-
-    /// The next whole message; None when the client has left.
-    async fn next_message(&mut self) -> io::Result<Option<(u8, bytes::Bytes)>> {
-        loop {
-            match self.client.reader.client_frame(LARGEST_MESSAGE) {
-                Ok(Some(message)) => return Ok(Some(message)),
-                Ok(None) if self.client.reader.ended => return Ok(None),
-                Ok(None) => self.client.reader.fill().await?,
-                Err(error) => return self.break_off(error.to_string()).await,
             }
         }
     }
+}
 
-    async fn break_off<T>(&mut self, why: String) -> io::Result<T> {
-        ErrorText::new("08P01", &why).put(&mut self.client.writer.output, Severity::Fatal);
-        self.client.writer.flush().await?;
-        self.client.writer.close().await?;
-        Err(io::Error::new(io::ErrorKind::InvalidData, why))
+/// What comes from a client.
+enum Next {
+    /// A tag and a frame.
+    Message(u8, Bytes),
+    /// A tag and the length; the message has been passed over.
+    TooLong(u8, usize),
+    /// Where the next message begins cannot be told.
+    Broken(String),
+    /// It has left.
+    End,
+}
+
+/// Not cancel-safe: the rest of a long message would pass for another one.
+async fn next_message(reader: &mut Reader) -> io::Result<Next> {
+    loop {
+        match Header::from_client(&reader.input) {
+            Err(error) => return Ok(Next::Broken(error.to_string())),
+            Ok(Some(header)) if !is_known(header.tag) => {
+                return Ok(Next::Broken(format!("invalid frontend message type {}", header.tag)));
+            }
+            Ok(Some(header)) if header.body > LARGEST_MESSAGE => {
+                let passed = pass_over(reader, header.frame()).await?;
+                return Ok(if passed { Next::TooLong(header.tag, header.body) } else { Next::End });
+            }
+            Ok(Some(header)) if reader.input.len() >= header.frame() => {
+                return Ok(Next::Message(header.tag, reader.input.split_to(header.frame()).freeze()));
+            }
+            Ok(_) if reader.ended => return Ok(Next::End),
+            Ok(_) => reader.fill().await?,
+        }
     }
 }
 
-fn scene<'a>(shared: &'a Shared, role: &'a str) -> Scene<'a> {
-    Scene {
-        role,
-        policies: shared.policies.borrow().clone(),
-        leaders: shared.authority.as_ref().map(|it| it.leaders().borrow().clone()).unwrap_or_default(),
-        databases: shared.downstreams().iter().map(|downstream| downstream.fence.clone()).collect(),
-        open: Box::new(|name| shared.downstream(name).fence.clone()),
+/// Drops so many bytes as they come. False: the client has left before.
+async fn pass_over(reader: &mut Reader, bytes: usize) -> io::Result<bool> {
+    let mut left = bytes;
+    loop {
+        let there = left.min(reader.input.len());
+        reader.input.advance(there);
+        left -= there;
+        if left == 0 || reader.ended {
+            return Ok(left == 0);
+        }
+        reader.fill().await?;
     }
 }
 
-fn only_simple() -> ErrorText {
-    ErrorText::new("0A000", "the console of fencegate knows the simple query protocol only")
-        .hint("Use psql, or a driver's way to send a statement without preparing it.")
+/// A client may send it once it has been let in.
+fn is_known(tag: u8) -> bool {
+    b"QPBDECHSFXdcf".contains(&tag)
+}
+
+fn too_long(bytes: usize) -> ErrorText {
+    let message = format!("the command is {bytes} bytes long, and the console takes {LARGEST_MESSAGE} at most");
+    ErrorText::new("54000", message)
+}
+
+/// The client's socket as pgwire has it: nothing is read from it there, so that what a message claims about itself is
+/// checked, and its length, before pgwire sees it.
+struct Answers {
+    socket: Framed<Join<Empty, WriteHalf<Stream>>, PgWireMessageServerCodec<Prepared>>,
+}
+
+impl Answers {
+    fn new(output: WriteHalf<Stream>) -> Self {
+        // Nobody asks for the address.
+        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let codec = PgWireMessageServerCodec::new(DefaultClient::new(nowhere, false));
+        let mut socket = Framed::new(tokio::io::join(tokio::io::empty(), output), codec);
+        // The server has done the rest.
+        socket.set_state(PgWireConnectionState::ReadyForQuery);
+        Answers { socket }
+    }
+
+    /// Not cancel-safe: a command may be half done.
+    async fn answer(&mut self, console: &Arc<Console>, tag: u8, body: &[u8]) -> io::Result<()> {
+        // The rest of a COPY that there never was: the server says nothing to it either.
+        if self.skips(tag) || b"dcf".contains(&tag) {
+            return Ok(());
+        }
+        let message = match frontend::message(tag, body) {
+            Ok(message) => message,
+            Err(text) => return self.refuse(tag, text).await,
+        };
+        let none = Arc::new(NoopHandler);
+        let (simple, extended) = (console.clone(), console.clone());
+        let answered =
+            process_message(message, &mut self.socket, none.clone(), simple, extended, none.clone(), none).await;
+        match answered {
+            Ok(()) => Ok(()),
+            Err(error) => process_error(&mut self.socket, error, frontend::is_extended(tag)).await,
+        }
+    }
+
+    /// Not cancel-safe: the client may have got half of it.
+    async fn refuse(&mut self, tag: u8, text: ErrorText) -> io::Result<()> {
+        if self.skips(tag) {
+            return Ok(());
+        }
+        process_error(&mut self.socket, refusal(text, Severity::Error), frontend::is_extended(tag)).await
+    }
+
+    /// After an error in the extended protocol everything up to the Sync is skipped.
+    fn skips(&self, tag: u8) -> bool {
+        tag != b'S' && matches!(self.socket.state(), PgWireConnectionState::AwaitingSync)
+    }
+}
+
+#[async_trait]
+impl console::Proxy for Shared {
+    fn settings(&self) -> Arc<Settings> {
+        self.settings()
+    }
+
+    fn policies(&self) -> Arc<PolicySet> {
+        self.policies.borrow().clone()
+    }
+
+    fn leaders(&self) -> Leaders {
+        self.authority.as_ref().map(|it| it.leaders().borrow().clone()).unwrap_or_default()
+    }
+
+    fn databases(&self) -> Vec<Arc<Database>> {
+        self.downstreams().iter().map(|downstream| downstream.fence.clone()).collect()
+    }
+
+    fn database(&self, name: &str) -> Arc<Database> {
+        self.downstream(name).fence.clone()
+    }
+
+    fn sessions(&self) -> Vec<OpenSession> {
+        let databases = self.downstreams();
+        let admitted: HashMap<_, _> =
+            databases.iter().map(|it| (it.fence.name().to_owned(), it.fence.own_admissions())).collect();
+        let open = |session: Arc<Session>| {
+            let of_database = admitted.get(&session.database);
+            let admitted = of_database.zip(session.pid).and_then(|(it, pid)| it.get(&pid).cloned()).unwrap_or_default();
+            open_session(&session, admitted)
+        };
+        self.sessions.list().into_iter().map(open).collect()
+    }
+
+    fn rejections(&self) -> Vec<Arc<Rejected>> {
+        self.recent.list()
+    }
+
+    fn writes(&self) -> Vec<WriteCount> {
+        self.metrics.writes()
+    }
+
+    fn started(&self) -> SystemTime {
+        self.started
+    }
+
+    /// Not cancel-safe: some databases may have the new policies and others not.
+    async fn reload(&self) -> Result<Vec<Reloaded>, Vec<String>> {
+        match reload::reload(self).await {
+            Ok(reloaded) => Ok(changes(reloaded)),
+            Err(error) => Err(error.faults.iter().map(ToString::to_string).collect()),
+        }
+    }
+}
+
+fn open_session(session: &Session, admitted: Vec<(String, Epoch)>) -> OpenSession {
+    let (activity, since) = session.state();
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    OpenSession {
+        number: session.number,
+        database: session.database.clone(),
+        user: session.user.clone(),
+        address: session.address.clone(),
+        application_name: session.application_name.clone(),
+        pid: session.pid,
+        started: session.started,
+        state: (activity, SystemTime::now().checked_sub(since.elapsed()).unwrap_or(session.started)),
+        presented: session.presented(),
+        admitted,
+        queries: count(&session.passed.queries),
+        received: count(&session.passed.received),
+        sent: count(&session.passed.sent),
+    }
+}
+
+fn changes(reloaded: reload::Reloaded) -> Vec<Reloaded> {
+    let setting = |it: config::Change| Reloaded {
+        what: "setting",
+        name: it.key.to_owned(),
+        change: "value".to_owned(),
+        before: Some(it.before).filter(|text| !text.is_empty()),
+        after: Some(it.after).filter(|text| !text.is_empty()),
+        in_force: it.applied,
+    };
+    let policy = |it: policy::Change| Reloaded {
+        what: "policy",
+        name: it.resource.unwrap_or_default(),
+        change: it.what,
+        before: it.before,
+        after: it.after,
+        in_force: true,
+    };
+    reloaded.settings.into_iter().map(setting).chain(reloaded.policies.into_iter().map(policy)).collect()
 }

@@ -3,6 +3,7 @@
 use super::audit::{Admitted, counter};
 use super::definitions::Definitions;
 use super::log_limit::LogLimit;
+use super::recent::Recent;
 use super::shared::{Downstream, READ_AT_ONCE, Seen, Shared};
 use crate::fence::Database;
 use crate::metrics::Metrics;
@@ -116,6 +117,11 @@ impl Context {
             // A control connection that hangs must not keep sessions out.
             tokio::time::timeout(PREPARE_LIMIT, preparing).await.ok();
         }
+    }
+
+    /// The rejections of late.
+    pub fn recent(&self) -> &Recent {
+        &self.shared.recent
     }
 
     /// The session is registered: who was deposed while the database had no sessions is shut out now.

@@ -126,6 +126,7 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, number: u64, peer:
     }
     client.writer.output.extend_from_slice(&authenticated.ready);
     let parameter = Parameter::new(if identity.is_ok() { Value::read(value.as_deref()) } else { Value::Unknown });
+    session.present(parameter.current());
     let fence = Arc::new(SessionFence::new(identity));
     let replicates = startup.replication() != Replication::None;
     let session = Arc::new(session);

@@ -45,6 +45,8 @@ pub(super) struct Authenticated {
     /// As in BackendKeyData.
     pub(super) process_id: Option<i32>,
     pub(super) lexing: Lexing,
+    /// As the server says it.
+    pub(super) server_version: String,
 }
 
 /// Where the server broke off or broke the protocol, the client is told.
@@ -101,15 +103,21 @@ async fn relay_authentication(
 ) -> Result<Authenticated, Refused> {
     let mut process_id = None;
     let mut lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe };
+    let mut server_version = String::new();
     let (mut asked, mut no_answer) = (false, false);
     let mut deadline = None;
     loop {
         while let Some((tag, mut frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
             let content = body(&frame);
             match tag {
-                b'Z' => return Ok(Authenticated { ready: frame, process_id, lexing }),
+                b'Z' => return Ok(Authenticated { ready: frame, process_id, lexing, server_version }),
                 b'K' => process_id = content.first_chunk().map(|bytes| i32::from_be_bytes(*bytes)),
-                b'S' => note_lexing(content, &mut lexing),
+                b'S' => {
+                    note_lexing(content, &mut lexing);
+                    if let Some(("server_version", version)) = message::parameter_status(content) {
+                        version.clone_into(&mut server_version);
+                    }
+                }
                 b'R' => {
                     asked = content.first_chunk().is_some_and(asks);
                     frame = binding.request(frame);

@@ -19,6 +19,7 @@ mod names;
 mod opening;
 mod parameter;
 mod peer;
+mod recent;
 mod rejection;
 mod relay;
 mod reload;
@@ -149,7 +150,7 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
         }
         Ok(Opened::Console(console)) => {
             tracing::info!(session, peer, role = console.role(), "console_started");
-            match console.run(&shared).await {
+            match console.run(shared).await {
                 Ok(()) => tracing::info!(session, peer, "console_ended"),
                 Err(error) => tracing::info!(session, peer, %error, "console_ended"),
             }

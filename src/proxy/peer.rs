@@ -187,6 +187,11 @@ impl Writer {
         Ok(())
     }
 
+    /// The half by itself, for who brings an output of its own; what is in this one is lost.
+    pub fn into_half(self) -> WriteHalf<Stream> {
+        self.half
+    }
+
     /// Writes all of the output, and that nothing more will come. Cancel-safe.
     ///
     /// # Errors

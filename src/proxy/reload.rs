@@ -13,6 +13,8 @@ use tokio::signal::unix::Signal;
 pub struct Reloaded {
     /// The settings, in the order of the table.
     pub settings: Vec<Change>,
+    /// The policies.
+    pub policies: Vec<policy::Change>,
 }
 
 /// Why nothing was reloaded.
@@ -75,11 +77,15 @@ pub async fn reload(shared: &Shared) -> Result<Reloaded, ReloadError> {
     for Change { key, before, after, applied } in &changes {
         tracing::info!(key, before, after, applied, "setting_changed");
     }
+    let difference = shared.policies.borrow().difference(&policies);
+    for policy::Change { resource, what, before, after } in &difference {
+        tracing::info!(resource, what, before, after, "policy_changed");
+    }
     let resources = policies.resources.len();
     shared.apply(policies).await;
     shared.metrics.policy_reloads.with_label_values(&["applied"]).inc();
     tracing::info!(resources, "policies_loaded");
-    Ok(Reloaded { settings: changes })
+    Ok(Reloaded { settings: changes, policies: difference })
 }
 
 async fn read(shared: &Shared) -> Result<(Settings, PolicySet), Vec<Fault>> {

@@ -2,6 +2,7 @@
 //!
 //! Owns the registry. Must never keep a session that has ended, nor say anything of the values in its statements.
 
+use super::parameter::Value;
 use super::relay::End;
 use crate::fence::session::Activity;
 use crate::metrics::Metrics;
@@ -32,6 +33,8 @@ pub struct Session {
     /// What has passed.
     pub passed: Passed,
     state: Mutex<(Activity, Instant)>,
+    /// The value of `lease.fence`, as it was known when the server was ready last.
+    presented: Mutex<Value>,
 }
 
 /// What has passed through a session.
@@ -102,6 +105,23 @@ impl Session {
             started: SystemTime::now(),
             passed: Passed::default(),
             state: Mutex::new((Activity::Idle, Instant::now())),
+            presented: Mutex::new(Value::Unknown),
+        }
+    }
+
+    /// The value of `lease.fence`, in its own form; None where the server has to be asked.
+    pub fn presented(&self) -> Option<String> {
+        match &*self.presented.lock().unwrap_or_else(PoisonError::into_inner) {
+            Value::Known(value) => Some(value.to_string()),
+            Value::Invalid | Value::Unknown => None,
+        }
+    }
+
+    /// It presents these tokens from now on.
+    pub fn present(&self, value: &Value) {
+        let mut presented = self.presented.lock().unwrap_or_else(PoisonError::into_inner);
+        if *presented != *value {
+            *presented = value.clone();
         }
     }
 

@@ -4,6 +4,7 @@ use super::definitions::AllSuspects;
 use super::encryption::Encryption;
 use super::health::Health;
 use super::log_limit::LogLimit;
+use super::recent::Recent;
 use super::session::Sessions;
 use super::{Start, succession};
 use crate::config::{Settings, SettingsArguments};
@@ -14,7 +15,7 @@ use crate::statement::Cache;
 use crate::tls::TlsFileError;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{Notify, Semaphore, watch};
 
 /// What is known of a database's fenced tables is looked up anew when a session starts, unless it is this fresh.
@@ -39,7 +40,10 @@ pub struct Shared {
     pub arguments: SettingsArguments,
     /// Held by the reload that is under way.
     pub reloading: tokio::sync::Mutex<()>,
+    pub started: SystemTime,
     pub sessions: Arc<Sessions>,
+    /// The rejections of late.
+    pub recent: Recent,
     pub metrics: Arc<Metrics>,
     pub encryption: Arc<Encryption>,
     pub log_limit: Arc<LogLimit>,
@@ -118,7 +122,9 @@ impl Shared {
             settings: RwLock::new(Arc::new(settings)),
             arguments,
             reloading: tokio::sync::Mutex::default(),
+            started: SystemTime::now(),
             sessions: Arc::default(),
+            recent: Recent::default(),
             metrics,
             encryption: Arc::new(encryption),
             log_limit: Arc::default(),

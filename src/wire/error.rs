@@ -18,7 +18,8 @@ pub enum Severity {
 }
 
 impl Severity {
-    fn name(self) -> &'static str {
+    /// As in the fields S and V.
+    pub fn name(self) -> &'static str {
         match self {
             Severity::Error => "ERROR",
             Severity::Fatal => "FATAL",

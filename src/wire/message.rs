@@ -42,49 +42,6 @@ pub fn put_ready(output: &mut BytesMut, status: Status) {
     put_frame(output, b'Z', |body| body.put_u8(status.byte()));
 }
 
-/// Appends RowDescription: columns of text, which belong to no table.
-pub fn put_row_description(output: &mut BytesMut, columns: &[&str]) {
-    /// As in pg_type: the type `text`, whose length varies.
-    const TEXT: i32 = 25;
-    put_frame(output, b'T', |body| {
-        body.put_i16(columns.len() as i16);
-        for column in columns {
-            put_string(body, column);
-            body.put_slice(&[0; 6]);
-            body.put_i32(TEXT);
-            body.put_i16(-1);
-            body.put_i32(-1);
-            body.put_i16(0);
-        }
-    });
-}
-
-/// Appends DataRow; None is NULL.
-pub fn put_data_row(output: &mut BytesMut, columns: &[Option<String>]) {
-    put_frame(output, b'D', |body| {
-        body.put_i16(columns.len() as i16);
-        for column in columns {
-            match column {
-                Some(text) => {
-                    body.put_i32(text.len() as i32);
-                    body.put_slice(text.as_bytes());
-                }
-                None => body.put_i32(NULL),
-            }
-        }
-    });
-}
-
-/// Appends CommandComplete.
-pub fn put_command_complete(output: &mut BytesMut, tag: &str) {
-    put_frame(output, b'C', |body| put_string(body, tag));
-}
-
-/// Appends EmptyQueryResponse.
-pub fn put_empty_query(output: &mut BytesMut) {
-    put_frame(output, b'I', |_| ());
-}
-
 /// Appends Terminate.
 pub fn put_terminate(output: &mut BytesMut) {
     put_frame(output, b'X', |_| ());
@@ -192,7 +149,13 @@ pub enum Bound<'b> {
 }
 
 /// The values in a Bind; `rest` is its body behind the two names. None when malformed.
-pub fn bound_values(mut rest: &[u8]) -> Option<Vec<Bound<'_>>> {
+pub fn bound_values(rest: &[u8]) -> Option<Vec<Bound<'_>>> {
+    bind(rest).map(|(values, _)| values)
+}
+
+/// The values in a Bind, and which of its results are to be binary: none, one word for all, or one for each column.
+/// `rest` is its body behind the two names. None when malformed.
+pub fn bind(mut rest: &[u8]) -> Option<(Vec<Bound<'_>>, Vec<bool>)> {
     let formats = formats(&mut rest)?;
     let count = usize::from(rest.try_get_u16().ok()?);
     if formats.len() > 1 && formats.len() != count {
@@ -210,7 +173,8 @@ pub fn bound_values(mut rest: &[u8]) -> Option<Vec<Bound<'_>>> {
         values.push(if is_binary { Bound::Binary(value) } else { Bound::Text(value) });
         rest = after;
     }
-    formats_of_results(rest).then_some(values)
+    let results = self::formats(&mut rest)?;
+    rest.is_empty().then_some((values, results))
 }
 
 /// Which formats are binary.
@@ -222,10 +186,6 @@ fn formats(rest: &mut &[u8]) -> Option<Vec<bool>> {
         _ => None,
     };
     (0..count).map(format).collect()
-}
-
-fn formats_of_results(mut rest: &[u8]) -> bool {
-    formats(&mut rest).is_some() && rest.is_empty()
 }
 
 /// Name and value of a ParameterStatus.
@@ -246,14 +206,6 @@ mod tests {
         assert_eq!(columns(b"\xff\xff"), None);
         assert_eq!(columns(b"\0\x01\xff\xff\xff\xfe"), None);
         assert_eq!(columns(b"\0\0more"), None);
-    }
-
-    #[test]
-    fn rows_that_are_written_can_be_read() {
-        let row = [Some("42".to_owned()), None];
-        let mut output = BytesMut::new();
-        put_data_row(&mut output, &row);
-        assert_eq!(columns(&output[5..]), Some(row.to_vec()));
     }
 
     #[test]

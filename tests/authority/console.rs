@@ -1,10 +1,10 @@
 //! Who gets into the console, and what it answers.
 
 use super::support::programs::{psql, run};
-use super::support::ticks::{self, WRITE, ok, session};
+use super::support::ticks::{WRITE, ok, session};
 use super::support::wire::error_in;
-use super::support::{DEADLINE, Etcd, Options, Postgres, Proxy, Wire, message, wait_until};
-use super::world::{POLICIES, World};
+use super::support::{DEADLINE, Options, Postgres, Proxy, Wire, wait_until};
+use super::world::World;
 
 const CONSOLE: (&str, &str) = ("database", "fencegate");
 
@@ -83,40 +83,4 @@ fn fences_are_shown() {
     assert_eq!(warning.severity(), "WARNING");
     assert!(warning.message().contains("database \"bare\" cannot be asked") && warning.message().contains("init"));
     assert_eq!(frames.iter().filter(|frame| frame.tag == b'D').count(), 1);
-}
-
-#[test]
-fn what_is_no_command_is_an_error() {
-    let world = World { postgres: ticks::server(), etcd: Etcd::start() };
-    let proxy = world.proxy_with(POLICIES);
-    let mut wire = Wire::login(&proxy.address(), "postgres", "fencegate");
-    for text in ["SELECT 1", "FENCE RESET", "SHOW FENCES; nonsense", "FENCE RESET 'x TO 1"] {
-        let frames = wire.query(text);
-        let error = error_in(&frames).unwrap();
-        assert_eq!((error.severity(), error.code()), ("ERROR", "42601"), "{text}");
-        assert!(error.hint().contains("SHOW FENCES; FENCE RESET"));
-        assert_eq!(frames.len(), 2, "nothing else was answered: {frames:?}");
-    }
-    let tags = |frames: &[super::support::Frame]| frames.iter().map(|frame| frame.tag as char).collect::<String>();
-    assert_eq!(tags(&wire.query("")), "IZ");
-    assert_eq!(tags(&wire.query("SHOW FENCES; SHOW FENCES")), "TCTCZ");
-    // What was done before an error stays done.
-    assert_eq!(tags(&wire.query("SHOW FENCES; FENCE RESET nothing TO 1; SHOW FENCES")), "TCEZ");
-    assert_eq!(error_in(&wire.query_bytes(b"SHOW \xff")).unwrap().code(), "22021");
-    // More than one string, or none, is no Query.
-    assert_eq!(error_in(&wire.query_bytes(b"SHOW FENCES\0more")).unwrap().code(), "08P01");
-
-    let pipeline = [message::unnamed("SHOW FENCES", &[]), message::query("SHOW FENCES"), message::sync()].concat();
-    wire.send(&pipeline);
-    let frames = wire.read_until_ready();
-    assert_eq!((tags(&frames).as_str(), error_in(&frames).unwrap().code()), ("EZ", "0A000"));
-    assert_eq!(tags(&wire.exchange(&message::function_call(1, &[]))), "EZ");
-    assert_eq!(tags(&wire.query("SHOW FENCES")), "TCZ");
-
-    wire.send(&message::header(b'Q', 1 << 20));
-    let error = error_in(&wire.read_to_end()).expect("it is too long");
-    assert_eq!((error.severity(), error.code()), ("FATAL", "08P01"));
-    let mut wire = Wire::login(&proxy.address(), "postgres", "fencegate");
-    wire.send(&message::terminate());
-    assert_eq!(wire.read_to_end(), []);
 }

@@ -37,7 +37,10 @@ fn a_restored_etcd_locks_its_leaders_out_until_the_fence_is_reset() {
     refused(&mut new_through_other, WRITE, "LF001");
     assert_eq!(world.epoch(), format!("1/{high}"));
 
-    let reset = console(&proxy).rows(&format!("FENCE RESET scheduler TO {low}")).unwrap();
+    let refusal = console(&proxy).rows(&format!("FENCE RESET scheduler TO {low}")).unwrap_err();
+    assert_eq!(refusal.code(), "55006", "the old leaders are alive");
+    assert_eq!(world.epoch(), format!("1/{high}"));
+    let reset = console(&proxy).rows(&format!("FENCE RESET scheduler TO {low} FORCE")).unwrap();
     assert_eq!(reset, [row(&["postgres", "scheduler", "1", &high.to_string(), "2", &low.to_string()])]);
     assert_eq!(world.epoch(), format!("2/{low}"));
     let log = proxy.log();
@@ -70,7 +73,7 @@ fn a_reset_ends_whoever_was_admitted_before() {
     let mut open = session(&proxy.address(), token);
     ok(&mut open, "BEGIN");
     ok(&mut open, WRITE);
-    console(&proxy).rows("FENCE RESET scheduler TO 1").unwrap();
+    console(&proxy).rows("FENCE RESET scheduler TO 1 FORCE").unwrap();
     assert_eq!(world.epoch(), "2/1");
     let error = error_in(&open.query("COMMIT")).unwrap();
     assert_eq!((error.severity(), error.code()), ("FATAL", "LF001"));
@@ -150,7 +153,7 @@ fn a_reset_that_cannot_drain_says_so() {
     ok(&mut writer, WRITE);
     // A prepared transaction stays, whoever ends.
     world.postgres.sql("BEGIN; INSERT INTO ticks (note) VALUES ('prepared'); PREPARE TRANSACTION 'left'");
-    let error = console(&proxy).rows("FENCE RESET scheduler TO 2").unwrap_err();
+    let error = console(&proxy).rows("FENCE RESET scheduler TO 2 FORCE").unwrap_err();
     assert_eq!(error.code(), "LF006");
     assert!(error.message().contains("it is reset") && error.message().contains("left"), "{error:?}");
     assert_eq!(world.epoch(), "2/2!");

@@ -51,7 +51,7 @@ fn a_reset_to_the_deposed_leaders_token_is_overtaken() {
     let proxy = world.proxy();
     let (mut old, first, second) = deposed_while_idle(&world, &proxy);
     let mut console = Wire::login(&proxy.address(), "postgres", "fencegate");
-    console.rows(&format!("FENCE RESET scheduler TO {first}")).unwrap();
+    console.rows(&format!("FENCE RESET scheduler TO {first} FORCE")).unwrap();
     world.wait_for_epoch(&format!("2/{second}"));
     refused(&mut old, WRITE, "LF001");
 }

@@ -142,6 +142,6 @@ async fn the_fences_of_the_latest_keys_are_shown() {
     assert_eq!((fences.of_keys.len(), fences.left_out), (1000, 500));
     let (name, fence) = &fences.of_keys[0];
     assert_eq!((name.as_str(), fence.epoch.token, fence.drained, fence.admissions), ("shard_of/3/x", 8, true, 1));
-    let reset = proxy.reset(&family.called("shard_of/3/x").unwrap(), 5).await.unwrap();
+    let reset = proxy.reset(&family.called("shard_of/3/x").unwrap(), 5, "operator", true).await.unwrap();
     assert_eq!((reset.after.generation, reset.after.token), (2, 5));
 }

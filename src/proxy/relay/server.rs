@@ -243,6 +243,7 @@ impl Relay {
         }
         self.status = status;
         self.parameter.ready(status);
+        self.session.present(self.parameter.current());
         if status == Status::Idle {
             self.transaction_ended();
         }

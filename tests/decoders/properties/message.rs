@@ -13,9 +13,12 @@ pub fn check(input: &[u8]) -> bool {
 
 fn row(body: &[u8]) -> bool {
     let Some(columns) = message::columns(body) else { return false };
-    let mut written = BytesMut::new();
-    message::put_data_row(&mut written, &columns);
-    assert_eq!(written[HEADER..], *body);
+    let mut written = (columns.len() as u16).to_be_bytes().to_vec();
+    for column in &columns {
+        let length = column.as_ref().map_or(-1, |text| text.len() as i32);
+        written.extend([&length.to_be_bytes()[..], column.as_deref().unwrap_or_default().as_bytes()].concat());
+    }
+    assert_eq!(written, body);
     true
 }
 

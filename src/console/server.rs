@@ -1,0 +1,224 @@
+//! The console in pgwire's terms: what a client says, in the simple and in the extended protocol, to commands and back.
+//!
+//! Owns transaction status and prepared statements. Must never read a client's bytes: `frontend` does.
+
+use super::answer::{self, Answer, error, fields, info};
+use super::command::{self, Command};
+use super::courtesy::Courtesy;
+use super::{Console, columns, run};
+use crate::wire::error::{ErrorText, Severity};
+use async_trait::async_trait;
+use futures_util::{Sink, SinkExt};
+use pgwire::api::portal::{Format, Portal};
+use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
+use pgwire::api::results::{FieldInfo, Response, Tag};
+use pgwire::api::stmt::{QueryParser, StoredStatement};
+use pgwire::api::store::PortalStore;
+use pgwire::api::{ClientInfo, ClientPortalStore, DEFAULT_NAME, Type};
+use pgwire::error::{PgWireError, PgWireResult};
+use pgwire::messages::PgWireBackendMessage;
+use pgwire::messages::extendedquery::{Close, CloseComplete, Parse, ParseComplete, TARGET_TYPE_BYTE_STATEMENT};
+use pgwire::messages::response::{NoticeResponse, TransactionStatus};
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// A session has so many prepared statements at most.
+const MOST_STATEMENTS: usize = 1000;
+
+/// A command that a client has prepared.
+#[derive(Clone, Debug)]
+pub struct Prepared(Command);
+
+#[async_trait]
+impl SimpleQueryHandler for Console {
+    /// Not cancel-safe: a command may be half done.
+    async fn do_query<C>(&self, client: &mut C, text: &str) -> PgWireResult<Vec<Response>>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let commands = command::parse(text).map_err(error)?;
+        if commands.is_empty() {
+            return Ok(vec![Response::EmptyQuery]);
+        }
+        let mut status = client.transaction_status();
+        let mut responses = Vec::new();
+        for command in commands {
+            match self.respond(client, &command, status, &Format::UnifiedText).await {
+                Ok(response) => {
+                    status = match response {
+                        Response::TransactionStart(_) => status.to_in_transaction_state(),
+                        Response::TransactionEnd(_) => status.to_idle_state(),
+                        _ => status,
+                    };
+                    responses.push(response);
+                }
+                // What was done before it stays done, and is answered.
+                Err(PgWireError::UserError(info)) => {
+                    responses.push(Response::Error(info));
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(responses)
+    }
+}
+
+#[async_trait]
+impl ExtendedQueryHandler for Console {
+    type Statement = Prepared;
+    type QueryParser = Parser;
+
+    fn query_parser(&self) -> Arc<Parser> {
+        Arc::new(Parser)
+    }
+
+    /// As pgwire does by itself, but no more than so many statements. Cancel-safe.
+    async fn on_parse<C>(&self, client: &mut C, message: Parse) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let name = message.name.clone().unwrap_or_else(|| DEFAULT_NAME.to_owned());
+        let is_full = |names: &BTreeSet<String>| names.len() >= MOST_STATEMENTS && !names.contains(&name);
+        if is_full(&self.statements()) {
+            let message = format!("there are {MOST_STATEMENTS} prepared statements, and the console keeps no more");
+            return Err(error(ErrorText::new("53400", message).hint("DEALLOCATE ALL removes them.")));
+        }
+        match StoredStatement::parse(client, &message, self.query_parser()).await? {
+            Some(statement) => client.portal_store().put_statement(Arc::new(statement)),
+            None => client.portal_store().put_empty_statement(&name),
+        }
+        self.statements().insert(name);
+        client.feed(PgWireBackendMessage::ParseComplete(ParseComplete::new())).await?;
+        Ok(())
+    }
+
+    /// As pgwire does by itself, and the name is free again. Cancel-safe.
+    async fn on_close<C>(&self, client: &mut C, message: Close) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
+        if message.target_type == TARGET_TYPE_BYTE_STATEMENT {
+            self.deallocate(client.portal_store(), Some(name));
+        } else {
+            client.portal_store().rm_portal(name);
+        }
+        client.feed(PgWireBackendMessage::CloseComplete(CloseComplete::new())).await?;
+        Ok(())
+    }
+
+    /// Not cancel-safe: a command may be half done.
+    async fn do_query<C>(&self, client: &mut C, portal: &Portal<Prepared>, _: usize) -> PgWireResult<Response>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        if !portal.parameters.is_empty() {
+            let message =
+                format!("bind message supplies {} parameters, but commands take none", portal.parameters.len());
+            return Err(error(ErrorText::new("08P01", message)));
+        }
+        let status = client.transaction_status();
+        self.respond(client, &portal.statement.statement.0, status, &portal.result_column_format).await
+    }
+}
+
+impl Console {
+    /// Runs a command, and says what is to be said beside its answer. Not cancel-safe: it may be half done.
+    async fn respond<C>(
+        &self,
+        client: &mut C,
+        command: &Command,
+        status: TransactionStatus,
+        format: &Format,
+    ) -> PgWireResult<Response>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let ends = matches!(command, Command::Courtesy(Courtesy::End(_)));
+        if status == TransactionStatus::Error && !ends {
+            let message = "current transaction is aborted, commands ignored until end of transaction block";
+            return Err(error(ErrorText::new("25P02", message)));
+        }
+        let done = |tag| Ok(Response::Execution(Tag::new(tag)));
+        let answer: Answer = match command {
+            Command::Courtesy(Courtesy::Begin(tag)) => return Ok(Response::TransactionStart(Tag::new(tag))),
+            Command::Courtesy(Courtesy::End(_)) if status == TransactionStatus::Error => {
+                return Ok(Response::TransactionEnd(Tag::new("ROLLBACK")));
+            }
+            Command::Courtesy(Courtesy::End(tag)) => return Ok(Response::TransactionEnd(Tag::new(tag))),
+            Command::Courtesy(Courtesy::Done(tag)) => return done(tag),
+            Command::Courtesy(Courtesy::Deallocate(name)) => {
+                self.deallocate(client.portal_store(), name.as_deref());
+                return done(if name.is_some() { "DEALLOCATE" } else { "DEALLOCATE ALL" });
+            }
+            Command::Courtesy(Courtesy::Ask(question)) => question.answer(&self.server_version),
+            command => run(self, command).await.map_err(error)?,
+        };
+        for (severity, text) in &answer.notices {
+            let notice: NoticeResponse = info(text.clone(), *severity).into();
+            client.feed(PgWireBackendMessage::NoticeResponse(notice)).await?;
+        }
+        answer.into_response(format).map(Response::Query)
+    }
+
+    /// Removes the prepared statement of that name, or all.
+    fn deallocate<S: PortalStore>(&self, store: &S, name: Option<&str>) {
+        let mut names = self.statements();
+        match name {
+            Some(name) => {
+                names.remove(name);
+                store.rm_statement(name);
+            }
+            None => std::mem::take(&mut *names).iter().for_each(|name| store.rm_statement(name)),
+        }
+    }
+}
+
+/// Reads commands of the extended protocol.
+pub struct Parser;
+
+#[async_trait]
+impl QueryParser for Parser {
+    type Statement = Prepared;
+
+    async fn parse_sql<C>(&self, _: &C, text: &str, _: &[Option<Type>]) -> PgWireResult<Option<Prepared>>
+    where
+        C: ClientInfo + Unpin + Send + Sync,
+    {
+        let mut commands = command::parse(text).map_err(error)?;
+        if commands.len() > 1 {
+            let text = "cannot insert multiple commands into a prepared statement";
+            return Err(error(ErrorText::new("42601", text)));
+        }
+        Ok(commands.pop().map(Prepared))
+    }
+
+    fn get_parameter_types(&self, _: &Prepared) -> PgWireResult<Vec<Type>> {
+        Ok(Vec::new())
+    }
+
+    fn get_result_schema(&self, statement: &Prepared, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
+        fields(columns(&statement.0), format.unwrap_or(&Format::UnifiedText))
+    }
+}
+
+/// An error in the form in which pgwire tells it.
+pub fn refusal(text: ErrorText, severity: Severity) -> PgWireError {
+    PgWireError::UserError(Box::new(answer::info(text, severity)))
+}

@@ -1,0 +1,155 @@
+//! The text of commands → words.
+//!
+//! Owns quotes, comments and semicolons. Must never know a command.
+
+use crate::wire::error::ErrorText;
+
+/// A part of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// A keyword, a number, or a name.
+    Plain(String),
+    /// A name, whatever it is spelt like.
+    Quoted(String),
+    Semicolon,
+}
+
+impl Word {
+    pub(super) fn is(&self, keyword: &str) -> bool {
+        matches!(self, Word::Plain(word) if word.eq_ignore_ascii_case(keyword))
+    }
+
+    /// As it stands.
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Word::Plain(text) | Word::Quoted(text) => text,
+            Word::Semicolon => ";",
+        }
+    }
+
+    /// The name of something that SQL names: folded to lower case unless it is quoted.
+    pub(super) fn sql_name(&self) -> Option<String> {
+        match self {
+            Word::Plain(name) => Some(name.to_lowercase()),
+            Word::Quoted(name) => Some(name.clone()),
+            Word::Semicolon => None,
+        }
+        .filter(|name| !name.is_empty())
+    }
+
+    /// The name of something that has names of its own, which do not fold.
+    pub(super) fn name(&self) -> Option<String> {
+        match self {
+            Word::Plain(name) | Word::Quoted(name) => Some(name.clone()),
+            Word::Semicolon => None,
+        }
+    }
+}
+
+/// Cuts a text at blanks and semicolons, other than those within quotes; comments are blanks.
+///
+/// # Errors
+/// What has no end.
+pub(super) fn words(text: &str) -> Result<Vec<Word>, ErrorText> {
+    let mut words = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let after = if let Some(comment) = rest.strip_prefix("--") {
+            comment.split_once('\n').map_or("", |(_, after)| after)
+        } else if let Some(comment) = rest.strip_prefix("/*") {
+            end_of_comment(comment).ok_or_else(|| unfinished("a comment has no end"))?
+        } else if first == ';' {
+            words.push(Word::Semicolon);
+            &rest[1..]
+        } else if first == '\'' || first == '"' {
+            let (name, after) = quoted(&rest[1..], first).ok_or_else(|| unfinished("a quoted name has no end"))?;
+            words.push(Word::Quoted(name));
+            after
+        } else {
+            let (word, after) = rest.split_at(length_of_word(rest));
+            words.push(Word::Plain(word.to_owned()));
+            after
+        };
+        rest = after.trim_start();
+    }
+    Ok(words)
+}
+
+/// Up to a blank, a quote, a semicolon or a comment.
+fn length_of_word(text: &str) -> usize {
+    let ends = |c: char| c.is_whitespace() || ";'\"".contains(c);
+    let ends = [text.find(ends), text.find("--"), text.find("/*")];
+    ends.into_iter().flatten().min().unwrap_or(text.len())
+}
+
+/// What follows a comment; comments may stand within comments.
+fn end_of_comment(text: &str) -> Option<&str> {
+    let (mut depth, mut rest) = (1, text);
+    while depth > 0 {
+        let (_, from_mark) = rest.split_at(rest.find(['*', '/'])?);
+        rest = if let Some(after) = from_mark.strip_prefix("*/") {
+            depth -= 1;
+            after
+        } else if let Some(after) = from_mark.strip_prefix("/*") {
+            depth += 1;
+            after
+        } else {
+            &from_mark[1..]
+        };
+    }
+    Some(rest)
+}
+
+/// A name up to its closing quote, which is doubled within the name.
+fn quoted(text: &str, quote: char) -> Option<(String, &str)> {
+    let mut name = String::new();
+    let mut rest = text;
+    loop {
+        let (part, after) = rest.split_once(quote)?;
+        name.push_str(part);
+        match after.strip_prefix(quote) {
+            Some(after) => {
+                name.push(quote);
+                rest = after;
+            }
+            None => return Some((name, after)),
+        }
+    }
+}
+
+fn unfinished(message: &str) -> ErrorText {
+    ErrorText::new("42601", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_into_words() {
+        let plain = |text: &str| Word::Plain(text.to_owned());
+        let quoted = |text: &str| Word::Quoted(text.to_owned());
+        for (text, expected) in [
+            ("", vec![]),
+            (" -- ping", vec![]),
+            ("/* a /* b */ ; */ SHOW", vec![plain("SHOW")]),
+            ("SHOW--x\nFENCES;", vec![plain("SHOW"), plain("FENCES"), Word::Semicolon]),
+            ("'it''s; -- x'TO 7", vec![quoted("it's; -- x"), plain("TO"), plain("7")]),
+            ("shard/3/*c*/\"\"", vec![plain("shard/3"), quoted("")]),
+        ] {
+            assert_eq!(words(text), Ok(expected), "{text:?}");
+        }
+        for text in ["/*", "/* /* */", "'x", "\"x\"\"", "\u{e9}\""] {
+            assert_eq!(words(text).unwrap_err().code, "42601", "{text:?}");
+        }
+    }
+
+    #[test]
+    fn only_unquoted_names_of_sql_fold() {
+        let name = |text| words(text).unwrap().pop().unwrap();
+        assert_eq!(name("App").sql_name().as_deref(), Some("app"));
+        assert_eq!(name("\"App\"").sql_name().as_deref(), Some("App"));
+        assert_eq!(name("App").name().as_deref(), Some("App"));
+        assert_eq!(name("''").sql_name(), None);
+    }
+}

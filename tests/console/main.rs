@@ -1,0 +1,17 @@
+//! The console, as its users see it: psql, drivers in both protocols, and whoever breaks them.
+//!
+//! Who gets in, and what FENCE RESET does with an election, is in tests/authority.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod columns;
+mod drivers;
+mod frames;
+mod policies;
+mod psql;
+mod reload;
+mod reset;
+mod world;

@@ -1,0 +1,45 @@
+//! SHOW POLICIES: how far fences are enforced, which only all proxies together can tell.
+
+use super::support::ticks::{self, POLICIES, ok};
+use super::support::{DEADLINE, Wire, wait_until};
+use super::world::{World, console};
+
+/// The status of a table, and by how many proxies of how many it is enforced.
+fn status(console: &mut Wire, table: &str) -> String {
+    let rows = console.rows("SHOW POLICIES").unwrap();
+    let row = rows.into_iter().find(|row| row[2].as_deref() == Some(table)).expect("the table");
+    row[9..].iter().map(|column| column.clone().unwrap_or_default()).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_fence_is_enforced_once_nothing_is_open_from_before() {
+    let world = World::start();
+    let mut writer = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    ok(&mut writer, "CREATE TABLE later (n int)");
+    let mut console = world.console();
+    wait_until("the first fence is enforced", DEADLINE, || status(&mut console, "public.ticks") == "enforced 1 1");
+    ok(&mut writer, "BEGIN; INSERT INTO later VALUES (1)");
+    world.proxy.write_policies(&format!("{POLICIES}  - name: later\n    tables: [public.later, public.missing]\n"));
+    console.rows("RELOAD").unwrap();
+    assert_eq!(status(&mut console, "public.later"), "pending 0 1");
+    assert_eq!(status(&mut console, "public.missing"), "unresolved 0 1");
+    ok(&mut writer, "COMMIT");
+    wait_until("the new fence is enforced", DEADLINE, || status(&mut console, "public.later") == "enforced 1 1");
+}
+
+#[test]
+fn all_live_proxies_have_to_enforce_it() {
+    let world = World::start();
+    let mut other = ticks::proxy(&world.postgres);
+    let _through = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    let _through_other = Wire::login(&other.address(), "postgres", "postgres");
+    let mut console = console(&world.proxy);
+    wait_until("both enforce it", DEADLINE, || status(&mut console, "public.ticks") == "enforced 2 2");
+    // A reload of one is not known to the other.
+    world.proxy.write_policies(&POLICIES.replace("[public.ticks]", "[{name: public.ticks, operations: [insert]}]"));
+    console.rows("RELOAD").unwrap();
+    wait_until("this one enforces it", DEADLINE, || status(&mut console, "public.ticks") == "pending 1 2");
+    // Who is dead needs no reload.
+    other.kill9();
+    wait_until("all that live enforce it", DEADLINE, || status(&mut console, "public.ticks") == "enforced 1 1");
+}
