@@ -122,7 +122,7 @@ impl Topology {
         check.args(&test[1..]).env_clear().env("PATH", PATH).envs(environment);
         check.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let log = self.log_path(name);
-        wait_until(&format!("{name} is healthy"), DEADLINE, || {
+        wait_until(format!("{name} is healthy"), DEADLINE, || {
             let ended = self.programs.get_mut(name).and_then(Program::exit_status);
             assert_eq!(ended, None, "{}", fs::read_to_string(&log).unwrap_or_default());
             check.status().unwrap().success()

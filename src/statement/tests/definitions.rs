@@ -302,3 +302,28 @@ fn databases_that_must_be_alone_are_named() {
         ("ALTER DATABASE d OWNER TO r", "catalogue"),
     ]);
 }
+
+#[test]
+fn what_comes_into_being_is_named_or_said_not_to_be() {
+    for (text, names, unnamed) in [
+        ("CREATE TABLE s.t (a int)", &["t"][..], false),
+        ("CREATE FOREIGN TABLE t (a int) SERVER x", &["t"], false),
+        ("CREATE VIEW v AS SELECT 1", &["v"], false),
+        ("CREATE TABLE t AS SELECT 1", &["t"], false),
+        ("CREATE MATERIALIZED VIEW t AS SELECT 1", &["t"], false),
+        ("SELECT 1 INTO t", &["t"], false),
+        ("DROP VIEW a, s.b", &["a", "b"], false),
+        ("CREATE SCHEMA s CREATE TABLE t (a int) CREATE VIEW v AS TABLE t", &["t", "v"], false),
+        ("CREATE FUNCTION f() RETURNS int LANGUAGE sql AS ''", &[], false),
+        ("DROP INDEX i", &[], true),
+        ("CREATE EXTENSION x", &[], true),
+        ("CREATE TRIGGER t INSTEAD OF INSERT ON v FOR EACH ROW EXECUTE FUNCTION f()", &[], true),
+        ("COMMIT PREPARED 'x'", &[], true),
+        ("DO ''", &[], true),
+    ] {
+        let script = analyse(text.as_bytes(), USUAL).unwrap();
+        let statement = &script.statements[0];
+        let defined: Vec<&str> = statement.defines.iter().map(|relation| relation.name.as_str()).collect();
+        assert_eq!((defined.as_slice(), statement.changes_unnamed), (names, unnamed), "{text}");
+    }
+}
