@@ -56,7 +56,7 @@ impl World {
 
     #[track_caller]
     pub fn wait_for_epoch(&self, epoch: &str) {
-        wait_until(&format!("the epoch is {epoch}"), DEADLINE, || self.epoch() == epoch);
+        wait_until(format!("the epoch is {epoch}"), DEADLINE, || self.epoch() == epoch);
     }
 
     pub fn ticks(&self) -> String {

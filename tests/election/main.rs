@@ -72,7 +72,7 @@ fn keys(server: &Etcd) -> Vec<String> {
 }
 
 fn wait_for_keys(server: &Etcd, count: usize) {
-    wait_until(&format!("the election has {count} candidates"), DEADLINE, || keys(server).len() == count);
+    wait_until(format!("the election has {count} candidates"), DEADLINE, || keys(server).len() == count);
 }
 
 fn lease(key: &str) -> &str {

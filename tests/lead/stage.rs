@@ -104,7 +104,7 @@ pub fn state(pid: u32) -> Option<char> {
 }
 
 pub fn wait_until_dead(pid: u32) {
-    wait_until(&format!("process {pid} is dead"), DEADLINE, || state(pid).is_none());
+    wait_until(format!("process {pid} is dead"), DEADLINE, || state(pid).is_none());
 }
 
 /// Sends a signal, named as kill(1) names it.

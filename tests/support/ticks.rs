@@ -85,7 +85,7 @@ pub fn process(wire: &mut Wire) -> String {
 #[track_caller]
 pub fn wait_for_process(postgres: &Postgres, process: &str, condition: &str) {
     let query = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process} AND {condition}");
-    wait_until(&format!("process {process}: {condition}"), DEADLINE, || postgres.value(&query) == "1");
+    wait_until(format!("process {process}: {condition}"), DEADLINE, || postgres.value(&query) == "1");
 }
 
 /// Waits until the process has ended, or has nothing more to commit.
@@ -93,7 +93,7 @@ pub fn wait_for_process(postgres: &Postgres, process: &str, condition: &str) {
 pub fn wait_until_harmless(postgres: &Postgres, process: &str) {
     let harmless = "state IN ('idle', 'idle in transaction (aborted)')";
     let query = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process} AND NOT {harmless}");
-    wait_until(&format!("process {process} is at an end"), DEADLINE, || postgres.value(&query) == "0");
+    wait_until(format!("process {process} is at an end"), DEADLINE, || postgres.value(&query) == "0");
 }
 
 /// The tokens of the rows, in the order in which they were committed.
