@@ -41,7 +41,7 @@ pub fn events(log: &str, event: &str) -> Vec<Line> {
 
 /// The first line of that event, once it is there.
 pub fn event(log: impl Fn() -> String, event: &str) -> Line {
-    wait_for(&format!("the log has {event}"), DEADLINE, || events(&log(), event).into_iter().next())
+    wait_for(format!("the log has {event}"), DEADLINE, || events(&log(), event).into_iter().next())
 }
 
 /// Asserts what these fields of a line say.
