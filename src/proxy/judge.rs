@@ -32,8 +32,8 @@ pub struct Need {
 pub enum Decision {
     /// Forward, if the session is admitted to all of the needs whose fences act; the writes pass without.
     Forward(Vec<Need>, Vec<PassedWrite>),
-    /// Reject the statement at this index.
-    Reject(usize, Rejection),
+    /// Reject the statement at this index. Those before it run, and may commit: that takes the needs, as in `Forward`.
+    Reject(usize, Rejection, Vec<Need>),
     /// Wait until the server owes nothing.
     Settle,
     /// Read the parameter from the server.
@@ -134,7 +134,7 @@ impl Judge<'_> {
                     earlier.needs.extend(more);
                     earlier.suspects.note(statement, self.policies, self.catalogue, self.catalogue_is_current);
                 }
-                Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection),
+                Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection, earlier.needs),
                 Err(Stop::Settle) => return Decision::Settle,
                 // A failed transaction answers nothing.
                 Err(Stop::ReadValue) if *self.parameter.current() == Value::Unknown && !self.parameter.failed() => {
@@ -144,7 +144,7 @@ impl Judge<'_> {
                     let why =
                         format!("an earlier statement of the same string may change lease.fence ({})", statement.kind);
                     let hint = "Send the statements one by one, so that the proxy can read the token in between.";
-                    return Decision::Reject(index, Rejection::Unverifiable { why, hint });
+                    return Decision::Reject(index, Rejection::Unverifiable { why, hint }, earlier.needs);
                 }
             }
             parameter.completed(statement, parameter.failed());

@@ -10,6 +10,7 @@ mod support;
 mod identity;
 mod outage;
 mod process;
+mod strings;
 mod two_phase;
 
 use support::ticks::{self, POLICIES};

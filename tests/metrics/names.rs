@@ -118,4 +118,5 @@ fn what_happens_once_is_counted_once() {
     assert_eq!(sessions(), 1.0);
     drop(wire);
     wait_until("the session is gone", DEADLINE, || sessions() == 0.0);
+    assert_eq!(count("admitted", "observe"), 1.0, "it was held back until it was admitted to the other");
 }

@@ -66,7 +66,10 @@ impl Relay {
                 }
                 verdict
             }
-            Decision::Reject(index, rejection) => Verdict::Reject(index, rejection),
+            Decision::Reject(index, rejection, needs) => match self.forward_when_admitted(needs) {
+                Verdict::Forward => Verdict::Reject(index, rejection),
+                hold => hold,
+            },
             Decision::Settle => self.settle(),
             Decision::ReadValue if !self.replies.is_empty() => self.settle(),
             Decision::ReadValue => {

@@ -1,0 +1,24 @@
+//! A string of statements, one of which is rejected: those before it run, and may commit.
+
+use crate::support::fenced::{code, ok};
+use crate::support::ticks::{POLICIES, proxy, server, session};
+use crate::support::{Proxy, ProxyOptions};
+
+/// The last statement is rejected, whatever the token: nobody can tell what it does.
+const STRING: &str = "INSERT INTO ticks (note) VALUES ('tick'); COMMIT; DO $$BEGIN END$$";
+
+#[test]
+fn what_commits_before_a_rejected_statement_is_admitted_first() {
+    let postgres = server();
+    let one = proxy(&postgres);
+    ok(&mut session(&one.address(), 7), "INSERT INTO ticks (note) VALUES ('seven')");
+    // It has not heard of that token yet.
+    let other = Proxy::start_with(&postgres, &ProxyOptions::default().policies(POLICIES));
+    let mut stale = session(&other.address(), 6);
+    assert_eq!(code(&mut stale, STRING), "LF001");
+    assert_eq!(postgres.value("SELECT count(*) FROM ticks WHERE note = 'tick'"), "0");
+    let mut leader = session(&other.address(), 8);
+    assert_eq!(code(&mut leader, STRING), "LF004");
+    assert_eq!(postgres.value("SELECT token FROM ticks WHERE note = 'tick'"), "8");
+    assert_eq!(postgres.value("SELECT token FROM fencegate.epoch"), "8");
+}
