@@ -14,6 +14,7 @@ use crate::wire::message::{self, Status};
 use crate::wire::startup::Startup;
 use std::io;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 /// Messages are at most this long, in bytes.
 const LARGEST_MESSAGE: usize = 64 * 1024;
@@ -30,10 +31,15 @@ impl ConsoleSession {
     ///
     /// # Errors
     /// When there is no session; the client has been told why, where it can be told.
-    pub async fn open(shared: Arc<Shared>, mut client: Peer, startup: &Startup) -> Result<Self, Refused> {
+    pub async fn open(
+        shared: Arc<Shared>,
+        mut client: Peer,
+        startup: &Startup,
+        deadline: Instant,
+    ) -> Result<Self, Refused> {
         let mut server = connect(&shared, &mut client).await?;
         server.writer.output.extend_from_slice(&startup.for_database(shared.settings().control_database()));
-        let authenticated = authenticate(&mut client, &mut server).await?;
+        let authenticated = authenticate(&shared, &mut client, &mut server, deadline).await?;
         message::put_terminate(&mut server.writer.output);
         // It may have gone already: nothing more is wanted of it.
         server.writer.flush().await.ok();

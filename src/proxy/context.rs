@@ -1,12 +1,16 @@
 //! A session's view of what is shared: the policies and the database that apply to it.
 
 use super::definitions::Definitions;
+use super::handshake::send_cancel;
 use super::rejection::Rejection;
+use super::relay::Term;
 use super::shared::{Downstream, READ_AT_ONCE, Shared};
 use crate::fence::session::Token;
 use crate::fence::{Catalogue, Database, Refusal};
 use crate::policy::{Opaque, PolicySet, Resource};
 use crate::statement::{Lexing, Script, Unreadable};
+use crate::wire::startup;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -194,6 +198,16 @@ impl Context {
                 _ => tracing::warn!(resource, presented = token, reason = %refusal, "write_not_observed"),
             }
         });
+    }
+
+    /// What the session has to watch to know when it ends.
+    pub fn term(&self) -> Term {
+        Term::new(self.shared.orders.subscribe())
+    }
+
+    /// Cancels what a session runs, by the key that the server gave it. Cancel-safe: it may be done or not.
+    pub async fn cancel(&self, key: &[u8]) -> io::Result<()> {
+        send_cancel(&self.shared, &startup::cancel_request(key)).await
     }
 
     /// Closes the control connections to a database that has to be without any.

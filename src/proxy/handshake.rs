@@ -3,29 +3,34 @@
 //!
 //! Not cancel-safe where nothing else is said: a handshake that is dropped ends its session, and no other.
 
+use super::connections::{RESERVED, Seat};
 use super::console::ConsoleSession;
 use super::context::Context;
-use super::login::{MAX_AUTHENTICATION, authenticate, identify, tell_of_upstream};
+use super::login::{Authenticated, MAX_AUTHENTICATION, authenticate, identify, tell_of_upstream};
 use super::parameter::{Parameter, Value};
 use super::peer::Peer;
 use super::rejection::Rejection;
 use super::relay::Started;
 use super::session::Session;
 use super::shared::Shared;
+use super::shutdown::{Stage, shutting_down};
 use super::stream::Stream;
 use crate::fence::session::SessionFence;
 use crate::fence::value::FenceValue;
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::frame::Header;
-use crate::wire::startup::{self, InvalidPacket, Packet, Replication};
+use crate::wire::message;
+use crate::wire::startup::{self, InvalidPacket, Packet, Replication, Startup};
 use bytes::{Bytes, BytesMut};
 use std::io;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, timeout_at};
 
-/// A client has this long to send its startup packet, as `authentication_timeout` is by default.
-const STARTUP_LIMIT: Duration = Duration::from_secs(60);
+/// The server has this long for what is asked of it beside sessions.
+const ASIDE_LIMIT: Duration = Duration::from_secs(60);
 /// The name that the proxy keeps for its console.
 const CONSOLE: &str = "fencegate";
 
@@ -64,9 +69,14 @@ pub enum Opened {
 ///
 /// # Errors
 /// When there is no session; the client has been told why, where it can be told.
-pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, number: u64, peer: &str) -> Result<Opened, Refused> {
+pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, seat: &mut Seat, peer: &str) -> Result<Opened, Refused> {
+    let deadline = Instant::now() + shared.settings().limits.startup;
     let mut client = Peer::new(stream);
-    let startup = match tokio::time::timeout(STARTUP_LIMIT, read_startup(&mut client)).await {
+    let opening = tokio::select! {
+        opening = timeout_at(deadline, read_startup(&mut client)) => opening,
+        () = seat.given_up() => return Err(Refused::Client("others came, and it had said nothing".into())),
+    };
+    let startup = match opening {
         Err(_) => return Err(Refused::Client("no startup packet in time".into())),
         Ok(Err(StartupError::Io(error))) => return Err(error.into()),
         // The server says nothing to what it cannot read as a packet, as when a client begins with TLS at once.
@@ -78,12 +88,24 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, number: u64, peer:
         Ok(Ok(Packet::Startup(startup))) => startup,
         Ok(Ok(Packet::SslRequest | Packet::GssEncryptionRequest)) => return Err(Refused::Client("no session".into())),
     };
-    if startup.database() == CONSOLE && startup.replication() == Replication::None {
-        return ConsoleSession::open(shared, client, &startup).await.map(Opened::Console);
+    let for_console = startup.database() == CONSOLE && startup.replication() == Replication::None;
+    if let Err(text) = take_place(&shared, seat, &startup, for_console) {
+        return refuse(&mut client, text).await;
+    }
+    if for_console {
+        return ConsoleSession::open(shared, client, &startup, deadline).await.map(Opened::Console);
     }
     let mut server = connect(&shared, &mut client).await?;
     server.writer.output.extend_from_slice(&startup.packet);
-    let authenticated = authenticate(&mut client, &mut server).await?;
+    let authenticated = authenticate(&shared, &mut client, &mut server, deadline).await?;
+    // Not before: anybody may say that they are somebody else.
+    let per_user = shared.settings().limits.connections_per_user.map(NonZeroUsize::get);
+    if !seat.belongs_to(startup.user(), per_user) {
+        message::put_terminate(&mut server.writer.output);
+        // It ends in any case when the socket is closed.
+        server.writer.flush().await.ok();
+        return refuse(&mut client, too_many_of(startup.user())).await;
+    }
     // Not before the server has let the client in: a database that nobody may name gets no connections.
     let context = match startup.replication() {
         Replication::Physical => Context::without_database(shared),
@@ -92,7 +114,7 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, number: u64, peer:
     context.prepare().await;
     let application_name = startup.parameter("application_name").unwrap_or_default();
     let (user, database, pid) = (startup.user(), startup.database(), authenticated.process_id);
-    let session = Session::new(number, user, database, peer.to_owned(), application_name, pid);
+    let session = Session::new(seat.number(), user, database, peer.to_owned(), application_name, pid);
     let (identity, value) = match startup.replication() {
         Replication::Physical => (Err("it is a physical replication session".into()), None),
         Replication::Logical if context.rejects_opaque() && !session.exempt(context.policies()) => {
@@ -113,8 +135,32 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, number: u64, peer:
     let fence = Arc::new(SessionFence::new(identity));
     let replicates = startup.replication() != Replication::None;
     let session = Arc::new(session);
-    let started = Started { client, server, session, replicates, fence, parameter, lexing: authenticated.lexing };
+    let Authenticated { lexing, cancel_key, .. } = authenticated;
+    let started = Started { client, server, session, replicates, fence, parameter, lexing, cancel_key };
     Ok(Opened::Session(Box::new((context, started))))
+}
+
+/// Whether there is room for one more, before the server is asked anything.
+fn take_place(shared: &Shared, seat: &mut Seat, startup: &Startup, for_console: bool) -> Result<(), ErrorText> {
+    let settings = shared.settings();
+    let most = settings.limits.connections.get();
+    let is_admin = || settings.admin_roles.iter().any(|role| role == startup.user());
+    let reserved = if for_console && is_admin() { RESERVED } else { 0 };
+    if shared.orders.borrow().stage != Stage::Running {
+        return Err(shutting_down());
+    }
+    if !seat.take_place(most + reserved) {
+        // As the server says it.
+        let text = ErrorText::new("53300", "sorry, too many clients already");
+        return Err(text.hint(format!("The proxy's setting max_connections is {most}.")));
+    }
+    Ok(())
+}
+
+fn too_many_of(user: &str) -> ErrorText {
+    // As the server says it.
+    ErrorText::new("53300", format!("too many connections for role \"{user}\""))
+        .hint("The proxy's setting max_connections_per_user limits them.")
 }
 
 /// Connects to the server, or tells the client why not.
@@ -197,7 +243,7 @@ async fn refuse_packet<T>(
     why: InvalidPacket,
     sent: Vec<Bytes>,
 ) -> Result<T, Refused> {
-    match tokio::time::timeout(STARTUP_LIMIT, ask_what_is_wrong(shared, sent)).await {
+    match tokio::time::timeout(ASIDE_LIMIT, ask_what_is_wrong(shared, sent)).await {
         Ok(Ok(Some(error))) => {
             client.writer.output.extend_from_slice(&error);
             client.writer.flush().await?;
@@ -244,14 +290,16 @@ fn is_refusal(answer: &[u8]) -> bool {
 
 /// Passes a request to cancel on as it is. Like the server, says nothing to the client.
 async fn cancel(shared: &Shared, packet: Bytes) -> Refused {
-    let passed_on = async {
-        let mut server = Stream::connect(&shared.settings().upstream).await?;
-        server.write_all(&packet).await?;
-        // The server closes once it has sent the signal: then the client may go on.
-        server.read(&mut [0]).await
-    };
-    match tokio::time::timeout(STARTUP_LIMIT, passed_on).await {
+    match tokio::time::timeout(ASIDE_LIMIT, send_cancel(shared, &packet)).await {
         Ok(Err(error)) => Refused::Upstream(error),
-        Ok(Ok(_)) | Err(_) => Refused::Cancelled,
+        Ok(Ok(())) | Err(_) => Refused::Cancelled,
     }
+}
+
+/// Sends a request to cancel, and returns when the server has sent the signal. Cancel-safe: it may have gone or not.
+pub(super) async fn send_cancel(shared: &Shared, packet: &[u8]) -> io::Result<()> {
+    let mut server = Stream::connect(&shared.settings().upstream).await?;
+    server.write_all(packet).await?;
+    // The server closes then.
+    server.read(&mut [0]).await.map(drop)
 }

@@ -7,6 +7,8 @@
 
 use super::handshake::{Refused, refuse};
 use super::peer::{HIGH_WATER, Peer, body};
+use super::shared::Shared;
+use super::shutdown::shutting_down;
 use crate::fence::session::Identity;
 use crate::statement::{Encoding, Lexing};
 use crate::wire::error::{ErrorText, field};
@@ -42,6 +44,8 @@ pub(super) struct Authenticated {
     pub(super) ready: Bytes,
     /// As in BackendKeyData.
     pub(super) process_id: Option<i32>,
+    /// The whole content of that message, with which what the session runs can be cancelled.
+    pub(super) cancel_key: Bytes,
     pub(super) lexing: Lexing,
 }
 
@@ -57,14 +61,25 @@ pub(super) async fn tell_of_upstream<T>(client: &mut Peer, result: Result<T, Ref
     result
 }
 
-/// Relays authentication, whatever its method, up to the first ReadyForQuery.
-pub(super) async fn authenticate(client: &mut Peer, server: &mut Peer) -> Result<Authenticated, Refused> {
-    let authenticated = relay_authentication(client, server).await;
-    tell_of_upstream(client, authenticated).await
+/// Relays authentication, whatever its method, up to the first ReadyForQuery: until the deadline, or the proxy stops.
+pub(super) async fn authenticate(
+    shared: &Shared,
+    client: &mut Peer,
+    server: &mut Peer,
+    deadline: Instant,
+) -> Result<Authenticated, Refused> {
+    let text = tokio::select! {
+        authenticated = relay_authentication(client, server) => return tell_of_upstream(client, authenticated).await,
+        // As the server says it.
+        () = sleep_until(deadline) => ErrorText::new("57014", "canceling authentication due to timeout")
+            .hint("The proxy's setting startup_timeout limits it."),
+        () = shared.stopping() => shutting_down(),
+    };
+    refuse(client, text).await
 }
 
 async fn relay_authentication(client: &mut Peer, server: &mut Peer) -> Result<Authenticated, Refused> {
-    let mut process_id = None;
+    let (mut process_id, mut cancel_key) = (None, Bytes::new());
     let mut lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe };
     let (mut asked, mut no_answer) = (false, false);
     let mut deadline = None;
@@ -72,8 +87,11 @@ async fn relay_authentication(client: &mut Peer, server: &mut Peer) -> Result<Au
         while let Some((tag, frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
             let content = body(&frame);
             match tag {
-                b'Z' => return Ok(Authenticated { ready: frame, process_id, lexing }),
-                b'K' => process_id = content.first_chunk().map(|bytes| i32::from_be_bytes(*bytes)),
+                b'Z' => return Ok(Authenticated { ready: frame, process_id, cancel_key, lexing }),
+                b'K' => {
+                    process_id = content.first_chunk().map(|bytes| i32::from_be_bytes(*bytes));
+                    cancel_key = Bytes::copy_from_slice(content);
+                }
                 b'S' => note_lexing(content, &mut lexing),
                 b'R' => asked = content.first_chunk().is_some_and(asks),
                 b'E' => {

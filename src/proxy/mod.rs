@@ -2,9 +2,11 @@
 //!
 //! Owns sockets and sessions. Must never decide by itself that a write may pass: `fence` does.
 
+mod connections;
 mod console;
 mod context;
 mod definitions;
+mod files;
 mod handshake;
 mod judge;
 mod keys;
@@ -19,9 +21,11 @@ mod reload;
 mod replies;
 mod session;
 mod shared;
+mod shutdown;
 mod stream;
 mod succession;
 mod suspects;
+mod systemd;
 mod touched;
 
 use crate::config::{Settings, SettingsArguments};
@@ -31,6 +35,7 @@ use handshake::Opened;
 use listener::Listener;
 use relay::Relay;
 use shared::Shared;
+use shutdown::StopSignals;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,14 +72,15 @@ pub struct Start {
     pub etcd: Option<Arc<Etcd>>,
 }
 
-/// Runs the proxy until SIGTERM or SIGINT. SIGHUP reloads. Not cancel-safe: dropping it drops every session.
+/// Runs the proxy until SIGTERM or SIGINT, and then until open transactions have ended. SIGHUP reloads.
+/// Not cancel-safe: dropping it drops every session.
 ///
 /// # Errors
 /// When it cannot start.
 pub async fn run(start: Start) -> Result<(), ProxyError> {
     let hangup = signal(SignalKind::hangup()).map_err(ProxyError::Signals)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(ProxyError::Signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(ProxyError::Signals)?;
+    let mut stop = StopSignals::new().map_err(ProxyError::Signals)?;
+    files::provide(&start.settings);
     let addresses = start.settings.listen.clone();
     let shared = Shared::new(start, process_id());
     let mut listeners = JoinSet::new();
@@ -85,13 +91,13 @@ pub async fn run(start: Start) -> Result<(), ProxyError> {
         tracing::info!(address = %listener.address, "listening");
         listeners.spawn(listener.serve(shared.clone()));
     }
+    systemd::ready();
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = stop.recv() => {}
         () = reload::at_signal(&shared, hangup) => {}
     }
-    tracing::info!("stopping");
-    listeners.shutdown().await;
+    systemd::stopping();
+    shutdown::shut_down(&shared, listeners, &mut stop).await;
     Ok(())
 }
 
@@ -107,7 +113,8 @@ static SESSIONS: AtomicU64 = AtomicU64::new(0);
 async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
     let session = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
     let started_at = Instant::now();
-    match handshake::shake_hands(shared.clone(), stream, session, &peer).await {
+    let mut seat = shared.connections.enter(session, shared.settings().limits.connections.get());
+    match handshake::shake_hands(shared.clone(), stream, &mut seat, &peer).await {
         Ok(Opened::Session(session_parts)) => {
             let (context, started) = *session_parts;
             let role = started.session.user.clone();
@@ -130,6 +137,8 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
             }
         }
         Err(handshake::Refused::Cancelled) => tracing::debug!(session, peer, "cancel_request"),
-        Err(refused) => tracing::info!(session, peer, reason = %refused, "session_refused"),
+        Err(refused) => {
+            shared.connections.log_refusal(|| tracing::info!(session, peer, reason = %refused, "session_refused"))
+        }
     }
 }

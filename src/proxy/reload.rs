@@ -3,6 +3,7 @@
 //! Must never put a part of what was read in force, nor run twice at a time.
 
 use super::shared::Shared;
+use super::{files, systemd};
 use crate::config::{Change, ConfigError, Settings};
 use crate::policy::{self, PolicyError, PolicySet};
 use tokio::signal::unix::Signal;
@@ -51,6 +52,13 @@ pub async fn at_signal(shared: &Shared, mut signal: Signal) {
 /// Everything that is wrong with what was read, logged as well; what was in force stays.
 pub async fn reload(shared: &Shared) -> Result<Reloaded, ReloadError> {
     let _turn = shared.reloading.lock().await;
+    systemd::reloading();
+    let reloaded = put_in_force(shared).await;
+    systemd::ready();
+    reloaded
+}
+
+async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
     let (settings, policies) = match read(shared).await {
         Ok(read) => read,
         Err(faults) => {
@@ -59,6 +67,9 @@ pub async fn reload(shared: &Shared) -> Result<Reloaded, ReloadError> {
         }
     };
     let (settings, changes) = shared.settings().reloaded(settings);
+    if changes.iter().any(|change| change.key == "max_connections") {
+        files::provide(&settings);
+    }
     shared.set_settings(settings);
     for Change { key, before, after, applied } in &changes {
         tracing::info!(key, before, after, applied, "setting_changed");
