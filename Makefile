@@ -1,6 +1,6 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
-.PHONY: build demo distributed_cron test lint bench failover guard
+.PHONY: build demo distributed_cron test drivers lint bench failover guard
 
 build:
 	@scripts/setup.sh demo
@@ -23,9 +23,15 @@ test:
 	@scripts/setup.sh test
 	cargo test --locked --no-fail-fast
 
+# The same steps with every driver and pool that docs/compatibility.md names, also with those that need more to be installed.
+drivers:
+	@scripts/setup.sh drivers
+	cargo test --locked --test drivers -- --include-ignored
+
 lint:
 	@scripts/setup.sh demo
 	cargo fmt --check
+	cargo fmt --check --manifest-path tests/drivers/sqlx/Cargo.toml
 	cargo clippy --locked --all-targets -- -D warnings
 
 # What the proxy costs, with pgbench on this machine.

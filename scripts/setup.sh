@@ -1,9 +1,9 @@
 #!/bin/sh
 # Sees to it that what the build, the demo and the tests need is there; installs Debian packages where it may.
-# Usage: scripts/setup.sh demo|test. Does nothing, and says nothing, when all is there.
+# Usage: scripts/setup.sh demo|test|drivers. Does nothing, and says nothing, when all is there.
 set -eu
 
-wanted=${1:?usage: scripts/setup.sh demo|test}
+wanted=${1:?usage: scripts/setup.sh demo|test|drivers}
 cargo_needed=1.89
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -46,6 +46,10 @@ has_setpriv() { [ "$(id -u)" -ne 0 ] || has setpriv; }
 has_bzip2() { has bzip2; }
 has_node() { has node && has npm; }
 has_active_record() { has ruby && ruby -e 'require "active_record"; require "pg"' 2>/dev/null; }
+# Compiles and runs a source file: a runtime without the compiler does not.
+has_jdk() { has java && java --list-modules 2>/dev/null | grep -q '^jdk.compiler'; }
+has_jdbc() { [ -e /usr/share/java/postgresql.jar ]; }
+has_hikari() { [ -e /usr/share/java/HikariCP.jar ] && [ -e /usr/share/java/slf4j-nop.jar ]; }
 
 find_missing() {
     missing=
@@ -55,13 +59,18 @@ find_missing() {
     need has_c_compiler "gcc libc6-dev"
     need has_protobuf "protobuf-compiler libprotobuf-dev"
     need has_etcd etcd-server
-    if [ "$wanted" = test ]; then
+    if [ "$wanted" != demo ]; then
         need has_etcdctl etcd-client
         need has_openssl openssl
         need has_python python3-venv
         need has_bzip2 bzip2
         need has_node "nodejs npm"
         need has_active_record "ruby-activerecord ruby-pg"
+    fi
+    if [ "$wanted" = drivers ]; then
+        need has_jdk default-jdk-headless
+        need has_jdbc libpostgresql-jdbc-java
+        need has_hikari libhikaricp-java
     fi
 }
 

@@ -1,6 +1,7 @@
 //! fencegate: a fencing-aware storage proxy for PostgreSQL.
 //!
-//! Imports run one way: `cli` → `proxy`, `leader` → `console`, `guard` → `fence` → `policy` → `etcd`, `statement` → `wire`.
+//! Imports run one way: `cli` → `proxy`, `leader` → `console`, `guard` → `fence` → `policy` → `etcd`, `statement` → `wire`;
+//! `proxy`, `fence` and `guard` → `tls`. `metrics` imports nothing, and all may import it.
 //! `fence` and `console` know no sockets of clients, `wire` knows no fences.
 
 pub mod cli;
@@ -11,9 +12,11 @@ pub mod etcd;
 pub mod fence;
 pub mod guard;
 pub mod leader;
+pub mod metrics;
 pub mod policy;
 pub mod proxy;
 pub mod stage;
 pub mod statement;
+pub mod tls;
 pub mod wire;
 mod yaml;

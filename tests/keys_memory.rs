@@ -6,9 +6,11 @@
 
 mod support;
 
+use fencegate::config::ServerTls;
 use fencegate::fence::session::{Activity, FULL, Identity, SessionFence};
 use fencegate::fence::{Database, Registration};
 use fencegate::policy::{Resource, load};
+use fencegate::tls::{Connector, ControlConfig};
 use std::sync::Arc;
 use std::time::Instant;
 use support::fenced::init;
@@ -37,7 +39,8 @@ async fn many_keys_are_written_and_little_is_kept() {
          SELECT 'shard/' || n, 7, true, 'other' FROM generate_series(0, {seeded} - 1) n"
     ));
     let config: Config = (postgres.control_url() + "postgres").parse().unwrap();
-    let database = Database::new("postgres", config.clone(), "p1", None);
+    let control = ControlConfig::new(config.clone(), Arc::new(Connector::new(ServerTls::default()).unwrap()));
+    let database = Database::new("postgres", control, "p1", None);
     let mut sessions = Vec::new();
     for _ in 0..SESSIONS {
         sessions.push(Session::open(&database, &config).await);

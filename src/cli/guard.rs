@@ -1,9 +1,9 @@
 //! `fencegate guard`: the second layer, inside the database.
 
 use super::output::{complain, counted, load_policies, print, table};
-use super::{EXIT_USAGE, runtime};
-use crate::config;
+use super::runtime;
 use crate::guard::{self, GuardError, Installed, State, Status};
+use crate::tls::ControlConfig;
 use clap::Subcommand;
 use std::{path::PathBuf, process::ExitCode};
 
@@ -71,11 +71,8 @@ fn execute(command: Command) -> Result<ExitCode, ExitCode> {
     }
 }
 
-fn config(database: &Database) -> Result<tokio_postgres::Config, ExitCode> {
-    config::connection(&database.control).map_err(|why| {
-        complain(&format!("fencegate: --control {why}"));
-        ExitCode::from(EXIT_USAGE)
-    })
+fn config(database: &Database) -> Result<ControlConfig, ExitCode> {
+    super::database("--control", &database.control)
 }
 
 fn failed(error: GuardError) -> ExitCode {

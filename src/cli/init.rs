@@ -1,7 +1,7 @@
 //! `fencegate init`: creates or upgrades the schema in a downstream database.
 
-use super::{EXIT_USAGE, runtime};
-use crate::{config, fence};
+use super::{database, runtime};
+use crate::fence;
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
@@ -15,12 +15,9 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let config = match config::connection(&arguments.control) {
+    let config = match database("--control", &arguments.control) {
         Ok(config) => config,
-        Err(why) => {
-            eprintln!("fencegate: --control {why}");
-            return ExitCode::from(EXIT_USAGE);
-        }
+        Err(code) => return code,
     };
     let runtime = match runtime() {
         Ok(runtime) => runtime,

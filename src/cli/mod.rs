@@ -12,10 +12,12 @@ mod output;
 mod policy;
 mod proxy;
 
+use crate::config;
 use crate::leader::command::{GUARD_COMMAND, START_COMMAND, keep_guard};
+use crate::tls::{Connector, ControlConfig};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-use std::{ffi::OsString, process::ExitCode};
+use std::{ffi::OsString, fmt::Display, process::ExitCode, sync::Arc};
 
 /// Wrong usage or configuration.
 const EXIT_USAGE: u8 = 2;
@@ -59,6 +61,17 @@ fn runtime() -> Result<tokio::runtime::Runtime, ExitCode> {
         tracing::error!(%error, "cannot start the runtime");
         ExitCode::FAILURE
     })
+}
+
+/// How to connect to the database that a flag names; where that cannot be, the exit code.
+fn database(flag: &str, url: &str) -> Result<ControlConfig, ExitCode> {
+    let unusable = |why: &dyn Display| {
+        output::complain(&format!("fencegate: {flag} {why}"));
+        ExitCode::from(EXIT_USAGE)
+    };
+    let (config, tls) = config::connection(url).map_err(|why| unusable(&why))?;
+    let connector = Connector::new(tls).map_err(|why| unusable(&why))?;
+    Ok(ControlConfig::new(config, Arc::new(connector)))
 }
 
 /// What is wrong, without the usage that follows it.

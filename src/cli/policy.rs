@@ -1,8 +1,7 @@
 //! `fencegate policy`: checks policies before a proxy reads them, and explains what they cover.
 
 use super::output::{complain, counted, load_policies, print, table};
-use super::{EXIT_USAGE, runtime};
-use crate::config;
+use super::{database, runtime};
 use crate::fence::{self, Covered, Explanation};
 use crate::policy::{PolicySet, Resource};
 use clap::Subcommand;
@@ -61,12 +60,9 @@ fn explain(directory: &Path, url: &str) -> ExitCode {
         Ok(set) => set,
         Err(code) => return code,
     };
-    let config = match config::connection(url) {
+    let config = match database("--database", url) {
         Ok(config) => config,
-        Err(why) => {
-            complain(&format!("fencegate: --database {why}"));
-            return ExitCode::from(EXIT_USAGE);
-        }
+        Err(code) => return code,
     };
     let runtime = match runtime() {
         Ok(runtime) => runtime,

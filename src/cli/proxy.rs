@@ -4,7 +4,7 @@ use super::{EXIT_USAGE, runtime};
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
 use crate::policy;
-use crate::proxy::{self, Start};
+use crate::proxy::{self, Encryption, Start};
 use std::fmt::Display;
 use std::process::ExitCode;
 
@@ -33,11 +33,15 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
         Ok(etcd) => etcd,
         Err(error) => return unusable(&error),
     };
+    let encryption = match Encryption::new(&settings) {
+        Ok(encryption) => encryption,
+        Err(error) => return unusable(&error),
+    };
     let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(code) => return code,
     };
-    let start = Start { settings, arguments: arguments.settings, policies, etcd };
+    let start = Start { settings, arguments: arguments.settings, encryption, policies, etcd };
     let result = runtime.block_on(proxy::run(start));
     // What still reads a file, or waits for a name, must not keep the process.
     runtime.shutdown_background();

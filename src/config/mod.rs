@@ -3,6 +3,7 @@
 //! Owns what the settings mean and how a mistake in them is told. Must never print a password.
 
 mod address;
+mod control;
 mod etcd;
 mod given;
 mod limits;
@@ -11,10 +12,12 @@ mod table;
 mod tls;
 
 pub use address::{Address, ListenAddress, UpstreamAddress};
+pub use control::connection;
 pub use given::{SettingsArguments, Shown};
 pub use limits::Limits;
 pub use passfile::Passwords;
 pub use table::{Fallback, Kind, Reload, SETTINGS, Setting};
+pub(crate) use tls::is_system;
 pub use tls::{ClientCertificates, ClientTls, Encryption, ServerTls, SslMode, TlsVersion};
 
 use crate::etcd::EtcdSettings;
@@ -24,7 +27,6 @@ use std::io;
 use std::path::PathBuf;
 use table::variable;
 use thiserror::Error;
-use tokio_postgres::config::SslMode as ControlSslMode;
 
 /// The settings, checked.
 #[derive(Debug, Clone)]
@@ -33,10 +35,12 @@ pub struct Settings {
     pub listen: Vec<ListenAddress>,
     /// The server behind the proxy.
     pub upstream: UpstreamAddress,
-    /// How connections to it are encrypted, those of sessions and of control.
+    /// How sessions' connections to it are encrypted.
     pub upstream_tls: ServerTls,
     /// The proxy's own connection, with a user; its database is only the default. Use [`Settings::control_for`] to connect.
     pub control: tokio_postgres::Config,
+    /// How that is encrypted: as its URL says, and for the rest as `upstream_tls`.
+    pub control_tls: ServerTls,
     /// The directory of policies; a relative path starts at the working directory.
     pub policies: PathBuf,
     /// How to reach etcd; None: no policy may name an election.
@@ -179,7 +183,8 @@ impl Settings {
     fn read(texts: &Texts, passwords: Passwords) -> Result<Self, ConfigError> {
         let list = |key| texts.several(key).iter().map(|given| given.text.clone()).collect::<Vec<_>>();
         let policies = texts.require("policies", |text| Ok(PathBuf::from(text)))?;
-        let control = texts.require("control", control_connection)?;
+        let upstream_tls = tls::server(texts)?;
+        let (control, control_tls) = texts.require("control", |text| control::read(text, &upstream_tls))?;
         let mut admin_roles = list("admin_roles");
         if admin_roles.is_empty() {
             admin_roles.extend(control.get_user().map(str::to_owned));
@@ -188,8 +193,9 @@ impl Settings {
         Ok(Self {
             listen: listen.collect::<Result<_, _>>()?,
             upstream: texts.require("upstream", address::upstream)?,
-            upstream_tls: tls::server(texts)?,
+            upstream_tls,
             control,
+            control_tls,
             policies,
             etcd: etcd::read(texts)?,
             admin_roles,
@@ -213,37 +219,6 @@ fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
     let found = choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
     let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
     found.ok_or_else(|| format!("`{text}` is none of {}", words.join(", ")))
-}
-
-/// Reads a connection string, with the password from the environment where it has none.
-///
-/// # Errors
-/// What to change, in words that do not repeat a password.
-pub fn connection(text: &str) -> Result<tokio_postgres::Config, String> {
-    let mut config = control_connection(text)?;
-    if config.get_password().is_none_or(<[u8]>::is_empty)
-        && let Some(password) = Passwords::from_environment().find(&config)
-    {
-        config.password(password);
-    }
-    Ok(config)
-}
-
-fn control_connection(text: &str) -> Result<tokio_postgres::Config, String> {
-    // The parser's message is left out where it could repeat a part of the text: that may be the password.
-    let config: tokio_postgres::Config = text
-        .parse()
-        .map_err(|_| "is not a connection string: write postgres://user:password@host/ or key=value pairs")?;
-    if config.get_user().is_none_or(str::is_empty) {
-        return Err("names no user: write postgres://user:password@host/".to_owned());
-    }
-    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        return Err("names no host: write postgres://user:password@host/".to_owned());
-    }
-    if config.get_ssl_mode() == ControlSslMode::Require {
-        return Err("TLS is not part of this version: remove sslmode=require".to_owned());
-    }
-    Ok(config)
 }
 
 #[cfg(test)]

@@ -262,7 +262,7 @@ pub static SETTINGS: [Setting; 29] = [
         kind: Kind::Text,
         range: "PEM, or `system` for the authorities that the system trusts",
         default: Fallback::Nothing("nothing to check the server against"),
-        reload: Reload::Stays,
+        reload: Reload::ReadsFiles,
         help: "The authorities that the server's certificate is checked against",
     },
     Setting {
@@ -271,7 +271,7 @@ pub static SETTINGS: [Setting; 29] = [
         kind: Kind::Text,
         range: "PEM",
         default: Fallback::Nothing("none is shown"),
-        reload: Reload::Stays,
+        reload: Reload::ReadsFiles,
         help: "The proxy's certificate for the server, where that asks for one",
     },
     Setting {
@@ -280,7 +280,7 @@ pub static SETTINGS: [Setting; 29] = [
         kind: Kind::Text,
         range: "PEM",
         default: Fallback::Nothing("none is shown"),
-        reload: Reload::Stays,
+        reload: Reload::ReadsFiles,
         help: "The key of that certificate",
     },
     Setting {

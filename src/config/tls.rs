@@ -2,7 +2,7 @@
 
 use super::given::Texts;
 use super::{ConfigError, choice};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Encryption of clients' connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,26 +49,28 @@ pub enum TlsVersion {
 }
 
 /// Encryption of connections to the server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerTls {
     /// As in libpq.
     pub mode: SslMode,
-    /// The authorities, PEM; `system` for those that the system trusts.
+    /// The authorities, PEM; `system` for those that the system trusts. Where given, the certificate is checked against
+    /// them in every mode, as in libpq.
     pub root_certificate: Option<PathBuf>,
     /// The proxy's certificate and its key, PEM.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// libpq's `sslmode` (PostgreSQL documentation, 34.19.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SslMode {
     /// Never.
     Disable,
     /// If the server refuses a connection without.
     Allow,
     /// If the server can.
+    #[default]
     Prefer,
-    /// Always; whose certificate it is does not matter, unless there are authorities to check it against.
+    /// Always.
     Require,
     /// Always, with a certificate of a known authority.
     VerifyCa,
@@ -114,6 +116,46 @@ pub(super) fn client(texts: &Texts) -> Result<Option<ClientTls>, ConfigError> {
 pub(super) fn server(texts: &Texts) -> Result<ServerTls, ConfigError> {
     let fault = |key, message: &str| Err(ConfigError::Argument { key, message: message.to_owned() });
     let path = |key| texts.one(key).map(|given| PathBuf::from(&given.text));
+    let mode = texts.require("upstream_sslmode", ssl_mode)?;
+    let root_certificate = path("upstream_sslrootcert");
+    let identity = match (path("upstream_sslcert"), path("upstream_sslkey")) {
+        (None, None) => None,
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (Some(_), None) => return fault("upstream_sslkey", "is missing beside the certificate"),
+        (None, Some(_)) => return fault("upstream_sslcert", "is missing beside the key"),
+    };
+    let tls = ServerTls { mode, root_certificate, identity };
+    match tls.contradiction() {
+        Some(why) => fault("upstream_sslrootcert", why),
+        None => Ok(tls),
+    }
+}
+
+impl ServerTls {
+    /// What is wrong with the root certificate for this mode.
+    pub(super) fn contradiction(&self) -> Option<&'static str> {
+        match (&self.root_certificate, self.mode) {
+            (None, SslMode::VerifyCa | SslMode::VerifyFull) => {
+                Some("is missing: the server's certificate is to be verified; `system` takes the system's authorities")
+            }
+            (Some(path), mode) if is_system(path) && mode != SslMode::VerifyFull => {
+                Some("`system` goes with verify-full only: those authorities sign certificates for anybody")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The authorities are those that the system trusts.
+pub(crate) fn is_system(root_certificate: &Path) -> bool {
+    root_certificate.as_os_str() == "system"
+}
+
+/// An `sslmode`.
+///
+/// # Errors
+/// It is none.
+pub(super) fn ssl_mode(text: &str) -> Result<SslMode, String> {
     let modes = [
         ("disable", SslMode::Disable),
         ("allow", SslMode::Allow),
@@ -122,19 +164,5 @@ pub(super) fn server(texts: &Texts) -> Result<ServerTls, ConfigError> {
         ("verify-ca", SslMode::VerifyCa),
         ("verify-full", SslMode::VerifyFull),
     ];
-    let mode = texts.require("upstream_sslmode", |text| choice(text, &modes))?;
-    let root_certificate = path("upstream_sslrootcert");
-    if root_certificate.is_none() && matches!(mode, SslMode::VerifyCa | SslMode::VerifyFull) {
-        return fault(
-            "upstream_sslrootcert",
-            "is missing: the server's certificate is to be verified; `system` takes the system's authorities",
-        );
-    }
-    let identity = match (path("upstream_sslcert"), path("upstream_sslkey")) {
-        (None, None) => None,
-        (Some(certificate), Some(key)) => Some((certificate, key)),
-        (Some(_), None) => return fault("upstream_sslkey", "is missing beside the certificate"),
-        (None, Some(_)) => return fault("upstream_sslcert", "is missing beside the key"),
-    };
-    Ok(ServerTls { mode, root_certificate, identity })
+    choice(text, &modes)
 }

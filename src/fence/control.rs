@@ -8,13 +8,14 @@
 use super::memory::Memory;
 use super::sql;
 use super::turns::Turns;
+use crate::tls::{self, ControlConfig, Trouble};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, SimpleQueryMessage, SimpleQueryRow, error::SqlState};
+use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, SimpleQueryRow, error::SqlState};
 
 /// The longest that anything on a control connection may take: connecting, or one Query.
 pub(super) const LIMIT: Duration = Duration::from_secs(5);
@@ -54,7 +55,7 @@ pub(super) struct Answer {
 /// One control connection, or the place for one.
 #[derive(Debug)]
 pub(super) struct Lane {
-    config: Config,
+    config: ControlConfig,
     /// `on` where a commit must be durable before it is believed.
     synchronous_commit: &'static str,
     /// Set for the lane that listens.
@@ -89,7 +90,7 @@ struct Connected {
 }
 
 impl Lane {
-    pub(super) fn new(config: Config, synchronous_commit: &'static str, listener: Option<Arc<Memory>>) -> Self {
+    pub(super) fn new(config: ControlConfig, synchronous_commit: &'static str, listener: Option<Arc<Memory>>) -> Self {
         Lane {
             config,
             synchronous_commit,
@@ -164,7 +165,7 @@ impl Lane {
     async fn connect(&self) -> Result<Connected, ControlError> {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let (client, mut connection) = self.config.connect(NoTls).await.map_err(unreachable)?;
+        let (client, mut connection) = self.config.connect().await.map_err(unreachable)?;
         let listener = self.listener.clone();
         let driver = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
@@ -219,7 +220,7 @@ impl Lane {
             let (config, query) = (self.config.clone(), sql::end_process(&connected.pid, &connected.backend_start));
             tokio::spawn(async move {
                 let ended = timeout(LIMIT, async {
-                    let (client, connection) = config.connect(NoTls).await?;
+                    let (client, connection) = config.connect().await?;
                     let driver = tokio::spawn(connection);
                     let ended = client.simple_query(&query).await.map(drop);
                     driver.abort();
@@ -280,6 +281,9 @@ fn unreachable(error: tokio_postgres::Error) -> ControlError {
 
 /// tokio-postgres says only "db error"; the message is in the source.
 pub(crate) fn text(error: &tokio_postgres::Error) -> String {
+    if let Some(Trouble { message, hint }) = tls::trouble(error) {
+        return format!("{message}. {hint}");
+    }
     match (error.as_db_error(), std::error::Error::source(error)) {
         (Some(refusal), _) => refusal.message().to_owned(),
         (None, Some(source)) => format!("{error}: {source}"),

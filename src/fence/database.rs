@@ -14,6 +14,7 @@ use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::turns::{Turn, Turns};
 use super::{sql, watch};
 use crate::policy::Resource;
+use crate::tls::ControlConfig;
 use dashmap::DashMap;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -23,7 +24,7 @@ use tokio::task::AbortHandle;
 #[derive(Debug)]
 pub struct Database {
     name: String,
-    pub(super) control: tokio_postgres::Config,
+    pub(super) control: ControlConfig,
     /// In the rows of the admissions that this process gave; different for every proxy process.
     pub(super) proxy: String,
     /// Asked before a fence is raised whose policy names an election.
@@ -82,7 +83,7 @@ impl Database {
     /// `proxy` is different for every proxy process that ever runs.
     pub fn new(
         name: impl Into<String>,
-        control: tokio_postgres::Config,
+        control: ControlConfig,
         proxy: impl Into<String>,
         authority: Option<Arc<Authority>>,
     ) -> Arc<Self> {

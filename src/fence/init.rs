@@ -5,7 +5,8 @@
 
 use super::control::{column, is_true, text};
 use super::sql::quote;
-use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
+use crate::tls::ControlConfig;
+use tokio_postgres::{Client, SimpleQueryMessage};
 
 /// The schema as it should be; may be run over an older or the same one.
 const SCHEMA: &str = include_str!("schema.sql");
@@ -45,8 +46,8 @@ pub enum InitError {
 /// `role`, or for the connecting role itself, which then owns the schema.
 ///
 /// Not cancel safe: the schema may exist and grants may be missing. May be repeated.
-pub async fn init(config: &Config, role: Option<&str>) -> Result<InitReport, InitError> {
-    let (client, connection) = config.connect(NoTls).await.map_err(InitError::Connect)?;
+pub async fn init(config: &ControlConfig, role: Option<&str>) -> Result<InitReport, InitError> {
+    let (client, connection) = config.connect().await.map_err(InitError::Connect)?;
     let driver = tokio::spawn(connection);
     let report = run(&client, role).await;
     driver.abort();

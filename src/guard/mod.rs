@@ -10,9 +10,10 @@ mod trigger;
 
 use crate::fence::text;
 use crate::policy::PolicySet;
+use crate::tls::ControlConfig;
 use lock::{lock_tables, transaction};
 use survey::{Difference, Survey};
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::Client;
 
 const FUNCTIONS: &str = include_str!("guard.sql");
 const NOTICE: &str = include_str!("notice.sql");
@@ -118,7 +119,7 @@ pub struct Status {
 ///
 /// # Errors
 /// Nothing was changed.
-pub async fn install(config: &Config, policies: &PolicySet) -> Result<Installed, GuardError> {
+pub async fn install(config: &ControlConfig, policies: &PolicySet) -> Result<Installed, GuardError> {
     let session = Session::open(config).await?;
     let client = &session.client;
     transaction(client, async || change(client, policies).await).await
@@ -162,7 +163,7 @@ async fn change(client: &Client, policies: &PolicySet) -> Result<Installed, Guar
 ///
 /// # Errors
 /// It could not be read.
-pub async fn status(config: &Config, policies: &PolicySet) -> Result<Status, GuardError> {
+pub async fn status(config: &ControlConfig, policies: &PolicySet) -> Result<Status, GuardError> {
     let session = Session::open(config).await?;
     let survey = Survey::take(&session.client, policies).await?;
     Ok(Status { lines: survey.lines(), warnings: survey.warnings() })
@@ -172,7 +173,7 @@ pub async fn status(config: &Config, policies: &PolicySet) -> Result<Status, Gua
 ///
 /// # Errors
 /// Nothing was removed.
-pub async fn remove(config: &Config) -> Result<Vec<String>, GuardError> {
+pub async fn remove(config: &ControlConfig) -> Result<Vec<String>, GuardError> {
     let session = Session::open(config).await?;
     let client = &session.client;
     transaction(client, async || {
@@ -194,8 +195,8 @@ struct Session {
 }
 
 impl Session {
-    async fn open(config: &Config) -> Result<Self, GuardError> {
-        let (client, connection) = config.connect(NoTls).await.map_err(GuardError::Connect)?;
+    async fn open(config: &ControlConfig) -> Result<Self, GuardError> {
+        let (client, connection) = config.connect().await.map_err(GuardError::Connect)?;
         let session = Session { client, driver: tokio::spawn(connection) };
         run(&session.client, "set up the session", SETTINGS).await?;
         Ok(session)

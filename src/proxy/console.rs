@@ -3,10 +3,11 @@
 //! Owns the client's socket and the form of the exchange. Must never have passwords of its own,
 //! nor answer anybody whom the server has not let in or who is not named in `admin_roles`.
 
-use super::handshake::{Refused, connect, refuse};
-use super::login::authenticate;
+use super::handshake::{Refused, refuse};
 use super::peer::{Peer, body};
 use super::shared::Shared;
+use super::shutdown::session_ends;
+use super::upstream::log_in;
 use crate::console::{self, Scene};
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::frame::split_string;
@@ -37,9 +38,8 @@ impl ConsoleSession {
         startup: &Startup,
         deadline: Instant,
     ) -> Result<Self, Refused> {
-        let mut server = connect(&shared, &mut client).await?;
-        server.writer.output.extend_from_slice(&startup.for_database(shared.settings().control_database()));
-        let authenticated = authenticate(&shared, &mut client, &mut server, deadline).await?;
+        let packet = startup.for_database(shared.settings().control_database());
+        let (mut server, authenticated) = log_in(&shared, &mut client, &packet, deadline).await?;
         message::put_terminate(&mut server.writer.output);
         // It may have gone already: nothing more is wanted of it.
         server.writer.flush().await.ok();
@@ -67,7 +67,7 @@ impl ConsoleSession {
         // After an error in the extended protocol everything up to the Sync is skipped.
         let mut skipping = false;
         loop {
-            let Some((tag, frame)) = self.next_message().await? else { return Ok(()) };
+            let Some((tag, frame)) = self.next_message(shared).await? else { return Ok(()) };
             let output = &mut self.client.writer.output;
             match tag {
                 b'X' => return Ok(()),
@@ -100,22 +100,29 @@ impl ConsoleSession {
     }
 
     /// The next whole message; None when the client has left.
-    async fn next_message(&mut self) -> io::Result<Option<(u8, bytes::Bytes)>> {
+    async fn next_message(&mut self, shared: &Shared) -> io::Result<Option<(u8, bytes::Bytes)>> {
         loop {
             match self.client.reader.client_frame(LARGEST_MESSAGE) {
                 Ok(Some(message)) => return Ok(Some(message)),
                 Ok(None) if self.client.reader.ended => return Ok(None),
-                Ok(None) => self.client.reader.fill().await?,
+                Ok(None) => tokio::select! {
+                    read = self.client.reader.fill() => read?,
+                    () = shared.stopping() => return self.end(&session_ends()).await,
+                },
                 Err(error) => return self.break_off(error.to_string()).await,
             }
         }
     }
 
     async fn break_off<T>(&mut self, why: String) -> io::Result<T> {
-        ErrorText::new("08P01", &why).put(&mut self.client.writer.output, Severity::Fatal);
+        self.end(&ErrorText::new("08P01", why)).await
+    }
+
+    async fn end<T>(&mut self, why: &ErrorText) -> io::Result<T> {
+        why.put(&mut self.client.writer.output, Severity::Fatal);
         self.client.writer.flush().await?;
         self.client.writer.close().await?;
-        Err(io::Error::new(io::ErrorKind::InvalidData, why))
+        Err(io::Error::other(why.message.clone()))
     }
 }
 

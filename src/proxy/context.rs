@@ -1,10 +1,10 @@
 //! A session's view of what is shared: the policies and the database that apply to it.
 
 use super::definitions::Definitions;
-use super::handshake::send_cancel;
 use super::rejection::Rejection;
 use super::relay::Term;
 use super::shared::{Downstream, READ_AT_ONCE, Shared};
+use super::upstream;
 use crate::fence::session::Token;
 use crate::fence::{Catalogue, Database, Refusal};
 use crate::policy::{Opaque, PolicySet, Resource};
@@ -207,7 +207,7 @@ impl Context {
 
     /// Cancels what a session runs, by the key that the server gave it. Cancel-safe: it may be done or not.
     pub async fn cancel(&self, key: &[u8]) -> io::Result<()> {
-        send_cancel(&self.shared, &startup::cancel_request(key)).await
+        upstream::cancel(&self.shared, startup::cancel_request(key)).await
     }
 
     /// Closes the control connections to a database that has to be without any.

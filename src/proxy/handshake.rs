@@ -1,36 +1,35 @@
-//! From an accepted socket to a session that can be relayed: encryption requests, the startup packet, and what `login`
-//! does next.
+//! From an accepted socket to a session that can be relayed: what `opening` reads, `upstream` connects to and `login` does.
 //!
 //! Not cancel-safe where nothing else is said: a handshake that is dropped ends its session, and no other.
 
 use super::connections::{RESERVED, Seat};
 use super::console::ConsoleSession;
 use super::context::Context;
-use super::login::{Authenticated, MAX_AUTHENTICATION, authenticate, identify, tell_of_upstream};
+use super::login::{Authenticated, identify, tell_of_upstream};
+use super::opening::{OpeningError, read_opening, refuse_packet};
 use super::parameter::{Parameter, Value};
 use super::peer::Peer;
 use super::rejection::Rejection;
 use super::relay::Started;
 use super::session::Session;
 use super::shared::Shared;
-use super::shutdown::{Stage, shutting_down};
+use super::shutdown::{Stage, too_late};
 use super::stream::Stream;
+use super::upstream::{self, log_in};
 use crate::fence::session::SessionFence;
 use crate::fence::value::FenceValue;
 use crate::wire::error::{ErrorText, Severity};
-use crate::wire::frame::Header;
 use crate::wire::message;
-use crate::wire::startup::{self, InvalidPacket, Packet, Replication, Startup};
-use bytes::{Bytes, BytesMut};
+use crate::wire::startup::{InvalidPacket, Packet, Replication, Startup};
+use bytes::Bytes;
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout_at};
 
 /// The server has this long for what is asked of it beside sessions.
-const ASIDE_LIMIT: Duration = Duration::from_secs(60);
+pub(super) const ASIDE_LIMIT: Duration = Duration::from_secs(60);
 /// The name that the proxy keeps for its console.
 const CONSOLE: &str = "fencegate";
 
@@ -71,23 +70,30 @@ pub enum Opened {
 /// When there is no session; the client has been told why, where it can be told.
 pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, seat: &mut Seat, peer: &str) -> Result<Opened, Refused> {
     let deadline = Instant::now() + shared.settings().limits.startup;
-    let mut client = Peer::new(stream);
     let opening = tokio::select! {
-        opening = timeout_at(deadline, read_startup(&mut client)) => opening,
+        opening = timeout_at(deadline, read_opening(&shared, stream)) => opening,
         () = seat.given_up() => return Err(Refused::Client("others came, and it had said nothing".into())),
     };
-    let startup = match opening {
+    let (mut client, packet) = match opening {
         Err(_) => return Err(Refused::Client("no startup packet in time".into())),
-        Ok(Err(StartupError::Io(error))) => return Err(error.into()),
+        Ok(Err(OpeningError::Io(error))) => return Err(error.into()),
         // The server says nothing to what it cannot read as a packet, as when a client begins with TLS at once.
-        Ok(Err(StartupError::Invalid(why @ InvalidPacket::Length, ..))) => {
+        Ok(Err(OpeningError::Invalid(why @ InvalidPacket::Length, ..))) => {
             return Err(Refused::Client(why.to_string()));
         }
-        Ok(Err(StartupError::Invalid(why, sent))) => return refuse_packet(&shared, &mut client, why, sent).await,
-        Ok(Ok(Packet::CancelRequest(packet))) => return Err(cancel(&shared, packet).await),
-        Ok(Ok(Packet::Startup(startup))) => startup,
-        Ok(Ok(Packet::SslRequest | Packet::GssEncryptionRequest)) => return Err(Refused::Client("no session".into())),
+        Ok(Err(OpeningError::Invalid(why, sent, mut client))) => {
+            return refuse_packet(&shared, &mut client, why, sent).await;
+        }
+        Ok(Ok(opened)) => opened,
     };
+    let startup = match packet {
+        Packet::CancelRequest(packet) => return Err(cancel(&shared, packet).await),
+        Packet::Startup(startup) => startup,
+        Packet::SslRequest | Packet::GssEncryptionRequest => return Err(Refused::Client("no session".into())),
+    };
+    if let Some(text) = lacking_encryption(&shared, &client) {
+        return refuse(&mut client, text).await;
+    }
     let for_console = startup.database() == CONSOLE && startup.replication() == Replication::None;
     if let Err(text) = take_place(&shared, seat, &startup, for_console) {
         return refuse(&mut client, text).await;
@@ -95,9 +101,7 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, seat: &mut Seat, p
     if for_console {
         return ConsoleSession::open(shared, client, &startup, deadline).await.map(Opened::Console);
     }
-    let mut server = connect(&shared, &mut client).await?;
-    server.writer.output.extend_from_slice(&startup.packet);
-    let authenticated = authenticate(&shared, &mut client, &mut server, deadline).await?;
+    let (mut server, authenticated) = log_in(&shared, &mut client, &startup.packet, deadline).await?;
     // Not before: anybody may say that they are somebody else.
     let per_user = shared.settings().limits.connections_per_user.map(NonZeroUsize::get);
     if !seat.belongs_to(startup.user(), per_user) {
@@ -147,7 +151,7 @@ fn take_place(shared: &Shared, seat: &mut Seat, startup: &Startup, for_console: 
     let is_admin = || settings.admin_roles.iter().any(|role| role == startup.user());
     let reserved = if for_console && is_admin() { RESERVED } else { 0 };
     if shared.orders.borrow().stage != Stage::Running {
-        return Err(shutting_down());
+        return Err(too_late());
     }
     if !seat.take_place(most + reserved) {
         // As the server says it.
@@ -163,67 +167,19 @@ fn too_many_of(user: &str) -> ErrorText {
         .hint("The proxy's setting max_connections_per_user limits them.")
 }
 
-/// Connects to the server, or tells the client why not.
-pub(super) async fn connect(shared: &Shared, client: &mut Peer) -> Result<Peer, Refused> {
-    match Stream::connect(&shared.settings().upstream).await {
-        Ok(stream) => Ok(Peer::new(stream)),
-        Err(error) => {
-            tracing::error!(upstream = %shared.settings().upstream, %error, "upstream_unreachable");
-            let text = ErrorText::new("08006", format!("could not connect to the server behind the proxy: {error}"))
-                .hint("Is PostgreSQL running where the proxy's --upstream says?");
-            refuse::<()>(client, text).await.ok();
-            Err(Refused::Upstream(error))
-        }
-    }
-}
-
-enum StartupError {
-    /// With what the server has to be sent to say so, each but the last answered by a refusal.
-    Invalid(InvalidPacket, Vec<Bytes>),
-    Io(io::Error),
-}
-
-/// Refuses encryption as often as it is asked for, up to the packet that matters. Cancel-safe only
-/// in that nothing but this session is lost.
-async fn read_startup(client: &mut Peer) -> Result<Packet, StartupError> {
-    let mut refused = Vec::new();
-    loop {
-        let packet = read_packet(client).await?;
-        match startup::read(packet.clone()) {
-            // Each kind may be asked for once.
-            Ok(Packet::SslRequest | Packet::GssEncryptionRequest) if refused.contains(&packet) => {
-                let why = startup::repeated(&packet);
-                refused.push(packet);
-                return Err(StartupError::Invalid(why, refused));
-            }
-            Ok(Packet::SslRequest | Packet::GssEncryptionRequest) if !client.reader.input.is_empty() => {
-                // Nothing of what the client has sent behind it: a server that missed the fault would run that.
-                let sent = [&packet[..], b"\0"].concat();
-                return Err(StartupError::Invalid(InvalidPacket::Unencrypted, vec![sent.into()]));
-            }
-            Ok(Packet::SslRequest | Packet::GssEncryptionRequest) => {
-                client.writer.output.extend_from_slice(b"N");
-                client.writer.flush().await.map_err(StartupError::Io)?;
-                refused.push(packet);
-            }
-            Ok(packet) => return Ok(packet),
-            Err(why) => return Err(StartupError::Invalid(why, vec![packet])),
-        }
-    }
-}
-
-async fn read_packet(client: &mut Peer) -> Result<Bytes, StartupError> {
-    loop {
-        let length = startup::packet_length(&client.reader.input);
-        if let Some(length) = length.map_err(|why| StartupError::Invalid(why, Vec::new()))?
-            && client.reader.input.len() >= length
-        {
-            return Ok(client.reader.input.split_to(length).freeze());
-        }
-        if client.reader.ended {
-            return Err(StartupError::Io(io::ErrorKind::UnexpectedEof.into()));
-        }
-        client.reader.fill().await.map_err(StartupError::Io)?;
+/// What the client's connection lacks of what the settings require. Like the server, asks nothing of a Unix socket.
+fn lacking_encryption(shared: &Shared, client: &Peer) -> Option<ErrorText> {
+    let acceptor = shared.encryption.clients.as_ref()?;
+    match &client.secured {
+        None if acceptor.is_required() && client.is_tcp() => Some(
+            ErrorText::new("28000", "the connection is not encrypted, and the proxy requires TLS")
+                .hint("Connect with sslmode=require, or better verify-full."),
+        ),
+        Some(secured) if acceptor.requires_certificate() && !secured.has_client_certificate => Some(
+            ErrorText::new("28000", "connection requires a valid client certificate")
+                .hint("Connect with a certificate and its key (sslcert, sslkey) that an authority in the proxy's tls_client_ca has signed."),
+        ),
+        _ => None,
     }
 }
 
@@ -235,71 +191,10 @@ pub(super) async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, R
     Err(Refused::Client(text.message))
 }
 
-/// Lets the server say what is wrong with a packet, in its own words. Nothing else that the client
-/// sends reaches it.
-async fn refuse_packet<T>(
-    shared: &Shared,
-    client: &mut Peer,
-    why: InvalidPacket,
-    sent: Vec<Bytes>,
-) -> Result<T, Refused> {
-    match tokio::time::timeout(ASIDE_LIMIT, ask_what_is_wrong(shared, sent)).await {
-        Ok(Ok(Some(error))) => {
-            client.writer.output.extend_from_slice(&error);
-            client.writer.flush().await?;
-            client.writer.close().await?;
-            Err(Refused::Client(why.to_string()))
-        }
-        _ => refuse(client, ErrorText::new("08P01", why.to_string())).await,
-    }
-}
-
-/// All that the server says; None where it takes the packet for a good one, or offers encryption.
-async fn ask_what_is_wrong(shared: &Shared, sent: Vec<Bytes>) -> io::Result<Option<BytesMut>> {
-    let mut server = Peer::new(Stream::connect(&shared.settings().upstream).await?);
-    let last = sent.len().saturating_sub(1);
-    for (number, packet) in sent.into_iter().enumerate() {
-        server.writer.output.extend_from_slice(&packet);
-        server.writer.flush().await?;
-        if number < last {
-            server.reader.fill().await?;
-            if server.reader.input.split().as_ref() != b"N" {
-                return Ok(None);
-            }
-        }
-    }
-    // To a client of protocol 2 it speaks that: so its words are passed on, not its frames.
-    while !server.reader.ended && server.reader.input.len() < MAX_AUTHENTICATION {
-        server.reader.fill().await?;
-        if !is_refusal(&server.reader.input) {
-            return Ok(None);
-        }
-    }
-    Ok(Some(server.reader.input))
-}
-
-/// As far as it goes: an error, behind the answer to a request for encryption or another version of the protocol.
-fn is_refusal(answer: &[u8]) -> bool {
-    let answer = answer.strip_prefix(b"N").unwrap_or(answer);
-    let error = match Header::from_server(answer) {
-        Ok(Some(header)) if header.tag == b'v' => answer.get(header.frame()..).unwrap_or_default(),
-        _ => answer,
-    };
-    error.is_empty() || error.starts_with(b"E") || error.starts_with(b"v")
-}
-
-/// Passes a request to cancel on as it is. Like the server, says nothing to the client.
+/// Passes a request to cancel on. Like the server, says nothing to the client, and asks it for no encryption.
 async fn cancel(shared: &Shared, packet: Bytes) -> Refused {
-    match tokio::time::timeout(ASIDE_LIMIT, send_cancel(shared, &packet)).await {
+    match tokio::time::timeout(ASIDE_LIMIT, upstream::cancel(shared, packet)).await {
         Ok(Err(error)) => Refused::Upstream(error),
         Ok(Ok(())) | Err(_) => Refused::Cancelled,
     }
-}
-
-/// Sends a request to cancel, and returns when the server has sent the signal. Cancel-safe: it may have gone or not.
-pub(super) async fn send_cancel(shared: &Shared, packet: &[u8]) -> io::Result<()> {
-    let mut server = Stream::connect(&shared.settings().upstream).await?;
-    server.write_all(packet).await?;
-    // The server closes then.
-    server.read(&mut [0]).await.map(drop)
 }

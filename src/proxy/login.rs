@@ -1,18 +1,18 @@
-//! Between the startup packet and the first ReadyForQuery: authentication passed through untouched, and the question
-//! whose process the session is.
+//! Between the startup packet and the first ReadyForQuery: authentication passed through, and the question whose
+//! process the session is.
 //!
 //! Must never read a secret, nor let a message through that has to be judged: what a client sends ahead waits.
 //!
 //! Not cancel-safe where nothing else is said: a login that is dropped ends its session, and no other.
 
+use super::binding::Binding;
 use super::handshake::{Refused, refuse};
 use super::peer::{HIGH_WATER, Peer, body};
-use super::shared::Shared;
-use super::shutdown::shutting_down;
+use super::upstream::tls_text;
 use crate::fence::session::Identity;
 use crate::statement::{Encoding, Lexing};
 use crate::wire::error::{ErrorText, field};
-use crate::wire::frame::{HEADER, InvalidLength};
+use crate::wire::frame::{HEADER, Header, InvalidLength};
 use crate::wire::message;
 use bytes::Bytes;
 use std::io;
@@ -52,39 +52,61 @@ pub(super) struct Authenticated {
 /// Where the server broke off or broke the protocol, the client is told.
 pub(super) async fn tell_of_upstream<T>(client: &mut Peer, result: Result<T, Refused>) -> Result<T, Refused> {
     if let Err(Refused::Upstream(error)) = &result {
-        let text = match error.kind() {
-            io::ErrorKind::InvalidData => ErrorText::new("08P01", format!("the server broke the protocol: {error}")),
-            _ => ErrorText::new("08006", "server closed the connection unexpectedly"),
+        let text = match (tls_text(error), error.kind()) {
+            (Some(text), _) => text,
+            (None, io::ErrorKind::InvalidData) => {
+                ErrorText::new("08P01", format!("the server broke the protocol: {error}"))
+            }
+            (None, _) => ErrorText::new("08006", "server closed the connection unexpectedly"),
         };
         refuse::<()>(client, text).await.ok();
     }
     result
 }
 
-/// Relays authentication, whatever its method, up to the first ReadyForQuery: until the deadline, or the proxy stops.
-pub(super) async fn authenticate(
-    shared: &Shared,
-    client: &mut Peer,
-    server: &mut Peer,
-    deadline: Instant,
-) -> Result<Authenticated, Refused> {
-    let text = tokio::select! {
-        authenticated = relay_authentication(client, server) => return tell_of_upstream(client, authenticated).await,
-        // As the server says it.
-        () = sleep_until(deadline) => ErrorText::new("57014", "canceling authentication due to timeout")
-            .hint("The proxy's setting startup_timeout limits it."),
-        () = shared.stopping() => shutting_down(),
-    };
-    refuse(client, text).await
+/// What the server says first, but for the version that it speaks, which stays to be read; None if it says nothing.
+pub(super) async fn first_answer(client: &mut Peer, server: &mut Peer) -> Result<Option<(u8, Bytes)>, Refused> {
+    server.writer.flush().await.map_err(Refused::Upstream)?;
+    let mut deadline = None;
+    loop {
+        let mut input = &server.reader.input[..];
+        while let Some(header) = Header::from_server(input).map_err(broken)? {
+            match input.get(..header.frame()) {
+                Some(frame) if header.tag != b'v' => return Ok(Some((header.tag, Bytes::copy_from_slice(frame)))),
+                Some(_) => input = &input[header.frame()..],
+                // It does not end soon: no refusal.
+                None if header.body > MAX_AUTHENTICATION => return Ok(None),
+                None => break,
+            }
+        }
+        if server.reader.ended {
+            return Ok(None);
+        }
+        hear(client, server, &mut deadline).await?;
+    }
 }
 
-async fn relay_authentication(client: &mut Peer, server: &mut Peer) -> Result<Authenticated, Refused> {
+/// Relays authentication, whatever its method, up to the first ReadyForQuery.
+pub(super) async fn authenticate(
+    client: &mut Peer,
+    server: &mut Peer,
+    binding: Binding,
+) -> Result<Authenticated, Refused> {
+    let authenticated = relay_authentication(client, server, binding).await;
+    tell_of_upstream(client, authenticated).await
+}
+
+async fn relay_authentication(
+    client: &mut Peer,
+    server: &mut Peer,
+    mut binding: Binding,
+) -> Result<Authenticated, Refused> {
     let (mut process_id, mut cancel_key) = (None, Bytes::new());
     let mut lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe };
     let (mut asked, mut no_answer) = (false, false);
     let mut deadline = None;
     loop {
-        while let Some((tag, frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
+        while let Some((tag, mut frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
             let content = body(&frame);
             match tag {
                 b'Z' => return Ok(Authenticated { ready: frame, process_id, cancel_key, lexing }),
@@ -93,7 +115,10 @@ async fn relay_authentication(client: &mut Peer, server: &mut Peer) -> Result<Au
                     cancel_key = Bytes::copy_from_slice(content);
                 }
                 b'S' => note_lexing(content, &mut lexing),
-                b'R' => asked = content.first_chunk().is_some_and(asks),
+                b'R' => {
+                    asked = content.first_chunk().is_some_and(asks);
+                    frame = binding.request(frame);
+                }
                 b'E' => {
                     client.writer.output.extend_from_slice(&frame);
                     client.writer.flush().await?;
@@ -114,7 +139,12 @@ async fn relay_authentication(client: &mut Peer, server: &mut Peer) -> Result<Au
         // Anything else that a client sends ahead waits in its buffer: it has to be judged.
         while let Some(tag) = client.reader.input.first().copied().filter(|tag| asked || *tag == b'p') {
             match client.reader.client_frame(MAX_AUTHENTICATION) {
-                Ok(Some((_, frame))) => server.writer.output.extend_from_slice(&frame),
+                Ok(Some((_, frame))) => {
+                    if let Err(text) = binding.answer(&frame) {
+                        return refuse(client, text).await;
+                    }
+                    server.writer.output.extend_from_slice(&frame);
+                }
                 Ok(None) if tag == b'p' => break,
                 // No answer to what the server asked: it refuses it once it has seen how it begins.
                 _ => {

@@ -2,10 +2,12 @@
 //!
 //! Owns sockets and sessions. Must never decide by itself that a write may pass: `fence` does.
 
+mod binding;
 mod connections;
 mod console;
 mod context;
 mod definitions;
+mod encryption;
 mod files;
 mod handshake;
 mod judge;
@@ -13,6 +15,7 @@ mod keys;
 mod listener;
 mod login;
 mod names;
+mod opening;
 mod parameter;
 mod peer;
 mod rejection;
@@ -27,10 +30,13 @@ mod succession;
 mod suspects;
 mod systemd;
 mod touched;
+mod upstream;
 
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
+use crate::metrics::{Metrics, MetricsError};
 use crate::policy::PolicySet;
+pub use encryption::Encryption;
 use handshake::Opened;
 use listener::Listener;
 use relay::Relay;
@@ -58,6 +64,9 @@ pub enum ProxyError {
     /// The process cannot receive signals.
     #[error("cannot set up signal handling: {0}")]
     Signals(io::Error),
+    /// The metrics cannot be made.
+    #[error("cannot make the metrics: {0}")]
+    Metrics(#[from] MetricsError),
 }
 
 /// What a proxy starts with.
@@ -66,6 +75,8 @@ pub struct Start {
     pub settings: Settings,
     /// What they were read from, to be read again by a reload.
     pub arguments: SettingsArguments,
+    /// What clients' and the server's connections are encrypted with.
+    pub encryption: Encryption,
     /// The policies, which can be kept with those settings.
     pub policies: PolicySet,
     /// There if the settings have it.
@@ -82,7 +93,7 @@ pub async fn run(start: Start) -> Result<(), ProxyError> {
     let mut stop = StopSignals::new().map_err(ProxyError::Signals)?;
     files::provide(&start.settings);
     let addresses = start.settings.listen.clone();
-    let shared = Shared::new(start, process_id());
+    let shared = Shared::new(start, process_id(), Arc::new(Metrics::new()?));
     let mut listeners = JoinSet::new();
     for address in &addresses {
         let listener = Listener::bind(address)

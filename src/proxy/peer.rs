@@ -3,6 +3,7 @@
 //! Must never grow beyond its bounds: who fills the output looks at its length first.
 
 use super::stream::Stream;
+use crate::tls::Secured;
 use crate::wire::frame::{HEADER, Header, InvalidLength};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::io;
@@ -19,6 +20,9 @@ const LARGE: usize = 4 * HIGH_WATER;
 pub struct Peer {
     pub reader: Reader,
     pub writer: Writer,
+    /// None: it is not encrypted.
+    pub secured: Option<Secured>,
+    is_tcp: bool,
 }
 
 /// The half that reads.
@@ -35,16 +39,37 @@ pub struct Writer {
     half: WriteHalf<Stream>,
     /// To be written.
     pub output: BytesMut,
+    /// TLS may hold some of what was written.
+    unflushed: bool,
+    /// Nothing more will come, and the other side is still to be told.
+    ending: bool,
 }
 
 impl Peer {
     /// A peer with nothing read yet.
     pub fn new(stream: Stream) -> Self {
+        let is_tcp = !matches!(stream, Stream::Unix(_));
+        let secured = match &stream {
+            Stream::Tls(_, secured) => Some(secured.clone()),
+            Stream::Tcp(_) | Stream::Unix(_) => None,
+        };
         let (reader, writer) = tokio::io::split(stream);
         Peer {
             reader: Reader { half: reader, input: BytesMut::new(), ended: false },
-            writer: Writer { half: writer, output: BytesMut::new() },
+            writer: Writer { half: writer, output: BytesMut::new(), unflushed: false, ending: false },
+            secured,
+            is_tcp,
         }
+    }
+
+    /// The other side may be on another machine.
+    pub fn is_tcp(&self) -> bool {
+        self.is_tcp
+    }
+
+    /// The socket alone. What was read from it and is to be written to it is lost.
+    pub fn into_stream(self) -> Stream {
+        self.reader.half.unsplit(self.writer.half)
     }
 }
 
@@ -104,18 +129,43 @@ pub fn body(frame: &[u8]) -> &[u8] {
 }
 
 impl Writer {
-    /// Writes some of the output. Cancel-safe. Does nothing when there is none.
+    /// There is something left for [`Self::drain`].
+    pub fn is_pending(&self) -> bool {
+        !self.output.is_empty() || self.unflushed || self.ending
+    }
+
+    /// Writes some of the output, then what TLS holds of it, then the end. Cancel-safe. Does nothing when there is nothing left.
     ///
     /// # Errors
     /// Those of the socket.
     pub async fn drain(&mut self) -> io::Result<()> {
-        if self.output.is_empty() {
-            return Ok(());
+        if !self.output.is_empty() {
+            self.unflushed = true;
+            let written = self.half.write(&self.output).await?;
+            self.output.advance(written);
+            give_back(&mut self.output);
+            return if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) };
         }
-        let written = self.half.write(&self.output).await?;
-        self.output.advance(written);
-        give_back(&mut self.output);
-        if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
+        if self.unflushed {
+            self.half.flush().await?;
+            self.unflushed = false;
+        }
+        if self.ending {
+            self.half.shutdown().await?;
+            self.ending = false;
+        }
+        Ok(())
+    }
+
+    /// Nothing more will come: the other side is told behind the output.
+    pub fn end(&mut self) {
+        self.ending = true;
+    }
+
+    /// Nobody reads any more.
+    pub fn give_up(&mut self) {
+        self.output.clear();
+        (self.unflushed, self.ending) = (false, false);
     }
 
     /// Writes all of the output. Cancel-safe: what is left stays in the output.
@@ -123,17 +173,18 @@ impl Writer {
     /// # Errors
     /// Those of the socket.
     pub async fn flush(&mut self) -> io::Result<()> {
-        while !self.output.is_empty() {
+        while self.is_pending() {
             self.drain().await?;
         }
-        self.half.flush().await
+        Ok(())
     }
 
-    /// Says that nothing more will come. Cancel-safe.
+    /// Writes all of the output, and that nothing more will come. Cancel-safe.
     ///
     /// # Errors
     /// Those of the socket.
     pub async fn close(&mut self) -> io::Result<()> {
-        self.half.shutdown().await
+        self.end();
+        self.flush().await
     }
 }

@@ -6,6 +6,7 @@ use super::shared::Shared;
 use super::{files, systemd};
 use crate::config::{Change, ConfigError, Settings};
 use crate::policy::{self, PolicyError, PolicySet};
+use crate::tls::TlsFileError;
 use tokio::signal::unix::Signal;
 
 /// What a reload has changed.
@@ -29,6 +30,9 @@ pub enum Fault {
     /// With the settings.
     #[error(transparent)]
     Settings(#[from] ConfigError),
+    /// With the certificates; those that are not named are in force anew.
+    #[error(transparent)]
+    Certificates(#[from] TlsFileError),
     /// With the policies.
     #[error(transparent)]
     Policies(#[from] PolicyError),
@@ -59,7 +63,14 @@ pub async fn reload(shared: &Shared) -> Result<Reloaded, ReloadError> {
 }
 
 async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
-    let (settings, policies) = match read(shared).await {
+    let read = match read(shared).await {
+        Ok(read) => match shared.reload_certificates().await {
+            faults if faults.is_empty() => Ok(read),
+            faults => Err(faults.into_iter().map(Fault::from).collect()),
+        },
+        Err(faults) => Err(faults),
+    };
+    let (settings, policies) = match read {
         Ok(read) => read,
         Err(faults) => {
             faults.iter().for_each(|error| tracing::error!(%error, "not reloaded: what is in force stays"));

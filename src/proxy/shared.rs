@@ -2,13 +2,16 @@
 
 use super::connections::Connections;
 use super::definitions::AllSuspects;
+use super::encryption::Encryption;
 use super::session::Sessions;
 use super::shutdown::Stage;
 use super::{Start, succession};
 use crate::config::{Settings, SettingsArguments};
 use crate::fence::{Authority, Catalogue, Database};
+use crate::metrics::Metrics;
 use crate::policy::{PolicySet, Resource};
 use crate::statement::Cache;
+use crate::tls::TlsFileError;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -40,6 +43,8 @@ pub struct Shared {
     pub orders: watch::Sender<Orders>,
     pub connections: Arc<Connections>,
     pub sessions: Arc<Sessions>,
+    pub metrics: Arc<Metrics>,
+    pub encryption: Arc<Encryption>,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
     /// A permit for each KiB of [`READ_AT_ONCE`].
@@ -95,8 +100,8 @@ struct Known {
 
 impl Shared {
     /// A proxy without sessions.
-    pub fn new(start: Start, id: String) -> Arc<Self> {
-        let Start { settings, arguments, policies, etcd } = start;
+    pub fn new(start: Start, id: String, metrics: Arc<Metrics>) -> Arc<Self> {
+        let Start { settings, arguments, encryption, policies, etcd } = start;
         let authority = etcd.map(Authority::new);
         if let Some(authority) = &authority {
             authority.follow(&policies.elections());
@@ -108,6 +113,8 @@ impl Shared {
             arguments,
             reloading: tokio::sync::Mutex::default(),
             sessions: Arc::default(),
+            metrics,
+            encryption: Arc::new(encryption),
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
             long_texts: Arc::new(Semaphore::new(READ_AT_ONCE)),
@@ -146,7 +153,12 @@ impl Shared {
         if let Some(known) = databases.get(name) {
             return known.clone();
         }
-        let fence = Database::new(name, self.settings().control_for(name), self.id.clone(), self.authority.clone());
+        let fence = Database::new(
+            name,
+            self.encryption.control_for(&self.settings(), name),
+            self.id.clone(),
+            self.authority.clone(),
+        );
         let downstream = Arc::new(Downstream {
             fence,
             policies: self.policies.subscribe(),
@@ -170,6 +182,12 @@ impl Shared {
         let mut known: Vec<_> = self.databases().values().cloned().collect();
         known.sort_by(|one, other| one.fence.name().cmp(other.fence.name()));
         known
+    }
+
+    /// Reads the files of certificates and keys anew. Cancel-safe: they are read all the same.
+    pub async fn reload_certificates(&self) -> Vec<TlsFileError> {
+        let encryption = self.encryption.clone();
+        tokio::task::spawn_blocking(move || encryption.reload()).await.unwrap_or_default()
     }
 
     /// Puts policies in force, in all databases. Not cancel-safe: some databases may have them and others not.

@@ -66,8 +66,13 @@ fn say_who_is_left(shared: &Shared, reason: &str) {
     tracing::warn!(sessions = shared.connections.places(), reason, "ending_sessions");
 }
 
-/// What a client is told that comes too late.
-pub fn shutting_down() -> ErrorText {
-    // As the server says it.
-    ErrorText::new("57P03", "the database system is shutting down").hint("The proxy is stopping: connect again.")
+/// What a client is told that comes too late. As the server says it, here and below.
+pub fn too_late() -> ErrorText {
+    ErrorText::new("57P03", "the database system is shutting down").hint("The proxy is shutting down: connect again.")
+}
+
+/// What a client is told whose session ends.
+pub fn session_ends() -> ErrorText {
+    let text = ErrorText::new("57P01", "terminating connection due to administrator command");
+    text.hint("The proxy is shutting down: connect again.")
 }

@@ -1,16 +1,14 @@
-//! Sockets to clients and to the server: TCP or Unix.
+//! Sockets to clients and to the server: TCP, with or without TLS, or Unix.
 
 use crate::config::Address;
+use crate::tls::Secured;
 use nix::sys::socket::{setsockopt, sockopt};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
-
-/// A server that does not accept a connection within this time counts as down.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+use tokio_rustls::TlsStream;
 
 /// A connected socket.
 #[derive(Debug)]
@@ -19,6 +17,8 @@ pub enum Stream {
     Tcp(TcpStream),
     /// A Unix socket.
     Unix(UnixStream),
+    /// TLS over TCP, and what it has made known.
+    Tls(Box<TlsStream<TcpStream>>, Secured),
 }
 
 impl Stream {
@@ -32,20 +32,17 @@ impl Stream {
         Ok(Stream::Tcp(stream))
     }
 
-    /// Connects to a server, within 10 s. Cancel-safe.
+    /// Connects to a server, without TLS. Cancel-safe.
     ///
     /// # Errors
-    /// Those of the socket; `TimedOut` when nobody answers.
+    /// Those of the socket.
     pub async fn connect(address: &Address) -> io::Result<Self> {
-        let connecting = async {
-            match address {
-                Address::Tcp { host, port } => Stream::tcp(TcpStream::connect((host.as_str(), *port)).await?),
-                Address::Unix { directory, port } => {
-                    Ok(Stream::Unix(UnixStream::connect(directory.join(format!(".s.PGSQL.{port}"))).await?))
-                }
+        match address {
+            Address::Tcp { host, port } => Stream::tcp(TcpStream::connect((host.as_str(), *port)).await?),
+            Address::Unix { directory, port } => {
+                Ok(Stream::Unix(UnixStream::connect(directory.join(format!(".s.PGSQL.{port}"))).await?))
             }
-        };
-        tokio::time::timeout(CONNECT_LIMIT, connecting).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        }
     }
 }
 
@@ -54,6 +51,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Stream::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
             Stream::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
+            Stream::Tls(stream, _) => Pin::new(stream).poll_read(context, buffer),
         }
     }
 }
@@ -63,6 +61,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
             Stream::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
+            Stream::Tls(stream, _) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
@@ -70,6 +69,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Tcp(stream) => Pin::new(stream).poll_flush(context),
             Stream::Unix(stream) => Pin::new(stream).poll_flush(context),
+            Stream::Tls(stream, _) => Pin::new(stream).poll_flush(context),
         }
     }
 
@@ -77,6 +77,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
             Stream::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+            Stream::Tls(stream, _) => Pin::new(stream).poll_shutdown(context),
         }
     }
 }

@@ -285,7 +285,7 @@ async fn mark_looks_at_the_admissions_itself() {
 #[tokio::test]
 async fn control_connection_that_holds_the_lock_is_spared() {
     let world = World::new().await;
-    let proxy = Database::new(world.database.clone(), world.config("postgres"), "p2", None);
+    let proxy = Database::new(world.database.clone(), world.control_config("postgres"), "p2", None);
     let session = world.session(&proxy).await;
     let admitting = connect(&world.config(&world.control())).await;
     let lock = "SET application_name = 'fencegate control'; BEGIN; \

@@ -36,7 +36,7 @@ async fn control_role_without_privileges_or_schema_is_refused() {
     bare.run(&format!("GRANT pg_read_all_stats, pg_signal_backend TO {}", bare.control())).await;
     let session = bare.session(&bare.proxy("p1")).await;
     assert!(reason(session.admit(&bare.resource, 1).await).contains("fencegate init"));
-    fencegate::fence::init(&bare.config("postgres"), Some(&bare.control())).await.unwrap();
+    fencegate::fence::init(&bare.control_config("postgres"), Some(&bare.control())).await.unwrap();
     bare.run("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 0'").await;
     let session = bare.session(&bare.proxy("p1")).await;
     assert!(reason(session.admit(&bare.resource, 1).await).contains("version 0"));

@@ -37,7 +37,7 @@ async fn token_function_reads_both_forms() {
 #[tokio::test]
 async fn init_may_be_run_again_and_at_once() {
     let world = World::bare().await;
-    let (config, control) = (world.config("postgres"), world.control());
+    let (config, control) = (world.control_config("postgres"), world.control());
     let run = || fencegate::fence::init(&config, Some(&control));
     let (a, b, c) = tokio::join!(run(), run(), run());
     for report in [a.unwrap(), b.unwrap(), c.unwrap()] {
@@ -51,9 +51,9 @@ async fn init_may_be_run_again_and_at_once() {
     // A role that may create a schema, but not grant.
     let poor = World::bare().await;
     poor.run(&format!("GRANT CREATE ON DATABASE {} TO {}", poor.database, poor.control())).await;
-    let report = fencegate::fence::init(&poor.config(&poor.control()), None).await.unwrap();
+    let report = fencegate::fence::init(&poor.control_config(&poor.control()), None).await.unwrap();
     assert!(report.created);
     assert_eq!(report.to_run.len(), 2);
     poor.run(&report.to_run.join(";")).await;
-    assert!(fencegate::fence::init(&poor.config(&poor.control()), None).await.unwrap().to_run.is_empty());
+    assert!(fencegate::fence::init(&poor.control_config(&poor.control()), None).await.unwrap().to_run.is_empty());
 }

@@ -1,9 +1,11 @@
 //! One PostgreSQL for all tests of this file that run at the same time, with a database for each.
 
+use fencegate::config::ServerTls;
 use fencegate::fence::session::{Activity, Identity, SessionFence, Token};
 use fencegate::fence::{Database, Refusal, Registration, init};
 use fencegate::policy::{FencedTable, Mode, OnMissing, QualifiedName, Resource};
 use fencegate::statement::Operation;
+use fencegate::tls::{Connector, ControlConfig};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -101,7 +103,7 @@ pub struct World {
 impl World {
     pub async fn new() -> World {
         let world = World::bare().await;
-        let report = init(&world.config("postgres"), Some(&world.control())).await.unwrap();
+        let report = init(&world.control_config("postgres"), Some(&world.control())).await.unwrap();
         assert!(report.to_run.is_empty());
         world
     }
@@ -127,8 +129,12 @@ impl World {
         self.server.config(&self.database, user)
     }
 
+    pub fn control_config(&self, user: &str) -> ControlConfig {
+        control_config(self.config(user))
+    }
+
     pub fn proxy(&self, id: &str) -> Arc<Database> {
-        let proxy = Database::new(self.database.clone(), self.config(&self.control()), id, None);
+        let proxy = Database::new(self.database.clone(), self.control_config(&self.control()), id, None);
         proxy.put_in_force(std::slice::from_ref(&self.resource));
         proxy
     }
@@ -231,6 +237,10 @@ pub fn resource(name: &str, fingerprint: &str) -> Arc<Resource> {
         mode: Mode::Enforce,
         fingerprint: fingerprint.into(),
     })
+}
+
+pub fn control_config(config: Config) -> ControlConfig {
+    ControlConfig::new(config, Arc::new(Connector::new(ServerTls::default()).unwrap()))
 }
 
 pub async fn connect(config: &Config) -> Client {

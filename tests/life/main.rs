@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod reload;
+mod stop;
 #[path = "../support/mod.rs"]
 mod support;

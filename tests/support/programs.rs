@@ -37,19 +37,20 @@ pub fn pg_dump(address: &Address, database: &str) -> Command {
 /// Runs it to its end; other than success fails the test.
 pub fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let shown = || String::from_utf8_lossy(&output.stderr).into_owned();
+    let shown = || [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes)).concat();
     assert!(output.status.success(), "{command:?} ended with {}:\n{}", output.status, shown());
     output
 }
 
-/// A Python with psycopg, psycopg2 and asyncpg, Django and SQLAlchemy.
+/// A Python with psycopg, psycopg2 and asyncpg, Django and SQLAlchemy, in the versions that docs/compatibility.md names.
 pub fn python() -> PathBuf {
     let packages = [
-        "psycopg[binary,pool]==3.2.*",
-        "psycopg2-binary==2.9.*",
-        "asyncpg==0.30.*",
-        "Django==5.2.*",
-        "SQLAlchemy[asyncio]==2.0.*",
+        "psycopg[binary]==3.2.13",
+        "psycopg-pool==3.3.3",
+        "psycopg2-binary==2.9.13",
+        "asyncpg==0.30.0",
+        "Django==5.2.19",
+        "SQLAlchemy[asyncio]==2.0.58",
     ];
     let folder = made_once("python", &packages, |folder| {
         run(Command::new("python3").args(["-m", "venv"]).arg(folder));
@@ -58,9 +59,9 @@ pub fn python() -> PathBuf {
     folder.join("bin/python")
 }
 
-/// A folder in which node finds `pg`: the working folder for a script that requires it.
+/// A folder in which node finds node-postgres and postgres.js: the working folder for a script that requires them.
 pub fn node_folder() -> PathBuf {
-    let packages = ["pg@8"];
+    let packages = ["pg@8.23.1", "pg-cursor@2.22.0", "pg-copy-streams@7.0.0", "postgres@3.4.9"];
     made_once("node", &packages, |folder| {
         fs::create_dir_all(folder).unwrap();
         run(npm_install(folder).args(packages));
@@ -110,12 +111,30 @@ pub fn made_once(name: &str, packages: &[&str], make: impl Fn(&Path)) -> PathBuf
 }
 
 fn client(program: &str, address: &Address, database: &str) -> Command {
-    let (host, port) = address.host_and_port();
     let mut command = Command::new(postgres_program(program));
+    for_address(&mut command, address, database);
+    command
+}
+
+/// It finds this server in its environment, as the superuser, and nothing else about PostgreSQL.
+pub fn for_address(command: &mut Command, address: &Address, database: &str) {
+    let (host, port) = address.host_and_port();
     // Whatever else the user's environment says about PostgreSQL must not reach the tests.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
         command.env_remove(name);
     }
     command.env("PGHOST", host).env("PGPORT", port).env("PGUSER", "postgres").env("PGDATABASE", database);
-    command
+}
+
+/// The cargo that runs the tests, without what it says to a test about its package: that would be news to the build
+/// scripts, which would all run again.
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|start| text.starts_with(start)) {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
 }

@@ -141,6 +141,16 @@ impl Proxy {
         self.program.wait()
     }
 
+    /// Its exit code, once it has ended.
+    pub fn wait(&mut self) -> i32 {
+        self.program.wait()
+    }
+
+    /// The file of its Unix socket is there.
+    pub fn has_socket(&self) -> bool {
+        self.find_socket().is_some()
+    }
+
     /// It dies without a chance to say or clean up anything.
     pub fn kill9(&mut self) {
         self.program.signal("KILL");

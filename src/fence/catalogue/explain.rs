@@ -8,8 +8,9 @@ use super::{Catalogue, WayTo};
 use crate::fence::control::{Answer, answers, column, text};
 use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource, quoted};
 use crate::statement::{Operation, RelationName};
+use crate::tls::ControlConfig;
 use std::collections::HashSet;
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::Client;
 
 /// What policies cover in one database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,8 +54,8 @@ pub enum ExplainError {
 ///
 /// # Errors
 /// When the database cannot be asked.
-pub async fn explain(config: &Config, policies: &PolicySet) -> Result<Explanation, ExplainError> {
-    let (client, connection) = config.connect(NoTls).await.map_err(ExplainError::Connect)?;
+pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Explanation, ExplainError> {
+    let (client, connection) = config.connect().await.map_err(ExplainError::Connect)?;
     // Ends when the client is dropped.
     tokio::spawn(connection);
     ask(&client, "SET standard_conforming_strings = on; SET search_path = pg_catalog").await?;

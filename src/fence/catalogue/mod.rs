@@ -21,7 +21,7 @@ use graph::{Action, Edge, Graph, Link, Oid, Paths, Through, Way};
 use sql::Views;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use tokio_postgres::{NoTls, SimpleQueryRow};
+use tokio_postgres::SimpleQueryRow;
 
 /// The catalogue at one moment.
 #[derive(Debug, Default)]
@@ -262,7 +262,7 @@ impl Database {
     }
 
     async fn ask_once(&self, query: &str) -> Result<Vec<Answer>, tokio_postgres::Error> {
-        let (client, connection) = self.control.connect(NoTls).await?;
+        let (client, connection) = self.control.connect().await?;
         // Ends when the client is dropped.
         tokio::spawn(connection);
         client.simple_query("SET application_name = 'fencegate control'; SET search_path = pg_catalog").await?;

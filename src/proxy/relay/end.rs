@@ -3,6 +3,7 @@
 use super::super::context::Context;
 use super::super::definitions::Definitions;
 use super::super::rejection::{Outcome, cut_off};
+use super::super::shutdown::session_ends;
 use super::{ClientFault, Relay, Side};
 use crate::fence::CutOff;
 use crate::fence::session::Activity;
@@ -62,15 +63,12 @@ impl Relay {
                 let text = ErrorText::new("08P01", format!("the server broke the protocol: {why}"));
                 (End::ServerFault(why), Some(text))
             }
-            // As the server says it, here and below.
+            // As the server says it.
             End::IdleTimeout => {
                 let text = ErrorText::new("57P05", "terminating connection due to idle-session timeout");
                 (End::IdleTimeout, Some(text.hint("The proxy's setting idle_timeout limits it: connect again.")))
             }
-            End::Shutdown => {
-                let text = ErrorText::new("57P01", "terminating connection due to administrator command");
-                (End::Shutdown, Some(text.hint("The proxy is shutting down: connect again.")))
-            }
+            End::Shutdown => (End::Shutdown, Some(session_ends())),
             other => (other, None),
         };
         if matches!(end, End::IdleTimeout | End::Shutdown) {

@@ -292,8 +292,7 @@ impl Relay {
         let client_done = client.reader.ended && !held_back;
         if (client_done || self.terminating) && server.writer.output.is_empty() && !self.closed {
             self.closed = true;
-            // Where this fails the server is gone, which its reading half tells.
-            server.writer.close().await.ok();
+            server.writer.end();
         }
         // Beyond this the kernel's buffers fill, and the client waits.
         let client_room = self.wanted.max(HIGH_WATER);
@@ -316,21 +315,21 @@ impl Relay {
                 // A reset, as after a crash, is the end as well; what it leaves unsaid is told in last_words.
                 Err(_) => { server.reader.ended = true; Ok(()) }
             },
-            result = client.writer.drain(), if !client.writer.output.is_empty() => {
+            result = client.writer.drain(), if client.writer.is_pending() => {
                 term.heard();
                 if result.is_err() {
                     // Nobody reads any more; what was sent before may still be there to be read, and to be done.
-                    client.writer.output.clear();
+                    client.writer.give_up();
                     hang_up.get_or_insert(Instant::now() + AFTER_HANG_UP);
                 }
                 Ok(())
             }
             () = hung_up(*hang_up) => Err(End::ClientSocket),
             () = term.change() => Ok(()),
-            result = server.writer.drain(), if !server.writer.output.is_empty() => {
+            result = server.writer.drain(), if server.writer.is_pending() => {
                 if result.is_err() {
                     // The server is gone; what it said before may still be there to be read.
-                    server.writer.output.clear();
+                    server.writer.give_up();
                 }
                 Ok(())
             },

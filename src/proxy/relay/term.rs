@@ -61,8 +61,8 @@ impl Term {
             }
         };
         tokio::select! {
-            // `end` takes note of what it is. The proxy outlives its sessions, so that this does not fail.
-            _ = self.orders.changed() => {}
+            // The proxy outlives its sessions, so that this does not fail.
+            _ = self.orders.changed() => self.now = *self.orders.borrow_and_update(),
             () = too_long => {}
         }
     }

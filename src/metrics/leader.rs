@@ -1,0 +1,53 @@
+//! What a candidate in an election counts.
+
+use super::registered::Registered;
+use super::{MetricsError, table};
+use prometheus::{Histogram, IntCounterVec, IntGaugeVec};
+use std::time::Duration;
+
+/// The counters of one process that campaigns, in one election or several.
+#[derive(Debug)]
+pub struct LeaderMetrics {
+    registered: Registered,
+    leader: IntGaugeVec,
+    transitions: IntCounterVec,
+    renew_seconds: Histogram,
+}
+
+impl LeaderMetrics {
+    /// Nothing is counted yet.
+    ///
+    /// # Errors
+    /// None, with the names that there are.
+    pub fn new() -> Result<Self, MetricsError> {
+        let registered = Registered::default();
+        Ok(LeaderMetrics {
+            leader: registered.gauges(&table::LEADER)?,
+            transitions: registered.counters(&table::LEADER_TRANSITIONS)?,
+            renew_seconds: registered.histogram(&table::RENEW_SECONDS)?,
+            registered,
+        })
+    }
+
+    /// There is a candidate: it does not lead yet.
+    pub fn campaigns(&self, election: &str) {
+        self.leader.with_label_values(&[election]);
+        self.transitions.with_label_values(&[election]);
+    }
+
+    /// The candidate begins to lead, or ceases to.
+    pub fn leads(&self, election: &str, leads: bool) {
+        self.leader.with_label_values(&[election]).set(leads.into());
+        self.transitions.with_label_values(&[election]).inc();
+    }
+
+    /// A renewal of the lease took that long.
+    pub fn renewed(&self, took: Duration) {
+        self.renew_seconds.observe(took.as_secs_f64());
+    }
+
+    /// All metrics, as Prometheus reads them.
+    pub fn text(&self) -> String {
+        self.registered.text()
+    }
+}

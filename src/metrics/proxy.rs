@@ -1,0 +1,222 @@
+//! What `fencegate proxy` counts.
+
+use super::registered::Registered;
+use super::{MetricsError, table};
+use prometheus::core::Collector;
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError, RwLock};
+
+/// What can become of a write, as in the label `verdict`.
+pub const VERDICTS: [&str; 8] =
+    ["admitted", "stale", "missing", "invalid", "unverifiable", "unissued", "unavailable", "exempt"];
+
+/// So many databases have a name in labels; all others are one.
+const MOST_DATABASES: usize = 64;
+/// The name of that one.
+const OTHER_DATABASES: &str = "other";
+
+/// The counters of one proxy process. Counting takes no lock but where a series is looked up by its labels.
+#[derive(Debug)]
+pub struct Metrics {
+    registered: Registered,
+    writes: IntCounterVec,
+    fence_token: IntGaugeVec,
+    /// Fences that this proxy has raised and drained.
+    pub advances: IntCounter,
+    /// How long drains took, in seconds.
+    pub drain_seconds: Histogram,
+    /// Admissions that a newer token ended; by how.
+    pub drained_sessions: IntCounterVec,
+    /// Sessions that were admitted to a resource.
+    pub admissions: IntCounter,
+    sessions: IntGauge,
+    /// Bytes from clients.
+    pub bytes_from_clients: IntCounter,
+    /// Bytes to clients.
+    pub bytes_to_clients: IntCounter,
+    /// Queries: simple ones, and executions of prepared ones.
+    pub queries: IntCounter,
+    /// Clients that got no session; by reason.
+    pub connections_refused: IntCounterVec,
+    /// Reloads of the policies; by result.
+    pub policy_reloads: IntCounterVec,
+    ready: IntGauge,
+    databases: RwLock<HashSet<String>>,
+    /// Held while what is true now is written down, so that no other scrape changes it meanwhile.
+    scrape: Mutex<()>,
+}
+
+/// What is true at the moment of a scrape, and counted nowhere.
+#[derive(Debug, Default)]
+pub struct Now {
+    /// Sessions that are open.
+    pub sessions: usize,
+    /// The proxy is ready.
+    pub ready: bool,
+    /// The fences that are known: database, resource, token.
+    pub tokens: Vec<(String, String, i64)>,
+}
+
+/// How often something has become of writes to a resource of a database.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WriteCount {
+    /// The database; `other` stands for all beyond the first 64.
+    pub database: String,
+    /// The resource as its policy names it; empty where the statement does not tell.
+    pub resource: String,
+    /// `enforce` or `observe`.
+    pub mode: String,
+    /// One of [`VERDICTS`].
+    pub verdict: String,
+    /// How often.
+    pub count: u64,
+}
+
+impl Metrics {
+    /// Nothing is counted yet.
+    ///
+    /// # Errors
+    /// None, with the names that there are.
+    pub fn new() -> Result<Self, MetricsError> {
+        let registered = Registered::default();
+        let relayed_bytes = registered.counters(&table::RELAYED_BYTES)?;
+        let build_info = registered.gauges(&table::BUILD_INFO)?;
+        build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        let metrics = Metrics {
+            writes: registered.counters(&table::WRITES)?,
+            fence_token: registered.gauges(&table::FENCE_TOKEN)?,
+            advances: registered.counter(&table::ADVANCES)?,
+            drain_seconds: registered.histogram(&table::DRAIN_SECONDS)?,
+            drained_sessions: registered.counters(&table::DRAINED_SESSIONS)?,
+            admissions: registered.counter(&table::ADMISSIONS)?,
+            sessions: registered.gauge(&table::SESSIONS)?,
+            bytes_from_clients: relayed_bytes.with_label_values(&["from_client"]),
+            bytes_to_clients: relayed_bytes.with_label_values(&["to_client"]),
+            queries: registered.counter(&table::QUERIES)?,
+            connections_refused: registered.counters(&table::REFUSED)?,
+            policy_reloads: registered.counters(&table::RELOADS)?,
+            ready: registered.gauge(&table::READY)?,
+            databases: RwLock::default(),
+            scrape: Mutex::default(),
+            registered,
+        };
+        // There from the start, so that a rate is seen from the first one on.
+        for how in ["idle", "released", "terminated", "dead"] {
+            metrics.drained_sessions.with_label_values(&[how]);
+        }
+        for reason in ["client", "upstream"] {
+            metrics.connections_refused.with_label_values(&[reason]);
+        }
+        for result in ["applied", "failed"] {
+            metrics.policy_reloads.with_label_values(&[result]);
+        }
+        Ok(metrics)
+    }
+
+    /// The counter of writes with these labels. Whoever counts often keeps it.
+    pub fn write(&self, database: &str, resource: &str, mode: &str, verdict: &str) -> IntCounter {
+        self.writes.with_label_values(&[self.label(database), resource, verdict, mode])
+    }
+
+    /// Writes to that resource may come: they are counted from 0.
+    pub fn expect_writes(&self, database: &str, resource: &str, mode: &str) {
+        for verdict in VERDICTS {
+            self.write(database, resource, mode, verdict);
+        }
+    }
+
+    /// All counts of writes, sorted.
+    pub fn writes(&self) -> Vec<WriteCount> {
+        let families = self.writes.collect();
+        let series = families.iter().flat_map(|family| family.get_metric());
+        let mut counts: Vec<_> = series
+            .map(|series| {
+                let label = |name: &str| {
+                    let found = series.get_label().iter().find(|label| label.name() == name);
+                    found.map(|label| label.value().to_owned()).unwrap_or_default()
+                };
+                WriteCount {
+                    database: label("database"),
+                    resource: label("resource"),
+                    mode: label("mode"),
+                    verdict: label("verdict"),
+                    // Counted in whole numbers, so none is lost.
+                    count: series.get_counter().get_value() as u64,
+                }
+            })
+            .collect();
+        counts.sort();
+        counts
+    }
+
+    /// All metrics, as Prometheus reads them.
+    pub fn text(&self, now: Now) -> String {
+        let _alone = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sessions.set(i64::try_from(now.sessions).unwrap_or(i64::MAX));
+        self.ready.set(now.ready.into());
+        self.fence_token.reset();
+        for (database, resource, token) in &now.tokens {
+            let database = self.label(database);
+            // Several databases have no token in common.
+            if database != OTHER_DATABASES {
+                self.fence_token.with_label_values(&[database, resource]).set(*token);
+            }
+        }
+        self.registered.text()
+    }
+
+    /// The database's name in labels.
+    fn label<'a>(&self, database: &'a str) -> &'a str {
+        let known = |databases: &HashSet<String>| databases.contains(database);
+        if known(&self.databases.read().unwrap_or_else(PoisonError::into_inner)) {
+            return database;
+        }
+        let mut databases = self.databases.write().unwrap_or_else(PoisonError::into_inner);
+        if databases.len() >= MOST_DATABASES && !known(&databases) {
+            return OTHER_DATABASES;
+        }
+        databases.insert(database.to_owned());
+        database
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(metrics: &Metrics, database: &str, verdict: &str) -> u64 {
+        let counts = metrics.writes();
+        counts.iter().filter(|it| it.database == database && it.verdict == verdict).map(|it| it.count).sum()
+    }
+
+    #[test]
+    fn writes_are_counted_by_their_labels() {
+        let metrics = Metrics::new().unwrap();
+        metrics.expect_writes("app", "r", "enforce");
+        assert_eq!(metrics.writes().len(), VERDICTS.len());
+        metrics.write("app", "r", "enforce", "stale").inc();
+        metrics.write("app", "", "enforce", "unverifiable").inc_by(2);
+        assert_eq!((count(&metrics, "app", "stale"), count(&metrics, "app", "unverifiable")), (1, 2));
+    }
+
+    #[test]
+    fn databases_beyond_the_first_are_one() {
+        let metrics = Metrics::new().unwrap();
+        for number in 0..MOST_DATABASES + 3 {
+            metrics.write(&format!("d{number}"), "r", "enforce", "stale").inc();
+        }
+        assert_eq!((count(&metrics, "d0", "stale"), count(&metrics, OTHER_DATABASES, "stale")), (1, 3));
+        let tokens = vec![("d0".into(), "r".into(), 7), ("unheard of".into(), "r".into(), 8)];
+        let text = metrics.text(Now { tokens, ..Now::default() });
+        assert_eq!(text.matches("\nfencegate_fence_token{").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn a_fence_that_is_gone_has_no_token() {
+        let metrics = Metrics::new().unwrap();
+        let known = Now { tokens: vec![("d".into(), "r".into(), 7)], ..Now::default() };
+        assert!(metrics.text(known).contains("fencegate_fence_token{database=\"d\",resource=\"r\"} 7\n"));
+        assert!(!metrics.text(Now::default()).contains("fencegate_fence_token{"));
+    }
+}

@@ -1,0 +1,120 @@
+//! The side that clients see: our certificate, which can be replaced, and theirs.
+
+use super::files::{PemFile, TlsFileError};
+use super::{Secured, provider};
+use crate::config::{ClientCertificates, ClientTls, Encryption, TlsVersion};
+use rustls::pki_types::CertificateDer;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ServerConfig, SupportedProtocolVersion};
+use std::io;
+use std::sync::{Arc, PoisonError, RwLock};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// What a client names that begins with TLS at once, registered for PostgreSQL.
+const ALPN: &[u8] = b"postgresql";
+
+/// TLS with clients.
+#[derive(Debug)]
+pub struct Acceptor {
+    settings: ClientTls,
+    current: RwLock<Arc<Current>>,
+}
+
+/// What connections that begin now get.
+#[derive(Debug)]
+struct Current {
+    config: Arc<ServerConfig>,
+    certificate: CertificateDer<'static>,
+}
+
+impl Acceptor {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// The first one that cannot be used.
+    pub fn new(settings: ClientTls) -> Result<Self, TlsFileError> {
+        let current = RwLock::new(Arc::new(Current::read(&settings)?));
+        Ok(Acceptor { settings, current })
+    }
+
+    /// Reads the files anew, for connections that begin from now on. Blocks on the file system.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; everything stays as it was.
+    pub fn reload(&self) -> Result<(), TlsFileError> {
+        let read = Arc::new(Current::read(&self.settings)?);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = read;
+        Ok(())
+    }
+
+    /// A client on TCP may not go on without TLS.
+    pub fn is_required(&self) -> bool {
+        self.settings.encryption == Encryption::Require
+    }
+
+    /// A client may not go on without a certificate.
+    pub fn requires_certificate(&self) -> bool {
+        matches!(self.settings.client_certificates, ClientCertificates::Required(_))
+    }
+
+    /// Shakes hands with a client. `direct`: it began so, and has to name the protocol. Not cancel-safe: the connection is lost.
+    ///
+    /// # Errors
+    /// When the two do not agree; the client has been told.
+    pub async fn accept(&self, stream: TcpStream, direct: bool) -> io::Result<(TlsStream<TcpStream>, Secured)> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let stream = TlsAcceptor::from(current.config.clone()).accept(stream).await?;
+        let (_, connection) = stream.get_ref();
+        if direct && connection.alpn_protocol() != Some(ALPN) {
+            return Err(io::Error::other(
+                "the client began with TLS at once and did not ask for the protocol postgresql",
+            ));
+        }
+        let secured = Secured {
+            server_certificate: current.certificate.clone(),
+            has_client_certificate: connection.peer_certificates().is_some(),
+        };
+        Ok((stream, secured))
+    }
+}
+
+impl Current {
+    fn read(settings: &ClientTls) -> Result<Self, TlsFileError> {
+        let file = PemFile { setting: "tls_cert", path: &settings.certificate };
+        let key_file = PemFile { setting: "tls_key", path: &settings.key };
+        let (chain, key) = (file.certificates()?, key_file.key()?);
+        let certificate = chain.first().cloned().ok_or_else(|| file.fault("has no certificate in it"))?;
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(versions(settings.min_version))
+            .map_err(|error| file.fault(error))?;
+        let builder = match &settings.client_certificates {
+            ClientCertificates::Optional(path) | ClientCertificates::Required(path) => {
+                let file = PemFile { setting: "tls_client_ca", path };
+                // Who has none is told so once the startup packet is read: an alert says less.
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(file.authorities()?), provider())
+                    .allow_unauthenticated()
+                    .build()
+                    .map_err(|error| file.fault(error))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+            ClientCertificates::Off => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(|error| key_file.mismatch(&error, file.path))?;
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        // Like the server, nothing is resumed: a certificate that counted once may not count any more.
+        config.send_tls13_tickets = 0;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(Current { config: Arc::new(config), certificate })
+    }
+}
+
+fn versions(minimum: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {
+    static BOTH: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
+    match minimum {
+        TlsVersion::Tls12 => &BOTH,
+        TlsVersion::Tls13 => &BOTH[1..],
+    }
+}

@@ -1,0 +1,66 @@
+//! Connections by tokio-postgres with the same TLS as those of sessions.
+
+use super::{Attempt, Connector};
+use std::sync::Arc;
+use tokio_postgres::config::{Host, SslMode as Offer};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Connection, Error, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+/// The encrypted stream of such a connection.
+type Encrypted = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
+
+/// Where to connect, as whom, and how it is encrypted.
+#[derive(Clone, Debug)]
+pub struct ControlConfig {
+    config: Config,
+    tls: Arc<Connector>,
+}
+
+impl ControlConfig {
+    /// Where and how. What `config` says of TLS itself does not count.
+    pub fn new(config: Config, tls: Arc<Connector>) -> Self {
+        ControlConfig { config, tls }
+    }
+
+    /// Connects, by one way after the other. Cancel-safe: a connection that is half open is closed.
+    ///
+    /// # Errors
+    /// Those of the last way that was tried.
+    pub async fn connect(&self) -> Result<(Client, Connection<Socket, Encrypted>), Error> {
+        let on_tcp = |host: &Host| matches!(host, Host::Tcp(_));
+        // As in libpq, there is no TLS over a Unix socket.
+        let attempts = match self.config.get_hosts().iter().any(on_tcp) || !self.config.get_hostaddrs().is_empty() {
+            true => self.tls.attempts(),
+            false => &[Attempt::Plain],
+        };
+        let mut attempts = attempts.iter();
+        let mut result = self.attempt(attempts.next()).await;
+        for attempt in attempts {
+            match &result {
+                Err(error) if may_differ(error) => result = self.attempt(Some(attempt)).await,
+                _ => break,
+            }
+        }
+        result
+    }
+
+    async fn attempt(&self, attempt: Option<&Attempt>) -> Result<(Client, Connection<Socket, Encrypted>), Error> {
+        let mut config = self.config.clone();
+        config.ssl_mode(match attempt {
+            Some(Attempt::Encrypted) => Offer::Require,
+            Some(Attempt::Offered) => Offer::Prefer,
+            Some(Attempt::Plain) | None => Offer::Disable,
+        });
+        config.connect(MakeRustlsConnect::new(Arc::unwrap_or_clone(self.tls.current()))).await
+    }
+}
+
+/// With more or less encryption the server might say something else.
+fn may_differ(error: &Error) -> bool {
+    match error.as_db_error() {
+        Some(refusal) => *refusal.code() == SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+        None => super::trouble(error).is_some(),
+    }
+}

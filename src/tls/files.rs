@@ -1,0 +1,83 @@
+//! Certificates and keys in PEM files.
+//!
+//! Must never print what is in a key.
+
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{InconsistentKeys, RootCertStore};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// Files are read up to this many bytes; a system's list of authorities has some 200 KiB.
+const LARGEST: u64 = 16 * 1024 * 1024;
+
+/// What is wrong with a file, in one line that names it.
+#[derive(Debug, thiserror::Error)]
+#[error("{setting}: {}: {why}", file.display())]
+pub struct TlsFileError {
+    setting: &'static str,
+    file: PathBuf,
+    why: String,
+}
+
+/// A file and the setting that names it.
+#[derive(Clone, Copy)]
+pub(super) struct PemFile<'a> {
+    pub(super) setting: &'static str,
+    pub(super) path: &'a Path,
+}
+
+impl PemFile<'_> {
+    /// What is wrong with this file.
+    pub(super) fn fault(self, why: impl ToString) -> TlsFileError {
+        TlsFileError { setting: self.setting, file: self.path.to_owned(), why: why.to_string() }
+    }
+
+    /// All certificates in it, at least one.
+    pub(super) fn certificates(self) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
+        let bytes = self.read()?;
+        let found: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&bytes).collect();
+        match found {
+            Ok(certificates) if certificates.is_empty() => Err(self.fault("has no certificate in it (PEM)")),
+            Ok(certificates) => Ok(certificates),
+            Err(error) => Err(self.fault(format!("is no file of certificates (PEM): {error}"))),
+        }
+    }
+
+    /// The first private key in it.
+    pub(super) fn key(self) -> Result<PrivateKeyDer<'static>, TlsFileError> {
+        PrivateKeyDer::from_pem_slice(&self.read()?).map_err(|error| match error {
+            pem::Error::NoItemsFound => self.fault("has no private key in it that could be read (PEM, not encrypted)"),
+            error => self.fault(format!("is no file of a private key (PEM): {error}")),
+        })
+    }
+
+    /// Its certificates as those of authorities.
+    pub(super) fn authorities(self) -> Result<RootCertStore, TlsFileError> {
+        let mut authorities = RootCertStore::empty();
+        for certificate in self.certificates()? {
+            authorities
+                .add(certificate)
+                .map_err(|error| self.fault(format!("has a bad certificate in it: {error}")))?;
+        }
+        Ok(authorities)
+    }
+
+    /// What a certificate and this key are refused for.
+    pub(super) fn mismatch(self, error: &rustls::Error, certificate: &Path) -> TlsFileError {
+        match error {
+            rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                self.fault(format!("is not the key of the certificate in {}", certificate.display()))
+            }
+            error => self.fault(format!("cannot be used with the certificate in {}: {error}", certificate.display())),
+        }
+    }
+
+    fn read(self) -> Result<Vec<u8>, TlsFileError> {
+        let unreadable = |error: io::Error| self.fault(format!("cannot read the file: {error}"));
+        let mut bytes = Vec::new();
+        File::open(self.path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
+        if bytes.len() as u64 > LARGEST { Err(self.fault("is larger than 16 MiB")) } else { Ok(bytes) }
+    }
+}

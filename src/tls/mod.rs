@@ -1,0 +1,34 @@
+//! TLS: with clients, as the server they see; with the server, as a client with libpq's `sslmode`; and for the control
+//! connections.
+//!
+//! Owns certificates, keys and what is checked of the other side's. Must never know sessions, nor print a key.
+
+mod clients;
+mod control;
+mod files;
+mod server;
+mod trouble;
+mod verifier;
+
+pub use clients::Acceptor;
+pub use control::ControlConfig;
+pub use files::TlsFileError;
+pub use server::{Attempt, Connector, Negotiated};
+pub use trouble::{NoTls, Trouble, trouble};
+
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::CertificateDer;
+use std::sync::Arc;
+
+/// What TLS has made known of a connection.
+#[derive(Clone, Debug)]
+pub struct Secured {
+    /// That of the side that was connected to: what channel binding binds to.
+    pub server_certificate: CertificateDer<'static>,
+    /// The side that connected has one too, and it has been checked.
+    pub has_client_certificate: bool,
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}

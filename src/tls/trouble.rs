@@ -1,0 +1,89 @@
+//! What went wrong between us and the server, in words for people, and what they can do about it.
+
+use rustls::CertificateError as Bad;
+use rustls::Error as Tls;
+use std::error::Error;
+use std::io;
+
+/// Why there is no encrypted connection, apart from what TLS itself says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoTls {
+    /// The server answered N.
+    #[error("the server does not support TLS, which sslmode requires")]
+    NotOffered,
+    /// It answered something else, or more.
+    #[error("the server answered a request for TLS by something that no server answers")]
+    BadAnswer,
+    /// It closed the connection.
+    #[error("the server closed the connection during the TLS handshake")]
+    BrokenOff,
+    /// No certificate could have that name.
+    #[error("the host is neither a name nor an address that a certificate could be for")]
+    BadName,
+}
+
+/// What happened and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// What happened.
+    pub message: String,
+    /// What to do.
+    pub hint: &'static str,
+}
+
+/// Explains an error of a connection to the server, if TLS is what it is about.
+pub fn trouble(error: &(dyn Error + 'static)) -> Option<Trouble> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(why) = error.downcast_ref::<NoTls>() {
+            return Some(Trouble { message: why.to_string(), hint: no_tls_hint(*why) });
+        }
+        if let Some(why) = error.downcast_ref::<Tls>() {
+            return Some(of_tls(why));
+        }
+        // Its source() is that of what it holds.
+        next = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(held) => Some(held),
+            None => error.source(),
+        };
+    }
+    None
+}
+
+fn no_tls_hint(why: NoTls) -> &'static str {
+    match why {
+        NoTls::NotOffered => "Set ssl = on at the server, or choose another upstream_sslmode.",
+        NoTls::BadAnswer => "Is it a PostgreSQL server, and is nobody in between?",
+        NoTls::BrokenOff => "The server's log says why.",
+        NoTls::BadName => "Connect to the server by a name, or by an IP address without a zone.",
+    }
+}
+
+fn of_tls(error: &Tls) -> Trouble {
+    let (message, hint) = match error {
+        Tls::InvalidCertificate(Bad::UnknownIssuer) => (
+            "the server's certificate is signed by no authority that is known here".to_owned(),
+            "Name the file of its authority in upstream_sslrootcert.",
+        ),
+        Tls::InvalidCertificate(Bad::Expired | Bad::ExpiredContext { .. }) => {
+            ("the server's certificate has expired".to_owned(), "Renew it at the server; check both clocks.")
+        }
+        Tls::InvalidCertificate(Bad::NotValidYet | Bad::NotValidYetContext { .. }) => {
+            ("the server's certificate is not valid yet".to_owned(), "Check both clocks.")
+        }
+        Tls::InvalidCertificate(why @ (Bad::NotValidForName | Bad::NotValidForNameContext { .. })) => (
+            format!("the server's certificate is for another name: {why}"),
+            "Connect to the server by a name in the certificate's subjectAltName, or set upstream_sslmode to verify-ca.",
+        ),
+        Tls::InvalidCertificate(why) => (
+            format!("the server's certificate cannot be accepted: {why}"),
+            "It must be an X.509 version 3 certificate that is not an authority's own (basicConstraints CA:FALSE).",
+        ),
+        Tls::AlertReceived(alert) => (
+            format!("the server refused TLS with the proxy: {alert:?}"),
+            "Does it know the authority of upstream_sslcert, and take a TLS version from 1.2 on? Its log says more.",
+        ),
+        other => (format!("TLS with the server failed: {other}"), "Does the server take a TLS version from 1.2 on?"),
+    };
+    Trouble { message, hint }
+}

@@ -1,0 +1,136 @@
+// node-postgres, with pg-copy-streams and pg-cursor.
+
+const { Client } = require('pg')
+const { version } = require('pg/package.json')
+const copy = require('pg-copy-streams')
+const Cursor = require('pg-cursor')
+const { once } = require('node:events')
+const { text } = require('node:stream/consumers')
+const { pipeline } = require('node:stream/promises')
+const { address, errorOf, inAnotherSession, large, onceAsleep, run, takeOver } = require('./steps')
+
+let client
+
+async function connect(token, more) {
+  client = new Client({ ...address, options: `-c lease.fence=${token}`, ...more })
+  // The end of the connection is reported here as well as by the query that it meets.
+  client.on('error', () => {})
+  await client.connect()
+}
+
+async function value(sql) {
+  return Object.values((await client.query(sql)).rows[0])[0]
+}
+
+const sum = (lines) => lines.reduce((total, line) => total + Number(line), 0)
+
+async function shown(promise) {
+  const { constructor, code, severity, detail } = await errorOf(promise)
+  return `pg.${constructor.name} ${code} ${severity} ${detail}`
+}
+
+run({
+  version: () => version,
+
+  async token() {
+    await connect(1)
+    return value("SELECT current_setting('lease.fence')")
+  },
+
+  async writes() {
+    await client.query("INSERT INTO jobs VALUES (1, 'one')")
+    return value('SELECT payload FROM jobs WHERE id = 1')
+  },
+
+  async prepares() {
+    for (let number = 100; number < 110; number++) {
+      await client.query({ name: 'insert', text: 'INSERT INTO jobs VALUES ($1)', values: [number] })
+    }
+    return value('SELECT sum(id) FROM jobs WHERE id BETWEEN 100 AND 109')
+  },
+
+  async batches() {
+    const single = client
+    await connect(1, { pipeline: true })
+    const numbers = Array.from({ length: 10 }, (_, index) => 200 + index)
+    await Promise.all(numbers.map((number) => client.query('INSERT INTO jobs VALUES ($1)', [number])))
+    await client.end()
+    client = single
+    return value('SELECT sum(id) FROM jobs WHERE id BETWEEN 200 AND 209')
+  },
+
+  async copies() {
+    const lines = Array.from({ length: 1000 }, (_, index) => `${1000 + index}\n`)
+    await pipeline(lines, client.query(copy.from('COPY jobs (id) FROM STDIN')))
+    const query = 'COPY (SELECT id FROM jobs WHERE id BETWEEN 1000 AND 1999) TO STDOUT'
+    return sum((await text(client.query(copy.to(query)))).trim().split('\n'))
+  },
+
+  async scrolls() {
+    const cursor = client.query(new Cursor('SELECT id FROM jobs WHERE id BETWEEN 1000 AND 1999'))
+    let total = 0
+    for (let rows; (rows = await cursor.read(70)).length > 0; ) total += sum(rows.map((row) => row.id))
+    return total
+  },
+
+  async carries_large_values() {
+    await client.query('INSERT INTO jobs VALUES (2, $1)', [large])
+    return (await value('SELECT payload FROM jobs WHERE id = 2')) === large ? 'same' : 'another'
+  },
+
+  async listens() {
+    const notified = once(client, 'notification')
+    await client.query('LISTEN ticks')
+    await inAnotherSession("NOTIFY ticks, 'tick'")
+    return (await notified)[0].payload
+  },
+
+  async cancels() {
+    const query = new Client.Query('SELECT pg_sleep(600)')
+    const sleeping = new Promise((resolve, reject) => query.on('end', resolve).on('error', reject))
+    client.query(query)
+    onceAsleep(() => new Client(address).cancel(client, query))
+    const error = await errorOf(sleeping)
+    return value(`SELECT '${error.code === '57014' ? 'cancelled' : error}'`)
+  },
+
+  async is_refused() {
+    await takeOver(2)
+    return shown(client.query('INSERT INTO jobs VALUES (3)'))
+  },
+
+  async aborts() {
+    await client.query('BEGIN')
+    await errorOf(client.query('INSERT INTO jobs VALUES (3)'))
+    const error = await errorOf(client.query("SELECT 'refused'"))
+    await client.query('ROLLBACK')
+    return value(`SELECT '${error.code === '25P02' ? 'on' : error}'`)
+  },
+
+  async goes_on() {
+    await client.query('SET lease.fence = 2')
+    await client.query("INSERT INTO jobs VALUES (3, 'three')")
+    return value('SELECT payload FROM jobs WHERE id = 3')
+  },
+
+  async is_cut_off() {
+    await client.query('BEGIN')
+    await client.query('INSERT INTO jobs VALUES (4)')
+    await takeOver(3)
+    return shown(client.query("SELECT 'on'"))
+  },
+
+  async is_interrupted() {
+    await connect(3)
+    await client.query('BEGIN')
+    await client.query('INSERT INTO jobs VALUES (4)')
+    onceAsleep(() => takeOver(4))
+    return shown(client.query('SELECT pg_sleep(600)'))
+  },
+
+  async starts_again() {
+    await connect(4)
+    await client.query("INSERT INTO jobs VALUES (4, 'four')")
+    return value('SELECT payload FROM jobs WHERE id = 4')
+  },
+})

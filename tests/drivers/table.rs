@@ -1,0 +1,28 @@
+//! The table of drivers in docs/compatibility.md is what the tests have seen.
+
+use crate::steps::{OFFERED, Report};
+
+const COMPATIBILITY: &str = include_str!("../../docs/compatibility.md");
+
+/// What the system brings: its version in the table is the one that was tried, another is no mistake.
+const OF_THE_SYSTEM: &[&str] = &["psql", "JDBC"];
+
+#[track_caller]
+pub fn assert_row(driver: &str, report: &Report) {
+    let shown = COMPATIBILITY.lines().find(|line| line.starts_with(&format!("| {driver} | ")));
+    let shown =
+        shown.unwrap_or_else(|| panic!("docs/compatibility.md has no row for {driver}: {}", row(driver, "", report)));
+    let version = match report.result("version") {
+        Some(version) if !OF_THE_SYSTEM.contains(&driver) => version,
+        _ => shown.split('|').nth(2).unwrap_or_default().trim(),
+    };
+    assert_eq!(shown, row(driver, version, report), "in docs/compatibility.md");
+}
+
+fn row(driver: &str, version: &str, report: &Report) -> String {
+    let offered = OFFERED.iter().map(|(step, _)| if report.result(step).is_some() { "✓" } else { "–" });
+    let classes = [report.class("is_refused"), report.class("is_cut_off")].map(|class| format!("`{class}`"));
+    let cells: Vec<&str> =
+        [driver, version].into_iter().chain(offered).chain(classes.iter().map(String::as_str)).collect();
+    format!("| {} |", cells.join(" | "))
+}
