@@ -9,7 +9,7 @@ use super::peer::{Peer, body};
 use super::shared::Shared;
 use super::shutdown::too_late;
 use super::stream::Stream;
-use crate::config::Address;
+use crate::config::{Address, Settings};
 use crate::tls::{Attempt, Connector, Negotiated, NoTls, Trouble, trouble};
 use crate::wire::error::{ErrorText, field};
 use bytes::Bytes;
@@ -110,7 +110,7 @@ async fn connect_by(shared: &Shared, attempts: &mut Attempts) -> io::Result<Stre
     let settings = shared.settings();
     loop {
         let Some(&attempt) = attempts.next() else { return Err(io::ErrorKind::NotConnected.into()) };
-        let connecting = attempt_to_connect(&settings.upstream, &shared.encryption.server, attempt);
+        let connecting = attempt_to_connect(&settings, &shared.encryption.server, attempt);
         let result = tokio::time::timeout(CONNECT_LIMIT, connecting).await;
         match result.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             // Who cannot be reached at all is not tried again.
@@ -122,8 +122,9 @@ async fn connect_by(shared: &Shared, attempts: &mut Attempts) -> io::Result<Stre
     }
 }
 
-async fn attempt_to_connect(address: &Address, tls: &Connector, attempt: Attempt) -> io::Result<Stream> {
-    let (stream, host) = match (Stream::connect(address).await?, address) {
+async fn attempt_to_connect(settings: &Settings, tls: &Connector, attempt: Attempt) -> io::Result<Stream> {
+    let address = &settings.upstream;
+    let (stream, host) = match (Stream::connect(address, settings.limits.keepalive).await?, address) {
         (Stream::Tcp(stream), Address::Tcp { host, .. }) if attempt != Attempt::Plain => (stream, host),
         (stream, _) => return Ok(stream),
     };
