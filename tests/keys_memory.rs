@@ -9,6 +9,7 @@ mod support;
 use fencegate::config::ServerTls;
 use fencegate::fence::session::{Activity, FULL, Identity, SessionFence};
 use fencegate::fence::{Database, Registration};
+use fencegate::metrics::Metrics;
 use fencegate::policy::{Resource, load};
 use fencegate::tls::{Connector, ControlConfig};
 use std::sync::Arc;
@@ -40,7 +41,7 @@ async fn many_keys_are_written_and_little_is_kept() {
     ));
     let config: Config = (postgres.control_url() + "postgres").parse().unwrap();
     let control = ControlConfig::new(config.clone(), Arc::new(Connector::new(ServerTls::default()).unwrap()));
-    let database = Database::new("postgres", control, "p1", None);
+    let database = Database::new("postgres", control, "p1", None, Arc::new(Metrics::new().unwrap()));
     let mut sessions = Vec::new();
     for _ in 0..SESSIONS {
         sessions.push(Session::open(&database, &config).await);

@@ -1,13 +1,16 @@
 //! `fencegate lead`: wins an election, runs a command while leadership lasts, and gives it up afterwards.
 
 use super::{EXIT_USAGE, runtime};
+use crate::config::{Address, http_address};
 use crate::etcd::{ElectionName, Etcd, EtcdArguments, Patience};
 use crate::leader::command::{self, CommandError, Outcome, Signals, Terms};
 use crate::leader::{CoordinatorError, Election, LeaderError, Leadership, Timings};
+use crate::metrics::{LeaderMetrics, http};
 use clap::builder::NonEmptyStringValueParser;
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -32,6 +35,9 @@ pub(super) struct Arguments {
     /// Seconds from SIGTERM to SIGKILL, for a command that must end at once
     #[arg(long, env = "FENCEGATE_KILL_AFTER", value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     kill_after: Duration,
+    /// Where metrics and health are served: /metrics, /healthz, /readyz
+    #[arg(long, env = "FENCEGATE_HTTP", value_name = "HOST:PORT", value_parser = http_address)]
+    http: Option<Address>,
     /// What to run, with the token in FENCE_TOKEN and in PGOPTIONS
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -56,7 +62,8 @@ pub(super) fn start(arguments: &StartArguments) -> ExitCode {
 }
 
 pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let (election, terms, command) = match prepare(arguments) {
+    let address = arguments.http.clone();
+    let (election, metrics, terms, command) = match prepare(arguments) {
         Ok(prepared) => prepared,
         Err(why) => {
             eprintln!("fencegate: {why}");
@@ -71,7 +78,15 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
         Err(code) => return code,
     };
     // On the thread of `main`, which the command is tied to.
-    match runtime.block_on(lead(election, terms, &command)) {
+    let led = async {
+        if let Some(Address::Tcp { host, port }) = address {
+            let bound = http::Listener::bind(&host, port).await;
+            // It ends with the runtime.
+            bound.map_err(|error| LeadError::Listen { host, port, error })?.serve(metrics);
+        }
+        lead(election, terms, &command).await
+    };
+    match runtime.block_on(led) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             tracing::error!("{error}");
@@ -81,15 +96,17 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
 }
 
 /// What is wrong is told with the flag that is.
-fn prepare(arguments: Arguments) -> Result<(Election<Etcd>, Terms, Vec<OsString>), String> {
-    let Arguments { etcd, election, ttl, id, kill_after, command } = arguments;
+fn prepare(arguments: Arguments) -> Result<(Election<Etcd>, Arc<LeaderMetrics>, Terms, Vec<OsString>), String> {
+    let Arguments { etcd, election, ttl, id, kill_after, command, http: _ } = arguments;
     let settings = etcd.settings().map_err(|(flag, why)| format!("--{flag} {why}"))?;
     let settings = settings.ok_or("--etcd is missing")?;
     let ttl = Duration::from_secs(ttl);
     let timings = Timings::new(ttl).map_err(|error| format!("--ttl: {error}"))?;
     let id = id.unwrap_or_else(usual_id);
     let etcd = Etcd::new(&settings).map_err(|error| error.to_string())?;
-    Ok((Election::new(etcd, election, id, timings), Terms { ttl, kill_after }, command))
+    let metrics = Arc::new(LeaderMetrics::new().map_err(|error| error.to_string())?);
+    let election = Election::new(etcd, election, id, timings).counted(metrics.clone());
+    Ok((election, metrics, Terms { ttl, kill_after }, command))
 }
 
 /// Unique on the network, as far as host names are.
@@ -103,6 +120,8 @@ fn usual_id() -> String {
 enum LeadError {
     #[error("cannot listen to signals: {0}")]
     Signals(std::io::Error),
+    #[error("cannot listen on {host}:{port}: {error}")]
+    Listen { host: String, port: u16, error: std::io::Error },
     #[error(transparent)]
     Campaign(LeaderError),
     #[error(transparent)]

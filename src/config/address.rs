@@ -71,7 +71,10 @@ pub(super) fn listen(text: &str) -> Result<Address, String> {
 }
 
 /// Reads `host:port`.
-pub(super) fn http(text: &str) -> Result<Address, String> {
+///
+/// # Errors
+/// What to change.
+pub fn http(text: &str) -> Result<Address, String> {
     match host_and_port(text)? {
         (host, Some(port)) if !text.starts_with('/') => Ok(Address::Tcp { host, port }),
         _ => Err(format!("`{text}` has no port: write host:port")),

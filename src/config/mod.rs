@@ -11,7 +11,7 @@ mod passfile;
 mod table;
 mod tls;
 
-pub use address::{Address, ListenAddress, UpstreamAddress};
+pub use address::{Address, ListenAddress, UpstreamAddress, http as http_address};
 pub use control::connection;
 pub use given::{SettingsArguments, Shown};
 pub use limits::Limits;

@@ -85,6 +85,7 @@ impl Database {
             match self.verdict(who, resource, token).await? {
                 Verdict::Admitted { epoch, new } => {
                     if self.record(session, who, resource, epoch) {
+                        self.metrics.admissions.inc();
                         return Ok(());
                     }
                     // A drain came between the commit and here. The write was held back, so a new

@@ -9,7 +9,7 @@
 
 use super::control::{column, number};
 use super::database::{Database, Key, epoch, key};
-use super::refusal::Refusal;
+use super::refusal::{Obstacle, Refusal};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::sql;
 use crate::policy::Resource;
@@ -28,8 +28,7 @@ struct Holder {
     key: Key,
     epoch: Epoch,
     proxy: String,
-    /// What it does, for people.
-    doing: String,
+    obstacle: Obstacle,
 }
 
 /// The session that needs the epoch: it keeps its server process. A reset, and a leader that is shut out before its
@@ -67,10 +66,15 @@ impl Database {
         deadline: Instant,
     ) -> Result<(), Refusal> {
         let unavailable = |error| Refusal::unavailable(&resource.name, error);
-        let waited = self.drain(raising, resource, current, deadline).await?;
+        let start = Instant::now();
+        let drained = self.drain(raising, resource, current, deadline).await;
+        let waited = start.elapsed();
+        self.metrics.drain_seconds.observe(waited.as_secs_f64());
+        drained?;
         let marked = self.publish(&sql::mark(resource, current)).await.map_err(unavailable)?;
         let [_, _, update, prepared] = marked.as_slice() else { return Ok(()) };
         if update.affected > 0 {
+            self.metrics.advances.inc();
             let Epoch { generation, token } = current;
             tracing::info!(
                 database = self.name(),
@@ -91,14 +95,14 @@ impl Database {
         Ok(())
     }
 
-    /// Returns when no admission below the bound is left, and how long that took.
+    /// Returns when no admission below the bound is left.
     async fn drain(
         self: &Arc<Self>,
         raising: Option<Raising<'_>>,
         resource: &Resource,
         bound: Epoch,
         deadline: Instant,
-    ) -> Result<Duration, Refusal> {
+    ) -> Result<(), Refusal> {
         let unavailable = |error| Refusal::unavailable(&resource.name, error);
         let start = Instant::now();
         let mut pause = PAUSE.0;
@@ -121,7 +125,7 @@ impl Database {
             let spared = self.spare(resource, bound, &own).await?;
             holders.retain(|holder| !spared.contains(&holder.key));
             if holders.is_empty() {
-                return Ok(start.elapsed());
+                return Ok(());
             }
             let grace_over = start.elapsed() >= GRACE;
             let mut due: Vec<&Key> = Vec::new();
@@ -136,9 +140,8 @@ impl Database {
                 signalled.extend(due.into_iter().cloned());
             }
             if Instant::now() >= deadline {
-                let left: Vec<&str> = holders.iter().map(|holder| holder.doing.as_str()).collect();
-                let reason = format!("admitted under lower tokens and not ended: {}", left.join("; "));
-                return Err(Refusal::unavailable(&resource.name, reason));
+                let left: Vec<_> = holders.into_iter().map(|holder| holder.obstacle).collect();
+                return Err(Refusal::obstructed(&resource.name, "admitted under lower tokens and not ended", &left));
             }
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE.1);
@@ -246,9 +249,11 @@ impl Database {
             let key = process(row).ok_or_else(unreadable)?;
             let epoch = epoch(row).ok_or_else(unreadable)?;
             let waits = column(row, "waits").unwrap_or("nothing");
-            let query = column(row, "query").unwrap_or("");
-            let doing = format!("process {} under token {}, waiting for {waits}, query: {query}", key.0, epoch.token);
-            Ok(Holder { key, epoch, proxy: column(row, "proxy").unwrap_or_default().to_owned(), doing })
+            let obstacle = Obstacle {
+                who: format!("process {} under token {}, waiting for {waits}", key.0, epoch.token),
+                query: column(row, "query").unwrap_or_default().to_owned(),
+            };
+            Ok(Holder { key, epoch, proxy: column(row, "proxy").unwrap_or_default().to_owned(), obstacle })
         })
         .collect()
     }
@@ -270,6 +275,7 @@ impl Database {
     }
 
     fn drained(&self, how: &str, resource: &Resource, presented: Option<i64>, highest: Epoch) {
+        self.metrics.drained_sessions.with_label_values(&[how]).inc();
         let (resource, highest) = (resource.name.as_str(), highest.token);
         tracing::info!(database = self.name(), resource, presented, highest, how, "session_drained");
     }

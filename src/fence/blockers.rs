@@ -8,7 +8,7 @@
 use super::advance::GRACE;
 use super::control::{Answer, ControlError, LIMIT, Lane, column};
 use super::database::Database;
-use super::refusal::Refusal;
+use super::refusal::{Obstacle, Refusal};
 use super::{sql, watch};
 use crate::policy::Resource;
 use std::pin::pin;
@@ -55,8 +55,7 @@ impl Database {
         }
         Err(match error {
             ControlError::Locked | ControlError::TimedOut if !blockers.is_empty() => {
-                let reason = format!("its lock is held by: {}", blockers.join("; "));
-                Refusal::unavailable(&resource.name, reason)
+                Refusal::obstructed(&resource.name, "its lock is held by", &blockers)
             }
             error => Refusal::unavailable(&resource.name, error),
         })
@@ -69,7 +68,7 @@ impl Database {
         resource: &Resource,
         query: &str,
         grace_over: Instant,
-        blockers: &mut Vec<String>,
+        blockers: &mut Vec<Obstacle>,
     ) -> Result<Vec<Answer>, ControlError> {
         let query = sql::with_lock_timeout(WAIT.1, query);
         let mut running = pin!(lane.run(&query));
@@ -87,7 +86,7 @@ impl Database {
     }
 
     /// Ends who stands in the way, and says who that is. A look that fails ends nobody; the next may not fail.
-    async fn end_blockers(self: &Arc<Self>, lane: &Lane, resource: &Resource) -> Vec<String> {
+    async fn end_blockers(self: &Arc<Self>, lane: &Lane, resource: &Resource) -> Vec<Obstacle> {
         let Some(waiting) = lane.pid() else { return Vec::new() };
         let Ok(answers) = self.look(&sql::end_blockers(&resource.name, &waiting)).await else {
             return Vec::new();
@@ -95,9 +94,10 @@ impl Database {
         let doing = |row| {
             let text = |name| column(row, name).unwrap_or_default();
             if let Some(gid) = column(row, "gid") {
-                return format!("prepared transaction {gid}");
+                return Obstacle { who: format!("prepared transaction {gid}"), query: String::new() };
             }
-            format!("process {}, waiting for {}, query: {}", text("pid"), text("waits"), text("query"))
+            let who = format!("process {}, waiting for {}", text("pid"), text("waits"));
+            Obstacle { who, query: text("query").to_owned() }
         };
         answers.iter().flat_map(|answer| &answer.rows).map(doing).collect()
     }

@@ -13,6 +13,7 @@ use super::refusal::{CutOff, Refusal};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::turns::{Turn, Turns};
 use super::{sql, watch};
+use crate::metrics::Metrics;
 use crate::policy::Resource;
 use crate::tls::ControlConfig;
 use dashmap::DashMap;
@@ -30,6 +31,7 @@ pub struct Database {
     /// Asked before a fence is raised whose policy names an election.
     pub(super) authority: Option<Arc<Authority>>,
     pub(super) memory: Arc<Memory>,
+    pub(super) metrics: Arc<Metrics>,
     pub(super) sessions: DashMap<Key, Session>,
     /// The resources in force: what a notification's name means.
     resources: RwLock<Vec<Arc<Resource>>>,
@@ -86,6 +88,7 @@ impl Database {
         control: ControlConfig,
         proxy: impl Into<String>,
         authority: Option<Arc<Authority>>,
+        metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let memory = Arc::new(Memory::default());
         Arc::new(Database {
@@ -100,6 +103,7 @@ impl Database {
             control,
             authority,
             memory,
+            metrics,
             watcher: Mutex::default(),
         })
     }
@@ -128,6 +132,12 @@ impl Database {
     /// caller asks [`Database::admit`]. Some is confirmed in the database at least once a second.
     pub fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch> {
         self.memory.above(resource, token)
+    }
+
+    /// The tokens of the resources that are not keyed, as they were last read.
+    pub fn known_tokens(&self) -> Vec<(String, Token)> {
+        let known = |name: String| self.memory.last_read(&name).map(|epoch| (name, epoch.token));
+        self.plain_resources().into_iter().filter_map(known).collect()
     }
 
     /// Puts the resources in force: at start, and whenever the policies were loaded anew. Epochs

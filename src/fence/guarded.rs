@@ -2,19 +2,15 @@
 //!
 //! Owns the order of their arguments. Must never leave one out: they go by their places.
 
-use crate::policy::{FencedTable, Mode, OnMissing, Resource};
+use crate::policy::{FencedTable, OnMissing, Resource};
 
 /// What a trigger of the guard on the table is told, before the exempt roles: see `guard.sql`.
 pub(crate) fn guard_arguments<'a>(resource: &'a Resource, table: &'a FencedTable) -> [&'a str; 5] {
-    let mode = match resource.mode {
-        Mode::Enforce => "enforce",
-        Mode::Observe => "observe",
-    };
     let on_missing = match resource.on_missing {
         OnMissing::Reject => "reject",
         OnMissing::Allow => "allow",
     };
     let names = resource.keyed.as_ref().map(|keyed| &keyed.names);
     let (before, after) = names.map_or((resource.name.as_str(), ""), |names| (names.before(), names.after()));
-    [mode, on_missing, before, table.key.as_deref().unwrap_or_default(), after]
+    [resource.mode.name(), on_missing, before, table.key.as_deref().unwrap_or_default(), after]
 }

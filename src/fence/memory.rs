@@ -113,6 +113,11 @@ impl Memory {
         self.epochs().get(resource).is_some_and(|known| known.0.token == token)
     }
 
+    /// The epoch last read, whatever it is now.
+    pub(super) fn last_read(&self, resource: &str) -> Option<Epoch> {
+        self.epochs().get(resource).map(|(epoch, _)| epoch)
+    }
+
     /// A new connection listens from now on; whatever was known before it did is forgotten.
     pub(super) fn listens(&self, serial: u64, process: i32) {
         *self.epochs() = Epochs::default();

@@ -54,7 +54,18 @@ pub enum Refusal {
         resource: String,
         /// What is in the way, for people.
         reason: String,
+        /// What those run who are in the way, for the client only: it may hold values, which no log may.
+        queries: String,
     },
+}
+
+/// Somebody who is in the way.
+#[derive(Clone, Debug)]
+pub(super) struct Obstacle {
+    /// Who it is, for people.
+    pub(super) who: String,
+    /// What they run; empty where it is no process.
+    pub(super) query: String,
 }
 
 impl Refusal {
@@ -71,7 +82,18 @@ impl Refusal {
 
     /// LF006 with what is in the way.
     pub fn unavailable(resource: &str, reason: impl ToString) -> Self {
-        Refusal::Unavailable { resource: resource.to_owned(), reason: reason.to_string() }
+        Refusal::Unavailable { resource: resource.to_owned(), reason: reason.to_string(), queries: String::new() }
+    }
+
+    /// LF006 with who is in the way.
+    pub(super) fn obstructed(resource: &str, how: &str, by: &[Obstacle]) -> Self {
+        let who: Vec<_> = by.iter().map(|obstacle| obstacle.who.as_str()).collect();
+        let queries = by.iter().map(|obstacle| obstacle.query.as_str()).filter(|query| !query.is_empty());
+        Refusal::Unavailable {
+            resource: resource.to_owned(),
+            reason: format!("{how}: {}", who.join("; ")),
+            queries: queries.collect::<Vec<_>>().join("; "),
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use super::leadership::Standing;
 use super::loss::Loss;
 use super::timing::Timings;
 use crate::etcd::Patience;
-use std::time::Duration;
+use crate::metrics::LeaderMetrics;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::debug;
 
@@ -25,6 +26,7 @@ pub(super) async fn keep<C: Coordinator>(
     candidate: &Candidate,
     timings: &Timings,
     standing: &watch::Sender<Standing>,
+    metrics: Option<&LeaderMetrics>,
 ) -> Loss {
     let mut failure = None;
     let mut next = next_renewal(deadline(standing), candidate, timings);
@@ -37,11 +39,15 @@ pub(super) async fn keep<C: Coordinator>(
             return over(failure);
         }
         let patience = Patience { limit: left - LAST_WORD, member: timings.attempt() };
+        let asked = Instant::now();
         let answer = tokio::select! {
             biased;
             () = sleep_until(deadline) => return over(failure),
             answer = coordinator.renew(candidate, patience) => answer,
         };
+        if let Some(metrics) = metrics {
+            metrics.renewed(asked.elapsed());
+        }
         if deadline.remaining().is_zero() {
             return over(failure);
         }
@@ -92,7 +98,7 @@ mod tests {
         let (standing, _) = watch::channel(Standing { deadline: BootInstant::now() + left, lost: None });
         // As if the process were stopped: nothing runs meanwhile.
         std::thread::sleep(Duration::from_millis(50));
-        keep(&*etcd, &candidate, &timings, &standing).await
+        keep(&*etcd, &candidate, &timings, &standing, None).await
     }
 
     #[tokio::test]

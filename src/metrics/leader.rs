@@ -1,5 +1,6 @@
 //! What a candidate in an election counts.
 
+use super::http::Pages;
 use super::registered::Registered;
 use super::{MetricsError, table};
 use prometheus::{Histogram, IntCounterVec, IntGaugeVec};
@@ -49,5 +50,16 @@ impl LeaderMetrics {
     /// All metrics, as Prometheus reads them.
     pub fn text(&self) -> String {
         self.registered.text()
+    }
+}
+
+impl Pages for LeaderMetrics {
+    async fn metrics(&self) -> String {
+        self.text()
+    }
+
+    /// It campaigns or leads for as long as its process runs.
+    async fn ready(&self) -> Result<(), String> {
+        Ok(())
     }
 }

@@ -13,5 +13,8 @@ pub use leader::LeaderMetrics;
 pub use proxy::{Metrics, Now, VERDICTS, WriteCount};
 pub use table::{Described, Kind, METRICS};
 
+/// A count of one series.
+pub type Counter = prometheus::IntCounter;
+
 /// A metric could not be made: two have the same name, or its name is none.
 pub type MetricsError = prometheus::Error;

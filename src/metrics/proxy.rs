@@ -105,7 +105,7 @@ impl Metrics {
         for how in ["idle", "released", "terminated", "dead"] {
             metrics.drained_sessions.with_label_values(&[how]);
         }
-        for reason in ["client", "upstream"] {
+        for reason in ["client", "server", "upstream"] {
             metrics.connections_refused.with_label_values(&[reason]);
         }
         for result in ["applied", "failed"] {

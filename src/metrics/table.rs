@@ -97,7 +97,7 @@ pub(super) const REFUSED: Described = of_proxy(
     "fencegate_connections_refused_total",
     Kind::Counter,
     &["reason"],
-    "Clients that got no session: because of themselves (client), or because the server could not be reached (upstream)",
+    "Clients that got no session: because of themselves or of a limit (client), because the server refused them (server), or could not be reached (upstream)",
 );
 pub(super) const RELOADS: Described = of_proxy(
     "fencegate_policy_reloads_total",

@@ -2,7 +2,7 @@
 //!
 //! Must never depend on the order or the place in which something is written, nor on how a library prints it.
 
-use super::{Mode, OnMissing, Opaque, QualifiedName, Resource, document::OPERATIONS};
+use super::{OnMissing, Opaque, QualifiedName, Resource, document::OPERATIONS};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
@@ -43,11 +43,7 @@ impl SetSettings {
             OnMissing::Reject => "reject",
             OnMissing::Allow => "allow",
         };
-        let mode = match resource.mode {
-            Mode::Enforce => "enforce",
-            Mode::Observe => "observe",
-        };
-        line(&mut text, "rule", [on_missing, mode]);
+        line(&mut text, "rule", [on_missing, resource.mode.name()]);
         let operations = resource.tables.iter().flat_map(|table| {
             let words = OPERATIONS.iter().filter(|(_, operation)| table.operations.contains(operation));
             words.map(|(word, _)| (&table.name, *word))

@@ -64,6 +64,11 @@ impl PolicySet {
         self.resources.iter().any(|resource| resource.keyed.is_some())
     }
 
+    /// The resource as its policy has it, of which this is the name, or that of one of its keys.
+    pub fn resource_called(&self, name: &str) -> Option<&Arc<Resource>> {
+        self.resources.iter().find(|resource| resource.is_called(name))
+    }
+
     /// The elections that issue tokens of a resource, those of single keys left out.
     pub fn elections(&self) -> BTreeSet<ElectionName> {
         self.resources.iter().filter_map(|resource| resource.election.clone()).collect()
@@ -185,6 +190,16 @@ pub enum Mode {
     Enforce,
     /// It forwards, and counts and logs what it would have rejected; it drains nobody.
     Observe,
+}
+
+impl Mode {
+    /// As in a policy file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Enforce => "enforce",
+            Mode::Observe => "observe",
+        }
+    }
 }
 
 /// What an opaque statement meets in a database where a fenced table exists.

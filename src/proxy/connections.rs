@@ -5,24 +5,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 /// Places beyond `max_connections` for the console, where somebody may have to find out why there are no others.
 pub const RESERVED: usize = 3;
 
-/// At most this many refusals are logged one by one in [`WINDOW`].
-const LOGGED: u64 = 10;
-/// What was not logged one by one is told as a number after this time.
-const WINDOW: Duration = Duration::from_secs(1);
-
 /// All clients' connections.
 #[derive(Default)]
 pub struct Connections {
     taken: watch::Sender<Taken>,
-    /// Since the window began.
-    refused: AtomicU64,
 }
 
 #[derive(Default)]
@@ -73,24 +64,6 @@ impl Connections {
     pub async fn none_left(&self) {
         // The sender is ours: it does not end.
         self.taken.subscribe().wait_for(|taken| taken.places == 0).await.ok();
-    }
-
-    /// Logs that a client was refused, unless that is done too often: then their number, a moment later.
-    pub fn log_refusal(self: &Arc<Self>, log: impl FnOnce()) {
-        let before = self.refused.fetch_add(1, Ordering::Relaxed);
-        if before < LOGGED {
-            log();
-        }
-        if before == 0 {
-            let connections = self.clone();
-            tokio::spawn(async move {
-                tokio::time::sleep(WINDOW).await;
-                let left_out = connections.refused.swap(0, Ordering::Relaxed).saturating_sub(LOGGED);
-                if left_out > 0 {
-                    tracing::warn!(left_out, "sessions_refused");
-                }
-            });
-        }
     }
 }
 

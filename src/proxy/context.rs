@@ -1,12 +1,13 @@
 //! A session's view of what is shared: the policies and the database that apply to it.
 
+use super::audit::{Admitted, counter};
 use super::definitions::Definitions;
-use super::rejection::Rejection;
+use super::log_limit::LogLimit;
 use super::relay::Term;
 use super::shared::{Downstream, READ_AT_ONCE, Shared};
 use super::upstream;
-use crate::fence::session::Token;
-use crate::fence::{Catalogue, Database, Refusal};
+use crate::fence::{Catalogue, Database};
+use crate::metrics::Metrics;
 use crate::policy::{Opaque, PolicySet, Resource};
 use crate::statement::{Lexing, Script, Unreadable};
 use crate::wire::startup;
@@ -39,6 +40,7 @@ pub struct Context {
     receiver: watch::Receiver<Arc<PolicySet>>,
     fenced: bool,
     has_database: bool,
+    admitted: Admitted,
 }
 
 impl Context {
@@ -48,7 +50,8 @@ impl Context {
         let policies = receiver.borrow_and_update().clone();
         let downstream = shared.downstream(database);
         let fenced = policies.applies_to(database);
-        Context { shared, downstream, policies, receiver, fenced, has_database: true }
+        let admitted = Admitted::default();
+        Context { shared, downstream, policies, receiver, fenced, has_database: true, admitted }
     }
 
     /// The view of a physical replication session. It has no database and the server refuses it SQL, so that
@@ -64,6 +67,7 @@ impl Context {
             return false;
         }
         self.policies = self.receiver.borrow_and_update().clone();
+        self.admitted.forget();
         let fenced = self.has_database && self.policies.applies_to(self.downstream.fence.name());
         let before = std::mem::replace(&mut self.fenced, fenced);
         self.fenced && !before
@@ -77,6 +81,11 @@ impl Context {
     /// The policies in force.
     pub fn policies(&self) -> &PolicySet {
         &self.policies
+    }
+
+    /// The same, to be kept.
+    pub fn policies_in_force(&self) -> Arc<PolicySet> {
+        self.policies.clone()
     }
 
     /// The fences of the session's database.
@@ -168,36 +177,26 @@ impl Context {
         })
     }
 
-    /// A write under this token passes a fence that only observes: says so if it would be rejected.
-    pub fn observe(&self, resource: Arc<Resource>, token: Token) {
-        let database = self.downstream.fence.clone();
-        if database.is_current(&resource, token) {
-            return;
-        }
-        let Ok(permit) = self.downstream.observations.clone().try_acquire_owned() else {
-            let resource = &resource.name;
-            tracing::warn!(resource, presented = token, reason = "too many at once", "write_not_observed");
-            return;
-        };
-        tokio::spawn(async move {
-            let _permit = permit;
-            let seen = match database.known_stale(&resource.name, token) {
-                Some(highest) => Err(Refusal::Stale { resource: resource.name.clone(), presented: token, highest }),
-                None => database.observe(&resource, token).await,
-            };
-            let Err(refusal) = seen else { return };
-            let resource = &resource.name;
-            match &refusal {
-                Refusal::Stale { highest, .. } => {
-                    tracing::warn!(resource, presented = token, highest = highest.token, "stale_write_observed");
-                }
-                Refusal::Unissued { .. } => {
-                    let verdict = Rejection::from(refusal.clone()).verdict();
-                    tracing::warn!(resource, presented = token, verdict, reason = %refusal, "write_would_be_rejected");
-                }
-                _ => tracing::warn!(resource, presented = token, reason = %refusal, "write_not_observed"),
-            }
-        });
+    /// The right to ask the database whether a write past a fence that only observes would be rejected; None: too many ask.
+    pub fn place_to_observe(&self) -> Option<OwnedSemaphorePermit> {
+        self.downstream.observations.clone().try_acquire_owned().ok()
+    }
+
+    /// A write to the resource has been admitted.
+    pub fn admitted(&mut self, resource: &Resource) {
+        let Context { shared, policies, downstream, admitted, .. } = self;
+        let (database, name) = (downstream.fence.name(), &resource.name);
+        admitted.count(name, || counter(&shared.metrics, policies, database, name, "admitted"));
+    }
+
+    /// What everything is counted in.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.shared.metrics
+    }
+
+    /// Keeps storms out of the log.
+    pub fn log_limit(&self) -> &Arc<LogLimit> {
+        &self.shared.log_limit
     }
 
     /// What the session has to watch to know when it ends.

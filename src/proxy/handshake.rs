@@ -28,8 +28,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// The server has this long for what is asked of it beside sessions.
-pub(super) const ASIDE_LIMIT: Duration = Duration::from_secs(60);
+/// The server has this long for what it is asked beside a session, as for `authentication_timeout` by default.
+pub(super) const SERVER_LIMIT: Duration = Duration::from_secs(60);
 /// The name that the proxy keeps for its console.
 const CONSOLE: &str = "fencegate";
 
@@ -48,6 +48,17 @@ pub enum Refused {
     /// It was a request to cancel, which has been passed on.
     #[error("cancel request")]
     Cancelled,
+}
+
+impl Refused {
+    /// Whose doing it is, as the metric says it.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Refused::Client(_) | Refused::Cancelled => "client",
+            Refused::Server => "server",
+            Refused::Upstream(_) => "upstream",
+        }
+    }
 }
 
 impl From<io::Error> for Refused {
@@ -193,7 +204,7 @@ pub(super) async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, R
 
 /// Passes a request to cancel on. Like the server, says nothing to the client, and asks it for no encryption.
 async fn cancel(shared: &Shared, packet: Bytes) -> Refused {
-    match tokio::time::timeout(ASIDE_LIMIT, upstream::cancel(shared, packet)).await {
+    match tokio::time::timeout(SERVER_LIMIT, upstream::cancel(shared, packet)).await {
         Ok(Err(error)) => Refused::Upstream(error),
         Ok(Ok(())) | Err(_) => Refused::Cancelled,
     }

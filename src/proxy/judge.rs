@@ -3,6 +3,7 @@
 //! Where something is not known it says what to find out, and is asked again. Must never let pass
 //! what it cannot decide.
 
+use super::audit::PassedWrite;
 use super::keys;
 use super::names::{Meaning, Names};
 use super::parameter::{Parameter, Value};
@@ -29,8 +30,8 @@ pub struct Need {
 /// What to do.
 #[derive(Debug)]
 pub enum Decision {
-    /// Forward, if the session is admitted to all of these whose fences act.
-    Forward(Vec<Need>),
+    /// Forward, if the session is admitted to all of the needs whose fences act; the writes pass without.
+    Forward(Vec<Need>, Vec<PassedWrite>),
     /// Reject the statement at this index.
     Reject(usize, Rejection),
     /// Wait until the server owes nothing.
@@ -114,8 +115,7 @@ impl Judge<'_> {
     /// Judges statements that the server will run one after the other, before any of them is sent.
     pub fn statements(&self, statements: &[Arc<Statement>]) -> Decision {
         if self.exempt {
-            self.log_exempt(statements);
-            return Decision::Forward(Vec::new());
+            return Decision::Forward(Vec::new(), self.exempt_writes(statements));
         }
         let mut parameter = self.parameter.clone();
         let mut earlier = Earlier::default();
@@ -128,7 +128,8 @@ impl Judge<'_> {
                 // The server refuses it, and all that follows in the same string.
                 break;
             }
-            match self.statement(statement, &parameter, &earlier) {
+            earlier.kind = statement.kind;
+            match self.statement(statement, &parameter, &mut earlier) {
                 Ok(more) => {
                     earlier.needs.extend(more);
                     earlier.suspects.note(statement, self.policies, self.catalogue, self.catalogue_is_current);
@@ -149,10 +150,15 @@ impl Judge<'_> {
             parameter.completed(statement, parameter.failed());
             earlier.ended_transaction |= statement.ends_transaction();
         }
-        Decision::Forward(earlier.needs)
+        Decision::Forward(earlier.needs, earlier.passed)
     }
 
-    fn statement(&self, statement: &Statement, parameter: &Parameter, earlier: &Earlier) -> Result<Vec<Need>, Stop> {
+    fn statement(
+        &self,
+        statement: &Statement,
+        parameter: &Parameter,
+        earlier: &mut Earlier,
+    ) -> Result<Vec<Need>, Stop> {
         if let ParameterEffect::Set { value, .. } = &statement.parameter
             && let Err(why) = FenceValue::parse(value)
         {
@@ -180,20 +186,20 @@ impl Judge<'_> {
             };
             // Who has no token at all need not tell its keys; and where the guard finds them, a token there has to be.
             let are_known = !keys.is_empty() && keys.iter().all(Result::is_ok);
-            if !are_known && !self.presents(&resource, writes, parameter)? {
+            if !are_known && !self.presents(&resource, writes, parameter, earlier)? {
                 continue;
             }
             for key in keys {
                 match key {
                     Ok((resource, writes)) => self.need(resource, writes, true, parameter, earlier, &mut needs)?,
-                    Err(rejection) => observed_or(&resource, rejection)?,
+                    Err(rejection) => earlier.observed_or(&resource, rejection)?,
                 }
             }
         }
         for resource in hidden {
             if resource.keyed.is_none() {
                 self.need(resource, true, false, parameter, earlier, &mut needs)?;
-            } else if self.presents(&resource, true, parameter)? {
+            } else if self.presents(&resource, true, parameter, earlier)? {
                 return Err(keys::any(&resource, statement.kind).into());
             }
         }
@@ -223,13 +229,13 @@ impl Judge<'_> {
         writes: bool,
         may_raise: bool,
         parameter: &Parameter,
-        earlier: &Earlier,
+        earlier: &mut Earlier,
         needs: &mut Vec<Need>,
     ) -> Result<(), Stop> {
         if needs.iter().any(|need| need.resource.name == resource.name) {
             return Ok(());
         }
-        if let Some(token) = self.token_for(&resource, writes, parameter)? {
+        if let Some(token) = self.token_for(&resource, writes, parameter, earlier)? {
             if resource.mode == Mode::Enforce {
                 self.check(&resource, token, earlier)?;
             }
@@ -304,7 +310,13 @@ impl Judge<'_> {
     }
 
     /// The session presents a token for the resource, or for some key of it; it need not where this is false.
-    fn presents(&self, resource: &Resource, writes: bool, parameter: &Parameter) -> Result<bool, Stop> {
+    fn presents(
+        &self,
+        resource: &Arc<Resource>,
+        writes: bool,
+        parameter: &Parameter,
+        earlier: &mut Earlier,
+    ) -> Result<bool, Stop> {
         if self.owed && (self.parameter_in_doubt || !self.parameter.is_settled()) {
             return Err(Stop::Settle);
         }
@@ -317,14 +329,20 @@ impl Judge<'_> {
         };
         // Reads are never fenced; those that lock are, for holders of a token only.
         if writes {
-            observed_or(resource, rejection)?;
+            earlier.observed_or(resource, rejection)?;
         }
         Ok(false)
     }
 
     /// The token to present; None when the statement may pass without one.
-    fn token_for(&self, resource: &Resource, writes: bool, parameter: &Parameter) -> Result<Option<Token>, Stop> {
-        let presents = self.presents(resource, writes, parameter)?;
+    fn token_for(
+        &self,
+        resource: &Arc<Resource>,
+        writes: bool,
+        parameter: &Parameter,
+        earlier: &mut Earlier,
+    ) -> Result<Option<Token>, Stop> {
+        let presents = self.presents(resource, writes, parameter, earlier)?;
         match parameter.current() {
             Value::Known(value) if presents => Ok(value.token(&resource.name)),
             _ => Ok(None),
@@ -360,14 +378,13 @@ impl Judge<'_> {
         Ok(())
     }
 
-    fn log_exempt(&self, statements: &[Arc<Statement>]) {
-        for statement in statements {
-            for Touch { resource, .. } in
-                touched(statement, self.policies, self.catalogue).iter().filter(|it| it.writes)
-            {
-                tracing::info!(resource = resource.name, statement = statement.kind, "exempt_write");
-            }
-        }
+    fn exempt_writes(&self, statements: &[Arc<Statement>]) -> Vec<PassedWrite> {
+        let of_statement = |statement: &Arc<Statement>| {
+            let written = touched(statement, self.policies, self.catalogue).into_iter().filter(|touch| touch.writes);
+            let kind = statement.kind;
+            written.map(move |touch| PassedWrite { resource: touch.resource, statement: kind, observed: None })
+        };
+        statements.iter().flat_map(of_statement).collect()
     }
 }
 
@@ -375,17 +392,24 @@ impl Judge<'_> {
 #[derive(Default)]
 struct Earlier {
     needs: Vec<Need>,
+    /// What fences that only observe would reject.
+    passed: Vec<PassedWrite>,
     ended_transaction: bool,
     suspects: Suspects,
+    /// The kind of the statement at hand.
+    kind: &'static str,
 }
 
-/// A fence that only observes says what it would reject.
-fn observed_or(resource: &Resource, rejection: Rejection) -> Result<(), Stop> {
-    if resource.mode == Mode::Observe {
-        tracing::warn!(resource = resource.name, verdict = rejection.verdict(), "write_would_be_rejected");
-        return Ok(());
+impl Earlier {
+    /// A fence that only observes rejects nothing.
+    fn observed_or(&mut self, resource: &Arc<Resource>, rejection: Rejection) -> Result<(), Stop> {
+        if resource.mode == Mode::Enforce {
+            return Err(rejection.into());
+        }
+        let resource = resource.clone();
+        self.passed.push(PassedWrite { resource, statement: self.kind, observed: Some(rejection) });
+        Ok(())
     }
-    Err(rejection.into())
 }
 
 enum Stop {

@@ -2,6 +2,7 @@
 //!
 //! Owns sockets and sessions. Must never decide by itself that a write may pass: `fence` does.
 
+mod audit;
 mod binding;
 mod connections;
 mod console;
@@ -10,9 +11,11 @@ mod definitions;
 mod encryption;
 mod files;
 mod handshake;
+mod health;
 mod judge;
 mod keys;
 mod listener;
+mod log_limit;
 mod login;
 mod names;
 mod opening;
@@ -32,12 +35,12 @@ mod systemd;
 mod touched;
 mod upstream;
 
-use crate::config::{Settings, SettingsArguments};
+use crate::config::{Address, Settings, SettingsArguments};
 use crate::etcd::Etcd;
-use crate::metrics::{Metrics, MetricsError};
+use crate::metrics::{Metrics, MetricsError, http};
 use crate::policy::PolicySet;
 pub use encryption::Encryption;
-use handshake::Opened;
+use handshake::{Opened, Refused};
 use listener::Listener;
 use relay::Relay;
 use shared::Shared;
@@ -45,7 +48,7 @@ use shutdown::StopSignals;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 use stream::Stream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
@@ -93,7 +96,9 @@ pub async fn run(start: Start) -> Result<(), ProxyError> {
     let mut stop = StopSignals::new().map_err(ProxyError::Signals)?;
     files::provide(&start.settings);
     let addresses = start.settings.listen.clone();
+    let http = bind_http(start.settings.http.as_ref()).await?;
     let shared = Shared::new(start, process_id(), Arc::new(Metrics::new()?));
+    let http = http.map(|listener| listener.serve(shared.clone()));
     let mut listeners = JoinSet::new();
     for address in &addresses {
         let listener = Listener::bind(address)
@@ -109,7 +114,18 @@ pub async fn run(start: Start) -> Result<(), ProxyError> {
     }
     systemd::stopping();
     shutdown::shut_down(&shared, listeners, &mut stop).await;
+    shared.log_limit.finish();
+    if let Some(http) = http {
+        http.stop().await;
+    }
     Ok(())
+}
+
+/// The address of metrics and health, if there is one.
+async fn bind_http(address: Option<&Address>) -> Result<Option<http::Listener>, ProxyError> {
+    let Some(Address::Tcp { host, port }) = address else { return Ok(None) };
+    let bound = http::Listener::bind(host, *port).await;
+    bound.map(Some).map_err(|error| ProxyError::Listen { address: format!("{host}:{port}"), error })
 }
 
 /// Different for every process that ever runs against the same database, also on other machines.
@@ -123,22 +139,19 @@ static SESSIONS: AtomicU64 = AtomicU64::new(0);
 
 async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
     let session = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
-    let started_at = Instant::now();
     let mut seat = shared.connections.enter(session, shared.settings().limits.connections.get());
     match handshake::shake_hands(shared.clone(), stream, &mut seat, &peer).await {
         Ok(Opened::Session(session_parts)) => {
             let (context, started) = *session_parts;
-            let role = started.session.user.clone();
-            let database = context.database().clone();
-            tracing::debug!(session, peer, role, database = database.name(), "session_started");
-            let entry = shared.sessions.enter(started.session.clone());
+            let (session, database) = (started.session.clone(), context.database().clone());
+            session.log_start(shared.settings().log_sessions);
+            let entry = shared.sessions.enter(session.clone());
             let registration = database.register(started.fence.clone());
             context.session_registered();
             let end = Relay::new(context, started).run().await;
             drop(registration);
             drop(entry);
-            let seconds = started_at.elapsed().as_secs_f64();
-            tracing::debug!(session, peer, role, database = database.name(), seconds, reason = %end, "session_ended");
+            session.log_end(shared.settings().log_sessions, &end);
         }
         Ok(Opened::Console(console)) => {
             tracing::info!(session, peer, role = console.role(), "console_started");
@@ -147,9 +160,15 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
                 Err(error) => tracing::info!(session, peer, %error, "console_ended"),
             }
         }
-        Err(handshake::Refused::Cancelled) => tracing::debug!(session, peer, "cancel_request"),
-        Err(refused) => {
-            shared.connections.log_refusal(|| tracing::info!(session, peer, reason = %refused, "session_refused"))
-        }
+        Err(Refused::Cancelled) => tracing::debug!(session, peer, "cancel_request"),
+        Err(refused) => log_refusal(&shared, session, &peer, &refused),
+    }
+}
+
+/// There is no session. A storm of these is kept out of the log.
+fn log_refusal(shared: &Shared, session: u64, address: &str, refused: &Refused) {
+    shared.metrics.connections_refused.with_label_values(&[refused.label()]).inc();
+    if shared.log_limit.allows("session_refused", "") {
+        tracing::info!(session, address, reason = %refused, "session_refused");
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! Not cancel-safe where nothing else is said: a socket that is dropped is closed.
 
-use super::handshake::{ASIDE_LIMIT, Refused, refuse};
+use super::handshake::{Refused, SERVER_LIMIT, refuse};
 use super::login::MAX_AUTHENTICATION;
 use super::peer::Peer;
 use super::shared::Shared;
@@ -23,7 +23,8 @@ const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Why there is no packet that could be acted upon.
 pub(super) enum OpeningError {
-    /// With what the server has to be sent to say so, each but the last answered by a refusal.
+    /// With what the server has to be sent to say so, each but the last answered by a refusal; nothing where the proxy says
+    /// it by itself.
     Invalid(InvalidPacket, Vec<Bytes>, Box<Peer>),
     /// The client is gone, or does not get TLS as it wants it.
     Io(io::Error),
@@ -50,14 +51,18 @@ pub(super) async fn read_opening(shared: &Shared, stream: Stream) -> Result<(Pee
             Ok(packet) => return Ok((client, packet)),
             Err(why) => return Err(OpeningError::Invalid(why, vec![packet], Box::new(client))),
         };
-        if refused.contains(&packet) || client.secured.is_some() {
-            let why = startup::repeated(&packet);
+        let why = startup::repeated(&packet);
+        if client.secured.is_some() {
+            return Err(OpeningError::Invalid(why, Vec::new(), Box::new(client)));
+        }
+        if refused.contains(&packet) {
             refused.push(packet);
             return Err(OpeningError::Invalid(why, refused, Box::new(client)));
         }
         if !client.reader.input.is_empty() {
-            // Nothing of what the client has sent behind it: a server that missed the fault would run that.
-            let sent = vec![[&packet[..], b"\0"].concat().into()];
+            // Nothing of what the client has sent behind it: a server that missed the fault would run that. Where the
+            // proxy has TLS and the server has not, it could not say it either.
+            let sent = if acceptor.is_some() { Vec::new() } else { vec![[&packet[..], b"\0"].concat().into()] };
             return Err(OpeningError::Invalid(InvalidPacket::Unencrypted, sent, Box::new(client)));
         }
         match (acceptor, request, client.is_tcp()) {
@@ -120,7 +125,10 @@ pub(super) async fn refuse_packet<T>(
     why: InvalidPacket,
     sent: Vec<Bytes>,
 ) -> Result<T, Refused> {
-    match tokio::time::timeout(ASIDE_LIMIT, ask_what_is_wrong(shared, sent)).await {
+    if sent.is_empty() {
+        return refuse(client, ErrorText::new("08P01", why.to_string())).await;
+    }
+    match tokio::time::timeout(SERVER_LIMIT, ask_what_is_wrong(shared, sent)).await {
         Ok(Ok(Some(error))) => {
             client.writer.output.extend_from_slice(&error);
             client.writer.flush().await?;

@@ -32,6 +32,8 @@ pub struct Reader {
     pub input: BytesMut,
     /// The other side will send no more.
     pub ended: bool,
+    /// How many bytes were read.
+    pub bytes: u64,
 }
 
 /// The half that writes.
@@ -43,6 +45,8 @@ pub struct Writer {
     unflushed: bool,
     /// Nothing more will come, and the other side is still to be told.
     ending: bool,
+    /// How many bytes were written.
+    pub bytes: u64,
 }
 
 impl Peer {
@@ -55,8 +59,8 @@ impl Peer {
         };
         let (reader, writer) = tokio::io::split(stream);
         Peer {
-            reader: Reader { half: reader, input: BytesMut::new(), ended: false },
-            writer: Writer { half: writer, output: BytesMut::new(), unflushed: false, ending: false },
+            reader: Reader { half: reader, input: BytesMut::new(), ended: false, bytes: 0 },
+            writer: Writer { half: writer, output: BytesMut::new(), unflushed: false, ending: false, bytes: 0 },
             secured,
             is_tcp,
         }
@@ -82,9 +86,9 @@ impl Reader {
         give_back(&mut self.input);
         self.input.reserve(READ_SIZE);
         // read_buf would fill whatever a large message once made room for.
-        if self.half.read_buf(&mut (&mut self.input).limit(READ_SIZE)).await? == 0 {
-            self.ended = true;
-        }
+        let read = self.half.read_buf(&mut (&mut self.input).limit(READ_SIZE)).await?;
+        self.ended |= read == 0;
+        self.bytes += read as u64;
         Ok(())
     }
 
@@ -134,7 +138,8 @@ impl Writer {
         !self.output.is_empty() || self.unflushed || self.ending
     }
 
-    /// Writes some of the output, then what TLS holds of it, then the end. Cancel-safe. Does nothing when there is nothing left.
+    /// Writes some of the output; behind all of it what TLS holds of it, and the end. Cancel-safe. Does nothing when there is
+    /// nothing left.
     ///
     /// # Errors
     /// Those of the socket.
@@ -143,14 +148,17 @@ impl Writer {
             self.unflushed = true;
             let written = self.half.write(&self.output).await?;
             self.output.advance(written);
+            self.bytes += written as u64;
             give_back(&mut self.output);
-            return if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) };
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
         }
-        if self.unflushed {
+        if self.unflushed && self.output.is_empty() {
             self.half.flush().await?;
             self.unflushed = false;
         }
-        if self.ending {
+        if self.ending && self.output.is_empty() {
             self.half.shutdown().await?;
             self.ending = false;
         }

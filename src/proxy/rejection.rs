@@ -31,7 +31,7 @@ pub enum Rejection {
     /// LF005; `issued` is the leader's token.
     Unissued { resource: String, presented: Token, election: String, issued: Option<Token> },
     /// LF006.
-    Unavailable { resource: String, reason: String },
+    Unavailable { resource: String, reason: String, queries: String },
     /// LF006: what the statement names may be a way to a fenced table by now.
     UnreadCatalogue,
 }
@@ -70,7 +70,7 @@ impl From<Refusal> for Rejection {
             Refusal::NotInForce { resource, presented, highest } => {
                 Rejection::NotInForce { resource, presented, highest }
             }
-            Refusal::Unavailable { resource, reason } => Rejection::Unavailable { resource, reason },
+            Refusal::Unavailable { resource, reason, queries } => Rejection::Unavailable { resource, reason, queries },
         }
     }
 }
@@ -90,6 +90,43 @@ impl Rejection {
             }
             Rejection::Unissued { .. } => "unissued",
             Rejection::Unavailable { .. } | Rejection::UnreadCatalogue => "unavailable",
+        }
+    }
+
+    /// The resource that it is about, if it is about one.
+    pub fn resource(&self) -> Option<&str> {
+        match self {
+            Rejection::Stale { resource, .. }
+            | Rejection::Missing { resource }
+            | Rejection::InvalidValue { resource }
+            | Rejection::TwoTokens { resource, .. }
+            | Rejection::TwoTokensAtOnce { resource, .. }
+            | Rejection::UnknownKey { resource, .. }
+            | Rejection::NotInForce { resource, .. }
+            | Rejection::Unissued { resource, .. }
+            | Rejection::Unavailable { resource, .. } => Some(resource),
+            Rejection::InvalidSetting { .. } | Rejection::Unverifiable { .. } | Rejection::UnreadCatalogue => None,
+        }
+    }
+
+    /// The token presented and the highest one, as in the error's DETAIL.
+    pub fn tokens(&self) -> (Option<Token>, Option<Token>) {
+        match self {
+            Rejection::Stale { presented, highest, .. } => (Some(*presented), Some(*highest)),
+            Rejection::TwoTokens { presented, written, .. } | Rejection::TwoTokensAtOnce { presented, written, .. } => {
+                (Some(*presented), Some(*written))
+            }
+            Rejection::NotInForce { presented, highest, .. } => (Some(*presented), *highest),
+            Rejection::Unissued { presented, issued, .. } => (Some(*presented), *issued),
+            _ => (None, None),
+        }
+    }
+
+    /// Why, in words that hold nothing of what anybody's statement says.
+    pub fn reason(&self) -> String {
+        match self {
+            Rejection::Unavailable { reason, .. } => reason.clone(),
+            other => other.text().message,
         }
     }
 
@@ -142,8 +179,9 @@ impl Rejection {
                 ErrorText::new("LF006", "cannot tell whether this statement writes a fenced table: the catalogue has changed and cannot be read")
                     .hint("Nothing was written. Try again; if it lasts, look into the proxy's log.")
             }
-            Rejection::Unavailable { resource, reason } => {
-                ErrorText::new("LF006", format!("cannot prove which token for resource \"{resource}\" is the highest: {reason}"))
+            Rejection::Unavailable { resource, reason, queries } => {
+                let queries = if queries.is_empty() { String::new() } else { format!(", query: {queries}") };
+                ErrorText::new("LF006", format!("cannot prove which token for resource \"{resource}\" is the highest: {reason}{queries}"))
                     .detail(format!("resource={resource}"))
                     .hint("Nothing was written. Try again; if it lasts, look into the proxy's log.")
             }

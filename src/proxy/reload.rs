@@ -73,6 +73,7 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
     let (settings, policies) = match read {
         Ok(read) => read,
         Err(faults) => {
+            shared.metrics.policy_reloads.with_label_values(&["failed"]).inc();
             faults.iter().for_each(|error| tracing::error!(%error, "not reloaded: what is in force stays"));
             return Err(ReloadError { faults });
         }
@@ -87,6 +88,7 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
     }
     let resources = policies.resources.len();
     shared.apply(policies).await;
+    shared.metrics.policy_reloads.with_label_values(&["applied"]).inc();
     tracing::info!(resources, "policies_loaded");
     Ok(Reloaded { settings: changes })
 }

@@ -2,13 +2,15 @@
 //!
 //! Owns the registry. Must never keep a session that has ended, nor say anything of the values in its statements.
 
-use super::rejection::Rejection;
+use super::relay::End;
 use crate::fence::session::Activity;
+use crate::metrics::Metrics;
 use crate::policy::PolicySet;
 use dashmap::DashMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
+use tracing::Level;
 
 /// A session: who logged in, from where.
 #[derive(Debug)]
@@ -41,6 +43,43 @@ pub struct Passed {
     pub sent: AtomicU64,
     /// Queries: simple ones, and executions of prepared ones.
     pub queries: AtomicU64,
+}
+
+impl Passed {
+    /// So many bytes have come from the client, and gone to it, since the session was accepted.
+    pub fn bytes(&self, received: u64, sent: u64, metrics: &Metrics) {
+        let both =
+            [(&self.received, received, &metrics.bytes_from_clients), (&self.sent, sent, &metrics.bytes_to_clients)];
+        for (counter, bytes, metric) in both {
+            let before = counter.load(Ordering::Relaxed);
+            if before != bytes {
+                counter.store(bytes, Ordering::Relaxed);
+                metric.inc_by(bytes - before);
+            }
+        }
+    }
+
+    /// The client asked for something to be run.
+    pub fn query(&self, metrics: &Metrics) {
+        self.queries.fetch_add(1, Ordering::Relaxed);
+        metrics.queries.inc();
+    }
+
+    /// Bytes received, bytes sent, queries.
+    fn totals(&self) -> [u64; 3] {
+        [&self.received, &self.sent, &self.queries].map(|counter| counter.load(Ordering::Relaxed))
+    }
+}
+
+/// An event at a level that is a setting; at none it is not logged.
+macro_rules! log_at {
+    ($level:expr, $($event:tt)*) => {
+        match $level {
+            Some(Level::INFO) => tracing::info!($($event)*),
+            Some(_) => tracing::debug!($($event)*),
+            None => {}
+        }
+    };
 }
 
 impl Session {
@@ -76,39 +115,23 @@ impl Session {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = (activity, Instant::now());
     }
 
+    /// Says that it has started.
+    pub fn log_start(&self, level: Option<Level>) {
+        let Session { number: session, user, database, address, application_name, .. } = self;
+        log_at!(level, session, user, database, address, application_name, "session_started");
+    }
+
+    /// Says that it has ended, why, and what has passed.
+    pub fn log_end(&self, level: Option<Level>, end: &End) {
+        let Session { number: session, user, database, address, .. } = self;
+        let seconds = self.started.elapsed().unwrap_or_default().as_secs_f64();
+        let [received, sent, queries] = self.passed.totals();
+        log_at!(level, session, user, database, address, seconds, received, sent, queries, reason = %end, "session_ended");
+    }
+
     /// The policies let the role bypass the fences.
     pub fn exempt(&self, policies: &PolicySet) -> bool {
         policies.exempt_roles.contains(&self.user)
-    }
-
-    /// Records a rejection, never the values in the statement.
-    pub fn log_rejection(&self, rejection: &Rejection, statement: &str) {
-        let database = &self.database;
-        let text = rejection.text();
-        if let Rejection::Stale { resource, presented, highest } = rejection {
-            tracing::warn!(
-                session = self.number,
-                role = self.user,
-                database,
-                resource,
-                presented,
-                highest,
-                statement,
-                "stale_write_blocked"
-            );
-        } else {
-            tracing::warn!(
-                session = self.number,
-                role = self.user,
-                database,
-                statement,
-                code = text.code,
-                verdict = rejection.verdict(),
-                reason = text.message,
-                detail = text.detail,
-                "write_rejected"
-            );
-        }
     }
 }
 
@@ -132,6 +155,11 @@ impl Sessions {
         let number = session.number;
         self.0.insert(number, session);
         Entry(self.clone(), number)
+    }
+
+    /// How many they are.
+    pub fn count(&self) -> usize {
+        self.0.len()
     }
 
     /// All of them, by number.

@@ -3,6 +3,8 @@
 use super::connections::Connections;
 use super::definitions::AllSuspects;
 use super::encryption::Encryption;
+use super::health::Health;
+use super::log_limit::LogLimit;
 use super::session::Sessions;
 use super::shutdown::Stage;
 use super::{Start, succession};
@@ -45,6 +47,8 @@ pub struct Shared {
     pub sessions: Arc<Sessions>,
     pub metrics: Arc<Metrics>,
     pub encryption: Arc<Encryption>,
+    pub log_limit: Arc<LogLimit>,
+    pub health: Health,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
     /// A permit for each KiB of [`READ_AT_ONCE`].
@@ -74,6 +78,7 @@ pub struct Downstream {
     pub registered: Notify,
     /// Writes past fences that only observe, of which it is being asked whether they would be rejected.
     pub observations: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
     /// What its sessions are defining.
     pub suspects: AllSuspects,
     /// The policies that are recorded in it.
@@ -115,6 +120,8 @@ impl Shared {
             sessions: Arc::default(),
             metrics,
             encryption: Arc::new(encryption),
+            log_limit: Arc::default(),
+            health: Health::default(),
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
             long_texts: Arc::new(Semaphore::new(READ_AT_ONCE)),
@@ -153,17 +160,14 @@ impl Shared {
         if let Some(known) = databases.get(name) {
             return known.clone();
         }
-        let fence = Database::new(
-            name,
-            self.encryption.control_for(&self.settings(), name),
-            self.id.clone(),
-            self.authority.clone(),
-        );
+        let (control, authority) = (self.encryption.control_for(&self.settings(), name), self.authority.clone());
+        let fence = Database::new(name, control, self.id.clone(), authority, self.metrics.clone());
         let downstream = Arc::new(Downstream {
             fence,
             policies: self.policies.subscribe(),
             registered: Notify::new(),
             observations: Arc::new(Semaphore::new(MOST_OBSERVATIONS)),
+            metrics: self.metrics.clone(),
             suspects: AllSuspects::default(),
             recorded: tokio::sync::Mutex::default(),
             reading: tokio::sync::Mutex::default(),
@@ -311,6 +315,9 @@ impl Downstream {
         let mut known = self.known();
         match read {
             Ok(catalogue) => {
+                for resource in policies.resources.iter().filter(|resource| catalogue.may_have(resource)) {
+                    self.metrics.expect_writes(self.fence.name(), &resource.name, resource.mode.name());
+                }
                 known.catalogue = Arc::new(catalogue);
                 known.current = known.changes == changes;
                 // The first connection that listens is opened for the reading itself, before it.

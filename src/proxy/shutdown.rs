@@ -50,6 +50,7 @@ impl StopSignals {
 pub async fn shut_down(shared: &Shared, mut listeners: JoinSet<()>, signals: &mut StopSignals) {
     let limit = shared.settings().limits.shutdown;
     tracing::info!(sessions = shared.connections.places(), limit_seconds = limit.as_secs_f64(), "stopping");
+    shared.health.stop();
     listeners.shutdown().await;
     shared.set_stage(Stage::Draining);
     tokio::select! {

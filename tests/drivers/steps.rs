@@ -55,6 +55,7 @@ impl World {
 }
 
 /// What a driver has printed: `STEP: RESULT`, a line each.
+#[derive(Debug)]
 pub struct Report(Vec<(String, String)>);
 
 impl Report {

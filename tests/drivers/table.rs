@@ -7,6 +7,13 @@ const COMPATIBILITY: &str = include_str!("../../docs/compatibility.md");
 /// What the system brings: its version in the table is the one that was tried, another is no mistake.
 const OF_THE_SYSTEM: &[&str] = &["psql", "JDBC"];
 
+#[test]
+fn every_row_has_a_test() {
+    let (_, table) = COMPATIBILITY.split_once("| driver | version |").expect("the table");
+    let rows: Vec<&str> = table.lines().skip(2).take_while(|line| line.starts_with("| ")).collect();
+    assert_eq!(rows.len(), include_str!("main.rs").matches("fn with_").count(), "{rows:#?}");
+}
+
 #[track_caller]
 pub fn assert_row(driver: &str, report: &Report) {
     let shown = COMPATIBILITY.lines().find(|line| line.starts_with(&format!("| {driver} | ")));

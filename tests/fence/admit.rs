@@ -1,6 +1,6 @@
 //! Who is admitted and who is refused, and why.
 
-use crate::server::{Session, World, connect, resource};
+use crate::server::{Session, World, connect, metrics, resource};
 use crate::{reason, stale_below};
 use fencegate::fence::session::Epoch;
 use std::time::Duration;
@@ -97,7 +97,7 @@ async fn superusers_session_needs_a_superuser_as_control_role() {
     let session = world.session_as(&proxy, "postgres").await;
     assert!(reason(session.admit(&world.resource, 1).await).contains("superuser"));
     assert_eq!(world.epoch().await, "none");
-    let strong = fencegate::fence::Database::new("strong", world.control_config("postgres"), "p2", None);
+    let strong = fencegate::fence::Database::new("strong", world.control_config("postgres"), "p2", None, metrics());
     let session = world.session_as(&strong, "postgres").await;
     session.admit(&world.resource, 1).await.unwrap();
 }

@@ -1,6 +1,6 @@
 //! Publish, drain and mark: nobody is admitted before everybody below has ended.
 
-use crate::server::{Session, World, connect};
+use crate::server::{Session, World, connect, metrics};
 use crate::{reason, stale_below};
 use fencegate::fence::session::{Activity, Epoch};
 use fencegate::fence::{CutOff, Database, Refusal};
@@ -285,7 +285,7 @@ async fn mark_looks_at_the_admissions_itself() {
 #[tokio::test]
 async fn control_connection_that_holds_the_lock_is_spared() {
     let world = World::new().await;
-    let proxy = Database::new(world.database.clone(), world.control_config("postgres"), "p2", None);
+    let proxy = Database::new(world.database.clone(), world.control_config("postgres"), "p2", None, metrics());
     let session = world.session(&proxy).await;
     let admitting = connect(&world.config(&world.control())).await;
     let lock = "SET application_name = 'fencegate control'; BEGIN; \

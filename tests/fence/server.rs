@@ -3,6 +3,7 @@
 use fencegate::config::ServerTls;
 use fencegate::fence::session::{Activity, Identity, SessionFence, Token};
 use fencegate::fence::{Database, Refusal, Registration, init};
+use fencegate::metrics::Metrics;
 use fencegate::policy::{FencedTable, Mode, OnMissing, QualifiedName, Resource};
 use fencegate::statement::Operation;
 use fencegate::tls::{Connector, ControlConfig};
@@ -134,7 +135,8 @@ impl World {
     }
 
     pub fn proxy(&self, id: &str) -> Arc<Database> {
-        let proxy = Database::new(self.database.clone(), self.control_config(&self.control()), id, None);
+        let control = self.control_config(&self.control());
+        let proxy = Database::new(self.database.clone(), control, id, None, metrics());
         proxy.put_in_force(std::slice::from_ref(&self.resource));
         proxy
     }
@@ -257,4 +259,9 @@ pub async fn one(client: &Client, query: &str) -> Vec<String> {
     });
     let row = row.unwrap_or_else(|| panic!("no row: {query}"));
     (0..row.len()).map(|index| row.get(index).unwrap_or_default().to_owned()).collect()
+}
+
+/// Counters that nobody reads.
+pub fn metrics() -> Arc<Metrics> {
+    Arc::new(Metrics::new().unwrap())
 }

@@ -25,7 +25,8 @@ def give_up_when_stale(engine):
 
     @event.listens_for(engine, "handle_error")
     def give_up(context):
-        if sqlstate(context.original_exception) == "LF001":
+        error = context.original_exception
+        if sqlstate(error) == "LF001" and "outcome=" in str(error):
             context.is_disconnect = True
 
 

@@ -3,7 +3,7 @@
 //! A session of the role [`VICTIM`] gets what the test's script says; every other is passed on to the server behind.
 
 use super::guardian::Port;
-use super::message::tagged;
+use super::message::{ssl_request, tagged};
 use super::wait::{DEADLINE, wait_until};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -86,7 +86,15 @@ impl Malicious {
 }
 
 fn serve(mut client: TcpStream, server: u16, script: &Script, victims: &Victims) {
-    let Ok(packet) = read_startup(&mut client) else { return };
+    let Ok(mut packet) = read_startup(&mut client) else { return };
+    if packet == ssl_request() {
+        // It has no TLS.
+        let _ = client.write_all(b"N");
+        packet = match read_startup(&mut client) {
+            Ok(packet) => packet,
+            Err(_) => return,
+        };
+    }
     if packet.windows(VICTIM.len()).any(|window| window == VICTIM.as_bytes()) {
         victims.open.fetch_add(1, Ordering::SeqCst);
         victims.served.fetch_add(1, Ordering::SeqCst);

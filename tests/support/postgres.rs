@@ -1,5 +1,6 @@
 //! A throwaway PostgreSQL server in a folder of its own.
 
+use super::certificates::{Authority, Certificate};
 use super::guardian::{Folder, Port, Program};
 use super::programs::{postgres_18, postgres_program};
 use super::wait::{DEADLINE, wait_for};
@@ -41,6 +42,8 @@ pub struct Options {
     release: Release,
     settings: Vec<(String, String)>,
     hba: Vec<String>,
+    /// Copied into its data folder, under these names.
+    files: Vec<(PathBuf, &'static str)>,
 }
 
 impl Options {
@@ -53,6 +56,19 @@ impl Options {
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.into(), value.into()));
         self
+    }
+
+    /// It has TLS, with this certificate.
+    pub fn tls(mut self, certificate: &Certificate) -> Self {
+        self.files.push((certificate.pem.clone(), "server.crt"));
+        self.files.push((certificate.key.clone(), "server.key"));
+        self.setting("ssl", "on")
+    }
+
+    /// Certificates of clients are checked against this authority.
+    pub fn client_authority(mut self, authority: &Authority) -> Self {
+        self.files.push((authority.pem(), "clients.crt"));
+        self.setting("ssl_ca_file", "clients.crt")
     }
 
     /// A line of pg_hba.conf. They stand before the last lines, which trust everybody, and after the first, which
@@ -77,6 +93,9 @@ impl Postgres {
         let folder = Folder::new("pg");
         copy_folder(&template(options.release), &folder.join("data"));
         fs::write(folder.join("data/pg_hba.conf"), hba_file(&options.hba)).unwrap();
+        for (file, name) in &options.files {
+            fs::copy(file, folder.join("data").join(name)).unwrap();
+        }
         give_to_server(&folder.join("data"));
         give_to_server(folder.path());
         let mut postgres = Self { server: None, folder, port: Port::claim(), options };

@@ -61,7 +61,7 @@ pub fn python() -> PathBuf {
 
 /// A folder in which node finds node-postgres and postgres.js: the working folder for a script that requires them.
 pub fn node_folder() -> PathBuf {
-    let packages = ["pg@8.23.1", "pg-cursor@2.22.0", "pg-copy-streams@7.0.0", "postgres@3.4.9"];
+    let packages = ["pg@8.23.1", "pg-pool@3.14.0", "pg-cursor@2.22.0", "pg-copy-streams@7.0.0", "postgres@3.4.9"];
     made_once("node", &packages, |folder| {
         fs::create_dir_all(folder).unwrap();
         run(npm_install(folder).args(packages));

@@ -121,6 +121,9 @@ impl Relay {
     fn pass(&mut self, header: Header, request: Option<Request>) {
         self.note_forwarding();
         self.executed |= header.tag == b'E';
+        if matches!(header.tag, b'Q' | b'E' | b'F') {
+            self.session.passed.query(self.context.metrics());
+        }
         if let Some(request) = request {
             self.replies.push(request, Audience::Client);
         }
@@ -185,7 +188,7 @@ impl Relay {
                 self.pass(header, Some(request));
             }
             Verdict::Reject(0, rejection) if self.can_answer() && has_ranges => {
-                self.log_rejection(&rejection, resolved[0].kind);
+                self.log_rejection(&rejection, &resolved[0]);
                 rejection.text().put(&mut self.client.writer.output, Severity::Error);
                 message::put_ready(&mut self.client.writer.output, Status::Idle);
                 frame_of(&mut self.client.reader, header.frame());
@@ -193,7 +196,7 @@ impl Relay {
             }
             Verdict::Reject(..) if self.server.rest > 0 && self.activity == Activity::Idle => return Ok(false),
             Verdict::Reject(index, rejection) => {
-                self.log_rejection(&rejection, resolved[index].kind);
+                self.log_rejection(&rejection, &resolved[index]);
                 self.raise_in_query(header, has_ranges, resolved, index, &rejection);
             }
         }
@@ -237,14 +240,13 @@ impl Relay {
 
     /// A message of which only its kind tells what it does: it passes, or is rejected at its end.
     fn unread(&mut self, header: Header, statement: Arc<Statement>, request: Request) -> bool {
-        let kind = statement.kind;
-        match self.judge(&[statement]).0 {
+        match self.judge(std::slice::from_ref(&statement)).0 {
             Verdict::Hold => return false,
             Verdict::Forward => {
                 self.batch += 1;
                 self.pass(header, Some(request));
             }
-            Verdict::Reject(_, rejection) => self.discard(header, rejection, kind),
+            Verdict::Reject(_, rejection) => self.discard(header, rejection, &statement),
         }
         true
     }
@@ -252,13 +254,13 @@ impl Relay {
     /// Holds a message back until the server owes nothing. True when that cannot be, and it is rejected.
     pub(super) fn hold(&mut self, header: Header) -> bool {
         let Verdict::Reject(_, rejection) = self.settle() else { return false };
-        self.discard(header, rejection, "statement");
+        self.discard(header, rejection, &Statement { kind: "statement", ..Statement::default() });
         true
     }
 
     /// The message goes nowhere; the error is raised where it ends.
-    fn discard(&mut self, header: Header, rejection: Rejection, kind: &'static str) {
-        self.log_rejection(&rejection, kind);
+    fn discard(&mut self, header: Header, rejection: Rejection, statement: &Statement) {
+        self.log_rejection(&rejection, statement);
         self.drop_message(header);
         self.discarded = Some((header.tag, rejection));
     }
@@ -375,7 +377,6 @@ impl Relay {
             Meaning::Unknown if self.portals.is_complete() => declared(),
             Meaning::Unknown => opaque("portal", "the proxy has not seen the portal"),
         };
-        let kind = statement.kind;
         let (verdict, mut resolved) = self.judge(&[statement]);
         match verdict {
             Verdict::Hold => return false,
@@ -384,7 +385,7 @@ impl Relay {
                 let statement = resolved.pop().unwrap_or_default().in_portal();
                 self.pass(header, Some(Request::Execute { statement, defines }));
             }
-            Verdict::Reject(_, rejection) => self.discard(header, rejection, kind),
+            Verdict::Reject(_, rejection) => self.discard(header, rejection, &resolved.pop().unwrap_or_default()),
         }
         true
     }

@@ -3,6 +3,7 @@
 use super::super::context::Context;
 use super::super::definitions::Definitions;
 use super::super::rejection::{Outcome, cut_off};
+use super::super::session::Session;
 use super::super::shutdown::session_ends;
 use super::{ClientFault, Relay, Side};
 use crate::fence::CutOff;
@@ -88,6 +89,7 @@ impl Relay {
         };
         // A client that is gone or does not read misses it: there is nobody left to tell.
         tokio::time::timeout(LAST_WORDS, goodbye).await.ok();
+        self.count_bytes();
         if !self.server.reader.ended && (self.catalogue_changed || !self.definitions.own().is_empty()) {
             tokio::spawn(until_the_server_ends(self.server, self.context, self.definitions));
         }
@@ -117,7 +119,11 @@ impl Relay {
             if !in_flight && self.client.reader.input.is_empty() && !self.next_message().await {
                 return (End::Client, None);
             }
+            let Session { number: session, user, database, .. } = &*self.session;
             tracing::warn!(
+                session,
+                user,
+                database,
                 resource = by.resource,
                 presented = by.presented.token,
                 highest = by.highest.token,

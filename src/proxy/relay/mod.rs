@@ -261,6 +261,7 @@ impl Relay {
             self.client.reader.input.clear();
         }
         self.note_activity();
+        self.count_bytes();
         match self.term.end(self.is_idle()) {
             // What has arrived at the last moment is not lost.
             Some(end) if !self.hears_more().await => Err(end),
@@ -283,6 +284,10 @@ impl Relay {
         self.term.heard();
         let heard = tokio::time::timeout(Duration::ZERO, self.client.reader.fill()).await;
         matches!(heard, Ok(Ok(())))
+    }
+
+    fn count_bytes(&self) {
+        self.session.passed.bytes(self.client.reader.bytes, self.client.writer.bytes, self.context.metrics());
     }
 
     async fn wait_for_event(&mut self) -> Result<(), End> {

@@ -94,7 +94,9 @@ impl Relay {
         }
     }
 
-    pub(super) fn log_rejection(&self, rejection: &Rejection, kind: &'static str) {
-        self.session.log_rejection(rejection, kind);
+    /// Records that the message at hand is rejected.
+    pub(super) fn log_rejection(&self, rejection: &Rejection, statement: &Statement) {
+        self.session.passed.query(self.context.metrics());
+        self.session.log_rejection(&self.context, rejection, statement);
     }
 }

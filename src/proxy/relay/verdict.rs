@@ -56,7 +56,13 @@ impl Relay {
             refused: self.refused.as_ref(),
         };
         let verdict = match judge.statements(&resolved) {
-            Decision::Forward(needs) => self.forward_when_admitted(needs),
+            Decision::Forward(needs, passed) => {
+                let verdict = self.forward_when_admitted(needs);
+                if let Verdict::Forward = verdict {
+                    self.context.passed(passed);
+                }
+                verdict
+            }
             Decision::Reject(index, rejection) => Verdict::Reject(index, rejection),
             Decision::Settle => self.settle(),
             Decision::ReadValue if !self.replies.is_empty() => self.settle(),
@@ -88,12 +94,14 @@ impl Relay {
     fn forward_when_admitted(&mut self, needs: Vec<Need>) -> Verdict {
         let (needs, observed): (Vec<Need>, Vec<Need>) =
             needs.into_iter().partition(|need| need.resource.mode == Mode::Enforce);
-        observed.into_iter().for_each(|need| self.context.observe(need.resource, need.token));
-        if needs.is_empty() {
-            return Verdict::Forward;
-        }
-        if self.fence.begin_write(needs.iter().map(|need| (need.resource.name.as_str(), need.token))) {
-            self.activity = Activity::Busy;
+        if needs.is_empty()
+            || self.fence.begin_write(needs.iter().map(|need| (need.resource.name.as_str(), need.token)))
+        {
+            observed.into_iter().for_each(|need| self.context.observe(need.resource, need.token));
+            if !needs.is_empty() {
+                self.activity = Activity::Busy;
+            }
+            needs.iter().for_each(|need| self.context.admitted(&need.resource));
             self.written.extend(needs.into_iter().map(|need| (need.resource.name.clone(), need.token)));
             return Verdict::Forward;
         }

@@ -1,13 +1,12 @@
 // node-postgres, with pg-copy-streams and pg-cursor.
 
 const { Client } = require('pg')
-const { version } = require('pg/package.json')
 const copy = require('pg-copy-streams')
 const Cursor = require('pg-cursor')
 const { once } = require('node:events')
 const { text } = require('node:stream/consumers')
 const { pipeline } = require('node:stream/promises')
-const { address, errorOf, inAnotherSession, large, onceAsleep, run, takeOver } = require('./steps')
+const { address, errorOf, inAnotherSession, large, onceAsleep, run, takeOver, versionOf } = require('./steps')
 
 let client
 
@@ -30,7 +29,7 @@ async function shown(promise) {
 }
 
 run({
-  version: () => version,
+  version: () => versionOf('pg'),
 
   async token() {
     await connect(1)

@@ -1,13 +1,9 @@
 // postgres.js.
 
 const postgres = require('postgres')
-const { join } = require('node:path')
 const { text } = require('node:stream/consumers')
 const { pipeline } = require('node:stream/promises')
-const { address, errorOf, inAnotherSession, large, onceAsleep, run, takeOver } = require('./steps')
-
-// By its path: the package does not export it.
-const { version } = require(join(process.env.NODE_PATH, 'postgres/package.json'))
+const { address, errorOf, inAnotherSession, large, onceAsleep, run, takeOver, versionOf } = require('./steps')
 
 let sql
 
@@ -39,7 +35,7 @@ async function cutOffAt(step) {
 }
 
 run({
-  version: () => version,
+  version: () => versionOf('postgres'),
 
   token() {
     connect(1)

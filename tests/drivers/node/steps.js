@@ -1,6 +1,7 @@
 // What the programs of this folder share: where the proxy is, who takes over, and how steps are run and reported.
 
 const { Client } = require('pg')
+const { join } = require('node:path')
 
 const address = {
   host: process.env.PGHOST,
@@ -10,6 +11,9 @@ const address = {
 }
 
 const large = '0123456789abcdef'.repeat((4 * 1024 * 1024) / 16)
+
+// By its path: not every package exports it.
+const versionOf = (name) => require(join(process.env.NODE_PATH, name, 'package.json')).version
 
 // In the order in which they are written.
 async function run(steps) {
@@ -44,4 +48,4 @@ async function errorOf(promise) {
   throw new Error('an error was expected')
 }
 
-module.exports = { address, large, run, takeOver, inAnotherSession, onceAsleep, errorOf }
+module.exports = { address, large, versionOf, run, takeOver, inAnotherSession, onceAsleep, errorOf }

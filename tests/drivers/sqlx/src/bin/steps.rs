@@ -8,7 +8,7 @@ const LARGE: usize = 4 * 1024 * 1024;
 
 #[tokio::main]
 async fn main() {
-    println!("version: {}", version());
+    println!("version: {}", sqlx_steps::version());
     let mut connection = connect(1).await;
     println!("token: {}", value(&mut connection, "SELECT current_setting('lease.fence')").await);
 
@@ -114,11 +114,4 @@ async fn shown(connection: &mut PgConnection, sql: &'static str) -> String {
     let server = error.as_database_error().unwrap_or_else(|| panic!("{error}")).downcast_ref::<PgDatabaseError>();
     let severity = format!("{:?}", server.severity()).to_uppercase();
     format!("sqlx::Error::Database {} {severity} {}", server.code(), server.detail().unwrap_or_default())
-}
-
-/// That which Cargo.lock names.
-fn version() -> &'static str {
-    let lock = include_str!("../../Cargo.lock");
-    let (_, package) = lock.split_once("name = \"sqlx\"\nversion = \"").unwrap();
-    package.split('"').next().unwrap()
 }

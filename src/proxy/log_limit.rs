@@ -1,0 +1,95 @@
+//! Keeps a storm out of the log: of lines that are alike, so many in a second, and then how many were left out.
+//!
+//! Must never leave out a line without saying so, when the second is over at the latest.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// So many lines of a kind are logged in one window.
+const MOST_LINES: u64 = 10;
+/// A window begins with its first line.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// What lines have in common: the event, and the resource that it is about. There are as many as policies have resources,
+/// times a few.
+type Kind = (&'static str, String);
+
+/// The windows that are open.
+#[derive(Debug, Default)]
+pub struct LogLimit(Mutex<HashMap<Kind, Window>>);
+
+#[derive(Debug)]
+struct Window {
+    ends: Instant,
+    lines: u64,
+}
+
+impl LogLimit {
+    /// A line of this kind may be logged. Otherwise it is counted, and the count is logged when the window ends.
+    pub fn allows(self: &Arc<Self>, event: &'static str, resource: &str) -> bool {
+        let now = Instant::now();
+        let mut windows = self.windows();
+        let window = windows.entry((event, resource.to_owned())).or_insert(Window { ends: now, lines: 0 });
+        if window.lines <= MOST_LINES && window.ends <= now {
+            *window = Window { ends: now + WINDOW, lines: 0 };
+        }
+        window.lines += 1;
+        if window.lines == MOST_LINES + 1 {
+            tokio::spawn(self.clone().close(window.ends, (event, resource.to_owned())));
+        }
+        window.lines <= MOST_LINES
+    }
+
+    /// Logs now what has been left out: the process ends.
+    pub fn finish(&self) {
+        let windows = std::mem::take(&mut *self.windows());
+        windows.iter().for_each(|(kind, window)| log_left_out(kind, window));
+    }
+
+    /// Cancel-safe only in that the next call of [`Self::finish`] says the rest.
+    async fn close(self: Arc<Self>, ends: Instant, kind: Kind) {
+        sleep_until(ends).await;
+        let window = self.windows().remove(&kind);
+        if let Some(window) = window {
+            log_left_out(&kind, &window);
+        }
+    }
+
+    fn windows(&self) -> MutexGuard<'_, HashMap<Kind, Window>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn log_left_out((event, resource): &Kind, window: &Window) {
+    let left_out = window.lines.saturating_sub(MOST_LINES);
+    if left_out > 0 {
+        tracing::warn!(event, resource, left_out, "lines_left_out");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn so_many_lines_pass_in_a_window() {
+        let limit = Arc::new(LogLimit::default());
+        let passed = |resource| (0..25).filter(|_| limit.allows("stale", resource)).count();
+        assert_eq!((passed("one"), passed("other"), passed("one")), (10, 10, 0));
+        while !limit.windows().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(passed("one"), 10, "the counts have been told");
+    }
+
+    #[tokio::test]
+    async fn a_window_ends_though_nothing_was_left_out() {
+        let limit = Arc::new(LogLimit::default());
+        for _ in 0..4 {
+            assert!((0..10).all(|_| limit.allows("stale", "r")));
+            limit.windows().values_mut().for_each(|window| window.ends = Instant::now());
+        }
+    }
+}
