@@ -83,7 +83,7 @@ fn a_user_has_a_limit_that_nobody_else_can_use_up() {
 
 #[test]
 fn silent_connections_keep_nobody_out() {
-    let (proxy, _postgres) = start(&["--max-connections", "5"]);
+    let (proxy, _postgres) = start(&["--max-connections", "5", "--startup-timeout", "1h"]);
     let mut silent: Vec<_> = (0..20).map(|_| Wire::connect(&proxy.address()).unwrap()).collect();
     let (mut wire, code) = login_as(&proxy, "ada");
     assert_eq!(code, "");
