@@ -42,7 +42,10 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
         Err(code) => return code,
     };
     let start = Start { settings, arguments: arguments.settings, encryption, policies, etcd };
-    match runtime.block_on(proxy::run(start)) {
+    let result = runtime.block_on(proxy::run(start));
+    // What still reads a file, or waits for a name, must not keep the process.
+    runtime.shutdown_background();
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");

@@ -8,6 +8,7 @@ use super::peer::{Peer, Reader, body};
 use super::reload;
 use super::session::Session;
 use super::shared::Shared;
+use super::shutdown::session_ends;
 use super::stream::Stream;
 use super::upstream::log_in;
 use crate::config::{self, Settings};
@@ -31,6 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 use tokio::io::{Empty, Join, WriteHalf};
+use tokio::time::Instant;
 use tokio_util::codec::Framed;
 
 /// Messages are at most this long, in bytes.
@@ -49,9 +51,14 @@ impl ConsoleSession {
     ///
     /// # Errors
     /// When there is no session; the client has been told why, where it can be told.
-    pub async fn open(shared: Arc<Shared>, mut client: Peer, startup: &Startup) -> Result<Self, Refused> {
+    pub async fn open(
+        shared: Arc<Shared>,
+        mut client: Peer,
+        startup: &Startup,
+        deadline: Instant,
+    ) -> Result<Self, Refused> {
         let packet = startup.for_database(shared.settings().control_database());
-        let (mut server, authenticated) = log_in(&shared, &mut client, &packet).await?;
+        let (mut server, authenticated) = log_in(&shared, &mut client, &packet, deadline).await?;
         message::put_terminate(&mut server.writer.output);
         // It may have gone already: nothing more is wanted of it.
         server.writer.flush().await.ok();
@@ -78,18 +85,18 @@ impl ConsoleSession {
     pub async fn run(self, shared: Arc<Shared>) -> io::Result<()> {
         let Peer { mut reader, writer, .. } = self.client;
         let mut answers = Answers::new(writer.into_half());
-        let console = Arc::new(Console::new(shared, self.role, self.server_version));
+        let console = Arc::new(Console::new(shared.clone(), self.role, self.server_version));
         loop {
-            match next_message(&mut reader).await? {
+            let next = tokio::select! {
+                next = next_message(&mut reader) => next?,
+                () = shared.stopping() => return answers.end(session_ends()).await,
+            };
+            match next {
                 Next::End => return Ok(()),
                 Next::Message(b'X', _) => return Ok(()),
                 Next::Message(tag, frame) => answers.answer(&console, tag, body(&frame)).await?,
                 Next::TooLong(tag, bytes) => answers.refuse(tag, too_long(bytes)).await?,
-                Next::Broken(why) => {
-                    let text = ErrorText::new("08P01", &why);
-                    process_error(&mut answers.socket, refusal(text, Severity::Fatal), true).await?;
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-                }
+                Next::Broken(why) => return answers.end(ErrorText::new("08P01", why)).await,
             }
         }
     }
@@ -195,6 +202,13 @@ impl Answers {
             return Ok(());
         }
         process_error(&mut self.socket, refusal(text, Severity::Error), frontend::is_extended(tag)).await
+    }
+
+    /// Says why the session ends. Not cancel-safe: the client may have got half of it.
+    async fn end(&mut self, why: ErrorText) -> io::Result<()> {
+        let message = why.message.clone();
+        process_error(&mut self.socket, refusal(why, Severity::Fatal), true).await?;
+        Err(io::Error::other(message))
     }
 
     /// After an error in the extended protocol everything up to the Sync is skipped.

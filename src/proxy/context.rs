@@ -4,11 +4,15 @@ use super::audit::{Admitted, counter};
 use super::definitions::Definitions;
 use super::log_limit::LogLimit;
 use super::recent::Recent;
+use super::relay::Term;
 use super::shared::{Downstream, READ_AT_ONCE, Seen, Shared};
+use super::upstream;
 use crate::fence::Database;
 use crate::metrics::Metrics;
 use crate::policy::{Opaque, PolicySet, Resource};
 use crate::statement::{Lexing, Script, Unreadable};
+use crate::wire::startup;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -201,6 +205,16 @@ impl Context {
     /// Keeps storms out of the log.
     pub fn log_limit(&self) -> &Arc<LogLimit> {
         &self.shared.log_limit
+    }
+
+    /// What the session has to watch to know when it ends.
+    pub fn term(&self) -> Term {
+        Term::new(self.shared.orders.subscribe())
+    }
+
+    /// Cancels what a session runs, by the key that the server gave it. Cancel-safe: it may be done or not.
+    pub async fn cancel(&self, key: &[u8]) -> io::Result<()> {
+        upstream::cancel(&self.shared, startup::cancel_request(key)).await
     }
 
     /// Closes the control connections to a database that has to be without any.

@@ -2,9 +2,10 @@
 //!
 //! Not cancel-safe where nothing else is said: a handshake that is dropped ends its session, and no other.
 
+use super::connections::{RESERVED, Seat};
 use super::console::ConsoleSession;
 use super::context::Context;
-use super::login::{identify, tell_of_upstream};
+use super::login::{Authenticated, identify, tell_of_upstream};
 use super::opening::{OpeningError, read_opening, refuse_packet};
 use super::parameter::{Parameter, Value};
 use super::peer::Peer;
@@ -12,16 +13,20 @@ use super::rejection::Rejection;
 use super::relay::Started;
 use super::session::Session;
 use super::shared::Shared;
+use super::shutdown::{Stage, too_late};
 use super::stream::Stream;
 use super::upstream::{self, log_in};
 use crate::fence::session::SessionFence;
 use crate::fence::value::FenceValue;
 use crate::wire::error::{ErrorText, Severity};
-use crate::wire::startup::{InvalidPacket, Packet, Replication};
+use crate::wire::message;
+use crate::wire::startup::{InvalidPacket, Packet, Replication, Startup};
 use bytes::Bytes;
 use std::io;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
 
 /// The server has this long for what it is asked beside a session, as for `authentication_timeout` by default.
 pub(super) const SERVER_LIMIT: Duration = Duration::from_secs(60);
@@ -74,9 +79,13 @@ pub enum Opened {
 ///
 /// # Errors
 /// When there is no session; the client has been told why, where it can be told.
-pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, number: u64, peer: &str) -> Result<Opened, Refused> {
-    let limit = shared.settings().limits.startup;
-    let (mut client, packet) = match tokio::time::timeout(limit, read_opening(&shared, stream)).await {
+pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, seat: &mut Seat, peer: &str) -> Result<Opened, Refused> {
+    let deadline = Instant::now() + shared.settings().limits.startup;
+    let opening = tokio::select! {
+        opening = timeout_at(deadline, read_opening(&shared, stream)) => opening,
+        () = seat.given_up() => return Err(Refused::Client("others came, and it had said nothing".into())),
+    };
+    let (mut client, packet) = match opening {
         Err(_) => return Err(Refused::Client("no startup packet in time".into())),
         Ok(Err(OpeningError::Io(error))) => return Err(error.into()),
         // The server says nothing to what it cannot read as a packet, as when a client begins with TLS at once.
@@ -96,10 +105,22 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, number: u64, peer:
     if let Some(text) = lacking_encryption(&shared, &client) {
         return refuse(&mut client, text).await;
     }
-    if startup.database() == CONSOLE && startup.replication() == Replication::None {
-        return ConsoleSession::open(shared, client, &startup).await.map(Opened::Console);
+    let for_console = startup.database() == CONSOLE && startup.replication() == Replication::None;
+    if let Err(text) = take_place(&shared, seat, &startup, for_console) {
+        return refuse(&mut client, text).await;
     }
-    let (mut server, authenticated) = log_in(&shared, &mut client, &startup.packet).await?;
+    if for_console {
+        return ConsoleSession::open(shared, client, &startup, deadline).await.map(Opened::Console);
+    }
+    let (mut server, authenticated) = log_in(&shared, &mut client, &startup.packet, deadline).await?;
+    // Not before: anybody may say that they are somebody else.
+    let per_user = shared.settings().limits.connections_per_user.map(NonZeroUsize::get);
+    if !seat.belongs_to(startup.user(), per_user) {
+        message::put_terminate(&mut server.writer.output);
+        // It ends in any case when the socket is closed.
+        server.writer.flush().await.ok();
+        return refuse(&mut client, too_many_of(startup.user())).await;
+    }
     // Not before the server has let the client in: a database that nobody may name gets no connections.
     let context = match startup.replication() {
         Replication::Physical => Context::without_database(shared),
@@ -108,7 +129,7 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, number: u64, peer:
     context.prepare().await;
     let application_name = startup.parameter("application_name").unwrap_or_default();
     let (user, database, pid) = (startup.user(), startup.database(), authenticated.process_id);
-    let session = Session::new(number, user, database, peer.to_owned(), application_name, pid);
+    let session = Session::new(seat.number(), user, database, peer.to_owned(), application_name, pid);
     let (identity, value) = match startup.replication() {
         Replication::Physical => (Err("it is a physical replication session".into()), None),
         Replication::Logical if context.rejects_opaque() && !session.exempt(context.policies()) => {
@@ -130,8 +151,32 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, number: u64, peer:
     let fence = Arc::new(SessionFence::new(identity));
     let replicates = startup.replication() != Replication::None;
     let session = Arc::new(session);
-    let started = Started { client, server, session, replicates, fence, parameter, lexing: authenticated.lexing };
+    let Authenticated { lexing, cancel_key, .. } = authenticated;
+    let started = Started { client, server, session, replicates, fence, parameter, lexing, cancel_key };
     Ok(Opened::Session(Box::new((context, started))))
+}
+
+/// Whether there is room for one more, before the server is asked anything.
+fn take_place(shared: &Shared, seat: &mut Seat, startup: &Startup, for_console: bool) -> Result<(), ErrorText> {
+    let settings = shared.settings();
+    let most = settings.limits.connections.get();
+    let is_admin = || settings.admin_roles.iter().any(|role| role == startup.user());
+    let reserved = if for_console && is_admin() { RESERVED } else { 0 };
+    if shared.orders.borrow().stage != Stage::Running {
+        return Err(too_late());
+    }
+    if !seat.take_place(most + reserved) {
+        // As the server says it.
+        let text = ErrorText::new("53300", "sorry, too many clients already");
+        return Err(text.hint(format!("The proxy's setting max_connections is {most}.")));
+    }
+    Ok(())
+}
+
+fn too_many_of(user: &str) -> ErrorText {
+    // As the server says it.
+    ErrorText::new("53300", format!("too many connections for role \"{user}\""))
+        .hint("The proxy's setting max_connections_per_user limits them.")
 }
 
 /// What the client's connection lacks of what the settings require. Like the server, asks nothing of a Unix socket.

@@ -61,7 +61,7 @@ impl Listener {
     /// Accepts clients, for ever, and begins a session for each. Cancel-safe.
     pub async fn serve(self, shared: Arc<Shared>) {
         loop {
-            match self.accept().await {
+            match self.accept(shared.settings().limits.keepalive).await {
                 Ok((stream, peer)) => {
                     tokio::spawn(super::serve_session(shared.clone(), stream, peer));
                 }
@@ -74,11 +74,11 @@ impl Listener {
         }
     }
 
-    async fn accept(&self) -> io::Result<(Stream, String)> {
+    async fn accept(&self, keepalive: Option<Duration>) -> io::Result<(Stream, String)> {
         match &self.socket {
             Socket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                Ok((Stream::tcp(stream)?, peer.to_string()))
+                Ok((Stream::tcp(stream, keepalive)?, peer.to_string()))
             }
             Socket::Unix(listener) => Ok((Stream::Unix(listener.accept().await?.0), "unix".to_owned())),
         }

@@ -44,6 +44,8 @@ pub(super) struct Authenticated {
     pub(super) ready: Bytes,
     /// As in BackendKeyData.
     pub(super) process_id: Option<i32>,
+    /// The whole content of that message, with which what the session runs can be cancelled.
+    pub(super) cancel_key: Bytes,
     pub(super) lexing: Lexing,
     /// As the server says it.
     pub(super) server_version: String,
@@ -101,7 +103,7 @@ async fn relay_authentication(
     server: &mut Peer,
     mut binding: Binding,
 ) -> Result<Authenticated, Refused> {
-    let mut process_id = None;
+    let (mut process_id, mut cancel_key) = (None, Bytes::new());
     let mut lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe };
     let mut server_version = String::new();
     let (mut asked, mut no_answer) = (false, false);
@@ -110,8 +112,11 @@ async fn relay_authentication(
         while let Some((tag, mut frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
             let content = body(&frame);
             match tag {
-                b'Z' => return Ok(Authenticated { ready: frame, process_id, lexing, server_version }),
-                b'K' => process_id = content.first_chunk().map(|bytes| i32::from_be_bytes(*bytes)),
+                b'Z' => return Ok(Authenticated { ready: frame, process_id, cancel_key, lexing, server_version }),
+                b'K' => {
+                    process_id = content.first_chunk().map(|bytes| i32::from_be_bytes(*bytes));
+                    cancel_key = Bytes::copy_from_slice(content);
+                }
                 b'S' => {
                     note_lexing(content, &mut lexing);
                     if let Some(("server_version", version)) = message::parameter_status(content) {

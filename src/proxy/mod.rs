@@ -4,10 +4,12 @@
 
 mod audit;
 mod binding;
+mod connections;
 mod console;
 mod context;
 mod definitions;
 mod encryption;
+mod files;
 mod handshake;
 mod health;
 mod judge;
@@ -26,9 +28,11 @@ mod reload;
 mod replies;
 mod session;
 mod shared;
+mod shutdown;
 mod stream;
 mod succession;
 mod suspects;
+mod systemd;
 mod touched;
 mod upstream;
 
@@ -41,6 +45,7 @@ use handshake::{Opened, Refused};
 use listener::Listener;
 use relay::Relay;
 use shared::Shared;
+use shutdown::StopSignals;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,14 +87,15 @@ pub struct Start {
     pub etcd: Option<Arc<Etcd>>,
 }
 
-/// Runs the proxy until SIGTERM or SIGINT. SIGHUP reloads. Not cancel-safe: dropping it drops every session.
+/// Runs the proxy until SIGTERM or SIGINT, and then until open transactions have ended. SIGHUP reloads.
+/// Not cancel-safe: dropping it drops every session.
 ///
 /// # Errors
 /// When it cannot start.
 pub async fn run(start: Start) -> Result<(), ProxyError> {
     let hangup = signal(SignalKind::hangup()).map_err(ProxyError::Signals)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(ProxyError::Signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(ProxyError::Signals)?;
+    let mut stop = StopSignals::new().map_err(ProxyError::Signals)?;
+    files::provide(&start.settings);
     let addresses = start.settings.listen.clone();
     let http = bind_http(start.settings.http.as_ref()).await?;
     let shared = Shared::new(start, process_id(), Arc::new(Metrics::new()?));
@@ -102,14 +108,13 @@ pub async fn run(start: Start) -> Result<(), ProxyError> {
         tracing::info!(address = %listener.address, "listening");
         listeners.spawn(listener.serve(shared.clone()));
     }
+    systemd::ready();
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = stop.recv() => {}
         () = reload::at_signal(&shared, hangup) => {}
     }
-    shared.health.stop();
-    tracing::info!("stopping");
-    listeners.shutdown().await;
+    systemd::stopping();
+    shutdown::shut_down(&shared, listeners, &mut stop).await;
     shared.log_limit.finish();
     if let Some(http) = http {
         http.stop().await;
@@ -135,7 +140,8 @@ static SESSIONS: AtomicU64 = AtomicU64::new(0);
 
 async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
     let session = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
-    match handshake::shake_hands(shared.clone(), stream, session, &peer).await {
+    let mut seat = shared.connections.enter(session, shared.settings().limits.connections.get());
+    match handshake::shake_hands(shared.clone(), stream, &mut seat, &peer).await {
         Ok(Opened::Session(session_parts)) => {
             let (context, started) = *session_parts;
             let (session, database) = (started.session.clone(), context.database().clone());

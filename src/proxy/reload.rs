@@ -3,6 +3,7 @@
 //! Must never put a part of what was read in force, nor run twice at a time.
 
 use super::shared::Shared;
+use super::{files, systemd};
 use crate::config::{Change, ConfigError, Settings};
 use crate::policy::{self, PolicyError, PolicySet};
 use crate::tls::TlsFileError;
@@ -57,12 +58,19 @@ pub async fn at_signal(shared: &Shared, mut signal: Signal) {
 /// Everything that is wrong with what was read, logged as well; what was in force stays.
 pub async fn reload(shared: &Shared) -> Result<Reloaded, ReloadError> {
     let _turn = shared.reloading.lock().await;
-    let certificates = shared.reload_certificates().await;
+    systemd::reloading();
+    let reloaded = put_in_force(shared).await;
+    systemd::ready();
+    reloaded
+}
+
+async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
     let read = match read(shared).await {
-        Ok(read) if certificates.is_empty() => Ok(read),
-        read => {
-            Err(certificates.into_iter().map(Fault::from).chain(read.err().unwrap_or_default()).collect::<Vec<_>>())
-        }
+        Ok(read) => match shared.reload_certificates().await {
+            faults if faults.is_empty() => Ok(read),
+            faults => Err(faults.into_iter().map(Fault::from).collect()),
+        },
+        Err(faults) => Err(faults),
     };
     let (settings, policies) = match read {
         Ok(read) => read,
@@ -73,6 +81,9 @@ pub async fn reload(shared: &Shared) -> Result<Reloaded, ReloadError> {
         }
     };
     let (settings, changes) = shared.settings().reloaded(settings);
+    if changes.iter().any(|change| change.key == "max_connections") {
+        files::provide(&settings);
+    }
     shared.set_settings(settings);
     for Change { key, before, after, applied } in &changes {
         tracing::info!(key, before, after, applied, "setting_changed");

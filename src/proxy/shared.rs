@@ -1,11 +1,13 @@
 //! What all sessions of the proxy share: settings, policies, databases, the cache of verdicts.
 
+use super::connections::Connections;
 use super::definitions::AllSuspects;
 use super::encryption::Encryption;
 use super::health::Health;
 use super::log_limit::LogLimit;
 use super::recent::Recent;
 use super::session::Sessions;
+use super::shutdown::Stage;
 use super::{Start, succession};
 use crate::config::{Settings, SettingsArguments};
 use crate::fence::{Authority, Catalogue, Database};
@@ -41,6 +43,9 @@ pub struct Shared {
     /// Held by the reload that is under way.
     pub reloading: tokio::sync::Mutex<()>,
     pub started: SystemTime,
+    /// What sessions that run have to know of the settings, and of the end.
+    pub orders: watch::Sender<Orders>,
+    pub connections: Arc<Connections>,
     pub sessions: Arc<Sessions>,
     /// The rejections of late.
     pub recent: Recent,
@@ -59,6 +64,14 @@ pub struct Shared {
     databases: Mutex<HashMap<String, Arc<Downstream>>>,
     /// Different for every proxy process: tells its admissions from others'.
     id: String,
+}
+
+/// What sessions are told while they run.
+#[derive(Clone, Copy, Debug)]
+pub struct Orders {
+    pub stage: Stage,
+    /// How long they may be idle outside of a transaction.
+    pub idle_timeout: Option<Duration>,
 }
 
 /// A database that sessions are connected to.
@@ -119,6 +132,8 @@ impl Shared {
             authority.follow(&policies.elections());
         }
         Arc::new(Shared {
+            orders: watch::Sender::new(Orders { stage: Stage::Running, idle_timeout: settings.limits.idle }),
+            connections: Arc::default(),
             settings: RwLock::new(Arc::new(settings)),
             arguments,
             reloading: tokio::sync::Mutex::default(),
@@ -146,7 +161,19 @@ impl Shared {
 
     /// Puts settings in force, for what comes after.
     pub fn set_settings(&self, settings: Settings) {
+        self.orders.send_modify(|orders| orders.idle_timeout = settings.limits.idle);
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    /// The proxy comes to its end.
+    pub fn set_stage(&self, stage: Stage) {
+        self.orders.send_modify(|orders| orders.stage = stage);
+    }
+
+    /// Waits until the proxy comes to its end. Cancel-safe.
+    pub async fn stopping(&self) {
+        // The sender is ours: it does not end.
+        self.orders.subscribe().wait_for(|orders| orders.stage != Stage::Running).await.ok();
     }
 
     /// The database of that name, known from now on.

@@ -7,14 +7,16 @@ use super::handshake::{Refused, refuse};
 use super::login::{Authenticated, authenticate, first_answer, tell_of_upstream};
 use super::peer::{Peer, body};
 use super::shared::Shared;
+use super::shutdown::too_late;
 use super::stream::Stream;
-use crate::config::Address;
+use crate::config::{Address, Settings};
 use crate::tls::{Attempt, Connector, Negotiated, NoTls, Trouble, trouble};
 use crate::wire::error::{ErrorText, field};
 use bytes::Bytes;
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, sleep_until};
 
 /// A server that does not accept a connection, or does not shake hands, within this time counts as down.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -23,11 +25,24 @@ const NOT_LET_IN: &[u8] = b"28000";
 
 /// Connects to the server, sends it the packet that starts a session, and relays authentication. Tells the client where
 /// that fails.
+/// Gives up at the deadline, and when the proxy stops.
 pub(super) async fn log_in(
     shared: &Shared,
     client: &mut Peer,
     packet: &[u8],
+    deadline: Instant,
 ) -> Result<(Peer, Authenticated), Refused> {
+    let text = tokio::select! {
+        logged_in = try_to_log_in(shared, client, packet) => return logged_in,
+        // As the server says it.
+        () = sleep_until(deadline) => ErrorText::new("57014", "canceling authentication due to timeout")
+            .hint("The proxy's setting startup_timeout limits it."),
+        () = shared.stopping() => too_late(),
+    };
+    refuse(client, text).await
+}
+
+async fn try_to_log_in(shared: &Shared, client: &mut Peer, packet: &[u8]) -> Result<(Peer, Authenticated), Refused> {
     let mut attempts = attempts(shared);
     loop {
         let mut server = match connect_by(shared, &mut attempts).await {
@@ -95,7 +110,7 @@ async fn connect_by(shared: &Shared, attempts: &mut Attempts) -> io::Result<Stre
     let settings = shared.settings();
     loop {
         let Some(&attempt) = attempts.next() else { return Err(io::ErrorKind::NotConnected.into()) };
-        let connecting = attempt_to_connect(&settings.upstream, &shared.encryption.server, attempt);
+        let connecting = attempt_to_connect(&settings, &shared.encryption.server, attempt);
         let result = tokio::time::timeout(CONNECT_LIMIT, connecting).await;
         match result.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             // Who cannot be reached at all is not tried again.
@@ -107,8 +122,9 @@ async fn connect_by(shared: &Shared, attempts: &mut Attempts) -> io::Result<Stre
     }
 }
 
-async fn attempt_to_connect(address: &Address, tls: &Connector, attempt: Attempt) -> io::Result<Stream> {
-    let (stream, host) = match (Stream::connect(address).await?, address) {
+async fn attempt_to_connect(settings: &Settings, tls: &Connector, attempt: Attempt) -> io::Result<Stream> {
+    let address = &settings.upstream;
+    let (stream, host) = match (Stream::connect(address, settings.limits.keepalive).await?, address) {
         (Stream::Tcp(stream), Address::Tcp { host, .. }) if attempt != Attempt::Plain => (stream, host),
         (stream, _) => return Ok(stream),
     };

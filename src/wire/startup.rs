@@ -73,6 +73,15 @@ pub fn packet_length(input: &[u8]) -> Result<Option<usize>, InvalidPacket> {
     }
 }
 
+/// The packet that asks to cancel what a session runs, of the content of that session's BackendKeyData.
+pub fn cancel_request(key: &[u8]) -> Bytes {
+    let mut packet = BytesMut::new();
+    packet.put_u32(8 + key.len() as u32);
+    packet.put_u32(CANCEL_REQUEST);
+    packet.put_slice(key);
+    packet.freeze()
+}
+
 /// A packet that asks for encryption once more, after it has been refused, is what the server takes it for.
 pub fn repeated(packet: &[u8]) -> InvalidPacket {
     let half = |at: usize| packet.get(at..at + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));

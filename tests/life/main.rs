@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod limits;
 mod reload;
+mod start;
+mod stop;
 #[path = "../support/mod.rs"]
 mod support;
+mod timeouts;

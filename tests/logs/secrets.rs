@@ -10,7 +10,7 @@ const CANARY: &str = "c4n4ry";
 
 #[test]
 fn values_are_in_no_line_at_any_level() {
-    let postgres = Postgres::start(Options::default().hba(&"host all app all scram-sha-256".to_string()));
+    let postgres = Postgres::start(Options::default().hba("host all app all scram-sha-256"));
     postgres.sql(&format!("{SCHEMA}; CREATE ROLE app LOGIN PASSWORD '{CANARY}'; GRANT ALL ON jobs, watched TO app"));
     init(&postgres, "postgres");
     let options = ProxyOptions::default().policies(POLICIES).arguments(&["--log-format", "json"]);

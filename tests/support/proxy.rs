@@ -23,6 +23,7 @@ pub struct ProxyOptions {
     control: Option<String>,
     upstream: Option<String>,
     upstream_by_socket: bool,
+    environment: Vec<String>,
 }
 
 impl Default for ProxyOptions {
@@ -33,6 +34,7 @@ impl Default for ProxyOptions {
             control: None,
             upstream: None,
             upstream_by_socket: false,
+            environment: Vec::new(),
         }
     }
 }
@@ -46,6 +48,12 @@ impl ProxyOptions {
 
     pub fn arguments(mut self, arguments: &[&str]) -> Self {
         self.arguments.extend(arguments.iter().map(|&argument| argument.into()));
+        self
+    }
+
+    /// A variable of its environment.
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.environment.push(format!("{name}={value}"));
         self
     }
 
@@ -141,6 +149,16 @@ impl Proxy {
         self.program.wait()
     }
 
+    /// Its exit code, once it has ended.
+    pub fn wait(&mut self) -> i32 {
+        self.program.wait()
+    }
+
+    /// The file of its Unix socket is there.
+    pub fn has_socket(&self) -> bool {
+        self.find_socket().is_some()
+    }
+
     /// It dies without a chance to say or clean up anything.
     pub fn kill9(&mut self) {
         self.program.signal("KILL");
@@ -211,7 +229,9 @@ fn command(postgres: &Postgres, options: &ProxyOptions, folder: &Folder, port: u
         None if options.upstream_by_socket => upstream_folder(postgres, folder),
         None => postgres.url(),
     };
-    let mut command = vec![BINARY.to_owned(), "proxy".into()];
+    let mut command = vec!["env".to_owned()];
+    command.extend(options.environment.iter().cloned());
+    command.extend([BINARY.to_owned(), "proxy".into()]);
     command.extend(["--listen".into(), format!("127.0.0.1:{port}")]);
     command.extend(["--listen".into(), text(&folder.join("socket"))]);
     command.extend(["--upstream".into(), upstream]);

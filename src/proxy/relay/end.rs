@@ -4,14 +4,19 @@ use super::super::context::Context;
 use super::super::definitions::Definitions;
 use super::super::rejection::{Outcome, cut_off};
 use super::super::session::Session;
+use super::super::shutdown::session_ends;
 use super::{ClientFault, Relay, Side};
 use crate::fence::CutOff;
+use crate::fence::session::Activity;
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::message::{self, Status};
 use std::time::Duration;
 
 /// A client that does not take the rest of what it was sent within this time does not get it.
 const LAST_WORDS: Duration = Duration::from_secs(300);
+
+/// A server that does not take the goodbye within this time is left without one.
+const LEAVE: Duration = Duration::from_secs(1);
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +39,12 @@ pub enum End {
     /// The client's socket failed.
     #[error("connection to the client failed")]
     ClientSocket,
+    /// The client was idle for longer than it may be.
+    #[error("idle-session timeout")]
+    IdleTimeout,
+    /// The proxy stops.
+    #[error("the proxy is shutting down")]
+    Shutdown,
 }
 
 impl Relay {
@@ -53,8 +64,18 @@ impl Relay {
                 let text = ErrorText::new("08P01", format!("the server broke the protocol: {why}"));
                 (End::ServerFault(why), Some(text))
             }
+            // As the server says it.
+            End::IdleTimeout => {
+                let text = ErrorText::new("57P05", "terminating connection due to idle-session timeout");
+                (End::IdleTimeout, Some(text.hint("The proxy's setting idle_timeout limits it: connect again.")))
+            }
+            End::Shutdown => (End::Shutdown, Some(session_ends())),
             other => (other, None),
         };
+        if matches!(end, End::IdleTimeout | End::Shutdown) {
+            // One that does not take it finds its socket closed.
+            tokio::time::timeout(LEAVE, self.leave_server()).await.ok();
+        }
         if let Some(text) = text.filter(|_| self.server.rest == 0 || self.server.discard) {
             text.put(&mut self.client.writer.output, Severity::Fatal);
             if let End::CutOff(_) = end {
@@ -73,6 +94,21 @@ impl Relay {
             tokio::spawn(until_the_server_ends(self.server, self.context, self.definitions));
         }
         end
+    }
+
+    /// Lets nothing go on at the server: what it runs for the session is cancelled, and the session says goodbye there.
+    async fn leave_server(&mut self) {
+        if self.activity == Activity::Busy
+            && let Err(error) = self.context.cancel(&self.cancel_key).await
+        {
+            tracing::warn!(session = self.session.number, %error, "statement_not_cancelled");
+        }
+        if self.client.rest == 0 {
+            message::put_terminate(&mut self.server.writer.output);
+        }
+        // Where this fails the server is gone.
+        self.server.writer.flush().await.ok();
+        self.server.writer.close().await.ok();
     }
 
     /// The server connection has ended unasked. A session that a newer token cut off is told so.

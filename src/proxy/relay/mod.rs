@@ -13,10 +13,12 @@ mod question;
 mod reject;
 mod room;
 mod server;
+mod term;
 mod values;
 mod verdict;
 
 pub use end::End;
+pub use term::Term;
 
 use super::context::{Context, Room, Turn};
 use super::definitions::Definitions;
@@ -124,6 +126,10 @@ pub struct Relay {
     flushed: bool,
     /// Nobody reads what the client would be told: the session ends then at the latest.
     hang_up: Option<Instant>,
+    /// What may end it from outside.
+    term: Term,
+    /// With which what it runs can be cancelled.
+    cancel_key: Bytes,
 }
 
 /// One direction's source and the rest of the message that is being passed on from it.
@@ -162,12 +168,14 @@ pub struct Started {
     pub fence: Arc<SessionFence>,
     pub parameter: Parameter,
     pub lexing: Lexing,
+    pub cancel_key: Bytes,
 }
 
 impl Relay {
     /// A session whose first ReadyForQuery waits in the client's output.
     pub fn new(context: Context, started: Started) -> Self {
         let definitions = context.definitions(started.session.number);
+        let term = context.term();
         Relay {
             context,
             session: started.session,
@@ -204,6 +212,8 @@ impl Relay {
             closed: false,
             flushed: false,
             hang_up: None,
+            term,
+            cancel_key: started.cancel_key,
         }
     }
 
@@ -252,7 +262,28 @@ impl Relay {
         }
         self.note_activity();
         self.count_bytes();
-        self.wait_for_event().await
+        match self.term.end(self.is_idle()) {
+            // What has arrived at the last moment is not lost.
+            Some(end) if !self.hears_more().await => Err(end),
+            Some(_) => Ok(()),
+            None => self.wait_for_event().await,
+        }
+    }
+
+    /// Nothing was asked for, and no transaction is open. Of a message that has begun, nothing was done.
+    fn is_idle(&self) -> bool {
+        let is_asked = self.wait.is_some() || self.terminating || self.client.reader.ended;
+        self.activity == Activity::Idle && !is_asked
+    }
+
+    /// Looks once whether an idle client has sent something, for which there is still time.
+    async fn hears_more(&mut self) -> bool {
+        if !self.is_idle() || self.term.is_over() {
+            return false;
+        }
+        self.term.heard();
+        let heard = tokio::time::timeout(Duration::ZERO, self.client.reader.fill()).await;
+        matches!(heard, Ok(Ok(())))
     }
 
     fn count_bytes(&self) {
@@ -260,7 +291,7 @@ impl Relay {
     }
 
     async fn wait_for_event(&mut self) -> Result<(), End> {
-        let Relay { client, server, wait, fence, context, replies, hang_up, .. } = self;
+        let Relay { client, server, wait, fence, context, replies, hang_up, term, .. } = self;
         // What is left of the input when nothing holds it back is a message that will never be whole.
         let held_back = wait.is_some() || replies.len() >= MAX_OWED || server.rest > 0;
         let client_done = client.reader.ended && !held_back;
@@ -276,6 +307,7 @@ impl Relay {
         let waits = !matches!(wait, None | Some(Wait::Settle | Wait::Value));
         tokio::select! {
             result = client.reader.fill(), if read_client => {
+                term.heard();
                 if result.is_err() {
                     // A reset, as of a client that hangs up without reading: what it sent before is done all the same.
                     client.reader.ended = true;
@@ -289,6 +321,7 @@ impl Relay {
                 Err(_) => { server.reader.ended = true; Ok(()) }
             },
             result = client.writer.drain(), if client.writer.is_pending() => {
+                term.heard();
                 if result.is_err() {
                     // Nobody reads any more; what was sent before may still be there to be read, and to be done.
                     client.writer.give_up();
@@ -297,6 +330,7 @@ impl Relay {
                 Ok(())
             }
             () = hung_up(*hang_up) => Err(End::ClientSocket),
+            () = term.change() => Ok(()),
             result = server.writer.drain(), if server.writer.is_pending() => {
                 if result.is_err() {
                     // The server is gone; what it said before may still be there to be read.

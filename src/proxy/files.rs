@@ -1,0 +1,31 @@
+//! How many files and sockets the process may have open.
+
+use crate::config::Settings;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// Policies, listeners, etcd, and three control connections for each of some databases.
+const BESIDE_CLIENTS: u64 = 128;
+
+/// Raises the limit as far as the process may, and says so where that is not enough for the connections in the settings.
+pub fn provide(settings: &Settings) {
+    // A session has two; as many clients again may wait to be let in.
+    let connections = settings.limits.connections.get() as u64;
+    let needed = 3 * connections + BESIDE_CLIENTS;
+    let (soft, hard) = match getrlimit(Resource::RLIMIT_NOFILE) {
+        Ok(limits) => limits,
+        Err(error) => return tracing::warn!(%error, "the limit of open files is not known"),
+    };
+    if soft < hard
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::warn!(%error, soft, hard, "the limit of open files cannot be raised");
+    }
+    if hard < needed {
+        tracing::warn!(
+            limit = hard,
+            needed,
+            max_connections = connections,
+            "too few open files for max_connections: raise LimitNOFILE or `ulimit -n`"
+        );
+    }
+}

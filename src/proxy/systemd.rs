@@ -1,0 +1,41 @@
+//! What systemd is told of the proxy's state, where it asked to be told (`sd_notify(3)`).
+
+use nix::time::{ClockId, clock_gettime};
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// The proxy listens, and has reloaded if it was doing so.
+pub fn ready() {
+    tell("READY=1\nSTATUS=Listening");
+}
+
+/// A reload has begun.
+pub fn reloading() {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| now.tv_sec() * 1_000_000 + now.tv_nsec() / 1000);
+    tell(&format!("RELOADING=1\nMONOTONIC_USEC={now}\nSTATUS=Reloading"));
+}
+
+/// The proxy stops.
+pub fn stopping() {
+    tell("STOPPING=1\nSTATUS=Waiting for open transactions");
+}
+
+fn tell(state: &str) {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()) else { return };
+    if let Err(error) = send(socket.as_bytes(), state) {
+        tracing::warn!(%error, ?socket, "systemd_not_told");
+    }
+}
+
+fn send(socket: &[u8], state: &str) -> io::Result<()> {
+    let address = match socket.strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(socket))?,
+    };
+    let sender = UnixDatagram::unbound()?;
+    // Who does not read must not stop the proxy.
+    sender.set_nonblocking(true)?;
+    sender.send_to_addr(state.as_bytes(), &address).map(drop)
+}

@@ -1,0 +1,80 @@
+//! What keeps a proxy from starting is told in one line, and systemd is told what it does.
+
+use super::support::guardian::Folder;
+use super::support::proxy::{BINARY, NO_POLICIES};
+use super::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions};
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::Path;
+use std::process::Command;
+
+/// Runs a proxy that does not start; its exit code and what it says.
+fn fails(folder: &Folder, arguments: &[&str]) -> (Option<i32>, String) {
+    let policies = folder.join("policies");
+    fs::create_dir_all(&policies).unwrap();
+    fs::write(policies.join("p.yaml"), NO_POLICIES).unwrap();
+    let mut command = Command::new(BINARY);
+    command.args(["proxy", "--upstream", "postgres://127.0.0.1:1", "--control", "postgres://u@127.0.0.1:1/"]);
+    command.args(["--policies", &policies.display().to_string()]).args(arguments);
+    let output = command.output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn an_unknown_setting_is_told_with_its_place() {
+    let folder = Folder::new("start");
+    let file = folder.join("f.yaml");
+    fs::write(&file, "listen: 127.0.0.1:1\nmax_conections: 3\n").unwrap();
+    let (code, said) = fails(&folder, &["--config", &file.display().to_string()]);
+    assert_eq!((code, said.lines().count()), (Some(2), 1), "{said}");
+    assert!(said.contains("f.yaml:2:1: unknown key `max_conections`"), "{said}");
+}
+
+#[test]
+fn an_address_that_cannot_be_listened_on_is_told() {
+    let folder = Folder::new("start");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().to_string();
+    let sockets = folder.join("sockets");
+    fs::create_dir(&sockets).unwrap();
+    let _other = UnixListener::bind(sockets.join(".s.PGSQL.6432")).unwrap();
+    let file = folder.join("file");
+    fs::write(&file, "").unwrap();
+    let text = |path: &Path| path.display().to_string();
+    for (address, why) in [
+        (port.clone(), "Address already in use"),
+        (text(&sockets), "address in use"),
+        (text(&folder.join("missing")), "No such file or directory"),
+        (text(&file), "Not a directory"),
+    ] {
+        let (code, said) = fails(&folder, &["--listen", &address]);
+        assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
+        assert!(said.contains(&format!("cannot listen on {address}")) && said.contains(why), "{said}");
+    }
+    assert!(sockets.join(".s.PGSQL.6432").exists(), "the socket of another proxy stays");
+}
+
+#[test]
+fn systemd_is_told() {
+    let folder = Folder::new("notify");
+    let path = folder.join("notify");
+    let systemd = UnixDatagram::bind(&path).unwrap();
+    systemd.set_read_timeout(Some(DEADLINE)).unwrap();
+    let told = || {
+        let mut buffer = [0; 256];
+        let length = systemd.recv(&mut buffer).expect("a message comes");
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    };
+    let postgres = Postgres::start(Options::default());
+    let options = ProxyOptions::default().variable("NOTIFY_SOCKET", &path.display().to_string());
+    let mut proxy = Proxy::start_with(&postgres, &options);
+    assert!(told().starts_with("READY=1\n"));
+    proxy.sighup();
+    let reloading = told();
+    assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
+    assert!(told().starts_with("READY=1\n"));
+    proxy.signal("TERM");
+    assert!(told().starts_with("STOPPING=1\n"));
+    assert_eq!(proxy.wait(), 0);
+}
