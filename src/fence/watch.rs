@@ -36,11 +36,11 @@ async fn watch(database: Weak<Database>) {
     loop {
         let Some(current) = database.upgrade() else { return };
         attend(&current).await;
-        announce(&current).await;
         if beaten.elapsed() >= HEARTBEAT {
             beaten = Instant::now();
             beat(&current).await;
         }
+        announce(&current).await;
         let before = std::mem::replace(&mut sessions, current.sessions.len());
         if swept.elapsed() >= SWEEP || sessions < before {
             swept = Instant::now();
@@ -78,8 +78,11 @@ async fn beat(database: &Arc<Database>) {
     }
 }
 
-/// Says which fences are enforced here, where that has changed or the connection is a new one.
+/// Says which fences are enforced here, where that has changed or the connection is a new one. Opens none: the next beat does.
 async fn announce(database: &Arc<Database>) {
+    if database.memory.listener() == 0 {
+        return;
+    }
     if let Err(error) = database.announce().await {
         tracing::debug!(database = database.name(), %error, "what is enforced is not announced");
     }

@@ -135,7 +135,7 @@ mod tests {
         let all = "insert, update, delete, truncate, ddl";
         let old = "resources: [{name: a, tables: [public.t]}, {name: gone, tables: [public.g]}]";
         let new = "resources: [{name: a, mode: observe, on_missing: allow, election: /e, functions: [public.f], tables: \
-            [{name: public.t, operations: [insert]}]}, {name: more/{k}, tables: [{name: public.m, key: k}]}]\n\
+            [{name: public.t, operations: [insert]}]}, {name: 'more/{k}', tables: [{name: public.m, key: k}]}]\n\
             opaque: allow\ndatabases: [app]\nexempt_roles: [migrator]";
         let expected = [
             "* databases: - -> app".to_owned(),

@@ -71,7 +71,7 @@ fn fences_are_shown() {
     let output = run(psql(&proxy.address(), "fencegate").args(["-AF ", "-c", "SHOW FENCES"]));
     let text = String::from_utf8(output.stdout).unwrap();
     let columns = "database resource mode election generation token drained admissions leader";
-    let shown = format!("postgres scheduler enforce /cron/scheduler/leader 1 {token} true 1 {token}");
+    let shown = format!("postgres scheduler enforce /cron/scheduler/leader 1 {token} t 1 {token}");
     assert_eq!(text, format!("{columns}\n{shown}\n(1 row)\n"));
 
     let mut wire = Wire::login(&proxy.address(), "postgres", "fencegate");
