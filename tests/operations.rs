@@ -6,7 +6,9 @@
 mod support;
 
 use fencegate::config::{Fallback, Reload, SETTINGS, Setting};
+use std::collections::BTreeSet;
 use std::fs;
+use std::path::{Path, PathBuf};
 use support::fenced::{self, Fenced, code, code_in, ok};
 use support::guardian::Folder;
 use support::{DEADLINE, Options, Postgres, Proxy, Wire, message, programs, wait_until};
@@ -35,6 +37,34 @@ fn row(setting: &Setting) -> String {
         Reload::Stays => "restart",
     };
     format!("| `{}` | {} | {} | {default} | {reload} |\n", setting.key, setting.help, setting.range)
+}
+
+#[test]
+fn the_table_of_errors_has_all_that_the_proxy_says() {
+    let (_, chapter) = PAGE.split_once("## Errors, and what to do about them\n").unwrap();
+    let (chapter, _) = chapter.split_once("\n## ").unwrap();
+    let rows = chapter.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
+    let shown: BTreeSet<String> = rows.filter(|code| is_code(code)).map(str::to_owned).collect();
+    let mut said = BTreeSet::new();
+    for folder in ["src/proxy", "src/console", "src/wire"] {
+        for file in files(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)) {
+            let text = fs::read_to_string(file).unwrap();
+            let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+            said.extend(code.split('"').filter(|literal| is_code(literal)).map(str::to_owned));
+        }
+    }
+    assert_eq!(shown, said);
+}
+
+/// An SQLSTATE; words of five capitals are not.
+fn is_code(literal: &str) -> bool {
+    let known = |character: char| character.is_ascii_digit() || character.is_ascii_uppercase();
+    literal.len() == 5 && literal.chars().all(known) && literal.contains(|character: char| character.is_ascii_digit())
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
