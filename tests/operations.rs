@@ -45,7 +45,8 @@ fn the_table_of_errors_has_all_that_the_proxy_says() {
     let (chapter, _) = chapter.split_once("\n## ").unwrap();
     let rows = chapter.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
     let shown: BTreeSet<String> = rows.filter(|code| is_code(code)).map(str::to_owned).collect();
-    let mut said = BTreeSet::new();
+    // pgwire's own, of the console.
+    let mut said = BTreeSet::from(["26000".to_owned()]);
     for folder in ["src/proxy", "src/console", "src/wire"] {
         for file in files(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)) {
             let text = fs::read_to_string(file).unwrap();

@@ -264,7 +264,7 @@ fn the_console_has_its_name(via: Via) {
     // Even where the server has such a database.
     target.postgres.sql("CREATE DATABASE fencegate");
     let mut console = Wire::login(&target.address(), "postgres", "fencegate");
-    assert_eq!(error_in(&console.query("SELECT 1")).unwrap().code(), "42601");
+    assert_eq!(error_in(&console.query("SELECT 2")).unwrap().code(), "42601");
     assert_eq!(console.rows("SHOW FENCES"), Ok(Vec::new()));
 }
 

@@ -144,26 +144,27 @@ async fn relay_authentication(
         if server.reader.ended {
             return Err(Refused::Upstream(io::ErrorKind::UnexpectedEof.into()));
         }
-        // Anything else that a client sends ahead waits in its buffer: it has to be judged.
-        while let Some(tag) = client.reader.input.first().copied().filter(|tag| asked || *tag == b'p') {
-            match client.reader.client_frame(MAX_AUTHENTICATION) {
-                Ok(Some((_, frame))) => {
+        // One answer to each request. All else that a client sends ahead waits in its buffer: it has to be judged.
+        if let Some(tag) = client.reader.input.first().copied().filter(|_| asked) {
+            match (tag == b'p').then(|| client.reader.client_frame(MAX_AUTHENTICATION)) {
+                Some(Ok(Some((_, frame)))) => {
                     if let Err(text) = binding.answer(&frame) {
                         return refuse(client, text).await;
                     }
                     server.writer.output.extend_from_slice(&frame);
+                    asked = false;
                 }
-                Ok(None) if tag == b'p' => break,
+                Some(Ok(None)) => {}
                 // No answer to what the server asked: it refuses it once it has seen how it begins.
-                _ => {
+                None | Some(Err(_)) => {
                     let start = client.reader.input.split_to(HEADER.min(client.reader.input.len()));
                     server.writer.output.extend_from_slice(&start);
                     client.reader.input.clear();
                     client.reader.ended = true;
                     no_answer = true;
+                    asked = false;
                 }
             }
-            asked = false;
         }
         client.writer.flush().await?;
         if client.reader.ended && asked {

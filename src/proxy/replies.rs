@@ -83,6 +83,12 @@ pub enum Request {
     CopyEnd,
 }
 
+impl Audience {
+    fn is_rejection(self) -> bool {
+        matches!(self, Audience::Rejection { .. })
+    }
+}
+
 impl Request {
     fn affects_parameter(&self) -> bool {
         matches!(self, Request::FunctionCall)
@@ -169,6 +175,8 @@ pub struct Replies {
     changing_catalogue: usize,
     /// Entries whose statements may be a COPY from the client.
     copying: usize,
+    /// Entries in place of what is rejected.
+    rejecting: usize,
     /// Statements that may have done so have completed; ReadyForQuery comes after the report of it.
     lexing_unreported: bool,
 }
@@ -200,6 +208,7 @@ impl Replies {
         self.writing += usize::from(to.may_write());
         self.changing_catalogue += usize::from(to.changes_catalogue());
         self.copying += usize::from(to.may_copy_in());
+        self.rejecting += usize::from(audience.is_rejection());
         self.queue.push_back(Reply { to, audience });
     }
 
@@ -265,6 +274,11 @@ impl Replies {
         self.writing > 0
     }
 
+    /// A rejection is under way: what follows it in the same pipeline will be skipped.
+    pub fn reject(&self) -> bool {
+        self.rejecting > 0
+    }
+
     /// Something is under way that may change the catalogue.
     pub fn change_catalogue(&self) -> bool {
         self.changing_catalogue > 0
@@ -286,6 +300,7 @@ impl Replies {
         self.writing -= usize::from(reply.to.may_write());
         self.changing_catalogue -= usize::from(reply.to.changes_catalogue());
         self.copying -= usize::from(reply.to.may_copy_in());
+        self.rejecting -= usize::from(reply.audience.is_rejection());
     }
 
     /// The server reports an error. Takes away, and returns, what it will not answer any more.

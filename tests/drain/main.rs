@@ -16,7 +16,7 @@ use states::Fate;
 use support::commit_order::CommitOrder;
 use support::ticks::{self, WRITE, ok, out_of_order, tokens, wait_until_harmless};
 use support::wire::error_in;
-use support::{Address, Frame, Postgres, Wire};
+use support::{Address, Frame, Postgres, Wire, message};
 
 /// For each state, a test for each route.
 macro_rules! matrix {
@@ -99,6 +99,22 @@ fn take_over(enter: fn(&mut Stale) -> Fate, route: Route) {
         Route::AfterKill => assert_eq!(told, []),
         Route::SameProxy | Route::SecondProxy => stale.was_told(&told, &fate),
     }
+}
+
+/// The server ends the process in the middle of a message of its answer.
+#[test]
+fn a_result_that_is_cut_off_ends_with_the_reason() {
+    let postgres = ticks::server();
+    let proxy = ticks::proxy(&postgres);
+    let mut stale = Stale::start(&postgres, &proxy.address());
+    let rows = "SELECT repeat('x', 1000) FROM generate_series(1, 100000)";
+    stale.wire().send(&message::query(&format!("BEGIN; {WRITE}; {rows}")));
+    ticks::wait_for_process(&postgres, &stale.process, "wait_event = 'ClientWrite'");
+    ok(&mut ticks::session(&proxy.address(), 2), WRITE);
+    let told = stale.wire().read_to_end();
+    let error = error_in(&told).expect("it is told");
+    assert_eq!((error.severity(), error.code()), ("FATAL", "LF001"));
+    assert_eq!(error.detail(), "resource=scheduler presented=1 highest=2 outcome=unknown");
 }
 
 impl<'a> Stale<'a> {

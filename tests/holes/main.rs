@@ -8,6 +8,7 @@
 mod support;
 
 mod identity;
+mod login;
 mod outage;
 mod process;
 mod strings;

@@ -12,6 +12,7 @@ mod support;
 
 mod compare;
 mod conversation;
+mod pipeline;
 mod rejected;
 mod shapes;
 mod states;

@@ -10,7 +10,8 @@ use crate::wire::frame::{HEADER, Header, put_frame};
 use crate::wire::message::{self, Status};
 use bytes::{BufMut, BytesMut};
 
-/// Messages up to this many bytes of body are read whole where that helps; longer ones stream.
+/// Messages up to this many bytes of body are passed on whole, so that the last words to a client, should the server go away
+/// in the middle of one, find their place behind the one before; longer ones stream.
 const WHOLE: usize = 64 * 1024;
 /// Of an error this much is looked at, to see whether it ends the session.
 const ERROR_HEAD: usize = 64;
@@ -34,20 +35,15 @@ impl Relay {
     fn server_message(&mut self, header: Header) -> Result<bool, End> {
         let audience = self.replies.audience();
         let available = self.server.reader.input.len();
+        if header.body <= WHOLE && available < header.frame() {
+            return Ok(false);
+        }
         match header.tag {
             b'N' if header.body <= WHOLE && matches!(audience, Audience::Rejection { shift: 1.. }) => {
-                if available < header.frame() {
-                    return Ok(false);
-                }
                 self.say_in_place(header, audience);
             }
             b'N' | b'A' => self.stream(header, Audience::Client),
-            b'S' if header.body <= WHOLE => {
-                if available < header.frame() {
-                    return Ok(false);
-                }
-                self.parameter_status(header);
-            }
+            b'S' if header.body <= WHOLE => self.parameter_status(header),
             b'E' => {
                 if available < header.frame().min(HEADER + ERROR_HEAD) {
                     return Ok(false);
@@ -55,9 +51,6 @@ impl Relay {
                 return self.error_response(header, audience);
             }
             b'Z' | b'C' if header.body <= WHOLE => {
-                if available < header.frame() {
-                    return Ok(false);
-                }
                 let frame = frame_of(&mut self.server.reader, header.frame());
                 if audience != Audience::Proxy {
                     self.client.writer.output.extend_from_slice(&frame);
@@ -68,9 +61,6 @@ impl Relay {
                 }
             }
             b'D' if audience == Audience::Proxy && header.body <= WHOLE => {
-                if available < header.frame() {
-                    return Ok(false);
-                }
                 let frame = frame_of(&mut self.server.reader, header.frame());
                 self.answer = message::columns(body(&frame));
             }

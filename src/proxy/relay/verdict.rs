@@ -32,8 +32,9 @@ impl Relay {
             return (self.settle(), statements.to_vec());
         };
         let writes = resolved.iter().any(|statement| !statement.writes.is_empty() || statement.opaque.is_some());
-        if writes && self.replies.change_catalogue() {
-            // What is under way may make what this writes a way to a fenced table.
+        if writes && (self.replies.change_catalogue() || self.replies.reject()) {
+            // What is under way may make what this writes a way to a fenced table. Or this may never run: nobody is to be
+            // admitted, nor a token raised, for what the server skips.
             return (self.settle(), resolved);
         }
         if let Some(task) = self.first(&resolved) {

@@ -1,0 +1,24 @@
+//! What follows a rejection in the same pipeline never runs: nobody is admitted for it, and no token rises.
+
+use crate::support::fenced::{Fenced, code_in, ok};
+use crate::support::message;
+
+const POLICIES: &str = "
+version: 1
+resources:
+  - {name: jobs, tables: [public.jobs]}
+  - {name: reports, tables: [public.reports]}
+";
+
+#[test]
+fn what_will_be_skipped_raises_nothing() {
+    let world = Fenced::start("CREATE TABLE jobs (n int); CREATE TABLE reports (n int)", POLICIES);
+    ok(&mut world.holder(7), "INSERT INTO jobs VALUES (7)");
+    let mut stale = world.holder(6);
+    let mut pipeline = message::unnamed("INSERT INTO jobs VALUES (6)", &[]);
+    pipeline.extend(message::unnamed("INSERT INTO reports VALUES (6)", &[]));
+    pipeline.extend(message::sync());
+    assert_eq!(code_in(&stale.exchange(&pipeline)), "LF001");
+    assert_eq!(world.postgres.value("SELECT string_agg(resource, ' ') FROM fencegate.epoch"), "jobs");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate.admission WHERE resource = 'reports'"), "0");
+}
