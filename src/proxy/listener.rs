@@ -5,7 +5,9 @@
 use super::shared::Shared;
 use super::stream::Stream;
 use crate::config::Address;
+use std::fs::Permissions;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +15,10 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 /// After a failure to accept, the next attempt waits this long.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Who may connect to a Unix socket: everybody, whatever the umask. Like the server (`unix_socket_permissions`), which leaves
+/// it to the directory to keep others out.
+const SOCKET_MODE: u32 = 0o777;
 
 /// A listening socket.
 pub struct Listener {
@@ -53,7 +59,9 @@ impl Listener {
                 let path = address.socket_path().ok_or(io::ErrorKind::InvalidInput)?;
                 remove_stale(&path).await?;
                 let (socket, address) = (UnixListener::bind(&path)?, path.display().to_string());
-                Ok(Listener { socket: Socket::Unix(socket), address, _file: Some(SocketFile(path)) })
+                let file = SocketFile(path);
+                std::fs::set_permissions(&file.0, Permissions::from_mode(SOCKET_MODE))?;
+                Ok(Listener { socket: Socket::Unix(socket), address, _file: Some(file) })
             }
         }
     }
