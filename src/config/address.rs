@@ -64,10 +64,7 @@ pub(super) fn listen(text: &str) -> Result<Address, String> {
     if text.starts_with('/') {
         return unix(text, LISTEN_PORT);
     }
-    match host_and_port(text)? {
-        (host, Some(port)) => Ok(Address::Tcp { host, port }),
-        (_, None) => Err(format!("`{text}` has no port: write host:port, or the absolute path of a directory")),
-    }
+    tcp(text, "host:port, or the absolute path of a directory")
 }
 
 /// Reads `host:port`.
@@ -75,9 +72,20 @@ pub(super) fn listen(text: &str) -> Result<Address, String> {
 /// # Errors
 /// What to change.
 pub fn http(text: &str) -> Result<Address, String> {
+    if text.starts_with('/') {
+        return Err(format!("`{text}` has no port: write host:port"));
+    }
+    tcp(text, "host:port")
+}
+
+/// Reads `host:port`; `usage` says what may be written.
+fn tcp(text: &str, usage: &str) -> Result<Address, String> {
     match host_and_port(text)? {
-        (host, Some(port)) if !text.starts_with('/') => Ok(Address::Tcp { host, port }),
-        _ => Err(format!("`{text}` has no port: write host:port")),
+        (host, Some(port)) if host == "*" => Err(format!(
+            "`{text}` names no host: write [::]:{port} for all addresses, or 0.0.0.0:{port} for those of IPv4 only"
+        )),
+        (host, Some(port)) => Ok(Address::Tcp { host, port }),
+        (_, None) => Err(format!("`{text}` has no port: write {usage}")),
     }
 }
 
@@ -145,7 +153,7 @@ fn unix(text: &str, default_port: u16) -> Result<Address, String> {
 mod tests {
     use super::*;
 
-    fn tcp(host: &str, port: u16) -> Address {
+    fn host(host: &str, port: u16) -> Address {
         Address::Tcp { host: host.to_owned(), port }
     }
 
@@ -155,23 +163,26 @@ mod tests {
 
     #[test]
     fn addresses_to_listen_on() {
-        assert_eq!(listen("127.0.0.1:6432"), Ok(tcp("127.0.0.1", 6432)));
-        assert_eq!(listen("localhost:0"), Ok(tcp("localhost", 0)));
-        assert_eq!(listen("[::1]:6432"), Ok(tcp("::1", 6432)));
+        assert_eq!(listen("127.0.0.1:6432"), Ok(host("127.0.0.1", 6432)));
+        assert_eq!(listen("localhost:0"), Ok(host("localhost", 0)));
+        assert_eq!(listen("[::1]:6432"), Ok(host("::1", 6432)));
         assert_eq!(listen("/run/fencegate"), Ok(socket("/run/fencegate", 6432)));
         assert_eq!(listen("/run/a:b:7000"), Ok(socket("/run/a:b", 7000)));
         assert_eq!(listen("/run/x").unwrap().socket_path().unwrap(), Path::new("/run/x/.s.PGSQL.6432"));
         for bad in ["", "127.0.0.1", ":6432", "::1:6432", "[::1]", "a:99999", "a:b", "a b:1", "/run:0", "/run:70000"] {
             assert!(listen(bad).is_err(), "{bad}");
         }
+        for all in [listen("*:6432"), http("*:6432")] {
+            assert!(all.unwrap_err().contains("write [::]:6432 for all addresses, or 0.0.0.0:6432"));
+        }
         assert!(listen(&format!("/{}", "d".repeat(100))).unwrap_err().contains("too long"));
     }
 
     #[test]
     fn addresses_of_the_server() {
-        assert_eq!(upstream("postgres://db"), Ok(tcp("db", 5432)));
-        assert_eq!(upstream("postgresql://db:5433/"), Ok(tcp("db", 5433)));
-        assert_eq!(upstream("postgres://[::1]:5433"), Ok(tcp("::1", 5433)));
+        assert_eq!(upstream("postgres://db"), Ok(host("db", 5432)));
+        assert_eq!(upstream("postgresql://db:5433/"), Ok(host("db", 5433)));
+        assert_eq!(upstream("postgres://[::1]:5433"), Ok(host("::1", 5433)));
         assert_eq!(upstream("/var/run/postgresql"), Ok(socket("/var/run/postgresql", 5432)));
         for bad in ["db:5432", "postgres://", "postgres://db:0", "postgres://a,b"] {
             assert!(upstream(bad).is_err(), "{bad}");

@@ -5,6 +5,8 @@
 use super::ConfigError;
 use super::table::{Fallback, Kind, SETTINGS, Setting};
 use crate::yaml::{self, Fault, LARGEST_FILE, Node, Reader, Value};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::collections::HashMap;
 use std::fs;
@@ -63,6 +65,14 @@ fn argument(setting: &Setting) -> Arg {
 impl clap::FromArgMatches for SettingsArguments {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let texts = |setting: &Setting| matches.get_many::<String>(setting.key).map(|texts| texts.cloned().collect());
+        let is_empty = |setting: &&Setting| {
+            matches.value_source(setting.key) == Some(ValueSource::CommandLine)
+                && matches.get_many::<String>(setting.key).is_some_and(|mut texts| texts.any(String::is_empty))
+        };
+        if let Some(setting) = SETTINGS.iter().find(is_empty) {
+            let message = format!("--{} is empty: give it a value, or leave it out\n", setting.flag());
+            return Err(clap::Error::raw(ErrorKind::InvalidValue, message));
+        }
         Ok(Self {
             file: matches.get_one::<String>("config").map(PathBuf::from),
             texts: SETTINGS.iter().filter_map(|setting| Some((setting.key, texts(setting)?))).collect(),
@@ -106,6 +116,11 @@ impl Source {
                 message: format!("`{key}` {message}"),
             },
         }
+    }
+
+    /// Nobody gave it.
+    pub(super) fn is_default(&self) -> bool {
+        matches!(self, Source::Default(_))
     }
 
     /// As `SHOW CONFIG` says it.
@@ -191,6 +206,12 @@ impl Texts {
     /// The text of a setting that has one.
     pub(super) fn one(&self, key: &'static str) -> Option<&Given> {
         self.several(key).last().filter(|given| !given.text.is_empty())
+    }
+
+    /// What is wrong with a setting, or what it needs, told where it was given.
+    pub(super) fn fault(&self, key: &'static str, message: &str) -> ConfigError {
+        let source = self.one(key).map_or(Source::Argument(key), |given| given.source.clone());
+        source.fault(message.to_owned())
     }
 
     /// The value of a setting that may be absent.

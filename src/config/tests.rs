@@ -143,15 +143,41 @@ fn settings_of_tls_have_to_go_together() {
     let required = tls("--tls require --tls-cert c --tls-key k --tls-client-certificates optional --tls-client-ca a");
     assert_eq!(required.unwrap().unwrap().client_certificates, ClientCertificates::Optional("a".into()));
     for (line, beginning) in [
-        ("--tls require", "--tls-cert or FENCEGATE_TLS_CERT: is missing"),
-        ("--tls-cert c", "--tls-key or FENCEGATE_TLS_KEY: is missing"),
-        ("--tls-key k", "--tls-cert or "),
+        ("--tls require", "--tls or FENCEGATE_TLS: needs tls_cert and tls_key"),
+        ("--tls-cert c", "--tls-cert or FENCEGATE_TLS_CERT: needs tls_key"),
+        ("--tls-key k", "--tls-key or FENCEGATE_TLS_KEY: needs tls_cert"),
         ("--tls-client-certificates required", "--tls-client-certificates or "),
+        ("--tls-client-certificates required --tls-client-ca a", "--tls-client-certificates or "),
+        (
+            "--tls-cert c --tls-key k --tls-client-ca a",
+            "--tls-client-ca or FENCEGATE_TLS_CLIENT_CA: checks nobody: set tls_client_certificates",
+        ),
         ("--tls-min-version 1.1", "--tls-min-version or FENCEGATE_TLS_MIN_VERSION: `1.1` is none of"),
-        ("--upstream-sslmode verify-full", "--upstream-sslrootcert or FENCEGATE_UPSTREAM_SSLROOTCERT: is missing"),
-        ("--upstream-sslcert c", "--upstream-sslkey or "),
+        (
+            "--upstream-sslmode verify-full",
+            "--upstream-sslmode or FENCEGATE_UPSTREAM_SSLMODE: needs upstream_sslrootcert, which is missing",
+        ),
+        ("--upstream-sslcert c", "--upstream-sslcert or FENCEGATE_UPSTREAM_SSLCERT: needs upstream_sslkey"),
     ] {
         assert!(error(line, "").starts_with(beginning), "{line}: {}", error(line, ""));
+    }
+    assert!(error("", "keepalive: 1\ntls: require\n").starts_with("f.yaml:2:6: `tls` needs tls_cert and tls_key"));
+    let file = "upstream_sslmode: verify-full\n";
+    assert!(error("", file).starts_with("f.yaml:1:19: `upstream_sslmode` needs upstream_sslrootcert"));
+    // Who says that clients are not asked may leave the file in its place.
+    tls("--tls-cert c --tls-key k --tls-client-ca a --tls-client-certificates off").unwrap();
+}
+
+#[test]
+fn an_empty_flag_is_refused() {
+    for line in [["--tls-cert", ""], ["--etcd", "http://a:1,"]] {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            _settings: SettingsArguments,
+        }
+        let error = <Line as clap::Parser>::try_parse_from(["x"].iter().chain(&line)).err().unwrap();
+        assert!(error.to_string().contains(&format!("{} is empty", line[0])), "{error}");
     }
 }
 

@@ -78,12 +78,14 @@ pub enum SslMode {
     VerifyFull,
 }
 
+/// What TLS with clients lacks.
+const NO_CERTIFICATE: &str = "needs tls_cert and tls_key, the proxy's certificate and its key";
+
 /// What was asked for on the clients' side.
 ///
 /// # Errors
 /// What does not go together.
 pub(super) fn client(texts: &Texts) -> Result<Option<ClientTls>, ConfigError> {
-    let fault = |key, message: &str| Err(ConfigError::Argument { key, message: message.to_owned() });
     let path = |key| texts.one(key).map(|given| PathBuf::from(&given.text));
     let modes = [("off", None), ("allow", Some(Encryption::Allow)), ("require", Some(Encryption::Require))];
     let mode = texts.read_one("tls", |text| choice(text, &modes))?;
@@ -99,12 +101,22 @@ pub(super) fn client(texts: &Texts) -> Result<Option<ClientTls>, ConfigError> {
             _ => Ok(ClientCertificates::Required(ca.clone().ok_or_else(missing)?)),
         }
     })?;
+    let asks = client_certificates != ClientCertificates::Off;
     let encryption = match (mode, path("tls_cert"), path("tls_key")) {
-        (Some(None), ..) | (None, None, None) => return Ok(None),
+        (Some(None), ..) => return Ok(None),
         (_, Some(certificate), Some(key)) => (mode.flatten().unwrap_or(Encryption::Allow), certificate, key),
-        (_, None, _) => return fault("tls_cert", "is missing: TLS needs a certificate"),
-        (_, Some(_), None) => return fault("tls_key", "is missing beside the certificate"),
+        (_, Some(_), None) => return Err(texts.fault("tls_cert", "needs tls_key, the key of the certificate")),
+        (_, None, Some(_)) => {
+            return Err(texts.fault("tls_key", "needs tls_cert, the certificate that it is the key of"));
+        }
+        (Some(_), None, None) => return Err(texts.fault("tls", NO_CERTIFICATE)),
+        (None, None, None) if asks => return Err(texts.fault("tls_client_certificates", NO_CERTIFICATE)),
+        (None, None, None) => return Ok(None),
     };
+    let is_unsaid = matches!(texts.one("tls_client_certificates"), Some(given) if given.source.is_default());
+    if ca.is_some() && is_unsaid {
+        return Err(texts.fault("tls_client_ca", "checks nobody: set tls_client_certificates to optional or required"));
+    }
     let (encryption, certificate, key) = encryption;
     Ok(Some(ClientTls { encryption, certificate, key, client_certificates, min_version }))
 }
@@ -114,19 +126,21 @@ pub(super) fn client(texts: &Texts) -> Result<Option<ClientTls>, ConfigError> {
 /// # Errors
 /// What does not go together.
 pub(super) fn server(texts: &Texts) -> Result<ServerTls, ConfigError> {
-    let fault = |key, message: &str| Err(ConfigError::Argument { key, message: message.to_owned() });
     let path = |key| texts.one(key).map(|given| PathBuf::from(&given.text));
     let mode = texts.require("upstream_sslmode", ssl_mode)?;
     let root_certificate = path("upstream_sslrootcert");
     let identity = match (path("upstream_sslcert"), path("upstream_sslkey")) {
         (None, None) => None,
         (Some(certificate), Some(key)) => Some((certificate, key)),
-        (Some(_), None) => return fault("upstream_sslkey", "is missing beside the certificate"),
-        (None, Some(_)) => return fault("upstream_sslcert", "is missing beside the key"),
+        (Some(_), None) => return Err(texts.fault("upstream_sslcert", "needs upstream_sslkey, its key")),
+        (None, Some(_)) => return Err(texts.fault("upstream_sslkey", "needs upstream_sslcert, its certificate")),
     };
     let tls = ServerTls { mode, root_certificate, identity };
     match tls.contradiction() {
-        Some(why) => fault("upstream_sslrootcert", why),
+        Some(why) if tls.root_certificate.is_none() => {
+            Err(texts.fault("upstream_sslmode", &format!("needs upstream_sslrootcert, which {why}")))
+        }
+        Some(why) => Err(texts.fault("upstream_sslrootcert", why)),
         None => Ok(tls),
     }
 }

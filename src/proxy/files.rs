@@ -1,10 +1,11 @@
 //! How many files and sockets the process may have open.
 
+use super::shared::BESIDE_SESSIONS;
 use crate::config::Settings;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Policies, listeners, etcd, and three control connections for each of some databases.
-const BESIDE_CLIENTS: u64 = 128;
+/// Policies, listeners, etcd, three control connections for each of some databases, and what requests to cancel take.
+const BESIDE_CLIENTS: u64 = 128 + BESIDE_SESSIONS as u64;
 
 /// Raises the limit as far as the process may, and says so where that is not enough for the connections in the settings.
 pub fn provide(settings: &Settings) {

@@ -28,8 +28,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// The server has this long for what it is asked beside a session, as for `authentication_timeout` by default.
-pub(super) const SERVER_LIMIT: Duration = Duration::from_secs(60);
+/// What the server is asked beside sessions takes at most this long, with the wait for one of the few connections for it.
+pub(super) const SERVER_LIMIT: Duration = Duration::from_secs(10);
 /// The name that the proxy keeps for its console.
 const CONSOLE: &str = "fencegate";
 
@@ -83,7 +83,7 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, seat: &mut Seat, p
     let deadline = Instant::now() + shared.settings().limits.startup;
     let opening = tokio::select! {
         opening = timeout_at(deadline, read_opening(&shared, stream)) => opening,
-        () = seat.given_up() => return Err(Refused::Client("others came, and it had said nothing".into())),
+        () = seat.given_up() => return Err(made_room()),
     };
     let (mut client, packet) = match opening {
         Err(_) => return Err(Refused::Client("no startup packet in time".into())),
@@ -93,12 +93,20 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, seat: &mut Seat, p
             return Err(Refused::Client(why.to_string()));
         }
         Ok(Err(OpeningError::Invalid(why, sent, mut client))) => {
-            return refuse_packet(&shared, &mut client, why, sent).await;
+            return tokio::select! {
+                refused = refuse_packet(&shared, &mut client, why, sent) => refused,
+                () = seat.given_up() => Err(made_room()),
+            };
         }
         Ok(Ok(opened)) => opened,
     };
     let startup = match packet {
-        Packet::CancelRequest(packet) => return Err(cancel(&shared, packet).await),
+        Packet::CancelRequest(packet) => {
+            return Err(tokio::select! {
+                refused = cancel(&shared, packet) => refused,
+                () = seat.given_up() => made_room(),
+            });
+        }
         Packet::Startup(startup) => startup,
         Packet::SslRequest | Packet::GssEncryptionRequest => return Err(Refused::Client("no session".into())),
     };
@@ -173,6 +181,10 @@ fn take_place(shared: &Shared, seat: &mut Seat, startup: &Startup, for_console: 
     Ok(())
 }
 
+fn made_room() -> Refused {
+    Refused::Client("others came, and it had waited longest for its session".into())
+}
+
 fn too_many_of(user: &str) -> ErrorText {
     // As the server says it.
     ErrorText::new("53300", format!("too many connections for role \"{user}\""))
@@ -203,10 +215,16 @@ pub(super) async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, R
     Err(Refused::Client(text.message))
 }
 
-/// Passes a request to cancel on. Like the server, says nothing to the client, and asks it for no encryption.
+/// Passes a request to cancel on, when it has its turn. Like the server, says nothing to the client, and asks it for no
+/// encryption. A client that has closed its side is served all the same: many do not wait.
 async fn cancel(shared: &Shared, packet: Bytes) -> Refused {
-    match tokio::time::timeout(SERVER_LIMIT, upstream::cancel(shared, packet)).await {
+    let passed_on = async {
+        let _turn = shared.beside_sessions.acquire().await.map_err(io::Error::other)?;
+        upstream::cancel(shared, packet).await
+    };
+    match tokio::time::timeout(SERVER_LIMIT, passed_on).await {
+        Ok(Ok(())) => Refused::Cancelled,
         Ok(Err(error)) => Refused::Upstream(error),
-        Ok(Ok(())) | Err(_) => Refused::Cancelled,
+        Err(_) => Refused::Upstream(io::ErrorKind::TimedOut.into()),
     }
 }

@@ -5,14 +5,25 @@
 use super::shared::Shared;
 use super::stream::Stream;
 use crate::config::Address;
+use nix::errno::Errno;
+use std::fs::Permissions;
 use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixSocket, UnixStream, lookup_host};
 
 /// After a failure to accept, the next attempt waits this long.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// So many clients may have connected that are not accepted yet; the kernel allows no more than `net.core.somaxconn`.
+const BACKLOG: u32 = 4096;
+
+/// Who may connect to a Unix socket: everybody, whatever the umask. Like the server (`unix_socket_permissions`), which leaves
+/// it to the directory to keep others out.
+const SOCKET_MODE: u32 = 0o777;
 
 /// A listening socket.
 pub struct Listener {
@@ -38,24 +49,56 @@ impl Drop for SocketFile {
 }
 
 impl Listener {
-    /// Listens. Cancel-safe.
+    /// Listens; on all addresses that a name has. Cancel-safe.
     ///
     /// # Errors
     /// Those of the socket; somebody listens there already.
-    pub async fn bind(address: &Address) -> io::Result<Self> {
+    pub async fn bind(address: &Address) -> io::Result<Vec<Self>> {
         match address {
-            Address::Tcp { host, port } => {
-                let socket = TcpListener::bind((host.as_str(), *port)).await?;
-                let address = socket.local_addr()?.to_string();
-                Ok(Listener { socket: Socket::Tcp(socket), address, _file: None })
-            }
+            Address::Tcp { host, port } => Self::on_each(lookup_host((host.as_str(), *port)).await?),
             Address::Unix { .. } => {
                 let path = address.socket_path().ok_or(io::ErrorKind::InvalidInput)?;
                 remove_stale(&path).await?;
-                let (socket, address) = (UnixListener::bind(&path)?, path.display().to_string());
-                Ok(Listener { socket: Socket::Unix(socket), address, _file: Some(SocketFile(path)) })
+                Ok(vec![Self::on_file(path)?])
             }
         }
+    }
+
+    /// Like the server, leaves out what this machine does not have, such as ::1 without IPv6, where there is another.
+    fn on_each(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<Vec<Self>> {
+        let (mut known, mut listeners) = (Vec::new(), Vec::new());
+        let mut missing = io::ErrorKind::AddrNotAvailable.into();
+        for address in addresses {
+            // A file of hosts may say it twice.
+            if known.contains(&address) {
+                continue;
+            }
+            known.push(address);
+            match Self::on_address(address) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) if is_missing(&error) => missing = error,
+                Err(error) => return Err(error),
+            }
+        }
+        if listeners.is_empty() { Err(missing) } else { Ok(listeners) }
+    }
+
+    fn on_address(address: SocketAddr) -> io::Result<Self> {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        // Connections of the proxy before this one may not have faded away yet.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        let socket = socket.listen(BACKLOG)?;
+        let address = socket.local_addr()?.to_string();
+        Ok(Listener { socket: Socket::Tcp(socket), address, _file: None })
+    }
+
+    fn on_file(path: PathBuf) -> io::Result<Self> {
+        let socket = UnixSocket::new_stream()?;
+        socket.bind(&path)?;
+        let (address, file) = (path.display().to_string(), SocketFile(path));
+        std::fs::set_permissions(&file.0, Permissions::from_mode(SOCKET_MODE))?;
+        Ok(Listener { socket: Socket::Unix(socket.listen(BACKLOG)?), address, _file: Some(file) })
     }
 
     /// Accepts clients, for ever, and begins a session for each. Cancel-safe.
@@ -85,11 +128,66 @@ impl Listener {
     }
 }
 
+/// The machine has no such address, or none of its kind.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EADDRNOTAVAIL | Errno::EAFNOSUPPORT))
+}
+
 /// A socket file that nobody listens on is what a killed proxy left.
 async fn remove_stale(path: &Path) -> io::Result<()> {
     match UnixStream::connect(path).await {
         Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
         Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpStream;
+
+    /// More than the 128 that are usual.
+    fn crowd() -> usize {
+        let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        most.trim().parse::<usize>().unwrap().min(400)
+    }
+
+    #[tokio::test]
+    async fn a_crowd_waits_to_be_accepted() {
+        let folder = std::env::temp_dir().join(format!("fencegate-crowd-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let local = Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
+        for address in [local, Address::Unix { directory: folder.clone(), port: 1 }] {
+            let listener = Listener::bind(&address).await.unwrap().remove(0);
+            let mut waiting = Vec::new();
+            for _ in 0..crowd() {
+                let connect = async {
+                    match address.socket_path() {
+                        Some(path) => UnixStream::connect(path).await.map(Stream::Unix),
+                        None => TcpStream::connect(&listener.address).await.map(Stream::Tcp),
+                    }
+                };
+                let connected = tokio::time::timeout(Duration::from_secs(1), connect).await;
+                waiting.push(connected.expect("the backlog has room").unwrap());
+            }
+        }
+        std::fs::remove_dir(&folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn all_addresses_of_a_name_are_listened_on() {
+        let on = |addresses: &[&str]| {
+            let addresses: Vec<SocketAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
+            Listener::on_each(addresses.into_iter())
+        };
+        // The second one is for documentation: no machine has it.
+        let listeners = on(&["127.0.0.1:0", "203.0.113.1:0", "127.0.0.2:0"]).unwrap();
+        let hosts: Vec<_> = listeners.iter().map(|it| it.address.rsplit_once(':').unwrap().0).collect();
+        assert_eq!(hosts, ["127.0.0.1", "127.0.0.2"]);
+        let error = on(&["203.0.113.1:0"]).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+        let error = on(&["127.0.0.3:0", &listeners[0].address]).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
 }

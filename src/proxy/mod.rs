@@ -102,11 +102,11 @@ pub async fn run(start: Start) -> Result<(), ProxyError> {
     let http = http.map(|listener| listener.serve(shared.clone()));
     let mut listeners = JoinSet::new();
     for address in &addresses {
-        let listener = Listener::bind(address)
-            .await
-            .map_err(|error| ProxyError::Listen { address: address.to_string(), error })?;
-        tracing::info!(address = %listener.address, "listening");
-        listeners.spawn(listener.serve(shared.clone()));
+        let bound = Listener::bind(address).await;
+        for listener in bound.map_err(|error| ProxyError::Listen { address: address.to_string(), error })? {
+            tracing::info!(address = %listener.address, "listening");
+            listeners.spawn(listener.serve(shared.clone()));
+        }
     }
     systemd::ready();
     tokio::select! {

@@ -118,7 +118,7 @@ async fn read_packet(client: &mut Peer) -> io::Result<Result<Bytes, InvalidPacke
 }
 
 /// Lets the server say what is wrong with a packet, in its own words. Nothing else that the client
-/// sends reaches it.
+/// sends reaches it. Where the server is asked much already, or does not answer, the proxy says it.
 pub(super) async fn refuse_packet<T>(
     shared: &Shared,
     client: &mut Peer,
@@ -128,14 +128,18 @@ pub(super) async fn refuse_packet<T>(
     if sent.is_empty() {
         return refuse(client, ErrorText::new("08P01", why.to_string())).await;
     }
-    match tokio::time::timeout(SERVER_LIMIT, ask_what_is_wrong(shared, sent)).await {
-        Ok(Ok(Some(error))) => {
+    let answer = async {
+        let _turn = shared.beside_sessions.try_acquire().ok()?;
+        tokio::time::timeout(SERVER_LIMIT, ask_what_is_wrong(shared, sent)).await.ok()?.ok()?
+    };
+    match answer.await {
+        Some(error) => {
             client.writer.output.extend_from_slice(&error);
             client.writer.flush().await?;
             client.writer.close().await?;
             Err(Refused::Client(why.to_string()))
         }
-        _ => refuse(client, ErrorText::new("08P01", why.to_string())).await,
+        None => refuse(client, ErrorText::new("08P01", why.to_string())).await,
     }
 }
 

@@ -35,6 +35,10 @@ pub const READ_AT_ONCE: usize = 512;
 /// KiB of long messages that all sessions hold at the same time, each until the server has taken it.
 pub const HELD_AT_ONCE: usize = 64 * 1024;
 
+/// Connections to the server that belong to no session, at the same time: they pass requests to cancel on, and have the server say
+/// what is wrong with a packet.
+pub const BESIDE_SESSIONS: usize = 32;
+
 /// One proxy process.
 pub struct Shared {
     settings: RwLock<Arc<Settings>>,
@@ -59,6 +63,8 @@ pub struct Shared {
     pub long_texts: Arc<Semaphore>,
     /// A permit for each KiB of [`HELD_AT_ONCE`].
     pub long_messages: Arc<Semaphore>,
+    /// A permit for each of [`BESIDE_SESSIONS`].
+    pub beside_sessions: Semaphore,
     /// Asked who leads the elections that policies name.
     pub authority: Option<Arc<Authority>>,
     databases: Mutex<HashMap<String, Arc<Downstream>>>,
@@ -148,6 +154,7 @@ impl Shared {
             cache: Cache::default(),
             long_texts: Arc::new(Semaphore::new(READ_AT_ONCE)),
             long_messages: Arc::new(Semaphore::new(HELD_AT_ONCE)),
+            beside_sessions: Semaphore::new(BESIDE_SESSIONS),
             authority,
             databases: Mutex::default(),
             id,

@@ -3,7 +3,9 @@
 use super::support::fenced::{ok, value};
 use super::support::proxy::NO_POLICIES;
 use super::support::wire::error_in;
-use super::support::{DEADLINE, Frame, Options, Postgres, Proxy, Wire, message, wait_until};
+use super::support::{DEADLINE, Frame, Options, Postgres, Proxy, ProxyOptions, Wire, message, wait_until};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 const CONSOLE: [(&str, &str); 2] = [("user", "postgres"), ("database", "fencegate")];
 
@@ -90,6 +92,45 @@ fn silent_connections_keep_nobody_out() {
     ok(&mut wire, "SELECT 1");
     // Those that have waited longest made room.
     assert_eq!(silent[0].frame(), None);
+}
+
+#[test]
+fn what_is_asked_beside_sessions_takes_few_connections_and_not_for_long() {
+    const CLIENTS: usize = 100;
+    const BESIDE_SESSIONS: usize = 32;
+    let postgres = Postgres::start(Options::default());
+    // A server that never answers: its connections stay in the backlog.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("postgres://{}", silent.local_addr().unwrap());
+    let options = ProxyOptions::default().upstream(&url).arguments(&["--max-connections", "100"]);
+    let proxy = Proxy::start_with(&postgres, &options);
+    let before = proxy.open_files();
+    let mut cancels: Vec<_> = (0..2 * CLIENTS)
+        .map(|_| {
+            let mut wire = Wire::connect(&proxy.address()).unwrap();
+            wire.send(&message::cancel_request(&[0; 8]));
+            wire
+        })
+        .collect();
+    // Those that have waited longest make room, also while the server is asked.
+    for mut wire in cancels.drain(..CLIENTS) {
+        assert_eq!(wire.bytes_to_end(), b"");
+    }
+    let taken = || proxy.open_files().saturating_sub(before);
+    wait_until("all are used", DEADLINE, || taken() >= CLIENTS + BESIDE_SESSIONS);
+
+    // A malformed packet needs none of them.
+    let sent = Instant::now();
+    let mut malformed = Wire::connect(&proxy.address()).unwrap();
+    malformed.send(&message::startup(4 << 16, &[("user", "ada")]));
+    assert_eq!(error_in(&malformed.read_to_end()).unwrap().code(), "08P01");
+    assert!(sent.elapsed() < Duration::from_secs(5), "it has waited for the server");
+    assert!(taken() <= CLIENTS + BESIDE_SESSIONS + 1, "{} files and sockets", taken());
+
+    for mut wire in cancels {
+        assert_eq!(wire.bytes_to_end(), b"");
+    }
+    assert!(sent.elapsed() < Duration::from_secs(30), "they have waited too long");
 }
 
 #[test]

@@ -2,9 +2,10 @@
 
 use super::support::guardian::Folder;
 use super::support::proxy::{BINARY, NO_POLICIES};
-use super::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions};
+use super::support::{Address, DEADLINE, Options, Postgres, Proxy, ProxyOptions};
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::process::Command;
@@ -53,6 +54,14 @@ fn an_address_that_cannot_be_listened_on_is_told() {
         assert!(said.contains(&format!("cannot listen on {address}")) && said.contains(why), "{said}");
     }
     assert!(sockets.join(".s.PGSQL.6432").exists(), "the socket of another proxy stays");
+}
+
+#[test]
+fn a_unix_socket_is_for_every_user() {
+    let postgres = Postgres::start(Options::default());
+    let proxy = Proxy::start_with(&postgres, &ProxyOptions::default().umask("077"));
+    let Address::Unix(socket) = proxy.socket() else { unreachable!() };
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o777);
 }
 
 #[test]

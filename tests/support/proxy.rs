@@ -24,6 +24,7 @@ pub struct ProxyOptions {
     upstream: Option<String>,
     upstream_by_socket: bool,
     environment: Vec<String>,
+    umask: &'static str,
 }
 
 impl Default for ProxyOptions {
@@ -35,6 +36,7 @@ impl Default for ProxyOptions {
             upstream: None,
             upstream_by_socket: false,
             environment: Vec::new(),
+            umask: "022",
         }
     }
 }
@@ -54,6 +56,12 @@ impl ProxyOptions {
     /// A variable of its environment.
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.environment.push(format!("{name}={value}"));
+        self
+    }
+
+    /// What new files of its are not permitted, in octal.
+    pub fn umask(mut self, umask: &'static str) -> Self {
+        self.umask = umask;
         self
     }
 
@@ -229,7 +237,8 @@ fn command(postgres: &Postgres, options: &ProxyOptions, folder: &Folder, port: u
         None if options.upstream_by_socket => upstream_folder(postgres, folder),
         None => postgres.url(),
     };
-    let mut command = vec!["env".to_owned()];
+    let with_umask = format!("umask {}; exec \"$@\"", options.umask);
+    let mut command = vec!["sh".to_owned(), "-c".into(), with_umask, "sh".into(), "env".into()];
     command.extend(options.environment.iter().cloned());
     command.extend([BINARY.to_owned(), "proxy".into()]);
     command.extend(["--listen".into(), format!("127.0.0.1:{port}")]);
