@@ -309,5 +309,15 @@ fn changes(reloaded: reload::Reloaded) -> Vec<Reloaded> {
         after: it.after,
         in_force: true,
     };
-    reloaded.settings.into_iter().map(setting).chain(reloaded.policies.into_iter().map(policy)).collect()
+    let settings = reloaded.settings.into_iter().map(setting);
+    let certificates = reloaded.certificates.into_iter().map(certificate);
+    settings.chain(certificates).chain(reloaded.policies.into_iter().map(policy)).collect()
 }
+    let certificate = |name: String| Reloaded {
+        what: "certificate",
+        name,
+        change: "content".to_owned(),
+        before: None,
+        after: None,
+        in_force: true,
+    };

@@ -14,7 +14,6 @@ use crate::fence::{Authority, Catalogue, Database};
 use crate::metrics::Metrics;
 use crate::policy::{PolicySet, Resource};
 use crate::statement::Cache;
-use crate::tls::TlsFileError;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
@@ -210,12 +209,6 @@ impl Shared {
         let mut known: Vec<_> = self.databases().values().cloned().collect();
         known.sort_by(|one, other| one.fence.name().cmp(other.fence.name()));
         known
-    }
-
-    /// Reads the files of certificates and keys anew. Cancel-safe: they are read all the same.
-    pub async fn reload_certificates(&self) -> Vec<TlsFileError> {
-        let encryption = self.encryption.clone();
-        tokio::task::spawn_blocking(move || encryption.reload()).await.unwrap_or_default()
     }
 
     /// Puts policies in force, in all databases. Not cancel-safe: some databases may have them and others not.
