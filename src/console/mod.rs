@@ -47,10 +47,10 @@ pub trait Proxy: Send + Sync {
     fn policies(&self) -> Arc<PolicySet>;
     /// The leaders' tokens, as far as they are known.
     fn leaders(&self) -> Leaders;
-    /// The databases that have had sessions, by name.
+    /// The databases that have had sessions, by name; not those that are gone.
     fn databases(&self) -> Vec<Arc<Database>>;
-    /// Any database, by its name.
-    fn database(&self, name: &str) -> Arc<Database>;
+    /// Any database, by its name; None: the server says that it has none. Cancel-safe.
+    async fn database(&self, name: &str) -> Option<Arc<Database>>;
     /// The sessions that are open, by number.
     fn sessions(&self) -> Vec<OpenSession>;
     /// The writes rejected last, the latest first.
@@ -135,8 +135,8 @@ async fn run(console: &Console, command: &Command) -> Result<Answer, ErrorText> 
     })
 }
 
-/// Said beside the answer, which is about the other databases.
-fn unreadable(database: &Database, reason: &str) -> (Severity, ErrorText) {
+/// Said beside the answer, which is about the other databases. Nothing where there is no such database any more.
+fn unreadable(database: &Database, reason: &str) -> Option<(Severity, ErrorText)> {
     let text = format!("database \"{}\" cannot be asked: {reason}", database.name());
-    (Severity::Warning, ErrorText::new("01000", text))
+    (!database.is_missing()).then(|| (Severity::Warning, ErrorText::new("01000", text)))
 }

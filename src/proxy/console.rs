@@ -235,8 +235,8 @@ impl console::Proxy for Shared {
         self.downstreams().iter().map(|downstream| downstream.fence.clone()).collect()
     }
 
-    fn database(&self, name: &str) -> Arc<Database> {
-        self.downstream(name).fence.clone()
+    async fn database(&self, name: &str) -> Option<Arc<Database>> {
+        Some(self.find_downstream(name).await?.fence.clone())
     }
 
     fn sessions(&self) -> Vec<OpenSession> {
