@@ -23,7 +23,7 @@ mod words;
 
 pub use rejections::Rejected;
 pub use reload::Reloaded;
-pub use server::{Prepared, refusal};
+pub use server::{Prepared, refusal, told};
 pub use sessions::OpenSession;
 
 use crate::config::Settings;
@@ -74,14 +74,21 @@ pub struct Console {
     role: String,
     /// `server_version` of the server behind the proxy.
     server_version: String,
-    /// The names of the prepared statements.
-    statements: Mutex<BTreeSet<String>>,
+    /// What the client has named.
+    names: Mutex<Names>,
+}
+
+/// The names of a client's prepared statements and portals, so that they are counted.
+#[derive(Default)]
+struct Names {
+    statements: BTreeSet<String>,
+    portals: BTreeSet<String>,
 }
 
 impl Console {
     /// For a client whom the server has let in as that role, and who may use the console.
     pub fn new(proxy: Arc<dyn Proxy>, role: String, server_version: String) -> Self {
-        Console { proxy, role, server_version, statements: Mutex::default() }
+        Console { proxy, role, server_version, names: Mutex::default() }
     }
 
     /// The databases known in which something may be fenced.
@@ -91,8 +98,8 @@ impl Console {
         databases
     }
 
-    fn statements(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.statements.lock().unwrap_or_else(PoisonError::into_inner)
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
