@@ -9,9 +9,9 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::collections::HashMap;
-use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 /// The settings as they come from the command line and the environment. Not for `Debug`: there are passwords in it.
 #[derive(Clone, Default)]
@@ -158,6 +158,14 @@ impl Texts {
         Self(joined)
     }
 
+    /// Gives a setting that nobody gave its default, where that is what another setting says.
+    pub(super) fn fall_back(&mut self, key: &'static str, text: Option<&str>) {
+        if self.several(key).is_empty() {
+            let default = text.map(|text| Given { text: text.to_owned(), source: Source::Default(key) });
+            self.0.insert(key, default.into_iter().collect());
+        }
+    }
+
     /// What a file sets.
     ///
     /// # Errors
@@ -244,7 +252,8 @@ impl Texts {
             let given = self.several(setting.key);
             let texts: Vec<_> = given.iter().map(|given| without_secret(setting, &given.text)).collect();
             let source = given.first().map_or_else(|| "default".to_owned(), |given| given.source.name());
-            Shown { setting, value: (!texts.is_empty()).then(|| texts.join(",")), source }
+            let value = (!texts.is_empty()).then(|| texts.join(","));
+            Shown { setting, value, source, given: Unmasked(given.iter().map(|given| given.text.clone()).collect()) }
         };
         SETTINGS.iter().map(shown).collect()
     }
@@ -259,6 +268,24 @@ pub struct Shown {
     pub value: Option<String>,
     /// Who gave it.
     pub source: String,
+    given: Unmasked,
+}
+
+impl Shown {
+    /// The same was given, secrets included. Who gave it does not matter.
+    pub(super) fn is_as(&self, other: &Shown) -> bool {
+        self.given == other.given
+    }
+}
+
+/// Texts as they were given, only to be compared: there may be passwords in them.
+#[derive(Clone, PartialEq, Eq)]
+struct Unmasked(Vec<String>);
+
+impl fmt::Debug for Unmasked {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Unmasked").finish_non_exhaustive()
+    }
 }
 
 fn of_node(reader: &mut Reader, path: &Path, setting: &'static Setting, node: &Node) -> Option<Given> {

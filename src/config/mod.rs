@@ -66,7 +66,7 @@ pub struct Settings {
 pub struct Change {
     /// Its key.
     pub key: &'static str,
-    /// As it was shown; empty where it was not set.
+    /// As it was shown; empty where it was not set. A secret looks as it does afterwards.
     pub before: String,
     /// As it is shown now.
     pub after: String,
@@ -130,14 +130,14 @@ impl Settings {
             Some(path) => Texts::read(path)?,
             None => Texts::default(),
         };
-        Self::read(&Texts::join(arguments, file), Passwords::from_environment())
+        Self::read(Texts::join(arguments, file), Passwords::from_environment())
     }
 
     /// These settings with what a reload may take over from others, and in what those differ.
     pub fn reloaded(&self, new: Self) -> (Self, Vec<Change>) {
         let mut changes = Vec::new();
         let mut shown = self.shown.clone();
-        for (now, new) in shown.iter_mut().zip(new.shown).filter(|(now, new)| now.value != new.value) {
+        for (now, new) in shown.iter_mut().zip(new.shown).filter(|(now, new)| !now.is_as(new)) {
             let applied = now.setting.reload == Reload::Applies;
             let (before, after) = (now.value.clone().unwrap_or_default(), new.value.clone().unwrap_or_default());
             changes.push(Change { key: now.setting.key, before, after, applied });
@@ -180,15 +180,11 @@ impl Settings {
         }
     }
 
-    fn read(texts: &Texts, passwords: Passwords) -> Result<Self, ConfigError> {
-        let list = |key| texts.several(key).iter().map(|given| given.text.clone()).collect::<Vec<_>>();
+    fn read(mut texts: Texts, passwords: Passwords) -> Result<Self, ConfigError> {
         let policies = texts.require("policies", |text| Ok(PathBuf::from(text)))?;
-        let upstream_tls = tls::server(texts)?;
+        let upstream_tls = tls::server(&texts)?;
         let (control, control_tls) = texts.require("control", |text| control::read(text, &upstream_tls))?;
-        let mut admin_roles = list("admin_roles");
-        if admin_roles.is_empty() {
-            admin_roles.extend(control.get_user().map(str::to_owned));
-        }
+        texts.fall_back("admin_roles", control.get_user());
         let listen = texts.several("listen").iter().map(|given: &Given| given.read(address::listen));
         Ok(Self {
             listen: listen.collect::<Result<_, _>>()?,
@@ -197,11 +193,11 @@ impl Settings {
             control,
             control_tls,
             policies,
-            etcd: etcd::read(texts)?,
-            admin_roles,
-            tls: tls::client(texts)?,
+            etcd: etcd::read(&texts)?,
+            admin_roles: texts.several("admin_roles").iter().map(|given| given.text.clone()).collect(),
+            tls: tls::client(&texts)?,
             http: texts.read_one("http", address::http)?,
-            limits: limits::read(texts)?,
+            limits: limits::read(&texts)?,
             log_sessions: texts.require("log_sessions", level)?,
             passwords,
             shown: texts.shown(),

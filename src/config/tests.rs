@@ -26,7 +26,7 @@ fn load(arguments: &SettingsArguments, file: &str) -> Result<Settings, String> {
         "" => Ok(Texts::default()),
         text => Texts::parse(Path::new("f.yaml"), text.as_bytes()),
     };
-    let read = |file| Settings::read(&Texts::join(arguments, file), Passwords::default());
+    let read = |file| Settings::read(Texts::join(arguments, file), Passwords::default());
     file.and_then(read).map_err(|error| error.to_string())
 }
 
@@ -105,6 +105,34 @@ fn the_console_is_for_the_control_role_unless_others_are_named() {
     assert_eq!(load(&arguments(""), "").unwrap().admin_roles, ["gate"]);
     assert_eq!(load(&arguments(""), "admin_roles: [ada, bob]\n").unwrap().admin_roles, ["ada", "bob"]);
     assert_eq!(load(&arguments("--admin-roles eve"), "admin_roles: ada\n").unwrap().admin_roles, ["eve"]);
+}
+
+#[test]
+fn a_default_that_another_setting_says_is_shown() {
+    let shown = |line: &str| {
+        let settings = load(&arguments(line), "").unwrap();
+        let shown = settings.shown.into_iter().find(|shown| shown.setting.key == "admin_roles").unwrap();
+        (shown.value.unwrap(), shown.source)
+    };
+    assert_eq!(shown(""), ("gate".to_owned(), "default".to_owned()));
+    assert_eq!(shown("--admin-roles eve"), ("eve".to_owned(), "flag or environment".to_owned()));
+}
+
+#[test]
+fn a_secret_that_has_changed_is_told_without_it() {
+    let with = |password: &str, of_etcd: &str| {
+        let file = format!("etcd: http://a:1\netcd_user: gate\netcd_password: {of_etcd}\n");
+        let line = format!("--upstream postgres://db --policies p --control postgres://gate:{password}@db/");
+        load(&read(&line), &file).unwrap()
+    };
+    let (settings, changes) = with("s3cret1", "s3cret2").reloaded(with("s3cret3", "s3cret4"));
+    let said: Vec<_> = changes.iter().map(|it| (it.key, &*it.before, &*it.after, it.applied)).collect();
+    let url = "postgres://gate:***@db/";
+    assert_eq!(said, [("control", url, url, false), ("etcd_password", "***", "***", false)]);
+    // Until a restart it is told again; and nobody prints it.
+    assert_eq!(settings.reloaded(with("s3cret3", "s3cret4")).1, changes);
+    assert!(!format!("{settings:?} {changes:?}").contains("s3cret"));
+    assert_eq!(settings.reloaded(with("s3cret1", "s3cret2")).1, []);
 }
 
 #[test]

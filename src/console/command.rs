@@ -98,7 +98,7 @@ fn command(words: &[Word]) -> Result<Command, ErrorText> {
     if begins(words, &["FENCE", "RESET"]) {
         return fence_reset(&words[2..]).map(Command::FenceReset);
     }
-    Courtesy::read(words).map(Command::Courtesy).ok_or_else(|| unknown(words))
+    Courtesy::read(words)?.map(Command::Courtesy).ok_or_else(|| unknown(words))
 }
 
 fn begins(words: &[Word], keywords: &[&str]) -> bool {

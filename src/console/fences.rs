@@ -27,7 +27,7 @@ pub(super) async fn show(console: &Console) -> Answer {
         let fences = match database.fences(&policies.resources).await {
             Ok(fences) => fences,
             Err(reason) => {
-                notices.push(unreadable(&database, &reason));
+                notices.extend(unreadable(&database, &reason));
                 continue;
             }
         };

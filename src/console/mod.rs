@@ -23,7 +23,7 @@ mod words;
 
 pub use rejections::Rejected;
 pub use reload::Reloaded;
-pub use server::{Prepared, refusal};
+pub use server::{Prepared, refusal, told};
 pub use sessions::OpenSession;
 
 use crate::config::Settings;
@@ -47,10 +47,10 @@ pub trait Proxy: Send + Sync {
     fn policies(&self) -> Arc<PolicySet>;
     /// The leaders' tokens, as far as they are known.
     fn leaders(&self) -> Leaders;
-    /// The databases that have had sessions, by name.
+    /// The databases that have had sessions, by name; not those that are gone.
     fn databases(&self) -> Vec<Arc<Database>>;
-    /// Any database, by its name.
-    fn database(&self, name: &str) -> Arc<Database>;
+    /// Any database, by its name; None: the server says that it has none. Cancel-safe.
+    async fn database(&self, name: &str) -> Option<Arc<Database>>;
     /// The sessions that are open, by number.
     fn sessions(&self) -> Vec<OpenSession>;
     /// The writes rejected last, the latest first.
@@ -74,14 +74,21 @@ pub struct Console {
     role: String,
     /// `server_version` of the server behind the proxy.
     server_version: String,
-    /// The names of the prepared statements.
-    statements: Mutex<BTreeSet<String>>,
+    /// What the client has named.
+    names: Mutex<Names>,
+}
+
+/// The names of a client's prepared statements and portals, so that they are counted.
+#[derive(Default)]
+struct Names {
+    statements: BTreeSet<String>,
+    portals: BTreeSet<String>,
 }
 
 impl Console {
     /// For a client whom the server has let in as that role, and who may use the console.
     pub fn new(proxy: Arc<dyn Proxy>, role: String, server_version: String) -> Self {
-        Console { proxy, role, server_version, statements: Mutex::default() }
+        Console { proxy, role, server_version, names: Mutex::default() }
     }
 
     /// The databases known in which something may be fenced.
@@ -91,8 +98,8 @@ impl Console {
         databases
     }
 
-    fn statements(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.statements.lock().unwrap_or_else(PoisonError::into_inner)
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,8 +142,8 @@ async fn run(console: &Console, command: &Command) -> Result<Answer, ErrorText> 
     })
 }
 
-/// Said beside the answer, which is about the other databases.
-fn unreadable(database: &Database, reason: &str) -> (Severity, ErrorText) {
+/// Said beside the answer, which is about the other databases. Nothing where there is no such database any more.
+fn unreadable(database: &Database, reason: &str) -> Option<(Severity, ErrorText)> {
     let text = format!("database \"{}\" cannot be asked: {reason}", database.name());
-    (Severity::Warning, ErrorText::new("01000", text))
+    (!database.is_missing()).then(|| (Severity::Warning, ErrorText::new("01000", text)))
 }

@@ -30,7 +30,10 @@ pub(super) async fn show(console: &Console) -> Answer {
     for database in &databases {
         let enforcement = database.enforcement(&policies.resources).await;
         if let Err(reason) = &enforcement {
-            notices.push(unreadable(database, reason));
+            notices.extend(unreadable(database, reason));
+        }
+        if database.is_missing() {
+            continue;
         }
         rows.extend(of_database(&policies, Some(database.name()), enforcement.as_ref().ok()));
     }

@@ -7,7 +7,7 @@ use crate::wire::error::ErrorText;
 /// Something that is another than before the reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reloaded {
-    /// policy or setting.
+    /// policy, setting or certificate.
     pub what: &'static str,
     /// Which.
     pub name: String,
@@ -54,5 +54,5 @@ fn refused(errors: &[String]) -> ErrorText {
     }
     ErrorText::new("F0000", first)
         .detail(detail.join("\n"))
-        .hint("Settings and policies stay as they were. Correct it, and give RELOAD again; `fencegate policy check` reads policies without a proxy.")
+        .hint("Everything stays as it was. Correct it, and give RELOAD again; `fencegate policy check` reads policies without a proxy.")
 }

@@ -3,7 +3,6 @@
 use super::answer::{Answer, Column, Kind, Value};
 use super::command::FenceReset;
 use super::{Console, unreadable};
-use crate::fence::session::Token;
 use crate::fence::{Database, Higher, Reset, ResetError};
 use crate::policy::{PolicySet, Resource};
 use crate::wire::error::{ErrorText, Severity};
@@ -35,21 +34,22 @@ pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<Ans
             .hint("SHOW POLICIES lists those that are.")
     })?;
     let (databases, notices) = match database {
-        Some(name) => (vec![named(console, &policies, name)?], Vec::new()),
+        Some(name) => (vec![named(console, &policies, name).await?], Vec::new()),
         None => with_epoch(console, &policies, resource).await?,
     };
     let mut rows = Vec::new();
     for database in &databases {
         match database.reset(resource, *token, &console.role, *force).await {
             Ok(reset) => {
-                log(console, resource, database, reset);
+                log(console, resource, database, reset, *force);
                 rows.push((database.name(), row(resource, database, reset)));
             }
             Err(error) => {
                 match &error {
-                    ResetError::NotDrained { reset, .. } => log(console, resource, database, *reset),
-                    ResetError::Unavailable(reason) => log_unknown(console, resource, database, *token, reason),
-                    ResetError::NoEpoch | ResetError::OtherPolicies | ResetError::InUse(_) => {}
+                    ResetError::NotDrained { reset, .. } => log(console, resource, database, *reset, *force),
+                    ResetError::Unavailable(reason) => log_unknown(console, resource, database, command, reason),
+                    ResetError::NoDatabase | ResetError::NoEpoch | ResetError::OtherPolicies | ResetError::InUse(_) => {
+                    }
                 }
                 let done: Vec<_> = rows.iter().map(|(name, _)| *name).collect();
                 return Err(failed(console, resource, database, &done, &error));
@@ -60,11 +60,15 @@ pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<Ans
     Ok(Answer { notices, columns: &COLUMNS, rows, tag: "FENCE RESET" })
 }
 
-fn named(console: &Console, policies: &PolicySet, name: &str) -> Result<Arc<Database>, ErrorText> {
+/// The hint where the server has no such database.
+const NO_DATABASE: &str = "Nothing was reset there. A name folds to lower case unless it is quoted.";
+
+async fn named(console: &Console, policies: &PolicySet, name: &str) -> Result<Arc<Database>, ErrorText> {
     if !policies.applies_to(name) {
         return Err(ErrorText::new("55000", format!("the policies in force fence nothing in database \"{name}\"")));
     }
-    Ok(console.proxy.database(name))
+    let missing = || ErrorText::new("3D000", format!("database \"{name}\" does not exist")).hint(NO_DATABASE);
+    console.proxy.database(name).await.ok_or_else(missing)
 }
 
 /// What is said beside an answer.
@@ -81,7 +85,7 @@ async fn with_epoch(
         match database.has_epoch(resource).await {
             Ok(true) => databases.push(database),
             Ok(false) => {}
-            Err(reason) => warnings.push(unreadable(&database, &reason)),
+            Err(reason) => warnings.extend(unreadable(&database, &reason)),
         }
     }
     if databases.is_empty() {
@@ -99,7 +103,7 @@ fn row(resource: &Resource, database: &Database, Reset { before, after }: Reset)
     names.into_iter().map(Value::from).chain(numbers.map(Value::from)).collect()
 }
 
-fn log(console: &Console, resource: &Resource, database: &Database, Reset { before, after }: Reset) {
+fn log(console: &Console, resource: &Resource, database: &Database, Reset { before, after }: Reset, forced: bool) {
     tracing::warn!(
         role = console.role,
         resource = resource.name,
@@ -108,19 +112,22 @@ fn log(console: &Console, resource: &Resource, database: &Database, Reset { befo
         token_before = before.token,
         generation = after.generation,
         token = after.token,
+        forced,
         "fence_reset"
     );
 }
 
 /// It may have taken effect: who wonders about the token finds out who it was.
-fn log_unknown(console: &Console, resource: &Resource, database: &Database, token: Token, reason: &str) {
+fn log_unknown(console: &Console, resource: &Resource, database: &Database, command: &FenceReset, reason: &str) {
     let (resource, database) = (&resource.name, database.name());
-    tracing::warn!(role = console.role, resource, database, token, reason, outcome = "unknown", "fence_reset");
+    let FenceReset { token, force: forced, .. } = command;
+    tracing::warn!(role = console.role, resource, database, token, forced, reason, outcome = "unknown", "fence_reset");
 }
 
 /// What has been done, and what is left to do.
 fn failed(console: &Console, resource: &Resource, database: &Database, done: &[&str], error: &ResetError) -> ErrorText {
     let (code, hint) = match error {
+        ResetError::NoDatabase => ("3D000", NO_DATABASE),
         ResetError::NoEpoch => ("55000", "There is nothing to reset: the first write under a token makes the epoch."),
         ResetError::OtherPolicies => ("LF006", "Reload this proxy (RELOAD), or reset through the one that has them."),
         ResetError::InUse(_) => (
@@ -142,7 +149,10 @@ fn failed(console: &Console, resource: &Resource, database: &Database, done: &[&
     if !done.is_empty() {
         detail.push(format!("It was reset in: {}.", done.join(", ")));
     }
-    let message = format!("resource \"{}\" in database \"{}\": {error}", resource.name, database.name());
+    let message = match error {
+        ResetError::NoDatabase => format!("database \"{}\" does not exist", database.name()),
+        error => format!("resource \"{}\" in database \"{}\": {error}", resource.name, database.name()),
+    };
     ErrorText::new(code, message).detail(detail.join("\n")).hint(hint)
 }
 

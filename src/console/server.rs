@@ -1,6 +1,7 @@
 //! The console in pgwire's terms: what a client says, in the simple and in the extended protocol, to commands and back.
 //!
-//! Owns transaction status and prepared statements. Must never read a client's bytes: `frontend` does.
+//! Owns transaction status, which is all that there is of transactions, prepared statements and portals. Must never read a
+//! client's bytes: `frontend` does.
 
 use super::answer::{self, Answer, error, fields, info};
 use super::command::{self, Command};
@@ -10,21 +11,26 @@ use crate::wire::error::{ErrorText, Severity};
 use async_trait::async_trait;
 use futures_util::{Sink, SinkExt};
 use pgwire::api::portal::{Format, Portal};
-use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
+use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_execution_response, send_query_response};
 use pgwire::api::results::{FieldInfo, Response, Tag};
 use pgwire::api::stmt::{QueryParser, StoredStatement};
-use pgwire::api::store::PortalStore;
+use pgwire::api::store::{Entry, PortalStore};
 use pgwire::api::{ClientInfo, ClientPortalStore, DEFAULT_NAME, Type};
-use pgwire::error::{PgWireError, PgWireResult};
+use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
-use pgwire::messages::extendedquery::{Close, CloseComplete, Parse, ParseComplete, TARGET_TYPE_BYTE_STATEMENT};
-use pgwire::messages::response::{NoticeResponse, TransactionStatus};
+use pgwire::messages::extendedquery::{
+    Bind, BindComplete, Close, CloseComplete, Parse, ParseComplete, Sync as SyncMessage, TARGET_TYPE_BYTE_STATEMENT,
+};
+use pgwire::messages::response::{NoticeResponse, ReadyForQuery, TransactionStatus};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 /// A session has so many prepared statements at most.
 const MOST_STATEMENTS: usize = 1000;
+
+/// A session has so many portals at most: each keeps the rows that have not been fetched.
+const MOST_PORTALS: usize = 100;
 
 /// A command that a client has prepared.
 #[derive(Clone, Debug)]
@@ -44,24 +50,18 @@ impl SimpleQueryHandler for Console {
         if commands.is_empty() {
             return Ok(vec![Response::EmptyQuery]);
         }
-        let mut status = client.transaction_status();
+        self.drop_portals_outside_transaction(client);
         let mut responses = Vec::new();
         for command in commands {
-            match self.respond(client, &command, status, &Format::UnifiedText).await {
-                Ok(response) => {
-                    status = match response {
-                        Response::TransactionStart(_) => status.to_in_transaction_state(),
-                        Response::TransactionEnd(_) => status.to_idle_state(),
-                        _ => status,
-                    };
-                    responses.push(response);
+            match self.respond(client, &command, &Format::UnifiedText).await {
+                Ok(response) => responses.push(response),
+                Err(error) => {
+                    // What was done before it stays done, and is answered.
+                    for response in responses {
+                        send(client, response).await?;
+                    }
+                    return Err(error);
                 }
-                // What was done before it stays done, and is answered.
-                Err(PgWireError::UserError(info)) => {
-                    responses.push(Response::Error(info));
-                    break;
-                }
-                Err(error) => return Err(error),
             }
         }
         Ok(responses)
@@ -86,8 +86,7 @@ impl ExtendedQueryHandler for Console {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let name = message.name.clone().unwrap_or_else(|| DEFAULT_NAME.to_owned());
-        let is_full = |names: &BTreeSet<String>| names.len() >= MOST_STATEMENTS && !names.contains(&name);
-        if is_full(&self.statements()) {
+        if is_full(&self.names().statements, MOST_STATEMENTS, &name) {
             let message = format!("there are {MOST_STATEMENTS} prepared statements, and the console keeps no more");
             return Err(error(ErrorText::new("53400", message).hint("DEALLOCATE ALL removes them.")));
         }
@@ -95,8 +94,53 @@ impl ExtendedQueryHandler for Console {
             Some(statement) => client.portal_store().put_statement(Arc::new(statement)),
             None => client.portal_store().put_empty_statement(&name),
         }
-        self.statements().insert(name);
+        self.names().statements.insert(name);
         client.feed(PgWireBackendMessage::ParseComplete(ParseComplete::new())).await?;
+        Ok(())
+    }
+
+    /// As pgwire does by itself, but no more than so many portals. Cancel-safe.
+    async fn on_bind<C>(&self, client: &mut C, message: Bind) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let name = message.portal_name.as_deref().unwrap_or(DEFAULT_NAME);
+        if is_full(&self.names().portals, MOST_PORTALS, name) {
+            let message = format!("there are {MOST_PORTALS} portals, and the console keeps no more");
+            return Err(error(ErrorText::new("53400", message).hint("Close them, or end the transaction.")));
+        }
+        if !message.parameters.is_empty() {
+            let message =
+                format!("bind message supplies {} parameters, but commands take none", message.parameters.len());
+            return Err(error(ErrorText::new("08P01", message)));
+        }
+        let statement = message.statement_name.as_deref().unwrap_or(DEFAULT_NAME);
+        match client.portal_store().get_statement(statement) {
+            Some(Entry::Value(statement)) => {
+                client.portal_store().put_portal(Arc::new(Portal::try_new(&message, statement)?));
+            }
+            Some(Entry::Empty) => client.portal_store().put_empty_portal(name),
+            None => return Err(PgWireError::StatementNotFound(statement.to_owned())),
+        }
+        self.names().portals.insert(name.to_owned());
+        client.feed(PgWireBackendMessage::BindComplete(BindComplete::new())).await?;
+        Ok(())
+    }
+
+    /// As the server, which keeps portals for a transaction. Cancel-safe: the client may have got half of the answer.
+    async fn on_sync<C>(&self, client: &mut C, _: SyncMessage) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        self.drop_portals_outside_transaction(client);
+        let status = client.transaction_status();
+        client.send(PgWireBackendMessage::ReadyForQuery(ReadyForQuery::new(status))).await?;
         Ok(())
     }
 
@@ -113,6 +157,7 @@ impl ExtendedQueryHandler for Console {
             self.deallocate(client.portal_store(), Some(name));
         } else {
             client.portal_store().rm_portal(name);
+            self.names().portals.remove(name);
         }
         client.feed(PgWireBackendMessage::CloseComplete(CloseComplete::new())).await?;
         Ok(())
@@ -126,46 +171,38 @@ impl ExtendedQueryHandler for Console {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        if !portal.parameters.is_empty() {
-            let message =
-                format!("bind message supplies {} parameters, but commands take none", portal.parameters.len());
-            return Err(error(ErrorText::new("08P01", message)));
-        }
-        let status = client.transaction_status();
-        self.respond(client, &portal.statement.statement.0, status, &portal.result_column_format).await
+        self.respond(client, &portal.statement.statement.0, &portal.result_column_format).await
     }
 }
 
 impl Console {
     /// Runs a command, and says what is to be said beside its answer. Not cancel-safe: it may be half done.
-    async fn respond<C>(
-        &self,
-        client: &mut C,
-        command: &Command,
-        status: TransactionStatus,
-        format: &Format,
-    ) -> PgWireResult<Response>
+    async fn respond<C>(&self, client: &mut C, command: &Command, format: &Format) -> PgWireResult<Response>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
         C::PortalStore: PortalStore,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        let ends = matches!(command, Command::Courtesy(Courtesy::End(_)));
-        if status == TransactionStatus::Error && !ends {
-            let message = "current transaction is aborted, commands ignored until end of transaction block";
-            return Err(error(ErrorText::new("25P02", message)));
-        }
         let done = |tag| Ok(Response::Execution(Tag::new(tag)));
         let answer: Answer = match command {
             Command::Courtesy(Courtesy::Begin(tag)) => return Ok(Response::TransactionStart(Tag::new(tag))),
-            Command::Courtesy(Courtesy::End(_)) if status == TransactionStatus::Error => {
-                return Ok(Response::TransactionEnd(Tag::new("ROLLBACK")));
+            Command::Courtesy(Courtesy::End(tag)) => {
+                self.drop_portals(client.portal_store());
+                return Ok(Response::TransactionEnd(Tag::new(tag)));
             }
-            Command::Courtesy(Courtesy::End(tag)) => return Ok(Response::TransactionEnd(Tag::new(tag))),
             Command::Courtesy(Courtesy::Done(tag)) => return done(tag),
             Command::Courtesy(Courtesy::Deallocate(name)) => {
                 self.deallocate(client.portal_store(), name.as_deref());
                 return done(if name.is_some() { "DEALLOCATE" } else { "DEALLOCATE ALL" });
+            }
+            Command::Courtesy(Courtesy::CloseAll) => {
+                self.drop_portals(client.portal_store());
+                return done("CLOSE CURSOR ALL");
+            }
+            Command::Courtesy(Courtesy::DiscardAll) => {
+                self.drop_portals(client.portal_store());
+                self.deallocate(client.portal_store(), None);
+                return done("DISCARD ALL");
             }
             Command::Courtesy(Courtesy::Ask(question)) => question.answer(&self.server_version),
             command => run(self, command).await.map_err(error)?,
@@ -179,14 +216,55 @@ impl Console {
 
     /// Removes the prepared statement of that name, or all.
     fn deallocate<S: PortalStore>(&self, store: &S, name: Option<&str>) {
-        let mut names = self.statements();
+        let statements = &mut self.names().statements;
         match name {
             Some(name) => {
-                names.remove(name);
+                statements.remove(name);
                 store.rm_statement(name);
             }
-            None => std::mem::take(&mut *names).iter().for_each(|name| store.rm_statement(name)),
+            None => std::mem::take(statements).iter().for_each(|name| store.rm_statement(name)),
         }
+    }
+
+    fn drop_portals<S: PortalStore>(&self, store: &S) {
+        self.names().portals.clear();
+        store.clear_portals();
+    }
+
+    fn drop_portals_outside_transaction<C: ClientInfo + ClientPortalStore>(&self, client: &C)
+    where
+        C::PortalStore: PortalStore,
+    {
+        if client.transaction_status() == TransactionStatus::Idle {
+            self.drop_portals(client.portal_store());
+        }
+    }
+}
+
+fn is_full(names: &BTreeSet<String>, most: usize, name: &str) -> bool {
+    names.len() >= most && !names.contains(name)
+}
+
+/// Gives one of several answers to a Query. Cancel-safe: the client may have got half of it.
+async fn send<C>(client: &mut C, response: Response) -> PgWireResult<()>
+where
+    C: ClientInfo + Sink<PgWireBackendMessage> + Unpin,
+    C::Error: Debug,
+    PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+{
+    let status = client.transaction_status();
+    match response {
+        Response::Query(rows) => send_query_response(client, rows, true).await,
+        Response::TransactionStart(tag) => {
+            client.set_transaction_status(status.to_in_transaction_state());
+            send_execution_response(client, tag).await
+        }
+        Response::TransactionEnd(tag) => {
+            client.set_transaction_status(status.to_idle_state());
+            send_execution_response(client, tag).await
+        }
+        Response::Execution(tag) => send_execution_response(client, tag).await,
+        _ => Ok(()),
     }
 }
 
@@ -215,6 +293,16 @@ impl QueryParser for Parser {
 
     fn get_result_schema(&self, statement: &Prepared, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
         fields(columns(&statement.0), format.unwrap_or(&Format::UnifiedText))
+    }
+}
+
+/// What is told of an error.
+pub fn told(error: PgWireError) -> ErrorInfo {
+    match error {
+        PgWireError::PortalNotFound(name) => {
+            answer::info(ErrorText::new("34000", format!("portal \"{name}\" does not exist")), Severity::Error)
+        }
+        other => other.into(),
     }
 }
 

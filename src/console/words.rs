@@ -19,6 +19,11 @@ impl Word {
         matches!(self, Word::Plain(word) if word.eq_ignore_ascii_case(keyword))
     }
 
+    /// The word of a command that it may be: nothing where it is quoted.
+    pub(super) fn keyword(&self) -> &str {
+        if let Word::Plain(word) = self { word } else { "" }
+    }
+
     /// As it stands.
     pub(super) fn text(&self) -> &str {
         match self {

@@ -11,7 +11,7 @@ use super::turns::Turns;
 use crate::tls::{self, ControlConfig, Trouble};
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
@@ -29,6 +29,8 @@ const VERSION: &str = "fencegate schema version 2";
 pub(super) enum ControlError {
     #[error("the control connection cannot be opened: {0}")]
     Unreachable(String),
+    #[error("{0}")]
+    NoDatabase(String),
     #[error("database {0} has no fencegate schema: run `fencegate init`")]
     Uninitialised(String),
     #[error("the schema fencegate of database {database} is {found:?}, not {VERSION:?}: run `fencegate init`")]
@@ -60,6 +62,8 @@ pub(super) struct Lane {
     synchronous_commit: &'static str,
     /// Set for the lane that listens.
     listener: Option<Arc<Memory>>,
+    /// The server said at the last attempt to connect, of this lane or another, that there is no such database.
+    missing: Arc<AtomicBool>,
     slot: Mutex<Slot>,
     /// Among those who wait again for a lock of a resource, by resource; then among the first of each of these.
     pub(super) turns: Turns,
@@ -90,11 +94,17 @@ struct Connected {
 }
 
 impl Lane {
-    pub(super) fn new(config: ControlConfig, synchronous_commit: &'static str, listener: Option<Arc<Memory>>) -> Self {
+    pub(super) fn new(
+        config: ControlConfig,
+        synchronous_commit: &'static str,
+        listener: Option<Arc<Memory>>,
+        missing: Arc<AtomicBool>,
+    ) -> Self {
         Lane {
             config,
             synchronous_commit,
             listener,
+            missing,
             slot: Mutex::default(),
             turns: Turns::default(),
             turn: Mutex::default(),
@@ -151,12 +161,16 @@ impl Lane {
         let error = match timeout(LIMIT, self.connect()).await {
             Ok(Ok(connected)) => {
                 let connected = Arc::new(connected);
+                self.missing.store(false, Ordering::Relaxed);
                 *slot = Slot { connected: Some(connected.clone()), failed: None };
                 return Ok(connected);
             }
             Ok(Err(error)) => error,
             Err(_) => ControlError::TimedOut,
         };
+        if matches!(error, ControlError::NoDatabase(_)) {
+            self.missing.store(true, Ordering::Relaxed);
+        }
         let pause = slot.failed.as_ref().map_or(BACK_OFF.0, |last| (last.pause * 2).min(BACK_OFF.1));
         slot.failed = Some(Failure { error: error.clone(), until: Instant::now() + pause, pause });
         Err(error)
@@ -276,7 +290,20 @@ fn ends_process(code: &SqlState) -> bool {
 }
 
 fn unreachable(error: tokio_postgres::Error) -> ControlError {
-    ControlError::Unreachable(text(&error))
+    if is_no_database(&error) {
+        ControlError::NoDatabase(text(&error))
+    } else {
+        ControlError::Unreachable(text(&error))
+    }
+}
+
+fn is_no_database(error: &tokio_postgres::Error) -> bool {
+    error.code() == Some(&SqlState::INVALID_CATALOG_NAME)
+}
+
+/// The server says that there is no such database; if it says nothing in time, there may be one. Cancel-safe.
+pub async fn is_missing(config: &ControlConfig) -> bool {
+    matches!(timeout(LIMIT, config.connect()).await, Ok(Err(error)) if is_no_database(&error))
 }
 
 /// tokio-postgres says only "db error"; the message is in the source.

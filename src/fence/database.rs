@@ -19,6 +19,7 @@ use crate::policy::Resource;
 use crate::tls::ControlConfig;
 use dashmap::DashMap;
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio::task::AbortHandle;
 
@@ -44,6 +45,8 @@ pub struct Database {
     pub(super) publish: Lane,
     look: Lane,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
+    /// As the server said at the last attempt to connect.
+    missing: Arc<AtomicBool>,
 }
 
 /// A server process: pid and backend_start, as in [`Identity`].
@@ -93,6 +96,7 @@ impl Database {
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let memory = Arc::new(Memory::default());
+        let missing = Arc::new(AtomicBool::new(false));
         Arc::new(Database {
             name: name.into(),
             proxy: proxy.into(),
@@ -100,14 +104,15 @@ impl Database {
             resources: RwLock::default(),
             enforced: Enforced::default(),
             turns: Turns::default(),
-            admission: Lane::new(control.clone(), "off", None),
-            publish: Lane::new(control.clone(), "on", None),
-            look: Lane::new(control.clone(), "off", Some(memory.clone())),
+            admission: Lane::new(control.clone(), "off", None, missing.clone()),
+            publish: Lane::new(control.clone(), "on", None, missing.clone()),
+            look: Lane::new(control.clone(), "off", Some(memory.clone()), missing.clone()),
             control,
             authority,
             memory,
             metrics,
             watcher: Mutex::default(),
+            missing,
         })
     }
 
@@ -119,6 +124,11 @@ impl Database {
     /// Sessions are registered.
     pub fn has_sessions(&self) -> bool {
         !self.sessions.is_empty()
+    }
+
+    /// There was none of that name on the server at the last attempt to connect, and no session has come since.
+    pub fn is_missing(&self) -> bool {
+        self.missing.load(Ordering::Relaxed) && !self.has_sessions()
     }
 
     /// Makes a session known, so that it can be revoked instead of terminated. Opens no

@@ -42,6 +42,9 @@ pub enum ResetError {
     /// Nothing was changed: those who are admitted under higher tokens would be cut off.
     #[error("{}", in_use(.0))]
     InUse(Vec<Higher>),
+    /// Nothing was changed.
+    #[error("the server has no such database")]
+    NoDatabase,
     /// Whether the epoch was changed is unknown, unless the connection was never open.
     #[error("{0}")]
     Unavailable(String),
@@ -115,6 +118,8 @@ impl Database {
         let by = Operator { role, proxy: &self.proxy };
         let answers = self.run_past_blockers(&self.publish, resource, &sql::reset(resource, token, &by, force)).await;
         let answers = answers.map_err(|refusal| match refusal {
+            // Lost with a connection that was open, it was lost with the database.
+            _ if self.is_missing() => ResetError::NoDatabase,
             Refusal::Unavailable { reason, .. } => ResetError::Unavailable(reason),
             other => ResetError::Unavailable(other.to_string()),
         })?;

@@ -12,7 +12,7 @@ use super::shutdown::session_ends;
 use super::stream::Stream;
 use super::upstream::log_in;
 use crate::config::{self, Settings};
-use crate::console::{self, Console, OpenSession, Prepared, Rejected, Reloaded, frontend, refusal};
+use crate::console::{self, Console, OpenSession, Prepared, Rejected, Reloaded, frontend, refusal, told};
 use crate::fence::session::Epoch;
 use crate::fence::{Database, Leaders};
 use crate::metrics::WriteCount;
@@ -23,8 +23,12 @@ use crate::wire::message;
 use crate::wire::startup::Startup;
 use async_trait::async_trait;
 use bytes::{Buf, Bytes};
+use futures_util::SinkExt;
 use pgwire::api::{ClientInfo, DefaultClient, NoopHandler, PgWireConnectionState};
-use pgwire::tokio::server::{PgWireMessageServerCodec, process_error, process_message};
+use pgwire::error::PgWireError;
+use pgwire::messages::PgWireBackendMessage;
+use pgwire::messages::response::ReadyForQuery;
+use pgwire::tokio::server::{PgWireMessageServerCodec, process_message};
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -192,7 +196,7 @@ impl Answers {
             process_message(message, &mut self.socket, none.clone(), simple, extended, none.clone(), none).await;
         match answered {
             Ok(()) => Ok(()),
-            Err(error) => process_error(&mut self.socket, error, frontend::is_extended(tag)).await,
+            Err(error) => self.fail(tag, error).await,
         }
     }
 
@@ -201,13 +205,29 @@ impl Answers {
         if self.skips(tag) {
             return Ok(());
         }
-        process_error(&mut self.socket, refusal(text, Severity::Error), frontend::is_extended(tag)).await
+        self.fail(tag, refusal(text, Severity::Error)).await
+    }
+
+    /// Tells an error. A transaction goes on as it is: there is nothing to roll back, and psql's own queries for completion
+    /// are errors here. Not cancel-safe: the client may have got half of it.
+    async fn fail(&mut self, tag: u8, error: PgWireError) -> io::Result<()> {
+        self.socket.feed(PgWireBackendMessage::ErrorResponse(told(error).into())).await?;
+        if frontend::is_extended(tag) {
+            self.socket.set_state(PgWireConnectionState::AwaitingSync);
+        } else {
+            self.socket.set_state(PgWireConnectionState::ReadyForQuery);
+            let ready = ReadyForQuery::new(self.socket.transaction_status());
+            self.socket.feed(PgWireBackendMessage::ReadyForQuery(ready)).await?;
+        }
+        self.socket.flush().await
     }
 
     /// Says why the session ends. Not cancel-safe: the client may have got half of it.
     async fn end(&mut self, why: ErrorText) -> io::Result<()> {
         let message = why.message.clone();
-        process_error(&mut self.socket, refusal(why, Severity::Fatal), true).await?;
+        let told = told(refusal(why, Severity::Fatal));
+        self.socket.send(PgWireBackendMessage::ErrorResponse(told.into())).await?;
+        self.socket.close().await?;
         Err(io::Error::other(message))
     }
 
@@ -235,8 +255,8 @@ impl console::Proxy for Shared {
         self.downstreams().iter().map(|downstream| downstream.fence.clone()).collect()
     }
 
-    fn database(&self, name: &str) -> Arc<Database> {
-        self.downstream(name).fence.clone()
+    async fn database(&self, name: &str) -> Option<Arc<Database>> {
+        Some(self.find_downstream(name).await?.fence.clone())
     }
 
     fn sessions(&self) -> Vec<OpenSession> {
@@ -301,6 +321,14 @@ fn changes(reloaded: reload::Reloaded) -> Vec<Reloaded> {
         after: Some(it.after).filter(|text| !text.is_empty()),
         in_force: it.applied,
     };
+    let certificate = |name: String| Reloaded {
+        what: "certificate",
+        name,
+        change: "content".to_owned(),
+        before: None,
+        after: None,
+        in_force: true,
+    };
     let policy = |it: policy::Change| Reloaded {
         what: "policy",
         name: it.resource.unwrap_or_default(),
@@ -309,5 +337,7 @@ fn changes(reloaded: reload::Reloaded) -> Vec<Reloaded> {
         after: it.after,
         in_force: true,
     };
-    reloaded.settings.into_iter().map(setting).chain(reloaded.policies.into_iter().map(policy)).collect()
+    let settings = reloaded.settings.into_iter().map(setting);
+    let certificates = reloaded.certificates.into_iter().map(certificate);
+    settings.chain(certificates).chain(reloaded.policies.into_iter().map(policy)).collect()
 }

@@ -1,7 +1,7 @@
 //! The TLS of one proxy: with clients, with the server, and of its control connections.
 
 use crate::config::Settings;
-use crate::tls::{Acceptor, Connector, ControlConfig, TlsFileError};
+use crate::tls::{Acceptor, ClientSide, Connector, ControlConfig, ServerSide, TlsFileError};
 use std::sync::Arc;
 
 /// Certificates and keys, read.
@@ -13,6 +13,15 @@ pub struct Encryption {
     pub server: Arc<Connector>,
     /// For the proxy's own connections.
     control: Arc<Connector>,
+}
+
+/// Certificates and keys, read anew and not in force yet.
+#[derive(Debug)]
+pub struct NewCertificates {
+    clients: Option<ClientSide>,
+    server: ServerSide,
+    /// None: as `server`.
+    control: Option<ServerSide>,
 }
 
 impl Encryption {
@@ -29,16 +38,32 @@ impl Encryption {
         Ok(Encryption { clients: settings.tls.clone().map(Acceptor::new).transpose()?, server, control })
     }
 
-    /// Reads the files anew, for connections that begin from now on: sessions go on as they are. Returns what cannot be
-    /// used, which is logged; what was read before stays in its place. Blocks on the file system.
-    pub fn reload(&self) -> Vec<TlsFileError> {
-        let clients = self.clients.as_ref().map_or(Ok(()), Acceptor::reload);
-        let control = if Arc::ptr_eq(&self.server, &self.control) { Ok(()) } else { self.control.reload() };
-        let errors: Vec<_> = [clients, self.server.reload(), control].into_iter().filter_map(Result::err).collect();
-        for error in &errors {
-            tracing::error!(%error, "certificate_not_loaded: the one in force stays");
+    /// Reads the files anew; what was read before stays in force. Blocks on the file system.
+    ///
+    /// # Errors
+    /// Everything that cannot be used.
+    pub fn read_anew(&self) -> Result<NewCertificates, Vec<TlsFileError>> {
+        let clients = self.clients.as_ref().map(Acceptor::read_anew).transpose();
+        let own_control = Some(&self.control).filter(|control| !Arc::ptr_eq(control, &self.server));
+        let control = own_control.map(|control| control.read_anew()).transpose();
+        match (clients, self.server.read_anew(), control) {
+            (Ok(clients), Ok(server), Ok(control)) => Ok(NewCertificates { clients, server, control }),
+            (clients, server, control) => {
+                Err([clients.err(), server.err(), control.err()].into_iter().flatten().collect())
+            }
         }
-        errors
+    }
+
+    /// For connections that begin from now on: sessions go on as they are. Returns the settings of which a file is another
+    /// one than before.
+    pub fn put_in_force(&self, new: NewCertificates) -> Vec<String> {
+        let clients = self.clients.as_ref().zip(new.clients).map(|(clients, new)| clients.put_in_force(new));
+        let server = self.server.put_in_force(new.server);
+        let control = new.control.map(|new| self.control.put_in_force(new));
+        // What the URL of the control connection names has no setting of its own.
+        let sides =
+            [("", clients.unwrap_or_default()), ("upstream_", server), ("control ", control.unwrap_or_default())];
+        sides.into_iter().flat_map(|(prefix, files)| files.into_iter().map(move |it| format!("{prefix}{it}"))).collect()
     }
 
     /// How to open the control connection of one database.

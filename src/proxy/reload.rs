@@ -2,6 +2,7 @@
 //!
 //! Must never put a part of what was read in force, nor run twice at a time.
 
+use super::encryption::NewCertificates;
 use super::shared::Shared;
 use super::{files, systemd};
 use crate::config::{Change, ConfigError, Settings};
@@ -14,6 +15,8 @@ use tokio::signal::unix::Signal;
 pub struct Reloaded {
     /// The settings, in the order of the table.
     pub settings: Vec<Change>,
+    /// The settings that name a file of certificates or a key with another content than before.
+    pub certificates: Vec<String>,
     /// The policies.
     pub policies: Vec<policy::Change>,
 }
@@ -32,7 +35,7 @@ pub enum Fault {
     /// With the settings.
     #[error(transparent)]
     Settings(#[from] ConfigError),
-    /// With the certificates; those that are not named are in force anew.
+    /// With the certificates.
     #[error(transparent)]
     Certificates(#[from] TlsFileError),
     /// With the policies.
@@ -65,14 +68,7 @@ pub async fn reload(shared: &Shared) -> Result<Reloaded, ReloadError> {
 }
 
 async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
-    let read = match read(shared).await {
-        Ok(read) => match shared.reload_certificates().await {
-            faults if faults.is_empty() => Ok(read),
-            faults => Err(faults.into_iter().map(Fault::from).collect()),
-        },
-        Err(faults) => Err(faults),
-    };
-    let (settings, policies) = match read {
+    let Read { settings, policies, certificates } = match read(shared).await {
         Ok(read) => read,
         Err(faults) => {
             shared.metrics.policy_reloads.with_label_values(&["failed"]).inc();
@@ -85,8 +81,12 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
         files::provide(&settings);
     }
     shared.set_settings(settings);
+    let certificates = shared.encryption.put_in_force(certificates);
     for Change { key, before, after, applied } in &changes {
         tracing::info!(key, before, after, applied, "setting_changed");
+    }
+    for key in &certificates {
+        tracing::info!(key, "certificate_changed");
     }
     let difference = shared.policies.borrow().difference(&policies);
     for policy::Change { resource, what, before, after } in &difference {
@@ -96,25 +96,37 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
     shared.apply(policies).await;
     shared.metrics.policy_reloads.with_label_values(&["applied"]).inc();
     tracing::info!(resources, "policies_loaded");
-    Ok(Reloaded { settings: changes, policies: difference })
+    Ok(Reloaded { settings: changes, certificates, policies: difference })
 }
 
-async fn read(shared: &Shared) -> Result<(Settings, PolicySet), Vec<Fault>> {
-    let (in_force, arguments) = (shared.settings(), shared.arguments.clone());
+/// What was read, and is not in force yet.
+struct Read {
+    settings: Settings,
+    policies: PolicySet,
+    certificates: NewCertificates,
+}
+
+async fn read(shared: &Shared) -> Result<Read, Vec<Fault>> {
+    let (in_force, arguments, encryption) = (shared.settings(), shared.arguments.clone(), shared.encryption.clone());
     let reading = tokio::task::spawn_blocking(move || {
-        let settings = Settings::load(&arguments).map_err(Fault::from);
-        // What a reload does not apply, like the place of the policies, stays.
-        let policies = policy::load(&in_force.policies).map_err(|errors| errors.into_iter().map(Fault::from).collect());
+        let settings = Settings::load(&arguments).map_err(|error| vec![error.into()]);
+        // What a reload does not apply, like the place of the policies and of the certificates, stays.
+        let policies = policy::load(&in_force.policies).map_err(faults);
         let policies = policies.and_then(|policies| match in_force.check(&policies) {
             Ok(()) => Ok(policies),
             Err(error) => Err(vec![error.into()]),
         });
-        match (settings, policies) {
-            (Ok(settings), Ok(policies)) => Ok((settings, policies)),
-            (settings, policies) => {
-                Err(settings.err().into_iter().chain(policies.err().unwrap_or_default()).collect::<Vec<_>>())
+        let certificates = encryption.read_anew().map_err(faults);
+        match (settings, policies, certificates) {
+            (Ok(settings), Ok(policies), Ok(certificates)) => Ok(Read { settings, policies, certificates }),
+            (settings, policies, certificates) => {
+                Err([settings.err(), policies.err(), certificates.err()].into_iter().flatten().flatten().collect())
             }
         }
     });
     reading.await.unwrap_or_else(|error| Err(vec![error.into()]))
+}
+
+fn faults<E: Into<Fault>>(errors: Vec<E>) -> Vec<Fault> {
+    errors.into_iter().map(Into::into).collect()
 }

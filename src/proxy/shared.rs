@@ -10,11 +10,10 @@ use super::session::Sessions;
 use super::shutdown::Stage;
 use super::{Start, succession};
 use crate::config::{Settings, SettingsArguments};
-use crate::fence::{Authority, Catalogue, Database};
+use crate::fence::{Authority, Catalogue, Database, is_missing};
 use crate::metrics::Metrics;
 use crate::policy::{PolicySet, Resource};
 use crate::statement::Cache;
-use crate::tls::TlsFileError;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
@@ -212,17 +211,21 @@ impl Shared {
         downstream
     }
 
-    /// All databases known, by name.
-    pub fn downstreams(&self) -> Vec<Arc<Downstream>> {
-        let mut known: Vec<_> = self.databases().values().cloned().collect();
-        known.sort_by(|one, other| one.fence.name().cmp(other.fence.name()));
-        known
+    /// The same, unless the server says that it has none of that name. Cancel-safe.
+    pub async fn find_downstream(&self, name: &str) -> Option<Arc<Downstream>> {
+        let is_known = self.databases().contains_key(name);
+        if !is_known && is_missing(&self.encryption.control_for(&self.settings(), name)).await {
+            return None;
+        }
+        Some(self.downstream(name))
     }
 
-    /// Reads the files of certificates and keys anew. Cancel-safe: they are read all the same.
-    pub async fn reload_certificates(&self) -> Vec<TlsFileError> {
-        let encryption = self.encryption.clone();
-        tokio::task::spawn_blocking(move || encryption.reload()).await.unwrap_or_default()
+    /// All databases known, by name; not those that are gone.
+    pub fn downstreams(&self) -> Vec<Arc<Downstream>> {
+        // One that comes back is the same: two of one name would not know each other's sessions.
+        let mut known: Vec<_> = self.databases().values().filter(|it| !it.fence.is_missing()).cloned().collect();
+        known.sort_by(|one, other| one.fence.name().cmp(other.fence.name()));
+        known
     }
 
     /// Puts policies in force, in all databases. Not cancel-safe: some databases may have them and others not.

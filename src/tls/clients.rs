@@ -1,6 +1,6 @@
 //! The side that clients see: our certificate, which can be replaced, and theirs.
 
-use super::files::{PemFile, TlsFileError};
+use super::files::{Contents, PemFile, TlsFileError};
 use super::{Secured, provider};
 use crate::config::{ClientCertificates, ClientTls, Encryption, TlsVersion};
 use rustls::pki_types::CertificateDer;
@@ -20,14 +20,15 @@ const ALPN: &[u8] = b"postgresql";
 #[derive(Debug)]
 pub struct Acceptor {
     settings: ClientTls,
-    current: RwLock<Arc<Current>>,
+    current: RwLock<Arc<ClientSide>>,
 }
 
-/// What connections that begin now get.
+/// What was read of the files, for connections that begin while it is in force.
 #[derive(Debug)]
-struct Current {
+pub struct ClientSide {
     config: Arc<ServerConfig>,
     certificate: CertificateDer<'static>,
+    contents: Contents,
 }
 
 impl Acceptor {
@@ -36,18 +37,25 @@ impl Acceptor {
     /// # Errors
     /// The first one that cannot be used.
     pub fn new(settings: ClientTls) -> Result<Self, TlsFileError> {
-        let current = RwLock::new(Arc::new(Current::read(&settings)?));
+        let current = RwLock::new(Arc::new(ClientSide::read(&settings)?));
         Ok(Acceptor { settings, current })
     }
 
-    /// Reads the files anew, for connections that begin from now on. Blocks on the file system.
+    /// Reads the files anew; what was read before stays in force. Blocks on the file system.
     ///
     /// # Errors
-    /// As [`Self::new`]; everything stays as it was.
-    pub fn reload(&self) -> Result<(), TlsFileError> {
-        let read = Arc::new(Current::read(&self.settings)?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = read;
-        Ok(())
+    /// As [`Self::new`].
+    pub fn read_anew(&self) -> Result<ClientSide, TlsFileError> {
+        ClientSide::read(&self.settings)
+    }
+
+    /// For connections that begin from now on. Returns the settings that name a file with
+    /// another content than before.
+    pub fn put_in_force(&self, new: ClientSide) -> Vec<&'static str> {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = new.contents.changed_since(&current.contents);
+        *current = Arc::new(new);
+        changed
     }
 
     /// A client on TCP may not go on without TLS.
@@ -81,11 +89,12 @@ impl Acceptor {
     }
 }
 
-impl Current {
+impl ClientSide {
     fn read(settings: &ClientTls) -> Result<Self, TlsFileError> {
+        let mut contents = Contents::default();
         let file = PemFile { setting: "tls_cert", path: &settings.certificate };
         let key_file = PemFile { setting: "tls_key", path: &settings.key };
-        let (chain, key) = (file.certificates()?, key_file.key()?);
+        let (chain, key) = (file.certificates(&mut contents)?, key_file.key(&mut contents)?);
         let certificate = chain.first().cloned().ok_or_else(|| file.fault("has no certificate in it"))?;
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(versions(settings.min_version))
@@ -94,7 +103,8 @@ impl Current {
             ClientCertificates::Optional(path) | ClientCertificates::Required(path) => {
                 let file = PemFile { setting: "tls_client_ca", path };
                 // Who has none is told so once the startup packet is read: an alert says less.
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(file.authorities()?), provider())
+                let authorities = Arc::new(file.authorities(&mut contents)?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(authorities, provider())
                     .allow_unauthenticated()
                     .build()
                     .map_err(|error| file.fault(error))?;
@@ -107,7 +117,7 @@ impl Current {
         // Like the server, nothing is resumed: a certificate that counted once may not count any more.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Current { config: Arc::new(config), certificate })
+        Ok(ClientSide { config: Arc::new(config), certificate, contents })
     }
 }
 

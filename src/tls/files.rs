@@ -1,10 +1,11 @@
-//! Certificates and keys in PEM files.
+//! Certificates and keys in PEM files, and which of them have other contents than before.
 //!
 //! Must never print what is in a key.
 
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{InconsistentKeys, RootCertStore};
+use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,18 @@ pub struct TlsFileError {
     why: String,
 }
 
+/// The files that were read, and the digest of each.
+#[derive(Debug, Default)]
+pub(super) struct Contents(Vec<(&'static str, PathBuf, Vec<u8>)>);
+
+impl Contents {
+    /// The settings that name a file whose content is another one than before.
+    pub(super) fn changed_since(&self, before: &Contents) -> Vec<&'static str> {
+        let changed = self.0.iter().filter(|file| !before.0.contains(file));
+        changed.map(|(setting, ..)| *setting).collect()
+    }
+}
+
 /// A file and the setting that names it.
 #[derive(Clone, Copy)]
 pub(super) struct PemFile<'a> {
@@ -35,8 +48,8 @@ impl PemFile<'_> {
     }
 
     /// All certificates in it, at least one.
-    pub(super) fn certificates(self) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
-        let bytes = self.read()?;
+    pub(super) fn certificates(self, contents: &mut Contents) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
+        let bytes = self.read(contents)?;
         let found: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&bytes).collect();
         match found {
             Ok(certificates) if certificates.is_empty() => Err(self.fault("has no certificate in it (PEM)")),
@@ -46,17 +59,17 @@ impl PemFile<'_> {
     }
 
     /// The first private key in it.
-    pub(super) fn key(self) -> Result<PrivateKeyDer<'static>, TlsFileError> {
-        PrivateKeyDer::from_pem_slice(&self.read()?).map_err(|error| match error {
+    pub(super) fn key(self, contents: &mut Contents) -> Result<PrivateKeyDer<'static>, TlsFileError> {
+        PrivateKeyDer::from_pem_slice(&self.read(contents)?).map_err(|error| match error {
             pem::Error::NoItemsFound => self.fault("has no private key in it that could be read (PEM, not encrypted)"),
             error => self.fault(format!("is no file of a private key (PEM): {error}")),
         })
     }
 
     /// Its certificates as those of authorities.
-    pub(super) fn authorities(self) -> Result<RootCertStore, TlsFileError> {
+    pub(super) fn authorities(self, contents: &mut Contents) -> Result<RootCertStore, TlsFileError> {
         let mut authorities = RootCertStore::empty();
-        for certificate in self.certificates()? {
+        for certificate in self.certificates(contents)? {
             authorities
                 .add(certificate)
                 .map_err(|error| self.fault(format!("has a bad certificate in it: {error}")))?;
@@ -74,10 +87,14 @@ impl PemFile<'_> {
         }
     }
 
-    fn read(self) -> Result<Vec<u8>, TlsFileError> {
+    fn read(self, contents: &mut Contents) -> Result<Vec<u8>, TlsFileError> {
         let unreadable = |error: io::Error| self.fault(format!("cannot read the file: {error}"));
         let mut bytes = Vec::new();
         File::open(self.path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
-        if bytes.len() as u64 > LARGEST { Err(self.fault("is larger than 16 MiB")) } else { Ok(bytes) }
+        if bytes.len() as u64 > LARGEST {
+            return Err(self.fault("is larger than 16 MiB"));
+        }
+        contents.0.push((self.setting, self.path.to_owned(), Sha256::digest(&bytes).to_vec()));
+        Ok(bytes)
     }
 }

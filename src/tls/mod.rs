@@ -10,10 +10,10 @@ mod server;
 mod trouble;
 mod verifier;
 
-pub use clients::Acceptor;
+pub use clients::{Acceptor, ClientSide};
 pub use control::ControlConfig;
 pub use files::TlsFileError;
-pub use server::{Attempt, Connector, Negotiated};
+pub use server::{Attempt, Connector, Negotiated, ServerSide};
 pub use trouble::{NoTls, Trouble, trouble};
 
 use rustls::crypto::{CryptoProvider, ring};

@@ -1,6 +1,6 @@
 //! The side that the server sees: `sslmode` as libpq means it, and what is checked of the server's certificate.
 
-use super::files::{PemFile, TlsFileError};
+use super::files::{Contents, PemFile, TlsFileError};
 use super::trouble::{NoTls, trouble};
 use super::verifier::Verifier;
 use super::{Secured, provider};
@@ -34,7 +34,14 @@ pub enum Attempt {
 #[derive(Debug)]
 pub struct Connector {
     settings: ServerTls,
-    current: RwLock<Arc<ClientConfig>>,
+    current: RwLock<ServerSide>,
+}
+
+/// What was read of the files, for connections that begin while it is in force.
+#[derive(Debug)]
+pub struct ServerSide {
+    config: Arc<ClientConfig>,
+    contents: Contents,
 }
 
 /// What a server made of a request for TLS.
@@ -51,18 +58,25 @@ impl Connector {
     /// # Errors
     /// The first one that cannot be used.
     pub fn new(settings: ServerTls) -> Result<Self, TlsFileError> {
-        let current = RwLock::new(Arc::new(read(&settings)?));
+        let current = RwLock::new(ServerSide::read(&settings)?);
         Ok(Connector { settings, current })
     }
 
-    /// Reads the files anew, for connections that begin from now on. Blocks on the file system.
+    /// Reads the files anew; what was read before stays in force. Blocks on the file system.
     ///
     /// # Errors
-    /// As [`Self::new`]; everything stays as it was.
-    pub fn reload(&self) -> Result<(), TlsFileError> {
-        let read = Arc::new(read(&self.settings)?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = read;
-        Ok(())
+    /// As [`Self::new`].
+    pub fn read_anew(&self) -> Result<ServerSide, TlsFileError> {
+        ServerSide::read(&self.settings)
+    }
+
+    /// For connections that begin from now on. Returns the settings that name a file with
+    /// another content than before.
+    pub fn put_in_force(&self, new: ServerSide) -> Vec<&'static str> {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = new.contents.changed_since(&current.contents);
+        *current = new;
+        changed
     }
 
     /// What is to be tried, in this order, until the server lets one in.
@@ -77,7 +91,7 @@ impl Connector {
 
     /// What connections that begin now are made with.
     pub(super) fn current(&self) -> Arc<ClientConfig> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.read().unwrap_or_else(PoisonError::into_inner).config.clone()
     }
 
     /// Asks a server for TLS, and shakes hands if it has it. Not cancel-safe: the connection is lost.
@@ -111,36 +125,39 @@ fn explained(error: io::Error) -> io::Error {
     if trouble(&error).is_some() { error } else { io::Error::new(error.kind(), NoTls::BrokenOff) }
 }
 
-fn read(settings: &ServerTls) -> Result<ClientConfig, TlsFileError> {
-    // Like libpq, which does not look at files that it will not use.
-    let is_used = settings.mode != SslMode::Disable;
-    let root_certificate = settings.root_certificate.as_deref().filter(|_| is_used);
-    let file = PemFile { setting: "sslrootcert", path: root_certificate.unwrap_or(Path::new("")) };
-    let authorities = match root_certificate {
-        None => None,
-        Some(path) if is_system(path) => Some(system_authorities(file)?),
-        Some(_) => Some(file.authorities()?),
-    };
-    let verifier =
-        Verifier::new(authorities, settings.mode == SslMode::VerifyFull).map_err(|error| file.fault(error))?;
-    let builder = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| file.fault(error))?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier));
-    let mut config = match &settings.identity {
-        Some((certificate, key)) if is_used => {
-            let certificate = PemFile { setting: "sslcert", path: certificate };
-            let key = PemFile { setting: "sslkey", path: key };
-            builder
-                .with_client_auth_cert(certificate.certificates()?, key.key()?)
-                .map_err(|error| key.mismatch(&error, certificate.path))?
-        }
-        _ => builder.with_no_client_auth(),
-    };
-    // The server resumes nothing, and every connection is checked anew.
-    config.resumption = Resumption::disabled();
-    Ok(config)
+impl ServerSide {
+    fn read(settings: &ServerTls) -> Result<Self, TlsFileError> {
+        let mut contents = Contents::default();
+        // Like libpq, which does not look at files that it will not use.
+        let is_used = settings.mode != SslMode::Disable;
+        let root_certificate = settings.root_certificate.as_deref().filter(|_| is_used);
+        let file = PemFile { setting: "sslrootcert", path: root_certificate.unwrap_or(Path::new("")) };
+        let authorities = match root_certificate {
+            None => None,
+            Some(path) if is_system(path) => Some(system_authorities(file)?),
+            Some(_) => Some(file.authorities(&mut contents)?),
+        };
+        let verifier =
+            Verifier::new(authorities, settings.mode == SslMode::VerifyFull).map_err(|error| file.fault(error))?;
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| file.fault(error))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier));
+        let mut config = match &settings.identity {
+            Some((certificate, key)) if is_used => {
+                let certificate = PemFile { setting: "sslcert", path: certificate };
+                let key = PemFile { setting: "sslkey", path: key };
+                builder
+                    .with_client_auth_cert(certificate.certificates(&mut contents)?, key.key(&mut contents)?)
+                    .map_err(|error| key.mismatch(&error, certificate.path))?
+            }
+            _ => builder.with_no_client_auth(),
+        };
+        // The server resumes nothing, and every connection is checked anew.
+        config.resumption = Resumption::disabled();
+        Ok(ServerSide { config: Arc::new(config), contents })
+    }
 }
 
 fn system_authorities(file: PemFile<'_>) -> Result<RootCertStore, TlsFileError> {

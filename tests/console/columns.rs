@@ -176,6 +176,9 @@ async fn settings_version_and_help_are_shown() {
     assert_eq!((connections.get::<_, &str>("value"), connections.get::<_, &str>("default")), ("1000", "1000"));
     assert_eq!(connections.get::<_, &str>("source"), "default");
 
+    let admins = row(&config, "key", "admin_roles").await;
+    assert_eq!((admins.get::<_, &str>("value"), admins.get::<_, &str>("source")), ("postgres", "default"));
+
     let version = all(&console, "SHOW VERSION").await;
     assert_eq!(version[0].get::<_, &str>("fencegate"), env!("CARGO_PKG_VERSION"));
     assert_eq!(version[0].get::<_, &str>("server"), world.postgres.value("SHOW server_version"));

@@ -115,6 +115,37 @@ fn prepared_statements_are_bounded() {
     assert_eq!(error_in(&wire.exchange(&gone)).unwrap().code(), "26000");
 }
 
+/// Each keeps the rows that have not been fetched.
+#[test]
+fn portals_are_bounded_and_last_for_a_transaction() {
+    let world = World::start();
+    let mut wire = world.console();
+    let parse = message::parse("help", "SHOW HELP", &[]);
+    let opened = |name: &str| [message::bind_text(name, "help", &[]), message::execute(name, 1)].concat();
+    let many: Vec<u8> = (0..100).flat_map(|number| opened(&format!("p{number}"))).collect();
+    let fetched = |name: &str| [message::execute(name, 1), message::sync()].concat();
+
+    let frames = wire.exchange(&[parse, many.clone(), opened("one more"), message::sync()].concat());
+    assert_eq!(error_in(&frames).unwrap().code(), "53400");
+    assert_eq!(frames.iter().filter(|frame| frame.tag == b's').count(), 100);
+    // Outside of a transaction they have ended with the Sync.
+    assert_eq!(error_in(&wire.exchange(&fetched("p0"))).unwrap().code(), "34000");
+    for end in ["CLOSE ALL", "COMMIT", "DISCARD ALL"] {
+        assert_eq!(tags(&wire.query("BEGIN")), "CZ");
+        assert_eq!(error_in(&wire.exchange(&[many.clone(), message::sync()].concat())), None, "{end}");
+        assert_eq!(tags(&wire.exchange(&fetched("p0"))), "DsZ", "{end}");
+        assert_eq!(error_in(&wire.exchange(&[opened("one more"), message::sync()].concat())).unwrap().code(), "53400");
+        let closed = [message::close_portal("p7"), opened("one more"), message::sync()].concat();
+        assert_eq!(error_in(&wire.exchange(&closed)), None, "{end}");
+        let ended = wire.query(end);
+        assert_eq!(tags(&ended), "CZ");
+        assert_eq!(error_in(&wire.exchange(&fetched("p0"))).unwrap().code(), "34000", "{end}");
+        wire.query("ROLLBACK");
+    }
+    let gone = [message::describe_statement("help"), message::sync()].concat();
+    assert_eq!(error_in(&wire.exchange(&gone)).unwrap().code(), "26000", "DISCARD ALL removes statements as well");
+}
+
 #[test]
 fn several_commands_are_answered_up_to_the_first_error() {
     let world = World::start();
@@ -141,9 +172,12 @@ fn transactions_have_a_status_and_no_other_effect() {
     };
     let ok = |letter| (String::new(), letter);
     assert_eq!(status("BEGIN; SHOW VERSION"), ok('T'));
-    assert_eq!(status("nonsense"), ("42601".to_owned(), 'E'));
-    assert_eq!(status("SHOW VERSION"), ("25P02".to_owned(), 'E'));
+    // There is nothing to roll back: an error, as those of psql's own queries for completion, ends nothing.
+    assert_eq!(status("nonsense"), ("42601".to_owned(), 'T'));
+    assert_eq!(status("SHOW VERSION"), ok('T'));
     assert_eq!(status("ROLLBACK"), ok('I'));
+    assert_eq!(status("BEGIN; FENCE RESET nothing TO 1"), ("42704".to_owned(), 'T'));
+    assert_eq!(status("COMMIT"), ok('I'));
     assert_eq!(status("START TRANSACTION READ ONLY"), ok('T'));
     assert_eq!(status("COMMIT"), ok('I'));
     assert_eq!(status("nonsense"), ("42601".to_owned(), 'I'));
@@ -159,6 +193,9 @@ fn a_wrong_command_is_told_what_may_have_been_meant() {
         ("SELECT * FROM ticks", "connect to a database"),
         ("FENCE RESET", "FENCE RESET <resource>"),
         ("FENCE RESET scheduler TO ten", "A token is a number"),
+        ("SET max_connections = 7", "give RELOAD"),
+        ("begin fence reset scheduler to 7", "SHOW HELP lists the commands."),
+        ("RESET scheduler TO 7", "SHOW HELP lists the commands."),
     ] {
         let error = error_in(&wire.query(command)).unwrap();
         assert_eq!((error.severity(), error.code()), ("ERROR", "42601"), "{command}");

@@ -74,4 +74,8 @@ fn what_psql_asks_by_itself_breaks_nothing() {
         assert!(error.hint().contains("connect to a database"));
     }
     assert_eq!(wire.rows("SHOW VERSION").unwrap().len(), 1);
+    // Nor within a transaction.
+    wire.query("begin");
+    assert_eq!(wire.rows("SELECT name FROM pg_settings").unwrap_err().code(), "42601");
+    assert_eq!(wire.rows("SHOW VERSION").unwrap().len(), 1);
 }

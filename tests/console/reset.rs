@@ -1,6 +1,7 @@
 //! FENCE RESET and the sessions with higher tokens: it does not cut them off unless it is told to.
 
 use super::support::ticks::{self, WRITE, ok, session};
+use super::support::wire::rows_in;
 use super::support::{DEADLINE, Wire, wait_until};
 use super::world::{World, console};
 
@@ -75,4 +76,44 @@ fn an_admission_before_the_lock_is_had_is_in_the_way() {
     });
     assert_eq!(refusal.code(), "55006", "{refusal:?}");
     assert_eq!(world.postgres.value("SELECT generation || ' ' || token FROM fencegate.epoch"), "1 50");
+}
+
+/// Neither one that never was nor one that is gone is known from then on.
+#[test]
+fn a_database_that_is_not_there_is_told_and_forgotten() {
+    let world = World::start();
+    let _writer = world.writer(47);
+    let mut console = world.console();
+    // Without a warning of another.
+    let is_only_known = |console: &mut Wire| {
+        let frames = console.query("SHOW FENCES");
+        let rows = rows_in(&frames);
+        frames.iter().all(|frame| frame.tag != b'N') && rows.len() == 1 && rows[0][0].as_deref() == Some("postgres")
+    };
+    let missing = |console: &mut Wire, name: &str| {
+        let error = console.rows(&format!("FENCE RESET scheduler IN DATABASE {name} TO 7")).unwrap_err();
+        assert_eq!((error.severity(), error.code()), ("ERROR", "3D000"), "{error:?}");
+        assert_eq!(error.message(), format!("database \"{name}\" does not exist"));
+    };
+    missing(&mut console, "postgers");
+    assert!(is_only_known(&mut console));
+
+    world.postgres.sql("CREATE DATABASE passing");
+    drop(Wire::login(&world.proxy.address(), "postgres", "passing"));
+    wait_until("its session has gone", DEADLINE, || console.rows("SHOW SESSIONS").unwrap().len() == 1);
+    world.postgres.sql("DROP DATABASE passing WITH (FORCE)");
+    wait_until("it is forgotten", DEADLINE, || is_only_known(&mut console));
+    missing(&mut console, "passing");
+    assert!(is_only_known(&mut console));
+    let log = world.proxy.log();
+    assert!(!log.contains("outcome"), "{log}");
+    // It comes back.
+    world.postgres.sql("CREATE DATABASE passing");
+    let _session = Wire::login(&world.proxy.address(), "postgres", "passing");
+    let shown = |console: &mut Wire| console.rows("SHOW SESSIONS").unwrap().len() == 2;
+    wait_until("it is known again", DEADLINE, || shown(&mut console));
+    assert!(console.rows("SHOW POLICIES").unwrap().iter().any(|row| row[0].as_deref() == Some("passing")));
+
+    assert_eq!(console.rows("FENCE RESET scheduler TO 50").unwrap().len(), 1);
+    assert!(world.proxy.log().lines().any(|line| line.contains("fence_reset") && line.contains("forced=false")));
 }

@@ -1,9 +1,46 @@
 //! Certificates are replaced while sessions go on.
 
-use super::support::certificates::text;
-use super::support::{DEADLINE, wait_until};
+use super::support::certificates::{Authority, text};
+use super::support::guardian::Folder;
+use super::support::{DEADLINE, Wire, wait_until};
 use super::world::{World, leak, psycopg, s_client};
 use std::fs;
+
+/// A part that can be used is not put in force without the rest, and what has changed is told.
+#[test]
+fn certificates_of_both_sides_are_replaced_together_or_not_at_all() {
+    let folder = Folder::new("roots");
+    let [roots, missing] = ["roots.pem", "missing.pem"].map(|name| folder.join(name));
+    let server = Authority::new("server");
+    fs::copy(server.pem(), &roots).unwrap();
+    let world = World::start(&["--upstream-sslrootcert", leak(text(&roots))]);
+    let [certificate, key] = ["proxy.pem", "proxy.key"].map(|name| world.authority.pem().with_file_name(name));
+    let mut console = Wire::login(&world.proxy.address(), "postgres", "fencegate");
+    assert_eq!(console.rows("RELOAD"), Ok(Vec::new()));
+
+    let renewed = world.authority.sign_local("renewed");
+    fs::copy(&renewed.pem, &certificate).unwrap();
+    fs::copy(&renewed.key, &key).unwrap();
+    fs::rename(&roots, &missing).unwrap();
+    fs::write(&roots, "nothing").unwrap();
+    let error = console.rows("RELOAD").unwrap_err();
+    assert!(error.code() == "F0000" && error.message().contains("sslrootcert: "), "{error:?}");
+    assert_eq!(name_seen(&world), "proxy");
+
+    fs::copy(&missing, &roots).unwrap();
+    let row = |name: &str| {
+        [Some("certificate"), Some(name), Some("content"), None, None, Some("t")]
+            .map(|it| it.map(str::to_owned))
+            .to_vec()
+    };
+    assert_eq!(console.rows("RELOAD"), Ok(vec![row("tls_cert"), row("tls_key")]));
+    assert_eq!(name_seen(&world), "renewed");
+    world.proxy.wait_for_log(r#"certificate_changed key="tls_cert""#, DEADLINE);
+    fs::copy(world.authority.pem(), &roots).unwrap();
+    let rows = console.rows("RELOAD").unwrap();
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0][1].as_deref(), Some("upstream_sslrootcert"));
+}
 
 fn name_seen(world: &World) -> String {
     let (_, said) = s_client(&world.proxy.address(), "-starttls postgres");
