@@ -79,7 +79,8 @@ fn row(
 fn status(reach: Reach, is_missing: bool) -> &'static str {
     match reach {
         _ if is_missing => "unresolved",
-        Reach { proxies, enforcing } if enforcing > 0 && enforcing == proxies => "enforced",
+        Reach { lost: 0, proxies, enforcing } if enforcing > 0 && enforcing == proxies => "enforced",
+        Reach { lost, proxies, enforcing } if lost > 0 && enforcing + lost == proxies => "unknown",
         _ => "pending",
     }
 }

@@ -249,9 +249,21 @@ impl Database {
     }
 
     pub(super) async fn close_lanes(&self) {
+        self.leave().await;
         self.admission.close().await;
         self.publish.close().await;
         self.look.close().await;
+    }
+
+    /// Says that no session writes through this proxy any more, if that is so; opens no connection for it. Where it fails,
+    /// this proxy counts as lost for a while.
+    async fn leave(&self) {
+        if self.sessions.is_empty()
+            && self.memory.listener() != 0
+            && let Err(error) = self.look.run(&sql::leave(&self.proxy)).await
+        {
+            tracing::debug!(database = self.name, %error, "the proxy's row is left");
+        }
     }
 
     /// On the connection whose commits are durable, and which may wait for Admits to end.

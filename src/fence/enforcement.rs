@@ -10,7 +10,10 @@ use super::sql;
 use crate::policy::{QualifiedName, Resource};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// A proxy says again after this time which fences it enforces, to be known as lately seen should it be lost.
+const REPEATED: Duration = Duration::from_secs(60);
 
 /// Between two looks at the transactions.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -23,8 +26,8 @@ pub(super) struct Enforced(Mutex<Known>);
 struct Known {
     /// By fingerprint.
     fences: BTreeSet<String>,
-    /// What was announced last, and over which connection; none yet.
-    announced: Option<(u64, BTreeSet<String>)>,
+    /// What was announced last, over which connection, and when; none yet.
+    announced: Option<(u64, BTreeSet<String>, Instant)>,
 }
 
 impl Enforced {
@@ -34,17 +37,29 @@ impl Enforced {
         self.known().fences.retain(|fence| in_force.contains(fence.as_str()));
     }
 
+    /// The same has been said over the same connection, not long ago.
+    fn is_announced(&self, listener: u64) -> bool {
+        let known = self.known();
+        listener != 0
+            && known.announced.as_ref().is_some_and(|(over, fences, at)| {
+                *over == listener && *fences == known.fences && at.elapsed() < REPEATED
+            })
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How far a fence is enforced: by how many of the proxies that have sessions in the database and reach it.
+/// How far a fence is enforced: by how many of the proxies that have sessions in the database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// The proxies that live.
+    /// The proxies that live, and those that are lost.
     pub proxies: u64,
-    /// Those of them that enforce it, and in which nothing is open from before.
+    /// Those whose control connection has ended lately, and who did not say that they leave: whether their sessions go on,
+    /// and under which policies, is not known.
+    pub lost: u64,
+    /// Those that live and enforce it, and in which nothing is open from before.
     pub enforcing: u64,
 }
 
@@ -71,7 +86,8 @@ impl Database {
             return Err("the database's answer about its proxies has an unknown form".to_owned());
         };
         let of_fence = |row| {
-            let reach = Reach { proxies: number(row, "proxies")?, enforcing: number(row, "enforcing")? };
+            let (proxies, lost) = (number(row, "proxies")?, number(row, "lost")?);
+            let reach = Reach { proxies, lost, enforcing: number(row, "enforcing")? };
             Some((column(row, "fingerprint")?.to_owned(), reach))
         };
         let table = |row| {
@@ -81,20 +97,17 @@ impl Database {
         Ok(Enforcement { reach: reach.rows.iter().filter_map(of_fence).collect(), unresolved })
     }
 
-    /// Says in the database which fences this proxy enforces, unless that was said over the same connection.
+    /// Says in the database which fences this proxy enforces, unless that was said over the same connection lately.
     pub(super) async fn announce(self: &Arc<Self>) -> Result<(), ControlError> {
         let listener = self.memory.listener();
-        let fences = {
-            let known = self.enforced.known();
-            if listener != 0 && known.announced.as_ref() == Some(&(listener, known.fences.clone())) {
-                return Ok(());
-            }
-            known.fences.clone()
-        };
+        if self.enforced.is_announced(listener) {
+            return Ok(());
+        }
+        let fences = self.enforced.known().fences.clone();
         let fingerprints: Vec<_> = fences.iter().cloned().collect();
         self.look(&sql::announce_enforced(&self.proxy, &fingerprints)).await?;
         // The connection may be another one by now: then it is said once more.
-        self.enforced.known().announced = Some((listener, fences));
+        self.enforced.known().announced = Some((listener, fences, Instant::now()));
         Ok(())
     }
 

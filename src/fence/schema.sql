@@ -30,8 +30,8 @@ CREATE UNLOGGED TABLE IF NOT EXISTS fencegate.admission (
 CREATE INDEX IF NOT EXISTS admission_resource ON fencegate.admission (resource);
 CREATE INDEX IF NOT EXISTS admission_pid ON fencegate.admission (pid);
 
--- The proxies that have sessions here, and the fingerprints of the fences that each enforces. A row counts for as long as
--- the process of its control connection lives, as an admission does.
+-- The proxies that have sessions here, and the fingerprints of the fences that each enforces. A proxy that leaves takes
+-- its row away. One whose control process is gone without that is lost, and counts for a while: its sessions may go on.
 CREATE UNLOGGED TABLE IF NOT EXISTS fencegate.proxy (
     id            text PRIMARY KEY,
     pid           integer NOT NULL,

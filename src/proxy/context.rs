@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
 
 /// Texts longer than this many bytes are read apart from other sessions.
 const LONG_TEXT: usize = 16 * 1024;
@@ -148,10 +149,14 @@ impl Context {
     pub fn catalogue_changed(&self) {
         self.downstream.forget_catalogue();
         let downstream = self.downstream.clone();
-        tokio::spawn(async move {
-            downstream.catch_up().await;
-            downstream.fence.announce_catalogue().await;
+        self.shared.announcements.spawn(async move {
+            tokio::join!(downstream.catch_up(), downstream.fence.announce_catalogue());
         });
+    }
+
+    /// What will tell that the catalogue has changed: the proxy does not stop before it, as far as its time allows.
+    pub fn announcements(&self) -> &TaskTracker {
+        &self.shared.announcements
     }
 
     /// What a text does, and to which rows if that is asked. A long one needs a turn: where none is to be had at once,

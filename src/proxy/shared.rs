@@ -18,12 +18,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 /// What is known of a database's fenced tables is looked up anew when a session starts, unless it is this fresh.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Announcements that the catalogue has changed are heard at most this often.
 const ANNOUNCEMENTS: Duration = Duration::from_millis(250);
+
+/// The catalogue is read again after this time without an announcement: whoever changed it may have been killed before
+/// saying so, or be no proxy.
+const UNANNOUNCED: Duration = Duration::from_secs(10);
 
 /// More questions about writes past fences that only observe are not asked at once, in a database: etcd may be silent.
 const MOST_OBSERVATIONS: usize = 64;
@@ -55,6 +61,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     pub encryption: Arc<Encryption>,
     pub log_limit: Arc<LogLimit>,
+    /// What tells the other proxies that a catalogue has changed.
+    pub announcements: TaskTracker,
     pub health: Health,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
@@ -148,6 +156,7 @@ impl Shared {
             metrics,
             encryption: Arc::new(encryption),
             log_limit: Arc::default(),
+            announcements: TaskTracker::new(),
             health: Health::default(),
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
@@ -265,11 +274,16 @@ async fn say_when_enforced(database: Arc<Database>, resource: Arc<Resource>) {
     }
 }
 
-/// Reads the catalogue when somebody else says that it has changed, at most once in a while: anybody can say so.
+/// Reads the catalogue when somebody else says that it has changed, at most once in a while: anybody can say so. And now
+/// and then in case nobody said so: writes need not wait for that.
 async fn follow_catalogue(database: Arc<Downstream>) {
     loop {
-        database.fence.catalogue_announced().await;
-        database.forget_catalogue();
+        match timeout(UNANNOUNCED, database.fence.catalogue_announced()).await {
+            Ok(()) => database.forget_catalogue(),
+            // Whoever comes to listen reads it anyway.
+            Err(_) if database.fence.listener() == 0 => continue,
+            Err(_) => database.suppose_change(),
+        }
         // No connection is opened to a database in which this proxy has no sessions: it may be about to be dropped.
         if database.fence.has_sessions() {
             database.catch_up().await;
@@ -348,6 +362,11 @@ impl Downstream {
             self.harmless_change.notify_one();
         }
         is_harmless
+    }
+
+    /// The catalogue may have changed without a sign: it is due, and what was read before counts until then.
+    fn suppose_change(&self) {
+        self.known().changes += 1;
     }
 
     /// Reads the catalogue, if it is due. Cancel-safe: it is due again after a while.

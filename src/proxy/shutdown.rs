@@ -12,6 +12,9 @@ use tokio::task::JoinSet;
 /// Sessions that are ended have this long to say goodbye to both sides.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// Other proxies are told within this time what was defined last; without that they find out by themselves, later.
+const LAST_ANNOUNCEMENTS: Duration = Duration::from_secs(5);
+
 /// How far the proxy is in its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
@@ -60,7 +63,17 @@ pub async fn shut_down(shared: &Shared, mut listeners: JoinSet<()>, signals: &mu
     }
     shared.set_stage(Stage::Ending);
     tokio::time::timeout(FAREWELL, shared.connections.none_left()).await.ok();
+    tokio::time::timeout(LAST_ANNOUNCEMENTS, leave_databases(shared)).await.ok();
     tracing::info!("stopped");
+}
+
+/// Tells the other proxies what they have to know, and that this one is gone. Cancel-safe: they may not be told.
+async fn leave_databases(shared: &Shared) {
+    shared.announcements.close();
+    shared.announcements.wait().await;
+    for database in shared.downstreams() {
+        database.fence.close().await;
+    }
 }
 
 fn say_who_is_left(shared: &Shared, reason: &str) {

@@ -1,7 +1,7 @@
 //! SHOW POLICIES: how far fences are enforced, which only all proxies together can tell.
 
 use super::support::ticks::{self, POLICIES, ok};
-use super::support::{DEADLINE, Wire, wait_until};
+use super::support::{DEADLINE, Proxy, ProxyOptions, Wire, wait_until};
 use super::world::{World, console};
 
 /// The status of a table, and by how many proxies of how many it is enforced.
@@ -39,7 +39,49 @@ fn all_live_proxies_have_to_enforce_it() {
     world.proxy.write_policies(&POLICIES.replace("[public.ticks]", "[{name: public.ticks, operations: [insert]}]"));
     console.rows("RELOAD").unwrap();
     wait_until("this one enforces it", DEADLINE, || status(&mut console, "public.ticks") == "pending 1 2");
-    // Who is dead needs no reload.
+    // Who says that it leaves needs no reload.
+    assert_eq!(other.terminate(), 0);
+    wait_until("all that are left enforce it", DEADLINE, || status(&mut console, "public.ticks") == "enforced 1 1");
+}
+
+#[test]
+fn a_proxy_without_sessions_is_none_of_them() {
+    let world = World::start();
+    let other = ticks::proxy(&world.postgres);
+    let _through = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    let through_other = Wire::login(&other.address(), "postgres", "postgres");
+    let mut console = console(&world.proxy);
+    wait_until("both enforce it", DEADLINE, || status(&mut console, "public.ticks") == "enforced 2 2");
+    drop(through_other);
+    wait_until("the other has left", DEADLINE, || status(&mut console, "public.ticks") == "enforced 1 1");
+}
+
+#[test]
+fn what_a_lost_proxy_enforces_is_unknown() {
+    let world = World::start();
+    world.postgres.sql("CREATE TABLE later (n int); CREATE ROLE lost LOGIN SUPERUSER");
+    let control = world.postgres.control_url().replace("postgres@", "lost@");
+    let options = ProxyOptions::default().policies(POLICIES).control(&control);
+    let mut other = Proxy::start_with(&world.postgres, &options);
+    let _through = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    let mut through_other = Wire::login(&other.address(), "postgres", "postgres");
+    let mut console = console(&world.proxy);
+    wait_until("both enforce it", DEADLINE, || status(&mut console, "public.ticks") == "enforced 2 2");
+
+    let away = "ALTER ROLE lost NOLOGIN; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'lost'";
+    world.postgres.sql(away);
+    world.proxy.write_policies(&format!("{POLICIES}  - name: later\n    tables: [public.later]\n"));
+    console.rows("RELOAD").unwrap();
+    wait_until("one is lost", DEADLINE, || status(&mut console, "public.later") == "unknown 1 2");
+    ok(&mut through_other, "INSERT INTO later VALUES (1)");
+    world.postgres.sql("ALTER ROLE lost LOGIN");
+    wait_until("it is back, and has other policies", DEADLINE, || {
+        status(&mut console, "public.later") == "pending 1 2"
+    });
+
+    // Nor is it known what became of the sessions of one that was killed, until a while has passed.
     other.kill9();
-    wait_until("all that live enforce it", DEADLINE, || status(&mut console, "public.ticks") == "enforced 1 1");
+    wait_until("it is lost", DEADLINE, || status(&mut console, "public.later") == "unknown 1 2");
+    world.postgres.sql("UPDATE fencegate.proxy SET announced = announced - interval '10 minutes'");
+    assert_eq!(status(&mut console, "public.later"), "enforced 1 1");
 }

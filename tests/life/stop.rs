@@ -147,3 +147,20 @@ fn a_message_that_has_begun_is_not_run() {
     assert_ended_by(&wire.read_to_end(), ENDED);
     assert_eq!(fenced.postgres.value("SELECT count(*) FROM t"), "0");
 }
+
+#[test]
+fn what_was_defined_last_is_told_to_the_other_proxies_first() {
+    let schema = "CREATE TABLE plain (id int); CREATE TABLE fenced (id int); CREATE VIEW v AS SELECT * FROM plain";
+    let mut fenced = Fenced::start(schema, "version: 1\nresources: [{name: r, tables: [public.fenced]}]\n");
+    let mut other = Wire::login(&fenced.postgres.address(), "postgres", "postgres");
+    let mut wire = fenced.login();
+    ok(&mut wire, "BEGIN; CREATE OR REPLACE VIEW v AS SELECT * FROM fenced");
+    fenced.proxy.signal("TERM");
+    wait_until("nobody is let in", DEADLINE, || Wire::connect(&fenced.proxy.address()).is_err());
+    ok(&mut other, "LISTEN fencegate");
+    ok(&mut wire, "COMMIT");
+    assert_eq!(fenced.proxy.wait(), 0);
+    let told = other.query("SELECT 1").into_iter().filter(|frame| frame.tag == b'A');
+    let told: Vec<_> = told.map(|frame| String::from_utf8_lossy(&frame.body).into_owned()).collect();
+    assert!(told.iter().any(|payload| payload.contains("{catalogue}")), "{told:?}");
+}

@@ -3,7 +3,8 @@
 use crate::page::{ask, get};
 use crate::support::programs::run;
 use crate::support::proxy::{BINARY, NO_POLICIES};
-use crate::support::{DEADLINE, Options, Postgres, Proxy, wait_until};
+use crate::support::ticks::ok;
+use crate::support::{DEADLINE, Options, Postgres, Proxy, Wire, wait_until};
 use crate::world::http_address;
 use std::net::TcpListener;
 use std::process::Command;
@@ -48,6 +49,20 @@ fn it_is_ready_while_the_control_connection_can_be_opened() {
     postgres.start_again();
     wait_until("it is ready again", DEADLINE, || get(address, "/readyz").status == 200);
     assert!(get(address, "/metrics").body.contains("\nfencegate_ready 1\n"));
+}
+
+#[test]
+fn while_it_stops_it_is_not_ready_and_can_be_scraped() {
+    let (_postgres, mut proxy, address) = start();
+    let mut open = Wire::login(&proxy.address(), "postgres", "postgres");
+    ok(&mut open, "BEGIN");
+    proxy.signal("TERM");
+    wait_until("it is not ready", DEADLINE, || get(address, "/readyz").status == 503);
+    assert_eq!(get(address, "/readyz").body, "the proxy is stopping\n");
+    let page = get(address, "/metrics");
+    assert!(page.status == 200 && page.body.contains("\nfencegate_sessions 1\n"), "{page:?}");
+    ok(&mut open, "COMMIT");
+    assert_eq!(proxy.wait(), 0);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::support::fenced::{Fenced, code, init, ok};
 use super::support::proxy::{Proxy, ProxyOptions};
 use super::support::{DEADLINE, Options, Postgres, Wire, wait_until};
+use std::time::Duration;
 
 const SCHEMA: &str = "
     CREATE TABLE items (id int); CREATE TABLE plain (id int); CREATE VIEW listed AS SELECT * FROM items;
@@ -162,6 +163,20 @@ fn other_proxies_are_told() {
     wait_until("the other proxy knows the view", DEADLINE, || {
         let code = code(&mut there, "BEGIN; INSERT INTO later VALUES (1)");
         ok(&mut there, "ROLLBACK");
+        code == "LF002"
+    });
+}
+
+/// Whoever changed it may have been killed before saying so: nobody says anything here, and no session begins.
+#[test]
+fn a_definition_that_nobody_announces_is_found_by_sessions_that_stay() {
+    let fenced = fenced();
+    let mut stranger = fenced.login_as("app");
+    ok(&mut stranger, "INSERT INTO plain VALUES (1)");
+    fenced.postgres.sql("CREATE VIEW around AS SELECT * FROM items; GRANT ALL ON around TO app");
+    wait_until("the proxy knows the view", Duration::from_secs(20), || {
+        let code = code(&mut stranger, "BEGIN; INSERT INTO around VALUES (1)");
+        ok(&mut stranger, "ROLLBACK");
         code == "LF002"
     });
 }

@@ -91,7 +91,8 @@ impl Relay {
         tokio::time::timeout(LAST_WORDS, goodbye).await.ok();
         self.count_bytes();
         if !self.server.reader.ended && (self.catalogue_changed || !self.definitions.own().is_empty()) {
-            tokio::spawn(until_the_server_ends(self.server, self.context, self.definitions));
+            let announcements = self.context.announcements().clone();
+            announcements.spawn(until_the_server_ends(self.server, self.context, self.definitions));
         }
         end
     }
