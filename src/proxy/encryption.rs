@@ -21,7 +21,7 @@ impl Encryption {
     /// # Errors
     /// The first one that cannot be used.
     pub fn new(settings: &Settings) -> Result<Self, TlsFileError> {
-        let server = Arc::new(Connector::new(settings.upstream_tls.clone())?);
+        let server = Arc::new(Connector::new(settings.upstream_tls.clone()).map_err(TlsFileError::of_upstream)?);
         let control = match settings.control_tls == settings.upstream_tls {
             true => server.clone(),
             false => Arc::new(Connector::new(settings.control_tls.clone())?),
@@ -33,8 +33,9 @@ impl Encryption {
     /// used, which is logged; what was read before stays in its place. Blocks on the file system.
     pub fn reload(&self) -> Vec<TlsFileError> {
         let clients = self.clients.as_ref().map_or(Ok(()), Acceptor::reload);
+        let server = self.server.reload().map_err(TlsFileError::of_upstream);
         let control = if Arc::ptr_eq(&self.server, &self.control) { Ok(()) } else { self.control.reload() };
-        let errors: Vec<_> = [clients, self.server.reload(), control].into_iter().filter_map(Result::err).collect();
+        let errors: Vec<_> = [clients, server, control].into_iter().filter_map(Result::err).collect();
         for error in &errors {
             tracing::error!(%error, "certificate_not_loaded: the one in force stays");
         }

@@ -134,7 +134,7 @@ fn read(settings: &ServerTls) -> Result<ClientConfig, TlsFileError> {
             let key = PemFile { setting: "sslkey", path: key };
             builder
                 .with_client_auth_cert(certificate.certificates()?, key.key()?)
-                .map_err(|error| key.mismatch(&error, certificate.path))?
+                .map_err(|error| key.mismatch(&error, certificate))?
         }
         _ => builder.with_no_client_auth(),
     };
