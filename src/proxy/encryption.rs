@@ -30,7 +30,7 @@ impl Encryption {
     /// # Errors
     /// The first one that cannot be used.
     pub fn new(settings: &Settings) -> Result<Self, TlsFileError> {
-        let server = Arc::new(Connector::new(settings.upstream_tls.clone())?);
+        let server = Arc::new(Connector::new(settings.upstream_tls.clone()).map_err(TlsFileError::of_upstream)?);
         let control = match settings.control_tls == settings.upstream_tls {
             true => server.clone(),
             false => Arc::new(Connector::new(settings.control_tls.clone())?),
@@ -46,7 +46,7 @@ impl Encryption {
         let clients = self.clients.as_ref().map(Acceptor::read_anew).transpose();
         let own_control = Some(&self.control).filter(|control| !Arc::ptr_eq(control, &self.server));
         let control = own_control.map(|control| control.read_anew()).transpose();
-        match (clients, self.server.read_anew(), control) {
+        match (clients, self.server.read_anew().map_err(TlsFileError::of_upstream), control) {
             (Ok(clients), Ok(server), Ok(control)) => Ok(NewCertificates { clients, server, control }),
             (clients, server, control) => {
                 Err([clients.err(), server.err(), control.err()].into_iter().flatten().collect())

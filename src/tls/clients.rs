@@ -112,7 +112,7 @@ impl ClientSide {
             }
             ClientCertificates::Off => builder.with_no_client_auth(),
         };
-        let mut config = builder.with_single_cert(chain, key).map_err(|error| key_file.mismatch(&error, file.path))?;
+        let mut config = builder.with_single_cert(chain, key).map_err(|error| key_file.mismatch(&error, file))?;
         config.alpn_protocols = vec![ALPN.to_vec()];
         // Like the server, nothing is resumed: a certificate that counted once may not count any more.
         config.send_tls13_tickets = 0;

@@ -17,7 +17,7 @@ const LARGEST: u64 = 16 * 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 #[error("{setting}: {}: {why}", file.display())]
 pub struct TlsFileError {
-    setting: &'static str,
+    setting: String,
     file: PathBuf,
     why: String,
 }
@@ -34,6 +34,13 @@ impl Contents {
     }
 }
 
+impl TlsFileError {
+    /// The setting is one of the proxy's for the server, which are called as the parameters of a connection behind `upstream_`.
+    pub fn of_upstream(self) -> Self {
+        TlsFileError { setting: format!("upstream_{}", self.setting), ..self }
+    }
+}
+
 /// A file and the setting that names it.
 #[derive(Clone, Copy)]
 pub(super) struct PemFile<'a> {
@@ -44,7 +51,7 @@ pub(super) struct PemFile<'a> {
 impl PemFile<'_> {
     /// What is wrong with this file.
     pub(super) fn fault(self, why: impl ToString) -> TlsFileError {
-        TlsFileError { setting: self.setting, file: self.path.to_owned(), why: why.to_string() }
+        TlsFileError { setting: self.setting.to_owned(), file: self.path.to_owned(), why: why.to_string() }
     }
 
     /// All certificates in it, at least one.
@@ -78,12 +85,17 @@ impl PemFile<'_> {
     }
 
     /// What a certificate and this key are refused for.
-    pub(super) fn mismatch(self, error: &rustls::Error, certificate: &Path) -> TlsFileError {
+    pub(super) fn mismatch(self, error: &rustls::Error, certificate: PemFile<'_>) -> TlsFileError {
         match error {
             rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                self.fault(format!("is not the key of the certificate in {}", certificate.display()))
+                self.fault(format!("is not the key of the certificate in {}", certificate.path.display()))
             }
-            error => self.fault(format!("cannot be used with the certificate in {}: {error}", certificate.display())),
+            rustls::Error::InvalidCertificate(_) => {
+                certificate.fault("has a certificate that cannot be used: X.509 version 3 is needed")
+            }
+            error => {
+                self.fault(format!("cannot be used with the certificate in {}: {error}", certificate.path.display()))
+            }
         }
     }
 

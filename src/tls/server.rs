@@ -150,7 +150,7 @@ impl ServerSide {
                 let key = PemFile { setting: "sslkey", path: key };
                 builder
                     .with_client_auth_cert(certificate.certificates(&mut contents)?, key.key(&mut contents)?)
-                    .map_err(|error| key.mismatch(&error, certificate.path))?
+                    .map_err(|error| key.mismatch(&error, certificate))?
             }
             _ => builder.with_no_client_auth(),
         };

@@ -63,7 +63,7 @@ fn of_tls(error: &Tls) -> Trouble {
     let (message, hint) = match error {
         Tls::InvalidCertificate(Bad::UnknownIssuer) => (
             "the server's certificate is signed by no authority that is known here".to_owned(),
-            "Name the file of its authority in upstream_sslrootcert.",
+            "Name the file of its authority in upstream_sslrootcert, or in sslrootcert of a connection's URL.",
         ),
         Tls::InvalidCertificate(Bad::Expired | Bad::ExpiredContext { .. }) => {
             ("the server's certificate has expired".to_owned(), "Renew it at the server; check both clocks.")

@@ -2,6 +2,7 @@
 
 use super::support::certificates::{Authority, text};
 use super::support::guardian::Folder;
+use super::support::programs::run;
 use super::support::proxy::BINARY;
 use super::world::leak;
 use std::fs;
@@ -16,6 +17,12 @@ fn files_that_cannot_be_used() {
     fs::write(folder.join("policies/p.yaml"), "version: 1\nresources: []\n").unwrap();
     fs::write(folder.join("empty.pem"), "").unwrap();
     fs::write(folder.join("bad.pem"), "-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n").unwrap();
+    // Without extensions openssl signs as version 1.
+    let request =
+        "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=old -keyout old.key -out old.csr";
+    run(Command::new("openssl").current_dir(folder.path()).args(request.split(' ')));
+    let sign = "x509 -req -in old.csr -signkey old.key -days 2 -out old.pem";
+    run(Command::new("openssl").current_dir(folder.path()).args(sign.split(' ')));
     let path = |name: &str| leak(text(&folder.join(name)));
     let [pem, key, other_key] = [&one.pem, &one.key, &other.key].map(|path| leak(text(path)));
     for (arguments, message) in [
@@ -25,8 +32,15 @@ fn files_that_cannot_be_used() {
         (["--tls-cert", path("bad.pem"), "--tls-key", key], "tls_cert: PATH: is no file of certificates"),
         (["--tls-cert", pem, "--tls-key", pem], "tls_key: PATH: has no private key in it"),
         (["--tls-cert", pem, "--tls-key", other_key], "tls_key: PATH: is not the key of the certificate in"),
-        (["--upstream-sslcert", pem, "--upstream-sslkey", other_key], "sslkey: PATH: is not the key of"),
-        (["--upstream-sslmode", "verify-ca", "--upstream-sslrootcert", path("empty.pem")], "sslrootcert: PATH: has no"),
+        (
+            ["--tls-cert", path("old.pem"), "--tls-key", path("old.key")],
+            "tls_cert: PATH: has a certificate that cannot be used: X.509 version 3",
+        ),
+        (["--upstream-sslcert", pem, "--upstream-sslkey", other_key], "upstream_sslkey: PATH: is not the key of"),
+        (
+            ["--upstream-sslmode", "verify-ca", "--upstream-sslrootcert", path("empty.pem")],
+            "upstream_sslrootcert: PATH: has no",
+        ),
         (["--upstream-sslmode", "require", "--upstream-sslrootcert", "system"], "verify-full only"),
         (
             ["--upstream-sslmode", "require", "--control", "postgres://u:p@h?sslrootcert=system&sslmode=allow"],
