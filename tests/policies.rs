@@ -8,7 +8,9 @@ use support::fenced::{Fenced, code, code_in, init, ok};
 use support::message::{
     bind_text, copy_data, copy_done, describe_statement, execute, function_call, parse, query, sync,
 };
-use support::{DEADLINE, Wire, wait_until};
+use support::programs::run;
+use support::proxy::BINARY;
+use support::{DEADLINE, Proxy, ProxyOptions, Wire, wait_until};
 
 const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE free (n int); CREATE TABLE log (n int); \
     CREATE SCHEMA other; CREATE TABLE other.jobs (n int); CREATE TABLE \"Odd Näme\" (n int); CREATE SCHEMA \"Other\"; \
@@ -321,4 +323,23 @@ fn a_copy_of_a_holder() {
     wire.read_until(b'G');
     assert_eq!(code_in(&wire.exchange(&[copy_data(b"1\n2\n"), copy_done()].concat())), "");
     assert_eq!(world.postgres.value("SELECT count(*) FROM jobs"), "2");
+}
+
+#[test]
+fn what_is_prepared_late_serves_the_sessions_that_are_there() {
+    let policies = |tables: &str| format!("version: 1\nresources:\n  - {{name: jobs, tables: [{tables}]}}\n");
+    let mut fenced = Fenced::start("CREATE TABLE jobs (n int); CREATE TABLE more (n int)", &policies("public.jobs"));
+    ok(&mut fenced.holder(7), "INSERT INTO jobs VALUES (1)");
+    fenced.proxy.terminate();
+    fenced.postgres.sql("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 1'");
+    let other = ProxyOptions::default().policies(&policies("public.jobs, public.more"));
+    fenced.proxy = Proxy::start_with(&fenced.postgres, &other);
+    let mut wire = fenced.holder(7);
+    assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (2)"), "LF006");
+    assert!(fenced.proxy.log().contains("policies_not_recorded"), "{}", fenced.proxy.log());
+    let control = fenced.postgres.control_url() + "postgres";
+    let prepare = || run(std::process::Command::new(BINARY).args(["init", "--control", &control])).stdout;
+    assert!(prepare().starts_with(b"schema fencegate: upgraded from version 1 to 2, owned by postgres"));
+    assert!(prepare().starts_with(b"schema fencegate: up to date, owned by postgres"));
+    wait_until("its writes are admitted", DEADLINE, || code(&mut wire, "INSERT INTO jobs VALUES (3)").is_empty());
 }

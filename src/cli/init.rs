@@ -36,7 +36,11 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
 }
 
 fn print_report(report: &fence::InitReport) {
-    let done = if report.created { "created" } else { "up to date" };
+    let done = match report.upgraded {
+        Some((before, now)) => format!("upgraded from version {before} to {now}"),
+        None if report.created => "created".to_owned(),
+        None => "up to date".to_owned(),
+    };
     println!("schema fencegate: {done}, owned by {}", report.role);
     for role in &report.granted {
         println!("granted {role} to {}", report.role);

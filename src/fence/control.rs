@@ -22,7 +22,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(5);
 /// How long a failed attempt to connect is the answer to everybody, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The schema version that this program works with; `schema.sql` has the same.
-const VERSION: &str = "fencegate schema version 2";
+pub(super) const VERSION: &str = "fencegate schema version 2";
 
 /// Why a control connection did not answer.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -199,23 +199,11 @@ impl Lane {
             driver: driver.abort_handle(),
             serial,
         };
-        let opened =
-            answers(opening.client.simple_query(&sql::open(self.synchronous_commit)).await.map_err(unreachable)?);
-        let probe = opened.last().and_then(|answer| answer.rows.first());
-        let field = |name: &str| probe.and_then(|row| column(row, name)).unwrap_or_default().to_owned();
-        let (database, role) = (field("database"), field("role"));
-        for (column, grant) in [("sees", "pg_read_all_stats"), ("signals", "pg_signal_backend")] {
-            if field(column) != "t" {
-                return Err(ControlError::Privilege { role, grant });
-            }
-        }
-        match field("version").as_str() {
-            VERSION => {}
-            "" => return Err(ControlError::Uninitialised(database)),
-            found => return Err(ControlError::Version { database, found: found.to_owned() }),
-        }
-        opening.pid = field("pid");
-        opening.backend_start = field("backend_start");
+        let said = Said::of(&opening.client, self.synchronous_commit).await?;
+        said.has_privileges()?;
+        said.has_schema()?;
+        opening.pid = said.field("pid");
+        opening.backend_start = said.field("backend_start");
         if let Some(memory) = &self.listener {
             opening.client.simple_query("LISTEN fencegate").await.map_err(unreachable)?;
             memory.listens(serial, opening.pid.parse().unwrap_or_default());
@@ -254,6 +242,42 @@ impl Lane {
     }
 }
 
+/// What a new control connection says of its server, its database and its role.
+pub(super) struct Said(Vec<Answer>);
+
+impl Said {
+    /// Makes the connection's settings as the fence needs them, and asks. Not cancel-safe, as the module.
+    pub(super) async fn of(client: &Client, synchronous_commit: &str) -> Result<Self, ControlError> {
+        let opened = client.simple_query(&sql::open(synchronous_commit)).await.map_err(unreachable)?;
+        Ok(Said(answers(opened)))
+    }
+
+    /// The role may see and end the processes of others.
+    pub(super) fn has_privileges(&self) -> Result<(), ControlError> {
+        for (column, grant) in [("sees", "pg_read_all_stats"), ("signals", "pg_signal_backend")] {
+            if self.field(column) != "t" {
+                return Err(ControlError::Privilege { role: self.field("role"), grant });
+            }
+        }
+        Ok(())
+    }
+
+    /// The database has the schema that this program works with.
+    pub(super) fn has_schema(&self) -> Result<(), ControlError> {
+        let (database, found) = (self.field("database"), self.field("version"));
+        match found.as_str() {
+            VERSION => Ok(()),
+            "" => Err(ControlError::Uninitialised(database)),
+            _ => Err(ControlError::Version { database, found }),
+        }
+    }
+
+    fn field(&self, name: &str) -> String {
+        let row = self.0.last().and_then(|answer| answer.rows.first());
+        row.and_then(|row| column(row, name)).unwrap_or_default().to_owned()
+    }
+}
+
 /// The text of a column, if it is there and not null.
 pub(crate) fn column<'a>(row: &'a SimpleQueryRow, name: &str) -> Option<&'a str> {
     row.try_get(name).ok().flatten()
@@ -289,7 +313,7 @@ fn ends_process(code: &SqlState) -> bool {
     [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW].contains(code)
 }
 
-fn unreachable(error: tokio_postgres::Error) -> ControlError {
+pub(super) fn unreachable(error: tokio_postgres::Error) -> ControlError {
     if is_no_database(&error) {
         ControlError::NoDatabase(text(&error))
     } else {

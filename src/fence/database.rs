@@ -10,7 +10,7 @@ use super::authority::Authority;
 use super::control::{Answer, ControlError, Lane, column, number};
 use super::enforcement::Enforced;
 use super::memory::Memory;
-use super::refusal::{CutOff, Refusal};
+use super::refusal::CutOff;
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::turns::{Turn, Turns};
 use super::{sql, watch};
@@ -156,15 +156,15 @@ impl Database {
     /// Puts the resources in force: at start, and whenever the policies were loaded anew. Epochs
     /// that exist get their fingerprints, so that proxies with other policies are refused.
     ///
-    /// Err when a resource's could not be recorded; it may be called again.
+    /// Err, which says why, when they could not all be recorded; it may be called again.
     /// Not cancel safe: some resources may be recorded and others not.
-    pub async fn apply_policy(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<(), Refusal> {
+    pub async fn apply_policy(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<(), String> {
         self.put_in_force(resources);
         // Before a session of this proxy writes: until all of them are enforced here, nobody says that they are.
-        self.announce().await.map_err(|error| Refusal::unavailable("", error))?;
+        self.announce().await.map_err(|error| error.to_string())?;
         for resource in resources {
             let recorded = self.record_policy(resource).await;
-            recorded.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+            recorded.map_err(|error| format!("resource {}: {error}", resource.name))?;
         }
         Ok(())
     }

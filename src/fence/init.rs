@@ -3,7 +3,7 @@
 //! Owns creating and upgrading the schema. Must never take anything away from a running proxy:
 //! it may be run at any time, by several at once.
 
-use super::control::{column, is_true, text};
+use super::control::{VERSION, column, is_true, text};
 use super::sql::quote;
 use crate::tls::ControlConfig;
 use tokio_postgres::{Client, SimpleQueryMessage};
@@ -20,6 +20,8 @@ pub struct InitReport {
     pub role: String,
     /// The schema was not there before.
     pub created: bool,
+    /// The version of the schema before, and its version now, where it was an older one.
+    pub upgraded: Option<(u32, u32)>,
     /// The roles that were granted to the control role now.
     pub granted: Vec<String>,
     /// Statements that somebody with more privileges has still to run.
@@ -57,10 +59,12 @@ pub async fn init(config: &ControlConfig, role: Option<&str>) -> Result<InitRepo
 async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitError> {
     let settings = "SET standard_conforming_strings = on; SET search_path = pg_catalog; SET synchronous_commit = on";
     refused("set up the session", client.batch_execute(settings).await)?;
-    let facts = "SELECT current_user AS role, to_regnamespace('fencegate') IS NULL AS missing";
+    let facts = "SELECT current_user AS role, to_regnamespace('fencegate') IS NULL AS missing, \
+        obj_description(to_regnamespace('fencegate'), 'pg_namespace') AS version";
     let facts = refused("read the catalogue", client.simple_query(facts).await)?;
     let fact = |name| rows(&facts).find_map(|row| column(row, name));
     let role = role.or(fact("role")).unwrap_or_default().to_owned();
+    let versions = fact("version").and_then(version_number).zip(version_number(VERSION));
     let created = rows(&facts).any(|row| is_true(row, "missing"));
     let owner = quote_name(&role);
     let schema = format!(
@@ -71,7 +75,8 @@ async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitErro
     );
     refused("create the schema", client.batch_execute(&schema).await)?;
 
-    let mut report = InitReport { role, created, granted: Vec::new(), to_run: Vec::new() };
+    let upgraded = versions.filter(|(before, now)| before < now);
+    let mut report = InitReport { role, created, upgraded, granted: Vec::new(), to_run: Vec::new() };
     for privilege in ROLES {
         if has(client, &report.role, privilege).await? {
             continue;
@@ -104,6 +109,11 @@ fn refused<T>(what: &'static str, result: Result<T, tokio_postgres::Error>) -> R
     result.map_err(|source| InitError::Refused { what, source })
 }
 
+/// The number in the schema's comment.
+fn version_number(comment: &str) -> Option<u32> {
+    comment.rsplit(' ').next()?.parse().ok()
+}
+
 fn quote_name(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
@@ -120,6 +130,6 @@ mod tests {
 
     #[test]
     fn schema_has_the_version_that_connections_ask_for() {
-        assert!(SCHEMA.contains("IS 'fencegate schema version 2'"));
+        assert!(SCHEMA.contains(&format!("IS '{VERSION}'")));
     }
 }

@@ -1,21 +1,24 @@
-//! Whether the server behind the control connections answers.
+//! Whether control connections can be opened, and do what the fences need of them.
 //!
 //! Must leave no connection behind: one would be in the way of whoever drops the database.
 
-use super::control::text;
+use super::control::{ControlError, Said, unreachable};
 use crate::tls::ControlConfig;
 
-/// Connects, asks something, and closes the connection. Without a limit of its own on time. Cancel-safe: the connection
-/// is closed.
+/// Opens a connection as the fence does, checks its role, and the schema where fences need that, and closes it. Without a
+/// limit of its own on time. Cancel-safe: the connection is closed.
 ///
 /// # Errors
-/// What the server or the system says.
-pub async fn probe(config: &ControlConfig) -> Result<(), String> {
-    let asked = async {
-        let (client, connection) = config.connect().await?;
-        // Ends when the client is dropped.
-        tokio::spawn(connection);
-        client.simple_query("SELECT 1").await
-    };
-    asked.await.map(drop).map_err(|error| text(&error))
+/// Why the fence could not use it, for people.
+pub async fn probe(config: &ControlConfig, needs_schema: bool) -> Result<(), String> {
+    check(config, needs_schema).await.map_err(|error| error.to_string())
+}
+
+async fn check(config: &ControlConfig, needs_schema: bool) -> Result<(), ControlError> {
+    let (client, connection) = config.connect().await.map_err(unreachable)?;
+    // Ends when the client is dropped.
+    tokio::spawn(connection);
+    let said = Said::of(&client, "off").await?;
+    said.has_privileges()?;
+    if needs_schema { said.has_schema() } else { Ok(()) }
 }

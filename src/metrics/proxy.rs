@@ -13,8 +13,8 @@ pub const VERDICTS: [&str; 8] =
 
 /// So many databases have a name in labels; all others are one.
 const MOST_DATABASES: usize = 64;
-/// The name of that one.
-const OTHER_DATABASES: &str = "other";
+/// The name of that one; no ordinary name of a database.
+const OTHER_DATABASES: &str = "(other)";
 
 /// The counters of one proxy process. Counting takes no lock but where a series is looked up by its labels.
 #[derive(Debug)]
@@ -41,6 +41,8 @@ pub struct Metrics {
     pub connections_refused: IntCounterVec,
     /// Reloads of the policies; by result.
     pub policy_reloads: IntCounterVec,
+    /// 1 unless the last reload has failed.
+    pub reload_successful: IntGauge,
     ready: IntGauge,
     databases: RwLock<HashSet<String>>,
     /// Held while what is true now is written down, so that no other scrape changes it meanwhile.
@@ -61,7 +63,7 @@ pub struct Now {
 /// How often something has become of writes to a resource of a database.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WriteCount {
-    /// The database; `other` stands for all beyond the first 64.
+    /// The database; `(other)` stands for all beyond the first 64.
     pub database: String,
     /// The resource as its policy names it; empty where the statement does not tell.
     pub resource: String,
@@ -96,11 +98,13 @@ impl Metrics {
             queries: registered.counter(&table::QUERIES)?,
             connections_refused: registered.counters(&table::REFUSED)?,
             policy_reloads: registered.counters(&table::RELOADS)?,
+            reload_successful: registered.gauge(&table::RELOAD_SUCCESSFUL)?,
             ready: registered.gauge(&table::READY)?,
             databases: RwLock::default(),
             scrape: Mutex::default(),
             registered,
         };
+        metrics.reload_successful.set(1);
         // There from the start, so that a rate is seen from the first one on.
         for how in ["idle", "released", "terminated", "dead"] {
             metrics.drained_sessions.with_label_values(&[how]);
@@ -203,10 +207,12 @@ mod tests {
     #[test]
     fn databases_beyond_the_first_are_one() {
         let metrics = Metrics::new().unwrap();
-        for number in 0..MOST_DATABASES + 3 {
+        metrics.write("other", "r", "enforce", "stale").inc();
+        for number in 0..MOST_DATABASES + 2 {
             metrics.write(&format!("d{number}"), "r", "enforce", "stale").inc();
         }
         assert_eq!((count(&metrics, "d0", "stale"), count(&metrics, OTHER_DATABASES, "stale")), (1, 3));
+        assert_eq!(count(&metrics, "other", "stale"), 1, "a database may have that name");
         let tokens = vec![("d0".into(), "r".into(), 7), ("unheard of".into(), "r".into(), 8)];
         let text = metrics.text(Now { tokens, ..Now::default() });
         assert_eq!(text.matches("\nfencegate_fence_token{").count(), 1, "{text}");

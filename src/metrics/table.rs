@@ -103,7 +103,13 @@ pub(super) const RELOADS: Described = of_proxy(
     "fencegate_policy_reloads_total",
     Kind::Counter,
     &["result"],
-    "Reloads of the policies, applied or failed; after a failed one those before stay in force",
+    "Reloads of settings, certificates and policies, applied or failed; after a failed one those before stay in force",
+);
+pub(super) const RELOAD_SUCCESSFUL: Described = of_proxy(
+    "fencegate_reload_successful",
+    Kind::Gauge,
+    &[],
+    "0 from a reload that failed until one that is applied, otherwise 1",
 );
 pub(super) const READY: Described =
     of_proxy("fencegate_ready", Kind::Gauge, &[], "1 while /readyz says yes, otherwise 0");
@@ -125,7 +131,7 @@ pub(super) const RENEW_SECONDS: Described = of_leader(
 );
 
 /// All metrics.
-pub static METRICS: [Described; 16] = [
+pub static METRICS: [Described; 17] = [
     WRITES,
     FENCE_TOKEN,
     ADVANCES,
@@ -137,6 +143,7 @@ pub static METRICS: [Described; 16] = [
     QUERIES,
     REFUSED,
     RELOADS,
+    RELOAD_SUCCESSFUL,
     READY,
     BUILD_INFO,
     LEADER,

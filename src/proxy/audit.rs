@@ -21,7 +21,8 @@ const MOST_KEPT: usize = 1024;
 /// A write that passes a fence, and that somebody wants to know of.
 #[derive(Clone, Debug)]
 pub struct PassedWrite {
-    pub resource: Arc<Resource>,
+    /// None where nobody can tell.
+    pub resource: Option<Arc<Resource>>,
     /// The kind of statement.
     pub statement: &'static str,
     /// Why it would be rejected by a fence that acts; None: the role bypasses the fences.
@@ -113,12 +114,13 @@ impl Context {
     pub fn passed(&self, passed: Vec<PassedWrite>) {
         for PassedWrite { resource, statement, observed } in passed {
             let verdict = observed.as_ref().map_or("exempt", Rejection::verdict);
-            self.count(&resource, verdict);
-            let (label, _) = labels(self.policies(), Some(&resource.name));
+            let resource = resource.as_ref().map(|resource| resource.name.as_str());
+            let (label, mode) = labels(self.policies(), resource);
+            let database = self.database().name();
+            self.metrics().write(database, label, mode.name(), verdict).inc();
             if !self.log_limit().allows(verdict, label) {
                 continue;
             }
-            let (database, resource) = (self.database().name(), &resource.name);
             match observed {
                 None => tracing::info!(database, resource, statement, "exempt_write"),
                 Some(_) => tracing::warn!(database, resource, statement, verdict, "write_would_be_rejected"),

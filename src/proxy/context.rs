@@ -5,7 +5,7 @@ use super::definitions::Definitions;
 use super::log_limit::LogLimit;
 use super::recent::Recent;
 use super::relay::Term;
-use super::shared::{Downstream, READ_AT_ONCE, Seen, Shared};
+use super::shared::{Downstream, PREPARE_LIMIT, READ_AT_ONCE, Seen, Shared};
 use super::upstream;
 use crate::fence::Database;
 use crate::metrics::Metrics;
@@ -30,9 +30,6 @@ pub type Room = OwnedSemaphorePermit;
 
 /// A session waits this long for room, so that those who have it and send no more stop nobody for ever.
 const ROOM_LIMIT: Duration = Duration::from_secs(30);
-
-/// A session waits this long for the database to be prepared.
-const PREPARE_LIMIT: Duration = Duration::from_secs(1);
 
 /// One session's view.
 pub struct Context {
@@ -122,6 +119,12 @@ impl Context {
             // A control connection that hangs must not keep sessions out.
             tokio::time::timeout(PREPARE_LIMIT, preparing).await.ok();
         }
+    }
+
+    /// As [`Downstream::record_missed_policies`].
+    pub fn record_missed_policies(&self) -> impl Future<Output = ()> + use<> {
+        let downstream = self.downstream.clone();
+        async move { downstream.record_missed_policies().await }
     }
 
     /// The rejections of late.

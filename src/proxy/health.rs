@@ -52,13 +52,25 @@ impl Pages for Shared {
         if let Some((_, answer)) = asked.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
             return answer.clone();
         }
-        let settings = self.settings();
-        let control = self.encryption.control_for(&settings, settings.control_database());
-        let answer = match timeout(PROBE_LIMIT, probe(&control)).await {
-            Ok(answer) => answer.map_err(|why| format!("the control connection cannot be opened: {why}")),
-            Err(_) => Err(format!("the server did not answer within {} s", PROBE_LIMIT.as_secs())),
-        };
+        let answer = self.can_fence().await;
         *asked = Some((Instant::now(), answer.clone()));
         answer
+    }
+}
+
+impl Shared {
+    /// New tokens can be admitted, as far as the control connections go: in any database, and in those that are in use.
+    async fn can_fence(&self) -> Result<(), String> {
+        self.can_control(self.settings().control_database(), false).await?;
+        for database in self.downstreams().iter().filter(|it| it.fence.has_sessions() && it.has_fences()) {
+            self.can_control(database.fence.name(), true).await?;
+        }
+        Ok(())
+    }
+
+    async fn can_control(&self, database: &str, needs_schema: bool) -> Result<(), String> {
+        let control = self.encryption.control_for(&self.settings(), database);
+        let no_answer = |_| Err(format!("the server did not answer within {} s", PROBE_LIMIT.as_secs()));
+        timeout(PROBE_LIMIT, probe(&control, needs_schema)).await.unwrap_or_else(no_answer)
     }
 }

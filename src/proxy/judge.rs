@@ -381,8 +381,14 @@ impl Judge<'_> {
     fn exempt_writes(&self, statements: &[Arc<Statement>]) -> Vec<PassedWrite> {
         let of_statement = |statement: &Arc<Statement>| {
             let written = touched(statement, self.policies, self.catalogue).into_iter().filter(|touch| touch.writes);
+            let hidden = match self.hidden(statement, &Earlier::default()) {
+                Ok(resources) => resources.into_iter().map(Some).collect(),
+                // Of anybody else it would be rejected.
+                Err(_) => vec![None],
+            };
             let kind = statement.kind;
-            written.map(move |touch| PassedWrite { resource: touch.resource, statement: kind, observed: None })
+            let passed = move |resource| PassedWrite { resource, statement: kind, observed: None };
+            written.map(|touch| Some(touch.resource)).chain(hidden).map(passed)
         };
         statements.iter().flat_map(of_statement).collect()
     }
@@ -406,7 +412,7 @@ impl Earlier {
         if resource.mode == Mode::Enforce {
             return Err(rejection.into());
         }
-        let resource = resource.clone();
+        let resource = Some(resource.clone());
         self.passed.push(PassedWrite { resource, statement: self.kind, observed: Some(rejection) });
         Ok(())
     }

@@ -72,6 +72,7 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
         Ok(read) => read,
         Err(faults) => {
             shared.metrics.policy_reloads.with_label_values(&["failed"]).inc();
+            shared.metrics.reload_successful.set(0);
             faults.iter().for_each(|error| tracing::error!(%error, "not reloaded: what is in force stays"));
             return Err(ReloadError { faults });
         }
@@ -95,6 +96,7 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
     let resources = policies.resources.len();
     shared.apply(policies).await;
     shared.metrics.policy_reloads.with_label_values(&["applied"]).inc();
+    shared.metrics.reload_successful.set(1);
     tracing::info!(resources, "policies_loaded");
     Ok(Reloaded { settings: changes, certificates, policies: difference })
 }

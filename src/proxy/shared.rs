@@ -24,6 +24,9 @@ use tokio_util::task::TaskTracker;
 /// What is known of a database's fenced tables is looked up anew when a session starts, unless it is this fresh.
 const FRESH: Duration = Duration::from_secs(1);
 
+/// Who waits for a database to be prepared waits this long at most.
+pub const PREPARE_LIMIT: Duration = Duration::from_secs(1);
+
 /// Announcements that the catalogue has changed are heard at most this often.
 const ANNOUNCEMENTS: Duration = Duration::from_millis(250);
 
@@ -100,11 +103,20 @@ pub struct Downstream {
     harmless_change: Notify,
     /// What its sessions are defining.
     pub suspects: AllSuspects,
-    /// The policies that are recorded in it.
-    recorded: tokio::sync::Mutex<Option<Arc<PolicySet>>>,
+    /// What is recorded in it. Held while policies are being recorded.
+    recorded: tokio::sync::Mutex<Recorded>,
     /// Its catalogue is being read: the others wait for that.
     reading: tokio::sync::Mutex<()>,
     known: Mutex<Known>,
+}
+
+/// What is recorded in a database.
+#[derive(Default)]
+struct Recorded {
+    /// The policies, once all of them are.
+    policies: Option<Arc<PolicySet>>,
+    /// When that was tried last.
+    attempted: Option<Instant>,
 }
 
 /// What has been read of a database's catalogue.
@@ -309,27 +321,51 @@ impl Downstream {
     /// Records the policies in force in the database, once, and reads its catalogue, unless that was done a moment ago.
     /// Not cancel-safe: some resources may be recorded and others not, until the next call.
     pub async fn prepare(&self) {
-        let mut recorded = self.recorded.lock().await;
-        let policies = self.policies.borrow().clone();
-        if !recorded.as_ref().is_some_and(|recorded| Arc::ptr_eq(recorded, &policies)) {
-            match self.fence.apply_policy(&policies.resources).await {
-                Ok(()) => {
-                    for resource in &policies.resources {
-                        tokio::spawn(say_when_enforced(self.fence.clone(), resource.clone()));
-                    }
-                    *recorded = Some(policies);
-                }
-                // Admit compares the policies again, and refuses.
-                Err(refusal) => {
-                    tracing::warn!(database = self.fence.name(), reason = %refusal, "policies_not_recorded");
-                }
-            }
-        }
-        drop(recorded);
+        self.record_policies().await;
         let _turn = self.reading.lock().await;
         if self.known().attempted.is_none_or(|(at, _)| at.elapsed() > FRESH) || self.is_due() {
             self.read_catalogue().await;
         }
+    }
+
+    /// Not cancel-safe, as [`Self::prepare`].
+    async fn record_policies(&self) {
+        let mut recorded = self.recorded.lock().await;
+        let policies = self.policies.borrow().clone();
+        if recorded.has(&policies) {
+            return;
+        }
+        recorded.attempted = Some(Instant::now());
+        match self.fence.apply_policy(&policies.resources).await {
+            Ok(()) => {
+                for resource in &policies.resources {
+                    tokio::spawn(say_when_enforced(self.fence.clone(), resource.clone()));
+                }
+                recorded.policies = Some(policies);
+            }
+            // Admit compares the policies again, and refuses.
+            Err(reason) => tracing::warn!(database = self.fence.name(), reason, "policies_not_recorded"),
+        }
+    }
+
+    /// Tries again to record the policies, where that has failed a while ago: the schema may be there by now. Waits for a
+    /// moment at most. Cancel-safe: it goes on by itself.
+    pub async fn record_missed_policies(self: &Arc<Self>) {
+        let is_due = |recorded: &Recorded| {
+            let is_tried = recorded.attempted.is_some_and(|at| at.elapsed() <= FRESH);
+            !is_tried && !recorded.has(&self.policies.borrow())
+        };
+        // Where the lock is held, somebody is recording them.
+        if self.recorded.try_lock().is_ok_and(|recorded| is_due(&recorded)) {
+            let database = self.clone();
+            let recording = tokio::spawn(async move { database.record_policies().await });
+            tokio::time::timeout(PREPARE_LIMIT, recording).await.ok();
+        }
+    }
+
+    /// A table of the database is fenced, as far as its catalogue was read.
+    pub fn has_fences(&self) -> bool {
+        self.policies.borrow().applies_to(self.fence.name()) && self.known().catalogue.has_fenced_tables()
     }
 
     /// A session of the database is registered.
@@ -424,6 +460,13 @@ impl Downstream {
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Recorded {
+    /// These policies are recorded.
+    fn has(&self, policies: &Arc<PolicySet>) -> bool {
+        self.policies.as_ref().is_some_and(|recorded| Arc::ptr_eq(recorded, policies))
     }
 }
 

@@ -1,7 +1,9 @@
 //! The lines at the start and the end of a session.
 
 use crate::line::{POLICIES, SCHEMA, assert_fields, event, events, lines, start};
-use crate::support::fenced::ok;
+use crate::support::fenced::{Fenced, code, ok, value};
+use crate::support::wait::wait_for;
+use crate::support::wire::message;
 use crate::support::{DEADLINE, Wire, wait_until};
 
 #[test]
@@ -47,4 +49,49 @@ fn who_gets_no_session_is_told_of_with_the_reason() {
     wire.start(&[("user", "postgres"), ("database", "nowhere")], "");
     let refused = || events(&fenced.proxy.log(), "session_refused");
     wait_until("it is told", DEADLINE, || refused().iter().any(|line| line["reason"] == "refused by the server"));
+}
+
+/// What the log says of why the next session ended, once it has.
+fn reason(fenced: &Fenced, wire: &mut Wire, end: impl FnOnce(&mut Wire)) -> String {
+    let seen = events(&fenced.proxy.log(), "session_ended").len();
+    end(wire);
+    wait_for("the end is logged", DEADLINE, || {
+        Some(events(&fenced.proxy.log(), "session_ended").get(seen)?["reason"].clone())
+    })
+}
+
+#[test]
+fn the_reason_is_who_has_ended_the_session() {
+    let fenced = start(SCHEMA, POLICIES, &["--idle-timeout", "3s"]);
+    let said_goodbye = reason(&fenced, &mut fenced.login(), |wire| wire.send(&message::terminate()));
+    assert_eq!(said_goodbye, "client closed the connection");
+    let hung_up = reason(&fenced, &mut fenced.login(), Wire::finish_sending);
+    assert_eq!(hung_up, "client closed the connection");
+    let left_a_transaction = reason(&fenced, &mut fenced.login(), |wire| {
+        ok(wire, "BEGIN; SELECT 1");
+        wire.send(&[message::query("SELECT 2"), message::terminate()].concat());
+    });
+    assert_eq!(left_a_transaction, "client closed the connection");
+    let broke_the_protocol = reason(&fenced, &mut fenced.login(), |wire| wire.send(&message::header(b'Q', 3)));
+    assert!(broke_the_protocol.starts_with("client broke the protocol: "), "{broke_the_protocol}");
+    let terminated = reason(&fenced, &mut fenced.login(), |wire| {
+        let pid = value(wire, "SELECT pg_backend_pid()").unwrap();
+        fenced.postgres.sql(&format!("SELECT pg_terminate_backend({pid})"));
+    });
+    assert_eq!(terminated, "server ended the session");
+    let cut_off = reason(&fenced, &mut fenced.holder(46), |wire| {
+        ok(wire, "BEGIN; INSERT INTO jobs VALUES (1)");
+        ok(&mut fenced.holder(47), "INSERT INTO jobs VALUES (2)");
+        assert_eq!(code(wire, "SELECT 1"), "LF001");
+    });
+    assert_eq!(cut_off, "cut off by a newer token for resource jobs");
+    assert_eq!(reason(&fenced, &mut fenced.login(), |_| ()), "idle-session timeout");
+}
+
+#[test]
+fn a_proxy_that_stops_is_the_reason() {
+    let mut fenced = start(SCHEMA, POLICIES, &[]);
+    let _idle = fenced.login();
+    fenced.proxy.terminate();
+    assert_fields(&event(|| fenced.proxy.log(), "session_ended"), &[("reason", "the proxy is shutting down")]);
 }

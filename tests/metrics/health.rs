@@ -1,10 +1,10 @@
 //! `/healthz` and `/readyz`.
 
 use crate::page::{ask, get};
+use crate::support::fenced::{init, ok};
 use crate::support::programs::run;
 use crate::support::proxy::{BINARY, NO_POLICIES};
-use crate::support::ticks::ok;
-use crate::support::{DEADLINE, Options, Postgres, Proxy, Wire, wait_until};
+use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, Wire, wait_until};
 use crate::world::http_address;
 use std::net::TcpListener;
 use std::process::Command;
@@ -63,6 +63,34 @@ fn while_it_stops_it_is_not_ready_and_can_be_scraped() {
     assert!(page.status == 200 && page.body.contains("\nfencegate_sessions 1\n"), "{page:?}");
     ok(&mut open, "COMMIT");
     assert_eq!(proxy.wait(), 0);
+}
+
+#[test]
+fn it_is_not_ready_while_no_new_token_could_be_admitted() {
+    const GRANTS: &str = "GRANT pg_read_all_stats TO warden; GRANT pg_signal_backend TO warden";
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE ROLE warden LOGIN; CREATE TABLE jobs (n int)");
+    let options = ProxyOptions::default()
+        .policies("version: 1\nresources:\n  - {name: jobs, tables: [public.jobs]}\n")
+        .control(&postgres.control_url().replace("postgres@", "warden@"))
+        .arguments(&["--http", "127.0.0.1:0"]);
+    let proxy = Proxy::start_with(&postgres, &options);
+    let address = http_address(|| proxy.log());
+    let refused = |why: &str| wait_until(why, DEADLINE, || get(address, "/readyz").body.contains(why));
+    let is_ready = || wait_until("it is ready", DEADLINE, || get(address, "/readyz").status == 200);
+    refused("the control role warden lacks a privilege: GRANT pg_read_all_stats TO warden");
+    postgres.sql(GRANTS);
+    is_ready();
+    // Nobody is in a database with fences until now.
+    let mut wire = Wire::login(&proxy.address(), "postgres", "postgres");
+    refused("database postgres has no fencegate schema: run `fencegate init`");
+    init(&postgres, "postgres");
+    postgres
+        .sql("GRANT USAGE ON SCHEMA fencegate TO warden; COMMENT ON SCHEMA fencegate IS 'fencegate schema version 1'");
+    refused("the schema fencegate of database postgres is \"fencegate schema version 1\"");
+    init(&postgres, "postgres");
+    is_ready();
+    ok(&mut wire, "SELECT 1");
 }
 
 #[test]

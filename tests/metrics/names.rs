@@ -75,8 +75,12 @@ fn every_metric_moves_and_is_called_as_promised() {
         assert_eq!(names.get(&name), Some(&labels), "{name}");
     }
     for (name, after) in totals(&samples) {
-        // Whether it is ready, and its version, are 1 from the start.
-        let was = if name.ends_with("_ready") || name.ends_with("_info") { 0.0 } else { before[name] };
+        // Whether it is ready, and has reloaded, and its version, are 1 from the start.
+        let was = if ["_ready", "_successful"].iter().any(|end| name.ends_with(end)) || name.ends_with("_info") {
+            0.0
+        } else {
+            before[name]
+        };
         assert!(after > was, "{name}: {was}, then {after}");
     }
     for verdict in PROMISED_VERDICTS.split(", ") {
@@ -119,4 +123,15 @@ fn what_happens_once_is_counted_once() {
     drop(wire);
     wait_until("the session is gone", DEADLINE, || sessions() == 0.0);
     assert_eq!(count("admitted", "observe"), 1.0, "it was held back until it was admitted to the other");
+}
+
+#[test]
+fn what_only_an_exempt_role_may_run_is_counted() {
+    let world = World::start();
+    let mut wire = Wire::login(&world.proxy.address(), "migrator", "postgres");
+    ok(&mut wire, "DO $$BEGIN END$$");
+    ok(&mut wire, "SELECT 1");
+    let exempt = [("verdict", "exempt"), ("resource", "")];
+    assert_eq!(sum(&world.samples(), "fencegate_writes_total", &exempt), 1.0);
+    assert!(world.proxy.log().contains("exempt_write"), "{}", world.proxy.log());
 }

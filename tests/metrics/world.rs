@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 pub const ELECTION: &str = "/metrics/leader";
-const POLICIES: &str = "version: 1
+pub const POLICIES: &str = "version: 1
 resources:
   - {name: jobs, tables: [public.jobs]}
   - {name: led, election: /metrics/policy, tables: [public.led]}
@@ -79,6 +79,8 @@ impl World {
         self.take_over(token);
         // Somebody who goes away without a word.
         drop(Wire::connect(&self.proxy.address()).unwrap());
+        let is_ready = || sum(&self.samples(), "fencegate_ready", &[]) == 1.0;
+        wait_until("it is ready without sessions where nothing is prepared", DEADLINE, is_ready);
         let before = self.reloads();
         self.proxy.sighup();
         wait_until("the policies are loaded again", DEADLINE, || self.reloads() > before);

@@ -55,7 +55,9 @@ impl Relay {
             None => end,
         };
         let (end, text) = match end {
-            End::Server if !self.terminating => self.lost_server().await,
+            // The server ends what the client has said goodbye to.
+            End::Server if self.terminating => (End::Client, None),
+            End::Server => self.lost_server().await,
             End::ClientFault(why) => {
                 let text = ErrorText::new("08P01", format!("protocol error: {why}"));
                 (End::ClientFault(why), Some(text))

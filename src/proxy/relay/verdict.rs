@@ -128,8 +128,10 @@ impl Relay {
         // An Admit that raises the token looks at what the process does.
         self.note_activity();
         let (database, fence, name) = (self.context.database().clone(), self.fence.clone(), resource.name.clone());
+        let recorded = self.context.record_missed_policies();
         // Runs to its end even when this session does not: an Admit is not cancel-safe.
         let admission = tokio::spawn(async move {
+            recorded.await;
             if may_raise {
                 database.admit(&fence, &resource, token).await
             } else {
