@@ -298,12 +298,14 @@ impl QueryParser for Parser {
 
 /// What is told of an error.
 pub fn told(error: PgWireError) -> ErrorInfo {
-    match error {
-        PgWireError::PortalNotFound(name) => {
-            answer::info(ErrorText::new("34000", format!("portal \"{name}\" does not exist")), Severity::Error)
+    let text = match error {
+        PgWireError::PortalNotFound(name) => ErrorText::new("34000", format!("portal \"{name}\" does not exist")),
+        PgWireError::StatementNotFound(name) => {
+            ErrorText::new("26000", format!("prepared statement \"{name}\" does not exist"))
         }
-        other => other.into(),
-    }
+        other => return other.into(),
+    };
+    answer::info(text, Severity::Error)
 }
 
 /// An error in the form in which pgwire tells it.

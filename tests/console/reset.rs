@@ -105,8 +105,10 @@ fn a_database_that_is_not_there_is_told_and_forgotten() {
     wait_until("it is forgotten", DEADLINE, || is_only_known(&mut console));
     missing(&mut console, "passing");
     assert!(is_only_known(&mut console));
+    world.proxy.write_policies(&format!("{}  - name: more\n    tables: [public.more]\n", ticks::POLICIES));
+    assert_eq!(console.rows("RELOAD").unwrap().len(), 1);
     let log = world.proxy.log();
-    assert!(!log.contains("outcome"), "{log}");
+    assert!(!log.contains("outcome") && !log.contains("does not exist"), "{log}");
     // It comes back.
     world.postgres.sql("CREATE DATABASE passing");
     let _session = Wire::login(&world.proxy.address(), "postgres", "passing");
