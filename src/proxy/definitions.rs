@@ -1,5 +1,5 @@
 //! What the sessions of a database are defining: the suspects of each, for all of them. A write that waits for the lock of
-//! a definition was judged before the commit and runs after it.
+//! a definition was judged before the commit and runs after it; and a commit may be done before the proxy sees it.
 //!
 //! Owns how long they count, and whether a transaction leaves it in doubt which relations lead to fenced tables. Must never withdraw one before its transaction has ended and the catalogue is forgotten:
 //! whoever looks here first, and at the catalogue then, finds it in one of the two.
@@ -13,7 +13,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The suspects of all sessions of a database that have some.
+/// The suspects of all sessions of a database whose open definitions may have to do with fenced tables. Of one that only
+/// names them there are none.
 #[derive(Debug, Default)]
 pub struct AllSuspects {
     by_session: Mutex<HashMap<u64, Arc<Suspects>>>,
@@ -34,8 +35,13 @@ impl AllSuspects {
         self.sessions.store(by_session.len(), Ordering::SeqCst);
     }
 
+    /// No session is defining anything that may have to do with fenced tables.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.load(Ordering::SeqCst) == 0
+    }
+
     fn except(&self, session: u64) -> Vec<Arc<Suspects>> {
-        if self.sessions.load(Ordering::SeqCst) == 0 {
+        if self.is_empty() {
             return Vec::new();
         }
         self.lock().iter().filter(|(other, _)| **other != session).map(|(_, suspects)| suspects.clone()).collect()
@@ -55,6 +61,8 @@ pub struct Definitions {
     since: Option<u64>,
     /// One of them names a fenced table or what leads to one, or it was not known what does.
     names_fences: bool,
+    /// Others were defining what may have to do with fenced tables: this may build on that.
+    beside_others: bool,
     /// One of them does not name all that it changes.
     unnamed: bool,
 }
@@ -62,12 +70,18 @@ pub struct Definitions {
 impl Definitions {
     /// Of a session that has defined nothing.
     pub fn new(downstream: Arc<Downstream>, session: u64) -> Self {
-        Self { downstream, session, own: Suspects::default(), since: None, names_fences: false, unnamed: false }
+        let own = Suspects::default();
+        Self { downstream, session, own, since: None, names_fences: false, beside_others: false, unnamed: false }
     }
 
     /// What this session is defining.
     pub fn own(&self) -> &Suspects {
         &self.own
+    }
+
+    /// Some were forwarded, and it is not known yet what became of them.
+    pub fn are_under_way(&self) -> bool {
+        self.since.is_some() || !self.own.is_empty()
     }
 
     /// What each of the others is defining. To be asked before the catalogue is.
@@ -77,12 +91,16 @@ impl Definitions {
 
     /// A statement is about to be forwarded that was judged by what was seen: see [`Suspects::note`].
     pub fn note(&mut self, statement: &Statement, policies: &PolicySet, seen: &Seen) {
+        let was_published = self.count_for_others();
+        let others = self.of_others();
         if statement.changes_catalogue {
             self.since.get_or_insert(seen.doubts);
             self.names_fences |= !seen.is_current || names_fences(statement, policies, seen);
-            self.unnamed |= statement.changes_unnamed;
+            self.beside_others |= !others.is_empty();
+            self.unnamed |= statement.changes_unnamed || seen.catalogue.has_event_triggers();
         }
-        if self.own.note(statement, policies, &seen.catalogue, seen.is_current) {
+        let are_more = self.own.note(statement, policies, &seen.catalogue, seen.is_current, &others);
+        if are_more || self.count_for_others() != was_published {
             self.downstream.suspects.publish(self.session, &self.own);
         }
     }
@@ -93,20 +111,28 @@ impl Definitions {
         self.names_fences || !self.own.is_empty()
     }
 
+    /// What others define meanwhile is not harmless.
+    fn count_for_others(&self) -> bool {
+        self.concern_fences() || self.beside_others
+    }
+
     /// The transaction has changed the catalogue, and is about to be withdrawn. True if that has nothing to do with fenced
-    /// tables: neither by itself, nor together with what others have defined since.
+    /// tables: neither by itself, nor together with what others have defined since or are defining.
     pub fn pass_as_harmless(&self) -> bool {
-        let is_all_known = !self.unnamed && !self.concern_fences();
-        is_all_known && self.since.is_some_and(|since| self.downstream.note_harmless_change(since))
+        let is_all_known = !self.unnamed && !self.count_for_others();
+        // In this order: who is no longer among the others has left a doubt.
+        is_all_known
+            && self.of_others().is_empty()
+            && self.since.is_some_and(|since| self.downstream.note_harmless_change(since))
     }
 
     /// The transaction has ended, and the catalogue was forgotten since, or need not be.
     pub fn withdraw(&mut self) {
-        (self.since, self.names_fences, self.unnamed) = (None, false, false);
-        if !self.own.is_empty() {
-            self.own = Suspects::default();
+        if self.count_for_others() {
             self.downstream.suspects.withdraw(self.session);
         }
+        self.own = Suspects::default();
+        (self.since, self.names_fences, self.beside_others, self.unnamed) = (None, false, false, false);
     }
 }
 
@@ -124,7 +150,7 @@ fn names_fences(statement: &Statement, policies: &PolicySet, seen: &Seen) -> boo
 impl Drop for Definitions {
     /// Of a session that could not see its last transaction end.
     fn drop(&mut self) {
-        if !self.own.is_empty() {
+        if self.are_under_way() {
             self.downstream.forget_catalogue();
             self.withdraw();
         }

@@ -132,7 +132,8 @@ impl Judge<'_> {
             match self.statement(statement, &parameter, &mut earlier) {
                 Ok(more) => {
                     earlier.needs.extend(more);
-                    earlier.suspects.note(statement, self.policies, self.catalogue, self.catalogue_is_current);
+                    let (catalogue, is_current) = (self.catalogue, self.catalogue_is_current);
+                    earlier.suspects.note(statement, self.policies, catalogue, is_current, self.suspects_of_others);
                 }
                 Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection, earlier.needs),
                 Err(Stop::Settle) => return Decision::Settle,

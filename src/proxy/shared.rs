@@ -376,7 +376,8 @@ impl Downstream {
     /// What is known of the catalogue.
     pub fn catalogue(&self) -> Seen {
         let known = self.known();
-        Seen { catalogue: known.catalogue.clone(), is_current: known.current, doubts: known.doubts }
+        let is_current = self.is_current(&known);
+        Seen { catalogue: known.catalogue.clone(), is_current, doubts: known.doubts }
     }
 
     /// The catalogue has changed: until it is read, any relation may be fenced.
@@ -447,8 +448,15 @@ impl Downstream {
     /// It is worth waiting for [`Self::catch_up`].
     pub fn is_unread(&self) -> bool {
         let known = self.known();
-        let is_untried = known.is_doubtful(self.fence.listener()) && known.is_untried();
-        is_untried || !known.current && self.reading.try_lock().is_err()
+        let is_current = self.is_current(&known);
+        let is_doubtful = !is_current || known.is_doubtful(self.fence.listener());
+        is_doubtful && known.is_untried() || !is_current && self.reading.try_lock().is_err()
+    }
+
+    /// Nothing that has not been read may have to do with fenced tables. What was harmless by itself may lead to what
+    /// somebody is defining.
+    fn is_current(&self, known: &Known) -> bool {
+        known.current && (known.read == known.changes || self.suspects.is_empty())
     }
 
     /// The catalogue has changed, or may have, since it was read; and nobody has tried to read it since, or only a

@@ -9,6 +9,7 @@ use crate::policy::PolicySet;
 use crate::statement::rows::Rows;
 use crate::statement::{Operation, Redirect, RelationName, Statement, Write};
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// More names than this are all names.
 const MOST: usize = 1024;
@@ -27,16 +28,18 @@ pub struct Suspects {
 
 impl Suspects {
     /// A statement is about to run; true if there are more suspects now. What it redirects to a relation that has nothing
-    /// to do with fenced tables, as far as policies, catalogue and the names known here tell, is not suspect.
+    /// to do with fenced tables, as far as policies, catalogue and the names known here and to others tell, is not suspect.
     pub fn note(
         &mut self,
         statement: &Statement,
         policies: &PolicySet,
         catalogue: &Catalogue,
         is_current: bool,
+        others: &[Arc<Suspects>],
     ) -> bool {
+        let is_suspect = |to: &RelationName| self.contains(to) || others.iter().any(|other| other.contains(to));
         let leads_to_fenced = |to: &RelationName| {
-            !is_current || policies.tables_called(to).next().is_some() || catalogue.leads_from(to) || self.contains(to)
+            !is_current || policies.tables_called(to).next().is_some() || catalogue.leads_from(to) || is_suspect(to)
         };
         let mut found: Vec<RelationName> = Vec::new();
         for Redirect { relation, to } in &statement.redirects {
@@ -130,7 +133,7 @@ mod tests {
         let mut suspects = Suspects::default();
         for text in texts {
             // Where the catalogue is not known, whatever is named may be fenced.
-            suspects.note(&statement(text), &policies(), &Catalogue::default(), !text.contains("fenced"));
+            suspects.note(&statement(text), &policies(), &Catalogue::default(), !text.contains("fenced"), &[]);
         }
         suspects
     }
@@ -174,7 +177,7 @@ mod tests {
         let mut suspects = Suspects::default();
         for number in 0..=MOST {
             let view = statement(&format!("CREATE VIEW v{number} AS TABLE t"));
-            suspects.note(&view, &policies(), &Catalogue::default(), false);
+            suspects.note(&view, &policies(), &Catalogue::default(), false, &[]);
         }
         assert!(written_by(&suspects, "DELETE FROM another"));
     }

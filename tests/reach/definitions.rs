@@ -14,7 +14,10 @@ const SCHEMA: &str = "
     CREATE TABLE middle (id int REFERENCES source ON DELETE CASCADE);
     INSERT INTO source VALUES (1); INSERT INTO middle VALUES (1);
     CREATE TABLE parts (id int, name text) PARTITION BY LIST (id);
-    CREATE VIEW parts_view AS SELECT * FROM parts";
+    CREATE VIEW parts_view AS SELECT * FROM parts;
+    CREATE TABLE base (id int, name text);
+    CREATE TABLE spare (id int, name text);
+    CREATE VIEW moved AS SELECT * FROM spare";
 const POLICY: &str = "version: 1
 resources:
   - name: scheduler
@@ -123,6 +126,86 @@ fn a_definition_that_waited_for_another_is_known() {
     ok(&mut author, "COMMIT");
     assert_eq!(code_in(&waiting.read_until_ready()), "");
     assert_eq!(code_in(&waiting.exchange(&sql[1])), "LF002");
+}
+
+/// The server has committed, and the proxy does not see it: a view on that is no harmless one.
+#[test]
+fn a_definition_beside_one_that_is_committed_unseen_is_known() {
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let (mut author, mut stranger) = (fenced.login(), fenced.login());
+    let mut lock = Wire::login(&fenced.postgres.address(), "postgres", "postgres");
+    ok(&mut lock, "SELECT pg_advisory_lock(1)");
+    // This is read, and the next that is harmless not for a while.
+    ok(&mut stranger, "CREATE VIEW earlier AS SELECT 1");
+    let redefine = "CREATE OR REPLACE VIEW moved AS SELECT * FROM ticks";
+    author.send(&query(&format!("BEGIN; {redefine}; COMMIT; SELECT pg_advisory_lock(1)")));
+    wait_until("it is committed", DEADLINE, || {
+        fenced.postgres.value("SELECT pg_get_viewdef('moved') LIKE '%ticks%'") == "t"
+    });
+    ok(&mut stranger, "CREATE VIEW later AS SELECT * FROM moved");
+    assert_eq!(code(&mut stranger, "INSERT INTO later VALUES (1, 'x')"), "LF002");
+    assert_eq!(fenced.postgres.value("SELECT count(*) FROM ticks"), "0");
+}
+
+/// What an open transaction made a way makes one of the view that another defines on it.
+#[test]
+fn a_definition_on_what_another_session_defines_is_suspect() {
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let (mut author, mut other, mut stranger) = (fenced.login(), fenced.login(), fenced.login());
+    ok(&mut author, "BEGIN; ALTER TABLE ticks INHERIT base");
+    ok(&mut other, "BEGIN; CREATE OR REPLACE VIEW moved AS SELECT * FROM base");
+    let write = "UPDATE moved SET name = 'stale'";
+    for wire in [&mut stranger, &mut other] {
+        assert_eq!(code(wire, write), "LF004");
+    }
+    ok(&mut author, "COMMIT");
+    assert_eq!(code(&mut stranger, write), "LF004");
+    ok(&mut other, "ROLLBACK");
+    ok(&mut stranger, write);
+}
+
+/// What it makes is nowhere in the text of the statement that fires it.
+#[test]
+fn a_definition_that_an_event_trigger_makes_is_known() {
+    let make = "IF to_regclass('made') IS NOT NULL THEN CREATE VIEW led AS TABLE ticks; END IF";
+    let trigger = format!(
+        "CREATE FUNCTION lead() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN {make}; END $$;
+         CREATE EVENT TRIGGER lead ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION lead()"
+    );
+    let fenced = Fenced::start(&format!("{SCHEMA}; {trigger}"), POLICY);
+    let mut stranger = fenced.login();
+    for sql in ["CREATE TABLE other (id int)", "CREATE TABLE made (id int)"] {
+        ok(&mut stranger, sql);
+    }
+    assert_eq!(code(&mut stranger, "INSERT INTO led VALUES (1, 'x')"), "LF002");
+}
+
+/// The proxy has given the session up, and the server goes on with what it was sent.
+#[test]
+fn what_is_defined_after_a_hang_up_is_known() {
+    let schema = "CREATE VIEW names AS SELECT DISTINCT id, name FROM ticks;
+        CREATE FUNCTION add() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN INSERT INTO ticks VALUES (NEW.id, NEW.name); RETURN NEW; END $$";
+    let fenced = Fenced::start(&format!("{SCHEMA}; {schema}"), POLICY);
+    let (mut author, mut stranger) = (fenced.login(), fenced.login());
+    let mut lock = Wire::login(&fenced.postgres.address(), "postgres", "postgres");
+    ok(&mut lock, "SELECT pg_advisory_lock(1)");
+    let define = "CREATE TRIGGER added INSTEAD OF INSERT ON names FOR EACH ROW EXECUTE FUNCTION add()";
+    author.send(&query(&format!("SELECT repeat('x', 100000); SELECT pg_advisory_lock(1); {define}")));
+    wait_until("it waits", DEADLINE, || {
+        fenced.postgres.value("SELECT count(*) FROM pg_locks WHERE NOT granted") == "1"
+    });
+    // What it leaves unread makes that a reset.
+    author.byte();
+    drop(author);
+    fenced.proxy.wait_for_log("connection to the client failed", DEADLINE);
+    ok(&mut lock, "SELECT pg_advisory_unlock(1)");
+    // Rolled back: whatever is done until it is known is not kept.
+    wait_until("the proxy knows the trigger", DEADLINE, || {
+        let code = code(&mut stranger, "BEGIN; INSERT INTO names VALUES (1, 'x')");
+        ok(&mut stranger, "ROLLBACK");
+        code == "LF002"
+    });
 }
 
 /// Sessions that make and drop tables and views all the time, and one whose views lead to the fenced table, keep nobody

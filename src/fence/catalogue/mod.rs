@@ -35,6 +35,7 @@ pub struct Catalogue {
     paths: Paths,
     depended_on: HashMap<String, Vec<DependedOn>>,
     key_columns: HashMap<QualifiedName, KeyColumn>,
+    has_event_triggers: bool,
 }
 
 #[derive(Debug)]
@@ -78,6 +79,11 @@ impl Catalogue {
     /// The resource has something here that could be written: one of its tables exists, or it has functions only.
     pub fn may_have(&self, resource: &Resource) -> bool {
         resource.tables.is_empty() || resource.tables.iter().any(|table| self.fenced.contains(&table.name))
+    }
+
+    /// Any statement that changes the catalogue may run code that changes more of it.
+    pub fn has_event_triggers(&self) -> bool {
+        self.has_event_triggers
     }
 
     /// The column by which a table is keyed, if there is one of that name.
@@ -127,6 +133,7 @@ impl Catalogue {
             match column(row, "part") {
                 Some("relation") => fenced.extend(catalogue.add_relation(row)),
                 Some("dependency") => catalogue.add_dependency(row),
+                Some("event trigger") => catalogue.has_event_triggers = true,
                 Some(part) => edges.extend(read_edges(part, row).ok_or("the catalogue has an edge that is not known")?),
                 // The lock_timeout, and key columns.
                 None => {}

@@ -29,6 +29,7 @@ pub(super) enum Views {
 ///   events that the server lets through
 /// - `dependency`: something of the fenced table `by_schema.by_name` depends on the relation: along `pg_depend`, from the
 ///   table's parts (constraints, defaults, policies, partitions)
+/// - `event trigger`: one is enabled whose function is not fencegate's own
 ///
 /// An edge may begin at a relation that is not among these: it leads nowhere then. The planner, which cannot know how few
 /// relations are reached, is kept from reading catalogues whole.
@@ -91,6 +92,9 @@ pub(super) fn question<'a>(tables: impl IntoIterator<Item = &'a QualifiedName>, 
          FROM needed JOIN pg_class c ON c.oid = needed.objid AND needed.classid = 'pg_class'::regclass \
            JOIN pg_namespace n ON n.oid = c.relnamespace \
          WHERE c.relkind IN ('r', 'p', 'f') AND (n.nspname, c.relname) <> (needed.by_schema, needed.by_name) \
+         UNION ALL SELECT 'event trigger', NULL, NULL, NULL, NULL, e.evtname, NULL, NULL, NULL \
+         FROM pg_event_trigger e JOIN pg_proc p ON p.oid = e.evtfoid \
+         WHERE e.evtenabled <> 'D' AND p.pronamespace IS DISTINCT FROM to_regnamespace('fencegate')::oid \
          LIMIT {limit}",
         named = named(tables),
         limit = MOST_ROWS + 1,

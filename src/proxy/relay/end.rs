@@ -92,7 +92,7 @@ impl Relay {
         // A client that is gone or does not read misses it: there is nobody left to tell.
         tokio::time::timeout(LAST_WORDS, goodbye).await.ok();
         self.count_bytes();
-        if !self.server.reader.ended && (self.catalogue_changed || !self.definitions.own().is_empty()) {
+        if !self.server.reader.ended && (self.catalogue_changed || self.definitions.are_under_way()) {
             let announcements = self.context.announcements().clone();
             announcements.spawn(until_the_server_ends(self.server, self.context, self.definitions));
         }
