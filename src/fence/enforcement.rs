@@ -1,5 +1,5 @@
 //! From when on a new fence holds: writes that were forwarded before it have no admission, so it
-//! counts as enforced once their transactions have ended, in all proxies.
+//! counts as enforced once the transactions that were open then have ended, in all proxies.
 //!
 //! Owns that wait, and what each proxy says of itself in `fencegate.proxy`. Must never end anybody's transaction: nobody was
 //! asked for a token then. What it says is for people: no write is let through because of it.
@@ -111,17 +111,15 @@ impl Database {
         Ok(())
     }
 
-    /// Waits until every transaction that holds a lock on the resource's relations now, as only
-    /// writers do, has ended. Cancel safe.
+    /// Waits until every transaction that is open in the database now has ended. Cancel safe.
     ///
     /// # Errors
     /// When the database cannot be asked, why.
     pub async fn enforced(self: &Arc<Self>, resource: &Resource) -> Result<(), String> {
-        let writers = |error: ControlError| error.to_string();
-        let mut open = self.writers(resource).await.map_err(writers)?;
+        let mut open = self.open_transactions().await.map_err(|error| error.to_string())?;
         while !open.is_empty() {
             tokio::time::sleep(PAUSE).await;
-            let still = self.writers(resource).await.map_err(writers)?;
+            let still = self.open_transactions().await.map_err(|error| error.to_string())?;
             open.retain(|transaction| still.contains(transaction));
         }
         // Unless other policies are in force by now.
@@ -132,8 +130,8 @@ impl Database {
         Ok(())
     }
 
-    async fn writers(self: &Arc<Self>, resource: &Resource) -> Result<HashSet<String>, ControlError> {
-        let answers = self.look(&sql::writers(resource)).await?;
+    async fn open_transactions(self: &Arc<Self>) -> Result<HashSet<String>, ControlError> {
+        let answers = self.look(&sql::open_transactions()).await?;
         let rows = answers.iter().flat_map(|answer| &answer.rows);
         Ok(rows.filter_map(|row| column(row, "transaction").map(str::to_owned)).collect())
     }

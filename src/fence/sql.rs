@@ -320,12 +320,14 @@ pub(super) fn lockers(resource: &Resource, locks: &str, pids: &[i32]) -> String 
     )
 }
 
-/// The transactions that write the resource's relations now, prepared ones included.
-pub(super) fn writers(resource: &Resource) -> String {
+/// The transactions that are open in this database, also those that are prepared. Who has not locked a relation yet may be
+/// about to: in a function that sleeps, say.
+pub(super) fn open_transactions() -> String {
     format!(
-        "{} SELECT DISTINCT l.virtualtransaction AS transaction FROM pg_locks l WHERE {}",
-        relations(resource),
-        holds_lock_on_relations(WRITE_LOCKS)
+        "SELECT a.pid || ' ' || a.xact_start AS transaction FROM pg_stat_activity a \
+         WHERE a.datid = {THIS_DATABASE} AND a.backend_type = 'client backend' AND a.xact_start IS NOT NULL \
+           AND a.pid <> pg_backend_pid() \
+         UNION ALL SELECT p.transaction::text FROM pg_prepared_xacts p WHERE p.database = current_database()"
     )
 }
 
