@@ -27,6 +27,24 @@ fn a_fence_is_enforced_once_nothing_is_open_from_before() {
     wait_until("the new fence is enforced", DEADLINE, || status(&mut console, "public.later") == "enforced 1 1");
 }
 
+/// It was let through before the fence, and may write yet.
+#[test]
+fn a_transaction_that_has_locked_nothing_yet_is_open_too() {
+    let world = World::start();
+    let mut reader = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    ok(&mut reader, "CREATE TABLE later (n int)");
+    ok(&mut reader, "BEGIN; SELECT 1");
+    world.proxy.write_policies(&format!("{POLICIES}  - name: later\n    tables: [public.later]\n"));
+    let mut console = world.console();
+    console.rows("RELOAD").unwrap();
+    // Each asks the database behind what the proxy asks it for the fence.
+    for _ in 0..50 {
+        assert_eq!(status(&mut console, "public.later"), "pending 0 1");
+    }
+    ok(&mut reader, "COMMIT");
+    wait_until("the new fence is enforced", DEADLINE, || status(&mut console, "public.later") == "enforced 1 1");
+}
+
 #[test]
 fn all_live_proxies_have_to_enforce_it() {
     let world = World::start();
