@@ -68,6 +68,20 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
+#[test]
+fn the_table_of_events_has_all_that_the_log_says() {
+    let (_, chapter) = PAGE.split_once("## The log\n").unwrap();
+    let (chapter, _) = chapter.split_once("\n## ").unwrap();
+    for file in files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
+        let text = fs::read_to_string(&file).unwrap();
+        for call in text.split("tracing::").skip(1) {
+            let message = call.split(");").next().unwrap().rsplit('"').nth(1).unwrap_or_default();
+            let is_event = message.contains('_') && message.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            assert!(!is_event || chapter.contains(&format!("`{message}`")), "{message} of {}", file.display());
+        }
+    }
+}
+
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
 
 #[test]

@@ -75,7 +75,7 @@ impl Session {
         if !context.log_limit().allows(verdict, label) {
             return;
         }
-        let Session { number: session, user, database, .. } = self;
+        let Session { number: session, user, database, address, .. } = self;
         let (presented, highest) = rejection.tokens();
         let (statement, table) = (statement.kind, statement.writes.first().map(|write| table_name(&write.relation)));
         if let Rejection::Stale { .. } = rejection {
@@ -83,6 +83,7 @@ impl Session {
                 session,
                 user,
                 database,
+                address,
                 resource,
                 presented,
                 highest,
@@ -95,6 +96,7 @@ impl Session {
                 session,
                 user,
                 database,
+                address,
                 resource,
                 presented,
                 highest,

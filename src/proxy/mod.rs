@@ -155,10 +155,10 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
             session.log_end(shared.settings().log_sessions, &end);
         }
         Ok(Opened::Console(console)) => {
-            tracing::info!(session, peer, role = console.role(), "console_started");
+            tracing::info!(session, address = peer, role = console.role(), "console_started");
             match console.run(shared).await {
-                Ok(()) => tracing::info!(session, peer, "console_ended"),
-                Err(error) => tracing::info!(session, peer, %error, "console_ended"),
+                Ok(()) => tracing::info!(session, address = peer, "console_ended"),
+                Err(error) => tracing::info!(session, address = peer, %error, "console_ended"),
             }
         }
         Err(Refused::Cancelled) => tracing::debug!(session, peer, "cancel_request"),

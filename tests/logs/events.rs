@@ -23,7 +23,7 @@ fn what_a_fence_does_is_told_with_its_fields() {
     assert_fields(&blocked, &[("resource", "jobs"), ("presented", "46"), ("highest", "47")]);
     assert_fields(&blocked, &[("statement", "UPDATE"), ("table", "public.jobs"), ("level", "WARN")]);
     assert_fields(&blocked, &[("user", "postgres"), ("database", "postgres")]);
-    assert!(blocked.contains_key("session"), "{blocked:?}");
+    assert!(blocked.contains_key("session") && blocked.contains_key("address"), "{blocked:?}");
 }
 
 #[test]
