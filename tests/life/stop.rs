@@ -158,6 +158,10 @@ fn what_was_defined_last_is_told_to_the_other_proxies_first() {
     fenced.proxy.signal("TERM");
     wait_until("nobody is let in", DEADLINE, || Wire::connect(&fenced.proxy.address()).is_err());
     ok(&mut other, "LISTEN fencegate");
+    // It has to connect anew before it can say anything.
+    let control =
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE application_name = 'fencegate control'";
+    fenced.postgres.sql(control);
     ok(&mut wire, "COMMIT");
     assert_eq!(fenced.proxy.wait(), 0);
     let told = other.query("SELECT 1").into_iter().filter(|frame| frame.tag == b'A');
