@@ -1,8 +1,9 @@
 //! What the sessions of a database are defining: the suspects of each, for all of them. A write that waits for the lock of
 //! a definition was judged before the commit and runs after it; and a commit may be done before the proxy sees it.
 //!
-//! Owns how long they count, and whether a transaction leaves it in doubt which relations lead to fenced tables. Must never withdraw one before its transaction has ended and the catalogue is forgotten:
-//! whoever looks here first, and at the catalogue then, finds it in one of the two.
+//! Owns how long they count, and whether a transaction leaves it in doubt which relations lead to fenced tables. Must never
+//! withdraw one before its transaction has ended and the catalogue is forgotten: whoever looks here first, and at the
+//! catalogue then, finds it in one of the two.
 
 use super::shared::{Downstream, Seen};
 use super::suspects::Suspects;
