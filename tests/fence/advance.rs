@@ -103,6 +103,44 @@ async fn half_done_advance_is_finished_by_another_proxy() {
     assert!(!world.lives(&old).await);
 }
 
+/// Whatever plan the server chooses, a proxy that releases its sessions leaves those of others alone.
+#[tokio::test]
+async fn raises_its_token_while_another_proxy_releases_its_sessions() {
+    let world = World::new().await;
+    let wait = "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS \
+        $$BEGIN PERFORM pg_advisory_xact_lock_shared(42); RETURN NULL; END$$; \
+        CREATE TRIGGER wait AFTER DELETE ON fencegate.admission FOR EACH ROW WHEN (OLD.proxy = 'p1') EXECUTE FUNCTION wait()";
+    world.run(wait).await;
+    world.run(&format!("ALTER DATABASE {} SET enable_nestloop = off", world.database)).await;
+    let (one, two) = (world.proxy("p1"), world.proxy("p2"));
+    let sessions = [world.session(&one).await, world.session(&one).await];
+    let (raising, other) = (world.session(&two).await, world.session(&one).await);
+    for session in sessions.iter().chain([&raising]) {
+        session.admit(&world.resource, 1).await.unwrap();
+    }
+    // Its own proxy cannot release it now.
+    raising.fence.set_activity(Activity::Busy);
+    world.run("SELECT pg_advisory_lock(42)").await;
+    let held_up = async {
+        let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 42 AND NOT granted";
+        while world.ask(waiting).await == "0" {
+            sleep(Duration::from_millis(1)).await;
+        }
+        let mut admitting = Box::pin(raising.admit(&world.resource, 2));
+        while world.admissions(&raising).await != "0" {
+            tokio::select! {
+                admitted = &mut admitting => panic!("while its row is there: {admitted:?}"),
+                () = sleep(Duration::from_millis(1)) => {}
+            }
+        }
+        world.run("SELECT pg_advisory_unlock(42)").await;
+        admitting.await
+    };
+    let (admitted, other_admitted) = tokio::join!(held_up, other.admit(&world.resource, 2));
+    admitted.unwrap();
+    other_admitted.unwrap();
+}
+
 #[tokio::test]
 async fn foreign_idle_process_is_ended_after_the_grace_and_its_row_not_before() {
     let world = World::new().await;
