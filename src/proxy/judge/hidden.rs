@@ -1,0 +1,96 @@
+//! What a statement may write without showing it: because it is opaque, because of what is being defined, or because the
+//! catalogue is not known.
+//!
+//! Must never take what is not known for harmless.
+
+use super::super::parameter::Parameter;
+use super::super::rejection::Rejection;
+use super::super::suspects::Suspects;
+use super::super::touched::Touch;
+use super::{Earlier, Judge, Stop};
+use crate::policy::{Mode, Opaque, Resource};
+use crate::statement::{Operation, Statement, TransactionEffect};
+use std::sync::Arc;
+
+impl Judge<'_> {
+    /// The resources that an opaque statement may write, where it needs their tokens.
+    pub(super) fn hidden(&self, statement: &Statement, earlier: &Earlier) -> Result<Vec<Arc<Resource>>, Stop> {
+        let in_doubt = !self.catalogue_is_current || self.changes_catalogue;
+        let matters = self.some_fence_acts() && (in_doubt || self.catalogue.has_fenced_tables());
+        let opaque = statement.opaque.or_else(|| self.unknown_cascade(statement)).map(str::to_owned);
+        let hint = "Write to the tables directly, or set `opaque: require_token` or `allow` in the policy.";
+        let opaque = opaque.map(|why| (why, hint)).or_else(|| self.suspect(statement, earlier));
+        let Some((why, hint)) = opaque.filter(|_| matters) else { return Ok(Vec::new()) };
+        match self.policies.opaque {
+            Opaque::Allow => Ok(Vec::new()),
+            Opaque::Reject => {
+                let why = format!("{}: {why}", statement.kind);
+                Err(Rejection::Unverifiable { why, hint }.into())
+            }
+            Opaque::RequireToken => {
+                let may_be_written = |resource: &&Arc<Resource>| {
+                    resource.mode == Mode::Enforce && (in_doubt || self.catalogue.may_have(resource))
+                };
+                Ok(self.policies.resources.iter().filter(may_be_written).cloned().collect())
+            }
+        }
+    }
+
+    /// Why a statement may write by way of what is being defined, and what to do about it.
+    fn suspect(&self, statement: &Statement, earlier: &Earlier) -> Option<(String, &'static str)> {
+        let within = |suspects: &Suspects| suspects.written_within(statement, self.policies, self.catalogue);
+        if let Some(relation) = within(self.suspects).or_else(|| within(&earlier.suspects)) {
+            let why = format!("\"{}\" may lead to what the same transaction has defined", relation.name);
+            return Some((why, "Commit the definitions before you write to what they made."));
+        }
+        let of_others = |suspects: &Arc<Suspects>| suspects.written_by(statement, self.catalogue);
+        let relation = self.suspects_of_others.iter().find_map(of_others)?;
+        let why = format!("\"{}\" may lead to what another session is defining", relation.name);
+        Some((why, "Try again when that session has ended its transaction."))
+    }
+
+    /// Only the catalogue tells what depends on a relation.
+    fn unknown_cascade(&self, statement: &Statement) -> Option<&'static str> {
+        let cascade = [Operation::Cascade, Operation::TruncateCascade];
+        let cascades = statement.writes.iter().any(|write| cascade.contains(&write.operation));
+        (cascades && !self.catalogue_is_current).then_some("what depends on the table cannot be looked up now")
+    }
+
+    /// What is prepared defines for nobody, and for everybody as soon as any session commits it.
+    pub(super) fn refuse_definitions_that_leave(
+        &self,
+        statement: &Statement,
+        parameter: &Parameter,
+        earlier: &Earlier,
+    ) -> Result<(), Stop> {
+        let defines = !self.suspects.is_empty() || !earlier.suspects.is_empty();
+        let prepares = statement.transaction == TransactionEffect::PrepareTransaction && !parameter.failed();
+        if !defines || !prepares || self.policies.opaque == Opaque::Allow || !self.some_fence_acts() {
+            return Ok(());
+        }
+        let why = "a prepared transaction would carry ways to a fenced table out of this session".to_owned();
+        Err(Rejection::Unverifiable { why, hint: "COMMIT in the session that defines them." }.into())
+    }
+
+    /// While the catalogue is not known, any relation may be a way to any fenced table. Harmless is only a write that
+    /// needs the token of every fence anyway.
+    pub(super) fn refuse_what_is_unread(&self, statement: &Statement, touched: &[Touch]) -> Result<(), Stop> {
+        let writes = statement.writes.iter().any(|write| write.operation != Operation::Lock);
+        if self.catalogue_is_current || !writes {
+            return Ok(());
+        }
+        let is_needed = |resource: &Arc<Resource>| {
+            resource.keyed.is_none() && touched.iter().any(|it| it.writes && Arc::ptr_eq(&it.resource, resource))
+        };
+        let mut acting = self.policies.resources.iter().filter(|resource| resource.mode == Mode::Enforce);
+        match acting.all(is_needed) {
+            true => Ok(()),
+            false => Err(Rejection::UnreadCatalogue.into()),
+        }
+    }
+
+    /// Fences that only observe reject nothing, also not what cannot be verified.
+    fn some_fence_acts(&self) -> bool {
+        self.policies.resources.iter().any(|resource| resource.mode == Mode::Enforce)
+    }
+}

@@ -1,0 +1,199 @@
+//! What to do with statements before they are forwarded: a pure function of what is known now.
+//!
+//! Where something is not known it says what to find out, and is asked again. Must never let pass
+//! what it cannot decide.
+
+mod earlier;
+mod hidden;
+mod resolve;
+mod token;
+
+use super::audit::PassedWrite;
+use super::keys;
+use super::parameter::{Parameter, Value};
+use super::rejection::Rejection;
+use super::suspects::Suspects;
+use super::touched::{Touch, touched};
+use crate::fence::session::{SessionFence, Token};
+use crate::fence::value::FenceValue;
+use crate::fence::{Catalogue, Database, Refusal};
+use crate::policy::{PolicySet, Resource};
+use crate::statement::{ParameterEffect, Statement, TransactionEffect};
+use earlier::Earlier;
+pub use resolve::{opaque, resolve};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What a statement needs a token for.
+#[derive(Clone, Debug)]
+pub struct Need {
+    pub resource: Arc<Resource>,
+    pub token: Token,
+    /// Whether the token may raise the fence, or has to be in force already.
+    pub may_raise: bool,
+}
+
+/// What to do.
+#[derive(Debug)]
+pub enum Decision {
+    /// Forward, if the session is admitted to all of the needs whose fences act; the writes pass without.
+    Forward(Vec<Need>, Vec<PassedWrite>),
+    /// Reject the statement at this index. Those before it run, and may commit: that takes the needs, as in `Forward`.
+    Reject(usize, Rejection, Vec<Need>),
+    /// Wait until the server owes nothing.
+    Settle,
+    /// Read the parameter from the server.
+    ReadValue,
+}
+
+/// All that a decision depends on.
+pub struct Judge<'a> {
+    pub policies: &'a PolicySet,
+    pub database: &'a Database,
+    pub fence: &'a SessionFence,
+    pub catalogue: &'a Catalogue,
+    /// Nothing has changed since it was read, as far as the proxy saw.
+    pub catalogue_is_current: bool,
+    /// This transaction has changed it where fenced tables are concerned.
+    pub changes_catalogue: bool,
+    /// What it may have turned into ways to fenced tables.
+    pub suspects: &'a Suspects,
+    /// The same of each other session that defines something. They are read before the catalogue.
+    pub suspects_of_others: &'a [Arc<Suspects>],
+    /// The login role bypasses the fences.
+    pub exempt: bool,
+    pub parameter: &'a Parameter,
+    /// The server owes replies.
+    pub owed: bool,
+    /// Some of which may change the parameter.
+    pub parameter_in_doubt: bool,
+    /// The tokens under which this transaction has written.
+    pub written: &'a HashMap<String, Token>,
+    /// Why an Admit for the statements at hand failed.
+    pub refused: Option<&'a Refusal>,
+}
+
+/// Why a statement does not just pass.
+enum Stop {
+    Reject(Rejection),
+    Settle,
+    ReadValue,
+}
+
+impl From<Rejection> for Stop {
+    fn from(rejection: Rejection) -> Self {
+        Stop::Reject(rejection)
+    }
+}
+
+impl Judge<'_> {
+    /// Judges statements that the server will run one after the other, before any of them is sent.
+    pub fn statements(&self, statements: &[Arc<Statement>]) -> Decision {
+        if self.exempt {
+            return Decision::Forward(Vec::new(), self.exempt_writes(statements));
+        }
+        let mut parameter = self.parameter.clone();
+        let mut earlier = Earlier::default();
+        for (index, statement) in statements.iter().enumerate() {
+            if parameter.refuses(statement) {
+                if self.owed {
+                    // What was forwarded may have ended the failed transaction.
+                    return Decision::Settle;
+                }
+                // The server refuses it, and all that follows in the same string.
+                break;
+            }
+            earlier.kind = statement.kind;
+            match self.statement(statement, &parameter, &mut earlier) {
+                Ok(more) => {
+                    earlier.needs.extend(more);
+                    let (catalogue, is_current) = (self.catalogue, self.catalogue_is_current);
+                    earlier.suspects.note(statement, self.policies, catalogue, is_current, self.suspects_of_others);
+                }
+                Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection, earlier.needs),
+                Err(Stop::Settle) => return Decision::Settle,
+                // A failed transaction answers nothing.
+                Err(Stop::ReadValue) if *self.parameter.current() == Value::Unknown && !self.parameter.failed() => {
+                    return Decision::ReadValue;
+                }
+                Err(Stop::ReadValue) => {
+                    let why =
+                        format!("an earlier statement of the same string may change lease.fence ({})", statement.kind);
+                    let hint = "Send the statements one by one, so that the proxy can read the token in between.";
+                    return Decision::Reject(index, Rejection::Unverifiable { why, hint }, earlier.needs);
+                }
+            }
+            parameter.completed(statement, parameter.failed());
+            earlier.ended_transaction |= statement.ends_transaction();
+        }
+        Decision::Forward(earlier.needs, earlier.passed)
+    }
+
+    fn statement(
+        &self,
+        statement: &Statement,
+        parameter: &Parameter,
+        earlier: &mut Earlier,
+    ) -> Result<Vec<Need>, Stop> {
+        if let ParameterEffect::Set { value, .. } = &statement.parameter
+            && let Err(why) = FenceValue::parse(value)
+        {
+            return Err(Rejection::InvalidSetting { why }.into());
+        }
+        if statement.transaction == TransactionEffect::PrepareTransaction
+            && !parameter.failed()
+            && (self.fence.holds_admissions() || !self.written.is_empty() || !earlier.needs.is_empty())
+        {
+            let why = "a prepared transaction would carry writes to a fenced table out of this session".to_owned();
+            let hint =
+                "COMMIT in the session that holds the token; two-phase commit is not possible with fenced tables.";
+            return Err(Rejection::Unverifiable { why, hint }.into());
+        }
+        self.refuse_definitions_that_leave(statement, parameter, earlier)?;
+        let hidden = self.hidden(statement, earlier)?;
+        let touched = touched(statement, self.policies, self.catalogue);
+        self.refuse_what_is_unread(statement, &touched)?;
+        let mut needs: Vec<Need> = Vec::new();
+        for touch in touched {
+            let Touch { resource, writes, keys } = touch;
+            let Some(keys) = keys else {
+                self.need(resource, writes, true, parameter, earlier, &mut needs)?;
+                continue;
+            };
+            // Who has no token at all need not tell its keys; and where the guard finds them, a token there has to be.
+            let are_known = !keys.is_empty() && keys.iter().all(Result::is_ok);
+            if !are_known && !self.presents(&resource, writes, parameter, earlier)? {
+                continue;
+            }
+            for key in keys {
+                match key {
+                    Ok((resource, writes)) => self.need(resource, writes, true, parameter, earlier, &mut needs)?,
+                    Err(rejection) => earlier.observed_or(&resource, rejection)?,
+                }
+            }
+        }
+        for resource in hidden {
+            if resource.keyed.is_none() {
+                self.need(resource, true, false, parameter, earlier, &mut needs)?;
+            } else if self.presents(&resource, true, parameter, earlier)? {
+                return Err(keys::any(&resource, statement.kind).into());
+            }
+        }
+        Ok(needs)
+    }
+
+    fn exempt_writes(&self, statements: &[Arc<Statement>]) -> Vec<PassedWrite> {
+        let of_statement = |statement: &Arc<Statement>| {
+            let written = touched(statement, self.policies, self.catalogue).into_iter().filter(|touch| touch.writes);
+            let hidden = match self.hidden(statement, &Earlier::default()) {
+                Ok(resources) => resources.into_iter().map(Some).collect(),
+                // Of anybody else it would be rejected.
+                Err(_) => vec![None],
+            };
+            let kind = statement.kind;
+            let passed = move |resource| PassedWrite { resource, statement: kind, observed: None };
+            written.map(|touch| Some(touch.resource)).chain(hidden).map(passed)
+        };
+        statements.iter().flat_map(of_statement).collect()
+    }
+}
