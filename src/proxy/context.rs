@@ -2,10 +2,11 @@
 
 use super::audit::{Admitted, counter};
 use super::definitions::Definitions;
+use super::downstream::{Downstream, PREPARE_LIMIT, Seen};
 use super::log_limit::LogLimit;
 use super::recent::Recent;
 use super::relay::Term;
-use super::shared::{Downstream, PREPARE_LIMIT, READ_AT_ONCE, Seen, Shared};
+use super::shared::{READ_AT_ONCE, Shared};
 use super::upstream;
 use crate::fence::Database;
 use crate::metrics::Metrics;

@@ -5,7 +5,7 @@
 //! withdraw one before its transaction has ended and the catalogue is forgotten: whoever looks here first, and at the
 //! catalogue then, finds it in one of the two.
 
-use super::shared::{Downstream, Seen};
+use super::downstream::{Downstream, Seen};
 use super::suspects::Suspects;
 use super::touched::touched;
 use crate::policy::PolicySet;

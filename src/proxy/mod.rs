@@ -8,6 +8,7 @@ mod connections;
 mod console;
 mod context;
 mod definitions;
+mod downstream;
 mod encryption;
 mod files;
 mod handshake;

@@ -7,7 +7,7 @@
 //! Keyed resources are left out: there may be any number of keys, each with an election of its own. Who leads that is asked
 //! when a token would raise the fence.
 
-use super::shared::Downstream;
+use super::downstream::Downstream;
 use crate::fence::session::Token;
 use crate::fence::{Database, Leaders};
 use crate::policy::{PolicySet, Resource};

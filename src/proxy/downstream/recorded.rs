@@ -1,0 +1,71 @@
+//! Recording the policies in force in a database, so that all proxies have the same.
+//!
+//! Owns when that is tried. Must never be taken for their being in force: Admit compares them again.
+
+use super::{Downstream, FRESH, PREPARE_LIMIT};
+use crate::fence::Database;
+use crate::policy::{PolicySet, Resource};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What is recorded in a database.
+#[derive(Default)]
+pub(super) struct Recorded {
+    /// The policies, once all of them are.
+    policies: Option<Arc<PolicySet>>,
+    /// When that was tried last.
+    attempted: Option<Instant>,
+}
+
+impl Recorded {
+    /// These policies are recorded.
+    fn has(&self, policies: &Arc<PolicySet>) -> bool {
+        self.policies.as_ref().is_some_and(|recorded| Arc::ptr_eq(recorded, policies))
+    }
+}
+
+impl Downstream {
+    /// Not cancel-safe, as [`Self::prepare`].
+    pub(super) async fn record_policies(&self) {
+        let mut recorded = self.recorded.lock().await;
+        let policies = self.policies.borrow().clone();
+        if recorded.has(&policies) {
+            return;
+        }
+        recorded.attempted = Some(Instant::now());
+        match self.fence.apply_policy(&policies.resources).await {
+            Ok(()) => {
+                for resource in &policies.resources {
+                    tokio::spawn(say_when_enforced(self.fence.clone(), resource.clone()));
+                }
+                recorded.policies = Some(policies);
+            }
+            // Admit compares the policies again, and refuses.
+            Err(reason) => tracing::warn!(database = self.fence.name(), reason, "policies_not_recorded"),
+        }
+    }
+
+    /// Tries again to record the policies, where that has failed a while ago: the schema may be there by now. Waits for a
+    /// moment at most. Cancel-safe: it goes on by itself.
+    pub async fn record_missed_policies(self: &Arc<Self>) {
+        let is_due = |recorded: &Recorded| {
+            let is_tried = recorded.attempted.is_some_and(|at| at.elapsed() <= FRESH);
+            !is_tried && !recorded.has(&self.policies.borrow())
+        };
+        // Where the lock is held, somebody is recording them.
+        if self.recorded.try_lock().is_ok_and(|recorded| is_due(&recorded)) {
+            let database = self.clone();
+            let recording = tokio::spawn(async move { database.record_policies().await });
+            tokio::time::timeout(PREPARE_LIMIT, recording).await.ok();
+        }
+    }
+}
+
+/// A fence holds once the writes have ended that were let through before it. Cancel-safe: nobody is told then.
+async fn say_when_enforced(database: Arc<Database>, resource: Arc<Resource>) {
+    let (name, resource_name) = (database.name(), &resource.name);
+    match database.enforced(&resource).await {
+        Ok(()) => tracing::info!(database = name, resource = resource_name, "fence_enforced"),
+        Err(error) => tracing::warn!(database = name, resource = resource_name, %error, "fence_enforcement_unknown"),
+    }
+}
