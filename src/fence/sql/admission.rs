@@ -1,0 +1,154 @@
+//! What is said about admissions: which server process may write under which token.
+//!
+//! Must never add one but under the token in force, once whoever had a lower one is out.
+
+use super::lock::{advisory_key, process_lock};
+use super::process::may_terminate;
+use super::{LIVING, THIS_DATABASE, below, quote};
+use crate::fence::session::{Epoch, Identity, Token};
+use crate::policy::Resource;
+
+/// The items of an identity that must all be true: column, and what it means if it is not.
+pub(in crate::fence) const IDENTITY_ITEMS: [(&str, &str); 7] = [
+    ("same_server", "it is on another server than the control connection (a failover or a proxy in between)"),
+    ("same_start", "the postmaster has started anew since the session began"),
+    ("writable", "the server is in recovery"),
+    ("running", "the control connection sees no such server process (a pooler in between, or it has ended)"),
+    ("same_process", "the process id belongs to another process by now"),
+    ("same_database", "it is connected to another database"),
+    ("killable", "the control role may not terminate it: a superuser's session needs a superuser as control role"),
+];
+
+/// Admit. The third statement's rows: the admission is new. The fourth's row: everything by which
+/// to decide.
+pub(in crate::fence) fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &str) -> String {
+    let name = quote(&resource.name);
+    let hash = quote(&resource.fingerprint);
+    let pid = who.pid;
+    // Exactly one row, whatever is missing. Null is never true.
+    let identity = format!(
+        "(SELECT a.pid, a.backend_start, a.pid IS NOT NULL AS running, \
+            extract(epoch FROM a.backend_start) = {}::numeric AS same_process, \
+            a.datid = {THIS_DATABASE} AS same_database, \
+            c.system_identifier = {}::bigint AS same_server, \
+            extract(epoch FROM pg_postmaster_start_time()) = {}::numeric AS same_start, \
+            NOT pg_is_in_recovery() AND NOT {} AS writable, {} AS killable \
+          FROM pg_control_system() c LEFT JOIN pg_stat_get_activity({pid}) a ON true \
+          LEFT JOIN pg_roles t ON t.oid = a.usesysid) i",
+        quote(&who.backend_start),
+        quote(&who.system_identifier),
+        quote(&who.postmaster_start),
+        who.in_recovery,
+        may_terminate("a", "t"),
+    );
+    let items = IDENTITY_ITEMS.map(|(column, _)| format!("i.{column}"));
+    format!(
+        "SELECT pg_advisory_xact_lock_shared({key}); \
+         SELECT FROM fencegate.epoch WHERE resource = {name} FOR SHARE; \
+         INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy) \
+           SELECT i.pid, i.backend_start, e.resource, e.generation, e.token, {proxy} \
+           FROM fencegate.epoch e, {identity} \
+           WHERE e.resource = {name} AND e.token = {token} AND e.drained AND e.policy_hash = {hash} AND {all} \
+           ON CONFLICT DO NOTHING RETURNING pid; \
+         SELECT e.generation, e.token, e.drained, e.policy_hash = {hash} AS same_policy, {list}, \
+           EXISTS (SELECT FROM fencegate.admission a WHERE a.pid = i.pid AND a.backend_start = i.backend_start \
+                   AND a.resource = e.resource AND a.generation = e.generation AND a.token = {token}) AS admitted \
+           FROM {identity} LEFT JOIN fencegate.epoch e ON e.resource = {name}",
+        key = advisory_key(&resource.name),
+        proxy = quote(proxy),
+        all = items.join(" AND "),
+        list = items.join(", "),
+    )
+}
+
+/// The admissions, at most so many. The second statement's row: how many there are.
+pub(in crate::fence) fn all_admissions(most: usize) -> String {
+    format!(
+        "SELECT a.resource, a.generation, a.token, a.pid, extract(epoch FROM a.backend_start) AS backend_start, \
+           extract(epoch FROM a.admitted) AS admitted, a.proxy, {LIVING} AS alive FROM fencegate.admission a \
+           ORDER BY a.resource, a.generation, a.token, a.pid LIMIT {most}; \
+         SELECT count(*) AS admissions FROM fencegate.admission"
+    )
+}
+
+/// Who is admitted to the resource below the epoch.
+pub(in crate::fence) fn holders(resource: &str, bound: Epoch) -> String {
+    format!(
+        "SELECT a.pid, extract(epoch FROM a.backend_start) AS backend_start, a.generation, a.token, a.proxy, \
+           s.wait_event_type || '/' || s.wait_event AS waits, left(s.query, 60) AS query \
+         FROM fencegate.admission a LEFT JOIN pg_stat_get_activity(NULL) s ON s.pid = a.pid \
+         WHERE {}",
+        below("a", resource, bound)
+    )
+}
+
+/// The admissions of one process.
+pub(in crate::fence) fn admissions(pid: i32, backend_start: &str) -> String {
+    format!(
+        "SELECT a.resource, a.generation, a.token FROM fencegate.admission a \
+         WHERE a.pid = {pid} AND extract(epoch FROM a.backend_start) = {}::numeric",
+        quote(backend_start)
+    )
+}
+
+/// Deletes the rows below the epoch of these processes, by their full key. Leaves those of a process in whose open
+/// transaction the guard has let a write pass, on the strength of that very row.
+pub(in crate::fence) fn delete(processes: &str, resource: &Resource, bound: Epoch) -> String {
+    // Materialized: only the locks of these processes are asked for, in whatever order a plan looks at the rows. Another
+    // proxy that found the lock of its own process taken would believe that the guard has seen a write.
+    format!(
+        "WITH theirs AS MATERIALIZED (SELECT a.* FROM fencegate.admission a JOIN (VALUES {processes}) k(pid, backend_start) \
+           ON a.pid = k.pid AND extract(epoch FROM a.backend_start) = k.backend_start WHERE {}) \
+         DELETE FROM fencegate.admission a USING theirs t \
+         WHERE (a.pid, a.backend_start, a.resource, a.generation, a.token) \
+             = (t.pid, t.backend_start, t.resource, t.generation, t.token) \
+           AND pg_try_advisory_xact_lock({}) \
+         RETURNING a.pid, extract(epoch FROM a.backend_start) AS backend_start, a.token",
+        below("a", &resource.name, bound),
+        process_lock(resource, "t.pid")
+    )
+}
+
+/// Deletes one admission that was never used, unless the guard has found it: then the drain ends its process.
+pub(in crate::fence) fn delete_one(who: &Identity, resource: &Resource, epoch: Epoch) -> String {
+    format!(
+        "DELETE FROM fencegate.admission a WHERE a.pid = {} AND extract(epoch FROM a.backend_start) = {}::numeric \
+         AND a.resource = {} AND a.generation = {} AND a.token = {} \
+         AND pg_try_advisory_xact_lock({})",
+        who.pid,
+        quote(&who.backend_start),
+        quote(&resource.name),
+        epoch.generation,
+        epoch.token,
+        process_lock(resource, "a.pid")
+    )
+}
+
+/// Deletes all admissions of the process but these.
+pub(in crate::fence) fn delete_all_but(who: &Identity, kept: &[(String, Epoch)]) -> String {
+    let kept: Vec<String> = kept
+        .iter()
+        .map(|(resource, epoch)| format!("({}, {}, {})", quote(resource), epoch.generation, epoch.token))
+        .collect();
+    let others = match kept.is_empty() {
+        true => "true".to_owned(),
+        false => format!("(a.resource, a.generation, a.token) NOT IN (VALUES {})", kept.join(", ")),
+    };
+    format!(
+        "DELETE FROM fencegate.admission a WHERE a.pid = {} AND extract(epoch FROM a.backend_start) = {}::numeric \
+         AND {others}",
+        who.pid,
+        quote(&who.backend_start),
+    )
+}
+
+/// Deletes the rows of dead processes: those of a resource below an epoch, or all. Rows that
+/// somebody else is deleting are left to them.
+pub(in crate::fence) fn delete_dead(only: Option<(&str, Epoch)>) -> String {
+    let only = only.map_or_else(|| "true".to_owned(), |(resource, bound)| below("a", resource, bound));
+    format!(
+        "DELETE FROM fencegate.admission WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM fencegate.admission a \
+         WHERE {only} AND NOT {LIVING} FOR UPDATE OF a SKIP LOCKED)) \
+         RETURNING pid, extract(epoch FROM backend_start) AS backend_start, token"
+    )
+}

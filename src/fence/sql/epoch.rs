@@ -1,0 +1,158 @@
+//! What is said about epochs: the highest token of each resource, and the policy that it is fenced by.
+//!
+//! Must never lower a token, but for a reset.
+
+use super::lock::{PREPARED, WRITE_LOCKS, advisory_key, holds_lock_on_relations, relations};
+use super::{LIVING, below, quote};
+use crate::fence::session::{Epoch, Token};
+use crate::policy::{Resource, Template};
+use std::sync::Arc;
+
+/// Publish. The second statement's count: the token was raised. The third's row: what is there now. Raises
+/// nothing in another generation than the target's: a reset has come since the target was found to be due.
+pub(in crate::fence) fn publish(resource: &Resource, target: Epoch) -> String {
+    let name = quote(&resource.name);
+    let Epoch { generation, token } = target;
+    let hash = quote(&resource.fingerprint);
+    format!(
+        "SELECT pg_advisory_xact_lock({key}); \
+         INSERT INTO fencegate.epoch AS e (resource, token, policy_hash) VALUES ({name}, {token}, {hash}) \
+           ON CONFLICT (resource) DO UPDATE SET token = {token}, drained = false, updated = clock_timestamp() \
+           WHERE e.generation = {generation} AND e.token < {token} AND e.policy_hash = {hash}; \
+         SELECT resource, generation, token FROM fencegate.epoch WHERE resource = {name}; \
+         SELECT pg_notify('fencegate', {name})",
+        key = advisory_key(&resource.name),
+    )
+}
+
+/// Reset. The second statement's row: what was there. The third's rows: the living processes that are admitted under
+/// higher tokens. The fourth's row: what is there now, if the policies are the same, and nobody is in the way or is to be
+/// minded; it is kept as well who did it.
+///
+/// Every Admit holds the lock shared until its row is committed. So whoever is admitted before the lock is had is seen, and
+/// whoever comes later reads the new epoch. The processes are looked at once, after that: the view of them is fixed then.
+pub(in crate::fence) fn reset(resource: &Resource, token: Token, by: &Operator<'_>, force: bool) -> String {
+    let (name, hash) = (quote(&resource.name), quote(&resource.fingerprint));
+    let higher = format!("FROM fencegate.admission a WHERE a.resource = {name} AND a.token > {token} AND {LIVING}");
+    let permitted = if force { "true".to_owned() } else { format!("NOT EXISTS (SELECT {higher})") };
+    format!(
+        "SELECT pg_advisory_xact_lock({key}); \
+         SELECT generation, token, policy_hash = {hash} AS same_policy FROM fencegate.epoch \
+           WHERE resource = {name} FOR UPDATE; \
+         SELECT DISTINCT a.pid, a.token, a.proxy {higher} ORDER BY a.token DESC, a.pid; \
+         WITH changed AS (UPDATE fencegate.epoch SET generation = generation + 1, token = {token}, drained = false, \
+             updated = clock_timestamp() WHERE resource = {name} AND policy_hash = {hash} AND {permitted} \
+             RETURNING resource, generation, token), \
+           kept AS (INSERT INTO fencegate.reset (resource, generation, token, role, proxy, forced) \
+             SELECT resource, generation, token, {role}, {proxy}, {force} FROM changed) \
+           SELECT resource, generation, token FROM changed; \
+         SELECT pg_notify('fencegate', {name})",
+        key = advisory_key(&resource.name),
+        role = quote(by.role),
+        proxy = quote(by.proxy),
+    )
+}
+
+/// Who resets a fence, and through which proxy.
+pub(in crate::fence) struct Operator<'a> {
+    pub(in crate::fence) role: &'a str,
+    pub(in crate::fence) proxy: &'a str,
+}
+
+/// The fences of these resources, with how many server processes are admitted to each, those of keys last: at most so
+/// many, the latest updated first. The third statement's row: how many there are of those.
+pub(in crate::fence) fn fences(resources: &[Arc<Resource>], most_keys: usize) -> String {
+    let plain: Vec<String> = resources.iter().filter(|it| it.keyed.is_none()).map(|it| quote(&it.name)).collect();
+    let names = resources.iter().filter_map(|resource| resource.keyed.as_ref()).map(|keyed| &keyed.names);
+    let of_keys: Vec<String> =
+        ["false".to_owned()].into_iter().chain(names.map(|names| is_called("e", names))).collect();
+    let (plain, of_keys) = (plain.join(", "), of_keys.join(" OR "));
+    let columns = "e.resource, e.generation, e.token, e.drained, \
+         (SELECT count(*) FROM fencegate.admission a WHERE a.resource = e.resource) AS admissions";
+    format!(
+        "SELECT {columns} FROM fencegate.epoch e WHERE e.resource = ANY (ARRAY[{plain}]::text[]); \
+         SELECT {columns} FROM (SELECT * FROM fencegate.epoch e WHERE {of_keys} \
+           ORDER BY e.updated DESC LIMIT {most_keys}) e ORDER BY e.updated DESC; \
+         SELECT count(*) AS keys FROM fencegate.epoch e WHERE {of_keys}"
+    )
+}
+
+/// Mark. The third statement's count: it is drained now. The fourth's rows: the prepared
+/// transactions in the way.
+///
+/// The second statement comes first to look at the processes, and the later ones see what it saw:
+/// so the locks are read after the processes. The other way round, one that prepares its
+/// transaction and ends in between would be missed by both.
+pub(in crate::fence) fn mark(resource: &Resource, epoch: Epoch) -> String {
+    let name = quote(&resource.name);
+    let Epoch { generation, token } = epoch;
+    let relations = relations(resource);
+    let holds = holds_lock_on_relations(WRITE_LOCKS);
+    let below = below("a", &resource.name, epoch);
+    format!(
+        "SELECT FROM fencegate.epoch WHERE resource = {name} FOR UPDATE; \
+         SELECT count(*) FROM fencegate.admission a WHERE {below} AND {LIVING}; \
+         {relations} UPDATE fencegate.epoch e SET drained = true, updated = clock_timestamp() \
+           WHERE e.resource = {name} AND e.generation = {generation} AND e.token = {token} AND NOT e.drained \
+           AND NOT EXISTS (SELECT FROM fencegate.admission a WHERE {below} AND {LIVING}) \
+           AND NOT EXISTS (SELECT FROM pg_locks l WHERE l.pid IS NULL AND {holds}); \
+         {relations} SELECT DISTINCT p.gid FROM pg_locks l {PREPARED} WHERE l.pid IS NULL AND {holds}",
+    )
+}
+
+/// The epoch rows of these resources.
+pub(in crate::fence) fn epochs<'a>(resources: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<String> = resources.into_iter().map(quote).collect();
+    format!(
+        "SELECT resource, generation, token, drained FROM fencegate.epoch WHERE resource = ANY (ARRAY[{}]::text[])",
+        names.join(", ")
+    )
+}
+
+/// The epoch rows above admissions that this proxy gave.
+pub(in crate::fence) fn epochs_above_admissions(proxy: &str) -> String {
+    format!(
+        "SELECT DISTINCT e.resource, e.generation, e.token FROM fencegate.epoch e \
+         JOIN fencegate.admission a ON a.resource = e.resource AND (a.generation, a.token) < (e.generation, e.token) \
+         WHERE a.proxy = {}",
+        quote(proxy)
+    )
+}
+
+/// Records the policies under which the resource is fenced from now on.
+pub(in crate::fence) fn record_policy(resource: &Resource) -> String {
+    let hash = quote(&resource.fingerprint);
+    format!(
+        "UPDATE fencegate.epoch SET policy_hash = {hash} WHERE resource = {} AND policy_hash IS DISTINCT FROM {hash}",
+        quote(&resource.name)
+    )
+}
+
+/// The same for the keys of a keyed resource, among the next so many epoch rows by name: a Query has no time for more.
+/// The row: the last of these. Locked in that order, so that two proxies that load at once cannot deadlock.
+pub(in crate::fence) fn record_policy_of_keys(resource: &Resource, names: &Template, after: &str) -> String {
+    format!(
+        "WITH page AS (SELECT max(p.resource) AS last FROM (SELECT resource FROM fencegate.epoch \
+           WHERE resource > {after} ORDER BY resource LIMIT 10000) p), \
+         due AS (SELECT e.ctid FROM fencegate.epoch e WHERE e.resource > {after} \
+           AND e.resource <= (SELECT last FROM page) AND {is_called} AND e.policy_hash IS DISTINCT FROM {hash} \
+           ORDER BY e.resource FOR UPDATE), \
+         recorded AS (UPDATE fencegate.epoch SET policy_hash = {hash} WHERE ctid = ANY (ARRAY(SELECT ctid FROM due))) \
+         SELECT last FROM page",
+        after = quote(after),
+        is_called = is_called("e", names),
+        hash = quote(&resource.fingerprint),
+    )
+}
+
+/// The row's resource is that of a key.
+fn is_called(row: &str, names: &Template) -> String {
+    let (before, after) = (names.before(), names.after());
+    format!(
+        "(starts_with({row}.resource, {}) AND right({row}.resource, {}) = {} AND length({row}.resource) >= {})",
+        quote(before),
+        after.chars().count(),
+        quote(after),
+        before.chars().count() + after.chars().count(),
+    )
+}

@@ -1,0 +1,72 @@
+//! The statements of the fence, as text: a file for each of its tables, and for server processes and their locks.
+//!
+//! Owns quoting and everything that is said to the database. Each function's text is one simple
+//! Query: its statements are one transaction, READ COMMITTED, and each has a snapshot of its own.
+//! The rows that a backend sees of pg_stat_get_activity are fixed at the first look in a
+//! transaction; that is why looks are Queries of their own.
+
+mod admission;
+mod epoch;
+mod lock;
+mod process;
+mod proxy;
+
+use super::session::Epoch;
+use crate::policy::QualifiedName;
+pub(super) use admission::{
+    IDENTITY_ITEMS, admissions, admit, all_admissions, delete, delete_all_but, delete_dead, delete_one, holders,
+};
+pub(super) use epoch::{
+    Operator, epochs, epochs_above_admissions, fences, mark, publish, record_policy, record_policy_of_keys, reset,
+};
+pub(super) use lock::{WRITE_OR_ROW_LOCKS, end_blockers, guarded_write, lockers, with_lock_timeout};
+pub(super) use process::{end_process, open, open_transactions, processes, terminate};
+pub(super) use proxy::{announce_enforced, enforcement, leave};
+
+/// A row of `admission a` belongs to a living process: the pid is there, and its backend_start is
+/// the same or hidden.
+const LIVING: &str = "EXISTS (SELECT FROM pg_stat_get_activity(NULL) s WHERE s.pid = a.pid \
+     AND (s.backend_start IS NULL OR s.backend_start = a.backend_start))";
+
+const THIS_DATABASE: &str = "(SELECT oid FROM pg_database WHERE datname = current_database())";
+
+/// A string literal. The text must not contain NUL; standard_conforming_strings must be on.
+pub(crate) fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// A common table expression of these names.
+pub(crate) fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
+    let names: Vec<String> = names.into_iter().map(pair).collect();
+    if names.is_empty() {
+        return "named(schema, name) AS (SELECT NULL::name, NULL::name WHERE false)".to_owned();
+    }
+    format!("named(schema, name) AS (VALUES {})", names.join(", "))
+}
+
+fn pair(name: &QualifiedName) -> String {
+    format!("({}::name, {}::name)", quote(&name.schema), quote(&name.name))
+}
+
+fn below(row: &str, resource: &str, bound: Epoch) -> String {
+    format!(
+        "{row}.resource = {} AND ({row}.generation, {row}.token) < ({}, {})",
+        quote(resource),
+        bound.generation,
+        bound.token
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_end_no_literal() {
+        assert_eq!(quote("plain"), "'plain'");
+        assert_eq!(quote("it's"), "'it''s'");
+        assert_eq!(quote("'; DROP TABLE x; --"), "'''; DROP TABLE x; --'");
+        assert_eq!(quote("back\\slash' "), "'back\\slash'' '");
+        assert_eq!(quote(""), "''");
+    }
+}

@@ -1,0 +1,74 @@
+//! What is said about server processes: our own connection's, and those to be ended.
+//!
+//! Must never end a process that has taken the number of another.
+
+use super::{THIS_DATABASE, below, quote};
+use crate::fence::session::Epoch;
+
+/// What a new control connection says first: its settings, then the probe. To compile a Query takes longer than to run it.
+pub(in crate::fence) fn open(synchronous_commit: &str) -> String {
+    format!(
+        "SET standard_conforming_strings = on; SET application_name = 'fencegate control'; \
+         SET search_path = pg_catalog; SET default_transaction_isolation = 'read committed'; \
+         SET default_transaction_read_only = off; SET jit = off; SET synchronous_commit = {synchronous_commit}; \
+         SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout', \
+           'idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout'); \
+         SELECT current_database() AS database, current_user AS role, pg_backend_pid() AS pid, \
+           (SELECT extract(epoch FROM backend_start) FROM pg_stat_get_activity(pg_backend_pid())) AS backend_start, \
+           pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees, \
+           pg_has_role(current_user, 'pg_signal_backend', 'USAGE') AS signals, \
+           CASE WHEN to_regnamespace('fencegate') IS NOT NULL \
+             THEN coalesce(obj_description(to_regnamespace('fencegate'), 'pg_namespace'), 'of unknown version') \
+           END AS version"
+    )
+}
+
+/// Ends one server process, if it is still the same.
+pub(in crate::fence) fn end_process(pid: &str, backend_start: &str) -> String {
+    format!(
+        "SELECT pg_catalog.pg_terminate_backend(s.pid) FROM pg_catalog.pg_stat_get_activity({pid}) s \
+         WHERE extract(epoch FROM s.backend_start) = {}::pg_catalog.numeric",
+        quote(backend_start)
+    )
+}
+
+/// Ends those of the processes that are still the same and that this role may signal. One that its
+/// own proxy has released since may hold a newer admission by now, and is spared.
+pub(in crate::fence) fn terminate(processes: &str, resource: &str, bound: Epoch) -> String {
+    format!(
+        "SELECT s.pid, CASE WHEN {} THEN pg_terminate_backend(s.pid) END AS signalled \
+         FROM (VALUES {processes}) k(pid, backend_start) JOIN pg_stat_get_activity(NULL) s ON s.pid = k.pid \
+         AND extract(epoch FROM s.backend_start) = k.backend_start LEFT JOIN pg_roles t ON t.oid = s.usesysid \
+         WHERE EXISTS (SELECT FROM fencegate.admission a WHERE a.pid = s.pid AND a.backend_start = s.backend_start \
+                       AND {})",
+        may_terminate("s", "t"),
+        below("a", resource, bound)
+    )
+}
+
+/// Rows of a `VALUES` list that name processes: (pid, backend_start).
+pub(in crate::fence) fn processes<'a>(keys: impl IntoIterator<Item = (i32, &'a str)>) -> String {
+    let rows: Vec<String> =
+        keys.into_iter().map(|(pid, start)| format!("({pid}, {}::numeric)", quote(start))).collect();
+    rows.join(", ")
+}
+
+/// The transactions that are open in this database, also those that are prepared. Who has not locked a relation yet may be
+/// about to: in a function that sleeps, say.
+pub(in crate::fence) fn open_transactions() -> String {
+    format!(
+        "SELECT a.pid || ' ' || a.xact_start AS transaction FROM pg_stat_activity a \
+         WHERE a.datid = {THIS_DATABASE} AND a.backend_type = 'client backend' AND a.xact_start IS NOT NULL \
+           AND a.pid <> pg_backend_pid() \
+         UNION ALL SELECT p.transaction::text FROM pg_prepared_xacts p WHERE p.database = current_database()"
+    )
+}
+
+/// The same condition under which pg_terminate_backend does not refuse.
+pub(super) fn may_terminate(process: &str, target: &str) -> String {
+    format!(
+        "((SELECT rolsuper FROM pg_roles WHERE rolname = current_user) OR (NOT {target}.rolsuper \
+         AND (pg_has_role(current_user, 'pg_signal_backend', 'USAGE') \
+              OR pg_has_role(current_user, {process}.usesysid, 'USAGE'))))"
+    )
+}
