@@ -9,10 +9,13 @@
 
 mod client;
 mod end;
+mod extended;
+mod parts;
 mod question;
 mod reject;
 mod room;
 mod server;
+mod simple;
 mod term;
 mod values;
 mod verdict;

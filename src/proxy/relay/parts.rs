@@ -1,0 +1,38 @@
+//! The parts of the client's message at hand, as far as they are there.
+//!
+//! Owns how much of it is wanted. Must never take what has not come yet for the end of the message.
+
+use super::{ClientFault, Relay};
+use crate::wire::frame::{HEADER, Header};
+
+/// The two names in a Bind end within this many bytes.
+const MAX_NAMES: usize = 64 * 1024;
+
+impl Relay {
+    /// True when the whole message is there.
+    pub(super) fn is_whole(&mut self, header: Header) -> bool {
+        self.wanted = header.frame();
+        self.client.reader.input.len() >= header.frame()
+    }
+
+    pub(super) fn message_body(&self, header: Header) -> &[u8] {
+        &self.client.reader.input[HEADER..header.frame()]
+    }
+
+    /// As much of the message's body as is there.
+    pub(super) fn start_of_body(&self, header: Header) -> &[u8] {
+        &self.client.reader.input[HEADER..self.client.reader.input.len().min(header.frame())]
+    }
+
+    /// True when that many NUL-terminated strings are there at the start of the body, or all of the message.
+    pub(super) fn has_strings(&mut self, header: Header, count: usize) -> Result<bool, ClientFault> {
+        let start = self.start_of_body(header);
+        let start = &start[..start.len().min(MAX_NAMES)];
+        let enough = start.iter().filter(|byte| **byte == 0).count() >= count || start.len() == header.body;
+        if !enough && start.len() == MAX_NAMES {
+            return Err(ClientFault::Unjudged("a name longer than 64 KiB"));
+        }
+        self.wanted = MAX_NAMES + HEADER;
+        Ok(enough)
+    }
+}
