@@ -19,6 +19,7 @@ mod simple;
 mod term;
 mod values;
 mod verdict;
+mod wait;
 
 pub use end::End;
 pub use term::Term;
@@ -29,7 +30,7 @@ use super::names::Names;
 use super::parameter::Parameter;
 use super::peer::{HIGH_WATER, Peer, Reader, Writer};
 use super::rejection::Rejection;
-use super::replies::{MAX_OWED, Replies};
+use super::replies::Replies;
 use super::session::Session;
 use crate::fence::Refusal;
 use crate::fence::session::{Activity, SessionFence};
@@ -40,11 +41,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until};
-
-/// What a client has sent before it hung up gets this long to be done; nobody will know when it is.
-const AFTER_HANG_UP: Duration = Duration::from_secs(10);
+use tokio::time::Instant;
+use wait::Wait;
 
 /// How a client broke the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,20 +53,6 @@ pub enum ClientFault {
     /// What the server would take, and the proxy cannot judge.
     #[error("{0}")]
     Unjudged(&'static str),
-}
-
-/// What the first message of the client that was not forwarded yet waits for.
-enum Wait {
-    /// The server owes nothing any more.
-    Settle,
-    /// The answer to our question.
-    Value,
-    /// Admission to the resource of that name.
-    Admit(String, JoinHandle<Result<(), Refusal>>),
-    /// Something to be done first: see [`Relay::first`].
-    First(JoinHandle<Option<Turn>>),
-    /// Room for a long message, which may be refused.
-    Room(JoinHandle<Option<Room>>),
 }
 
 /// The state of one session.
@@ -293,59 +277,6 @@ impl Relay {
         self.session.passed.bytes(self.client.reader.bytes, self.client.writer.bytes, self.context.metrics());
     }
 
-    async fn wait_for_event(&mut self) -> Result<(), End> {
-        let Relay { client, server, wait, fence, context, replies, hang_up, term, .. } = self;
-        // What is left of the input when nothing holds it back is a message that will never be whole.
-        let held_back = wait.is_some() || replies.len() >= MAX_OWED || server.rest > 0;
-        let client_done = client.reader.ended && !held_back;
-        if (client_done || self.terminating) && server.writer.output.is_empty() && !self.closed {
-            self.closed = true;
-            server.writer.end();
-        }
-        // Beyond this the kernel's buffers fill, and the client waits.
-        let client_room = self.wanted.max(HIGH_WATER);
-        let read_client =
-            !client.reader.ended && server.writer.output.len() < HIGH_WATER && client.reader.input.len() < client_room;
-        let read_server = !server.reader.ended && client.writer.output.len() < HIGH_WATER;
-        let waits = !matches!(wait, None | Some(Wait::Settle | Wait::Value));
-        tokio::select! {
-            result = client.reader.fill(), if read_client => {
-                term.heard();
-                if result.is_err() {
-                    // A reset, as of a client that hangs up without reading: what it sent before is done all the same.
-                    client.reader.ended = true;
-                    hang_up.get_or_insert(Instant::now() + AFTER_HANG_UP);
-                }
-                Ok(())
-            }
-            result = server.reader.fill(), if read_server => match result {
-                Ok(()) => Ok(()),
-                // A reset, as after a crash, is the end as well; what it leaves unsaid is told in last_words.
-                Err(_) => { server.reader.ended = true; Ok(()) }
-            },
-            result = client.writer.drain(), if client.writer.is_pending() => {
-                term.heard();
-                if result.is_err() {
-                    // Nobody reads any more; what was sent before may still be there to be read, and to be done.
-                    client.writer.give_up();
-                    hang_up.get_or_insert(Instant::now() + AFTER_HANG_UP);
-                }
-                Ok(())
-            }
-            () = hung_up(*hang_up) => Err(End::ClientSocket),
-            () = term.change() => Ok(()),
-            result = server.writer.drain(), if server.writer.is_pending() => {
-                if result.is_err() {
-                    // The server is gone; what it said before may still be there to be read.
-                    server.writer.give_up();
-                }
-                Ok(())
-            },
-            () = finish(wait, &mut self.refused, &mut self.turn, &mut self.room), if waits => Ok(()),
-            () = fence.revoked.notified() => { self.revoked = true; release(context, fence); Ok(()) },
-        }
-    }
-
     /// Tells the fence what the server process does, when that changes.
     fn note_activity(&mut self) {
         let activity = if !self.replies.is_empty() || self.client.rest > 0 {
@@ -395,40 +326,6 @@ impl Relay {
         self.refused = None;
         self.judged_since = None;
         self.leaving = self.room.take().flatten();
-    }
-}
-
-/// Waits for the end of what is waited for. Cancel-safe: the task goes on.
-async fn finish(
-    wait: &mut Option<Wait>,
-    refused: &mut Option<Refusal>,
-    turn: &mut Option<Turn>,
-    room: &mut Option<Option<Room>>,
-) {
-    match wait {
-        Some(Wait::Admit(resource, admission)) => {
-            let outcome = admission.await.unwrap_or_else(|error| Err(Refusal::unavailable(resource, error)));
-            *refused = outcome.err();
-            *wait = None;
-        }
-        Some(Wait::First(done)) => {
-            // A panic in it changes nothing: what it was for is looked at again.
-            *turn = done.await.ok().flatten();
-            *wait = None;
-        }
-        Some(Wait::Room(asked)) => {
-            *room = Some(asked.await.ok().flatten());
-            *wait = None;
-        }
-        None | Some(Wait::Settle | Wait::Value) => std::future::pending().await,
-    }
-}
-
-/// Waits for that moment, or for ever. Cancel-safe.
-async fn hung_up(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -1,0 +1,119 @@
+//! What a relay waits for: for the message at hand, and for anything to happen.
+//!
+//! Owns when each side is read. Must never read more of one than there is room for on the other.
+
+use super::super::context::{Room, Turn};
+use super::super::peer::HIGH_WATER;
+use super::super::replies::MAX_OWED;
+use super::{End, Relay, release};
+use crate::fence::Refusal;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+/// What a client has sent before it hung up gets this long to be done; nobody will know when it is.
+const AFTER_HANG_UP: Duration = Duration::from_secs(10);
+
+/// What the first message of the client that was not forwarded yet waits for.
+pub(super) enum Wait {
+    /// The server owes nothing any more.
+    Settle,
+    /// The answer to our question.
+    Value,
+    /// Admission to the resource of that name.
+    Admit(String, JoinHandle<Result<(), Refusal>>),
+    /// Something to be done first: see [`Relay::first`].
+    First(JoinHandle<Option<Turn>>),
+    /// Room for a long message, which may be refused.
+    Room(JoinHandle<Option<Room>>),
+}
+
+impl Relay {
+    /// Waits until one thing happens, and notes it. Cancel-safe.
+    pub(super) async fn wait_for_event(&mut self) -> Result<(), End> {
+        let Relay { client, server, wait, fence, context, replies, hang_up, term, .. } = self;
+        // What is left of the input when nothing holds it back is a message that will never be whole.
+        let held_back = wait.is_some() || replies.len() >= MAX_OWED || server.rest > 0;
+        let client_done = client.reader.ended && !held_back;
+        if (client_done || self.terminating) && server.writer.output.is_empty() && !self.closed {
+            self.closed = true;
+            server.writer.end();
+        }
+        // Beyond this the kernel's buffers fill, and the client waits.
+        let client_room = self.wanted.max(HIGH_WATER);
+        let read_client =
+            !client.reader.ended && server.writer.output.len() < HIGH_WATER && client.reader.input.len() < client_room;
+        let read_server = !server.reader.ended && client.writer.output.len() < HIGH_WATER;
+        let waits = !matches!(wait, None | Some(Wait::Settle | Wait::Value));
+        tokio::select! {
+            result = client.reader.fill(), if read_client => {
+                term.heard();
+                if result.is_err() {
+                    // A reset, as of a client that hangs up without reading: what it sent before is done all the same.
+                    client.reader.ended = true;
+                    hang_up.get_or_insert(Instant::now() + AFTER_HANG_UP);
+                }
+                Ok(())
+            }
+            result = server.reader.fill(), if read_server => match result {
+                Ok(()) => Ok(()),
+                // A reset, as after a crash, is the end as well; what it leaves unsaid is told in last_words.
+                Err(_) => { server.reader.ended = true; Ok(()) }
+            },
+            result = client.writer.drain(), if client.writer.is_pending() => {
+                term.heard();
+                if result.is_err() {
+                    // Nobody reads any more; what was sent before may still be there to be read, and to be done.
+                    client.writer.give_up();
+                    hang_up.get_or_insert(Instant::now() + AFTER_HANG_UP);
+                }
+                Ok(())
+            }
+            () = hung_up(*hang_up) => Err(End::ClientSocket),
+            () = term.change() => Ok(()),
+            result = server.writer.drain(), if server.writer.is_pending() => {
+                if result.is_err() {
+                    // The server is gone; what it said before may still be there to be read.
+                    server.writer.give_up();
+                }
+                Ok(())
+            },
+            () = finish(wait, &mut self.refused, &mut self.turn, &mut self.room), if waits => Ok(()),
+            () = fence.revoked.notified() => { self.revoked = true; release(context, fence); Ok(()) },
+        }
+    }
+}
+
+/// Waits for the end of what is waited for. Cancel-safe: the task goes on.
+async fn finish(
+    wait: &mut Option<Wait>,
+    refused: &mut Option<Refusal>,
+    turn: &mut Option<Turn>,
+    room: &mut Option<Option<Room>>,
+) {
+    match wait {
+        Some(Wait::Admit(resource, admission)) => {
+            let outcome = admission.await.unwrap_or_else(|error| Err(Refusal::unavailable(resource, error)));
+            *refused = outcome.err();
+            *wait = None;
+        }
+        Some(Wait::First(done)) => {
+            // A panic in it changes nothing: what it was for is looked at again.
+            *turn = done.await.ok().flatten();
+            *wait = None;
+        }
+        Some(Wait::Room(asked)) => {
+            *room = Some(asked.await.ok().flatten());
+            *wait = None;
+        }
+        None | Some(Wait::Settle | Wait::Value) => std::future::pending().await,
+    }
+}
+
+/// Waits for that moment, or for ever. Cancel-safe.
+async fn hung_up(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
