@@ -3,7 +3,7 @@
 //! Owns taking all locks at once, and starting over while somebody holds one. Must never wait for a lock for so long that
 //! a writer, who waits for another of these, is ended as the victim of a deadlock.
 
-use super::survey::rows;
+use super::catalogue::rows;
 use super::{GuardError, refused, run};
 use crate::fence::{column, quote};
 use std::time::Duration;

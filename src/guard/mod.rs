@@ -4,6 +4,8 @@
 //! Owns the triggers and functions of the guard (`guard.sql` has the decision), and comparing them with the policies. Must
 //! never weaken what it finds on a table that is still fenced: all changes are one transaction.
 
+mod catalogue;
+mod functions;
 mod lock;
 mod survey;
 mod trigger;
@@ -11,6 +13,7 @@ mod trigger;
 use crate::fence::text;
 use crate::policy::PolicySet;
 use crate::tls::ControlConfig;
+use functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION};
 use lock::{lock_tables, transaction};
 use survey::{Difference, Survey};
 use tokio_postgres::Client;
@@ -135,9 +138,9 @@ async fn change(client: &Client, policies: &PolicySet) -> Result<Installed, Guar
     lock_tables(client, &changes).await?;
     run(client, "create the functions", &survey.functions()).await?;
     if survey.is_superuser {
-        run(client, "create the event triggers", &format!("{NOTICE}; {}", survey::NOTICE_FUNCTION.seal())).await?;
+        run(client, "create the event triggers", &format!("{NOTICE}; {}", NOTICE_FUNCTION.seal())).await?;
     }
-    run(client, "mark the functions", &survey::GUARD_FUNCTIONS.seal()).await?;
+    run(client, "mark the functions", &GUARD_FUNCTIONS.seal()).await?;
 
     let mut installed = Installed::default();
     // Twice: only when a trigger is there its copies on partitions can be seen, and enabled where the server has not.
@@ -177,9 +180,9 @@ pub async fn remove(config: &ControlConfig) -> Result<Vec<String>, GuardError> {
     let session = Session::open(config).await?;
     let client = &session.client;
     transaction(client, async || {
-        lock_tables(client, &survey::drops(client).await?).await?;
+        lock_tables(client, &catalogue::drops(client).await?).await?;
         let mut removed = Vec::new();
-        for (what, statement) in survey::removal(client).await? {
+        for (what, statement) in catalogue::removal(client).await? {
             run(client, &format!("remove {what}"), &statement).await?;
             removed.push(what);
         }

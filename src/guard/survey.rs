@@ -1,94 +1,16 @@
-//! What the catalogue says: the relations that policies speak of, and what there is of the guard.
+//! What the policies want of the guard, and what differs from that in the catalogue.
 //!
-//! Owns the queries, and what differs from the policies. Must never change anything.
+//! Owns the comparison. Must never change anything.
 
-use super::trigger::{PREFIX, Relation, Wanted, wanted};
-use super::{FUNCTIONS, GuardError, Line, NOTICE, State, refused};
-use crate::fence::{column, is_true, named, quote};
+use super::catalogue::{Found, Place, event_triggers_state, facts, found, relation, rows, tree};
+use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, SIGNATURES};
+use super::trigger::{Relation, Wanted, wanted};
+use super::{FUNCTIONS, GuardError, Line, State};
+use crate::fence::column;
 use crate::policy::{FencedTable, PolicySet, Resource};
 use crate::statement::Operation;
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
-use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
-
-/// The functions of `guard.sql`, then that of `notice.sql`.
-const SIGNATURES: [&str; 6] = [
-    "fencegate.presented(text)",
-    "fencegate.check_write(text, text, boolean)",
-    "fencegate.observe_write(text, boolean)",
-    "fencegate.keyed(text, text, text)",
-    "fencegate.check_every_key(text, boolean, boolean)",
-    "fencegate.guard()",
-];
-const NOTICE_SIGNATURE: &str = "fencegate.notice_definition()";
-const EVENT_TRIGGERS: [&str; 2] = ["fencegate_guard_definition", "fencegate_guard_drop"];
-
-/// Functions that are created together. What they are then is left, as one number, in the comment on one of them.
-pub(super) struct Functions {
-    text: &'static str,
-    /// A list of literals.
-    names: &'static str,
-    commented: &'static str,
-}
-
-pub(super) const GUARD_FUNCTIONS: Functions = Functions {
-    text: FUNCTIONS,
-    names: "'presented', 'check_write', 'observe_write', 'keyed', 'check_every_key', 'guard'",
-    commented: "fencegate.guard()",
-};
-/// Apart from those, because only a superuser can create it.
-pub(super) const NOTICE_FUNCTION: Functions =
-    Functions { text: NOTICE, names: "'notice_definition'", commented: NOTICE_SIGNATURE };
-
-impl Functions {
-    /// What leaves the number of the functions as they are now in the comment.
-    pub(super) fn seal(&self) -> String {
-        let (commented, version, content) = (self.commented, self.version(), self.content());
-        format!(
-            "DO $seal$ BEGIN EXECUTE format('COMMENT ON FUNCTION {commented} IS %L', '{version} ' || {content}); END $seal$"
-        )
-    }
-
-    /// Columns: the number as it is now, and the comment.
-    fn columns(&self, content: &str, seal: &str) -> String {
-        let commented = quote(self.commented);
-        format!("{} AS {content}, obj_description(to_regprocedure({commented}), 'pg_proc') AS {seal}", self.content())
-    }
-
-    fn content(&self) -> String {
-        format!(
-            "(SELECT md5(string_agg(pg_get_functiondef(p.oid) || pg_get_userbyid(p.proowner), '' ORDER BY p.proname)) \
-             FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate') AND p.proname IN ({}))",
-            self.names
-        )
-    }
-
-    fn state(&self, content: &str, seal: &str) -> State {
-        match content {
-            "" => State::Missing,
-            _ if seal == format!("{} {content}", self.version()) => State::Ok,
-            _ => State::Changed,
-        }
-    }
-
-    /// Of the functions that this program installs.
-    fn version(&self) -> String {
-        let hash = Sha256::digest(self.text);
-        format!("fencegate guard {:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
-    }
-}
-
-/// A trigger of the guard that is there.
-struct Found {
-    definition: String,
-    /// `tgenabled`.
-    enabled: char,
-    is_copy: bool,
-    may_alter: bool,
-}
-
-/// Relation and name of a trigger.
-type Place = (String, String);
+use tokio_postgres::Client;
 
 /// What is to be done about one trigger.
 pub(super) struct Difference {
@@ -272,111 +194,6 @@ impl Survey {
     }
 }
 
-/// The triggers there are: relation, and the statement that removes it.
-pub(super) async fn drops(client: &Client) -> Result<Vec<(String, String)>, GuardError> {
-    let found = found(client).await?.into_iter().filter(|(_, found)| !found.is_copy);
-    Ok(found.map(|((relation, name), _)| (relation.clone(), format!("DROP TRIGGER {name} ON {relation}"))).collect())
-}
-
-/// All that there is of the guard: what it is, and the statement that removes it.
-pub(super) async fn removal(client: &Client) -> Result<Vec<(String, String)>, GuardError> {
-    let mut removal = Vec::new();
-    for (place, found) in found(client).await? {
-        if !found.is_copy {
-            let (relation, name) = place;
-            removal.push((format!("trigger {name} on {relation}"), format!("DROP TRIGGER {name} ON {relation}")));
-        }
-    }
-    let names = EVENT_TRIGGERS.map(quote).join(", ");
-    let query = format!("SELECT evtname AS name FROM pg_event_trigger WHERE evtname IN ({names}) ORDER BY evtname");
-    for row in rows(client, "read the catalogue", &query).await? {
-        let name = column(&row, "name").unwrap_or_default();
-        removal.push((format!("event trigger {name}"), format!("DROP EVENT TRIGGER {name}")));
-    }
-    let signatures = SIGNATURES.iter().rev().chain([&NOTICE_SIGNATURE]);
-    for signature in signatures {
-        let query = format!("SELECT to_regprocedure({}) IS NOT NULL AS there", quote(signature));
-        if rows(client, "read the catalogue", &query).await?.iter().any(|row| is_true(row, "there")) {
-            removal.push((format!("function {signature}"), format!("DROP FUNCTION {signature}")));
-        }
-    }
-    Ok(removal)
-}
-
-/// One row: who asks, and what there is beside triggers.
-fn facts() -> String {
-    let names = EVENT_TRIGGERS.map(quote).join(", ");
-    format!(
-        "SELECT current_database() AS database, current_setting('server_version_num') AS version, \
-           (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS superuser, \
-           (SELECT quote_ident(pg_get_userbyid(nspowner)) FROM pg_namespace WHERE nspname = 'fencegate') AS owner, \
-           {functions}, {notice}, \
-           (SELECT count(*) FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate') \
-             AND p.proname IN ({guard_names}) AND NOT (has_function_privilege('public', p.oid, 'EXECUTE') \
-               AND has_schema_privilege('public', p.pronamespace, 'USAGE'))) AS unusable, \
-           (SELECT count(*) FROM pg_event_trigger WHERE evtname IN ({names})) AS event_triggers, \
-           (SELECT count(*) FROM pg_event_trigger WHERE evtname IN ({names}) AND evtenabled = 'A') \
-             AS enabled_event_triggers",
-        functions = GUARD_FUNCTIONS.columns("content", "seal"),
-        notice = NOTICE_FUNCTION.columns("notice_content", "notice_seal"),
-        guard_names = GUARD_FUNCTIONS.names,
-    )
-}
-
-/// The relations of a policy's entry: the table first.
-fn tree(table: &FencedTable) -> String {
-    format!(
-        "WITH RECURSIVE {named}, tree(oid, level) AS ( \
-           SELECT c.oid, 0 FROM named JOIN pg_namespace n ON n.nspname = named.schema \
-             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
-             WHERE c.relkind IN ('r', 'p', 'f', 'v', 'm') \
-           UNION SELECT h.inhrelid, tree.level + 1 FROM tree JOIN pg_inherits h ON h.inhparent = tree.oid) \
-         SELECT c.oid, format('%I.%I', n.nspname, c.relname) AS name, c.relkind AS kind, \
-           c.relispartition AS is_partition, pg_partition_root(c.oid)::oid AS root, \
-           pg_has_role(current_user, c.relowner, 'USAGE') AS may_alter, \
-           EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = c.oid \
-                   AND h.inhparent NOT IN (SELECT oid FROM tree)) AS has_foreign_parent \
-         FROM (SELECT oid, min(level) AS level FROM tree GROUP BY oid) t JOIN pg_class c ON c.oid = t.oid \
-         JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY t.level, c.oid",
-        named = named([&table.name])
-    )
-}
-
-fn relation(row: &SimpleQueryRow) -> Relation {
-    let text = |name| column(row, name).unwrap_or_default().to_owned();
-    Relation {
-        oid: text("oid"),
-        name: text("name"),
-        kind: text("kind").chars().next().unwrap_or_default(),
-        is_partition: is_true(row, "is_partition"),
-        root: column(row, "root").map(str::to_owned),
-        may_alter: is_true(row, "may_alter"),
-        has_foreign_parent: is_true(row, "has_foreign_parent"),
-    }
-}
-
-async fn found(client: &Client) -> Result<BTreeMap<Place, Found>, GuardError> {
-    let query = format!(
-        "SELECT format('%I.%I', n.nspname, c.relname) AS relation, quote_ident(t.tgname) AS name, \
-           t.tgenabled AS enabled, t.tgparentid <> 0 AS is_copy, pg_get_triggerdef(t.oid) AS definition, \
-           pg_has_role(current_user, c.relowner, 'USAGE') AS may_alter \
-         FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
-         WHERE starts_with(t.tgname, '{PREFIX}')"
-    );
-    let rows = rows(client, "read the triggers", &query).await?;
-    let found = rows.iter().map(|row| {
-        let text = |name| column(row, name).unwrap_or_default().to_owned();
-        let found = Found {
-            definition: text("definition"),
-            enabled: text("enabled").chars().next().unwrap_or_default(),
-            is_copy: is_true(row, "is_copy"),
-            may_alter: is_true(row, "may_alter"),
-        };
-        ((text("relation"), text("name")), found)
-    });
-    Ok(found.collect())
-}
-
 fn superfluous(place: &Place, found: &Found) -> Difference {
     let (relation, name) = place;
     Difference {
@@ -386,22 +203,4 @@ fn superfluous(place: &Place, found: &Found) -> Difference {
         may_alter: found.may_alter,
         statements: vec![format!("DROP TRIGGER {name} ON {relation}")],
     }
-}
-
-fn event_triggers_state(there: &str, enabled: &str) -> State {
-    let all = EVENT_TRIGGERS.len().to_string();
-    match (there == all, enabled == all) {
-        (false, _) => State::Missing,
-        (true, false) => State::Disabled,
-        (true, true) => State::Ok,
-    }
-}
-
-pub(super) async fn rows(client: &Client, what: &str, query: &str) -> Result<Vec<SimpleQueryRow>, GuardError> {
-    let messages = refused(what, client.simple_query(query).await)?;
-    let row = |message| match message {
-        SimpleQueryMessage::Row(row) => Some(row),
-        _ => None,
-    };
-    Ok(messages.into_iter().filter_map(row).collect())
 }

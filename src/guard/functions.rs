@@ -1,0 +1,73 @@
+//! The functions of the guard: their names, and whether they are still those that this program installs.
+//!
+//! Owns the number in their comment. Must never take functions for its own that somebody has changed.
+
+use super::{FUNCTIONS, NOTICE, State};
+use crate::fence::quote;
+use sha2::{Digest, Sha256};
+
+/// The functions of `guard.sql`, then that of `notice.sql`.
+pub(super) const SIGNATURES: [&str; 6] = [
+    "fencegate.presented(text)",
+    "fencegate.check_write(text, text, boolean)",
+    "fencegate.observe_write(text, boolean)",
+    "fencegate.keyed(text, text, text)",
+    "fencegate.check_every_key(text, boolean, boolean)",
+    "fencegate.guard()",
+];
+pub(super) const NOTICE_SIGNATURE: &str = "fencegate.notice_definition()";
+
+/// Functions that are created together. What they are then is left, as one number, in the comment on one of them.
+pub(super) struct Functions {
+    text: &'static str,
+    /// A list of literals.
+    pub(super) names: &'static str,
+    commented: &'static str,
+}
+
+pub(super) const GUARD_FUNCTIONS: Functions = Functions {
+    text: FUNCTIONS,
+    names: "'presented', 'check_write', 'observe_write', 'keyed', 'check_every_key', 'guard'",
+    commented: "fencegate.guard()",
+};
+/// Apart from those, because only a superuser can create it.
+pub(super) const NOTICE_FUNCTION: Functions =
+    Functions { text: NOTICE, names: "'notice_definition'", commented: NOTICE_SIGNATURE };
+
+impl Functions {
+    /// What leaves the number of the functions as they are now in the comment.
+    pub(super) fn seal(&self) -> String {
+        let (commented, version, content) = (self.commented, self.version(), self.content());
+        format!(
+            "DO $seal$ BEGIN EXECUTE format('COMMENT ON FUNCTION {commented} IS %L', '{version} ' || {content}); END $seal$"
+        )
+    }
+
+    /// Columns: the number as it is now, and the comment.
+    pub(super) fn columns(&self, content: &str, seal: &str) -> String {
+        let commented = quote(self.commented);
+        format!("{} AS {content}, obj_description(to_regprocedure({commented}), 'pg_proc') AS {seal}", self.content())
+    }
+
+    fn content(&self) -> String {
+        format!(
+            "(SELECT md5(string_agg(pg_get_functiondef(p.oid) || pg_get_userbyid(p.proowner), '' ORDER BY p.proname)) \
+             FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate') AND p.proname IN ({}))",
+            self.names
+        )
+    }
+
+    pub(super) fn state(&self, content: &str, seal: &str) -> State {
+        match content {
+            "" => State::Missing,
+            _ if seal == format!("{} {content}", self.version()) => State::Ok,
+            _ => State::Changed,
+        }
+    }
+
+    /// Of the functions that this program installs.
+    fn version(&self) -> String {
+        let hash = Sha256::digest(self.text);
+        format!("fencegate guard {:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
+    }
+}
