@@ -72,19 +72,38 @@ impl Database {
         token: Token,
         may_raise_it: bool,
     ) -> Result<(), Refusal> {
-        let unavailable = |reason: &str| Refusal::unavailable(&resource.name, reason);
-        let who = session.identity.as_ref().map_err(|reason| unavailable(reason))?;
-        let deadline = Instant::now() + LIMIT;
+        let unknown = |reason: &String| Refusal::unavailable(&resource.name, reason);
+        let who = session.identity.as_ref().map_err(unknown)?;
         let _one_at_a_time = session.admitting.lock().await;
+        self.note_asking(who, Some((resource.name.clone(), token)));
+        let outcome = self.admit_process(session, who, resource, token, may_raise_it).await;
+        self.note_asking(who, None);
+        outcome
+    }
+
+    async fn admit_process(
+        self: &Arc<Self>,
+        session: &Arc<SessionFence>,
+        who: &Identity,
+        resource: &Arc<Resource>,
+        token: Token,
+        may_raise_it: bool,
+    ) -> Result<(), Refusal> {
+        let unavailable = |reason: &str| Refusal::unavailable(&resource.name, reason);
+        let deadline = Instant::now() + LIMIT;
         self.make_room(session, who, resource).await?;
         let raising = Raising { session, who };
         while Instant::now() < deadline {
             if !self.sessions.contains_key(&key(who)) {
                 return Err(unavailable("the session is not registered: nobody could revoke it"));
             }
+            // Policies may have been loaded anew since; what is held back is judged by them again.
+            let in_force = self.resource(&resource.name).filter(|_| !self.resource_in_force(resource));
+            let resource = in_force.as_ref().unwrap_or(resource);
+            let revocations = session.revocations();
             match self.verdict(who, resource, token).await? {
                 Verdict::Admitted { epoch, new } => {
-                    if self.record(session, who, resource, epoch) {
+                    if self.record(session, who, resource, epoch, revocations) {
                         self.metrics.admissions.inc();
                         return Ok(());
                     }
@@ -92,7 +111,10 @@ impl Database {
                     // row was never used; the next verdict says which epoch came.
                     if new {
                         let deleted = self.look(&sql::delete_one(who, resource, epoch)).await;
-                        deleted.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+                        let deleted = deleted.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+                        if deleted.iter().any(|answer| answer.affected > 0) {
+                            self.released(&key(who), &resource.name, epoch);
+                        }
                     }
                 }
                 Verdict::Above { current, .. } if !may_raise_it => {
@@ -158,13 +180,24 @@ impl Database {
         }
     }
 
-    fn record(&self, session: &SessionFence, who: &Identity, resource: &Resource, epoch: Epoch) -> bool {
+    fn record(
+        &self,
+        session: &SessionFence,
+        who: &Identity,
+        resource: &Resource,
+        epoch: Epoch,
+        revocations: u64,
+    ) -> bool {
         let Some(mut registered) = self.sessions.get_mut(&key(who)) else { return false };
-        let recorded = session.record_admission(&resource.name, epoch);
-        if recorded {
-            registered.presented.insert(resource.name.clone(), epoch);
+        registered.presented.insert(resource.name.clone(), epoch);
+        session.record_admission(&resource.name, epoch, revocations)
+    }
+
+    /// Where the process is ended for the sake of a newer token before the answer is here, that was the reason.
+    fn note_asking(&self, who: &Identity, asking: Option<(String, Token)>) {
+        if let Some(mut registered) = self.sessions.get_mut(&key(who)) {
+            registered.asking = asking;
         }
-        recorded
     }
 
     async fn verdict(self: &Arc<Self>, who: &Identity, resource: &Resource, token: Token) -> Result<Verdict, Refusal> {

@@ -49,12 +49,28 @@ impl Database {
         target: Epoch,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        let answers = self.run_past_blockers(&self.publish, resource, &sql::publish(resource, target)).await?;
-        match self.learn(&answers).into_iter().next() {
-            Some((_, current)) if current == target => self.settle(raising, resource, current, deadline).await,
+        match self.publish_epoch(resource, target).await? {
+            Some(current) if current == target => self.settle(raising, resource, current, deadline).await,
             // Raised further, or reset, by somebody else.
             _ => Ok(()),
         }
+    }
+
+    /// Publishes, and returns what is there now: the target, what is above it, or, under other policies, what was there.
+    pub(super) async fn publish_epoch(
+        self: &Arc<Self>,
+        resource: &Resource,
+        target: Epoch,
+    ) -> Result<Option<Epoch>, Refusal> {
+        let answers = self.run_past_blockers(&self.publish, resource, &sql::publish(resource, target)).await?;
+        // Other policies may have been recorded here before the row was there.
+        if !self.resource_in_force(resource)
+            && let Some(in_force) = self.resource(&resource.name)
+        {
+            let recorded = self.publish(&sql::record_policy(&in_force)).await;
+            recorded.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+        }
+        Ok(self.learn(&answers).into_iter().next().map(|(_, epoch)| epoch))
     }
 
     /// Drains what is below the epoch, and marks it. Ok does not mean admitted: ask again.
@@ -116,6 +132,8 @@ impl Database {
                 raising.session.revoke(&resource.name, bound);
                 let own = sql::processes([(raising.who.pid, raising.who.backend_start.as_str())]);
                 let deleted = self.look(&sql::delete(&own, resource, bound)).await.map_err(unavailable)?;
+                let released = deleted.iter().flat_map(|answer| &answer.rows).filter_map(epoch);
+                released.for_each(|epoch| self.released(&key(raising.who), &resource.name, epoch));
                 if deleted.iter().all(|answer| answer.affected == 0) {
                     self.refuse_if_held(raising, resource, bound).await?;
                 }
@@ -183,7 +201,10 @@ impl Database {
             let answers = self.look(&sql::delete(&processes, resource, bound)).await.map_err(unavailable)?;
             for row in answers.iter().flat_map(|answer| &answer.rows) {
                 self.drained(how, resource, number(row, "token"), bound);
-                spared.extend(process(row));
+                if let Some((key, epoch)) = process(row).zip(epoch(row)) {
+                    self.released(&key, &resource.name, epoch);
+                    spared.insert(key);
+                }
             }
         }
         Ok(spared)

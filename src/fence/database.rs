@@ -56,8 +56,10 @@ pub(super) type Key = (i32, String);
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) fence: Arc<SessionFence>,
-    /// The highest epoch under which it was ever admitted, by resource.
+    /// The highest epoch under which it was ever admitted, by resource, unless it was released since.
     pub(super) presented: HashMap<String, Epoch>,
+    /// What it is being admitted to: the process may have ended before the answer is here.
+    pub(super) asking: Option<(String, Token)>,
 }
 
 /// Keeps a session in its database's registry. Dropped when the server connection has ended.
@@ -136,7 +138,7 @@ impl Database {
     pub fn register(self: &Arc<Self>, session: Arc<SessionFence>) -> Registration {
         let key = session.identity.as_ref().ok().map(key);
         if let Some(key) = key.clone() {
-            self.sessions.insert(key, Session { fence: session, presented: HashMap::new() });
+            self.sessions.insert(key, Session { fence: session, presented: HashMap::new(), asking: None });
         }
         Registration { database: self.clone(), key }
     }
@@ -228,15 +230,25 @@ impl Database {
     /// To be called before the session's [`Registration`] is dropped. Cancel safe.
     pub async fn cut_off_by(self: &Arc<Self>, session: &SessionFence) -> Option<CutOff> {
         let key = key(session.identity.as_ref().ok()?);
-        let presented = self.sessions.get(&key)?.presented.clone();
-        let highest = match self.read_epochs(presented.keys().map(String::as_str)).await {
+        let (presented, asking) = self.sessions.get(&key).map(|it| (it.presented.clone(), it.asking.clone()))?;
+        let names = presented.keys().chain(asking.iter().map(|(resource, _)| resource)).map(String::as_str);
+        let highest = match self.read_epochs(names).await {
             Ok(epochs) => epochs,
             Err(_) => session.floors(),
         };
         highest.into_iter().find_map(|(resource, highest)| {
-            let presented = presented.get(&resource).copied().filter(|it| *it < highest)?;
+            let asked =
+                asking.iter().find(|(name, _)| *name == resource).map(|(_, token)| Epoch { token: *token, ..highest });
+            let presented = presented.get(&resource).copied().max(asked).filter(|it| *it < highest)?;
             Some(CutOff { resource, presented, highest })
         })
+    }
+
+    /// The session's admission was taken away: whatever ends its process now, a newer token for that resource does not.
+    pub(super) fn released(&self, key: &Key, resource: &str, epoch: Epoch) {
+        if let Some(mut registered) = self.sessions.get_mut(key) {
+            registered.presented.retain(|name, presented| name != resource || *presented > epoch);
+        }
     }
 
     /// Closes the control connections: before `DROP DATABASE` and the like. The next need opens

@@ -5,9 +5,10 @@
 //! asked for a token then. What it says is for people: no write is let through because of it.
 
 use super::control::{ControlError, column, number};
-use super::database::Database;
+use super::database::{Database, Key, Session};
 use super::sql;
 use crate::policy::{QualifiedName, Resource};
+use dashmap::mapref::multiple::RefMulti;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -111,11 +112,24 @@ impl Database {
         Ok(())
     }
 
-    /// Waits until every transaction that is open in the database now has ended. Cancel safe.
+    /// Waits until everything has ended that was forwarded before the resource was put in force: what own sessions were
+    /// given, also what no transaction shows that lies unread in the server's socket, and then every transaction that is
+    /// open in the database. Cancel safe.
     ///
     /// # Errors
     /// When the database cannot be asked, why.
     pub async fn enforced(self: &Arc<Self>, resource: &Resource) -> Result<(), String> {
+        let busy = |session: RefMulti<'_, Key, Session>| {
+            let rests = session.fence.rests_while_busy()?;
+            Some((session.key().clone(), rests))
+        };
+        let mut given: Vec<_> = self.sessions.iter().filter_map(busy).collect();
+        while !given.is_empty() {
+            tokio::time::sleep(PAUSE).await;
+            given.retain(|(key, rests)| {
+                self.sessions.get(key).is_some_and(|it| it.fence.rests_while_busy() == Some(*rests))
+            });
+        }
         let mut open = self.open_transactions().await.map_err(|error| error.to_string())?;
         while !open.is_empty() {
             tokio::time::sleep(PAUSE).await;

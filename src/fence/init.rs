@@ -6,12 +6,20 @@
 use super::control::{VERSION, column, is_true, text};
 use super::sql::quote;
 use crate::tls::ControlConfig;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 /// The schema as it should be; may be run over an older or the same one.
 const SCHEMA: &str = include_str!("schema.sql");
 /// What a control role needs beyond its own schema: to see and to end other roles' processes.
 const ROLES: [&str; 2] = ["pg_read_all_stats", "pg_signal_backend"];
+
+/// How long a lock is waited for, how long it is tried, and the pause in which those get on who want the same table.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(300);
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What `init` did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,13 +75,7 @@ async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitErro
     let versions = fact("version").and_then(version_number).zip(version_number(VERSION));
     let created = rows(&facts).any(|row| is_true(row, "missing"));
     let owner = quote_name(&role);
-    let schema = format!(
-        "{SCHEMA}; ALTER SCHEMA fencegate OWNER TO {owner}; ALTER TABLE fencegate.epoch OWNER TO {owner}; \
-         ALTER TABLE fencegate.admission OWNER TO {owner}; ALTER TABLE fencegate.proxy OWNER TO {owner}; \
-         ALTER TABLE fencegate.reset OWNER TO {owner}; ALTER FUNCTION fencegate.token(text) OWNER TO {owner}; \
-         ALTER FUNCTION fencegate.prune(interval, text) OWNER TO {owner}"
-    );
-    refused("create the schema", client.batch_execute(&schema).await)?;
+    create_schema(client, &role).await?;
 
     let upgraded = versions.filter(|(before, now)| before < now);
     let mut report = InitReport { role, created, upgraded, granted: Vec::new(), to_run: Vec::new() };
@@ -90,6 +92,41 @@ async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitErro
         }
     }
     Ok(report)
+}
+
+/// Who waits for a table keeps all those waiting who come after, every Admit above all: so it is not waited for long, and
+/// tried again.
+async fn create_schema(client: &Client, role: &str) -> Result<(), InitError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let Err(error) = attempt(client, role).await else { return Ok(()) };
+        refused("roll back", client.batch_execute("ROLLBACK").await)?;
+        if error.code() != Some(&SqlState::LOCK_NOT_AVAILABLE) || Instant::now() >= deadline {
+            return refused("create the schema", Err(error));
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Changes no owner that is right already: that would take the table's lock all the same.
+async fn attempt(client: &Client, role: &str) -> Result<(), tokio_postgres::Error> {
+    let owner = quote_name(role);
+    let schema = format!(
+        "BEGIN; SET LOCAL lock_timeout = {}; {SCHEMA}; ALTER SCHEMA fencegate OWNER TO {owner}; \
+         ALTER FUNCTION fencegate.token(text) OWNER TO {owner}; ALTER FUNCTION fencegate.prune(interval, text) OWNER TO {owner}",
+        LOCK_TIMEOUT.as_millis()
+    );
+    client.batch_execute(&schema).await?;
+    let tables = format!(
+        "SELECT c.relname AS name FROM pg_class c JOIN pg_roles r ON r.rolname = {} \
+         WHERE c.relnamespace = 'fencegate'::regnamespace AND c.relkind = 'r' AND c.relowner <> r.oid \
+           AND c.relname IN ('epoch', 'admission', 'proxy', 'reset')",
+        quote(role)
+    );
+    let tables = client.simple_query(&tables).await?;
+    let change = |table| format!("ALTER TABLE fencegate.{table} OWNER TO {owner}; ");
+    let changes: String = rows(&tables).filter_map(|row| column(row, "name")).map(change).collect();
+    client.batch_execute(&format!("{changes}COMMIT")).await
 }
 
 async fn has(client: &Client, role: &str, privilege: &str) -> Result<bool, InitError> {

@@ -88,8 +88,7 @@ impl Database {
 
     /// Publishes, and returns what is there now: the target, or what is above it.
     async fn publish_ahead(self: &Arc<Self>, resource: &Resource, target: Epoch) -> Result<Epoch, Refusal> {
-        let answers = self.run_past_blockers(&self.publish, resource, &sql::publish(resource, target)).await?;
-        let now = self.learn(&answers).into_iter().next().map(|(_, epoch)| epoch);
+        let now = self.publish_epoch(resource, target).await?;
         let other_policies =
             || Refusal::unavailable(&resource.name, "the policies that the database has recorded are others");
         now.filter(|now| *now >= target).ok_or_else(other_policies)

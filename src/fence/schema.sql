@@ -27,8 +27,15 @@ CREATE UNLOGGED TABLE IF NOT EXISTS fencegate.admission (
     admitted      timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (pid, backend_start, resource, generation, token)
 );
-CREATE INDEX IF NOT EXISTS admission_resource ON fencegate.admission (resource);
-CREATE INDEX IF NOT EXISTS admission_pid ON fencegate.admission (pid);
+-- An index that is there would wait for the table's lock all the same.
+DO $$BEGIN
+    IF to_regclass('fencegate.admission_resource') IS NULL THEN
+        CREATE INDEX admission_resource ON fencegate.admission (resource);
+    END IF;
+    IF to_regclass('fencegate.admission_pid') IS NULL THEN
+        CREATE INDEX admission_pid ON fencegate.admission (pid);
+    END IF;
+END$$;
 
 -- The proxies that have sessions here, and the fingerprints of the fences that each enforces. A proxy that leaves takes
 -- its row away. One whose control process is gone without that is lost, and counts for a while: its sessions may go on.

@@ -57,13 +57,26 @@ pub struct SessionFence {
 #[derive(Debug, Default)]
 struct State {
     admitted: HashMap<String, Epoch>,
-    /// Resource → the epoch that revoked it. An Admit below it that is still under way comes too late.
-    floors: HashMap<String, Epoch>,
+    /// What revoked it, by resource. An Admit below it that is still under way comes too late.
+    floors: HashMap<String, Floor>,
+    /// How many revocations there were.
+    revocations: u64,
     /// Resources to which something was forwarded since the process was idle.
     written: HashSet<String>,
     /// Admitted since a write was last forwarded: for what is held back now.
     fresh: HashSet<String>,
     activity: Activity,
+    /// How often it has ceased to be busy.
+    rests: u64,
+}
+
+/// What a revocation leaves.
+#[derive(Clone, Copy, Debug)]
+struct Floor {
+    /// The epoch that was published before.
+    epoch: Epoch,
+    /// The how manieth revocation of the session it was.
+    revocation: u64,
 }
 
 /// What the server process of a session is doing, as far as the relay knows.
@@ -92,10 +105,17 @@ impl SessionFence {
     /// The relay's half: says what the server process does now.
     pub fn set_activity(&self, activity: Activity) {
         let mut state = self.lock();
+        state.rests += u64::from(activity != Activity::Busy && state.activity == Activity::Busy);
         state.activity = activity;
         if activity == Activity::Idle {
             state.written.clear();
         }
+    }
+
+    /// How often the server process has ended all that it was given, if something may be running.
+    pub(super) fn rests_while_busy(&self) -> Option<u64> {
+        let state = self.lock();
+        (state.activity == Activity::Busy).then_some(state.rests)
     }
 
     /// What the server process does now.
@@ -130,13 +150,22 @@ impl SessionFence {
         self.lock().written.contains(resource)
     }
 
-    /// Admit's half: records that the process is admitted. False if a drain came first: the
-    /// admission must not be used.
+    /// How often it was revoked from anything: Admit looks at this before it asks the database.
+    pub fn revocations(&self) -> u64 {
+        self.lock().revocations
+    }
+
+    /// Admit's half: records that the process is admitted. False if a drain came after Admit had asked, when there were so
+    /// many revocations: the admission must not be used. What was asked later has seen the epoch that was published before
+    /// the revocation; if it is lower all the same, that epoch was pruned.
     #[must_use]
-    pub fn record_admission(&self, resource: &str, epoch: Epoch) -> bool {
+    pub fn record_admission(&self, resource: &str, epoch: Epoch, revocations: u64) -> bool {
         let mut state = self.lock();
-        if state.floors.get(resource).is_some_and(|floor| epoch < *floor) {
-            return false;
+        if let Some(floor) = state.floors.get(resource).filter(|floor| epoch < floor.epoch) {
+            if floor.revocation > revocations {
+                return false;
+            }
+            state.floors.remove(resource);
         }
         state.admitted.insert(resource.to_owned(), epoch);
         state.fresh.insert(resource.to_owned());
@@ -179,8 +208,10 @@ impl SessionFence {
     /// epoch as a floor, and says what the process was doing at that moment.
     pub fn revoke(&self, resource: &str, below: Epoch) -> Activity {
         let mut state = self.lock();
-        let floor = state.floors.entry(resource.to_owned()).or_insert(below);
-        *floor = (*floor).max(below);
+        state.revocations += 1;
+        let revocation = state.revocations;
+        let floor = state.floors.entry(resource.to_owned()).or_insert(Floor { epoch: below, revocation });
+        *floor = Floor { epoch: floor.epoch.max(below), revocation };
         if state.admitted.get(resource).is_some_and(|epoch| *epoch < below) {
             state.admitted.remove(resource);
             state.fresh.remove(resource);
@@ -206,7 +237,7 @@ impl SessionFence {
 
     /// The resources and epochs that revoked this session so far.
     pub fn floors(&self) -> Vec<(String, Epoch)> {
-        self.lock().floors.iter().map(|(resource, epoch)| (resource.clone(), *epoch)).collect()
+        self.lock().floors.iter().map(|(resource, floor)| (resource.clone(), floor.epoch)).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -242,7 +273,7 @@ mod tests {
         if session.is_full() {
             let _ = session.give_up();
         }
-        assert!(session.record_admission(resource, SEVEN));
+        assert!(session.record_admission(resource, SEVEN, session.revocations()));
         assert!(session.begin_write([(resource, 7)]));
     }
 
@@ -257,6 +288,20 @@ mod tests {
             session.set_activity(Activity::Idle);
             assert!(sizes(&session).iter().all(|size| *size <= FULL));
         }
+    }
+
+    #[test]
+    fn what_was_asked_before_a_revocation_comes_too_late() {
+        let session = session();
+        let asked = session.revocations();
+        let _ = session.revoke("r", Epoch { token: 8, ..SEVEN });
+        assert!(!session.record_admission("r", SEVEN, asked));
+        assert!(session.record_admission("other", SEVEN, asked));
+        // The epoch was pruned, and 7 is the first of the next: nothing revokes it that is not said anew.
+        let asked = session.revocations();
+        assert!(session.record_admission("r", SEVEN, asked) && session.floors().is_empty());
+        let _ = session.revoke("r", Epoch { token: 8, ..SEVEN });
+        assert!(!session.record_admission("r", SEVEN, asked));
     }
 
     #[test]
@@ -279,7 +324,7 @@ mod tests {
         write(&session, "old");
         session.set_activity(Activity::Idle);
         for resource in ["one", "two"] {
-            assert!(session.record_admission(resource, SEVEN));
+            assert!(session.record_admission(resource, SEVEN, session.revocations()));
             let kept = session.give_up().unwrap();
             assert!(kept.contains(&(resource.to_owned(), SEVEN)));
         }
@@ -303,7 +348,7 @@ mod tests {
     fn a_statement_for_too_many_is_not_in_the_way_of_the_next() {
         let session = session();
         for number in 0..MOST_AT_ONCE {
-            assert!(session.record_admission(&format!("shard/{number}"), SEVEN));
+            assert!(session.record_admission(&format!("shard/{number}"), SEVEN, 0));
         }
         assert!(session.has_too_many());
         let _ = session.give_up();

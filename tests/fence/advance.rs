@@ -122,10 +122,7 @@ async fn raises_its_token_while_another_proxy_releases_its_sessions() {
     raising.fence.set_activity(Activity::Busy);
     world.run("SELECT pg_advisory_lock(42)").await;
     let held_up = async {
-        let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 42 AND NOT granted";
-        while world.ask(waiting).await == "0" {
-            sleep(Duration::from_millis(1)).await;
-        }
+        world.somebody_waits().await;
         let mut admitting = Box::pin(raising.admit(&world.resource, 2));
         while world.admissions(&raising).await != "0" {
             tokio::select! {

@@ -57,3 +57,24 @@ async fn init_may_be_run_again_and_at_once() {
     poor.run(&report.to_run.join(";")).await;
     assert!(fencegate::fence::init(&poor.control_config(&poor.control()), None).await.unwrap().to_run.is_empty());
 }
+
+/// Whoever holds a lock on the tables, a backup or a writer that the guard has looked at, is not waited for: those who
+/// come after would wait as well.
+#[tokio::test]
+async fn init_again_waits_for_nobody_who_uses_the_tables() {
+    let world = World::new().await;
+    let (config, control) = (world.control_config("postgres"), world.control());
+    let tables = "fencegate.epoch, fencegate.admission, fencegate.proxy, fencegate.reset";
+    world.run(&format!("BEGIN; LOCK TABLE {tables} IN ROW EXCLUSIVE MODE")).await;
+    fencegate::fence::init(&config, Some(&control)).await.unwrap();
+    // What has to be changed waits, and lets others pass meanwhile.
+    let (proxy, role) = (world.proxy("p1"), format!("{}_app", world.database));
+    let session = world.session(&proxy).await;
+    let (changed, ()) = tokio::join!(fencegate::fence::init(&config, Some(&role)), async {
+        session.admit(&world.resource, 1).await.unwrap();
+        world.run("COMMIT").await;
+    });
+    assert_eq!(changed.unwrap().role, role);
+    let owners = "SELECT string_agg(DISTINCT tableowner, ',') FROM pg_tables WHERE schemaname = 'fencegate'";
+    assert_eq!(world.ask(owners).await, role);
+}

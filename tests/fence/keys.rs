@@ -1,11 +1,13 @@
 //! Keyed resources: what is kept of each key has a bound, and giving it up loses nothing.
 
 use crate::reason;
-use crate::server::{Session, World};
+use crate::server::{Session, World, connect};
 use fencegate::fence::session::{Activity, FULL, MOST_AT_ONCE};
 use fencegate::policy::{Resource, load};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tokio::time::sleep;
 
 const POLICIES: &str = "version: 1\nresources:\n  - name: shard_of/{shard}/x\n    \
                         tables: [{name: public.ticks, key: n, operations: [insert]}]\n";
@@ -63,8 +65,7 @@ async fn a_session_that_is_idle_gives_its_admissions_up_before_it_has_too_many()
         new.admit(&resource, 8).await.unwrap();
         assert!(!old.fence.begin_write([(resource.name.as_str(), 7)]));
         assert!(world.lives(&old).await, "{key}");
-        let cut_off = one.cut_off_by(&old.fence).await.map(|by| by.resource);
-        assert_eq!(cut_off, (key != "1").then_some(resource.name.clone()), "what was given up ends nobody");
+        assert_eq!(one.cut_off_by(&old.fence).await, None, "what was given up or released ends nobody");
     }
     old.write_key(&family, 2, Activity::Idle).await;
 }
@@ -96,7 +97,7 @@ async fn a_transaction_has_so_many_and_no_more() {
     let name = |number: usize| format!("elsewhere/{number}");
     let seven = fencegate::fence::session::Epoch { generation: 1, token: 7 };
     for number in 0..MOST_AT_ONCE {
-        assert!(session.fence.record_admission(&name(number), seven));
+        assert!(session.fence.record_admission(&name(number), seven, 0));
         assert!(session.fence.begin_write([(name(number).as_str(), 7)]));
     }
     session.fence.set_activity(Activity::Waiting);
@@ -144,4 +145,27 @@ async fn the_fences_of_the_latest_keys_are_shown() {
     assert_eq!((name.as_str(), fence.epoch.token, fence.drained, fence.admissions), ("shard_of/3/x", 8, true, 1));
     let reset = proxy.reset(&family.called("shard_of/3/x").unwrap(), 5, "operator", true).await.unwrap();
     assert_eq!((reset.after.generation, reset.after.token), (2, 5));
+}
+
+/// A token that is raised while policies are recorded keeps nothing of those from before.
+#[tokio::test]
+async fn policies_are_recorded_for_a_key_whose_token_is_raised_meanwhile() {
+    let (world, family) = (World::new().await, family());
+    let proxy = world.proxy("p1");
+    seed(&world, &family, 3).await;
+    world.run("UPDATE fencegate.epoch SET policy_hash = 'before'").await;
+    let raising = connect(&world.config("postgres")).await;
+    raising.batch_execute("BEGIN; UPDATE fencegate.epoch SET token = 8 WHERE resource = 'shard_of/2/x'").await.unwrap();
+    let raise = async {
+        let waiting =
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        while world.ask(waiting).await == "0" {
+            sleep(Duration::from_millis(1)).await;
+        }
+        raising.batch_execute("COMMIT").await.unwrap();
+    };
+    let (applied, ()) = tokio::join!(proxy.apply_policy(std::slice::from_ref(&family)), raise);
+    applied.unwrap();
+    let recorded = format!("SELECT count(*) FROM fencegate.epoch WHERE policy_hash = '{}'", family.fingerprint);
+    assert_eq!(world.ask(&recorded).await, "3");
 }

@@ -177,6 +177,15 @@ impl World {
         self.root.batch_execute(statements).await.unwrap();
     }
 
+    /// Returns when a process of the database waits for an advisory lock.
+    pub async fn somebody_waits(&self) {
+        let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        while self.ask(waiting).await == "0" {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     /// The epoch row as text: (generation,token,drained).
     pub async fn epoch(&self) -> String {
         self.ask("SELECT coalesce((SELECT (generation, token, drained)::text FROM fencegate.epoch), 'none')").await

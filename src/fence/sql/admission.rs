@@ -103,7 +103,7 @@ pub(in crate::fence) fn delete(processes: &str, resource: &Resource, bound: Epoc
          WHERE (a.pid, a.backend_start, a.resource, a.generation, a.token) \
              = (t.pid, t.backend_start, t.resource, t.generation, t.token) \
            AND pg_try_advisory_xact_lock({}) \
-         RETURNING a.pid, extract(epoch FROM a.backend_start) AS backend_start, a.token",
+         RETURNING a.pid, extract(epoch FROM a.backend_start) AS backend_start, a.generation, a.token",
         below("a", &resource.name, bound),
         process_lock(resource, "t.pid")
     )

@@ -64,8 +64,7 @@ pub(in crate::fence) struct Operator<'a> {
 pub(in crate::fence) fn fences(resources: &[Arc<Resource>], most_keys: usize) -> String {
     let plain: Vec<String> = resources.iter().filter(|it| it.keyed.is_none()).map(|it| quote(&it.name)).collect();
     let names = resources.iter().filter_map(|resource| resource.keyed.as_ref()).map(|keyed| &keyed.names);
-    let of_keys: Vec<String> =
-        ["false".to_owned()].into_iter().chain(names.map(|names| is_called("e", names))).collect();
+    let of_keys: Vec<String> = ["false".to_owned()].into_iter().chain(names.map(is_called)).collect();
     let (plain, of_keys) = (plain.join(", "), of_keys.join(" OR "));
     let columns = "e.resource, e.generation, e.token, e.drained, \
          (SELECT count(*) FROM fencegate.admission a WHERE a.resource = e.resource) AS admissions";
@@ -129,27 +128,31 @@ pub(in crate::fence) fn record_policy(resource: &Resource) -> String {
 }
 
 /// The same for the keys of a keyed resource, among the next so many epoch rows by name: a Query has no time for more.
-/// The row: the last of these. Locked in that order, so that two proxies that load at once cannot deadlock.
+/// The row: the last of these. Locked in that order, so that two proxies that load at once cannot deadlock; changed by a
+/// statement of its own, which sees tokens that were raised before the lock was had.
 pub(in crate::fence) fn record_policy_of_keys(resource: &Resource, names: &Template, after: &str) -> String {
-    format!(
+    let hash = quote(&resource.fingerprint);
+    let page = format!(
         "WITH page AS (SELECT max(p.resource) AS last FROM (SELECT resource FROM fencegate.epoch \
-           WHERE resource > {after} ORDER BY resource LIMIT 10000) p), \
-         due AS (SELECT e.ctid FROM fencegate.epoch e WHERE e.resource > {after} \
-           AND e.resource <= (SELECT last FROM page) AND {is_called} AND e.policy_hash IS DISTINCT FROM {hash} \
-           ORDER BY e.resource FOR UPDATE), \
-         recorded AS (UPDATE fencegate.epoch SET policy_hash = {hash} WHERE ctid = ANY (ARRAY(SELECT ctid FROM due))) \
-         SELECT last FROM page",
+           WHERE resource > {after} ORDER BY resource LIMIT 10000) p)",
         after = quote(after),
-        is_called = is_called("e", names),
-        hash = quote(&resource.fingerprint),
+    );
+    let is_due = format!(
+        "e.resource > {after} AND e.resource <= (SELECT last FROM page) AND {is_called} AND e.policy_hash IS DISTINCT FROM {hash}",
+        after = quote(after),
+        is_called = is_called(names),
+    );
+    format!(
+        "{page} SELECT count(*) FROM (SELECT FROM fencegate.epoch e WHERE {is_due} ORDER BY e.resource FOR UPDATE) locked; \
+         {page}, recorded AS (UPDATE fencegate.epoch e SET policy_hash = {hash} WHERE {is_due}) SELECT last FROM page"
     )
 }
 
-/// The row's resource is that of a key.
-fn is_called(row: &str, names: &Template) -> String {
+/// The resource of row `e` is that of a key.
+fn is_called(names: &Template) -> String {
     let (before, after) = (names.before(), names.after());
     format!(
-        "(starts_with({row}.resource, {}) AND right({row}.resource, {}) = {} AND length({row}.resource) >= {})",
+        "(starts_with(e.resource, {}) AND right(e.resource, {}) = {} AND length(e.resource) >= {})",
         quote(before),
         after.chars().count(),
         quote(after),
