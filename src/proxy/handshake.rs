@@ -81,35 +81,7 @@ pub enum Opened {
 /// When there is no session; the client has been told why, where it can be told.
 pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, seat: &mut Seat, peer: &str) -> Result<Opened, Refused> {
     let deadline = Instant::now() + shared.settings().limits.startup;
-    let opening = tokio::select! {
-        opening = timeout_at(deadline, read_opening(&shared, stream)) => opening,
-        () = seat.given_up() => return Err(made_room()),
-    };
-    let (mut client, packet) = match opening {
-        Err(_) => return Err(Refused::Client("no startup packet in time".into())),
-        Ok(Err(OpeningError::Io(error))) => return Err(error.into()),
-        // The server says nothing to what it cannot read as a packet, as when a client begins with TLS at once.
-        Ok(Err(OpeningError::Invalid(why @ InvalidPacket::Length, ..))) => {
-            return Err(Refused::Client(why.to_string()));
-        }
-        Ok(Err(OpeningError::Invalid(why, sent, mut client))) => {
-            return tokio::select! {
-                refused = refuse_packet(&shared, &mut client, why, sent) => refused,
-                () = seat.given_up() => Err(made_room()),
-            };
-        }
-        Ok(Ok(opened)) => opened,
-    };
-    let startup = match packet {
-        Packet::CancelRequest(packet) => {
-            return Err(tokio::select! {
-                refused = cancel(&shared, packet) => refused,
-                () = seat.given_up() => made_room(),
-            });
-        }
-        Packet::Startup(startup) => startup,
-        Packet::SslRequest | Packet::GssEncryptionRequest => return Err(Refused::Client("no session".into())),
-    };
+    let (mut client, startup) = read_startup(&shared, stream, seat, deadline).await?;
     if let Some(text) = lacking_encryption(&shared, &client) {
         return refuse(&mut client, text).await;
     }
@@ -162,6 +134,42 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, seat: &mut Seat, p
     let Authenticated { lexing, cancel_key, .. } = authenticated;
     let started = Started { client, server, session, replicates, fence, parameter, lexing, cancel_key };
     Ok(Opened::Session(Box::new((context, started))))
+}
+
+/// The client, and what it comes for. What wants no session is done here.
+async fn read_startup(
+    shared: &Shared,
+    stream: Stream,
+    seat: &mut Seat,
+    deadline: Instant,
+) -> Result<(Peer, Startup), Refused> {
+    let opening = tokio::select! {
+        opening = timeout_at(deadline, read_opening(shared, stream)) => opening,
+        () = seat.given_up() => return Err(made_room()),
+    };
+    let (client, packet) = match opening {
+        Err(_) => return Err(Refused::Client("no startup packet in time".into())),
+        Ok(Err(OpeningError::Io(error))) => return Err(error.into()),
+        // The server says nothing to what it cannot read as a packet, as when a client begins with TLS at once.
+        Ok(Err(OpeningError::Invalid(why @ InvalidPacket::Length, ..))) => {
+            return Err(Refused::Client(why.to_string()));
+        }
+        Ok(Err(OpeningError::Invalid(why, sent, mut client))) => {
+            return tokio::select! {
+                refused = refuse_packet(shared, &mut client, why, sent) => refused,
+                () = seat.given_up() => Err(made_room()),
+            };
+        }
+        Ok(Ok(opened)) => opened,
+    };
+    match packet {
+        Packet::CancelRequest(packet) => Err(tokio::select! {
+            refused = cancel(shared, packet) => refused,
+            () = seat.given_up() => made_room(),
+        }),
+        Packet::Startup(startup) => Ok((client, startup)),
+        Packet::SslRequest | Packet::GssEncryptionRequest => Err(Refused::Client("no session".into())),
+    }
 }
 
 /// Whether there is room for one more, before the server is asked anything.

@@ -144,26 +144,11 @@ async fn relay_authentication(
         if server.reader.ended {
             return Err(Refused::Upstream(io::ErrorKind::UnexpectedEof.into()));
         }
-        // One answer to each request. All else that a client sends ahead waits in its buffer: it has to be judged.
-        if let Some(tag) = client.reader.input.first().copied().filter(|_| asked) {
-            match (tag == b'p').then(|| client.reader.client_frame(MAX_AUTHENTICATION)) {
-                Some(Ok(Some((_, frame)))) => {
-                    if let Err(text) = binding.answer(&frame) {
-                        return refuse(client, text).await;
-                    }
-                    server.writer.output.extend_from_slice(&frame);
-                    asked = false;
-                }
-                Some(Ok(None)) => {}
-                // No answer to what the server asked: it refuses it once it has seen how it begins.
-                None | Some(Err(_)) => {
-                    let start = client.reader.input.split_to(HEADER.min(client.reader.input.len()));
-                    server.writer.output.extend_from_slice(&start);
-                    client.reader.input.clear();
-                    client.reader.ended = true;
-                    no_answer = true;
-                    asked = false;
-                }
+        if asked {
+            match pass_answer(client, server, &mut binding).await? {
+                Answer::Awaited => (),
+                Answer::Passed => asked = false,
+                Answer::Other => (asked, no_answer) = (false, true),
             }
         }
         client.writer.flush().await?;
@@ -172,6 +157,37 @@ async fn relay_authentication(
         }
         server.writer.flush().await.map_err(Refused::Upstream)?;
         hear(client, server, &mut deadline).await?;
+    }
+}
+
+/// What a client has said to a request of the server.
+enum Answer {
+    Awaited,
+    Passed,
+    /// It is none: the server will not take it.
+    Other,
+}
+
+/// Passes on an answer: one to each request. All else that a client sends ahead waits in its buffer: it has to be judged.
+async fn pass_answer(client: &mut Peer, server: &mut Peer, binding: &mut Binding) -> Result<Answer, Refused> {
+    let Some(tag) = client.reader.input.first() else { return Ok(Answer::Awaited) };
+    match (*tag == b'p').then(|| client.reader.client_frame(MAX_AUTHENTICATION)) {
+        Some(Ok(Some((_, frame)))) => {
+            if let Err(text) = binding.answer(&frame) {
+                return refuse(client, text).await;
+            }
+            server.writer.output.extend_from_slice(&frame);
+            Ok(Answer::Passed)
+        }
+        Some(Ok(None)) => Ok(Answer::Awaited),
+        // No answer to what the server asked: it refuses it once it has seen how it begins.
+        None | Some(Err(_)) => {
+            let start = client.reader.input.split_to(HEADER.min(client.reader.input.len()));
+            server.writer.output.extend_from_slice(&start);
+            client.reader.input.clear();
+            client.reader.ended = true;
+            Ok(Answer::Other)
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is known of a database's catalogue, and following its changes.
 //!
-//! Owns whether what was read still counts. Must never take it for current when a change may have been missed.
+//! Owns whether what was read still counts. Must never take a reading for current that a change overtook.
 
 use super::{Downstream, FRESH};
 use crate::fence::Catalogue;
