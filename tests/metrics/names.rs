@@ -2,6 +2,8 @@
 
 use crate::page::{Sample, get, samples, sum};
 use crate::support::fenced::ok;
+use crate::support::wire::message::{bind_text, close_portal, execute, flush, parse, sync};
+use crate::support::wire::rows_in;
 use crate::support::{DEADLINE, Wire, wait_until};
 use crate::world::{ELECTION, World};
 use fencegate::metrics::{Kind, METRICS, VERDICTS};
@@ -123,6 +125,34 @@ fn what_happens_once_is_counted_once() {
     drop(wire);
     wait_until("the session is gone", DEADLINE, || sessions() == 0.0);
     assert_eq!(count("admitted", "observe"), 1.0, "it was held back until it was admitted to the other");
+}
+
+#[test]
+fn a_portal_that_is_fetched_in_parts_is_counted_once() {
+    const ROWS: &str = "INSERT INTO jobs SELECT generate_series(1, 5) RETURNING n";
+    const OBSERVED: &str = "INSERT INTO watched SELECT generate_series(1, 5) RETURNING n";
+    let world = World::start();
+    let fetch_in_parts = |wire: &mut Wire, sql: &str| {
+        ok(wire, "BEGIN");
+        wire.exchange(&[parse("s", sql, &[]), sync()].concat());
+        for portal in ["p", "p", ""] {
+            let parts = [execute(portal, 2), flush(), execute(portal, 2), execute(portal, 0)].concat();
+            let close = if portal == "p" { close_portal(portal) } else { Vec::new() };
+            let frames = wire.exchange(&[bind_text(portal, "s", &[]), parts, close, sync()].concat());
+            assert_eq!(rows_in(&frames).len(), 5, "{frames:?}");
+        }
+        ok(wire, "COMMIT; DEALLOCATE s");
+    };
+    let count = |verdict| sum(&world.samples(), "fencegate_writes_total", &[("verdict", verdict)]);
+    let [mut holder, mut migrator] =
+        ["postgres", "migrator"].map(|user| Wire::login(&world.proxy.address(), user, "postgres"));
+    fetch_in_parts(&mut migrator, ROWS);
+    assert_eq!(count("exempt"), 3.0);
+    fetch_in_parts(&mut holder, OBSERVED);
+    assert_eq!(count("missing"), 3.0);
+    ok(&mut holder, "SET lease.fence = 7");
+    fetch_in_parts(&mut holder, ROWS);
+    assert_eq!(count("admitted"), 3.0);
 }
 
 #[test]

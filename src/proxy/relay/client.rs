@@ -6,7 +6,7 @@ use super::super::peer::HIGH_WATER;
 use super::super::rejection::Rejection;
 use super::super::replies::{Audience, MAX_OWED, Request};
 use super::values::with_types;
-use super::verdict::Verdict;
+use super::verdict::{Run, Verdict};
 use super::{ClientFault, Relay, Wait, frame_of};
 use crate::fence::session::Activity;
 use crate::statement::{ParameterEffect, PreparedEffect, Script, Statement, Unreadable};
@@ -178,7 +178,7 @@ impl Relay {
                 (&unreadable, self.replicates || *why == Unreadable::TooComplex)
             }
         };
-        let (verdict, resolved) = self.judge(statements);
+        let (verdict, resolved) = self.judge(statements, Run::Begins);
         match verdict {
             Verdict::Hold => return Ok(false),
             Verdict::Forward => {
@@ -240,7 +240,7 @@ impl Relay {
 
     /// A message of which only its kind tells what it does: it passes, or is rejected at its end.
     fn unread(&mut self, header: Header, statement: Arc<Statement>, request: Request) -> bool {
-        match self.judge(std::slice::from_ref(&statement)).0 {
+        match self.judge(std::slice::from_ref(&statement), Run::Begins).0 {
             Verdict::Hold => return false,
             Verdict::Forward => {
                 self.batch += 1;
@@ -370,19 +370,21 @@ impl Relay {
         if !self.is_whole(header) {
             return false;
         }
-        let portal = split_string(self.message_body(header)).map_or(&[][..], |(portal, _)| portal);
-        let statement = match self.portals.meaning(portal, self.batch) {
+        let portal = split_string(self.message_body(header)).map_or(&[][..], |(portal, _)| known_by(portal)).to_vec();
+        let statement = match self.portals.meaning(&portal, self.batch) {
             Meaning::Certain(statement) => statement,
             Meaning::Unsettled => return self.hold(header),
             Meaning::Unknown if self.portals.is_complete() => declared(),
             Meaning::Unknown => opaque("portal", "the proxy has not seen the portal"),
         };
-        let (verdict, mut resolved) = self.judge(&[statement]);
+        let run = if self.portals.has_begun(&portal) { Run::GoesOn } else { Run::Begins };
+        let (verdict, mut resolved) = self.judge(&[statement], run);
         match verdict {
             Verdict::Hold => return false,
             Verdict::Forward => {
                 let defines = self.define_prepared(&resolved).pop().map(|(_, name, sequence)| (name, sequence));
                 let statement = resolved.pop().unwrap_or_default().in_portal();
+                self.portals.begin(&portal);
                 self.pass(header, Some(Request::Execute { statement, defines }));
             }
             Verdict::Reject(_, rejection) => self.discard(header, rejection, &resolved.pop().unwrap_or_default()),
