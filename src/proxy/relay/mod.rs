@@ -52,6 +52,9 @@ pub enum ClientFault {
     /// What the server would take, and the proxy cannot judge.
     #[error("{0}")]
     Unjudged(&'static str),
+    /// No message has this tag.
+    #[error("invalid frontend message type {0}")]
+    Unknown(u8),
 }
 
 /// What the first message of the client that was not forwarded yet waits for.
