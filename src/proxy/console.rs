@@ -3,6 +3,7 @@
 //! Owns the client's socket, and the length of its messages. Must never have passwords of its own, nor answer anybody whom
 //! the server has not let in or who is not named in `admin_roles`.
 
+use super::connections::Seat;
 use super::handshake::{Refused, refuse};
 use super::peer::{Peer, Reader, body};
 use super::relay::{ClientFault, End};
@@ -60,10 +61,17 @@ impl ConsoleSession {
         shared: Arc<Shared>,
         mut client: Peer,
         startup: &Startup,
+        seat: &mut Seat,
         deadline: Instant,
     ) -> Result<Self, Refused> {
         let packet = startup.for_database(shared.settings().control_database());
-        let (mut server, authenticated) = log_in(&shared, &mut client, &packet, deadline).await?;
+        let logged_in = tokio::select! {
+            logged_in = log_in(&shared, &mut client, &packet, deadline) => Some(logged_in?),
+            () = seat.given_up() => None,
+        };
+        let Some((mut server, authenticated)) = logged_in.filter(|_| seat.keep_place()) else {
+            return refuse(&mut client, made_room_for_others()).await;
+        };
         message::put_terminate(&mut server.writer.output);
         // It may have gone already: nothing more is wanted of it.
         server.writer.flush().await.ok();
@@ -159,6 +167,11 @@ async fn pass_over(reader: &mut Reader, bytes: usize) -> io::Result<bool> {
 /// A client may send it once it has been let in.
 fn is_known(tag: u8) -> bool {
     b"QPBDECHSFXdcf".contains(&tag)
+}
+
+fn made_room_for_others() -> ErrorText {
+    ErrorText::new("53300", "others came for the console, and this one had been logging in for longest")
+        .hint("Places beyond the proxy's setting max_connections are for administrators: try again.")
 }
 
 fn too_long(bytes: usize) -> ErrorText {

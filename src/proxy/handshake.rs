@@ -155,7 +155,7 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
         return refuse(&mut client, text).await;
     }
     if for_console {
-        return ConsoleSession::open(shared, client, &startup, deadline).await.map(Opened::Console);
+        return ConsoleSession::open(shared, client, &startup, seat, deadline).await.map(Opened::Console);
     }
     let (mut server, authenticated) = log_in(&shared, &mut client, &startup.packet, deadline).await?;
     // Not before: anybody may say that they are somebody else.
@@ -206,11 +206,12 @@ fn take_place(shared: &Shared, seat: &mut Seat, startup: &Startup, for_console: 
     let settings = shared.settings();
     let most = settings.limits.connections.get();
     let is_admin = || settings.admin_roles.iter().any(|role| role == startup.user());
-    let reserved = if for_console && is_admin() { RESERVED } else { 0 };
     if shared.orders.borrow().stage != Stage::Running {
         return Err(too_late());
     }
-    if !seat.take_place(most + reserved) {
+    let has_place =
+        if for_console && is_admin() { seat.take_console_place(most + RESERVED) } else { seat.take_place(most) };
+    if !has_place {
         // As the server says it.
         let text = ErrorText::new("53300", "sorry, too many clients already");
         return Err(text.hint(format!("The proxy's setting max_connections is {most}.")));
