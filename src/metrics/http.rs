@@ -198,9 +198,8 @@ mod tests {
     async fn all_addresses_are_answered_on_until_it_stops() {
         let mut sockets = listen("127.0.0.1", 0).await.unwrap();
         sockets.extend(listen("127.0.0.2", 0).await.unwrap());
-        let listener = Listener::on(sockets).unwrap();
-        let addresses: Vec<SocketAddr> = listener.sockets.iter().map(|(_, address)| *address).collect();
-        let server = listener.serve(Arc::new(Blank));
+        let addresses: Vec<SocketAddr> = sockets.iter().map(|socket| socket.local_addr().unwrap()).collect();
+        let server = Listener::on(sockets).unwrap().serve(Arc::new(Blank));
         for address in &addresses {
             assert!(answer(*address).await.unwrap().ends_with("ok\n"), "{address}");
         }
