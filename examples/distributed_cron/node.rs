@@ -2,10 +2,13 @@
 //!
 //! It campaigns; while it leads it writes one row per tick, over a session that carries its fencing token.
 
+use fencegate::config::{Address, http_address};
 use fencegate::etcd::{ElectionName, Etcd, EtcdArguments};
 use fencegate::leader::{Election, Leadership, Ticker, Timings};
+use fencegate::metrics::{LeaderMetrics, http};
 use std::convert::Infallible;
 use std::error::Error;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_postgres::{Client, Config, NoTls};
@@ -34,6 +37,9 @@ pub struct Node {
     /// Where the ticks go: a connection string
     #[arg(long)]
     database: Config,
+    /// Where metrics are served: host:port
+    #[arg(long, value_parser = http_address)]
+    http: Option<Address>,
     /// Write on when leadership is lost, as a program does that was paused, or that looks only now and then
     #[arg(long)]
     oblivious: bool,
@@ -45,7 +51,12 @@ impl Node {
         let etcd = self.etcd.clone().settings().map_err(|(flag, why)| format!("--{flag} {why}"))?;
         let etcd = Etcd::new(&etcd.ok_or("--etcd is missing")?)?;
         let timings = Timings::new(Duration::from_secs(self.ttl))?;
-        let election = Election::new(etcd, self.election.clone(), &self.id, timings);
+        let metrics = Arc::new(LeaderMetrics::new()?);
+        let election = Election::new(etcd, self.election.clone(), &self.id, timings).counted(metrics.clone());
+        let _served = match &self.http {
+            Some(Address::Tcp { host, port }) => Some(http::Listener::bind(host, *port).await?.serve(metrics)),
+            _ => None,
+        };
         let mut terminate = signal(SignalKind::terminate())?;
         loop {
             let leadership = tokio::select! {

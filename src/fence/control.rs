@@ -8,7 +8,7 @@
 use super::memory::Memory;
 use super::sql;
 use super::turns::Turns;
-use crate::tls::{self, ControlConfig, Trouble};
+use crate::tls::{self, ControlConfig, Told, Trouble};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -332,7 +332,7 @@ pub async fn is_missing(config: &ControlConfig) -> bool {
 
 /// tokio-postgres says only "db error"; the message is in the source.
 pub(crate) fn text(error: &tokio_postgres::Error) -> String {
-    if let Some(Trouble { message, hint }) = tls::trouble(error) {
+    if let Some(Trouble { message, hint }) = tls::trouble(error, Told::Url) {
         return format!("{message}. {hint}");
     }
     match (error.as_db_error(), std::error::Error::source(error)) {

@@ -2,6 +2,8 @@
 //!
 //! Owns every limit on who asks: how many at once, how long, how much. Must never wait for a client without a limit.
 
+use crate::listen::listen;
+use futures_util::future::join_all;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -14,11 +16,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-/// So many connections are served at once; the next ones wait.
+/// So many connections are served at once, on all addresses; the next ones wait. An address that nobody asks keeps one.
 const MOST_CONNECTIONS: usize = 64;
 /// Bytes of a request's head, and lines in it.
 const LARGEST_HEAD: usize = 16 * 1024;
@@ -45,11 +47,10 @@ pub trait Pages: Send + Sync + 'static {
     fn ready(&self) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-/// An address that is listened on, where nobody is answered yet.
+/// Addresses that are listened on, where nobody is answered yet.
 #[derive(Debug)]
 pub struct Listener {
-    socket: TcpListener,
-    address: SocketAddr,
+    sockets: Vec<(TcpListener, SocketAddr)>,
 }
 
 /// A server that answers until it is dropped; [`Server::stop`] waits for its last answers.
@@ -57,25 +58,33 @@ pub struct Listener {
 #[must_use = "it ends when this is dropped"]
 pub struct Server {
     task: JoinHandle<()>,
-    stop: oneshot::Sender<()>,
+    stop: watch::Sender<()>,
 }
 
 impl Listener {
-    /// Listens. Cancel-safe.
+    /// Listens; on all addresses that a name has. Cancel-safe.
     ///
     /// # Errors
     /// Those of the system: somebody else listens there, say.
     pub async fn bind(host: &str, port: u16) -> io::Result<Self> {
-        let socket = TcpListener::bind((host, port)).await?;
-        let address = socket.local_addr()?;
-        Ok(Listener { socket, address })
+        Self::on(listen(host, port).await?)
+    }
+
+    fn on(sockets: Vec<TcpListener>) -> io::Result<Self> {
+        let with_address = |socket: TcpListener| socket.local_addr().map(|address| (socket, address));
+        Ok(Listener { sockets: sockets.into_iter().map(with_address).collect::<io::Result<_>>()? })
     }
 
     /// Answers from now on.
     pub fn serve(self, pages: Arc<impl Pages>) -> Server {
-        tracing::info!(address = %self.address, "metrics_served");
-        let (stop, stopped) = oneshot::channel();
-        Server { task: tokio::spawn(serve(self.socket, pages, stopped)), stop }
+        let (stop, stopped) = watch::channel(());
+        let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let serve_one = |(socket, address): (TcpListener, SocketAddr)| {
+            tracing::info!(%address, "metrics_served");
+            serve(socket, pages.clone(), places.clone(), stopped.clone())
+        };
+        let served = join_all(self.sockets.into_iter().map(serve_one));
+        Server { task: tokio::spawn(async move { drop(served.await) }), stop }
     }
 }
 
@@ -88,13 +97,13 @@ impl Server {
     }
 }
 
-async fn serve(socket: TcpListener, pages: Arc<impl Pages>, mut stopped: oneshot::Receiver<()>) {
-    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+/// Answers on one address until nobody is left who could say stop.
+async fn serve(socket: TcpListener, pages: Arc<impl Pages>, places: Arc<Semaphore>, mut stopped: watch::Receiver<()>) {
     let mut connections = JoinSet::new();
     loop {
         let next = async { (places.clone().acquire_owned().await, socket.accept().await) };
         tokio::select! {
-            _ = &mut stopped => break,
+            _ = stopped.changed() => break,
             Some(_) = connections.join_next() => {}
             (place, accepted) = next => match accepted {
                 Ok((stream, _)) => {
@@ -158,4 +167,45 @@ fn page(status: StatusCode, content_type: HeaderValue, text: String) -> Response
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    struct Blank;
+
+    impl Pages for Blank {
+        async fn metrics(&self) -> String {
+            String::new()
+        }
+
+        async fn ready(&self) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    async fn answer(address: SocketAddr) -> io::Result<String> {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
+
+    #[tokio::test]
+    async fn all_addresses_are_answered_on_until_it_stops() {
+        let mut sockets = listen("127.0.0.1", 0).await.unwrap();
+        sockets.extend(listen("127.0.0.2", 0).await.unwrap());
+        let addresses: Vec<SocketAddr> = sockets.iter().map(|socket| socket.local_addr().unwrap()).collect();
+        let server = Listener::on(sockets).unwrap().serve(Arc::new(Blank));
+        for address in &addresses {
+            assert!(answer(*address).await.unwrap().ends_with("ok\n"), "{address}");
+        }
+        server.stop().await;
+        for address in addresses {
+            assert_eq!(answer(address).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        }
+    }
 }

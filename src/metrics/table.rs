@@ -51,7 +51,7 @@ pub(super) const WRITES: Described = of_proxy(
     "fencegate_writes_total",
     Kind::Counter,
     &["database", "resource", "verdict", "mode"],
-    "Statements that met a fence, one for each resource they write or lock, by what became of them",
+    "Statements that met a fence, one for each resource they write or lock, by what became of them; a portal once, in however many parts its rows are fetched",
 );
 pub(super) const FENCE_TOKEN: Described = of_proxy(
     "fencegate_fence_token",

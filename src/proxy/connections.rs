@@ -1,7 +1,7 @@
 //! How many clients there are, and how many there may be.
 //!
 //! Owns the counts. Must never let those who have not said who they are take places from sessions, nor keep them
-//! from ending: a request to cancel needs no place.
+//! from ending: a request to cancel needs no place. Nor let those who claim a name keep out whose it is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,6 +22,8 @@ struct Taken {
     waiting: BTreeMap<u64, Arc<Notify>>,
     /// Sessions, also those that are logging in.
     places: usize,
+    /// Those of them that are logging in at the console, by a name that may use it.
+    claims: BTreeMap<u64, Arc<Notify>>,
     /// Those that have logged in.
     of_users: HashMap<String, usize>,
 }
@@ -36,6 +38,7 @@ pub struct Seat {
 
 enum Held {
     Waiting,
+    Claim,
     Place,
     PlaceOf(String),
 }
@@ -95,6 +98,40 @@ impl Seat {
         is_free
     }
 
+    /// The same for a client of the console, by the name of somebody who may use it. Where `most` are taken, whoever has
+    /// been logging in there for longest makes room: anybody may claim that name, and say no more.
+    #[must_use]
+    pub fn take_console_place(&mut self, most: usize) -> bool {
+        let is_free = self.connections.taken.send_if_modified(|taken| {
+            if taken.places >= most {
+                let Some((_, longest)) = taken.claims.pop_first() else { return false };
+                longest.notify_one();
+                taken.places -= 1;
+            }
+            taken.waiting.remove(&self.number);
+            taken.places += 1;
+            taken.claims.insert(self.number, self.given_up.clone());
+            true
+        });
+        if is_free {
+            self.held = Held::Claim;
+        }
+        is_free
+    }
+
+    /// A client of the console has shown who it is: it need not make room any more. False when it had to just before.
+    #[must_use]
+    pub fn keep_place(&mut self) -> bool {
+        if let Held::Claim = self.held {
+            let is_kept = self.connections.taken.send_if_modified(|taken| taken.claims.remove(&self.number).is_some());
+            if is_kept {
+                self.held = Held::Place;
+            }
+            return is_kept;
+        }
+        true
+    }
+
     /// The client has shown who it is. False when `most` of that user are there: then the place is not the user's.
     #[must_use]
     pub fn belongs_to(&mut self, user: &str, most: Option<usize>) -> bool {
@@ -120,6 +157,8 @@ impl Drop for Seat {
                 Held::Waiting => {
                     taken.waiting.remove(&self.number);
                 }
+                // Where it has made room, the place is another's.
+                Held::Claim => taken.places -= usize::from(taken.claims.remove(&self.number).is_some()),
                 Held::Place => taken.places -= 1,
                 Held::PlaceOf(user) => {
                     taken.places -= 1;
@@ -163,6 +202,21 @@ mod tests {
         assert!(seats[1].belongs_to("bob", Some(1)));
         seats.remove(0);
         assert!(seats[1].take_place(2) && seats[1].belongs_to("ada", Some(1)));
+    }
+
+    #[tokio::test]
+    async fn claims_make_room_for_claims_until_they_are_proven() {
+        let connections = Arc::new(Connections::default());
+        let mut seats: Vec<_> = (0..5).map(|number| connections.enter(number, 10)).collect();
+        assert!(seats[0].take_place(1) && !seats[1].take_place(1) && seats[1].take_console_place(2));
+        assert!(seats[2].take_console_place(2));
+        seats[1].given_up().await;
+        assert!(!seats[1].keep_place() && seats[2].keep_place());
+        assert!(!seats[3].take_console_place(2), "the one is a session, the other has shown who it is");
+        seats.remove(1);
+        assert_eq!(counts(&connections).1, 2);
+        seats.clear();
+        assert_eq!(counts(&connections), (0, 0, 0));
     }
 
     #[tokio::test]

@@ -3,8 +3,10 @@
 //! Owns the client's socket, and the length of its messages. Must never have passwords of its own, nor answer anybody whom
 //! the server has not let in or who is not named in `admin_roles`.
 
+use super::connections::Seat;
 use super::handshake::{Refused, refuse};
 use super::peer::{Peer, Reader, body};
+use super::relay::{ClientFault, End};
 use super::reload;
 use super::session::Session;
 use super::shared::Shared;
@@ -59,10 +61,17 @@ impl ConsoleSession {
         shared: Arc<Shared>,
         mut client: Peer,
         startup: &Startup,
+        seat: &mut Seat,
         deadline: Instant,
     ) -> Result<Self, Refused> {
         let packet = startup.for_database(shared.settings().control_database());
-        let (mut server, authenticated) = log_in(&shared, &mut client, &packet, deadline).await?;
+        let logged_in = tokio::select! {
+            logged_in = log_in(&shared, &mut client, &packet, deadline) => Some(logged_in?),
+            () = seat.given_up() => None,
+        };
+        let Some((mut server, authenticated)) = logged_in.filter(|_| seat.keep_place()) else {
+            return refuse(&mut client, made_room_for_others()).await;
+        };
         message::put_terminate(&mut server.writer.output);
         // It may have gone already: nothing more is wanted of it.
         server.writer.flush().await.ok();
@@ -82,25 +91,27 @@ impl ConsoleSession {
         &self.role
     }
 
-    /// Answers until the client leaves. Not cancel-safe: a command may be half done.
-    ///
-    /// # Errors
-    /// Those of the client's socket, and of what it sends.
-    pub async fn run(self, shared: Arc<Shared>) -> io::Result<()> {
+    /// Answers until it ends, and says why it did. Not cancel-safe: a command may be half done.
+    pub async fn run(self, shared: Arc<Shared>) -> End {
+        self.answer(shared).await.unwrap_or(End::ClientSocket)
+    }
+
+    async fn answer(self, shared: Arc<Shared>) -> io::Result<End> {
         let Peer { mut reader, writer, .. } = self.client;
         let mut answers = Answers::new(writer.into_half());
         let console = Arc::new(Console::new(shared.clone(), self.role, self.server_version));
         loop {
             let next = tokio::select! {
                 next = next_message(&mut reader) => next?,
-                () = shared.stopping() => return answers.end(session_ends()).await,
+                () = shared.stopping() => return answers.end(session_ends(), End::Shutdown).await,
             };
             match next {
-                Next::End => return Ok(()),
-                Next::Message(b'X', _) => return Ok(()),
+                Next::End | Next::Message(b'X', _) => return Ok(End::Client),
                 Next::Message(tag, frame) => answers.answer(&console, tag, body(&frame)).await?,
                 Next::TooLong(tag, bytes) => answers.refuse(tag, too_long(bytes)).await?,
-                Next::Broken(why) => return answers.end(ErrorText::new("08P01", why)).await,
+                Next::Broken(why) => {
+                    return answers.end(ErrorText::new("08P01", why.to_string()), End::ClientFault(why)).await;
+                }
             }
         }
     }
@@ -113,7 +124,7 @@ enum Next {
     /// A tag and the length; the message has been passed over.
     TooLong(u8, usize),
     /// Where the next message begins cannot be told.
-    Broken(String),
+    Broken(ClientFault),
     /// It has left.
     End,
 }
@@ -122,9 +133,9 @@ enum Next {
 async fn next_message(reader: &mut Reader) -> io::Result<Next> {
     loop {
         match Header::from_client(&reader.input) {
-            Err(error) => return Ok(Next::Broken(error.to_string())),
+            Err(error) => return Ok(Next::Broken(error.into())),
             Ok(Some(header)) if !is_known(header.tag) => {
-                return Ok(Next::Broken(format!("invalid frontend message type {}", header.tag)));
+                return Ok(Next::Broken(ClientFault::Unknown(header.tag)));
             }
             Ok(Some(header)) if header.body > LARGEST_MESSAGE => {
                 let passed = pass_over(reader, header.frame()).await?;
@@ -156,6 +167,11 @@ async fn pass_over(reader: &mut Reader, bytes: usize) -> io::Result<bool> {
 /// A client may send it once it has been let in.
 fn is_known(tag: u8) -> bool {
     b"QPBDECHSFXdcf".contains(&tag)
+}
+
+fn made_room_for_others() -> ErrorText {
+    ErrorText::new("53300", "others came for the console, and this one had been logging in for longest")
+        .hint("Places beyond the proxy's setting max_connections are for administrators: try again.")
 }
 
 fn too_long(bytes: usize) -> ErrorText {
@@ -223,12 +239,11 @@ impl Answers {
     }
 
     /// Says why the session ends. Not cancel-safe: the client may have got half of it.
-    async fn end(&mut self, why: ErrorText) -> io::Result<()> {
-        let message = why.message.clone();
-        let told = told(refusal(why, Severity::Fatal));
+    async fn end(&mut self, text: ErrorText, end: End) -> io::Result<End> {
+        let told = told(refusal(text, Severity::Fatal));
         self.socket.send(PgWireBackendMessage::ErrorResponse(told.into())).await?;
         self.socket.close().await?;
-        Err(io::Error::other(message))
+        Ok(end)
     }
 
     /// After an error in the extended protocol everything up to the Sync is skipped.

@@ -36,12 +36,12 @@ const CONSOLE: &str = "fencegate";
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// The client's doing, or its going away.
+    /// The client's doing, or its going away; with the SQLSTATE, if it was told one.
     #[error("{0}")]
-    Client(String),
-    /// The server refused it, in words of its own that the client has got.
+    Client(String, Option<&'static str>),
+    /// The server refused it, in words of its own that the client has got; with their SQLSTATE.
     #[error("refused by the server")]
-    Server,
+    Server(Option<String>),
     /// The server cannot be reached, or broke off.
     #[error("server: {0}")]
     Upstream(io::Error),
@@ -54,16 +54,32 @@ impl Refused {
     /// Whose doing it is, as the metric says it.
     pub fn label(&self) -> &'static str {
         match self {
-            Refused::Client(_) | Refused::Cancelled => "client",
-            Refused::Server => "server",
+            Refused::Client(..) | Refused::Cancelled => "client",
+            Refused::Server(_) => "server",
             Refused::Upstream(_) => "upstream",
         }
+    }
+
+    /// The SQLSTATE that the client was told.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Refused::Client(_, code) => *code,
+            Refused::Server(code) => code.as_deref(),
+            Refused::Upstream(error) if error.kind() == io::ErrorKind::InvalidData => Some("08P01"),
+            Refused::Upstream(_) => Some("08006"),
+            Refused::Cancelled => None,
+        }
+    }
+
+    /// Without a word to the client.
+    pub(super) fn silently(why: impl Into<String>) -> Self {
+        Refused::Client(why.into(), None)
     }
 }
 
 impl From<io::Error> for Refused {
     fn from(error: io::Error) -> Self {
-        Refused::Client(error.to_string())
+        Refused::silently(error.to_string())
     }
 }
 
@@ -75,13 +91,62 @@ pub enum Opened {
     Console(ConsoleSession),
 }
 
+/// A client that has said what it wants.
+pub struct Caller {
+    client: Peer,
+    startup: Startup,
+    /// By which its session has to be up.
+    deadline: Instant,
+}
+
+impl Caller {
+    /// Who it says it is, and which database it wants: nobody has checked that.
+    pub fn claims(&self) -> (String, String) {
+        (self.startup.user().to_owned(), self.startup.database().to_owned())
+    }
+}
+
+/// Hears what a client wants. Not cancel-safe: the socket is closed when it is dropped.
+///
+/// # Errors
+/// When it wants no session, or does not say it as it should; the client has been told why, where it can be told.
+pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Caller, Refused> {
+    let deadline = Instant::now() + shared.settings().limits.startup;
+    let opening = tokio::select! {
+        opening = timeout_at(deadline, read_opening(shared, stream)) => opening,
+        () = seat.given_up() => return Err(made_room()),
+    };
+    let (client, packet) = match opening {
+        Err(_) => return Err(Refused::silently("no startup packet in time")),
+        Ok(Err(OpeningError::Io(error))) => return Err(error.into()),
+        // The server says nothing to what it cannot read as a packet, as when a client begins with TLS at once.
+        Ok(Err(OpeningError::Invalid(why @ InvalidPacket::Length, ..))) => {
+            return Err(Refused::silently(why.to_string()));
+        }
+        Ok(Err(OpeningError::Invalid(why, sent, mut client))) => {
+            return tokio::select! {
+                refused = refuse_packet(shared, &mut client, why, sent) => refused,
+                () = seat.given_up() => Err(made_room()),
+            };
+        }
+        Ok(Ok(opened)) => opened,
+    };
+    match packet {
+        Packet::CancelRequest(packet) => Err(tokio::select! {
+            refused = cancel(shared, packet) => refused,
+            () = seat.given_up() => made_room(),
+        }),
+        Packet::Startup(startup) => Ok(Caller { client, startup, deadline }),
+        Packet::SslRequest | Packet::GssEncryptionRequest => Err(Refused::silently("no session")),
+    }
+}
+
 /// Brings a session up. Not cancel-safe: the sockets are closed when it is dropped.
 ///
 /// # Errors
 /// When there is no session; the client has been told why, where it can be told.
-pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, seat: &mut Seat, peer: &str) -> Result<Opened, Refused> {
-    let deadline = Instant::now() + shared.settings().limits.startup;
-    let (mut client, startup) = read_startup(&shared, stream, seat, deadline).await?;
+pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, peer: &str) -> Result<Opened, Refused> {
+    let Caller { mut client, startup, deadline } = caller;
     if let Some(text) = lacking_encryption(&shared, &client) {
         return refuse(&mut client, text).await;
     }
@@ -90,7 +155,7 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, seat: &mut Seat, p
         return refuse(&mut client, text).await;
     }
     if for_console {
-        return ConsoleSession::open(shared, client, &startup, deadline).await.map(Opened::Console);
+        return ConsoleSession::open(shared, client, &startup, seat, deadline).await.map(Opened::Console);
     }
     let (mut server, authenticated) = log_in(&shared, &mut client, &startup.packet, deadline).await?;
     // Not before: anybody may say that they are somebody else.
@@ -136,52 +201,17 @@ pub async fn shake_hands(shared: Arc<Shared>, stream: Stream, seat: &mut Seat, p
     Ok(Opened::Session(Box::new((context, started))))
 }
 
-/// The client, and what it comes for. What wants no session is done here.
-async fn read_startup(
-    shared: &Shared,
-    stream: Stream,
-    seat: &mut Seat,
-    deadline: Instant,
-) -> Result<(Peer, Startup), Refused> {
-    let opening = tokio::select! {
-        opening = timeout_at(deadline, read_opening(shared, stream)) => opening,
-        () = seat.given_up() => return Err(made_room()),
-    };
-    let (client, packet) = match opening {
-        Err(_) => return Err(Refused::Client("no startup packet in time".into())),
-        Ok(Err(OpeningError::Io(error))) => return Err(error.into()),
-        // The server says nothing to what it cannot read as a packet, as when a client begins with TLS at once.
-        Ok(Err(OpeningError::Invalid(why @ InvalidPacket::Length, ..))) => {
-            return Err(Refused::Client(why.to_string()));
-        }
-        Ok(Err(OpeningError::Invalid(why, sent, mut client))) => {
-            return tokio::select! {
-                refused = refuse_packet(shared, &mut client, why, sent) => refused,
-                () = seat.given_up() => Err(made_room()),
-            };
-        }
-        Ok(Ok(opened)) => opened,
-    };
-    match packet {
-        Packet::CancelRequest(packet) => Err(tokio::select! {
-            refused = cancel(shared, packet) => refused,
-            () = seat.given_up() => made_room(),
-        }),
-        Packet::Startup(startup) => Ok((client, startup)),
-        Packet::SslRequest | Packet::GssEncryptionRequest => Err(Refused::Client("no session".into())),
-    }
-}
-
 /// Whether there is room for one more, before the server is asked anything.
 fn take_place(shared: &Shared, seat: &mut Seat, startup: &Startup, for_console: bool) -> Result<(), ErrorText> {
     let settings = shared.settings();
     let most = settings.limits.connections.get();
     let is_admin = || settings.admin_roles.iter().any(|role| role == startup.user());
-    let reserved = if for_console && is_admin() { RESERVED } else { 0 };
     if shared.orders.borrow().stage != Stage::Running {
         return Err(too_late());
     }
-    if !seat.take_place(most + reserved) {
+    let has_place =
+        if for_console && is_admin() { seat.take_console_place(most + RESERVED) } else { seat.take_place(most) };
+    if !has_place {
         // As the server says it.
         let text = ErrorText::new("53300", "sorry, too many clients already");
         return Err(text.hint(format!("The proxy's setting max_connections is {most}.")));
@@ -190,7 +220,7 @@ fn take_place(shared: &Shared, seat: &mut Seat, startup: &Startup, for_console: 
 }
 
 fn made_room() -> Refused {
-    Refused::Client("others came, and it had waited longest for its session".into())
+    Refused::silently("others came, and it had waited longest for its session")
 }
 
 fn too_many_of(user: &str) -> ErrorText {
@@ -220,7 +250,7 @@ pub(super) async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, R
     text.put(&mut client.writer.output, Severity::Fatal);
     client.writer.flush().await?;
     client.writer.close().await?;
-    Err(Refused::Client(text.message))
+    Err(Refused::Client(text.message, Some(text.code)))
 }
 
 /// Passes a request to cancel on, when it has its turn. Like the server, says nothing to the client, and asks it for no

@@ -5,21 +5,17 @@
 use super::shared::Shared;
 use super::stream::Stream;
 use crate::config::Address;
-use nix::errno::Errno;
+use crate::listen::{BACKLOG, listen};
 use std::fs::Permissions;
 use std::io;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixSocket, UnixStream, lookup_host};
+use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
 
 /// After a failure to accept, the next attempt waits this long.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// So many clients may have connected that are not accepted yet; the kernel allows no more than `net.core.somaxconn`.
-const BACKLOG: u32 = 4096;
 
 /// Who may connect to a Unix socket: everybody, whatever the umask. Like the server (`unix_socket_permissions`), which leaves
 /// it to the directory to keep others out.
@@ -55,7 +51,7 @@ impl Listener {
     /// Those of the socket; somebody listens there already.
     pub async fn bind(address: &Address) -> io::Result<Vec<Self>> {
         match address {
-            Address::Tcp { host, port } => Self::on_each(lookup_host((host.as_str(), *port)).await?),
+            Address::Tcp { host, port } => listen(host, *port).await?.into_iter().map(Self::on_tcp).collect(),
             Address::Unix { .. } => {
                 let path = address.socket_path().ok_or(io::ErrorKind::InvalidInput)?;
                 remove_stale(&path).await?;
@@ -64,31 +60,7 @@ impl Listener {
         }
     }
 
-    /// Like the server, leaves out what this machine does not have, such as ::1 without IPv6, where there is another.
-    fn on_each(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<Vec<Self>> {
-        let (mut known, mut listeners) = (Vec::new(), Vec::new());
-        let mut missing = io::ErrorKind::AddrNotAvailable.into();
-        for address in addresses {
-            // A file of hosts may say it twice.
-            if known.contains(&address) {
-                continue;
-            }
-            known.push(address);
-            match Self::on_address(address) {
-                Ok(listener) => listeners.push(listener),
-                Err(error) if is_missing(&error) => missing = error,
-                Err(error) => return Err(error),
-            }
-        }
-        if listeners.is_empty() { Err(missing) } else { Ok(listeners) }
-    }
-
-    fn on_address(address: SocketAddr) -> io::Result<Self> {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        // Connections of the proxy before this one may not have faded away yet.
-        socket.set_reuseaddr(true)?;
-        socket.bind(address)?;
-        let socket = socket.listen(BACKLOG)?;
+    fn on_tcp(socket: TcpListener) -> io::Result<Self> {
         let address = socket.local_addr()?.to_string();
         Ok(Listener { socket: Socket::Tcp(socket), address, _file: None })
     }
@@ -126,11 +98,6 @@ impl Listener {
             Socket::Unix(listener) => Ok((Stream::Unix(listener.accept().await?.0), "unix".to_owned())),
         }
     }
-}
-
-/// The machine has no such address, or none of its kind.
-fn is_missing(error: &io::Error) -> bool {
-    matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EADDRNOTAVAIL | Errno::EAFNOSUPPORT))
 }
 
 /// A socket file that nobody listens on is what a killed proxy left.
@@ -173,21 +140,5 @@ mod tests {
             }
         }
         std::fs::remove_dir(&folder).unwrap();
-    }
-
-    #[tokio::test]
-    async fn all_addresses_of_a_name_are_listened_on() {
-        let on = |addresses: &[&str]| {
-            let addresses: Vec<SocketAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
-            Listener::on_each(addresses.into_iter())
-        };
-        // The second one is for documentation: no machine has it.
-        let listeners = on(&["127.0.0.1:0", "203.0.113.1:0", "127.0.0.2:0"]).unwrap();
-        let hosts: Vec<_> = listeners.iter().map(|it| it.address.rsplit_once(':').unwrap().0).collect();
-        assert_eq!(hosts, ["127.0.0.1", "127.0.0.2"]);
-        let error = on(&["203.0.113.1:0"]).err().unwrap();
-        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
-        let error = on(&["127.0.0.3:0", &listeners[0].address]).err().unwrap();
-        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
 }

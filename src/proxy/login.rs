@@ -23,6 +23,8 @@ use tokio::time::{Instant, sleep_until};
 pub(super) const MAX_AUTHENTICATION: usize = 65_535;
 /// Messages of the server are at most this long until the session is ready, in bytes: it may greet with long notices.
 const MAX_GREETING: usize = 4 * 1024 * 1024;
+/// The length of a SQLSTATE, in bytes.
+const SQLSTATE: usize = 5;
 /// A client that will send no more gets this long to become ready; it may be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -128,10 +130,12 @@ async fn relay_authentication(
                     frame = binding.request(frame);
                 }
                 b'E' => {
+                    let code = field(content, b'C').filter(|code| code.len() == SQLSTATE);
+                    let code = code.map(|code| String::from_utf8_lossy(code).into_owned());
                     client.writer.output.extend_from_slice(&frame);
                     client.writer.flush().await?;
                     client.writer.close().await?;
-                    return Err(Refused::Server);
+                    return Err(Refused::Server(code));
                 }
                 _ => (),
             }
@@ -139,7 +143,7 @@ async fn relay_authentication(
         }
         if server.reader.ended && no_answer {
             // It may say nothing to that.
-            return Err(Refused::Client("client broke the protocol during authentication".into()));
+            return Err(Refused::silently("client broke the protocol during authentication"));
         }
         if server.reader.ended {
             return Err(Refused::Upstream(io::ErrorKind::UnexpectedEof.into()));
@@ -153,7 +157,7 @@ async fn relay_authentication(
         }
         client.writer.flush().await?;
         if client.reader.ended && asked {
-            return Err(Refused::Client("client closed the connection during authentication".into()));
+            return Err(Refused::silently("client closed the connection during authentication"));
         }
         server.writer.flush().await.map_err(Refused::Upstream)?;
         hear(client, server, &mut deadline).await?;
@@ -206,7 +210,7 @@ async fn hear(client: &mut Peer, server: &mut Peer, deadline: &mut Option<Instan
     tokio::select! {
         result = client.reader.fill(), if listen => Ok(result?),
         result = server.reader.fill() => result.map_err(Refused::Upstream),
-        () = over => Err(Refused::Client("client closed the connection before it was ready".into())),
+        () = over => Err(Refused::silently("client closed the connection before it was ready")),
     }
 }
 

@@ -142,7 +142,13 @@ static SESSIONS: AtomicU64 = AtomicU64::new(0);
 async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
     let session = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
     let mut seat = shared.connections.enter(session, shared.settings().limits.connections.get());
-    match handshake::shake_hands(shared.clone(), stream, &mut seat, &peer).await {
+    let caller = match handshake::hear(&shared, stream, &seat).await {
+        Ok(caller) => caller,
+        Err(Refused::Cancelled) => return tracing::debug!(session, peer, "cancel_request"),
+        Err(refused) => return log_refusal(&shared, session, &peer, None, &refused),
+    };
+    let claims = caller.claims();
+    match handshake::shake_hands(shared.clone(), caller, &mut seat, &peer).await {
         Ok(Opened::Session(session_parts)) => {
             let (context, started) = *session_parts;
             let (session, database) = (started.session.clone(), context.database().clone());
@@ -157,20 +163,20 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
         }
         Ok(Opened::Console(console)) => {
             tracing::info!(session, address = peer, role = console.role(), "console_started");
-            match console.run(shared).await {
-                Ok(()) => tracing::info!(session, address = peer, "console_ended"),
-                Err(error) => tracing::info!(session, address = peer, %error, "console_ended"),
-            }
+            let role = console.role().to_owned();
+            let end = console.run(shared).await;
+            tracing::info!(session, address = peer, role, reason = %end, "console_ended");
         }
-        Err(Refused::Cancelled) => tracing::debug!(session, peer, "cancel_request"),
-        Err(refused) => log_refusal(&shared, session, &peer, &refused),
+        Err(refused) => log_refusal(&shared, session, &peer, Some(claims), &refused),
     }
 }
 
-/// There is no session. A storm of these is kept out of the log.
-fn log_refusal(shared: &Shared, session: u64, address: &str, refused: &Refused) {
+/// There is no session, of the user and database that the client has named. A storm of these is kept out of the log.
+fn log_refusal(shared: &Shared, session: u64, address: &str, claims: Option<(String, String)>, refused: &Refused) {
     shared.metrics.connections_refused.with_label_values(&[refused.label()]).inc();
     if shared.log_limit.allows("session_refused", "") {
-        tracing::info!(session, address, reason = %refused, "session_refused");
+        let (user, database) = claims.unzip();
+        let code = refused.code();
+        tracing::info!(session, user, database, address, code, reason = %refused, "session_refused");
     }
 }

@@ -33,6 +33,8 @@ struct Candidate {
     /// The stretch of messages in which an error skips all that follow.
     batch: u64,
     confirmed: bool,
+    /// Of a portal: an Execute of it was forwarded.
+    begun: bool,
     statement: Arc<Statement>,
 }
 
@@ -60,7 +62,7 @@ impl Names {
         // A name that is known must not keep an old meaning, however many there are.
         if self.bytes < MAX_BYTES || self.candidates.contains_key(name) {
             self.bytes += weight(name, &statement);
-            let candidate = Candidate { sequence: self.last, batch, confirmed: false, statement };
+            let candidate = Candidate { sequence: self.last, batch, confirmed: false, begun: false, statement };
             self.candidates.entry(name.to_vec()).or_default().push_back(candidate);
         } else {
             self.forgot = true;
@@ -136,6 +138,18 @@ impl Names {
         }
     }
 
+    /// Of portals: an Execute of what the name stands for was forwarded before.
+    pub fn has_begun(&self, name: &[u8]) -> bool {
+        self.candidates.get(known_by(name)).and_then(VecDeque::back).is_some_and(|candidate| candidate.begun)
+    }
+
+    /// Of portals: an Execute of what the name stands for is forwarded.
+    pub fn begin(&mut self, name: &[u8]) {
+        if let Some(candidate) = self.candidates.get_mut(known_by(name)).and_then(VecDeque::back_mut) {
+            candidate.begun = true;
+        }
+    }
+
     /// Pipelines give one name thousands of meanings: what is gone stands first, and is not looked for.
     fn drop_first(&mut self, name: &[u8], is_gone: impl Fn(&Candidate) -> bool) {
         let name = known_by(name);
@@ -180,6 +194,21 @@ mod tests {
         assert_eq!(names.meaning(b"s", 2), Meaning::Unsettled);
         names.confirm(b"s", sequence);
         assert_eq!(names.meaning(b"s", 2), Meaning::Certain(statement("INSERT")));
+    }
+
+    #[test]
+    fn each_definition_of_a_portal_begins_once() {
+        let mut portals = Names::default();
+        portals.begin(b"p");
+        assert!(!portals.has_begun(b"p"), "nobody has bound it");
+        let first = portals.define(b"p", statement("INSERT"), 1);
+        portals.confirm(b"p", first);
+        portals.begin(b"p");
+        assert!(portals.has_begun(b"p"));
+        let second = portals.define(b"p", statement("INSERT"), 2);
+        assert!(!portals.has_begun(b"p"));
+        portals.cancel(b"p", second);
+        assert!(portals.has_begun(b"p"));
     }
 
     #[test]

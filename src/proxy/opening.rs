@@ -137,7 +137,7 @@ pub(super) async fn refuse_packet<T>(
             client.writer.output.extend_from_slice(&error);
             client.writer.flush().await?;
             client.writer.close().await?;
-            Err(Refused::Client(why.to_string()))
+            Err(Refused::silently(why.to_string()))
         }
         None => refuse(client, ErrorText::new("08P01", why.to_string())).await,
     }

@@ -10,7 +10,7 @@ use super::shared::Shared;
 use super::shutdown::too_late;
 use super::stream::Stream;
 use crate::config::{Address, Settings};
-use crate::tls::{Attempt, Connector, Negotiated, NoTls, Trouble, trouble};
+use crate::tls::{Attempt, Connector, Negotiated, NoTls, Told, Trouble, trouble};
 use crate::wire::error::{ErrorText, field};
 use bytes::Bytes;
 use std::io;
@@ -114,7 +114,7 @@ async fn connect_by(shared: &Shared, attempts: &mut Attempts) -> io::Result<Stre
         let result = tokio::time::timeout(CONNECT_LIMIT, connecting).await;
         match result.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             // Who cannot be reached at all is not tried again.
-            Err(error) if attempt == Attempt::Offered && trouble(&error).is_some() => {
+            Err(error) if attempt == Attempt::Offered && trouble(&error, Told::Settings).is_some() => {
                 tracing::debug!(%error, "upstream_tls_failed: trying without");
             }
             result => return result,
@@ -148,6 +148,6 @@ async fn unreachable<T>(shared: &Shared, client: &mut Peer, error: io::Error) ->
 
 /// What clients are told of an error that is about TLS.
 pub(super) fn tls_text(error: &io::Error) -> Option<ErrorText> {
-    let Trouble { message, hint } = trouble(error)?;
+    let Trouble { message, hint } = trouble(error, Told::Settings)?;
     Some(ErrorText::new("08006", format!("could not connect to the server behind the proxy: {message}")).hint(hint))
 }

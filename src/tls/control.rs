@@ -1,6 +1,6 @@
 //! Connections by tokio-postgres with the same TLS as those of sessions.
 
-use super::{Attempt, Connector};
+use super::{Attempt, Connector, Told};
 use std::sync::Arc;
 use tokio_postgres::config::{Host, SslMode as Offer};
 use tokio_postgres::error::SqlState;
@@ -61,6 +61,6 @@ impl ControlConfig {
 fn may_differ(error: &Error) -> bool {
     match error.as_db_error() {
         Some(refusal) => *refusal.code() == SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
-        None => super::trouble(error).is_some(),
+        None => super::trouble(error, Told::Url).is_some(),
     }
 }

@@ -14,7 +14,7 @@ pub use clients::{Acceptor, ClientSide};
 pub use control::ControlConfig;
 pub use files::TlsFileError;
 pub use server::{Attempt, Connector, Negotiated, ServerSide};
-pub use trouble::{NoTls, Trouble, trouble};
+pub use trouble::{NoTls, Told, Trouble, trouble};
 
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::CertificateDer;

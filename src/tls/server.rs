@@ -1,7 +1,7 @@
 //! The side that the server sees: `sslmode` as libpq means it, and what is checked of the server's certificate.
 
 use super::files::{Contents, PemFile, TlsFileError};
-use super::trouble::{NoTls, trouble};
+use super::trouble::{NoTls, Told, trouble};
 use super::verifier::Verifier;
 use super::{Secured, provider};
 use crate::config::{ServerTls, SslMode, is_system};
@@ -122,7 +122,7 @@ impl Connector {
 
 /// What broke the handshake off, if TLS does not say it.
 fn explained(error: io::Error) -> io::Error {
-    if trouble(&error).is_some() { error } else { io::Error::new(error.kind(), NoTls::BrokenOff) }
+    if trouble(&error, Told::Settings).is_some() { error } else { io::Error::new(error.kind(), NoTls::BrokenOff) }
 }
 
 impl ServerSide {

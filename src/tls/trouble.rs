@@ -31,15 +31,24 @@ pub struct Trouble {
     pub hint: &'static str,
 }
 
+/// Where somebody has said how the connection is encrypted: what a hint names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// In the proxy's settings for connections to the server.
+    Settings,
+    /// In the connection's URL; for the proxy's own connections it counts before the settings.
+    Url,
+}
+
 /// Explains an error of a connection to the server, if TLS is what it is about.
-pub fn trouble(error: &(dyn Error + 'static)) -> Option<Trouble> {
+pub fn trouble(error: &(dyn Error + 'static), told: Told) -> Option<Trouble> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(why) = error.downcast_ref::<NoTls>() {
-            return Some(Trouble { message: why.to_string(), hint: no_tls_hint(*why) });
+            return Some(Trouble { message: why.to_string(), hint: no_tls_hint(*why, told) });
         }
         if let Some(why) = error.downcast_ref::<Tls>() {
-            return Some(of_tls(why));
+            return Some(of_tls(why, told));
         }
         // Its source() is that of what it holds.
         next = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
@@ -50,20 +59,26 @@ pub fn trouble(error: &(dyn Error + 'static)) -> Option<Trouble> {
     None
 }
 
-fn no_tls_hint(why: NoTls) -> &'static str {
+fn no_tls_hint(why: NoTls, told: Told) -> &'static str {
     match why {
-        NoTls::NotOffered => "Set ssl = on at the server, or choose another upstream_sslmode.",
+        NoTls::NotOffered => match told {
+            Told::Settings => "Set ssl = on at the server, or choose another upstream_sslmode.",
+            Told::Url => "Set ssl = on at the server, or choose another sslmode in the connection's URL.",
+        },
         NoTls::BadAnswer => "Is it a PostgreSQL server, and is nobody in between?",
         NoTls::BrokenOff => "The server's log says why.",
         NoTls::BadName => "Connect to the server by a name, or by an IP address without a zone.",
     }
 }
 
-fn of_tls(error: &Tls) -> Trouble {
+fn of_tls(error: &Tls, told: Told) -> Trouble {
     let (message, hint) = match error {
         Tls::InvalidCertificate(Bad::UnknownIssuer) => (
             "the server's certificate is signed by no authority that is known here".to_owned(),
-            "Name the file of its authority in upstream_sslrootcert, or in sslrootcert of a connection's URL.",
+            match told {
+                Told::Settings => "Name the file of its authority in upstream_sslrootcert.",
+                Told::Url => "Name the file of its authority in the connection's URL: sslrootcert=FILE.",
+            },
         ),
         Tls::InvalidCertificate(Bad::Expired | Bad::ExpiredContext { .. }) => {
             ("the server's certificate has expired".to_owned(), "Renew it at the server; check both clocks.")
@@ -73,17 +88,54 @@ fn of_tls(error: &Tls) -> Trouble {
         }
         Tls::InvalidCertificate(why @ (Bad::NotValidForName | Bad::NotValidForNameContext { .. })) => (
             format!("the server's certificate is for another name: {why}"),
-            "Connect to the server by a name in the certificate's subjectAltName, or set upstream_sslmode to verify-ca.",
+            match told {
+                Told::Settings => {
+                    "Connect to the server by a name in the certificate's subjectAltName, or set upstream_sslmode to verify-ca."
+                }
+                Told::Url => {
+                    "Connect to the server by a name in the certificate's subjectAltName, or with sslmode=verify-ca in the connection's URL."
+                }
+            },
         ),
         Tls::InvalidCertificate(why) => (
             format!("the server's certificate cannot be accepted: {why}"),
             "It must be an X.509 version 3 certificate that is not an authority's own (basicConstraints CA:FALSE).",
         ),
         Tls::AlertReceived(alert) => (
-            format!("the server refused TLS with the proxy: {alert:?}"),
-            "Does it know the authority of upstream_sslcert, and take a TLS version from 1.2 on? Its log says more.",
+            match told {
+                Told::Settings => format!("the server refused TLS with the proxy: {alert:?}"),
+                Told::Url => format!("the server refused TLS: {alert:?}"),
+            },
+            match told {
+                Told::Settings => {
+                    "Does it know the authority of upstream_sslcert, and take a TLS version from 1.2 on? Its log says more."
+                }
+                Told::Url => {
+                    "Does it want a certificate (sslcert=FILE and sslkey=FILE in the connection's URL) of an authority that it knows, and take a TLS version from 1.2 on? Its log says more."
+                }
+            },
         ),
         other => (format!("TLS with the server failed: {other}"), "Does the server take a TLS version from 1.2 on?"),
     };
     Trouble { message, hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::AlertDescription;
+
+    #[test]
+    fn hints_name_what_is_taken_there() {
+        let for_another = Bad::NotValidForName;
+        let errors = [Bad::UnknownIssuer, for_another].map(Tls::InvalidCertificate);
+        let refused = Tls::AlertReceived(AlertDescription::CertificateRequired);
+        let mut errors: Vec<io::Error> = errors.into_iter().chain([refused]).map(io::Error::other).collect();
+        errors.push(io::Error::other(NoTls::NotOffered));
+        for error in errors {
+            let hint = |told| trouble(&error, told).unwrap().hint;
+            assert!(hint(Told::Settings).contains("upstream_ssl"), "{error}");
+            assert!(hint(Told::Url).contains("URL") && !hint(Told::Url).contains("upstream_"), "{error}");
+        }
+    }
 }

@@ -13,6 +13,8 @@ use dockerfile::Dockerfile;
 use file::{Compose, Service};
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::guardian::Folder;
@@ -82,29 +84,61 @@ fn what_the_files_name_is_there() {
     }
 }
 
-#[test]
-fn prometheus_scrapes_the_proxies() {
+/// What the Prometheus of docker-compose.yml scrapes for a job.
+fn scraped(job: &str) -> BTreeSet<String> {
     #[derive(serde::Deserialize)]
     struct Prometheus {
         scrape_configs: Vec<Scrape>,
     }
     #[derive(serde::Deserialize)]
     struct Scrape {
+        job_name: String,
         static_configs: Vec<Targets>,
     }
     #[derive(serde::Deserialize)]
     struct Targets {
         targets: Vec<String>,
     }
+    let prometheus: Prometheus = serde_saphyr::from_str(&read("deploy/prometheus/prometheus.yml")).unwrap();
+    let of_job = prometheus.scrape_configs.into_iter().filter(|it| it.job_name == job);
+    of_job.flat_map(|it| it.static_configs).flat_map(|it| it.targets).collect()
+}
+
+#[test]
+fn prometheus_scrapes_the_proxies() {
     let compose = Compose::read();
     let stage = Dockerfile::read().stage("fencegate").clone();
     let (_, port) = stage.environment["FENCEGATE_HTTP"].rsplit_once(':').unwrap();
     let is_proxy = |service: &Service| service.image == "fencegate" && service.command.is_empty();
     let proxies = compose.services.iter().filter(|(_, service)| is_proxy(service));
     let expected: BTreeSet<String> = proxies.map(|(name, _)| format!("{name}:{port}")).collect();
-    let prometheus: Prometheus = serde_saphyr::from_str(&read("deploy/prometheus/prometheus.yml")).unwrap();
-    let targets = prometheus.scrape_configs.into_iter().flat_map(|it| it.static_configs).flat_map(|it| it.targets);
-    assert_eq!(targets.collect::<BTreeSet<_>>(), expected);
+    assert_eq!(scraped("fencegate"), expected);
+}
+
+#[test]
+fn prometheus_scrapes_the_leaders() {
+    let targets = scraped("fencegate-lead");
+    let services: Vec<&str> = targets.iter().map(|target| target.split(':').next().unwrap()).collect();
+    assert_eq!(services, LEADERS);
+    let mut topology = Topology::new();
+    LEADERS.into_iter().for_each(|service| topology.start(service));
+    let pages = || targets.iter().map(|target| page(&topology.address(target))).collect::<String>();
+    let is_led = |page: &str| {
+        [0, 1]
+            .into_iter()
+            .all(|leads| page.matches(&format!("fencegate_leader{{election=\"/cron/leader\"}} {leads}\n")).count() == 1)
+    };
+    wait_until("one of the two leads", DEADLINE, || is_led(&pages()));
+}
+
+/// What is served there now; nothing where nobody does.
+fn page(address: &str) -> String {
+    let mut answer = String::new();
+    if let Ok(mut stream) = TcpStream::connect(address) {
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        stream.read_to_string(&mut answer).unwrap();
+    }
+    answer
 }
 
 #[test]

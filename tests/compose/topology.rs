@@ -73,6 +73,12 @@ impl Topology {
         self.programs.get_mut(service).unwrap().signal(name);
     }
 
+    /// Where an address of a container is here.
+    pub fn address(&self, target: &str) -> String {
+        let (service, _) = target.split_once(':').expect("a port");
+        self.translate(service, target)
+    }
+
     pub fn log(&self, service: &str) -> String {
         fs::read_to_string(self.log_path(service)).unwrap_or_default()
     }

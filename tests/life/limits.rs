@@ -61,6 +61,37 @@ fn when_it_is_full_statements_can_be_cancelled_and_the_console_is_open_to_admini
 }
 
 #[test]
+fn who_claims_an_administrators_name_keeps_no_administrator_out() {
+    const ADA: [(&str, &str); 2] = [("user", "ada"), ("database", "fencegate")];
+    let asked = Options::default().hba("host all ada all scram-sha-256");
+    let limits = ["--max-connections", "1", "--startup-timeout", "1h", "--admin-roles", "ada"];
+    let (proxy, _postgres) = start_with(asked, &limits);
+    let (mut bob, _) = login_as(&proxy, "bob");
+    let claim = || {
+        let mut wire = Wire::connect(&proxy.address()).unwrap();
+        wire.send(&message::startup(message::PROTOCOL_3_0, &ADA));
+        let answer = wire.frame().unwrap();
+        (wire, answer)
+    };
+    let mut strangers: Vec<_> = (0..6).map(|_| claim()).collect();
+    assert!(strangers.iter().all(|(_, answer)| answer.tag == b'R'), "each is asked for a password");
+    let login = |_| {
+        let mut wire = Wire::connect(&proxy.address()).unwrap();
+        let frames = wire.start(&ADA, "secret");
+        assert!(frames.last().is_some_and(|frame| frame.tag == b'Z'), "{frames:?}");
+        wire
+    };
+    let mut administrators: Vec<_> = (0..3).map(login).collect();
+    // All have made room, and those who have shown who they are do not.
+    for (wire, _) in &mut strangers {
+        assert_eq!(error_in(&wire.read_to_end()).unwrap().code(), "53300");
+    }
+    assert_eq!(error_in(&[claim().1]).unwrap().code(), "53300");
+    administrators.iter_mut().for_each(|wire| drop(ok(wire, "SHOW VERSION")));
+    ok(&mut bob, "SELECT 1");
+}
+
+#[test]
 fn a_user_has_a_limit_that_nobody_else_can_use_up() {
     let asked = Options::default().hba("host all ada all scram-sha-256");
     let (proxy, _postgres) = start_with(asked, &["--max-connections-per-user", "1"]);

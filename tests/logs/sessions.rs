@@ -3,8 +3,8 @@
 use crate::line::{POLICIES, SCHEMA, assert_fields, event, events, lines, start};
 use crate::support::fenced::{Fenced, code, ok, value};
 use crate::support::wait::wait_for;
-use crate::support::wire::message;
-use crate::support::{DEADLINE, Wire, wait_until};
+use crate::support::wire::{error_in, message};
+use crate::support::{DEADLINE, Wire};
 
 #[test]
 fn one_line_at_the_start_and_one_at_the_end() {
@@ -48,7 +48,40 @@ fn who_gets_no_session_is_told_of_with_the_reason() {
     let mut wire = Wire::connect(&fenced.proxy.address()).unwrap();
     wire.start(&[("user", "postgres"), ("database", "nowhere")], "");
     let refused = || events(&fenced.proxy.log(), "session_refused");
-    wait_until("it is told", DEADLINE, || refused().iter().any(|line| line["reason"] == "refused by the server"));
+    let by_server = wait_for("it is told", DEADLINE, || {
+        refused().into_iter().find(|line| line["reason"] == "refused by the server")
+    });
+    assert_fields(&by_server, &[("user", "postgres"), ("database", "nowhere"), ("code", "3D000")]);
+    let mut wire = Wire::connect(&fenced.proxy.address()).unwrap();
+    wire.start(&[("user", "postgres"), ("options", "-c lease.fence=none")], "");
+    let by_proxy = wait_for("it is told", DEADLINE, || {
+        refused().into_iter().find(|line| line.get("code").is_some_and(|it| it == "LF003"))
+    });
+    assert_fields(&by_proxy, &[("user", "postgres"), ("database", "postgres")]);
+    // It hangs up before it has said who it is.
+    drop(Wire::connect(&fenced.proxy.address()).unwrap());
+    let nobody = wait_for("it is told", DEADLINE, || refused().into_iter().find(|line| !line.contains_key("user")));
+    assert!(!nobody.contains_key("code") && !nobody.contains_key("database"), "{nobody:?}");
+}
+
+#[test]
+fn a_session_of_the_console_says_why_it_ended() {
+    let mut fenced = start(SCHEMA, POLICIES, &[]);
+    let console = || Wire::login(&fenced.proxy.address(), "postgres", "fencegate");
+    let ended = |number: usize| {
+        wait_for("the end is logged", DEADLINE, || events(&fenced.proxy.log(), "console_ended").get(number).cloned())
+    };
+    console().send(&message::terminate());
+    assert_fields(&ended(0), &[("role", "postgres"), ("reason", "client closed the connection")]);
+    let mut faulty = console();
+    faulty.send(&message::tagged(b'!', b""));
+    assert_eq!(error_in(&faulty.read_to_end()).unwrap().code(), "08P01");
+    assert_fields(&ended(1), &[("reason", "client broke the protocol: invalid frontend message type 33")]);
+    let _open = console();
+    fenced.proxy.terminate();
+    let stopped = events(&fenced.proxy.log(), "console_ended").pop().unwrap();
+    assert_fields(&stopped, &[("role", "postgres"), ("reason", "the proxy is shutting down")]);
+    assert!(stopped["address"].starts_with("127.0.0.1:"), "{stopped:?}");
 }
 
 /// What the log says of why the next session ended, once it has.

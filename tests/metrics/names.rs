@@ -2,6 +2,8 @@
 
 use crate::page::{Sample, get, samples, sum};
 use crate::support::fenced::ok;
+use crate::support::wire::message::{bind_text, close_portal, execute, flush, parse, sync};
+use crate::support::wire::rows_in;
 use crate::support::{DEADLINE, Wire, wait_until};
 use crate::world::{ELECTION, World};
 use fencegate::metrics::{Kind, METRICS, VERDICTS};
@@ -90,14 +92,38 @@ fn every_metric_moves_and_is_called_as_promised() {
             "{verdict}"
         );
     }
-    for how in ["idle", "released", "terminated"] {
-        assert!(sum(&samples, "fencegate_drained_sessions_total", &[("how", how)]) > 0.0, "{how}");
-    }
-    for direction in ["from_client", "to_client"] {
-        assert!(sum(&samples, "fencegate_relayed_bytes_total", &[("direction", direction)]) > 0.0, "{direction}");
-    }
     assert_eq!(sum(&samples, "fencegate_fence_token", &[("resource", "jobs"), ("database", "postgres")]), 13.0);
     assert_eq!(sum(&samples, "fencegate_leader", &[("election", ELECTION)]), 1.0);
+}
+
+#[test]
+fn every_value_of_a_bounded_label_moves() {
+    /// Users' names, and the program's version.
+    const UNBOUNDED: [&str; 4] = ["database", "resource", "election", "version"];
+    let mut world = World::start();
+    world.elect();
+    world.move_everything(1);
+    Wire::connect(&world.proxy.address()).unwrap().start(&[("user", "postgres"), ("database", "nowhere")], "");
+    world.proxy.write_policies("version: 1\nresources: 7\n");
+    world.proxy.sighup();
+    let count = |name, labels: &[_]| sum(&samples(&get(world.of_proxy(), "/metrics").body), name, labels);
+    let has_failed = || count("fencegate_policy_reloads_total", &[("result", "failed")]) > 0.0;
+    wait_until("a reload has failed", DEADLINE, has_failed);
+    world.postgres.stop();
+    Wire::connect(&world.proxy.address()).unwrap().start(&[("user", "postgres"), ("database", "postgres")], "");
+    let unmoved = || {
+        let samples = samples(&get(world.of_proxy(), "/metrics").body);
+        let series =
+            samples.iter().flat_map(|sample| sample.labels.iter().map(|(label, value)| (&sample.name, label, value)));
+        let bounded = series.filter(|(_, label, _)| label.as_str() != "le" && !UNBOUNDED.contains(&label.as_str()));
+        let stands = |(name, label, value): &(&String, &String, &String)| sum(&samples, name, &[(label, value)]) == 0.0;
+        bounded.filter(stands).map(|(name, label, value)| format!("{name}{{{label}={value}}}")).collect::<BTreeSet<_>>()
+    };
+    wait_until("every value has moved", DEADLINE, || {
+        let unmoved = unmoved();
+        println!("unmoved: {unmoved:?}");
+        unmoved.is_empty()
+    });
 }
 
 #[test]
@@ -123,6 +149,34 @@ fn what_happens_once_is_counted_once() {
     drop(wire);
     wait_until("the session is gone", DEADLINE, || sessions() == 0.0);
     assert_eq!(count("admitted", "observe"), 1.0, "it was held back until it was admitted to the other");
+}
+
+#[test]
+fn a_portal_that_is_fetched_in_parts_is_counted_once() {
+    const ROWS: &str = "INSERT INTO jobs SELECT generate_series(1, 5) RETURNING n";
+    const OBSERVED: &str = "INSERT INTO watched SELECT generate_series(1, 5) RETURNING n";
+    let world = World::start();
+    let fetch_in_parts = |wire: &mut Wire, sql: &str| {
+        ok(wire, "BEGIN");
+        wire.exchange(&[parse("s", sql, &[]), sync()].concat());
+        for portal in ["p", "p", ""] {
+            let parts = [execute(portal, 2), flush(), execute(portal, 2), execute(portal, 0)].concat();
+            let close = if portal == "p" { close_portal(portal) } else { Vec::new() };
+            let frames = wire.exchange(&[bind_text(portal, "s", &[]), parts, close, sync()].concat());
+            assert_eq!(rows_in(&frames).len(), 5, "{frames:?}");
+        }
+        ok(wire, "COMMIT; DEALLOCATE s");
+    };
+    let count = |verdict| sum(&world.samples(), "fencegate_writes_total", &[("verdict", verdict)]);
+    let [mut holder, mut migrator] =
+        ["postgres", "migrator"].map(|user| Wire::login(&world.proxy.address(), user, "postgres"));
+    fetch_in_parts(&mut migrator, ROWS);
+    assert_eq!(count("exempt"), 3.0);
+    fetch_in_parts(&mut holder, OBSERVED);
+    assert_eq!(count("missing"), 3.0);
+    ok(&mut holder, "SET lease.fence = 7");
+    fetch_in_parts(&mut holder, ROWS);
+    assert_eq!(count("admitted"), 3.0);
 }
 
 #[test]

@@ -128,9 +128,14 @@ fn alerts_fire() {
         ];
         rejections.iter().all(|name| fires(name)).then_some(())
     });
-    for quiet in
-        ["FencegateDown", "FencegateNotReady", "FencegateNoLeader", "FencegateSeveralLeaders", "FencegateReloadFailed"]
-    {
+    for quiet in [
+        "FencegateDown",
+        "FencegateNotReady",
+        "FencegateNoLeader",
+        "FencegateNoCandidate",
+        "FencegateSeveralLeaders",
+        "FencegateReloadFailed",
+    ] {
         wait_for(quiet, Duration::from_secs(60), || (!fires(quiet)).then_some(()));
     }
     world.proxy.write_policies("version: 1\nresources: 7\n");
@@ -141,7 +146,7 @@ fn alerts_fire() {
     wait_for("it is over", Duration::from_secs(60), || (!fires("FencegateReloadFailed")).then_some(()));
     world.stop_lead();
     world.postgres.stop();
-    for loud in ["FencegateNotReady", "FencegateDown"] {
+    for loud in ["FencegateNotReady", "FencegateDown", "FencegateNoCandidate"] {
         wait_for(loud, Duration::from_secs(60), || fires(loud).then_some(()));
     }
 }

@@ -75,6 +75,7 @@ impl World {
     /// Brings about everything that is counted. Each call takes over from the one before.
     pub fn move_everything(&mut self, round: i64) {
         let token = 10 * round;
+        self.bury_the_dead(token);
         self.reject_in_every_way(token);
         self.take_over(token);
         // Somebody who goes away without a word.
@@ -99,7 +100,12 @@ impl World {
         assert_eq!(code(&mut wire, "SET lease.fence = 'none'"), "LF003");
         assert_eq!(code(&mut wire, "DO $$BEGIN END$$"), "LF004");
         ok(&mut wire, &format!("SET lease.fence = {}", token + 1));
+        let observed =
+            || sum(&self.samples(), "fencegate_writes_total", &[("resource", "watched"), ("verdict", "admitted")]);
+        let before = observed();
         ok(&mut wire, "INSERT INTO jobs VALUES (1); INSERT INTO shards VALUES (3, 1); INSERT INTO watched VALUES (1)");
+        // The write has passed without waiting for that: until then no other one is stale.
+        wait_until("the fence that observes has seen the token", DEADLINE, || observed() > before);
         assert_eq!(code(&mut wire, "INSERT INTO led VALUES (1)"), "LF005");
         let mut stale = self.login();
         ok(&mut stale, &format!("SET lease.fence = {token}"));
@@ -110,6 +116,15 @@ impl World {
         assert_eq!(code(&mut unprepared, "INSERT INTO jobs VALUES (1)"), "LF006");
         let mut migrator = Wire::login(&self.proxy.address(), "migrator", "postgres");
         ok(&mut migrator, "INSERT INTO jobs VALUES (1)");
+    }
+
+    /// Drains a process that has died, before the proxy comes to sweep it up: nobody has left yet in the first round.
+    fn bury_the_dead(&self, token: i64) {
+        let mut wire = self.login();
+        ok(&mut wire, &format!("SET lease.fence = {token}"));
+        let dead = "SELECT pg_backend_pid(), '2001-01-01', 'jobs', 1, 1, 'another proxy', now()";
+        self.postgres.sql(&format!("INSERT INTO fencegate.admission {dead}"));
+        ok(&mut wire, "INSERT INTO jobs VALUES (1)");
     }
 
     /// Drains a session that is idle, one that has written nothing in its transaction, and one that has.

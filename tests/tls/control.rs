@@ -93,6 +93,7 @@ fn by_commands() {
     let unverified = url(&format!("sslmode=verify-full&sslrootcert={other}"));
     let (code, said) = run(&["init", "--control", &unverified]);
     assert!(code == Some(1) && said.contains("signed by no authority"), "{said}");
+    assert!(said.contains("in the connection's URL: sslrootcert=FILE") && !said.contains("upstream_"), "{said}");
     let (code, said) = run(&["init", "--control", &url("sslmode=require&sslrootcert=/nowhere")]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("sslrootcert: /nowhere: cannot read the file"), "{said}");

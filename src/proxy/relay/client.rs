@@ -5,7 +5,7 @@
 use super::super::peer::HIGH_WATER;
 use super::super::rejection::Rejection;
 use super::super::replies::{Audience, MAX_OWED, Request};
-use super::verdict::Verdict;
+use super::verdict::{Run, Verdict};
 use super::{ClientFault, Relay, frame_of};
 use crate::statement::{PreparedEffect, Statement};
 use crate::wire::frame::Header;
@@ -114,7 +114,7 @@ impl Relay {
 
     /// A message of which only its kind tells what it does: it passes, or is rejected at its end.
     pub(super) fn unread(&mut self, header: Header, statement: Arc<Statement>, request: Request) -> bool {
-        match self.judge(std::slice::from_ref(&statement)).0 {
+        match self.judge(std::slice::from_ref(&statement), Run::Begins).0 {
             Verdict::Hold => return false,
             Verdict::Forward => {
                 self.batch += 1;

@@ -6,7 +6,7 @@ use super::super::judge::opaque;
 use super::super::names::{Meaning, known_by};
 use super::super::replies::Request;
 use super::values::with_types;
-use super::verdict::Verdict;
+use super::verdict::{Run, Verdict};
 use super::{ClientFault, Relay, Wait};
 use crate::statement::{ParameterEffect, Script, Statement, Unreadable};
 use crate::wire::frame::{Header, split_string};
@@ -89,19 +89,21 @@ impl Relay {
         if !self.is_whole(header) {
             return false;
         }
-        let portal = split_string(self.message_body(header)).map_or(&[][..], |(portal, _)| portal);
-        let statement = match self.portals.meaning(portal, self.batch) {
+        let portal = split_string(self.message_body(header)).map_or(&[][..], |(portal, _)| known_by(portal)).to_vec();
+        let statement = match self.portals.meaning(&portal, self.batch) {
             Meaning::Certain(statement) => statement,
             Meaning::Unsettled => return self.hold(header),
             Meaning::Unknown if self.portals.is_complete() => declared(),
             Meaning::Unknown => opaque("portal", "the proxy has not seen the portal"),
         };
-        let (verdict, mut resolved) = self.judge(&[statement]);
+        let run = if self.portals.has_begun(&portal) { Run::GoesOn } else { Run::Begins };
+        let (verdict, mut resolved) = self.judge(&[statement], run);
         match verdict {
             Verdict::Hold => return false,
             Verdict::Forward => {
                 let defines = self.define_prepared(&resolved).pop().map(|(_, name, sequence)| (name, sequence));
                 let statement = resolved.pop().unwrap_or_default().in_portal();
+                self.portals.begin(&portal);
                 self.pass(header, Some(Request::Execute { statement, defines }));
             }
             Verdict::Reject(_, rejection) => self.discard(header, rejection, &resolved.pop().unwrap_or_default()),

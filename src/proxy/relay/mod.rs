@@ -53,6 +53,9 @@ pub enum ClientFault {
     /// What the server would take, and the proxy cannot judge.
     #[error("{0}")]
     Unjudged(&'static str),
+    /// No message has this tag.
+    #[error("invalid frontend message type {0}")]
+    Unknown(u8),
 }
 
 /// The state of one session.

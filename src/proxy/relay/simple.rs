@@ -6,7 +6,7 @@ use super::super::judge::opaque;
 use super::super::names::Meaning;
 use super::super::peer::HIGH_WATER;
 use super::super::replies::Request;
-use super::verdict::Verdict;
+use super::verdict::{Run, Verdict};
 use super::{ClientFault, Relay, Wait, frame_of};
 use crate::fence::session::Activity;
 use crate::statement::{Statement, Unreadable};
@@ -63,7 +63,7 @@ impl Relay {
 
     /// Without ranges, it is not known where each statement stands in the text.
     fn judge_query(&mut self, header: Header, statements: &[Arc<Statement>], has_ranges: bool) -> bool {
-        let (verdict, resolved) = self.judge(statements);
+        let (verdict, resolved) = self.judge(statements, Run::Begins);
         match verdict {
             Verdict::Hold => return false,
             Verdict::Forward => {

@@ -25,9 +25,18 @@ pub(super) enum Verdict {
     Hold,
 }
 
+/// Which run of the message's statements it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Run {
+    /// What they write is to be counted.
+    Begins,
+    /// More of the rows of a portal: what it writes was counted when it began.
+    GoesOn,
+}
+
 impl Relay {
     /// Judges statements; where something has to be found out first, starts to.
-    pub(super) fn judge(&mut self, statements: &[Arc<Statement>]) -> (Verdict, Vec<Arc<Statement>>) {
+    pub(super) fn judge(&mut self, statements: &[Arc<Statement>], run: Run) -> (Verdict, Vec<Arc<Statement>>) {
         let Some(resolved) = resolve(statements, &self.statements, &self.portals, self.batch) else {
             return (self.settle(), statements.to_vec());
         };
@@ -61,13 +70,13 @@ impl Relay {
         };
         let verdict = match judge.statements(&resolved) {
             Decision::Forward(needs, passed) => {
-                let verdict = self.forward_when_admitted(needs);
-                if let Verdict::Forward = verdict {
+                let verdict = self.forward_when_admitted(needs, run);
+                if matches!(verdict, Verdict::Forward) && run == Run::Begins {
                     self.context.passed(passed);
                 }
                 verdict
             }
-            Decision::Reject(index, rejection, needs) => match self.forward_when_admitted(needs) {
+            Decision::Reject(index, rejection, needs) => match self.forward_when_admitted(needs, run) {
                 Verdict::Forward => Verdict::Reject(index, rejection),
                 hold => hold,
             },
@@ -104,17 +113,19 @@ impl Relay {
         if may_wait { self.context.catch_up() } else { None }
     }
 
-    fn forward_when_admitted(&mut self, needs: Vec<Need>) -> Verdict {
+    fn forward_when_admitted(&mut self, needs: Vec<Need>, run: Run) -> Verdict {
         let (needs, observed): (Vec<Need>, Vec<Need>) =
             needs.into_iter().partition(|need| need.resource.mode == Mode::Enforce);
         if needs.is_empty()
             || self.fence.begin_write(needs.iter().map(|need| (need.resource.name.as_str(), need.token)))
         {
-            observed.into_iter().for_each(|need| self.context.observe(need.resource, need.token));
             if !needs.is_empty() {
                 self.activity = Activity::Busy;
             }
-            needs.iter().for_each(|need| self.context.admitted(&need.resource));
+            if run == Run::Begins {
+                observed.into_iter().for_each(|need| self.context.observe(need.resource, need.token));
+                needs.iter().for_each(|need| self.context.admitted(&need.resource));
+            }
             self.written.extend(needs.into_iter().map(|need| (need.resource.name.clone(), need.token)));
             return Verdict::Forward;
         }

@@ -1,0 +1,72 @@
+//! Listening on the addresses that a name stands for: on all of them.
+//!
+//! Owns how TCP is listened on, by whoever does. Must never take an address from somebody who listens on it.
+
+use nix::errno::Errno;
+use std::io;
+use std::net::SocketAddr;
+use tokio::net::{TcpListener, TcpSocket, lookup_host};
+
+/// So many clients may have connected that are not accepted yet; the kernel allows no more than `net.core.somaxconn`.
+pub const BACKLOG: u32 = 4096;
+
+/// Listens on every address that the host has. Like the server, leaves out what this machine does not have, such as ::1
+/// without IPv6, where there is another. Cancel-safe.
+///
+/// # Errors
+/// Those of the system: somebody listens there already, say.
+pub async fn listen(host: &str, port: u16) -> io::Result<Vec<TcpListener>> {
+    on_each(lookup_host((host, port)).await?)
+}
+
+fn on_each(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<Vec<TcpListener>> {
+    let (mut known, mut listeners) = (Vec::new(), Vec::new());
+    let mut missing = io::ErrorKind::AddrNotAvailable.into();
+    for address in addresses {
+        // A file of hosts may say it twice.
+        if known.contains(&address) {
+            continue;
+        }
+        known.push(address);
+        match on_address(address) {
+            Ok(listener) => listeners.push(listener),
+            Err(error) if is_missing(&error) => missing = error,
+            Err(error) => return Err(error),
+        }
+    }
+    if listeners.is_empty() { Err(missing) } else { Ok(listeners) }
+}
+
+fn on_address(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Connections of the process before this one may not have faded away yet.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// The machine has no such address, or none of its kind.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EADDRNOTAVAIL | Errno::EAFNOSUPPORT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn all_addresses_of_a_name_are_listened_on() {
+        let on = |addresses: &[&str]| {
+            let addresses: Vec<SocketAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
+            on_each(addresses.into_iter())
+        };
+        // The second one is for documentation: no machine has it.
+        let listeners = on(&["127.0.0.1:0", "203.0.113.1:0", "127.0.0.2:0"]).unwrap();
+        let bound: Vec<SocketAddr> = listeners.iter().map(|it| it.local_addr().unwrap()).collect();
+        assert_eq!(bound.iter().map(|it| it.ip().to_string()).collect::<Vec<_>>(), ["127.0.0.1", "127.0.0.2"]);
+        let error = on(&["203.0.113.1:0"]).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+        let error = on(&["127.0.0.3:0", &bound[0].to_string()]).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+}
