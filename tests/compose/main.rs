@@ -117,6 +117,8 @@ fn the_unit_for_systemd_starts_the_program_as_it_takes_its_arguments() {
     };
     assert_eq!(value("Type"), "notify");
     assert_eq!(value("ExecReload"), "/bin/kill -HUP $MAINPID");
+    assert_eq!(value("Restart"), "on-failure");
+    assert_eq!(value("RestartPreventExitStatus"), "2", "not after a mistake in the settings");
     // Transactions get 30 s to end unless the settings say otherwise.
     assert!(value("TimeoutStopSec").parse::<u32>().unwrap() > 30);
     let command = value("ExecStart");
