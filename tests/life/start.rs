@@ -1,6 +1,6 @@
 //! What keeps a proxy from starting is told in one line, and systemd is told what it does.
 
-use super::support::guardian::Folder;
+use super::support::guardian::{Folder, Port};
 use super::support::proxy::{BINARY, NO_POLICIES};
 use super::support::{Address, DEADLINE, Options, Postgres, Proxy, ProxyOptions};
 use std::fs;
@@ -80,6 +80,21 @@ fn an_address_that_cannot_be_listened_on_is_told() {
         assert!(said.contains(&format!("cannot listen on {address}")) && said.contains(why), "{said}");
     }
     assert!(sockets.join(".s.PGSQL.6432").exists(), "the socket of another proxy stays");
+}
+
+#[test]
+fn an_address_that_has_another_one_in_it_is_told() {
+    let folder = Folder::new("start");
+    let port = Port::claim().number();
+    let [v4, v6] = [format!("0.0.0.0:{port}"), format!("[::]:{port}")];
+    for (first, second) in [(&v4, &v6), (&v6, &v4)] {
+        let (code, said) = fails(&folder, &["--listen", first, "--listen", second]);
+        assert_eq!((code, said.lines().count()), (Some(1), 2), "{said}");
+        assert!(
+            said.contains(&format!("cannot listen on {second}: Address already in use (os error 98); {v6} is for the")),
+            "{said}"
+        );
+    }
 }
 
 #[test]
