@@ -35,6 +35,6 @@ ENV FENCEGATE_LISTEN=0.0.0.0:6432 \
 EXPOSE 6432 9432
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=3s --start-period=10s \
-    CMD ["bash", "-c", "exec 3<>/dev/tcp/${FENCEGATE_HTTP/:/\/} && printf 'GET /readyz HTTP/1.0\\r\\n\\r\\n' >&3 && read -r -t 2 _ status _ <&3 && [ \"$status\" = 200 ]"]
+    CMD ["bash", "-c", "address=${FENCEGATE_HTTP//[][]} && exec 3<>/dev/tcp/${address%:*}/${address##*:} && printf 'GET /readyz HTTP/1.0\\r\\n\\r\\n' >&3 && read -r -t 2 _ status _ <&3 && [ \"$status\" = 200 ]"]
 ENTRYPOINT ["fencegate"]
 CMD ["proxy"]

@@ -10,6 +10,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use support::guardian::{Folder, Port, Program};
@@ -23,11 +24,17 @@ const README: &str = include_str!("../README.md");
 fn every_command_runs() {
     let postgres = Postgres::start(Options::default());
     postgres.sql("CREATE DATABASE app");
-    postgres.sql("CREATE ROLE app LOGIN");
+    postgres.sql("ALTER ROLE postgres PASSWORD 'first'; CREATE ROLE app LOGIN PASSWORD 'second'");
     postgres.sql_in("app", "CREATE TABLE public.ticks (tick text PRIMARY KEY, run_by text)");
     postgres.sql_in("app", "INSERT INTO public.ticks VALUES ('12:00'); GRANT ALL ON public.ticks TO app");
+    // Who connects as the README does is asked for a password, the superuser too; the tests, by the socket, are not.
+    fs::write(postgres.value("SHOW hba_file"), "local all all trust\nhost all all all scram-sha-256\n").unwrap();
+    postgres.sql("SELECT pg_reload_conf()");
     let etcd = Etcd::start();
     let (folder, port) = (Folder::new("readme"), Port::claim());
+    let passwords = folder.join(".pgpass");
+    fs::write(&passwords, "*:*:*:postgres:first\n*:*:*:app:second\n").unwrap();
+    fs::set_permissions(&passwords, fs::Permissions::from_mode(0o600)).unwrap();
     let mut proxy = None;
     let blocks = blocks("sh");
     assert!(blocks.len() >= 6, "{blocks:?}");
@@ -96,7 +103,7 @@ fn without_times(text: &str) -> BTreeSet<String> {
 }
 
 fn run(shown: &str, script: &str, folder: &Path) {
-    let output = shell(script).current_dir(folder).output().unwrap();
+    let output = shell(script).current_dir(folder).env("HOME", folder).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, error) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{shown}\n{out}{error}");

@@ -11,12 +11,13 @@ mod logging;
 mod output;
 mod policy;
 mod proxy;
+mod variables;
 
 use crate::config;
 use crate::leader::command::{GUARD_COMMAND, START_COMMAND, keep_guard};
 use crate::tls::{Connector, ControlConfig};
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::{ffi::OsString, fmt::Display, process::ExitCode, sync::Arc};
 
 /// Wrong usage or configuration.
@@ -102,6 +103,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let leads = matches!(arguments.command, Command::Lead(_));
     let delivery = if leads { logging::Delivery::GoesOn } else { logging::Delivery::Waits };
     let log = logging::start(arguments.log_format, delivery);
+    // The two that `lead` starts have its environment, and it has been told.
+    if !matches!(arguments.command, Command::LeadGuard | Command::LeadStart(_)) {
+        variables::warn_of_ignored(&Arguments::command());
+    }
     let code = run_command(arguments.command);
     if let Some(log) = log {
         log.finish();

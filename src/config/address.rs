@@ -1,5 +1,6 @@
 //! Addresses to listen on and to connect to.
 
+use super::control::percent_decoded;
 use std::{
     fmt,
     path::{Path, PathBuf},
@@ -89,7 +90,8 @@ fn tcp(text: &str, usage: &str) -> Result<Address, String> {
     }
 }
 
-/// Reads `postgres://host`, `postgres://host:port`, `/directory` or `/directory:port`.
+/// Reads `postgres://host`, `postgres://host:port`, `/directory` or `/directory:port`; a directory may be the host of the
+/// URL too, with its slashes as `%2F`.
 pub(super) fn upstream(text: &str) -> Result<Address, String> {
     if text.starts_with('/') {
         return unix(text, UPSTREAM_PORT);
@@ -104,9 +106,10 @@ pub(super) fn upstream(text: &str) -> Result<Address, String> {
         return Err("is an address only: remove user, password, database and options, they are the clients'".to_owned());
     }
     let (host, port) = host_and_port(rest)?;
-    match port.unwrap_or(UPSTREAM_PORT) {
-        0 => Err(format!("`{rest}` has no port that could be connected to")),
-        port => Ok(Address::Tcp { host, port }),
+    match (port.unwrap_or(UPSTREAM_PORT), percent_decoded(&host)) {
+        (0, _) => Err(format!("`{rest}` has no port that could be connected to")),
+        (port, Some(directory)) if directory.starts_with('/') => unix_socket(Path::new(&directory), port),
+        (port, _) => Ok(Address::Tcp { host, port }),
     }
 }
 
@@ -139,10 +142,15 @@ fn unix(text: &str, default_port: u16) -> Result<Address, String> {
         }
         _ => (text, default_port),
     };
-    let address = Address::Unix { directory: Path::new(directory).to_owned(), port };
+    unix_socket(Path::new(directory), port)
+}
+
+fn unix_socket(directory: &Path, port: u16) -> Result<Address, String> {
+    let address = Address::Unix { directory: directory.to_owned(), port };
     match address.socket_path() {
         Some(path) if path.as_os_str().len() > LONGEST_SOCKET_PATH => Err(format!(
-            "`{text}` is too long for a socket: {} is more than {LONGEST_SOCKET_PATH} bytes",
+            "`{}` is too long for a socket: {} is more than {LONGEST_SOCKET_PATH} bytes",
+            directory.display(),
             path.display()
         )),
         _ => Ok(address),
@@ -184,6 +192,10 @@ mod tests {
         assert_eq!(upstream("postgresql://db:5433/"), Ok(host("db", 5433)));
         assert_eq!(upstream("postgres://[::1]:5433"), Ok(host("::1", 5433)));
         assert_eq!(upstream("/var/run/postgresql"), Ok(socket("/var/run/postgresql", 5432)));
+        assert_eq!(upstream("/run/pg:5433"), Ok(socket("/run/pg", 5433)));
+        assert_eq!(upstream("postgres://%2Frun%2Fpg:5433/"), Ok(socket("/run/pg", 5433)));
+        assert_eq!(upstream("postgres://%2frun"), Ok(socket("/run", 5432)));
+        assert!(upstream(&format!("postgres://%2F{}", "d".repeat(100))).unwrap_err().contains("too long"));
         for bad in ["db:5432", "postgres://", "postgres://db:0", "postgres://a,b"] {
             assert!(upstream(bad).is_err(), "{bad}");
         }

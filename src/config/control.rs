@@ -114,7 +114,8 @@ fn url_without(text: &str, take: Taken<'_>) -> Option<Result<String, String>> {
     Some(Ok(format!("{}{separator}{}", &text[..question], left.join("&"))))
 }
 
-fn percent_decoded(text: &str) -> Option<String> {
+/// None: it is not well-formed.
+pub(super) fn percent_decoded(text: &str) -> Option<String> {
     let mut decoded = Vec::new();
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {

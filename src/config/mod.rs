@@ -185,6 +185,8 @@ impl Settings {
         let upstream_tls = tls::server(&texts)?;
         let (control, control_tls) = texts.require("control", |text| control::read(text, &upstream_tls))?;
         texts.fall_back("admin_roles", control.get_user());
+        let tls = tls::client(&texts)?;
+        texts.fall_back("tls", Some(if tls.is_some() { "allow" } else { "off" }));
         let listen = texts.several("listen").iter().map(|given: &Given| given.read(address::listen));
         Ok(Self {
             listen: listen.collect::<Result<_, _>>()?,
@@ -195,7 +197,7 @@ impl Settings {
             policies,
             etcd: etcd::read(&texts)?,
             admin_roles: texts.several("admin_roles").iter().map(|given| given.text.clone()).collect(),
-            tls: tls::client(&texts)?,
+            tls,
             http: texts.read_one("http", address::http)?,
             limits: limits::read(&texts)?,
             log_sessions: texts.require("log_sessions", level)?,

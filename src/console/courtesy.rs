@@ -62,9 +62,10 @@ impl Courtesy {
             ["unlisten", _] => Courtesy::Done("UNLISTEN"),
             ["discard", "all"] => Courtesy::DiscardAll,
             ["deallocate", "all"] | ["deallocate", "prepare", "all"] => Courtesy::Deallocate(None),
-            ["deallocate", _] | ["deallocate", "prepare", _] => {
-                Courtesy::Deallocate(words.last().and_then(Word::sql_name))
-            }
+            ["deallocate", _] | ["deallocate", "prepare", _] => match words.last().and_then(Word::sql_name) {
+                Some(name) => Courtesy::Deallocate(Some(name)),
+                None => return Ok(None),
+            },
             ["select", "1"] => Courtesy::Ask(Question::One),
             ["select", "version()" | "pg_catalog.version()"] => Courtesy::Ask(Question::Version),
             ["show", "transaction", "isolation", "level"] | ["show", "transaction_isolation"] => {
@@ -218,6 +219,7 @@ mod tests {
             "SELECT 2",
             "\"select\" 1",
             "'begin'",
+            "DEALLOCATE \"\"",
             "SHOW ALL",
             "SAVEPOINT s",
         ] {

@@ -191,9 +191,16 @@ impl Console {
                 return Ok(Response::TransactionEnd(Tag::new(tag)));
             }
             Command::Courtesy(Courtesy::Done(tag)) => return done(tag),
-            Command::Courtesy(Courtesy::Deallocate(name)) => {
-                self.deallocate(client.portal_store(), name.as_deref());
-                return done(if name.is_some() { "DEALLOCATE" } else { "DEALLOCATE ALL" });
+            Command::Courtesy(Courtesy::Deallocate(Some(name))) => {
+                if !self.names().statements.contains(name) {
+                    return Err(PgWireError::StatementNotFound(name.clone()));
+                }
+                self.deallocate(client.portal_store(), Some(name));
+                return done("DEALLOCATE");
+            }
+            Command::Courtesy(Courtesy::Deallocate(None)) => {
+                self.deallocate(client.portal_store(), None);
+                return done("DEALLOCATE ALL");
             }
             Command::Courtesy(Courtesy::CloseAll) => {
                 self.drop_portals(client.portal_store());

@@ -51,6 +51,16 @@ pub enum EtcdError {
     Refused(Error),
 }
 
+impl EtcdError {
+    /// What etcd says where the user may not do what was asked. (gRPC status code 7: permission denied.)
+    pub fn denial(&self) -> Option<&str> {
+        match self {
+            EtcdError::Refused(Error::GRpcStatus(status)) if status.code() as i32 == 7 => Some(status.message()),
+            _ => None,
+        }
+    }
+}
+
 /// How long to wait for an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {

@@ -104,7 +104,9 @@ pub async fn run(start: Start) -> Result<(), ProxyError> {
     let mut listeners = JoinSet::new();
     for address in &addresses {
         let bound = Listener::bind(address).await;
-        for listener in bound.map_err(|error| ProxyError::Listen { address: address.to_string(), error })? {
+        let not_bound =
+            |error| ProxyError::Listen { address: address.to_string(), error: explained(error, address, &addresses) };
+        for listener in bound.map_err(not_bound)? {
             tracing::info!(address = %listener.address, "listening");
             listeners.spawn(listener.serve(shared.clone()));
         }
@@ -121,6 +123,17 @@ pub async fn run(start: Start) -> Result<(), ProxyError> {
         http.stop().await;
     }
     Ok(())
+}
+
+/// Why an address cannot be listened on, where it may be for another one of `all`.
+fn explained(error: io::Error, address: &Address, all: &[Address]) -> io::Error {
+    let Address::Tcp { port, .. } = address else { return error };
+    let every = Address::Tcp { host: "::".to_owned(), port: *port };
+    let same_port = all.iter().filter(|it| matches!(it, Address::Tcp { port: other, .. } if other == port));
+    if error.kind() != io::ErrorKind::AddrInUse || !all.contains(&every) || same_port.count() < 2 {
+        return error;
+    }
+    io::Error::other(format!("{error}; {every} is for the addresses of IPv4 too: leave the other one out"))
 }
 
 /// The address of metrics and health, if there is one.

@@ -94,7 +94,7 @@ impl ClientSide {
         let mut contents = Contents::default();
         let file = PemFile { setting: "tls_cert", path: &settings.certificate };
         let key_file = PemFile { setting: "tls_key", path: &settings.key };
-        let (chain, key) = (file.certificates(&mut contents)?, key_file.key(&mut contents)?);
+        let (chain, key) = (file.own_certificates(&mut contents)?, key_file.key(&mut contents)?);
         let certificate = chain.first().cloned().ok_or_else(|| file.fault("has no certificate in it"))?;
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(versions(settings.min_version))

@@ -9,6 +9,10 @@ use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
+use x509_cert::time::Validity;
 
 /// Files are read up to this many bytes; a system's list of authorities has some 200 KiB.
 const LARGEST: u64 = 16 * 1024 * 1024;
@@ -63,6 +67,23 @@ impl PemFile<'_> {
             Ok(certificates) => Ok(certificates),
             Err(error) => Err(self.fault(format!("is no file of certificates (PEM): {error}"))),
         }
+    }
+
+    /// The proxy's own certificate, with those between it and its authority. Warns if whoever checks it will refuse it
+    /// for its dates.
+    pub(super) fn own_certificates(
+        self,
+        contents: &mut Contents,
+    ) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
+        let certificates = self.certificates(contents)?;
+        let own = certificates.first().and_then(|own| Certificate::from_der(own).ok());
+        if let Some(Validity { not_before, not_after }) = own.map(|own| own.tbs_certificate.validity) {
+            let now = SystemTime::now();
+            if now < not_before.to_system_time() || not_after.to_system_time() < now {
+                tracing::warn!(file = %self.path.display(), %not_before, %not_after, "certificate_not_valid");
+            }
+        }
+        Ok(certificates)
     }
 
     /// The first private key in it.

@@ -149,7 +149,7 @@ impl ServerSide {
                 let certificate = PemFile { setting: "sslcert", path: certificate };
                 let key = PemFile { setting: "sslkey", path: key };
                 builder
-                    .with_client_auth_cert(certificate.certificates(&mut contents)?, key.key(&mut contents)?)
+                    .with_client_auth_cert(certificate.own_certificates(&mut contents)?, key.key(&mut contents)?)
                     .map_err(|error| key.mismatch(&error, certificate))?
             }
             _ => builder.with_no_client_auth(),

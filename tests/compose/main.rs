@@ -17,10 +17,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::guardian::Folder;
-use support::programs;
-use support::proxy::BINARY;
+use support::guardian::{Folder, Port};
+use support::proxy::{BINARY, NO_POLICIES};
 use support::wait::{DEADLINE, wait_for, wait_until};
+use support::{Options, Postgres, Proxy, programs};
 use topology::Topology;
 
 const README: &str = include_str!("../../README.md");
@@ -151,6 +151,8 @@ fn the_unit_for_systemd_starts_the_program_as_it_takes_its_arguments() {
     };
     assert_eq!(value("Type"), "notify");
     assert_eq!(value("ExecReload"), "/bin/kill -HUP $MAINPID");
+    assert_eq!(value("Restart"), "on-failure");
+    assert_eq!(value("RestartPreventExitStatus"), "2", "not after a mistake in the settings");
     // Transactions get 30 s to end unless the settings say otherwise.
     assert!(value("TimeoutStopSec").parse::<u32>().unwrap() > 30);
     let command = value("ExecStart");
@@ -169,6 +171,21 @@ fn the_unit_for_systemd_starts_the_program_as_it_takes_its_arguments() {
     fs::write(&checked, unit.replace(PROGRAM, BINARY)).unwrap();
     let output = programs::run(Command::new("systemd-analyze").arg("verify").arg(&checked));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn the_health_check_takes_every_form_of_the_address() {
+    let postgres = Postgres::start(Options::default());
+    let test = Dockerfile::read().last().healthcheck.clone();
+    for host in ["127.0.0.1", "0.0.0.0", "localhost", "[::1]", "[::]"] {
+        let port = Port::claim();
+        let address = format!("{host}:{}", port.number());
+        let _proxy = Proxy::start(&postgres, NO_POLICIES, &["--http", &address]);
+        let mut check = Command::new(&test[0]);
+        check.args(&test[1..]).env_clear().env("FENCEGATE_HTTP", &address);
+        let output = check.output().unwrap();
+        assert!(output.status.success(), "{address}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 #[test]

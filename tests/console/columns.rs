@@ -179,6 +179,9 @@ async fn settings_version_and_help_are_shown() {
     let admins = row(&config, "key", "admin_roles").await;
     assert_eq!((admins.get::<_, &str>("value"), admins.get::<_, &str>("source")), ("postgres", "default"));
 
+    let tls = row(&config, "key", "tls").await;
+    assert_eq!((tls.get::<_, &str>("value"), tls.get::<_, &str>("source")), ("off", "default"));
+
     let version = all(&console, "SHOW VERSION").await;
     assert_eq!(version[0].get::<_, &str>("fencegate"), env!("CARGO_PKG_VERSION"));
     assert_eq!(version[0].get::<_, &str>("server"), world.postgres.value("SHOW server_version"));

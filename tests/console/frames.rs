@@ -110,8 +110,10 @@ fn prepared_statements_are_bounded() {
     assert_eq!(error_in(&wire.exchange(&one_more)).unwrap().code(), "53400");
     assert_eq!(error_in(&wire.exchange(&[message::close_statement("s7"), message::sync()].concat())), None);
     assert_eq!(error_in(&wire.exchange(&one_more)), None);
+    assert_eq!(tags(&wire.query("DEALLOCATE s8")), "CZ");
+    assert_eq!(error_in(&wire.query("DEALLOCATE s8")).unwrap().code(), "26000");
     assert_eq!(tags(&wire.query("DEALLOCATE ALL")), "CZ");
-    let gone = [message::describe_statement("s8"), message::sync()].concat();
+    let gone = [message::describe_statement("s9"), message::sync()].concat();
     assert_eq!(error_in(&wire.exchange(&gone)).unwrap().code(), "26000");
 }
 

@@ -2,6 +2,7 @@
 
 use crate::stage::{ENDLESS, Stage};
 use crate::support::guardian::Port;
+use crate::support::programs::run;
 use crate::support::proxy::BINARY;
 use crate::support::{DEADLINE, wait_until};
 use std::process::Command;
@@ -45,6 +46,34 @@ fn settings_are_read_from_the_environment() {
         .output()
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "/e n\n", "{output:?}");
+}
+
+/// With the role that the documents give a leader, and with half of it.
+#[test]
+fn a_user_of_etcd_needs_what_is_documented() {
+    const PAGE: &str = include_str!("../../docs/leading.md");
+    const OUTER: [&str; 2] = ["/cron/0", "/cron/g"];
+    let mut stage = Stage::new();
+    for line in PAGE.lines().filter_map(|line| line.strip_prefix("etcdctl ")) {
+        run(&mut stage.etcd.etcdctl(&line.split(' ').collect::<Vec<_>>()));
+    }
+    stage.etcd.enable_users("/elsewhere/");
+    let lead = || {
+        Command::new(BINARY)
+            .args(["lead", "--etcd", &stage.etcd.url(), "--etcd-user", "node-a", "--etcd-password", "change-me"])
+            .args(["--election", "/cron/scheduler/leader", "--", "true"])
+            .output()
+            .unwrap()
+    };
+    let output = lead();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    run(stage.etcd.etcdctl(&["role", "revoke-permission", "leader"]).args(OUTER));
+    let output = lead();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let needed = "permission denied; its user has to be allowed to read and write the prefix /cron/scheduler/leader/, \
+        and to read the keys from /cron/0 to /cron/g, and to read the keys from /cron/scheduler/0 to /cron/scheduler/g";
+    assert!(told.contains(needed), "{told}");
 }
 
 #[test]

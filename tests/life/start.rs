@@ -1,6 +1,6 @@
 //! What keeps a proxy from starting is told in one line, and systemd is told what it does.
 
-use super::support::guardian::Folder;
+use super::support::guardian::{Folder, Port};
 use super::support::proxy::{BINARY, NO_POLICIES};
 use super::support::{Address, DEADLINE, Options, Postgres, Proxy, ProxyOptions};
 use std::fs;
@@ -32,6 +32,32 @@ fn an_unknown_setting_is_told_with_its_place() {
     assert!(said.contains("f.yaml:2:1: unknown key `max_conections`"), "{said}");
 }
 
+/// A variable with a slip in its name sets nothing: with one of TLS, clients would come in without it.
+#[test]
+fn a_variable_that_nothing_reads_is_told() {
+    const KUBERNETES: [&str; 6] = [
+        "FENCEGATE_SERVICE_HOST",
+        "FENCEGATE_SERVICE_PORT_HTTP",
+        "FENCEGATE_PORT",
+        "FENCEGATE_PORT_6432_TCP_ADDR",
+        "FENCEGATE_ETCD_SERVICE_HOST",
+        "FENCEGATE_ETCD_PORT",
+    ];
+    let known = ["FENCEGATE_CONTROL", "FENCEGATE_LOG_FORMAT", "FENCEGATE_CONFIG", "FENCEGATE_KILL_AFTER"];
+    let mut command = Command::new(BINARY);
+    command.args(["policy", "check", "examples"]).env_clear();
+    command.envs(known.map(|name| (name, ""))).env("FENCEGATE_LOG_FORMAT", "json");
+    command.envs(KUBERNETES.map(|name| (name, "10.0.0.1")));
+    command.env("FENCEGATE_TLS_CLIENT_CERTIFICATE", "required").env("FENCEGATE_PORT_NUMBER_OF_MINE", "1");
+    let output = command.env("FENCEGATE_LISTEN_PORT", "1").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let warned: Vec<&str> = said.lines().filter(|line| line.contains("variable_ignored")).collect();
+    assert_eq!(warned.len(), 2, "{said}");
+    assert!(warned[0].contains("FENCEGATE_LISTEN_PORT"), "{said}");
+    let slip = r#""variable":"FENCEGATE_TLS_CLIENT_CERTIFICATE","nearest":"FENCEGATE_TLS_CLIENT_CERTIFICATES""#;
+    assert!(warned[1].contains(slip), "{said}");
+}
+
 #[test]
 fn an_address_that_cannot_be_listened_on_is_told() {
     let folder = Folder::new("start");
@@ -54,6 +80,21 @@ fn an_address_that_cannot_be_listened_on_is_told() {
         assert!(said.contains(&format!("cannot listen on {address}")) && said.contains(why), "{said}");
     }
     assert!(sockets.join(".s.PGSQL.6432").exists(), "the socket of another proxy stays");
+}
+
+#[test]
+fn an_address_that_has_another_one_in_it_is_told() {
+    let folder = Folder::new("start");
+    let port = Port::claim().number();
+    let [v4, v6] = [format!("0.0.0.0:{port}"), format!("[::]:{port}")];
+    for (first, second) in [(&v4, &v6), (&v6, &v4)] {
+        let (code, said) = fails(&folder, &["--listen", first, "--listen", second]);
+        assert_eq!((code, said.lines().count()), (Some(1), 2), "{said}");
+        assert!(
+            said.contains(&format!("cannot listen on {second}: Address already in use (os error 98); {v6} is for the")),
+            "{said}"
+        );
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Certificates are replaced while sessions go on.
 
-use super::support::certificates::{Authority, text};
+use super::support::certificates::{Authority, Certificate, Validity, text};
 use super::support::guardian::Folder;
-use super::support::{DEADLINE, Wire, wait_until};
-use super::world::{World, leak, psycopg, s_client};
+use super::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, Wire, wait_until};
+use super::world::{World, leak, offering, psycopg, s_client};
 use std::fs;
 
 /// A part that can be used is not put in force without the rest, and what has changed is told.
@@ -78,4 +78,29 @@ fn a_new_certificate_counts_from_the_next_connection_on() {
     world.proxy.wait_for_log(leak(format!("tls_key: {}: cannot read the file: No such file", text(&key))), DEADLINE);
     assert_eq!(name_seen(&world), "renewed");
     old.runtime.block_on(old.client.batch_execute("SELECT 1")).unwrap();
+}
+
+#[test]
+fn a_certificate_that_is_not_valid_now_is_warned_of() {
+    let authority = Authority::new("authority");
+    let names = "DNS:localhost,IP:127.0.0.1";
+    let expired = authority.sign("expired", names, Validity::Expired);
+    let postgres = Postgres::start(Options::default());
+    let mut proxy = Proxy::start_with(&postgres, &ProxyOptions::default().arguments(&offering(&expired)));
+    let warnings = |proxy: &Proxy| -> Vec<String> {
+        proxy.log().lines().filter(|line| line.contains("certificate_not_valid")).map(str::to_owned).collect()
+    };
+    let dates = "not_before=2020-01-01T00:00:00Z not_after=2020-01-02T00:00:00Z";
+    let file = format!("file={} {dates}", text(&expired.pem));
+    assert!(warnings(&proxy).len() == 1 && warnings(&proxy)[0].contains(&file), "{}", proxy.log());
+
+    let mut renew = |with: &Certificate, loaded: usize| {
+        fs::copy(&with.pem, &expired.pem).unwrap();
+        fs::copy(&with.key, &expired.key).unwrap();
+        proxy.sighup();
+        wait_until("it is in force", DEADLINE, || proxy.log().matches("policies_loaded").count() == loaded);
+        warnings(&proxy).len()
+    };
+    assert_eq!(renew(&authority.sign_local("good"), 1), 1);
+    assert_eq!(renew(&authority.sign("later", names, Validity::NotYet), 2), 2);
 }

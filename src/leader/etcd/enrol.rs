@@ -3,7 +3,7 @@
 //! Must never leave unseen that two elections are nested: the key is put and both sides are read in one
 //! transaction, so that of two that are entered at once the later one sees the other.
 
-use super::commit;
+use super::transact;
 use crate::etcd::{ElectionName, Etcd, Patience};
 use crate::leader::clock::BootInstant;
 use crate::leader::coordinator::CoordinatorError;
@@ -44,7 +44,10 @@ pub(super) async fn enter(
     let put = TxnOp::put(key.clone(), holder, Some(PutOptions::new().with_lease(lease)));
     let reads = reads(election, &outer);
     let transaction = Txn::new().when([is_new]).and_then([vec![put], reads.clone()].concat()).or_else(reads);
-    let response = commit(etcd, transaction, patience).await?;
+    let response = transact(etcd, transaction, patience).await.map_err(|error| match error.denial() {
+        Some(why) => CoordinatorError::Refused { reason: format!("{why}; {}", needed(election, &outer)) },
+        None => error.into(),
+    })?;
 
     let mut answers = response.op_responses().into_iter().filter_map(range);
     let candidates = answers.next().map(|mut answer| answer.take_kvs()).unwrap_or_default();
@@ -71,6 +74,13 @@ fn reads(election: &ElectionName, outer: &[String]) -> Vec<TxnOp> {
         TxnOp::get(format!("{prefix}0"), Some(options))
     });
     std::iter::once(own).chain(outer).collect()
+}
+
+/// What a user of etcd has to be allowed for this.
+fn needed(election: &ElectionName, outer: &[String]) -> String {
+    let outer = outer.iter().map(|prefix| format!(", and to read the keys from {prefix}0 to {prefix}g"));
+    let own = format!("its user has to be allowed to read and write the prefix {}", election.prefix());
+    own + &outer.collect::<String>()
 }
 
 fn range(answer: TxnOpResponse) -> Option<GetResponse> {

@@ -137,11 +137,15 @@ fn in_place(candidate: &Candidate) -> Compare {
 }
 
 async fn commit(etcd: &Etcd, transaction: Txn, patience: Patience) -> Result<TxnResponse, CoordinatorError> {
+    Ok(transact(etcd, transaction, patience).await?)
+}
+
+async fn transact(etcd: &Etcd, transaction: Txn, patience: Patience) -> Result<TxnResponse, EtcdError> {
     let request = move |mut client: etcd_client::Client| {
         let transaction = transaction.clone();
         async move { client.txn(transaction).await }
     };
-    Ok(etcd.ask(patience, request).await?)
+    etcd.ask(patience, request).await
 }
 
 async fn revoke(etcd: &Etcd, lease: i64, patience: Patience) -> Result<(), CoordinatorError> {

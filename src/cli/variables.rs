@@ -1,0 +1,74 @@
+//! Variables of the environment that are called like the program's and set nothing.
+//!
+//! Must never print a value: there may be a password in it.
+
+use std::collections::BTreeSet;
+
+const PREFIX: &str = "FENCEGATE_";
+
+/// Names with more slips than these are taken for something else.
+const MOST_SLIPS: usize = 3;
+
+/// Warns of each variable that nothing reads, with the nearest one that is read: a slip in the name of a setting would
+/// otherwise leave it at its default without a word.
+pub(super) fn warn_of_ignored(program: &clap::Command) {
+    let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+    let given: BTreeSet<String> = names.filter(|name| name.starts_with(PREFIX)).collect();
+    let known = known(program);
+    for variable in given.iter().filter(|name| !known.contains(*name) && !is_of_kubernetes(name, &given)) {
+        let nearest = nearest(variable, &known);
+        tracing::warn!(variable, nearest, "variable_ignored");
+    }
+}
+
+/// All that some command reads.
+fn known(program: &clap::Command) -> BTreeSet<String> {
+    let own = program.get_arguments().filter_map(|argument| Some(argument.get_env()?.to_string_lossy().into_owned()));
+    own.chain(program.get_subcommands().flat_map(known)).collect()
+}
+
+/// Kubernetes tells every container of the services in its namespace: of `fencegate`, in `FENCEGATE_SERVICE_HOST`,
+/// `FENCEGATE_PORT` and others that begin so.
+fn is_of_kubernetes(name: &str, given: &BTreeSet<String>) -> bool {
+    let mut services = given.iter().filter_map(|name| name.strip_suffix("_SERVICE_HOST"));
+    services.any(|service| {
+        let rest = name.strip_prefix(service).unwrap_or_default();
+        rest == "_PORT" || ["_SERVICE_", "_PORT_"].iter().any(|start| rest.starts_with(start))
+    })
+}
+
+fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
+    let nearest = known.iter().map(|known| (slips(name, known), known)).min()?;
+    (nearest.0 <= MOST_SLIPS).then_some(nearest.1)
+}
+
+/// How many characters have to be added, taken away or replaced (the distance of Levenshtein).
+fn slips(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (above, byte) in one.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], above + 1);
+        for (index, expected) in other.bytes().enumerate() {
+            let replaced = diagonal + usize::from(byte != expected);
+            diagonal = row[index + 1];
+            row[index + 1] = replaced.min(diagonal + 1).min(row[index] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_found() {
+        for (one, other, expected) in
+            [("", "", 0), ("abc", "abc", 0), ("abc", "", 3), ("abcd", "acbd", 2), ("ab", "xaby", 2)]
+        {
+            assert_eq!((slips(one, other), slips(other, one)), (expected, expected), "{one} {other}");
+        }
+        let known = BTreeSet::from(["FENCEGATE_TLS", "FENCEGATE_TTL"].map(str::to_owned));
+        assert_eq!(nearest("FENCEGATE_TLSS", &known), Some("FENCEGATE_TLS"));
+        assert_eq!(nearest("FENCEGATE_SOMETHING", &known), None);
+    }
+}
