@@ -71,3 +71,19 @@ impl Functions {
         format!("fencegate guard {:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_says_what_to_do() {
+        for text in [FUNCTIONS, NOTICE, include_str!("../fence/schema.sql")] {
+            for raised in text.split("RAISE EXCEPTION").skip(1) {
+                let raised = raised.split_once(";\n").map_or(raised, |(raised, _)| raised);
+                // LF000 leaves no block.
+                assert!(raised.contains("HINT = ") || raised.contains("'LF000'"), "{raised}");
+            }
+        }
+    }
+}
