@@ -98,8 +98,11 @@ fn print_status(status: &Status) -> ExitCode {
     let cells = status.lines.iter().map(|it| [it.table.as_str(), &it.resource, it.state.name(), &it.difference]);
     let lines: Vec<[&str; 4]> = std::iter::once(header).chain(cells).collect();
     print(&table(&lines));
-    let all_ok = status.lines.iter().all(|line| line.state == State::Ok);
-    if all_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if status.lines.iter().all(|line| line.state == State::Ok) {
+        return ExitCode::SUCCESS;
+    }
+    complain("fencegate: run `fencegate guard install` with these policies; what your role may not do, it prints");
+    ExitCode::FAILURE
 }
 
 fn warn(warnings: &[String]) {

@@ -9,7 +9,7 @@ use super::{FUNCTIONS, GuardError, Line, State};
 use crate::fence::column;
 use crate::policy::{FencedTable, PolicySet, Resource};
 use crate::statement::Operation;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tokio_postgres::Client;
 
 /// What is to be done about one trigger.
@@ -177,7 +177,7 @@ impl Survey {
                 (State::Missing, format!("no {name}"), if definition.is_some() { create } else { Vec::new() })
             }
             (Some(found), Some(definition)) if found.definition != *definition => {
-                let what = format!("{name} is: {}", found.definition);
+                let what = format!("{name} has {}", in_place_of(&found.definition, definition));
                 (State::Changed, what, vec![drop, definition.clone(), enable])
             }
             (Some(found), _) if found.enabled != 'A' => {
@@ -203,4 +203,19 @@ fn superfluous(place: &Place, found: &Found) -> Difference {
         may_alter: found.may_alter,
         statements: vec![format!("DROP TRIGGER {name} ON {relation}")],
     }
+}
+
+/// Where two definitions differ, in whole words: `A in place of B`.
+fn in_place_of(found: &str, wanted: &str) -> String {
+    let [mut found, mut wanted] = [found, wanted].map(|text| text.split(' ').collect::<VecDeque<&str>>());
+    while found.len().min(wanted.len()) > 1 && found.front() == wanted.front() {
+        found.pop_front();
+        wanted.pop_front();
+    }
+    while found.len().min(wanted.len()) > 1 && found.back() == wanted.back() {
+        found.pop_back();
+        wanted.pop_back();
+    }
+    let [found, wanted] = [found, wanted].map(|words| Vec::from(words).join(" "));
+    format!("{found} in place of {wanted}")
 }

@@ -29,6 +29,7 @@ fn complaints(world: &World) -> Vec<String> {
         })
         .collect();
     assert_eq!(output.status.code(), Some(i32::from(!complaints.is_empty())), "{output:?}");
+    assert_eq!(stderr(&output).contains("run `fencegate guard install`"), !complaints.is_empty(), "{output:?}");
     complaints
 }
 
@@ -100,6 +101,17 @@ fn status_sees_what_differs() {
         world.guard("install");
         assert_eq!(complaints(&world), [""; 0], "{sql}");
     }
+}
+
+#[test]
+fn status_says_what_is_different() {
+    let world = World::start("status_says_what_is_different");
+    let other = POLICIES.to_owned() + "exempt_roles: [reader]\n";
+    std::fs::write(world.folder.join("policies.yaml"), other).unwrap();
+    let status = stdout(&world.try_guard("status"));
+    let line = status.lines().find(|line| line.starts_with("public.ticks ")).unwrap();
+    assert!(line.contains("_statement has '') in place of '', 'reader')"), "{line}");
+    assert!(!line.contains("CREATE TRIGGER"), "{line}");
 }
 
 /// A leader that locks the tables in another order: it is not ended as the victim of a deadlock.
