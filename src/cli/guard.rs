@@ -1,6 +1,6 @@
 //! `fencegate guard`: the second layer, inside the database.
 
-use super::output::{complain, counted, load_policies, print, table};
+use super::output::{complain, counted, load_policies, print, print_done, script, table};
 use super::runtime;
 use crate::guard::{self, GuardError, Installed, State, Status};
 use crate::tls::ControlConfig;
@@ -82,14 +82,14 @@ fn failed(error: GuardError) -> ExitCode {
 
 fn print_installed(installed: &Installed) -> ExitCode {
     warn(&installed.warnings);
-    let Installed { triggers, tables, changes, .. } = installed;
-    let done = if *changes == 0 { "up to date".to_owned() } else { counted(*changes, "change") };
-    let (triggers, tables) = (counted(*triggers, "trigger"), counted(*tables, "table"));
-    print(&format!("guard: {triggers} on {tables}, {done}\n"));
-    for statement in &installed.to_run {
-        print(&format!("still to be run by the table's owner or a superuser: {statement}\n"));
-    }
-    if installed.to_run.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let Installed { wanted, there, tables, changes, to_run, .. } = installed;
+    let is_done = to_run.is_empty();
+    let done = if *changes == 0 && is_done { "up to date".to_owned() } else { counted(*changes, "change") };
+    let triggers = counted(*wanted, "trigger");
+    let triggers = if there == wanted { triggers } else { format!("{there} of {triggers}") };
+    let scripts: Vec<String> = to_run.iter().map(|rest| script(&rest.by, &rest.statements)).collect();
+    print_done(&format!("guard: {triggers} on {}, {done}", counted(*tables, "table")), &scripts);
+    if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn print_status(status: &Status) -> ExitCode {

@@ -5,7 +5,7 @@
 use super::catalogue::{Found, Place, event_triggers_state, facts, found, relation, rows, tree};
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, SIGNATURES};
 use super::trigger::{Relation, Wanted, wanted};
-use super::{FUNCTIONS, GuardError, Line, State};
+use super::{FUNCTIONS, GuardError, Line, Rest, State};
 use crate::fence::column;
 use crate::policy::{FencedTable, PolicySet, Resource};
 use crate::statement::Operation;
@@ -24,11 +24,14 @@ pub(super) struct Difference {
 /// One look at the catalogue, with what the policies want of it.
 pub(super) struct Survey {
     pub(super) is_superuser: bool,
-    owner: String,
+    /// The connecting role has the rights of the schema's owner.
+    pub(super) owns_schema: bool,
+    /// The schema's.
+    pub(super) owner: String,
     wanted: Vec<Wanted>,
     found: BTreeMap<Place, Found>,
     unguarded: Vec<String>,
-    functions: State,
+    pub(super) functions: State,
     event_triggers: State,
 }
 
@@ -42,6 +45,7 @@ impl Survey {
         }
         let mut survey = Survey {
             is_superuser: fact("superuser") == "t",
+            owns_schema: fact("owns_schema") == "t",
             owner,
             wanted: Vec::new(),
             found: found(client).await?,
@@ -49,7 +53,9 @@ impl Survey {
             functions: GUARD_FUNCTIONS.state(&fact("content"), &fact("seal")),
             event_triggers: event_triggers_state(&fact("event_triggers"), &fact("enabled_event_triggers")),
         };
-        if survey.functions == State::Ok && fact("unusable") != "0" {
+        if survey.functions == State::Ok && fact("others") != "0" {
+            survey.functions = State::Changed;
+        } else if survey.functions == State::Ok && fact("unusable") != "0" {
             survey.functions = State::Disabled;
         }
         if survey.event_triggers == State::Ok {
@@ -99,15 +105,16 @@ impl Survey {
     }
 
     /// What creates the functions, owned as the schema is.
-    pub(super) fn functions(&self) -> String {
+    pub(super) fn definition(&self) -> String {
         let owned = SIGNATURES.map(|signature| format!("ALTER FUNCTION {signature} OWNER TO {};", self.owner));
         format!("{FUNCTIONS}; {}", owned.concat())
     }
 
-    /// How many triggers are wanted, on how many relations.
-    pub(super) fn size(&self) -> (usize, usize) {
+    /// How many triggers are wanted, how many of these are there as they should be, and on how many relations they are wanted.
+    pub(super) fn size(&self) -> (usize, usize, usize) {
         let relations: BTreeSet<&str> = self.wanted.iter().map(|wanted| wanted.relation.as_str()).collect();
-        (self.wanted.len(), relations.len())
+        let there = self.wanted.iter().filter(|wanted| self.difference(wanted).is_none());
+        (self.wanted.len(), there.count(), relations.len())
     }
 
     pub(super) fn warnings(&self) -> Vec<String> {
@@ -118,6 +125,19 @@ impl Survey {
             warnings.push(without.to_owned());
         }
         warnings
+    }
+
+    /// What others have to do, because the connecting role may not: a transaction for each relation, which may have an owner
+    /// of its own.
+    pub(super) fn rest(&self) -> Vec<Rest> {
+        let mut relations: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for Difference { relation, statements, .. } in self.differences().filter(|it| !it.may_alter) {
+            relations.entry(relation).or_default().extend(statements);
+        }
+        let to_run = relations.into_iter().filter(|(_, statements)| !statements.is_empty());
+        let by_owner =
+            |(relation, statements)| Rest { by: format!("the owner of {relation}, or a superuser"), statements };
+        to_run.map(by_owner).collect()
     }
 
     /// What is to be done, triggers that no policy asks for first.
@@ -150,8 +170,10 @@ impl Survey {
             let (table, difference) = (table.to_owned(), difference.to_owned());
             lines.push(Line { table, resource: String::new(), state, difference });
         };
-        let unusable = "not everybody may use them: no privilege USAGE of the schema, or EXECUTE, for PUBLIC";
-        let functions = if self.functions == State::Disabled { unusable } else { "not what this program installs" };
+        let functions = match self.functions {
+            State::Disabled => "not everybody may use them: no privilege USAGE of the schema, or EXECUTE, for PUBLIC",
+            _ => "not what this version installs, or not owned by the owner of the schema",
+        };
         other("(functions)", self.functions, functions);
         if self.is_superuser || self.event_triggers != State::Missing {
             other("(event triggers)", self.event_triggers, "definitions around the proxies are noticed later");

@@ -38,6 +38,7 @@ CREATE TABLE outbox (id int);
 CREATE CONSTRAINT TRIGGER pass_on AFTER INSERT ON outbox DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION pass_on();
 CREATE TABLE elsewhere (id int);
+CREATE ROLE reader LOGIN;
 ";
 
 pub struct World {
