@@ -2,7 +2,7 @@
 
 use super::output::{complain, counted, load_policies, print, print_done, script, table};
 use super::runtime;
-use crate::guard::{self, GuardError, Installed, State, Status};
+use crate::guard::{self, GuardError, Installed, Status};
 use crate::tls::ControlConfig;
 use clap::Subcommand;
 use std::{path::PathBuf, process::ExitCode};
@@ -98,7 +98,7 @@ fn print_status(status: &Status) -> ExitCode {
     let cells = status.lines.iter().map(|it| [it.table.as_str(), &it.resource, it.state.name(), &it.difference]);
     let lines: Vec<[&str; 4]> = std::iter::once(header).chain(cells).collect();
     print(&table(&lines));
-    if status.lines.iter().all(|line| line.state == State::Ok) {
+    if status.lines.iter().all(|line| line.state.is_well()) {
         return ExitCode::SUCCESS;
     }
     complain("fencegate: run `fencegate guard install` with these policies; what your role may not do, it prints");

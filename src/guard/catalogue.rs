@@ -133,12 +133,15 @@ pub(super) async fn found(client: &Client) -> Result<BTreeMap<Place, Found>, Gua
     Ok(found.collect())
 }
 
-pub(super) fn event_triggers_state(there: &str, enabled: &str) -> State {
+/// Of the event triggers and their function. They are required from the day on which a superuser has made them, which the
+/// function tells.
+pub(super) fn event_triggers_state(there: &str, enabled: &str, function: State) -> State {
     let all = EVENT_TRIGGERS.len().to_string();
-    match (there == all, enabled == all) {
-        (false, _) => State::Missing,
-        (true, false) => State::Disabled,
-        (true, true) => State::Ok,
+    match (there, enabled) {
+        ("0", _) if function == State::Missing => State::NotMade,
+        _ if there != all => State::Missing,
+        _ if enabled != all => State::Disabled,
+        _ => function,
     }
 }
 

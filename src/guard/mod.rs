@@ -25,6 +25,10 @@ const NOTICE: &str = include_str!("notice.sql");
 const SETTINGS: &str = "SET standard_conforming_strings = on; SET search_path = pg_catalog; \
      SET default_transaction_isolation = 'read committed'; SET synchronous_commit = on";
 
+/// What their absence means.
+const NO_EVENT_TRIGGERS: &str =
+    "definitions around the proxies are noticed later, until a superuser has run `fencegate guard install`";
+
 /// Why the guard was not installed, read or removed; nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {
@@ -72,7 +76,8 @@ pub struct Installed {
     pub there: usize,
     /// On how many relations they are wanted.
     pub tables: usize,
-    /// How many changes were made: triggers by statements, the functions as one. None where all was there.
+    /// How many changes were made: triggers by statements, the functions and the event triggers as one each. None where
+    /// all was there.
     pub changes: usize,
     /// What is left unguarded, and why.
     pub warnings: Vec<String>,
@@ -100,6 +105,8 @@ pub enum State {
     Changed,
     /// There, and does not fire always.
     Disabled,
+    /// Not there, and it need not be: event triggers that no superuser has made yet.
+    NotMade,
 }
 
 impl State {
@@ -110,7 +117,13 @@ impl State {
             State::Missing => "missing",
             State::Changed => "changed",
             State::Disabled => "disabled",
+            State::NotMade => "none",
         }
+    }
+
+    /// Nothing is to be done about it.
+    pub fn is_well(self) -> bool {
+        matches!(self, State::Ok | State::NotMade)
     }
 }
 
@@ -169,12 +182,15 @@ async fn change(client: &Client, policies: &PolicySet) -> Result<Installed, Guar
     }
     (installed.wanted, installed.there, installed.tables) = survey.size();
     installed.warnings = survey.warnings();
+    if survey.event_triggers == State::NotMade {
+        installed.warnings.push(format!("there are no event triggers: {NO_EVENT_TRIGGERS}"));
+    }
     installed.to_run = survey.rest();
     Ok(installed)
 }
 
-/// Makes the event triggers, and the functions where they are not as they should be: whoever only owns tables may not. How
-/// many changes that was.
+/// Makes the functions and the event triggers, where they are not as they should be: whoever only owns tables may not. How
+/// many of the two were made.
 async fn define(client: &Client, survey: &Survey) -> Result<usize, GuardError> {
     let mut made = 0;
     if survey.functions != State::Ok {
@@ -185,10 +201,16 @@ async fn define(client: &Client, survey: &Survey) -> Result<usize, GuardError> {
         run(client, "mark the functions", &GUARD_FUNCTIONS.seal()).await?;
         made += 1;
     }
-    if survey.is_superuser {
-        run(client, "create the event triggers", &format!("{NOTICE}; {}", NOTICE_FUNCTION.seal())).await?;
+    if survey.is_superuser && survey.event_triggers != State::Ok {
+        run(client, "create the event triggers", &event_triggers()).await?;
+        made += 1;
     }
     Ok(made)
+}
+
+/// What creates them, and their function.
+fn event_triggers() -> String {
+    format!("{NOTICE}\n{}", NOTICE_FUNCTION.seal())
 }
 
 /// Compares the guard in the database of `config` with what the policies say. Cancel safe.

@@ -5,7 +5,7 @@
 use super::catalogue::{Found, Place, event_triggers_state, facts, found, relation, rows, tree};
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, SIGNATURES};
 use super::trigger::{Relation, Wanted, wanted};
-use super::{FUNCTIONS, GuardError, Line, Rest, State};
+use super::{FUNCTIONS, GuardError, Line, NO_EVENT_TRIGGERS, Rest, State, event_triggers};
 use crate::fence::column;
 use crate::policy::{FencedTable, PolicySet, Resource};
 use crate::statement::Operation;
@@ -32,7 +32,7 @@ pub(super) struct Survey {
     found: BTreeMap<Place, Found>,
     unguarded: Vec<String>,
     pub(super) functions: State,
-    event_triggers: State,
+    pub(super) event_triggers: State,
 }
 
 impl Survey {
@@ -51,15 +51,16 @@ impl Survey {
             found: found(client).await?,
             unguarded: Vec::new(),
             functions: GUARD_FUNCTIONS.state(&fact("content"), &fact("seal")),
-            event_triggers: event_triggers_state(&fact("event_triggers"), &fact("enabled_event_triggers")),
+            event_triggers: event_triggers_state(
+                &fact("event_triggers"),
+                &fact("enabled_event_triggers"),
+                NOTICE_FUNCTION.state(&fact("notice_content"), &fact("notice_seal")),
+            ),
         };
         if survey.functions == State::Ok && fact("others") != "0" {
             survey.functions = State::Changed;
         } else if survey.functions == State::Ok && fact("unusable") != "0" {
             survey.functions = State::Disabled;
-        }
-        if survey.event_triggers == State::Ok {
-            survey.event_triggers = NOTICE_FUNCTION.state(&fact("notice_content"), &fact("notice_seal"));
         }
         if !policies.applies_to(&database) {
             return Ok(survey);
@@ -118,13 +119,7 @@ impl Survey {
     }
 
     pub(super) fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.unguarded.clone();
-        if !self.is_superuser && self.event_triggers != State::Ok {
-            let without =
-                "without a superuser there are no event triggers: definitions around the proxies are noticed later";
-            warnings.push(without.to_owned());
-        }
-        warnings
+        self.unguarded.clone()
     }
 
     /// What others have to do, because the connecting role may not: a transaction for each relation, which may have an owner
@@ -137,7 +132,11 @@ impl Survey {
         let to_run = relations.into_iter().filter(|(_, statements)| !statements.is_empty());
         let by_owner =
             |(relation, statements)| Rest { by: format!("the owner of {relation}, or a superuser"), statements };
-        to_run.map(by_owner).collect()
+        let mut rest: Vec<Rest> = to_run.map(by_owner).collect();
+        if !self.event_triggers.is_well() {
+            rest.push(Rest { by: "a superuser".to_owned(), statements: vec![event_triggers()] });
+        }
+        rest
     }
 
     /// What is to be done, triggers that no policy asks for first.
@@ -175,9 +174,7 @@ impl Survey {
             _ => "not what this version installs, or not owned by the owner of the schema",
         };
         other("(functions)", self.functions, functions);
-        if self.is_superuser || self.event_triggers != State::Missing {
-            other("(event triggers)", self.event_triggers, "definitions around the proxies are noticed later");
-        }
+        other("(event triggers)", self.event_triggers, NO_EVENT_TRIGGERS);
         lines
     }
 
