@@ -132,6 +132,34 @@ fn a_dump_carries_the_fences() {
     ok(&mut restored.holder(47), "INSERT INTO jobs VALUES (47)");
 }
 
+/// A dump is a read, also of what fencegate keeps. A restore writes and defines what is fenced: only an exempt role may.
+#[test]
+fn dumped_and_restored_through_the_proxy() {
+    let world = Fenced::start("CREATE TABLE jobs (n int)", &(POLICIES.to_owned() + "exempt_roles: [migrator]\n"));
+    world.postgres.sql("CREATE ROLE migrator SUPERUSER LOGIN");
+    ok(&mut world.holder(47), "INSERT INTO jobs VALUES (47)");
+    let folder = Folder::new("dump");
+    let dump = folder.join("dump");
+    programs::run(programs::pg_dump(&world.proxy.address(), "postgres").args(["-Fc", "-f"]).arg(&dump));
+
+    let restore = |role: &str| {
+        world.postgres.sql("DROP DATABASE IF EXISTS restored");
+        world.postgres.sql("CREATE DATABASE restored");
+        let mut restore = programs::pg_restore(&world.proxy.address(), "restored");
+        restore.env("PGUSER", role).arg(&dump).output().unwrap()
+    };
+    let refused = restore("postgres");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("this session has no token"), "{refused:?}");
+    let restored = restore("migrator");
+    assert!(restored.status.success(), "{restored:?}");
+
+    let mut wire = Wire::login(&world.proxy.address(), "postgres", "restored");
+    ok(&mut wire, "SET lease.fence = 46");
+    assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (46)"), "LF001");
+    ok(&mut wire, "SET lease.fence = 47; INSERT INTO jobs VALUES (47)");
+    assert_eq!(world.postgres.sql_in("restored", "SELECT n FROM jobs").len(), 2);
+}
+
 /// A load balancer may bring the request to any of the proxies.
 #[test]
 fn a_cancel_request_may_come_by_another_proxy() {

@@ -156,12 +156,22 @@ fn locks_of_a_stale_holder() {
     meets(
         &mut stale,
         "LF001",
-        &["SELECT * FROM jobs FOR UPDATE", "SELECT * FROM jobs, free FOR SHARE OF jobs", "LOCK TABLE jobs"],
+        &[
+            "SELECT * FROM jobs FOR UPDATE",
+            "SELECT * FROM jobs, free FOR SHARE OF jobs",
+            "LOCK TABLE jobs",
+            "LOCK TABLE jobs IN ROW SHARE MODE",
+        ],
     );
     meets(
         &mut stale,
         "",
-        &["SELECT * FROM jobs", "SELECT * FROM free FOR UPDATE", "SELECT * FROM jobs, free FOR SHARE OF free"],
+        &[
+            "SELECT * FROM jobs",
+            "SELECT * FROM free FOR UPDATE",
+            "SELECT * FROM jobs, free FOR SHARE OF free",
+            "BEGIN; LOCK TABLE jobs, fencegate.epoch IN ACCESS SHARE MODE; COMMIT",
+        ],
     );
     ok(&mut world.holder(101), "BEGIN; SELECT * FROM jobs FOR UPDATE; COMMIT");
     assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "101");

@@ -1,8 +1,8 @@
 //! `fencegate guard`: the second layer, inside the database.
 
-use super::output::{complain, counted, load_policies, print, table};
+use super::output::{complain, counted, load_policies, print, print_done, script, table};
 use super::runtime;
-use crate::guard::{self, GuardError, Installed, State, Status};
+use crate::guard::{self, GuardError, Installed, Status};
 use crate::tls::ControlConfig;
 use clap::Subcommand;
 use std::{path::PathBuf, process::ExitCode};
@@ -82,14 +82,14 @@ fn failed(error: GuardError) -> ExitCode {
 
 fn print_installed(installed: &Installed) -> ExitCode {
     warn(&installed.warnings);
-    let Installed { triggers, tables, changes, .. } = installed;
-    let done = if *changes == 0 { "up to date".to_owned() } else { counted(*changes, "change") };
-    let (triggers, tables) = (counted(*triggers, "trigger"), counted(*tables, "table"));
-    print(&format!("guard: {triggers} on {tables}, {done}\n"));
-    for statement in &installed.to_run {
-        print(&format!("still to be run by the table's owner or a superuser: {statement}\n"));
-    }
-    if installed.to_run.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let Installed { wanted, there, tables, changes, to_run, .. } = installed;
+    let is_done = to_run.is_empty();
+    let done = if *changes == 0 && is_done { "up to date".to_owned() } else { counted(*changes, "change") };
+    let triggers = counted(*wanted, "trigger");
+    let triggers = if there == wanted { triggers } else { format!("{there} of {triggers}") };
+    let scripts: Vec<String> = to_run.iter().map(|rest| script(&rest.by, &rest.statements)).collect();
+    print_done(&format!("guard: {triggers} on {}, {done}", counted(*tables, "table")), &scripts);
+    if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn print_status(status: &Status) -> ExitCode {
@@ -98,8 +98,11 @@ fn print_status(status: &Status) -> ExitCode {
     let cells = status.lines.iter().map(|it| [it.table.as_str(), &it.resource, it.state.name(), &it.difference]);
     let lines: Vec<[&str; 4]> = std::iter::once(header).chain(cells).collect();
     print(&table(&lines));
-    let all_ok = status.lines.iter().all(|line| line.state == State::Ok);
-    if all_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if status.lines.iter().all(|line| line.state.is_well()) {
+        return ExitCode::SUCCESS;
+    }
+    complain("fencegate: run `fencegate guard install` with these policies; what your role may not do, it prints");
+    ExitCode::FAILURE
 }
 
 fn warn(warnings: &[String]) {

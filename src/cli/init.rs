@@ -1,5 +1,6 @@
 //! `fencegate init`: creates or upgrades the schema in a downstream database.
 
+use super::output::{print_done, script};
 use super::{database, runtime};
 use crate::fence;
 use std::process::ExitCode;
@@ -41,11 +42,10 @@ fn print_report(report: &fence::InitReport) {
         None if report.created => "created".to_owned(),
         None => "up to date".to_owned(),
     };
-    println!("schema fencegate: {done}, owned by {}", report.role);
+    let mut lines = format!("schema fencegate: {done}, owned by {}\n", report.role);
     for role in &report.granted {
-        println!("granted {role} to {}", report.role);
+        lines.push_str(&format!("granted {role} to {}\n", report.role));
     }
-    for statement in &report.to_run {
-        println!("still to be run by a superuser: {statement}");
-    }
+    let rest = (!report.to_run.is_empty()).then(|| script("a superuser", &report.to_run));
+    print_done(&lines, rest.as_slice());
 }

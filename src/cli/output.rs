@@ -27,6 +27,24 @@ pub(super) fn load_policies(directory: &Path) -> Result<PolicySet, ExitCode> {
     })
 }
 
+/// What was done, and what somebody else has still to run. If there is any of that, all of it is a script for psql.
+pub(super) fn print_done(done: &str, rest: &[String]) {
+    let comment = if rest.is_empty() { "" } else { "-- " };
+    let lines = done.lines().map(|line| format!("{comment}{}\n", one_line(line)));
+    print(&lines.chain(rest.iter().cloned()).collect::<String>());
+}
+
+/// A transaction in a script, and who has to run it.
+pub(super) fn script(by: &str, statements: &[String]) -> String {
+    let statements: String = statements.iter().map(|statement| format!("{statement};\n")).collect();
+    format!("-- still to be run by {}:\nBEGIN;\n{statements}COMMIT;\n", one_line(by))
+}
+
+/// A name in it may hold what ends a line, and with it a comment.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
 /// Lines in columns.
 pub(super) fn table<const N: usize>(lines: &[[&str; N]]) -> String {
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
@@ -43,4 +61,16 @@ pub(super) fn table<const N: usize>(lines: &[[&str; N]]) -> String {
 /// `1 table`, `2 tables`.
 pub(super) fn counted(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_ends_a_comment() {
+        let printed = script("the owner of public.\"a\r\nDROP TABLE b\"", &["SELECT 1".to_owned()]);
+        let expected = "-- still to be run by the owner of public.\"a  DROP TABLE b\":\nBEGIN;\nSELECT 1;\nCOMMIT;\n";
+        assert_eq!(printed, expected);
+    }
 }

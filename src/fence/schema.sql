@@ -90,7 +90,9 @@ DECLARE
 BEGIN
     -- Each statement has to see what was committed before it: an admission, above all.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'fencegate.prune needs a transaction that is READ COMMITTED' USING ERRCODE = '25001';
+        RAISE EXCEPTION USING ERRCODE = '25001',
+            MESSAGE = 'fencegate.prune needs a transaction that is READ COMMITTED',
+            HINT = 'Run it outside of other transactions, with SET default_transaction_isolation = ''read committed''.';
     END IF;
     FOR candidate IN
         SELECT e.resource FROM fencegate.epoch e

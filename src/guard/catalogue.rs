@@ -62,10 +62,14 @@ pub(super) fn facts() -> String {
         "SELECT current_database() AS database, current_setting('server_version_num') AS version, \
            (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS superuser, \
            (SELECT quote_ident(pg_get_userbyid(nspowner)) FROM pg_namespace WHERE nspname = 'fencegate') AS owner, \
+           (SELECT pg_has_role(current_user, nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'fencegate') \
+             AS owns_schema, \
            {functions}, {notice}, \
            (SELECT count(*) FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate') \
              AND p.proname IN ({guard_names}) AND NOT (has_function_privilege('public', p.oid, 'EXECUTE') \
                AND has_schema_privilege('public', p.pronamespace, 'USAGE'))) AS unusable, \
+           (SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \
+             WHERE n.nspname = 'fencegate' AND p.proname IN ({guard_names}) AND p.proowner <> n.nspowner) AS others, \
            (SELECT count(*) FROM pg_event_trigger WHERE evtname IN ({names})) AS event_triggers, \
            (SELECT count(*) FROM pg_event_trigger WHERE evtname IN ({names}) AND evtenabled = 'A') \
              AS enabled_event_triggers",
@@ -129,12 +133,15 @@ pub(super) async fn found(client: &Client) -> Result<BTreeMap<Place, Found>, Gua
     Ok(found.collect())
 }
 
-pub(super) fn event_triggers_state(there: &str, enabled: &str) -> State {
+/// Of the event triggers and their function. They are required from the day on which a superuser has made them, which the
+/// function tells.
+pub(super) fn event_triggers_state(there: &str, enabled: &str, function: State) -> State {
     let all = EVENT_TRIGGERS.len().to_string();
-    match (there == all, enabled == all) {
-        (false, _) => State::Missing,
-        (true, false) => State::Disabled,
-        (true, true) => State::Ok,
+    match (there, enabled) {
+        ("0", _) if function == State::Missing => State::NotMade,
+        _ if there != all => State::Missing,
+        _ if enabled != all => State::Disabled,
+        _ => function,
     }
 }
 

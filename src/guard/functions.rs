@@ -3,7 +3,6 @@
 //! Owns the number in their comment. Must never take functions for its own that somebody has changed.
 
 use super::{FUNCTIONS, NOTICE, State};
-use crate::fence::quote;
 use sha2::{Digest, Sha256};
 
 /// The functions of `guard.sql`, then that of `notice.sql`.
@@ -22,31 +21,37 @@ pub(super) struct Functions {
     text: &'static str,
     /// A list of literals.
     pub(super) names: &'static str,
+    /// Takes no arguments.
     commented: &'static str,
 }
 
 pub(super) const GUARD_FUNCTIONS: Functions = Functions {
     text: FUNCTIONS,
     names: "'presented', 'check_write', 'observe_write', 'keyed', 'check_every_key', 'guard'",
-    commented: "fencegate.guard()",
+    commented: "guard",
 };
 /// Apart from those, because only a superuser can create it.
 pub(super) const NOTICE_FUNCTION: Functions =
-    Functions { text: NOTICE, names: "'notice_definition'", commented: NOTICE_SIGNATURE };
+    Functions { text: NOTICE, names: "'notice_definition'", commented: "notice_definition" };
 
 impl Functions {
     /// What leaves the number of the functions as they are now in the comment.
     pub(super) fn seal(&self) -> String {
         let (commented, version, content) = (self.commented, self.version(), self.content());
         format!(
-            "DO $seal$ BEGIN EXECUTE format('COMMENT ON FUNCTION {commented} IS %L', '{version} ' || {content}); END $seal$"
+            "DO $seal$ BEGIN EXECUTE format('COMMENT ON FUNCTION fencegate.{commented}() IS %L', '{version} ' || {content}); END $seal$"
         )
     }
 
     /// Columns: the number as it is now, and the comment.
     pub(super) fn columns(&self, content: &str, seal: &str) -> String {
-        let commented = quote(self.commented);
-        format!("{} AS {content}, obj_description(to_regprocedure({commented}), 'pg_proc') AS {seal}", self.content())
+        // Not by to_regprocedure, which asks for a privilege of the schema.
+        format!(
+            "{} AS {content}, (SELECT obj_description(p.oid, 'pg_proc') FROM pg_proc p \
+               WHERE p.pronamespace = to_regnamespace('fencegate') AND p.proname = '{}' AND p.pronargs = 0) AS {seal}",
+            self.content(),
+            self.commented
+        )
     }
 
     fn content(&self) -> String {
@@ -69,5 +74,21 @@ impl Functions {
     fn version(&self) -> String {
         let hash = Sha256::digest(self.text);
         format!("fencegate guard {:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_says_what_to_do() {
+        for text in [FUNCTIONS, NOTICE, include_str!("../fence/schema.sql")] {
+            for raised in text.split("RAISE EXCEPTION").skip(1) {
+                let raised = raised.split_once(";\n").map_or(raised, |(raised, _)| raised);
+                // LF000 leaves no block.
+                assert!(raised.contains("HINT = ") || raised.contains("'LF000'"), "{raised}");
+            }
+        }
     }
 }

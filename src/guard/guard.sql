@@ -136,7 +136,7 @@ BEGIN
     RAISE EXCEPTION USING ERRCODE = 'LF004',
         MESSAGE = format('token %s for resource "%s" is not in force yet, and nothing in the statement told the proxy to put it in force', presented, fenced),
         DETAIL = format('resource=%s presented=%s', fenced, presented) || coalesce(format(' highest=%s', epoch.token), ''),
-        HINT = 'Name the function that writes the table under functions: in the policy; or write to a table of the resource by its name first, or lock it (LOCK TABLE, SELECT ... FOR UPDATE).';
+        HINT = 'Connect to the proxy, not around it. There, name the function that writes the table under functions: in the policy; or write to a table of the resource by its name first, or lock it (LOCK TABLE, SELECT ... FOR UPDATE).';
 END
 $function$;
 

@@ -15,7 +15,7 @@ use crate::policy::PolicySet;
 use crate::tls::ControlConfig;
 use functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION};
 use lock::{lock_tables, transaction};
-use survey::{Difference, Survey};
+use survey::Survey;
 use tokio_postgres::Client;
 
 const FUNCTIONS: &str = include_str!("guard.sql");
@@ -24,6 +24,10 @@ const NOTICE: &str = include_str!("notice.sql");
 /// As `init` and every control connection: nothing of the role's own settings has a say.
 const SETTINGS: &str = "SET standard_conforming_strings = on; SET search_path = pg_catalog; \
      SET default_transaction_isolation = 'read committed'; SET synchronous_commit = on";
+
+/// What their absence means.
+const NO_EVENT_TRIGGERS: &str =
+    "definitions around the proxies are noticed later, until a superuser has run `fencegate guard install`";
 
 /// Why the guard was not installed, read or removed; nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +38,15 @@ pub enum GuardError {
     /// There is no schema for its functions.
     #[error("database {0} has no fencegate schema: run `fencegate init` first")]
     Uninitialised(String),
+    /// The triggers need functions that the connecting role may not create.
+    #[error(
+        "the guard's functions are not there as this version needs them, and only {owner}, who owns the schema \
+         fencegate, or a superuser may make them: run `fencegate guard install` as that role, then again as this one"
+    )]
+    FunctionsFirst {
+        /// The owner of the schema.
+        owner: String,
+    },
     /// The server refused.
     #[error("cannot {what}: {}", text(.source))]
     Refused {
@@ -58,15 +71,27 @@ pub enum GuardError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Installed {
     /// How many triggers the policies ask for.
-    pub triggers: usize,
-    /// How many relations they are on.
+    pub wanted: usize,
+    /// How many of them are there now, as they should be.
+    pub there: usize,
+    /// On how many relations they are wanted.
     pub tables: usize,
-    /// How many statements changed something; none where all was there.
+    /// How many changes were made: triggers by statements, the functions and the event triggers as one each. None where
+    /// all was there.
     pub changes: usize,
     /// What is left unguarded, and why.
     pub warnings: Vec<String>,
-    /// Statements that the owners of some tables, or a superuser, have still to run.
-    pub to_run: Vec<String>,
+    /// What others have still to run.
+    pub to_run: Vec<Rest>,
+}
+
+/// Statements that somebody else has still to run, together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// Who may.
+    pub by: String,
+    /// They are one transaction.
+    pub statements: Vec<String>,
 }
 
 /// How a part of the guard is.
@@ -80,6 +105,8 @@ pub enum State {
     Changed,
     /// There, and does not fire always.
     Disabled,
+    /// Not there, and it need not be: event triggers that no superuser has made yet.
+    NotMade,
 }
 
 impl State {
@@ -90,7 +117,13 @@ impl State {
             State::Missing => "missing",
             State::Changed => "changed",
             State::Disabled => "disabled",
+            State::NotMade => "none",
         }
+    }
+
+    /// Nothing is to be done about it.
+    pub fn is_well(self) -> bool {
+        matches!(self, State::Ok | State::NotMade)
     }
 }
 
@@ -136,30 +169,48 @@ async fn change(client: &Client, policies: &PolicySet) -> Result<Installed, Guar
         .flat_map(|it| it.statements.into_iter().map(move |statement| (it.relation.clone(), statement)))
         .collect();
     lock_tables(client, &changes).await?;
-    run(client, "create the functions", &survey.functions()).await?;
-    if survey.is_superuser {
-        run(client, "create the event triggers", &format!("{NOTICE}; {}", NOTICE_FUNCTION.seal())).await?;
-    }
-    run(client, "mark the functions", &GUARD_FUNCTIONS.seal()).await?;
-
-    let mut installed = Installed::default();
+    let mut installed = Installed { changes: define(client, &survey).await?, ..Installed::default() };
     // Twice: only when a trigger is there its copies on partitions can be seen, and enabled where the server has not.
     for _ in 0..2 {
-        for Difference { may_alter, statements, .. } in survey.differences() {
-            for statement in statements {
-                if may_alter {
-                    run(client, &statement, &statement).await?;
-                    installed.changes += 1;
-                } else if !installed.to_run.contains(&statement) {
-                    installed.to_run.push(statement);
-                }
+        for difference in survey.differences().filter(|difference| difference.may_alter) {
+            for statement in difference.statements {
+                run(client, &statement, &statement).await?;
+                installed.changes += 1;
             }
         }
         survey = Survey::take(client, policies).await?;
     }
-    (installed.triggers, installed.tables) = survey.size();
+    (installed.wanted, installed.there, installed.tables) = survey.size();
     installed.warnings = survey.warnings();
+    if survey.event_triggers == State::NotMade {
+        installed.warnings.push(format!("there are no event triggers: {NO_EVENT_TRIGGERS}"));
+    }
+    installed.to_run = survey.rest();
     Ok(installed)
+}
+
+/// Makes the functions and the event triggers, where they are not as they should be: whoever only owns tables may not. How
+/// many of the two were made.
+async fn define(client: &Client, survey: &Survey) -> Result<usize, GuardError> {
+    let mut made = 0;
+    if survey.functions != State::Ok {
+        if !survey.owns_schema {
+            return Err(GuardError::FunctionsFirst { owner: survey.owner.clone() });
+        }
+        run(client, "create the functions", &survey.definition()).await?;
+        run(client, "mark the functions", &GUARD_FUNCTIONS.seal()).await?;
+        made += 1;
+    }
+    if survey.is_superuser && survey.event_triggers != State::Ok {
+        run(client, "create the event triggers", &event_triggers()).await?;
+        made += 1;
+    }
+    Ok(made)
+}
+
+/// What creates them, and their function.
+fn event_triggers() -> String {
+    format!("{NOTICE}\n{}", NOTICE_FUNCTION.seal())
 }
 
 /// Compares the guard in the database of `config` with what the policies say. Cancel safe.

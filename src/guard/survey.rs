@@ -5,11 +5,11 @@
 use super::catalogue::{Found, Place, event_triggers_state, facts, found, relation, rows, tree};
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, SIGNATURES};
 use super::trigger::{Relation, Wanted, wanted};
-use super::{FUNCTIONS, GuardError, Line, State};
+use super::{FUNCTIONS, GuardError, Line, NO_EVENT_TRIGGERS, Rest, State, event_triggers};
 use crate::fence::column;
 use crate::policy::{FencedTable, PolicySet, Resource};
 use crate::statement::Operation;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tokio_postgres::Client;
 
 /// What is to be done about one trigger.
@@ -24,12 +24,15 @@ pub(super) struct Difference {
 /// One look at the catalogue, with what the policies want of it.
 pub(super) struct Survey {
     pub(super) is_superuser: bool,
-    owner: String,
+    /// The connecting role has the rights of the schema's owner.
+    pub(super) owns_schema: bool,
+    /// The schema's.
+    pub(super) owner: String,
     wanted: Vec<Wanted>,
     found: BTreeMap<Place, Found>,
     unguarded: Vec<String>,
-    functions: State,
-    event_triggers: State,
+    pub(super) functions: State,
+    pub(super) event_triggers: State,
 }
 
 impl Survey {
@@ -42,18 +45,22 @@ impl Survey {
         }
         let mut survey = Survey {
             is_superuser: fact("superuser") == "t",
+            owns_schema: fact("owns_schema") == "t",
             owner,
             wanted: Vec::new(),
             found: found(client).await?,
             unguarded: Vec::new(),
             functions: GUARD_FUNCTIONS.state(&fact("content"), &fact("seal")),
-            event_triggers: event_triggers_state(&fact("event_triggers"), &fact("enabled_event_triggers")),
+            event_triggers: event_triggers_state(
+                &fact("event_triggers"),
+                &fact("enabled_event_triggers"),
+                NOTICE_FUNCTION.state(&fact("notice_content"), &fact("notice_seal")),
+            ),
         };
-        if survey.functions == State::Ok && fact("unusable") != "0" {
+        if survey.functions == State::Ok && fact("others") != "0" {
+            survey.functions = State::Changed;
+        } else if survey.functions == State::Ok && fact("unusable") != "0" {
             survey.functions = State::Disabled;
-        }
-        if survey.event_triggers == State::Ok {
-            survey.event_triggers = NOTICE_FUNCTION.state(&fact("notice_content"), &fact("notice_seal"));
         }
         if !policies.applies_to(&database) {
             return Ok(survey);
@@ -99,25 +106,37 @@ impl Survey {
     }
 
     /// What creates the functions, owned as the schema is.
-    pub(super) fn functions(&self) -> String {
+    pub(super) fn definition(&self) -> String {
         let owned = SIGNATURES.map(|signature| format!("ALTER FUNCTION {signature} OWNER TO {};", self.owner));
         format!("{FUNCTIONS}; {}", owned.concat())
     }
 
-    /// How many triggers are wanted, on how many relations.
-    pub(super) fn size(&self) -> (usize, usize) {
+    /// How many triggers are wanted, how many of these are there as they should be, and on how many relations they are wanted.
+    pub(super) fn size(&self) -> (usize, usize, usize) {
         let relations: BTreeSet<&str> = self.wanted.iter().map(|wanted| wanted.relation.as_str()).collect();
-        (self.wanted.len(), relations.len())
+        let there = self.wanted.iter().filter(|wanted| self.difference(wanted).is_none());
+        (self.wanted.len(), there.count(), relations.len())
     }
 
     pub(super) fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.unguarded.clone();
-        if !self.is_superuser && self.event_triggers != State::Ok {
-            let without =
-                "without a superuser there are no event triggers: definitions around the proxies are noticed later";
-            warnings.push(without.to_owned());
+        self.unguarded.clone()
+    }
+
+    /// What others have to do, because the connecting role may not: a transaction for each relation, which may have an owner
+    /// of its own.
+    pub(super) fn rest(&self) -> Vec<Rest> {
+        let mut relations: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for Difference { relation, statements, .. } in self.differences().filter(|it| !it.may_alter) {
+            relations.entry(relation).or_default().extend(statements);
         }
-        warnings
+        let to_run = relations.into_iter().filter(|(_, statements)| !statements.is_empty());
+        let by_owner =
+            |(relation, statements)| Rest { by: format!("the owner of {relation}, or a superuser"), statements };
+        let mut rest: Vec<Rest> = to_run.map(by_owner).collect();
+        if !self.event_triggers.is_well() {
+            rest.push(Rest { by: "a superuser".to_owned(), statements: vec![event_triggers()] });
+        }
+        rest
     }
 
     /// What is to be done, triggers that no policy asks for first.
@@ -150,12 +169,12 @@ impl Survey {
             let (table, difference) = (table.to_owned(), difference.to_owned());
             lines.push(Line { table, resource: String::new(), state, difference });
         };
-        let unusable = "not everybody may use them: no privilege USAGE of the schema, or EXECUTE, for PUBLIC";
-        let functions = if self.functions == State::Disabled { unusable } else { "not what this program installs" };
+        let functions = match self.functions {
+            State::Disabled => "not everybody may use them: no privilege USAGE of the schema, or EXECUTE, for PUBLIC",
+            _ => "not what this version installs, or not owned by the owner of the schema",
+        };
         other("(functions)", self.functions, functions);
-        if self.is_superuser || self.event_triggers != State::Missing {
-            other("(event triggers)", self.event_triggers, "definitions around the proxies are noticed later");
-        }
+        other("(event triggers)", self.event_triggers, NO_EVENT_TRIGGERS);
         lines
     }
 
@@ -177,7 +196,7 @@ impl Survey {
                 (State::Missing, format!("no {name}"), if definition.is_some() { create } else { Vec::new() })
             }
             (Some(found), Some(definition)) if found.definition != *definition => {
-                let what = format!("{name} is: {}", found.definition);
+                let what = format!("{name} has {}", in_place_of(&found.definition, definition));
                 (State::Changed, what, vec![drop, definition.clone(), enable])
             }
             (Some(found), _) if found.enabled != 'A' => {
@@ -203,4 +222,19 @@ fn superfluous(place: &Place, found: &Found) -> Difference {
         may_alter: found.may_alter,
         statements: vec![format!("DROP TRIGGER {name} ON {relation}")],
     }
+}
+
+/// Where two definitions differ, in whole words: `A in place of B`.
+fn in_place_of(found: &str, wanted: &str) -> String {
+    let [mut found, mut wanted] = [found, wanted].map(|text| text.split(' ').collect::<VecDeque<&str>>());
+    while found.len().min(wanted.len()) > 1 && found.front() == wanted.front() {
+        found.pop_front();
+        wanted.pop_front();
+    }
+    while found.len().min(wanted.len()) > 1 && found.back() == wanted.back() {
+        found.pop_back();
+        wanted.pop_back();
+    }
+    let [found, wanted] = [found, wanted].map(|words| Vec::from(words).join(" "));
+    format!("{found} in place of {wanted}")
 }

@@ -15,6 +15,9 @@ use pg_query::protobuf::{
 };
 use std::sync::Arc;
 
+/// The server's number of the lock that every SELECT takes: `LOCK TABLE` in that mode is a read, as `pg_dump` sends it.
+const ACCESS_SHARE_LOCK: i32 = 1;
+
 /// Why a statement without a row is opaque.
 pub(super) const UNKNOWN: &str = "it is a statement that the proxy does not know";
 
@@ -46,7 +49,9 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::CopyStmt(copy) => describe_copy(copy, into),
         N::TruncateStmt(truncate) => ddl::truncate(truncate, into),
         N::LockStmt(lock) => {
-            ddl::write_all(&lock.relations, Operation::Lock, into);
+            if lock.mode != ACCESS_SHARE_LOCK {
+                ddl::write_all(&lock.relations, Operation::Lock, into);
+            }
             "LOCK TABLE"
         }
 

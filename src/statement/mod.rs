@@ -52,7 +52,8 @@ pub enum Operation {
     Ddl,
     /// `CASCADE` in `DROP TABLE` and `ALTER TABLE`, as well as [`Operation::Ddl`]: drops what depends on the relation too.
     Cascade,
-    /// `SELECT … FOR UPDATE/SHARE` and `LOCK TABLE`: writes nothing, but can block who writes.
+    /// `SELECT … FOR UPDATE/SHARE` and `LOCK TABLE`, other than in the mode of a plain SELECT: writes nothing, but can
+    /// block who writes.
     Lock,
 }
 

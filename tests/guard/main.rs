@@ -11,6 +11,7 @@ mod command;
 mod keyed;
 mod moved;
 mod replication;
+mod roles;
 mod settings;
 mod snapshots;
 mod takeover;

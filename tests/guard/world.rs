@@ -38,6 +38,7 @@ CREATE TABLE outbox (id int);
 CREATE CONSTRAINT TRIGGER pass_on AFTER INSERT ON outbox DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION pass_on();
 CREATE TABLE elsewhere (id int);
+CREATE ROLE reader LOGIN;
 ";
 
 pub struct World {
@@ -126,6 +127,7 @@ pub fn attempt(session: &mut Wire, level: &str, statements: &[&str]) -> String {
     for sql in std::iter::once(begin.as_str()).chain(statements.iter().copied()).chain(["COMMIT"]) {
         let frames = session.query(sql);
         if let Some(error) = error_in(&frames) {
+            assert!(!error.code().starts_with("LF") || !error.hint().is_empty(), "it says what to do: {error:?}");
             code(session, "ROLLBACK");
             return error.code().to_owned();
         }

@@ -34,6 +34,13 @@ pub fn pg_dump(address: &Address, database: &str) -> Command {
     client("pg_dump", address, database)
 }
 
+/// As [`psql`].
+pub fn pg_restore(address: &Address, database: &str) -> Command {
+    let mut command = client("pg_restore", address, database);
+    command.args(["--exit-on-error", "--dbname", database]);
+    command
+}
+
 /// Runs it to its end; other than success fails the test.
 pub fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));

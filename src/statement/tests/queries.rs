@@ -166,7 +166,17 @@ fn truncate_and_lock_name_every_table() {
         ("TRUNCATE TABLE ONLY t, s.u *, v RESTART IDENTITY", "truncate:t truncate:s.u truncate:v"),
         ("TRUNCATE t CASCADE", "truncate:t truncatecascade:t"),
         ("LOCK t", "lock:t"),
-        ("LOCK TABLE ONLY t, s.u IN ACCESS SHARE MODE NOWAIT", "lock:t lock:s.u"),
+        ("LOCK TABLE ONLY t, s.u IN ROW SHARE MODE NOWAIT", "lock:t lock:s.u"),
+        ("LOCK TABLE fencegate.epoch IN ROW SHARE MODE", "lock:fencegate.epoch opaque catalogue"),
+    ]);
+}
+
+/// In the mode that every SELECT takes.
+#[test]
+fn a_lock_that_only_reads() {
+    check(&[
+        ("LOCK TABLE ONLY t, s.u IN ACCESS SHARE MODE NOWAIT", "-"),
+        ("LOCK TABLE t, fencegate.epoch IN ACCESS SHARE MODE", "-"),
     ]);
 }
 
