@@ -27,6 +27,31 @@ fn who_stops_reading_and_then_vanishes() {
     world.ends_well(ALLOWED);
 }
 
+/// In mid-pipeline the server keeps the end of a long row to itself, and nothing is due that would make it send that.
+#[test]
+fn who_hangs_up_within_a_pipeline() {
+    let world = World::new();
+    let row = [parse("", "INSERT INTO free VALUES (1) RETURNING repeat('x', 70000)", &[]), bind_text("", "", &[])];
+    let pipeline = [&row.concat()[..], &execute("", 0)].concat();
+    let waiting = "SELECT count(*) FROM pg_stat_activity \
+        WHERE application_name = 'hostile' AND state = 'active' AND wait_event = 'ClientRead'";
+    let left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'hostile'";
+    for closes in [true, false] {
+        let mut wire = world.hostile();
+        wire.send(&pipeline);
+        wait_until("the server waits for more", DEADLINE, || world.fenced.postgres.value(waiting) == "1");
+        if closes {
+            drop(wire);
+        } else {
+            wire.finish_sending();
+            // It may still read what was sent.
+            wire.bytes_to_end();
+        }
+        wait_until("the server's session ends", DEADLINE, || world.fenced.postgres.value(left) == "0");
+    }
+    world.ends_well(ALLOWED);
+}
+
 #[test]
 fn who_sends_byte_by_byte() {
     let mut world = World::new();

@@ -7,6 +7,7 @@ use super::super::peer::HIGH_WATER;
 use super::super::replies::MAX_OWED;
 use super::{End, Relay, release};
 use crate::fence::Refusal;
+use crate::fence::session::Activity;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
@@ -31,10 +32,10 @@ pub(super) enum Wait {
 impl Relay {
     /// Waits until one thing happens, and notes it. Cancel-safe.
     pub(super) async fn wait_for_event(&mut self) -> Result<(), End> {
-        let Relay { client, server, wait, fence, context, replies, hang_up, term, .. } = self;
+        let is_held_back = self.is_held_back();
+        let Relay { client, server, wait, fence, context, hang_up, term, .. } = self;
         // What is left of the input when nothing holds it back is a message that will never be whole.
-        let held_back = wait.is_some() || replies.len() >= MAX_OWED || server.rest > 0;
-        let client_done = client.reader.ended && !held_back;
+        let client_done = client.reader.ended && !is_held_back;
         if (client_done || self.terminating) && server.writer.output.is_empty() && !self.closed {
             self.closed = true;
             server.writer.end();
@@ -88,6 +89,15 @@ impl Relay {
 async fn finish(
     wait: &mut Option<Wait>,
     refused: &mut Option<Refusal>,
+
+    /// A message of the client that is there waits for something. For the end of a long message from the server it waits only
+    /// where the proxy may have to answer by itself, and the server owes nothing: one that does owe something may keep the rest
+    /// of a long row until it reads more, or the end.
+    fn is_held_back(&self) -> bool {
+        let waits_for_message =
+            self.server.rest > 0 && self.activity == Activity::Idle && !self.client.reader.input.is_empty();
+        self.wait.is_some() || self.replies.len() >= MAX_OWED || waits_for_message
+    }
     turn: &mut Option<Turn>,
     room: &mut Option<Option<Room>>,
 ) {
