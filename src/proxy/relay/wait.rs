@@ -33,6 +33,9 @@ impl Relay {
     /// Waits until one thing happens, and notes it. Cancel-safe.
     pub(super) async fn wait_for_event(&mut self) -> Result<(), End> {
         let is_held_back = self.is_held_back();
+        // Of a message that has room, and is not there yet.
+        let room = self.room.iter().flatten().next().filter(|_| self.wait.is_none());
+        let next_look = room.map(Room::next_look);
         let Relay { client, server, wait, fence, context, hang_up, term, .. } = self;
         // What is left of the input when nothing holds it back is a message that will never be whole.
         let client_done = client.reader.ended && !is_held_back;
@@ -70,7 +73,7 @@ impl Relay {
                 }
                 Ok(())
             }
-            () = hung_up(*hang_up) => Err(End::ClientSocket),
+            () = moment(*hang_up) => Err(End::ClientSocket),
             () = term.change() => Ok(()),
             result = server.writer.drain(), if server.writer.is_pending() => {
                 if result.is_err() {
@@ -81,6 +84,7 @@ impl Relay {
             },
             () = finish(wait, &mut self.refused, &mut self.turn, &mut self.room), if waits => Ok(()),
             () = fence.revoked.notified() => { self.revoked = true; release(context, fence); Ok(()) },
+            () = moment(next_look) => Ok(()),
         }
     }
 }
@@ -121,7 +125,7 @@ async fn finish(
 }
 
 /// Waits for that moment, or for ever. Cancel-safe.
-async fn hung_up(at: Option<Instant>) {
+async fn moment(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
