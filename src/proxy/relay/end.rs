@@ -118,7 +118,7 @@ impl Relay {
     async fn lost_server(&mut self) -> (End, Option<ErrorText>) {
         let in_flight = !self.replies.is_empty() || self.client.rest > 0;
         if let Some(by) = self.context.database().clone().cut_off_by(&self.fence).await {
-            let outcome = if in_flight { Outcome::Unknown } else { Outcome::RolledBack };
+            let outcome = if in_flight || self.may_have_committed { Outcome::Unknown } else { Outcome::RolledBack };
             if !in_flight && self.client.reader.input.is_empty() && !self.next_message().await {
                 return (End::Client, None);
             }

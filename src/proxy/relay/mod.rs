@@ -77,6 +77,8 @@ pub struct Relay {
     /// One of them was an Execute, whose implicit transaction lasts up to a Sync.
     executed: bool,
     activity: Activity,
+    /// Since then something has completed that may have committed what was written.
+    may_have_committed: bool,
     written: HashMap<String, crate::fence::session::Token>,
     wait: Option<Wait>,
     /// Why an Admit for the message at hand failed.
@@ -182,6 +184,7 @@ impl Relay {
             activity: Activity::Idle,
             written: HashMap::new(),
             wait: None,
+            may_have_committed: false,
             refused: None,
             judged_since: None,
             turn: None,
