@@ -119,9 +119,6 @@ impl Relay {
         let in_flight = !self.replies.is_empty() || self.client.rest > 0;
         if let Some(by) = self.context.database().clone().cut_off_by(&self.fence).await {
             let outcome = if in_flight || self.may_have_committed { Outcome::Unknown } else { Outcome::RolledBack };
-            if !in_flight && self.client.reader.input.is_empty() && !self.next_message().await {
-                return (End::Client, None);
-            }
             let Session { number: session, user, database, .. } = &*self.session;
             tracing::warn!(
                 session,
@@ -144,16 +141,22 @@ impl Relay {
             // It closed because the client had: nobody asks why.
             _ if self.closed => (End::Client, None),
             _ => (End::Server, Some(ErrorText::new("08006", "server closed the connection unexpectedly"))),
+            self.session.set_cut_off();
+            if !in_flight && !self.wants_an_answer().await {
+                return (End::Client, None);
+            }
         }
     }
 
-    /// Waits until the client says something that wants an answer. Drivers show an error only as an answer.
-    async fn next_message(&mut self) -> bool {
-        let client = &mut self.client;
+    /// Waits until the client says something: drivers show an error only as an answer. One that says nothing is told all the
+    /// same when it has been idle for too long, or the proxy stops. False: there is nobody to tell.
+    async fn wants_an_answer(&mut self) -> bool {
+        let Relay { client, term, .. } = self;
         while client.reader.input.is_empty() && !client.reader.ended {
             tokio::select! {
                 result = client.reader.fill() => if result.is_err() { return false },
-                result = client.writer.drain(), if !client.writer.output.is_empty() => if result.is_err() { return false },
+                result = client.writer.drain(), if client.writer.is_pending() => if result.is_err() { return false },
+                () = term.change() => {}
             }
         }
         client.reader.input.first().is_some_and(|tag| *tag != b'X')
@@ -162,6 +165,9 @@ impl Relay {
 
 /// The server may go on with what it was sent, and commit definitions: they count until it ends.
 async fn until_the_server_ends(mut server: Side, context: Context, mut definitions: Definitions) {
+            if term.end(true).is_some() {
+                return true;
+            }
     // Where this fails the server is gone, which its reading half tells.
     server.writer.close().await.ok();
     while !server.reader.ended && server.reader.fill().await.is_ok() {
