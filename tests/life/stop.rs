@@ -202,3 +202,22 @@ fn who_was_cut_off_and_has_not_asked_since_is_told() {
         fenced.proxy.wait_for_log("cut off by a newer token for resource r", DEADLINE);
     }
 }
+
+/// A client that does not read keeps nobody waiting for long, and the log has its end.
+#[test]
+fn who_does_not_read_is_left_and_logged() {
+    let (mut proxy, postgres) = start(&["--shutdown-timeout", "300ms"]);
+    let mut deaf = login(&proxy);
+    named(&mut deaf);
+    deaf.send(&message::query("SELECT repeat('x', 1000) FROM generate_series(1, 100000)"));
+    wait_until("the server waits for it", DEADLINE, || {
+        postgres.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'") == "1"
+    });
+    assert_eq!(proxy.terminate(), 0);
+    assert!(
+        proxy.log().contains("session_ended") && proxy.log().contains("the proxy is shutting down"),
+        "{}",
+        proxy.log()
+    );
+    wait_until("nothing goes on", DEADLINE, || sessions(&postgres) == "0");
+}

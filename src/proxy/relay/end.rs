@@ -10,6 +10,7 @@ use crate::fence::CutOff;
 use crate::fence::session::Activity;
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::message::{self, Status};
+use std::io;
 use std::time::Duration;
 
 /// A client that does not take the rest of what it was sent within this time does not get it.
@@ -21,9 +22,12 @@ const LEAVE: Duration = Duration::from_secs(1);
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub enum End {
-    /// The client said goodbye or is gone.
+    /// The client said goodbye, or closed the connection without.
     #[error("client closed the connection")]
     Client,
+    /// The client's connection has failed: it did not answer any more, say, or has closed it without reading what it was sent.
+    #[error("connection to the client was lost: {0}")]
+    ClientLost(io::Error),
     /// The server ended the session and said why; the client has been told.
     #[error("server ended the session")]
     Server,
@@ -36,9 +40,6 @@ pub enum End {
     /// The server broke the protocol.
     #[error("server broke the protocol: {0}")]
     ServerFault(String),
-    /// The client's socket failed.
-    #[error("connection to the client failed")]
-    ClientSocket,
     /// The client was idle for longer than it may be.
     #[error("idle-session timeout")]
     IdleTimeout,
@@ -89,9 +90,19 @@ impl Relay {
             self.client.writer.flush().await?;
             self.client.writer.close().await
         };
-        // A client that is gone or does not read misses it: there is nobody left to tell.
-        tokio::time::timeout(LAST_WORDS, goodbye).await.ok();
+        // A client that is gone or does not read misses it: there is nobody left to tell. The proxy does not wait for it.
+        tokio::select! {
+            _ = tokio::time::timeout(LAST_WORDS, goodbye) => {}
+            () = self.term.farewell_over() => {}
+        }
         self.count_bytes();
+        let end = match (end, self.client_lost.take()) {
+            // Without the goodbye of TLS it has closed it all the same.
+            (End::Client, Some(error)) if !self.terminating && error.kind() != io::ErrorKind::UnexpectedEof => {
+                End::ClientLost(error)
+            }
+            (end, _) => end,
+        };
         if !self.server.reader.ended && (self.catalogue_changed || self.definitions.are_under_way()) {
             let announcements = self.context.announcements().clone();
             announcements.spawn(until_the_server_ends(self.server, self.context, self.definitions));
@@ -130,6 +141,10 @@ impl Relay {
                 outcome = outcome.name(),
                 "session_cut_off"
             );
+            self.session.set_cut_off();
+            if !in_flight && !self.wants_an_answer().await {
+                return (End::Client, None);
+            }
             let text = cut_off(&by.resource, by.presented, by.highest, outcome);
             return (End::CutOff(by), Some(text));
         }
@@ -141,10 +156,6 @@ impl Relay {
             // It closed because the client had: nobody asks why.
             _ if self.closed => (End::Client, None),
             _ => (End::Server, Some(ErrorText::new("08006", "server closed the connection unexpectedly"))),
-            self.session.set_cut_off();
-            if !in_flight && !self.wants_an_answer().await {
-                return (End::Client, None);
-            }
         }
     }
 
@@ -153,6 +164,9 @@ impl Relay {
     async fn wants_an_answer(&mut self) -> bool {
         let Relay { client, term, .. } = self;
         while client.reader.input.is_empty() && !client.reader.ended {
+            if term.end(true).is_some() {
+                return true;
+            }
             tokio::select! {
                 result = client.reader.fill() => if result.is_err() { return false },
                 result = client.writer.drain(), if client.writer.is_pending() => if result.is_err() { return false },
@@ -165,9 +179,6 @@ impl Relay {
 
 /// The server may go on with what it was sent, and commit definitions: they count until it ends.
 async fn until_the_server_ends(mut server: Side, context: Context, mut definitions: Definitions) {
-            if term.end(true).is_some() {
-                return true;
-            }
     // Where this fails the server is gone, which its reading half tells.
     server.writer.close().await.ok();
     while !server.reader.ended && server.reader.fill().await.is_ok() {

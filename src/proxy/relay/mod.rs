@@ -39,6 +39,7 @@ use crate::wire::frame::InvalidLength;
 use crate::wire::message::Status;
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -76,9 +77,9 @@ pub struct Relay {
     forwarded: bool,
     /// One of them was an Execute, whose implicit transaction lasts up to a Sync.
     executed: bool,
-    activity: Activity,
     /// Since then something has completed that may have committed what was written.
     may_have_committed: bool,
+    activity: Activity,
     written: HashMap<String, crate::fence::session::Token>,
     wait: Option<Wait>,
     /// Why an Admit for the message at hand failed.
@@ -109,6 +110,8 @@ pub struct Relay {
     terminating: bool,
     /// The client broke the protocol; told when everything before it is answered.
     client_fault: Option<ClientFault>,
+    /// How the client's socket failed.
+    client_lost: Option<io::Error>,
     /// The server's write half is closed.
     closed: bool,
     /// The server was asked to answer what it can, because it owes much.
@@ -181,10 +184,10 @@ impl Relay {
             status: Status::Idle,
             forwarded: false,
             executed: false,
+            may_have_committed: false,
             activity: Activity::Idle,
             written: HashMap::new(),
             wait: None,
-            may_have_committed: false,
             refused: None,
             judged_since: None,
             turn: None,
@@ -199,6 +202,7 @@ impl Relay {
             answer: None,
             terminating: false,
             client_fault: None,
+            client_lost: None,
             closed: false,
             flushed: false,
             hang_up: None,

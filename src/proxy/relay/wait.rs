@@ -36,7 +36,7 @@ impl Relay {
         // Of a message that has room, and is not there yet.
         let room = self.room.iter().flatten().next().filter(|_| self.wait.is_none());
         let next_look = room.map(Room::next_look);
-        let Relay { client, server, wait, fence, context, hang_up, term, .. } = self;
+        let Relay { client, server, wait, fence, context, hang_up, client_lost, term, .. } = self;
         // What is left of the input when nothing holds it back is a message that will never be whole.
         let client_done = client.reader.ended && !is_held_back;
         if (client_done || self.terminating) && server.writer.output.is_empty() && !self.closed {
@@ -52,9 +52,10 @@ impl Relay {
         tokio::select! {
             result = client.reader.fill(), if read_client => {
                 term.heard();
-                if result.is_err() {
+                if let Err(error) = result {
                     // A reset, as of a client that hangs up without reading: what it sent before is done all the same.
                     client.reader.ended = true;
+                    client_lost.get_or_insert(error);
                     hang_up.get_or_insert(Instant::now() + AFTER_HANG_UP);
                 }
                 Ok(())
@@ -66,14 +67,15 @@ impl Relay {
             },
             result = client.writer.drain(), if client.writer.is_pending() => {
                 term.heard();
-                if result.is_err() {
+                if let Err(error) = result {
                     // Nobody reads any more; what was sent before may still be there to be read, and to be done.
                     client.writer.give_up();
+                    client_lost.get_or_insert(error);
                     hang_up.get_or_insert(Instant::now() + AFTER_HANG_UP);
                 }
                 Ok(())
             }
-            () = moment(*hang_up) => Err(End::ClientSocket),
+            () = moment(*hang_up) => Err(End::Client),
             () = term.change() => Ok(()),
             result = server.writer.drain(), if server.writer.is_pending() => {
                 if result.is_err() {
@@ -82,17 +84,11 @@ impl Relay {
                 }
                 Ok(())
             },
+            () = moment(next_look) => Ok(()),
             () = finish(wait, &mut self.refused, &mut self.turn, &mut self.room), if waits => Ok(()),
             () = fence.revoked.notified() => { self.revoked = true; release(context, fence); Ok(()) },
-            () = moment(next_look) => Ok(()),
         }
     }
-}
-
-/// Waits for the end of what is waited for. Cancel-safe: the task goes on.
-async fn finish(
-    wait: &mut Option<Wait>,
-    refused: &mut Option<Refusal>,
 
     /// A message of the client that is there waits for something. For the end of a long message from the server it waits only
     /// where the proxy may have to answer by itself, and the server owes nothing: one that does owe something may keep the rest
@@ -102,6 +98,12 @@ async fn finish(
             self.server.rest > 0 && self.activity == Activity::Idle && !self.client.reader.input.is_empty();
         self.wait.is_some() || self.replies.len() >= MAX_OWED || waits_for_message
     }
+}
+
+/// Waits for the end of what is waited for. Cancel-safe: the task goes on.
+async fn finish(
+    wait: &mut Option<Wait>,
+    refused: &mut Option<Refusal>,
     turn: &mut Option<Turn>,
     room: &mut Option<Option<Room>>,
 ) {
