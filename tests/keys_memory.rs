@@ -128,7 +128,6 @@ async fn identity(client: &Client) -> Identity {
         backend_start: field(1),
         system_identifier: field(2),
         postmaster_start: field(3),
-        in_recovery: false,
     }
 }
 

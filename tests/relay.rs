@@ -248,18 +248,25 @@ fn messages_in_single_bytes(via: Via) {
 fn unknown_messages(via: Via) {
     let target = via.start(Options::default());
     let mut other = target.login();
-    for tag in [b'z', b'Z', 0, 0xff, b'1'] {
-        let violation = message::tagged(tag, b"body");
-        let conversation = |address: &Address| {
-            let mut wire = Wire::login(address, "postgres", "postgres");
-            wire.send(&[query("SELECT 1"), violation.clone()].concat());
-            wire.read_to_end()
-        };
-        let frames = conversation(&target.address());
-        let error = error_in(&frames).unwrap_or_else(|| panic!("{tag}: {frames:?}"));
-        assert_eq!((error.severity(), error.code()), ("FATAL", "08P01"));
-        assert_eq!(exact(&frames), exact(&conversation(&target.postgres.address())));
-        assert_eq!(value(&mut other, "SELECT 1"), "1");
+    // Also while the server skips what it knows.
+    let skips = [unnamed("SELECT 1/0", &[]), flush(), unnamed("SELECT 2", &[])].concat();
+    for before in [query("SELECT 1"), skips] {
+        for tag in [b'z', b'Z', 0, 0xff, b'1', b'p'] {
+            let violation = message::tagged(tag, b"body");
+            let conversation = |address: &Address| {
+                let mut wire = Wire::login(address, "postgres", "postgres");
+                wire.send(&before);
+                let mut frames = wire.read_until_any(b"ZE");
+                wire.send(&[violation.clone(), sync()].concat());
+                frames.extend(wire.read_to_end());
+                frames
+            };
+            let frames = conversation(&target.address());
+            let error = frames.last().map(Frame::fields).unwrap_or_else(|| panic!("{tag}: {frames:?}"));
+            assert_eq!((error.severity(), error.code()), ("FATAL", "08P01"), "{tag}");
+            assert_eq!(exact(&frames), exact(&conversation(&target.postgres.address())));
+            assert_eq!(value(&mut other, "SELECT 1"), "1");
+        }
     }
 }
 

@@ -22,8 +22,8 @@ pub struct OpenSession {
     pub pid: Option<i32>,
     /// When it started.
     pub started: SystemTime,
-    /// What its server process does, and since when.
-    pub state: (Activity, SystemTime),
+    /// What its server process does, and since when. None: a newer token has ended that, and the client is still to be told.
+    pub state: (Option<Activity>, SystemTime),
     /// The value of `lease.fence`, as far as it is known: None where the server has to be asked.
     pub presented: Option<String>,
     /// What its server process is admitted to.
@@ -79,12 +79,13 @@ pub(super) fn show(console: &Console) -> Answer {
     Answer::show(&COLUMNS, console.proxy.sessions().into_iter().map(row).collect())
 }
 
-/// In the words of pg_stat_activity.
-fn doing(activity: Activity) -> &'static str {
+/// In the words of pg_stat_activity, save the last.
+fn doing(activity: Option<Activity>) -> &'static str {
     match activity {
-        Activity::Idle => "idle",
-        Activity::Waiting => "idle in transaction",
-        Activity::Busy => "active",
+        Some(Activity::Idle) => "idle",
+        Some(Activity::Waiting) => "idle in transaction",
+        Some(Activity::Busy) => "active",
+        None => "cut off",
     }
 }
 

@@ -37,6 +37,8 @@ pub(super) enum ControlError {
     Version { database: String, found: String },
     #[error("the control role {role} lacks a privilege: GRANT {grant} TO {role}")]
     Privilege { role: String, grant: &'static str },
+    #[error("the server is in recovery: on a standby nothing fenced can be written")]
+    Standby,
     #[error("the control connection did not answer within {} s", LIMIT.as_secs())]
     TimedOut,
     #[error("a lock that it needs was not given back within {} s", LIMIT.as_secs())]

@@ -21,7 +21,12 @@ use dashmap::DashMap;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+/// A server that is silent is silent on the control connection too: nobody waits longer to learn why a session has ended.
+const CUT_OFF_LIMIT: Duration = Duration::from_secs(2);
 
 /// One downstream database. All of its methods need a tokio runtime with timers and I/O.
 #[derive(Debug)]
@@ -225,17 +230,19 @@ impl Database {
 
     /// Why was this session's server process terminated? The newer epoch of something that it had
     /// been admitted to, if there is one. Asks the database, since a notification may not have
-    /// come yet; where that fails, what revoked the session is the answer.
+    /// come yet; where that fails or takes long, what revoked the session is the answer. One that was never admitted was
+    /// never in anybody's way: nothing is asked.
     ///
     /// To be called before the session's [`Registration`] is dropped. Cancel safe.
     pub async fn cut_off_by(self: &Arc<Self>, session: &SessionFence) -> Option<CutOff> {
         let key = key(session.identity.as_ref().ok()?);
         let (presented, asking) = self.sessions.get(&key).map(|it| (it.presented.clone(), it.asking.clone()))?;
+        if presented.is_empty() && asking.is_none() {
+            return None;
+        }
         let names = presented.keys().chain(asking.iter().map(|(resource, _)| resource)).map(String::as_str);
-        let highest = match self.read_epochs(names).await {
-            Ok(epochs) => epochs,
-            Err(_) => session.floors(),
-        };
+        let read = timeout(CUT_OFF_LIMIT, self.read_epochs(names)).await;
+        let highest = read.ok().and_then(Result::ok).unwrap_or_else(|| session.floors());
         highest.into_iter().find_map(|(resource, highest)| {
             let asked =
                 asking.iter().find(|(name, _)| *name == resource).map(|(_, token)| Epoch { token: *token, ..highest });

@@ -4,9 +4,10 @@
 
 use super::control::{ControlError, Said, unreachable};
 use crate::tls::ControlConfig;
+use tokio_postgres::{Client, SimpleQueryMessage};
 
-/// Opens a connection as the fence does, checks its role, and the schema where fences need that, and closes it. Without a
-/// limit of its own on time. Cancel-safe: the connection is closed.
+/// Opens a connection as the fence does, checks its role, that the server takes writes, and the schema where fences need that,
+/// and closes it. Without a limit of its own on time. Cancel-safe: the connection is closed.
 ///
 /// # Errors
 /// Why the fence could not use it, for people.
@@ -20,5 +21,16 @@ async fn check(config: &ControlConfig, needs_schema: bool) -> Result<(), Control
     tokio::spawn(connection);
     let said = Said::of(&client, "off").await?;
     said.has_privileges()?;
+    if in_recovery(&client).await? {
+        return Err(ControlError::Standby);
+    }
     if needs_schema { said.has_schema() } else { Ok(()) }
+}
+
+/// Nothing can be written, nor anybody admitted.
+async fn in_recovery(client: &Client) -> Result<bool, ControlError> {
+    let messages = client.simple_query("SELECT pg_is_in_recovery()").await.map_err(unreachable)?;
+    let is_true =
+        |message: &SimpleQueryMessage| matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some("t"));
+    Ok(messages.iter().any(is_true))
 }

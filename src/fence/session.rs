@@ -38,8 +38,6 @@ pub struct Identity {
     pub system_identifier: String,
     /// `extract(epoch from pg_postmaster_start_time())`, as the text of a numeric.
     pub postmaster_start: String,
-    /// `pg_is_in_recovery()`.
-    pub in_recovery: bool,
 }
 
 /// The part of a session that drains may touch.

@@ -93,7 +93,7 @@ impl ConsoleSession {
 
     /// Answers until it ends, and says why it did. Not cancel-safe: a command may be half done.
     pub async fn run(self, shared: Arc<Shared>) -> End {
-        self.answer(shared).await.unwrap_or(End::ClientSocket)
+        self.answer(shared).await.unwrap_or_else(End::ClientLost)
     }
 
     async fn answer(self, shared: Arc<Shared>) -> io::Result<End> {

@@ -37,7 +37,6 @@ const IDENTITY_QUESTION: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     (SELECT extract(epoch FROM backend_start) FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())), \
     (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
     extract(epoch FROM pg_catalog.pg_postmaster_start_time()), \
-    pg_catalog.pg_is_in_recovery(), \
     pg_catalog.current_setting('lease.fence', true)";
 
 /// What the server said while it let the session in.
@@ -268,15 +267,15 @@ pub(super) async fn identify(
 fn identity(columns: Vec<Option<String>>, process_id: Option<i32>) -> Result<Identity, String> {
     let missing = || "the server did not say all of whose process this is".to_owned();
     let columns: Vec<String> = columns.into_iter().collect::<Option<_>>().ok_or_else(missing)?;
-    let [pid, backend_start, system_identifier, postmaster_start, in_recovery] =
-        <[String; 5]>::try_from(columns).map_err(|_| missing())?;
+    let [pid, backend_start, system_identifier, postmaster_start] =
+        <[String; 4]>::try_from(columns).map_err(|_| missing())?;
     let pid = pid.parse().map_err(|_| missing())?;
     if process_id != Some(pid) {
         return Err(
             "the session does not keep its server process: is there a pooler between the proxy and the server?".into(),
         );
     }
-    Ok(Identity { pid, backend_start, system_identifier, postmaster_start, in_recovery: in_recovery != "f" })
+    Ok(Identity { pid, backend_start, system_identifier, postmaster_start })
 }
 
 /// Takes note of what changes the meaning of text.

@@ -32,6 +32,8 @@ pub enum Rejection {
     Unissued { resource: String, presented: Token, election: String, issued: Option<Token> },
     /// LF006.
     Unavailable { resource: String, reason: String, queries: String },
+    /// LF006: the statement was not held until it could be judged.
+    NoRoom,
     /// LF006: what the statement names may be a way to a fenced table by now.
     UnreadCatalogue,
 }
@@ -89,7 +91,7 @@ impl Rejection {
                 "unverifiable"
             }
             Rejection::Unissued { .. } => "unissued",
-            Rejection::Unavailable { .. } | Rejection::UnreadCatalogue => "unavailable",
+            Rejection::Unavailable { .. } | Rejection::NoRoom | Rejection::UnreadCatalogue => "unavailable",
         }
     }
 
@@ -105,7 +107,10 @@ impl Rejection {
             | Rejection::NotInForce { resource, .. }
             | Rejection::Unissued { resource, .. }
             | Rejection::Unavailable { resource, .. } => Some(resource),
-            Rejection::InvalidSetting { .. } | Rejection::Unverifiable { .. } | Rejection::UnreadCatalogue => None,
+            Rejection::InvalidSetting { .. }
+            | Rejection::Unverifiable { .. }
+            | Rejection::NoRoom
+            | Rejection::UnreadCatalogue => None,
         }
     }
 
@@ -175,6 +180,10 @@ impl Rejection {
                     .hint("A statement that names a table of the resource puts its token in force: write to one first, or lock it (LOCK TABLE, SELECT ... FOR UPDATE).")
             }
             Rejection::Unissued { resource, presented, election, issued } => unissued(resource, *presented, election, *issued),
+            Rejection::NoRoom => {
+                ErrorText::new("LF006", format!("cannot tell whether this statement writes a fenced table: {NO_ROOM}"))
+                    .hint("Nothing was written. Try again; a statement that was prepared has to be prepared again.")
+            }
             Rejection::UnreadCatalogue => {
                 ErrorText::new("LF006", "cannot tell whether this statement writes a fenced table: the catalogue has changed and cannot be read")
                     .hint("Nothing was written. Try again; if it lasts, look into the proxy's log.")
@@ -188,6 +197,9 @@ impl Rejection {
         }
     }
 }
+
+/// Why a long statement is not read.
+pub const NO_ROOM: &str = "the proxy holds too many statements of more than 1 MiB at present";
 
 const FORMS: &str =
     "Use one token, SET lease.fence = 47, or a list by resource, SET lease.fence = 'scheduler=47, billing=55'.";

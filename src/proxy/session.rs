@@ -32,7 +32,8 @@ pub struct Session {
     pub started: SystemTime,
     /// What has passed.
     pub passed: Passed,
-    state: Mutex<(Activity, Instant)>,
+    /// None: a newer token has ended its server process, and it has not been told yet.
+    state: Mutex<(Option<Activity>, Instant)>,
     /// The value of `lease.fence`, as it was known when the server was ready last.
     presented: Mutex<Value>,
 }
@@ -104,7 +105,7 @@ impl Session {
             pid,
             started: SystemTime::now(),
             passed: Passed::default(),
-            state: Mutex::new((Activity::Idle, Instant::now())),
+            state: Mutex::new((Some(Activity::Idle), Instant::now())),
             presented: Mutex::new(Value::Unknown),
         }
     }
@@ -125,14 +126,19 @@ impl Session {
         }
     }
 
-    /// What it does, and since when.
-    pub fn state(&self) -> (Activity, Instant) {
+    /// What its server process does, and since when. None: a newer token has ended that.
+    pub fn state(&self) -> (Option<Activity>, Instant) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// It does something else from now on.
     pub fn set_state(&self, activity: Activity) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = (activity, Instant::now());
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = (Some(activity), Instant::now());
+    }
+
+    /// A newer token has ended its server process.
+    pub fn set_cut_off(&self) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = (None, Instant::now());
     }
 
     /// Says that it has started.

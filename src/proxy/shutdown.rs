@@ -10,7 +10,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 /// Sessions that are ended have this long to say goodbye to both sides.
-const FAREWELL: Duration = Duration::from_secs(2);
+pub const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Then they are gone within this time, and the log says so of each.
+const GONE: Duration = Duration::from_secs(1);
 
 /// Other proxies are told within this time what was defined last; without that they find out by themselves, later.
 const LAST_ANNOUNCEMENTS: Duration = Duration::from_secs(5);
@@ -62,7 +65,7 @@ pub async fn shut_down(shared: &Shared, mut listeners: JoinSet<()>, signals: &mu
         () = signals.recv() => say_who_is_left(shared, "another signal"),
     }
     shared.set_stage(Stage::Ending);
-    tokio::time::timeout(FAREWELL, shared.connections.none_left()).await.ok();
+    tokio::time::timeout(FAREWELL + GONE, shared.connections.none_left()).await.ok();
     tokio::time::timeout(LAST_ANNOUNCEMENTS, leave_databases(shared)).await.ok();
     tracing::info!("stopped");
 }

@@ -80,6 +80,17 @@ impl Statement {
         matches!(self.transaction, Commit | Rollback | PrepareTransaction)
     }
 
+    /// What was written before it, or by it, may be committed once it has completed, whatever follows it in a pipeline.
+    pub fn may_commit(&self) -> bool {
+        use TransactionEffect::{Commit, PrepareTransaction};
+        // Some definitions, such as DETACH PARTITION CONCURRENTLY, commit at once. So do these, where a server lets them.
+        const IN_TRANSACTIONS_OF_THEIR_OWN: [&str; 4] = ["VACUUM", "ANALYZE", "CLUSTER", "REINDEX"];
+        matches!(self.transaction, Commit | PrepareTransaction)
+            || self.opaque.is_some()
+            || self.changes_catalogue
+            || IN_TRANSACTIONS_OF_THEIR_OWN.contains(&self.kind)
+    }
+
     /// What it does as the query of a portal, which may be executed again: then its query does not run again.
     pub fn in_portal(self: Arc<Self>) -> Arc<Statement> {
         if self.parameter == ParameterEffect::None || !["SELECT", "EXECUTE"].contains(&self.kind) {

@@ -117,6 +117,27 @@ fn a_result_that_is_cut_off_ends_with_the_reason() {
     assert_eq!(error.detail(), "resource=scheduler presented=1 highest=2 outcome=unknown");
 }
 
+/// A pipeline may end a transaction and begin another before its Sync: what of it is committed, only ReadyForQuery would tell.
+#[test]
+fn what_a_pipeline_may_have_committed_is_not_said_to_be_rolled_back() {
+    let postgres = ticks::server();
+    let proxy = ticks::proxy(&postgres);
+    let mut stale = Stale::start(&postgres, &proxy.address());
+    ok(stale.wire(), "BEGIN");
+    ok(stale.wire(), WRITE);
+    for sql in ["COMMIT", WRITE] {
+        stale.wire().send(&[message::unnamed(sql, &[]), message::flush()].concat());
+        assert_eq!(error_in(&stale.wire().read_until(b'C')), None);
+    }
+    ok(&mut ticks::session(&proxy.address(), 2), WRITE);
+    let told = stale.wire().exchange(&message::sync());
+    let error = error_in(&told).expect("it is told");
+    assert_eq!((error.severity(), error.code()), ("FATAL", "LF001"));
+    assert_eq!(error.detail(), "resource=scheduler presented=1 highest=2 outcome=unknown");
+    let committed = postgres.value("SELECT string_agg(token::text, ' ' ORDER BY id) FROM ticks");
+    assert_eq!(committed, "1 1 2", "what came before COMMIT, and nothing behind it");
+}
+
 impl<'a> Stale<'a> {
     /// A session that has written, so that its server process is admitted.
     fn start(postgres: &'a Postgres, address: &Address) -> Self {

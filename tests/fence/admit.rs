@@ -188,7 +188,6 @@ async fn process_that_is_not_what_it_says_is_refused() {
         (fencegate::fence::session::Identity { backend_start: "1.000000".into(), ..good.clone() }, "another process"),
         (fencegate::fence::session::Identity { system_identifier: "1".into(), ..good.clone() }, "another server"),
         (fencegate::fence::session::Identity { postmaster_start: "1".into(), ..good.clone() }, "started anew"),
-        (fencegate::fence::session::Identity { in_recovery: true, ..good.clone() }, "recovery"),
         (elsewhere, "another database"),
     ];
     for (identity, expected) in wrong {

@@ -164,7 +164,6 @@ impl World {
             backend_start: row[1].clone(),
             system_identifier: row[2].clone(),
             postmaster_start: row[3].clone(),
-            in_recovery: false,
         }
     }
 

@@ -39,3 +39,19 @@ fn a_control_role_that_does_not_see_when_processes_started() {
     postgres.sql(&format!("GRANT pg_read_all_stats TO {CONTROL_ROLE}"));
     wait_until("the session is served", DEADLINE, || error_in(&session.query(WRITE)).is_none());
 }
+
+/// A promotion ends no session: what was a standby's process is now one of the primary.
+#[test]
+fn a_process_of_a_standby_that_was_promoted_since() {
+    let mut postgres = ticks::server();
+    postgres.restart_as_standby();
+    let proxy = ticks::proxy(&postgres);
+    let (mut tried, mut silent) = (ticks::session(&proxy.address(), 1), ticks::session(&proxy.address(), 1));
+    refused(&mut tried, WRITE, "LF006");
+    postgres.sql("SELECT pg_promote()");
+    wait_until("it is served", DEADLINE, || error_in(&tried.query(WRITE)).is_none());
+    ok(&mut silent, WRITE);
+    // It is admitted like any other: a newer leader shuts it out.
+    ok(&mut ticks::session(&proxy.address(), 2), WRITE);
+    refused(&mut tried, WRITE, "LF001");
+}

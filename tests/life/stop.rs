@@ -3,9 +3,11 @@
 use super::support::fenced::{Fenced, code, ok, value};
 use super::support::proxy::NO_POLICIES;
 use super::support::wire::error_in;
-use super::support::{DEADLINE, Frame, Options, Postgres, Proxy, Wire, message, wait_until};
+use super::support::{DEADLINE, Frame, Options, Postgres, Proxy, ProxyOptions, Wire, message, wait_until};
 
 const ENDED: &str = "57P01";
+const SCHEMA: &str = "CREATE TABLE t (id int)";
+const FENCED: &str = "version: 1\nresources: [{name: r, tables: [public.t]}]\n";
 
 fn start(arguments: &[&str]) -> (Proxy, Postgres) {
     let postgres = Postgres::start(Options::default());
@@ -167,4 +169,55 @@ fn what_was_defined_last_is_told_to_the_other_proxies_first() {
     let told = other.query("SELECT 1").into_iter().filter(|frame| frame.tag == b'A');
     let told: Vec<_> = told.map(|frame| String::from_utf8_lossy(&frame.body).into_owned()).collect();
     assert!(told.iter().any(|payload| payload.contains("{catalogue}")), "{told:?}");
+}
+
+/// Cut off by a newer token, and silent since: there is nothing left that it could end by itself.
+#[test]
+fn who_was_cut_off_and_has_not_asked_since_is_told() {
+    for idle_timeout in [None, Some("3s")] {
+        let limits = ["--shutdown-timeout", "1h", "--idle-timeout", idle_timeout.unwrap_or("1h")];
+        let mut fenced = Fenced::start_with(
+            Options::default(),
+            SCHEMA,
+            &ProxyOptions::default().policies(FENCED).arguments(&limits),
+        );
+        let mut stale = fenced.holder(1);
+        ok(&mut stale, "BEGIN; INSERT INTO t VALUES (1)");
+        ok(&mut fenced.holder(2), "INSERT INTO t VALUES (2)");
+        let mut console = Wire::login(&fenced.proxy.address(), "postgres", "fencegate");
+        fenced.proxy.wait_for_log("session_cut_off", DEADLINE);
+        if idle_timeout.is_none() {
+            wait_until("it is shown", DEADLINE, || {
+                ok(&mut console, "SHOW SESSIONS").iter().any(|row| row[7].as_deref() == Some("cut off"))
+            });
+            fenced.proxy.signal("TERM");
+        }
+        let frames = stale.read_to_end();
+        let told = error_in(&frames).unwrap_or_else(|| panic!("{frames:?}"));
+        assert_eq!((told.severity(), told.code()), ("FATAL", "LF001"));
+        assert!(told.detail().ends_with("outcome=rolled_back"), "{told:?}");
+        if idle_timeout.is_none() {
+            assert_eq!(fenced.proxy.wait(), 0);
+        }
+        fenced.proxy.wait_for_log("cut off by a newer token for resource r", DEADLINE);
+    }
+}
+
+/// A client that does not read keeps nobody waiting for long, and the log has its end.
+#[test]
+fn who_does_not_read_is_left_and_logged() {
+    let (mut proxy, postgres) = start(&["--shutdown-timeout", "300ms"]);
+    let mut deaf = login(&proxy);
+    named(&mut deaf);
+    deaf.send(&message::query("SELECT repeat('x', 1000) FROM generate_series(1, 100000)"));
+    wait_until("the server waits for it", DEADLINE, || {
+        postgres.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'") == "1"
+    });
+    assert_eq!(proxy.terminate(), 0);
+    assert!(
+        proxy.log().contains("session_ended") && proxy.log().contains("the proxy is shutting down"),
+        "{}",
+        proxy.log()
+    );
+    wait_until("nothing goes on", DEADLINE, || sessions(&postgres) == "0");
 }

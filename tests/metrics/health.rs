@@ -52,6 +52,16 @@ fn it_is_ready_while_the_control_connection_can_be_opened() {
 }
 
 #[test]
+fn in_front_of_a_standby_it_is_not_ready() {
+    let (mut postgres, _proxy, address) = start();
+    postgres.restart_as_standby();
+    wait_until("it knows", DEADLINE, || get(address, "/readyz").body.contains("on a standby nothing fenced"));
+    assert_eq!(get(address, "/readyz").status, 503);
+    postgres.sql("SELECT pg_promote()");
+    wait_until("it is ready", DEADLINE, || get(address, "/readyz").status == 200);
+}
+
+#[test]
 fn while_it_stops_it_is_not_ready_and_can_be_scraped() {
     let (_postgres, mut proxy, address) = start();
     let mut open = Wire::login(&proxy.address(), "postgres", "postgres");

@@ -27,6 +27,31 @@ fn who_stops_reading_and_then_vanishes() {
     world.ends_well(ALLOWED);
 }
 
+/// In mid-pipeline the server keeps the end of a long row to itself, and nothing is due that would make it send that.
+#[test]
+fn who_hangs_up_within_a_pipeline() {
+    let world = World::new();
+    let row = [parse("", "INSERT INTO free VALUES (1) RETURNING repeat('x', 70000)", &[]), bind_text("", "", &[])];
+    let pipeline = [&row.concat()[..], &execute("", 0)].concat();
+    let waiting = "SELECT count(*) FROM pg_stat_activity \
+        WHERE application_name = 'hostile' AND state = 'active' AND wait_event = 'ClientRead'";
+    let left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'hostile'";
+    for closes in [true, false] {
+        let mut wire = world.hostile();
+        wire.send(&pipeline);
+        wait_until("the server waits for more", DEADLINE, || world.fenced.postgres.value(waiting) == "1");
+        if closes {
+            drop(wire);
+        } else {
+            wire.finish_sending();
+            // It may still read what was sent.
+            wire.bytes_to_end();
+        }
+        wait_until("the server's session ends", DEADLINE, || world.fenced.postgres.value(left) == "0");
+    }
+    world.ends_well(ALLOWED);
+}
+
 #[test]
 fn who_sends_byte_by_byte() {
     let mut world = World::new();
@@ -152,27 +177,31 @@ fn who_sends_ten_megabytes() {
     world.ends_well(144 * 1024);
 }
 
-/// Who begins long statements and sends no more of them keeps others from sending such, and from nothing else.
+/// Who begins long statements and sends no more of them has no room before a MiB has come, and keeps it from others for a
+/// moment only.
 #[test]
 fn who_keeps_all_room() {
     let mut world = World::new();
     let read = query(&format!("SELECT length('{}')", "x".repeat(HUGE)));
-    let mut holders: Vec<_> = (0..6).map(|_| world.hostile()).collect();
-    holders.iter_mut().for_each(|holder| holder.send(&read[..HUGE / 2]));
-    world.is_unharmed();
     let batch = [unnamed(&format!("DELETE FROM free WHERE n IN ({}1)", "1,".repeat(HUGE / 2)), &[]), sync()].concat();
-    let mut others = [(world.hostile(), read), (world.hostile(), batch)];
-    std::thread::scope(|scope| {
-        for (wire, messages) in &mut others {
-            scope.spawn(|| assert_eq!(codes(&wire.exchange(messages)), ["LF004"]));
-        }
-    });
-    world.is_unharmed();
-    drop(holders);
-    for (wire, messages) in &mut others {
-        assert_eq!(codes(&wire.exchange(messages)), Vec::<String>::new());
+    for (sent, has_room) in [(6, false), (HUGE / 2, true)] {
+        let mut holders: Vec<_> = (0..6).map(|_| world.hostile()).collect();
+        holders.iter_mut().for_each(|holder| holder.send(&read[..sent]));
+        world.is_unharmed();
+        let mut others = [(world.hostile(), &read), (world.hostile(), &batch)];
+        std::thread::scope(|scope| {
+            for (wire, messages) in &mut others {
+                scope.spawn(|| assert_eq!(codes(&wire.exchange(messages)), Vec::<String>::new()));
+            }
+        });
+        world.is_unharmed();
+        // Those that had none are read now, those that had to give it up are not.
+        let lost: Vec<_> = holders.iter_mut().map(|holder| codes(&holder.exchange(&read[sent..]))).collect();
+        assert_eq!(lost.concat().iter().any(|code| code == "LF006"), has_room, "{lost:?}");
+        assert!(lost.concat().iter().all(|code| code == "LF006"), "{lost:?}");
+        // They may try again.
+        holders.iter_mut().for_each(|holder| assert_eq!(codes(&holder.exchange(&read)), Vec::<String>::new()));
     }
-    drop(others);
     world.ends_well(144 * 1024);
 }
 

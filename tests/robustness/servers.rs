@@ -2,11 +2,14 @@
 
 use super::support::malicious::{Malicious, VICTIM, Victim, greeting, identity, ready};
 use super::support::message::{self, header, query, tagged};
+use super::support::programs::run;
 use super::support::{DEADLINE, Frame, Options, Postgres, Proxy, ProxyOptions, Wire, fenced, wait_until};
 use fencegate::wire::frame::{HEADER, Header};
 use std::fmt;
 use std::io;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// What the proxy may need beyond what it needed for small talk, in KiB.
 const ALLOWED: u64 = 8 * 1024;
@@ -243,4 +246,27 @@ fn who_never_ends() {
         }
         world.ends_well();
     }
+}
+
+/// It is silent on the control connection too: who was never admitted to anything does not wait for an answer there to be
+/// told that its session has ended.
+#[test]
+fn that_is_silent_when_a_session_ends() {
+    const WITHOUT_ASKING: Duration = Duration::from_secs(3);
+    let world = super::world::World::new();
+    let postgres = &world.fenced.postgres;
+    let mut wire = world.hostile();
+    let process = fenced::value(&mut wire, "SELECT pg_backend_pid()").unwrap();
+    let control = postgres.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'fencegate control'");
+    let control: Vec<String> = control.into_iter().flatten().flatten().collect();
+    let signal = |name: &str| run(Command::new("kill").args(["-s", name]).args(&control));
+    signal("STOP");
+    let ended = Instant::now();
+    postgres.sql(&format!("SELECT pg_terminate_backend({process})"));
+    let told = super::world::codes(&wire.read_to_end());
+    let took = ended.elapsed();
+    signal("CONT");
+    assert_eq!(told, ["57P01"]);
+    assert!(took < WITHOUT_ASKING, "{took:?}");
+    world.ends_well(ALLOWED);
 }

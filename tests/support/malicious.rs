@@ -168,8 +168,8 @@ pub fn ready() -> Vec<u8> {
 
 /// The answer to whose process it is.
 pub fn identity() -> Vec<u8> {
-    let mut row = vec![0, 6];
-    for column in ["42", "1700000000", "7", "1700000000", "f"] {
+    let mut row = vec![0, 5];
+    for column in ["42", "1700000000", "7", "1700000000"] {
         row.extend(u32::try_from(column.len()).unwrap().to_be_bytes());
         row.extend(column.as_bytes());
     }

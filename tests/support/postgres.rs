@@ -124,6 +124,15 @@ impl Postgres {
         self.end("INT");
     }
 
+    /// Starts it anew as a standby, which follows nobody until it is promoted.
+    pub fn restart_as_standby(&mut self) {
+        self.stop();
+        let signal = self.folder.join("data/standby.signal");
+        fs::write(&signal, "").unwrap();
+        give_to_server(&signal);
+        self.start_again();
+    }
+
     /// The server dies as in a crash, and comes back by way of recovery.
     pub fn crash_restart(&mut self) {
         self.end("QUIT");

@@ -25,20 +25,21 @@ pub(in crate::fence) fn admit(who: &Identity, resource: &Resource, token: Token,
     let name = quote(&resource.name);
     let hash = quote(&resource.fingerprint);
     let pid = who.pid;
-    // Exactly one row, whatever is missing. Null is never true.
+    // Exactly one row, whatever is missing. Null is never true. Whether the server is in recovery only this connection says:
+    // what the session heard at its start is past where a standby was promoted since, which ends no session. It is the same
+    // server: the same postmaster, since the same microsecond, with the same process in it, since the same microsecond.
     let identity = format!(
         "(SELECT a.pid, a.backend_start, a.pid IS NOT NULL AS running, \
             extract(epoch FROM a.backend_start) = {}::numeric AS same_process, \
             a.datid = {THIS_DATABASE} AS same_database, \
             c.system_identifier = {}::bigint AS same_server, \
             extract(epoch FROM pg_postmaster_start_time()) = {}::numeric AS same_start, \
-            NOT pg_is_in_recovery() AND NOT {} AS writable, {} AS killable \
+            NOT pg_is_in_recovery() AS writable, {} AS killable \
           FROM pg_control_system() c LEFT JOIN pg_stat_get_activity({pid}) a ON true \
           LEFT JOIN pg_roles t ON t.oid = a.usesysid) i",
         quote(&who.backend_start),
         quote(&who.system_identifier),
         quote(&who.postmaster_start),
-        who.in_recovery,
         may_terminate("a", "t"),
     );
     let items = IDENTITY_ITEMS.map(|(column, _)| format!("i.{column}"));

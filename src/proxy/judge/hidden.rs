@@ -4,7 +4,7 @@
 //! Must never take what is not known for harmless.
 
 use super::super::parameter::Parameter;
-use super::super::rejection::Rejection;
+use super::super::rejection::{NO_ROOM, Rejection};
 use super::super::suspects::Suspects;
 use super::super::touched::Touch;
 use super::{Earlier, Judge, Stop};
@@ -23,6 +23,7 @@ impl Judge<'_> {
         let Some((why, hint)) = opaque.filter(|_| matters) else { return Ok(Vec::new()) };
         match self.policies.opaque {
             Opaque::Allow => Ok(Vec::new()),
+            Opaque::Reject if why == NO_ROOM => Err(Rejection::NoRoom.into()),
             Opaque::Reject => {
                 let why = format!("{}: {why}", statement.kind);
                 Err(Rejection::Unverifiable { why, hint }.into())

@@ -10,6 +10,7 @@ use crate::fence::CutOff;
 use crate::fence::session::Activity;
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::message::{self, Status};
+use std::io;
 use std::time::Duration;
 
 /// A client that does not take the rest of what it was sent within this time does not get it.
@@ -21,9 +22,12 @@ const LEAVE: Duration = Duration::from_secs(1);
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub enum End {
-    /// The client said goodbye or is gone.
+    /// The client said goodbye, or closed the connection without.
     #[error("client closed the connection")]
     Client,
+    /// The client's connection has failed: it did not answer any more, say, or has closed it without reading what it was sent.
+    #[error("connection to the client was lost: {0}")]
+    ClientLost(io::Error),
     /// The server ended the session and said why; the client has been told.
     #[error("server ended the session")]
     Server,
@@ -36,9 +40,6 @@ pub enum End {
     /// The server broke the protocol.
     #[error("server broke the protocol: {0}")]
     ServerFault(String),
-    /// The client's socket failed.
-    #[error("connection to the client failed")]
-    ClientSocket,
     /// The client was idle for longer than it may be.
     #[error("idle-session timeout")]
     IdleTimeout,
@@ -89,9 +90,19 @@ impl Relay {
             self.client.writer.flush().await?;
             self.client.writer.close().await
         };
-        // A client that is gone or does not read misses it: there is nobody left to tell.
-        tokio::time::timeout(LAST_WORDS, goodbye).await.ok();
+        // A client that is gone or does not read misses it: there is nobody left to tell. The proxy does not wait for it.
+        tokio::select! {
+            _ = tokio::time::timeout(LAST_WORDS, goodbye) => {}
+            () = self.term.farewell_over() => {}
+        }
         self.count_bytes();
+        let end = match (end, self.client_lost.take()) {
+            // Without the goodbye of TLS it has closed it all the same.
+            (End::Client, Some(error)) if !self.terminating && error.kind() != io::ErrorKind::UnexpectedEof => {
+                End::ClientLost(error)
+            }
+            (end, _) => end,
+        };
         if !self.server.reader.ended && (self.catalogue_changed || self.definitions.are_under_way()) {
             let announcements = self.context.announcements().clone();
             announcements.spawn(until_the_server_ends(self.server, self.context, self.definitions));
@@ -118,10 +129,7 @@ impl Relay {
     async fn lost_server(&mut self) -> (End, Option<ErrorText>) {
         let in_flight = !self.replies.is_empty() || self.client.rest > 0;
         if let Some(by) = self.context.database().clone().cut_off_by(&self.fence).await {
-            let outcome = if in_flight { Outcome::Unknown } else { Outcome::RolledBack };
-            if !in_flight && self.client.reader.input.is_empty() && !self.next_message().await {
-                return (End::Client, None);
-            }
+            let outcome = if in_flight || self.may_have_committed { Outcome::Unknown } else { Outcome::RolledBack };
             let Session { number: session, user, database, .. } = &*self.session;
             tracing::warn!(
                 session,
@@ -133,6 +141,10 @@ impl Relay {
                 outcome = outcome.name(),
                 "session_cut_off"
             );
+            self.session.set_cut_off();
+            if !in_flight && !self.wants_an_answer().await {
+                return (End::Client, None);
+            }
             let text = cut_off(&by.resource, by.presented, by.highest, outcome);
             return (End::CutOff(by), Some(text));
         }
@@ -147,13 +159,18 @@ impl Relay {
         }
     }
 
-    /// Waits until the client says something that wants an answer. Drivers show an error only as an answer.
-    async fn next_message(&mut self) -> bool {
-        let client = &mut self.client;
+    /// Waits until the client says something: drivers show an error only as an answer. One that says nothing is told all the
+    /// same when it has been idle for too long, or the proxy stops. False: there is nobody to tell.
+    async fn wants_an_answer(&mut self) -> bool {
+        let Relay { client, term, .. } = self;
         while client.reader.input.is_empty() && !client.reader.ended {
+            if term.end(true).is_some() {
+                return true;
+            }
             tokio::select! {
                 result = client.reader.fill() => if result.is_err() { return false },
-                result = client.writer.drain(), if !client.writer.output.is_empty() => if result.is_err() { return false },
+                result = client.writer.drain(), if client.writer.is_pending() => if result.is_err() { return false },
+                () = term.change() => {}
             }
         }
         client.reader.input.first().is_some_and(|tag| *tag != b'X')

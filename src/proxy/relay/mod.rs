@@ -39,6 +39,7 @@ use crate::wire::frame::InvalidLength;
 use crate::wire::message::Status;
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -79,6 +80,8 @@ pub struct Relay {
     forwarded: bool,
     /// One of them was an Execute, whose implicit transaction lasts up to a Sync.
     executed: bool,
+    /// Since then something has completed that may have committed what was written.
+    may_have_committed: bool,
     activity: Activity,
     written: HashMap<String, crate::fence::session::Token>,
     wait: Option<Wait>,
@@ -110,6 +113,8 @@ pub struct Relay {
     terminating: bool,
     /// The client broke the protocol; told when everything before it is answered.
     client_fault: Option<ClientFault>,
+    /// How the client's socket failed.
+    client_lost: Option<io::Error>,
     /// The server's write half is closed.
     closed: bool,
     /// The server was asked to answer what it can, because it owes much.
@@ -182,6 +187,7 @@ impl Relay {
             status: Status::Idle,
             forwarded: false,
             executed: false,
+            may_have_committed: false,
             activity: Activity::Idle,
             written: HashMap::new(),
             wait: None,
@@ -199,6 +205,7 @@ impl Relay {
             answer: None,
             terminating: false,
             client_fault: None,
+            client_lost: None,
             closed: false,
             flushed: false,
             hang_up: None,

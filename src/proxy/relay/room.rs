@@ -3,6 +3,7 @@
 //! Owns the bound of one message. Must never hold a long message without room for all of it: the bound of what all
 //! sessions hold together depends on that.
 
+use super::super::rejection::NO_ROOM;
 use super::{Relay, Wait};
 use crate::proxy::context::Room;
 use crate::wire::frame::Header;
@@ -14,11 +15,14 @@ const MAX_STATEMENT: usize = 16 * 1024 * 1024;
 const LONG: usize = 1024 * 1024;
 
 const TOO_LONG: &str = "the statement is longer than 16 MiB";
-const NO_ROOM: &str = "the proxy holds too many statements of more than 1 MiB at present";
 
 impl Relay {
     /// Asks for room to hold a message whole; an error says why there is none. Nothing while that is waited for, and
     /// meanwhile no more of the message is read.
+    ///
+    /// For what a client has only announced nobody has to wait: room is asked for when more has come than every session may
+    /// hold, for all of the message at once, so that nobody who has a part of what it needs waits for the rest. Who then
+    /// keeps the others waiting loses it.
     pub(super) fn make_room(&mut self, header: Header) -> Option<Result<(), &'static str>> {
         if header.body <= LONG {
             return Some(Ok(()));
@@ -26,14 +30,21 @@ impl Relay {
         if header.body > MAX_STATEMENT {
             return Some(Err(TOO_LONG));
         }
-        if self.room.is_none() {
-            match self.context.room(header.frame()) {
+        let input = self.client.reader.input.len();
+        match &self.room {
+            None if input < LONG => {
+                self.wanted = LONG;
+                return None;
+            }
+            None => match self.context.room(header.frame()) {
                 Ok(room) => self.room = Some(Some(room)),
                 Err(waiting) => {
                     self.wait = Some(Wait::Room(waiting));
                     return None;
                 }
-            }
+            },
+            Some(Some(room)) if input < header.frame() && room.is_overdue() => self.room = Some(None),
+            Some(_) => {}
         }
         self.room.as_ref().map(|room: &Option<Room>| room.as_ref().map(|_| ()).ok_or(NO_ROOM))
     }

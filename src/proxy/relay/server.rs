@@ -143,6 +143,7 @@ impl Relay {
     }
 
     fn statement_done(&mut self, statement: &Statement, rolled_back: bool, defined: Option<(String, u64)>) {
+        self.may_have_committed |= !rolled_back && (statement.may_commit() || !self.context.is_fenced());
         self.parameter.completed(statement, rolled_back);
         self.catalogue_changed |= statement.changes_catalogue;
         if matches!(statement.transaction, TransactionEffect::Commit | TransactionEffect::Rollback) {
@@ -232,6 +233,7 @@ impl Relay {
             _ => return Err(End::ServerFault("ReadyForQuery that nobody asked for".into())),
         }
         self.status = status;
+        self.may_have_committed = false;
         self.parameter.ready(status);
         self.session.present(self.parameter.current());
         if status == Status::Idle {

@@ -3,7 +3,7 @@
 //! Must never end one that is in a transaction, unless the proxy gives it no more time.
 
 use super::super::shared::Orders;
-use super::super::shutdown::Stage;
+use super::super::shutdown::{FAREWELL, Stage};
 use super::End;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -15,13 +15,15 @@ pub struct Term {
     now: Orders,
     /// Since when it has been idle; None also where nobody asks.
     idle_since: Option<Instant>,
+    /// Since when there has been no more time.
+    over_since: Option<Instant>,
 }
 
 impl Term {
     /// A session that starts now.
     pub fn new(mut orders: watch::Receiver<Orders>) -> Self {
         let now = *orders.borrow_and_update();
-        Term { orders, now, idle_since: None }
+        Term { orders, now, idle_since: None, over_since: None }
     }
 
     /// The client has said something, or taken what it was sent.
@@ -37,7 +39,7 @@ impl Term {
     /// Why the session has to end now; `is_idle`: it is outside of a transaction, and nothing was asked for.
     pub fn end(&mut self, is_idle: bool) -> Option<End> {
         if self.orders.has_changed().unwrap_or(false) {
-            self.now = *self.orders.borrow_and_update();
+            self.look();
         }
         match (self.now.stage, self.now.idle_timeout) {
             (Stage::Ending, _) => return Some(End::Shutdown),
@@ -62,8 +64,27 @@ impl Term {
         };
         tokio::select! {
             // The proxy outlives its sessions, so that this does not fail.
-            _ = self.orders.changed() => self.now = *self.orders.borrow_and_update(),
+            _ = self.orders.changed() => self.look(),
             () = too_long => {}
+        }
+    }
+
+    /// Waits until the time is over that a session has to end in once the proxy gives it no more. Cancel-safe.
+    pub async fn farewell_over(&mut self) {
+        loop {
+            self.look();
+            match self.over_since {
+                Some(since) => return sleep_until(since + FAREWELL).await,
+                None if self.orders.changed().await.is_err() => return,
+                None => {}
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        self.now = *self.orders.borrow_and_update();
+        if self.is_over() {
+            self.over_since.get_or_insert_with(Instant::now);
         }
     }
 

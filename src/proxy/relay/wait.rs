@@ -7,6 +7,7 @@ use super::super::peer::HIGH_WATER;
 use super::super::replies::MAX_OWED;
 use super::{End, Relay, release};
 use crate::fence::Refusal;
+use crate::fence::session::Activity;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
@@ -31,10 +32,13 @@ pub(super) enum Wait {
 impl Relay {
     /// Waits until one thing happens, and notes it. Cancel-safe.
     pub(super) async fn wait_for_event(&mut self) -> Result<(), End> {
-        let Relay { client, server, wait, fence, context, replies, hang_up, term, .. } = self;
+        let is_held_back = self.is_held_back();
+        // Of a message that has room, and is not there yet.
+        let room = self.room.iter().flatten().next().filter(|_| self.wait.is_none());
+        let next_look = room.map(Room::next_look);
+        let Relay { client, server, wait, fence, context, hang_up, client_lost, term, .. } = self;
         // What is left of the input when nothing holds it back is a message that will never be whole.
-        let held_back = wait.is_some() || replies.len() >= MAX_OWED || server.rest > 0;
-        let client_done = client.reader.ended && !held_back;
+        let client_done = client.reader.ended && !is_held_back;
         if (client_done || self.terminating) && server.writer.output.is_empty() && !self.closed {
             self.closed = true;
             server.writer.end();
@@ -48,9 +52,10 @@ impl Relay {
         tokio::select! {
             result = client.reader.fill(), if read_client => {
                 term.heard();
-                if result.is_err() {
+                if let Err(error) = result {
                     // A reset, as of a client that hangs up without reading: what it sent before is done all the same.
                     client.reader.ended = true;
+                    client_lost.get_or_insert(error);
                     hang_up.get_or_insert(Instant::now() + AFTER_HANG_UP);
                 }
                 Ok(())
@@ -62,14 +67,15 @@ impl Relay {
             },
             result = client.writer.drain(), if client.writer.is_pending() => {
                 term.heard();
-                if result.is_err() {
+                if let Err(error) = result {
                     // Nobody reads any more; what was sent before may still be there to be read, and to be done.
                     client.writer.give_up();
+                    client_lost.get_or_insert(error);
                     hang_up.get_or_insert(Instant::now() + AFTER_HANG_UP);
                 }
                 Ok(())
             }
-            () = hung_up(*hang_up) => Err(End::ClientSocket),
+            () = moment(*hang_up) => Err(End::Client),
             () = term.change() => Ok(()),
             result = server.writer.drain(), if server.writer.is_pending() => {
                 if result.is_err() {
@@ -78,9 +84,19 @@ impl Relay {
                 }
                 Ok(())
             },
+            () = moment(next_look) => Ok(()),
             () = finish(wait, &mut self.refused, &mut self.turn, &mut self.room), if waits => Ok(()),
             () = fence.revoked.notified() => { self.revoked = true; release(context, fence); Ok(()) },
         }
+    }
+
+    /// A message of the client that is there waits for something. For the end of a long message from the server it waits only
+    /// where the proxy may have to answer by itself, and the server owes nothing: one that does owe something may keep the rest
+    /// of a long row until it reads more, or the end.
+    fn is_held_back(&self) -> bool {
+        let waits_for_message =
+            self.server.rest > 0 && self.activity == Activity::Idle && !self.client.reader.input.is_empty();
+        self.wait.is_some() || self.replies.len() >= MAX_OWED || waits_for_message
     }
 }
 
@@ -111,7 +127,7 @@ async fn finish(
 }
 
 /// Waits for that moment, or for ever. Cancel-safe.
-async fn hung_up(at: Option<Instant>) {
+async fn moment(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
