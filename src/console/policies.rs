@@ -1,7 +1,7 @@
 //! `SHOW POLICIES`: what is fenced in each database, and how far the fences are enforced.
 
 use super::answer::{Answer, Column, Kind, Value};
-use super::{Console, unreadable};
+use super::{Console, is_concerned, no_databases, unreadable};
 use crate::fence::{Enforcement, Reach};
 use crate::policy::{FencedTable, PolicySet, Resource};
 use std::sync::Arc;
@@ -30,15 +30,16 @@ pub(super) async fn show(console: &Console) -> Answer {
     for database in &databases {
         let enforcement = database.enforcement(&policies.resources).await;
         if let Err(reason) = &enforcement {
-            notices.extend(unreadable(database, reason));
+            notices.extend(unreadable(&policies, database, reason));
         }
-        if database.is_missing() {
+        if !is_concerned(&policies, database) {
             continue;
         }
         rows.extend(of_database(&policies, Some(database.name()), enforcement.as_ref().ok()));
     }
     if databases.is_empty() {
         rows.extend(of_database(&policies, None, None));
+        notices.push(no_databases());
     }
     Answer::show(&COLUMNS, rows).with_notices(notices)
 }

@@ -5,7 +5,7 @@
 use super::control::{ControlError, Said, unreachable};
 use crate::tls::ControlConfig;
 
-/// Opens a connection as the fence does, checks its role, and the schema where fences need that, and closes it. Without a
+/// Opens a connection as the fence does, checks its role, and where fences need them the schema and what the role may do in it, and closes it. Without a
 /// limit of its own on time. Cancel-safe: the connection is closed.
 ///
 /// # Errors
@@ -20,5 +20,9 @@ async fn check(config: &ControlConfig, needs_schema: bool) -> Result<(), Control
     tokio::spawn(connection);
     let said = Said::of(&client, "off").await?;
     said.has_privileges()?;
-    if needs_schema { said.has_schema() } else { Ok(()) }
+    if needs_schema {
+        said.has_schema()?;
+        said.has_tables(&client).await?;
+    }
+    Ok(())
 }

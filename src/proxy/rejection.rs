@@ -2,9 +2,9 @@
 //!
 //! Every text that a user reads because of a fence is here, and only here.
 
-use crate::fence::Refusal;
 use crate::fence::session::{Epoch, Token};
 use crate::fence::value::InvalidValue;
+use crate::fence::{Hindrance, Refusal, Remedy};
 use crate::wire::error::ErrorText;
 
 /// A reason to reject a statement or to end a session.
@@ -31,9 +31,9 @@ pub enum Rejection {
     /// LF005; `issued` is the leader's token.
     Unissued { resource: String, presented: Token, election: String, issued: Option<Token> },
     /// LF006.
-    Unavailable { resource: String, reason: String, queries: String },
-    /// LF006: what the statement names may be a way to a fenced table by now.
-    UnreadCatalogue,
+    Unavailable { resource: String, hindrance: Hindrance, queries: String },
+    /// LF006: what the statement names may be a way to a fenced table. `why`: the last reading failed.
+    UnreadCatalogue { why: Option<Hindrance> },
 }
 
 /// How the transaction of a session ended that was cut off.
@@ -70,7 +70,9 @@ impl From<Refusal> for Rejection {
             Refusal::NotInForce { resource, presented, highest } => {
                 Rejection::NotInForce { resource, presented, highest }
             }
-            Refusal::Unavailable { resource, reason, queries } => Rejection::Unavailable { resource, reason, queries },
+            Refusal::Unavailable { resource, hindrance, queries } => {
+                Rejection::Unavailable { resource, hindrance, queries }
+            }
         }
     }
 }
@@ -89,7 +91,7 @@ impl Rejection {
                 "unverifiable"
             }
             Rejection::Unissued { .. } => "unissued",
-            Rejection::Unavailable { .. } | Rejection::UnreadCatalogue => "unavailable",
+            Rejection::Unavailable { .. } | Rejection::UnreadCatalogue { .. } => "unavailable",
         }
     }
 
@@ -105,7 +107,9 @@ impl Rejection {
             | Rejection::NotInForce { resource, .. }
             | Rejection::Unissued { resource, .. }
             | Rejection::Unavailable { resource, .. } => Some(resource),
-            Rejection::InvalidSetting { .. } | Rejection::Unverifiable { .. } | Rejection::UnreadCatalogue => None,
+            Rejection::InvalidSetting { .. } | Rejection::Unverifiable { .. } | Rejection::UnreadCatalogue { .. } => {
+                None
+            }
         }
     }
 
@@ -125,7 +129,7 @@ impl Rejection {
     /// Why, in words that hold nothing of what anybody's statement says.
     pub fn reason(&self) -> String {
         match self {
-            Rejection::Unavailable { reason, .. } => reason.clone(),
+            Rejection::Unavailable { hindrance, .. } => hindrance.reason.clone(),
             other => other.text().message,
         }
     }
@@ -175,18 +179,55 @@ impl Rejection {
                     .hint("A statement that names a table of the resource puts its token in force: write to one first, or lock it (LOCK TABLE, SELECT ... FOR UPDATE).")
             }
             Rejection::Unissued { resource, presented, election, issued } => unissued(resource, *presented, election, *issued),
-            Rejection::UnreadCatalogue => {
-                ErrorText::new("LF006", "cannot tell whether this statement writes a fenced table: the catalogue has changed and cannot be read")
-                    .hint("Nothing was written. Try again; if it lasts, look into the proxy's log.")
+            Rejection::UnreadCatalogue { why } => {
+                let reason = match why {
+                    Some(why) => format!("the catalogue cannot be read: {why}"),
+                    None => "the catalogue has changed and could not be read in time".to_owned(),
+                };
+                let remedy = why.as_ref().map_or(Remedy::TryAgain, |why| why.remedy);
+                ErrorText::new("LF006", format!("cannot tell whether this statement writes a fenced table: {reason}"))
+                    .hint(what_helps(remedy))
             }
-            Rejection::Unavailable { resource, reason, queries } => {
+            Rejection::Unavailable { resource, hindrance: Hindrance { reason, remedy }, queries } => {
                 let queries = if queries.is_empty() { String::new() } else { format!(", query: {queries}") };
                 ErrorText::new("LF006", format!("cannot prove which token for resource \"{resource}\" is the highest: {reason}{queries}"))
                     .detail(format!("resource={resource}"))
-                    .hint("Nothing was written. Try again; if it lasts, look into the proxy's log.")
+                    .hint(what_helps(*remedy))
             }
         }
     }
+}
+
+/// The hint of LF006.
+fn what_helps(remedy: Remedy) -> String {
+    let what = match remedy {
+        Remedy::TryAgain => "Try again; if it lasts, look into the proxy's log.",
+        Remedy::Connect => {
+            "Try again; if it lasts: is the server up, and are the proxy's setting control and its password right?"
+        }
+        Remedy::Init => {
+            "It does not pass by itself: run fencegate init --control URL --role ROLE, \
+             with a superuser's URL of this database and the proxy's control role."
+        }
+        Remedy::Grant => "It does not pass by itself: let a superuser run the GRANT, or fencegate init --role ROLE.",
+        Remedy::Superuser => {
+            "It does not pass by itself: give the proxy a superuser as its control role, or write as a role that is none."
+        }
+        Remedy::SameServer => {
+            "Connect again; if it lasts: the proxy's settings upstream and control have to lead to the same server, \
+             without a pooler in between."
+        }
+        Remedy::Reload => {
+            "It does not pass by itself: give this proxy the policies that the others have, and reload it \
+             (SIGHUP, or RELOAD in its console)."
+        }
+        Remedy::EndThem => {
+            "Try again; if it lasts, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared."
+        }
+        Remedy::Etcd => "Try again; if it lasts: is etcd up, and is the proxy's setting etcd right?",
+        Remedy::Split => "Write to fewer resources in one transaction.",
+    };
+    format!("Nothing was written. {what}")
 }
 
 const FORMS: &str =

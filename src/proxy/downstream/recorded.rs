@@ -8,6 +8,9 @@ use crate::policy::{PolicySet, Resource};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Why nothing is recorded where nothing is to be.
+const NOTHING_FENCED: &str = "it has none of the fenced tables, and no schema fencegate";
+
 /// What is recorded in a database.
 #[derive(Default)]
 pub(super) struct Recorded {
@@ -15,6 +18,8 @@ pub(super) struct Recorded {
     policies: Option<Arc<PolicySet>>,
     /// When that was tried last.
     attempted: Option<Instant>,
+    /// Why they are not, as the log has said.
+    told: Option<String>,
 }
 
 impl Recorded {
@@ -26,7 +31,7 @@ impl Recorded {
 
 impl Downstream {
     /// Not cancel-safe, as [`Self::prepare`].
-    pub(super) async fn record_policies(&self) {
+    pub(super) async fn record_policies(self: &Arc<Self>) {
         let mut recorded = self.recorded.lock().await;
         let policies = self.policies.borrow().clone();
         if recorded.has(&policies) {
@@ -39,10 +44,28 @@ impl Downstream {
                     tokio::spawn(say_when_enforced(self.fence.clone(), resource.clone()));
                 }
                 recorded.policies = Some(policies);
+                recorded.told = None;
             }
             // Admit compares the policies again, and refuses.
-            Err(reason) => tracing::warn!(database = self.fence.name(), reason, "policies_not_recorded"),
+            Err(reason) => {
+                // Whether anything is fenced here.
+                self.catch_up().await;
+                self.tell_unrecorded(&mut recorded.told, reason);
+            }
         }
+    }
+
+    /// Once for each reason: every session of the database tries again.
+    fn tell_unrecorded(&self, told: &mut Option<String>, reason: String) {
+        let database = self.fence.name();
+        let reason = if self.is_unconcerned() { NOTHING_FENCED.to_owned() } else { reason };
+        if told.as_deref() != Some(&reason) {
+            match reason.as_str() {
+                NOTHING_FENCED => tracing::info!(database, reason, "nothing_fenced"),
+                reason => tracing::warn!(database, reason, "policies_not_recorded"),
+            }
+        }
+        *told = Some(reason);
     }
 
     /// Tries again to record the policies, where that has failed a while ago: the schema may be there by now. Waits for a
