@@ -45,6 +45,16 @@ fn a_transaction_that_has_locked_nothing_yet_is_open_too() {
     wait_until("the new fence is enforced", DEADLINE, || status(&mut console, "public.later") == "enforced 1 1");
 }
 
+#[test]
+fn a_fence_that_observes_is_observed() {
+    let world = World::start();
+    world.proxy.write_policies(&format!("{POLICIES}    mode: observe\n"));
+    let mut console = world.console();
+    console.rows("RELOAD").unwrap();
+    let _session = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    wait_until("all observe it", DEADLINE, || status(&mut console, "public.ticks") == "observed 1 1");
+}
+
 /// Where nobody has said that something is fenced, and nothing is, there is nothing to show, to warn of, or to reset.
 #[test]
 fn a_database_without_fences_is_not_shown() {

@@ -59,6 +59,29 @@ fn what_a_fence_that_observes_would_reject_is_told_once() {
 }
 
 #[test]
+fn a_fenced_table_that_is_not_there_is_told_when_it_goes_and_comes() {
+    let policies = format!("{POLICIES}  - {{name: ghost, tables: [public.ghost]}}\n");
+    let fenced = start(SCHEMA, &policies, &[]);
+    let log = || fenced.proxy.log();
+    let mut wire = fenced.holder(7);
+    let ghost = [("database", "postgres"), ("resource", "ghost"), ("table", "public.ghost")];
+    let missing = event(log, "fenced_table_missing");
+    assert_fields(&missing, &ghost);
+    assert_fields(&missing, &[("level", "WARN")]);
+    assert_fields(&event(log, "fence_enforced"), &[("resource", "jobs")]);
+    assert_fields(&event(log, "fence_observed"), &[("resource", "watched")]);
+    // Not once for each session, nor each time that the catalogue is read.
+    ok(&mut fenced.login(), "CREATE VIEW seen AS TABLE jobs");
+    ok(&mut fenced.login(), "SELECT 1");
+    ok(&mut wire, "CREATE TABLE ghost (n int)");
+    assert_fields(&event(log, "fenced_table_found"), &ghost);
+    assert_eq!(events(&log(), "fenced_table_missing").len(), 1);
+    ok(&mut wire, "DROP TABLE ghost");
+    wait_until("it is told again", DEADLINE, || events(&log(), "fenced_table_missing").len() == 2);
+    assert_eq!(events(&log(), "fence_enforced").len(), 1);
+}
+
+#[test]
 fn why_policies_are_not_recorded_in_a_database_is_told_once() {
     let fenced = start(SCHEMA, POLICIES, &[]);
     for database in ["plain", "unprepared"] {

@@ -4,6 +4,8 @@
 
 use super::{Downstream, FRESH};
 use crate::fence::{Catalogue, Hindrance};
+use crate::policy::{PolicySet, QualifiedName};
+use std::collections::HashSet;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
@@ -34,6 +36,8 @@ pub(super) struct Known {
     listener: u64,
     /// Why the last reading failed, if it did.
     failure: Option<Hindrance>,
+    /// The fenced tables that do not exist: the log has said so.
+    missing: HashSet<QualifiedName>,
 }
 
 /// What is known of a database's catalogue at a moment.
@@ -130,6 +134,7 @@ impl Downstream {
                 for resource in policies.resources.iter().filter(|resource| catalogue.may_have(resource)) {
                     self.metrics.expect_writes(self.fence.name(), &resource.name, resource.mode.name());
                 }
+                self.tell_missing(&policies, &catalogue, &mut known.missing);
                 known.failure = None;
                 known.catalogue = Arc::new(catalogue);
                 known.current = known.doubts == doubts;
@@ -142,6 +147,29 @@ impl Downstream {
                     tracing::warn!(database = self.fence.name(), %error, "catalogue_unreadable");
                 }
                 known.failure = Some(error);
+            }
+        }
+    }
+
+    /// Says once which fenced tables do not exist, and which have come. Where nothing at all is fenced, that is said of
+    /// the database.
+    fn tell_missing(&self, policies: &PolicySet, catalogue: &Catalogue, missing: &mut HashSet<QualifiedName>) {
+        let before = std::mem::take(missing);
+        if self.is_unconcerned() {
+            return;
+        }
+        let database = self.fence.name();
+        for resource in &policies.resources {
+            for table in resource.tables.iter().map(|table| &table.name) {
+                let (resource, was_missing) = (&resource.name, before.contains(table));
+                if !catalogue.has(table) {
+                    if !was_missing {
+                        tracing::warn!(database, resource, %table, "fenced_table_missing");
+                    }
+                    missing.insert(table.clone());
+                } else if was_missing {
+                    tracing::info!(database, resource, %table, "fenced_table_found");
+                }
             }
         }
     }

@@ -3,8 +3,7 @@
 //! Owns when that is tried. Must never be taken for their being in force: Admit compares them again.
 
 use super::{Downstream, FRESH, PREPARE_LIMIT};
-use crate::fence::Database;
-use crate::policy::{PolicySet, Resource};
+use crate::policy::{Mode, PolicySet, Resource};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -41,7 +40,7 @@ impl Downstream {
         match self.fence.apply_policy(&policies.resources).await {
             Ok(()) => {
                 for resource in &policies.resources {
-                    tokio::spawn(say_when_enforced(self.fence.clone(), resource.clone()));
+                    tokio::spawn(say_when_enforced(self.clone(), resource.clone()));
                 }
                 recorded.policies = Some(policies);
                 recorded.told = None;
@@ -84,11 +83,19 @@ impl Downstream {
     }
 }
 
-/// A fence holds once the writes have ended that were let through before it. Cancel-safe: nobody is told then.
-async fn say_when_enforced(database: Arc<Database>, resource: Arc<Resource>) {
-    let (name, resource_name) = (database.name(), &resource.name);
-    match database.enforced(&resource).await {
-        Ok(()) => tracing::info!(database = name, resource = resource_name, "fence_enforced"),
-        Err(error) => tracing::warn!(database = name, resource = resource_name, %error, "fence_enforcement_unknown"),
+/// A fence holds once the writes have ended that were let through before it. Of one that has nothing to hold for there is
+/// nothing to say but that. Cancel-safe: nobody is told then.
+async fn say_when_enforced(downstream: Arc<Downstream>, resource: Arc<Resource>) {
+    let database = downstream.fence.name();
+    if let Err(error) = downstream.fence.enforced(&resource).await {
+        tracing::warn!(database, resource = resource.name, %error, "fence_enforcement_unknown");
+        return;
+    }
+    downstream.catch_up().await;
+    if downstream.known().catalogue.may_have(&resource) {
+        match resource.mode {
+            Mode::Enforce => tracing::info!(database, resource = resource.name, "fence_enforced"),
+            Mode::Observe => tracing::info!(database, resource = resource.name, "fence_observed"),
+        }
     }
 }
