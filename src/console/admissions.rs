@@ -30,7 +30,7 @@ pub(super) async fn show(console: &Console) -> Answer {
                     notices.push(left_out(&database, admissions.left_out));
                 }
             }
-            Err(reason) => notices.extend(unreadable(&database, &reason)),
+            Err(reason) => notices.extend(unreadable(&policies, &database, &reason)),
         }
     }
     Answer::show(&COLUMNS, rows).with_notices(notices)

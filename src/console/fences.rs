@@ -1,7 +1,7 @@
 //! `SHOW FENCES`: every resource in every database that has had sessions, and the keys used last.
 
 use super::answer::{Answer, Column, Kind, Value};
-use super::{Console, unreadable};
+use super::{Console, no_databases, unreadable};
 use crate::fence::{Database, Fence, Leaders};
 use crate::policy::Resource;
 use crate::wire::error::{ErrorText, Severity};
@@ -23,11 +23,15 @@ pub(super) const COLUMNS: [Column; 9] = [
 pub(super) async fn show(console: &Console) -> Answer {
     let (policies, leaders) = (console.proxy.policies(), console.proxy.leaders());
     let (mut rows, mut notices) = (Vec::new(), Vec::new());
-    for database in console.fenced_databases(&policies) {
+    let databases = console.fenced_databases(&policies);
+    if databases.is_empty() {
+        notices.push(no_databases());
+    }
+    for database in databases {
         let fences = match database.fences(&policies.resources).await {
             Ok(fences) => fences,
             Err(reason) => {
-                notices.extend(unreadable(&database, &reason));
+                notices.extend(unreadable(&policies, &database, &reason));
                 continue;
             }
         };

@@ -94,7 +94,7 @@ impl Console {
     /// The databases known in which something may be fenced.
     fn fenced_databases(&self, policies: &PolicySet) -> Vec<Arc<Database>> {
         let mut databases = self.proxy.databases();
-        databases.retain(|database| policies.applies_to(database.name()));
+        databases.retain(|database| policies.applies_to(database.name()) && is_concerned(policies, database));
         databases
     }
 
@@ -142,8 +142,20 @@ async fn run(console: &Console, command: &Command) -> Result<Answer, ErrorText> 
     })
 }
 
-/// Said beside the answer, which is about the other databases. Nothing where there is no such database any more.
-fn unreadable(database: &Database, reason: &str) -> Option<(Severity, ErrorText)> {
+/// There is such a database, and something is fenced in it, or the policies say so, as far as is known.
+fn is_concerned(policies: &PolicySet, database: &Database) -> bool {
+    !database.is_missing() && (policies.databases.is_some() || !database.fences_nothing())
+}
+
+/// Said beside the answer, which is about the other databases. Nothing where that has shown that there is nothing to ask.
+fn unreadable(policies: &PolicySet, database: &Database, reason: &str) -> Option<(Severity, ErrorText)> {
     let text = format!("database \"{}\" cannot be asked: {reason}", database.name());
-    (!database.is_missing()).then(|| (Severity::Warning, ErrorText::new("01000", text)))
+    is_concerned(policies, database).then(|| (Severity::Warning, ErrorText::new("01000", text)))
+}
+
+/// Said beside an answer without databases.
+fn no_databases() -> (Severity, ErrorText) {
+    let message = "no database with fenced tables has had a session since this proxy started";
+    let hint = "Databases are shown from their first session through this proxy on. In the others, SELECT from fencegate.epoch.";
+    (Severity::Notice, ErrorText::new("00000", message).hint(hint))
 }

@@ -1,9 +1,9 @@
 //! `SHOW POLICIES`: what is fenced in each database, and how far the fences are enforced.
 
 use super::answer::{Answer, Column, Kind, Value};
-use super::{Console, unreadable};
+use super::{Console, is_concerned, no_databases, unreadable};
 use crate::fence::{Enforcement, Reach};
-use crate::policy::{FencedTable, PolicySet, Resource};
+use crate::policy::{FencedTable, Mode, PolicySet, Resource};
 use std::sync::Arc;
 
 pub(super) const COLUMNS: [Column; 12] = [
@@ -30,15 +30,16 @@ pub(super) async fn show(console: &Console) -> Answer {
     for database in &databases {
         let enforcement = database.enforcement(&policies.resources).await;
         if let Err(reason) = &enforcement {
-            notices.extend(unreadable(database, reason));
+            notices.extend(unreadable(&policies, database, reason));
         }
-        if database.is_missing() {
+        if !is_concerned(&policies, database) {
             continue;
         }
         rows.extend(of_database(&policies, Some(database.name()), enforcement.as_ref().ok()));
     }
     if databases.is_empty() {
         rows.extend(of_database(&policies, None, None));
+        notices.push(no_databases());
     }
     Answer::show(&COLUMNS, rows).with_notices(notices)
 }
@@ -70,16 +71,19 @@ fn row(
         resource.on_missing.name().into(),
         resource.mode.name().into(),
         resource.election_shown().into(),
-        reach.map_or("unknown", |reach| status(reach, is_missing)).into(),
+        reach.map_or("unknown", |reach| status(reach, resource.mode, is_missing)).into(),
         reach.map(|reach| count(reach.enforcing)).into(),
         reach.map(|reach| count(reach.proxies)).into(),
     ]
 }
 
-fn status(reach: Reach, is_missing: bool) -> &'static str {
+fn status(reach: Reach, mode: Mode, is_missing: bool) -> &'static str {
     match reach {
         _ if is_missing => "unresolved",
-        Reach { lost: 0, proxies, enforcing } if enforcing > 0 && enforcing == proxies => "enforced",
+        Reach { lost: 0, proxies, enforcing } if enforcing > 0 && enforcing == proxies => match mode {
+            Mode::Enforce => "enforced",
+            Mode::Observe => "observed",
+        },
         Reach { lost, proxies, enforcing } if lost > 0 && enforcing + lost == proxies => "unknown",
         _ => "pending",
     }

@@ -48,8 +48,11 @@ pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<Ans
                 match &error {
                     ResetError::NotDrained { reset, .. } => log(console, resource, database, *reset, *force),
                     ResetError::Unavailable(reason) => log_unknown(console, resource, database, command, reason),
-                    ResetError::NoDatabase | ResetError::NoEpoch | ResetError::OtherPolicies | ResetError::InUse(_) => {
-                    }
+                    ResetError::NoDatabase
+                    | ResetError::Unprepared
+                    | ResetError::NoEpoch
+                    | ResetError::OtherPolicies
+                    | ResetError::InUse(_) => {}
                 }
                 let done: Vec<_> = rows.iter().map(|(name, _)| *name).collect();
                 return Err(failed(console, resource, database, &done, &error));
@@ -85,7 +88,7 @@ async fn with_epoch(
         match database.has_epoch(resource).await {
             Ok(true) => databases.push(database),
             Ok(false) => {}
-            Err(reason) => warnings.extend(unreadable(&database, &reason)),
+            Err(reason) => warnings.extend(unreadable(policies, &database, &reason)),
         }
     }
     if databases.is_empty() {
@@ -129,6 +132,7 @@ fn failed(console: &Console, resource: &Resource, database: &Database, done: &[&
     let (code, hint) = match error {
         ResetError::NoDatabase => ("3D000", NO_DATABASE),
         ResetError::NoEpoch => ("55000", "There is nothing to reset: the first write under a token makes the epoch."),
+        ResetError::Unprepared => ("55000", "There is nothing to reset: `fencegate init` has not been run there."),
         ResetError::OtherPolicies => ("LF006", "Reload this proxy (RELOAD), or reset through the one that has them."),
         ResetError::InUse(_) => (
             "55006",

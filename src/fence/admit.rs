@@ -9,7 +9,7 @@ use super::advance::Raising;
 use super::authority::may_raise;
 use super::control::{Answer, is_true};
 use super::database::{Database, epoch, key};
-use super::refusal::Refusal;
+use super::refusal::{Hindrance, Refusal, Remedy};
 use super::session::{Epoch, Identity, MOST_AT_ONCE, SessionFence, Token};
 use super::sql;
 use crate::policy::Resource;
@@ -158,7 +158,7 @@ impl Database {
         }
         if session.has_too_many() {
             let reason = format!("a transaction may write to {MOST_AT_ONCE} resources at most: do it in several");
-            return Err(Refusal::unavailable(&resource.name, reason));
+            return Err(Refusal::unavailable(&resource.name, Hindrance::new(reason, Remedy::Split)));
         }
         Ok(())
     }
@@ -216,7 +216,8 @@ impl Database {
 }
 
 fn decide(answers: &[Answer], who: &Identity, resource: &Resource, token: Token) -> Verdict {
-    let refused = |reason: &str| Verdict::Refused(Refusal::unavailable(&resource.name, reason));
+    let hindered = |hindrance| Verdict::Refused(Refusal::unavailable(&resource.name, hindrance));
+    let refused = |reason: &str| hindered(reason.into());
     let [_, _, inserted, report] = answers else {
         return refused("the database's answer to Admit has an unknown form");
     };
@@ -225,7 +226,13 @@ fn decide(answers: &[Answer], who: &Identity, resource: &Resource, token: Token)
     };
     for (item, meaning) in sql::IDENTITY_ITEMS {
         if !is_true(row, item) {
-            return refused(&format!("the session's server process {} cannot be fenced: {meaning}", who.pid));
+            let reason = format!("the session's server process {} cannot be fenced: {meaning}", who.pid);
+            let remedy = match item {
+                "killable" => Remedy::Superuser,
+                "same_server" | "running" => Remedy::SameServer,
+                _ => Remedy::TryAgain,
+            };
+            return hindered(Hindrance::new(reason, remedy));
         }
     }
     let Some(current) = epoch(row) else {
@@ -236,7 +243,8 @@ fn decide(answers: &[Answer], who: &Identity, resource: &Resource, token: Token)
         return Verdict::Refused(Refusal::Stale { resource, presented: token, highest: current });
     }
     if !is_true(row, "same_policy") {
-        return refused("another proxy has loaded other policies since: reload this proxy");
+        let reason = "another proxy has loaded other policies since: reload this proxy";
+        return hindered(Hindrance::new(reason, Remedy::Reload));
     }
     if token > current.token {
         let target = Epoch { generation: current.generation, token };

@@ -9,7 +9,7 @@
 
 use super::control::{column, number};
 use super::database::{Database, Key, epoch, key};
-use super::refusal::{Obstacle, Refusal};
+use super::refusal::{Hindrance, Obstacle, Refusal, Remedy};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::sql;
 use crate::policy::Resource;
@@ -105,7 +105,7 @@ impl Database {
         let gids: Vec<&str> = prepared.rows.iter().filter_map(|row| column(row, "gid")).collect();
         if !gids.is_empty() {
             let reason = format!("prepared transactions hold writes on it: {}", gids.join(", "));
-            return Err(Refusal::unavailable(&resource.name, reason));
+            return Err(Refusal::unavailable(&resource.name, Hindrance::new(reason, Remedy::EndThem)));
         }
         // Marked or raised by somebody else meanwhile.
         Ok(())

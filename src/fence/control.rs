@@ -6,6 +6,7 @@
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
 use super::memory::Memory;
+use super::refusal::{Hindrance, Remedy};
 use super::sql;
 use super::turns::Turns;
 use crate::tls::{self, ControlConfig, Told, Trouble};
@@ -39,6 +40,12 @@ pub(super) enum ControlError {
     Privilege { role: String, grant: &'static str },
     #[error("the server is in recovery: on a standby nothing fenced can be written")]
     Standby,
+    #[error(
+        "the control role {role} lacks privileges in the schema fencegate of database {database} ({lacking}): run `fencegate init --role {role}` there"
+    )]
+    Tables { role: String, database: String, lacking: String },
+    #[error("the database refused the control role: {0}")]
+    Denied(String),
     #[error("the control connection did not answer within {} s", LIMIT.as_secs())]
     TimedOut,
     #[error("a lock that it needs was not given back within {} s", LIMIT.as_secs())]
@@ -47,6 +54,49 @@ pub(super) enum ControlError {
     Lost(String),
     #[error("the database refused: {0}")]
     Refused(String),
+}
+
+impl From<ControlError> for Hindrance {
+    fn from(error: ControlError) -> Self {
+        let remedy = match &error {
+            ControlError::Unreachable(_) => Remedy::Connect,
+            ControlError::Uninitialised(_)
+            | ControlError::Version { .. }
+            | ControlError::Tables { .. }
+            | ControlError::Denied(_) => Remedy::Init,
+            ControlError::Privilege { .. } => Remedy::Grant,
+            ControlError::NoDatabase(_)
+            | ControlError::TimedOut
+            | ControlError::Locked
+            | ControlError::Standby
+            | ControlError::Lost(_)
+            | ControlError::Refused(_) => Remedy::TryAgain,
+        };
+        Hindrance::new(error.to_string(), remedy)
+    }
+}
+
+/// What the attempts to connect to a database have shown of it, by whichever lane.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// The server said that there is no such database.
+    pub(super) missing: AtomicBool,
+    /// It has no schema `fencegate`.
+    pub(super) unprepared: AtomicBool,
+}
+
+impl Found {
+    /// Takes note of an attempt; one that failed before the database could be looked at shows nothing.
+    fn note(&self, error: Option<&ControlError>) {
+        let (missing, unprepared) = match error {
+            None | Some(ControlError::Version { .. }) => (false, false),
+            Some(ControlError::Uninitialised(_)) => (false, true),
+            Some(ControlError::NoDatabase(_)) => (true, false),
+            Some(_) => return,
+        };
+        self.missing.store(missing, Ordering::Relaxed);
+        self.unprepared.store(unprepared, Ordering::Relaxed);
+    }
 }
 
 /// What one statement of a Query returned.
@@ -64,8 +114,7 @@ pub(super) struct Lane {
     synchronous_commit: &'static str,
     /// Set for the lane that listens.
     listener: Option<Arc<Memory>>,
-    /// The server said at the last attempt to connect, of this lane or another, that there is no such database.
-    missing: Arc<AtomicBool>,
+    found: Arc<Found>,
     slot: Mutex<Slot>,
     /// Among those who wait again for a lock of a resource, by resource; then among the first of each of these.
     pub(super) turns: Turns,
@@ -100,13 +149,13 @@ impl Lane {
         config: ControlConfig,
         synchronous_commit: &'static str,
         listener: Option<Arc<Memory>>,
-        missing: Arc<AtomicBool>,
+        found: Arc<Found>,
     ) -> Self {
         Lane {
             config,
             synchronous_commit,
             listener,
-            missing,
+            found,
             slot: Mutex::default(),
             turns: Turns::default(),
             turn: Mutex::default(),
@@ -115,8 +164,8 @@ impl Lane {
 
     /// Runs one simple Query, in which several statements are one implicit transaction.
     ///
-    /// After any error but [`ControlError::Refused`] and [`ControlError::Locked`] it is unknown whether the statements took
-    /// effect. Not cancel safe: a Query that was sent goes on.
+    /// After any error but [`ControlError::Refused`], [`ControlError::Denied`] and [`ControlError::Locked`] it is unknown
+    /// whether the statements took effect. Not cancel safe: a Query that was sent goes on.
     pub(super) async fn run(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
         let connected = self.connected().await?;
         let error = match timeout(LIMIT, connected.client.simple_query(query)).await {
@@ -124,6 +173,9 @@ impl Lane {
             Ok(Err(error)) => match error.as_db_error() {
                 // Only where the Query sets a lock_timeout.
                 Some(refusal) if *refusal.code() == SqlState::LOCK_NOT_AVAILABLE => return Err(ControlError::Locked),
+                Some(refusal) if *refusal.code() == SqlState::INSUFFICIENT_PRIVILEGE => {
+                    return Err(ControlError::Denied(refusal.message().to_owned()));
+                }
                 Some(refusal) if !ends_process(refusal.code()) => {
                     return Err(ControlError::Refused(refusal.message().to_owned()));
                 }
@@ -163,16 +215,14 @@ impl Lane {
         let error = match timeout(LIMIT, self.connect()).await {
             Ok(Ok(connected)) => {
                 let connected = Arc::new(connected);
-                self.missing.store(false, Ordering::Relaxed);
+                self.found.note(None);
                 *slot = Slot { connected: Some(connected.clone()), failed: None };
                 return Ok(connected);
             }
             Ok(Err(error)) => error,
             Err(_) => ControlError::TimedOut,
         };
-        if matches!(error, ControlError::NoDatabase(_)) {
-            self.missing.store(true, Ordering::Relaxed);
-        }
+        self.found.note(Some(&error));
         let pause = slot.failed.as_ref().map_or(BACK_OFF.0, |last| (last.pause * 2).min(BACK_OFF.1));
         slot.failed = Some(Failure { error: error.clone(), until: Instant::now() + pause, pause });
         Err(error)
@@ -274,6 +324,14 @@ impl Said {
         }
     }
 
+    /// The role may use the tables of that schema as it has to.
+    pub(super) async fn has_tables(&self, client: &Client) -> Result<(), ControlError> {
+        let answers = answers(client.simple_query(&sql::lacking_privileges()).await.map_err(unreachable)?);
+        let lacking = answers.iter().flat_map(|answer| &answer.rows).find_map(|row| column(row, "lacking"));
+        let (role, database) = (self.field("role"), self.field("database"));
+        lacking.map_or(Ok(()), |lacking| Err(ControlError::Tables { role, database, lacking: lacking.to_owned() }))
+    }
+
     fn field(&self, name: &str) -> String {
         let row = self.0.last().and_then(|answer| answer.rows.first());
         row.and_then(|row| column(row, name)).unwrap_or_default().to_owned()
@@ -332,6 +390,10 @@ pub async fn is_missing(config: &ControlConfig) -> bool {
     matches!(timeout(LIMIT, config.connect()).await, Ok(Err(error)) if is_no_database(&error))
 }
 
+/// In place of "password missing".
+const NO_PASSWORD: &str = "the server asks for a password, and none is given: put it into the URL, \
+     into PGPASSWORD, or into the file that PGPASSFILE names (default: ~/.pgpass)";
+
 /// tokio-postgres says only "db error"; the message is in the source.
 pub(crate) fn text(error: &tokio_postgres::Error) -> String {
     if let Some(Trouble { message, hint }) = tls::trouble(error, Told::Url) {
@@ -339,6 +401,7 @@ pub(crate) fn text(error: &tokio_postgres::Error) -> String {
     }
     match (error.as_db_error(), std::error::Error::source(error)) {
         (Some(refusal), _) => refusal.message().to_owned(),
+        (None, Some(source)) if source.to_string() == "password missing" => NO_PASSWORD.to_owned(),
         (None, Some(source)) => format!("{error}: {source}"),
         (None, None) => error.to_string(),
     }

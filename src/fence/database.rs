@@ -7,7 +7,7 @@
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
 use super::authority::Authority;
-use super::control::{Answer, ControlError, Lane, column, number};
+use super::control::{Answer, ControlError, Found, Lane, column, number};
 use super::enforcement::Enforced;
 use super::memory::Memory;
 use super::refusal::CutOff;
@@ -50,8 +50,9 @@ pub struct Database {
     pub(super) publish: Lane,
     look: Lane,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
-    /// As the server said at the last attempt to connect.
-    missing: Arc<AtomicBool>,
+    found: Arc<Found>,
+    /// One of the fenced tables exists, as its catalogue was read last.
+    pub(super) has_fenced_tables: AtomicBool,
 }
 
 /// A server process: pid and backend_start, as in [`Identity`].
@@ -103,7 +104,7 @@ impl Database {
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let memory = Arc::new(Memory::default());
-        let missing = Arc::new(AtomicBool::new(false));
+        let found = Arc::new(Found::default());
         Arc::new(Database {
             name: name.into(),
             proxy: proxy.into(),
@@ -111,15 +112,16 @@ impl Database {
             resources: RwLock::default(),
             enforced: Enforced::default(),
             turns: Turns::default(),
-            admission: Lane::new(control.clone(), "off", None, missing.clone()),
-            publish: Lane::new(control.clone(), "on", None, missing.clone()),
-            look: Lane::new(control.clone(), "off", Some(memory.clone()), missing.clone()),
+            admission: Lane::new(control.clone(), "off", None, found.clone()),
+            publish: Lane::new(control.clone(), "on", None, found.clone()),
+            look: Lane::new(control.clone(), "off", Some(memory.clone()), found.clone()),
             control,
             authority,
             memory,
             metrics,
             watcher: Mutex::default(),
-            missing,
+            found,
+            has_fenced_tables: AtomicBool::new(false),
         })
     }
 
@@ -135,7 +137,17 @@ impl Database {
 
     /// There was none of that name on the server at the last attempt to connect, and no session has come since.
     pub fn is_missing(&self) -> bool {
-        self.missing.load(Ordering::Relaxed) && !self.has_sessions()
+        self.found.missing.load(Ordering::Relaxed) && !self.has_sessions()
+    }
+
+    /// It had no schema `fencegate` at the last attempt to connect.
+    pub(super) fn is_unprepared(&self) -> bool {
+        self.found.unprepared.load(Ordering::Relaxed)
+    }
+
+    /// As far as is known it has neither the schema `fencegate` nor any of the fenced tables.
+    pub fn fences_nothing(&self) -> bool {
+        self.is_unprepared() && !self.has_fenced_tables.load(Ordering::Relaxed)
     }
 
     /// Makes a session known, so that it can be revoked instead of terminated. Opens no

@@ -62,6 +62,6 @@ pub use enforcement::{Enforcement, Reach};
 pub(crate) use guarded::guard_arguments;
 pub use init::{InitError, InitReport, init};
 pub use probe::probe;
-pub use refusal::{CutOff, Refusal};
+pub use refusal::{CutOff, Hindrance, Refusal, Remedy};
 pub use reset::{Fence, Fences, Higher, Reset, ResetError};
 pub(crate) use sql::{named, quote};

@@ -8,7 +8,7 @@
 use super::authority::may_raise;
 use super::control::{ControlError, is_true};
 use super::database::{Database, epoch};
-use super::refusal::Refusal;
+use super::refusal::{Hindrance, Refusal, Remedy};
 use super::session::{Epoch, Token};
 use super::sql;
 use crate::policy::{Mode, Resource};
@@ -89,8 +89,8 @@ impl Database {
     /// Publishes, and returns what is there now: the target, or what is above it.
     async fn publish_ahead(self: &Arc<Self>, resource: &Resource, target: Epoch) -> Result<Epoch, Refusal> {
         let now = self.publish_epoch(resource, target).await?;
-        let other_policies =
-            || Refusal::unavailable(&resource.name, "the policies that the database has recorded are others");
+        let reason = "the policies that the database has recorded are others";
+        let other_policies = || Refusal::unavailable(&resource.name, Hindrance::new(reason, Remedy::Reload));
         now.filter(|now| *now >= target).ok_or_else(other_policies)
     }
 

@@ -6,8 +6,8 @@ use super::control::{ControlError, Said, unreachable};
 use crate::tls::ControlConfig;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-/// Opens a connection as the fence does, checks its role, that the server takes writes, and the schema where fences need that,
-/// and closes it. Without a limit of its own on time. Cancel-safe: the connection is closed.
+/// Opens a connection as the fence does, checks its role, that the server takes writes, and where fences need them the schema
+/// and what the role may do in it, and closes it. Without a limit of its own on time. Cancel-safe: the connection is closed.
 ///
 /// # Errors
 /// Why the fence could not use it, for people.
@@ -24,7 +24,11 @@ async fn check(config: &ControlConfig, needs_schema: bool) -> Result<(), Control
     if in_recovery(&client).await? {
         return Err(ControlError::Standby);
     }
-    if needs_schema { said.has_schema() } else { Ok(()) }
+    if needs_schema {
+        said.has_schema()?;
+        said.has_tables(&client).await?;
+    }
+    Ok(())
 }
 
 /// Nothing can be written, nor anybody admitted.

@@ -1,6 +1,7 @@
 //! What a session is told when it may not write.
 
 use super::session::{Epoch, Token};
+use std::fmt;
 
 /// Why a session was not admitted. Nothing was written in any of these cases.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,15 +49,69 @@ pub enum Refusal {
         highest: Option<Token>,
     },
     /// LF006: it cannot be proved which token is the highest, or that everybody below it has ended.
-    #[error("resource {resource}: {reason}")]
+    #[error("resource {resource}: {hindrance}")]
     Unavailable {
         /// What was to be written.
         resource: String,
-        /// What is in the way, for people.
-        reason: String,
+        /// What is in the way.
+        hindrance: Hindrance,
         /// What those run who are in the way, for the client only: it may hold values, which no log may.
         queries: String,
     },
+}
+
+/// What keeps a fence from being proved, or a catalogue from being read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hindrance {
+    /// What it is, for people.
+    pub reason: String,
+    /// What helps.
+    pub remedy: Remedy,
+}
+
+/// What helps against a [`Hindrance`]; its words are the proxy's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// It may pass by itself.
+    TryAgain,
+    /// The control connection has to be opened.
+    Connect,
+    /// `fencegate init` has to be run: for the schema, or for the control role's privileges in it.
+    Init,
+    /// The control role needs the privileges that are named.
+    Grant,
+    /// The control role has to be a superuser.
+    Superuser,
+    /// Sessions and control connections have to lead to the same server, without anything in between.
+    SameServer,
+    /// This proxy has to load the policies that the others have.
+    Reload,
+    /// Those who are named have to end.
+    EndThem,
+    /// etcd has to answer.
+    Etcd,
+    /// The transaction has to be split.
+    Split,
+}
+
+impl Hindrance {
+    /// What it is, and what helps.
+    pub fn new(reason: impl Into<String>, remedy: Remedy) -> Self {
+        Hindrance { reason: reason.into(), remedy }
+    }
+}
+
+/// It may pass by itself.
+impl<T: Into<String>> From<T> for Hindrance {
+    fn from(reason: T) -> Self {
+        Hindrance::new(reason, Remedy::TryAgain)
+    }
+}
+
+impl fmt::Display for Hindrance {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.reason)
+    }
 }
 
 /// Somebody who is in the way.
@@ -81,8 +136,8 @@ impl Refusal {
     }
 
     /// LF006 with what is in the way.
-    pub fn unavailable(resource: &str, reason: impl ToString) -> Self {
-        Refusal::Unavailable { resource: resource.to_owned(), reason: reason.to_string(), queries: String::new() }
+    pub fn unavailable(resource: &str, hindrance: impl Into<Hindrance>) -> Self {
+        Refusal::Unavailable { resource: resource.to_owned(), hindrance: hindrance.into(), queries: String::new() }
     }
 
     /// LF006 with who is in the way.
@@ -91,7 +146,7 @@ impl Refusal {
         let queries = by.iter().map(|obstacle| obstacle.query.as_str()).filter(|query| !query.is_empty());
         Refusal::Unavailable {
             resource: resource.to_owned(),
-            reason: format!("{how}: {}", who.join("; ")),
+            hindrance: Hindrance::new(format!("{how}: {}", who.join("; ")), Remedy::EndThem),
             queries: queries.collect::<Vec<_>>().join("; "),
         }
     }

@@ -5,7 +5,7 @@
 
 use super::control::{Answer, ControlError, column, is_true, number};
 use super::database::{Database, epoch};
-use super::refusal::Refusal;
+use super::refusal::{Refusal, Remedy};
 use super::session::{Epoch, Token};
 use super::sql::{self, Operator};
 use crate::policy::{Mode, Resource};
@@ -45,6 +45,9 @@ pub enum ResetError {
     /// Nothing was changed.
     #[error("the server has no such database")]
     NoDatabase,
+    /// Nothing was changed.
+    #[error("it has no schema fencegate")]
+    Unprepared,
     /// Whether the epoch was changed is unknown, unless the connection was never open.
     #[error("{0}")]
     Unavailable(String),
@@ -120,7 +123,10 @@ impl Database {
         let answers = answers.map_err(|refusal| match refusal {
             // Lost with a connection that was open, it was lost with the database.
             _ if self.is_missing() => ResetError::NoDatabase,
-            Refusal::Unavailable { reason, .. } => ResetError::Unavailable(reason),
+            Refusal::Unavailable { hindrance, .. } if hindrance.remedy == Remedy::Init && self.is_unprepared() => {
+                ResetError::Unprepared
+            }
+            Refusal::Unavailable { hindrance, .. } => ResetError::Unavailable(hindrance.reason),
             other => ResetError::Unavailable(other.to_string()),
         })?;
         let [_, before, higher, after, _] = answers.as_slice() else {

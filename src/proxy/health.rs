@@ -6,6 +6,7 @@ use super::shared::Shared;
 use crate::fence::probe;
 use crate::metrics::Now;
 use crate::metrics::http::Pages;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -59,6 +60,16 @@ impl Pages for Shared {
 }
 
 impl Shared {
+    /// Says in the log if the control connection cannot be used: nobody may need it before the first leader writes.
+    /// Cancel-safe.
+    pub async fn check_control(self: Arc<Self>) {
+        let settings = self.settings();
+        let database = settings.control_database();
+        if let Err(error) = self.can_control(database, false).await {
+            tracing::warn!(database, error, "control_unusable");
+        }
+    }
+
     /// New tokens can be admitted, as far as the control connections go: in any database, and in those that are in use.
     async fn can_fence(&self) -> Result<(), String> {
         self.can_control(self.settings().control_database(), false).await?;

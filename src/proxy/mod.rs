@@ -112,6 +112,7 @@ pub async fn run(start: Start) -> Result<(), ProxyError> {
         }
     }
     systemd::ready();
+    tokio::spawn(shared.clone().check_control());
     tokio::select! {
         () = stop.recv() => {}
         () = reload::at_signal(&shared, hangup) => {}

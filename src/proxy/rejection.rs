@@ -2,9 +2,9 @@
 //!
 //! Every text that a user reads because of a fence is here, and only here.
 
-use crate::fence::Refusal;
 use crate::fence::session::{Epoch, Token};
 use crate::fence::value::InvalidValue;
+use crate::fence::{Hindrance, Refusal, Remedy};
 use crate::wire::error::ErrorText;
 
 /// A reason to reject a statement or to end a session.
@@ -31,11 +31,11 @@ pub enum Rejection {
     /// LF005; `issued` is the leader's token.
     Unissued { resource: String, presented: Token, election: String, issued: Option<Token> },
     /// LF006.
-    Unavailable { resource: String, reason: String, queries: String },
+    Unavailable { resource: String, hindrance: Hindrance, queries: String },
     /// LF006: the statement was not held until it could be judged.
     NoRoom,
-    /// LF006: what the statement names may be a way to a fenced table by now.
-    UnreadCatalogue,
+    /// LF006: what the statement names may be a way to a fenced table. `why`: the last reading failed.
+    UnreadCatalogue { why: Option<Hindrance> },
 }
 
 /// How the transaction of a session ended that was cut off.
@@ -72,7 +72,9 @@ impl From<Refusal> for Rejection {
             Refusal::NotInForce { resource, presented, highest } => {
                 Rejection::NotInForce { resource, presented, highest }
             }
-            Refusal::Unavailable { resource, reason, queries } => Rejection::Unavailable { resource, reason, queries },
+            Refusal::Unavailable { resource, hindrance, queries } => {
+                Rejection::Unavailable { resource, hindrance, queries }
+            }
         }
     }
 }
@@ -91,7 +93,7 @@ impl Rejection {
                 "unverifiable"
             }
             Rejection::Unissued { .. } => "unissued",
-            Rejection::Unavailable { .. } | Rejection::NoRoom | Rejection::UnreadCatalogue => "unavailable",
+            Rejection::Unavailable { .. } | Rejection::NoRoom | Rejection::UnreadCatalogue { .. } => "unavailable",
         }
     }
 
@@ -110,7 +112,7 @@ impl Rejection {
             Rejection::InvalidSetting { .. }
             | Rejection::Unverifiable { .. }
             | Rejection::NoRoom
-            | Rejection::UnreadCatalogue => None,
+            | Rejection::UnreadCatalogue { .. } => None,
         }
     }
 
@@ -130,7 +132,7 @@ impl Rejection {
     /// Why, in words that hold nothing of what anybody's statement says.
     pub fn reason(&self) -> String {
         match self {
-            Rejection::Unavailable { reason, .. } => reason.clone(),
+            Rejection::Unavailable { hindrance, .. } => hindrance.reason.clone(),
             other => other.text().message,
         }
     }
@@ -184,15 +186,20 @@ impl Rejection {
                 ErrorText::new("LF006", format!("cannot tell whether this statement writes a fenced table: {NO_ROOM}"))
                     .hint("Nothing was written. Try again; a statement that was prepared has to be prepared again.")
             }
-            Rejection::UnreadCatalogue => {
-                ErrorText::new("LF006", "cannot tell whether this statement writes a fenced table: the catalogue has changed and cannot be read")
-                    .hint("Nothing was written. Try again; if it lasts, look into the proxy's log.")
+            Rejection::UnreadCatalogue { why } => {
+                let reason = match why {
+                    Some(why) => format!("the catalogue cannot be read: {why}"),
+                    None => "the catalogue has changed and could not be read in time".to_owned(),
+                };
+                let remedy = why.as_ref().map_or(Remedy::TryAgain, |why| why.remedy);
+                ErrorText::new("LF006", format!("cannot tell whether this statement writes a fenced table: {reason}"))
+                    .hint(what_helps(remedy))
             }
-            Rejection::Unavailable { resource, reason, queries } => {
+            Rejection::Unavailable { resource, hindrance: Hindrance { reason, remedy }, queries } => {
                 let queries = if queries.is_empty() { String::new() } else { format!(", query: {queries}") };
                 ErrorText::new("LF006", format!("cannot prove which token for resource \"{resource}\" is the highest: {reason}{queries}"))
                     .detail(format!("resource={resource}"))
-                    .hint("Nothing was written. Try again; if it lasts, look into the proxy's log.")
+                    .hint(what_helps(*remedy))
             }
         }
     }
@@ -200,6 +207,38 @@ impl Rejection {
 
 /// Why a long statement is not read.
 pub const NO_ROOM: &str = "the proxy holds too many statements of more than 1 MiB at present";
+
+/// The hint of LF006.
+fn what_helps(remedy: Remedy) -> String {
+    let what = match remedy {
+        Remedy::TryAgain => "Try again; if it lasts, look into the proxy's log.",
+        Remedy::Connect => {
+            "Try again; if it lasts: is the server up, and are the proxy's setting control and its password right?"
+        }
+        Remedy::Init => {
+            "It does not pass by itself: run fencegate init --control URL --role ROLE, \
+             with a superuser's URL of this database and the proxy's control role."
+        }
+        Remedy::Grant => "It does not pass by itself: let a superuser run the GRANT, or fencegate init --role ROLE.",
+        Remedy::Superuser => {
+            "It does not pass by itself: give the proxy a superuser as its control role, or write as a role that is none."
+        }
+        Remedy::SameServer => {
+            "Connect again; if it lasts: the proxy's settings upstream and control have to lead to the same server, \
+             without a pooler in between."
+        }
+        Remedy::Reload => {
+            "It does not pass by itself: give this proxy the policies that the others have, and reload it \
+             (SIGHUP, or RELOAD in its console)."
+        }
+        Remedy::EndThem => {
+            "Try again; if it lasts, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared."
+        }
+        Remedy::Etcd => "Try again; if it lasts: is etcd up, and is the proxy's setting etcd right?",
+        Remedy::Split => "Write to fewer resources in one transaction.",
+    };
+    format!("Nothing was written. {what}")
+}
 
 const FORMS: &str =
     "Use one token, SET lease.fence = 47, or a list by resource, SET lease.fence = 'scheduler=47, billing=55'.";

@@ -46,6 +46,57 @@ fn a_transaction_that_has_locked_nothing_yet_is_open_too() {
 }
 
 #[test]
+fn a_fence_that_observes_is_observed() {
+    let world = World::start();
+    world.proxy.write_policies(&format!("{POLICIES}    mode: observe\n"));
+    let mut console = world.console();
+    console.rows("RELOAD").unwrap();
+    let _session = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    wait_until("all observe it", DEADLINE, || status(&mut console, "public.ticks") == "observed 1 1");
+}
+
+/// Where nobody has said that something is fenced, and nothing is, there is nothing to show, to warn of, or to reset.
+#[test]
+fn a_database_without_fences_is_not_shown() {
+    let world = World::start();
+    world.postgres.sql("CREATE DATABASE plain");
+    let mut console = world.console();
+    let notices =
+        |console: &mut Wire, command: &str| console.query(command).iter().filter(|frame| frame.tag == b'N').count();
+    // No session has come yet: that is said.
+    assert_eq!(status(&mut console, "public.ticks"), "unknown  ");
+    assert_eq!([notices(&mut console, "SHOW FENCES"), notices(&mut console, "SHOW POLICIES")], [1, 1]);
+
+    let _writer = world.writer(47);
+    let _plain = Wire::login(&world.proxy.address(), "postgres", "plain");
+    for _ in 0..2 {
+        for command in ["SHOW POLICIES", "SHOW FENCES"] {
+            let rows = console.rows(command).unwrap();
+            assert!(rows.len() == 1 && rows[0][0].as_deref() == Some("postgres"), "{command}: {rows:?}");
+            assert_eq!(notices(&mut console, command), 0, "{command}");
+        }
+        for database in ["plain", "template1"] {
+            let error = console.rows(&format!("FENCE RESET scheduler IN DATABASE {database} TO 47")).unwrap_err();
+            assert_eq!(error.code(), "55000", "{error:?}");
+            assert!(error.message().ends_with("it has no schema fencegate"), "{error:?}");
+        }
+        let frames = console.query("FENCE RESET scheduler TO 47");
+        assert!(frames.iter().all(|frame| frame.tag != b'N' && frame.tag != b'E'), "{frames:?}");
+    }
+    // With a fenced table it is, from the next session that looks on.
+    world.postgres.sql_in("plain", "CREATE TABLE ticks (n int)");
+    wait_until("it is shown", DEADLINE, || {
+        Wire::login(&world.proxy.address(), "postgres", "plain");
+        console
+            .rows("SHOW POLICIES")
+            .unwrap()
+            .iter()
+            .any(|row| row[0].as_deref() == Some("plain") && row[9].as_deref() == Some("unknown"))
+    });
+    assert_eq!(notices(&mut console, "SHOW POLICIES"), 1);
+}
+
+#[test]
 fn all_live_proxies_have_to_enforce_it() {
     let world = World::start();
     let mut other = ticks::proxy(&world.postgres);

@@ -1,5 +1,6 @@
 //! FENCE RESET and the sessions with higher tokens: it does not cut them off unless it is told to.
 
+use super::support::fenced::init;
 use super::support::ticks::{self, WRITE, ok, session};
 use super::support::wire::rows_in;
 use super::support::{DEADLINE, Wire, wait_until};
@@ -111,6 +112,7 @@ fn a_database_that_is_not_there_is_told_and_forgotten() {
     assert!(!log.contains("outcome") && !log.contains("does not exist"), "{log}");
     // It comes back.
     world.postgres.sql("CREATE DATABASE passing");
+    init(&world.postgres, "passing");
     let _session = Wire::login(&world.proxy.address(), "postgres", "passing");
     let shown = |console: &mut Wire| console.rows("SHOW SESSIONS").unwrap().len() == 2;
     wait_until("it is known again", DEADLINE, || shown(&mut console));

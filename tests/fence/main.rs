@@ -14,7 +14,7 @@ use fencegate::fence::Refusal;
 
 fn reason(result: Result<(), Refusal>) -> String {
     match result {
-        Err(Refusal::Unavailable { reason, .. }) => reason,
+        Err(Refusal::Unavailable { hindrance, .. }) => hindrance.reason,
         other => panic!("expected LF006, got {other:?}"),
     }
 }

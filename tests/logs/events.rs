@@ -4,7 +4,7 @@ use crate::line::{POLICIES, SCHEMA, assert_fields, event, events, start};
 use crate::support::fenced::{code, ok};
 use crate::support::guardian::{Folder, Program};
 use crate::support::proxy::BINARY;
-use crate::support::{DEADLINE, Etcd, wait_until};
+use crate::support::{DEADLINE, Etcd, Wire, wait_until};
 use std::fs;
 
 #[test]
@@ -56,6 +56,49 @@ fn what_a_fence_that_observes_would_reject_is_told_once() {
     // Held back until it is admitted to the other.
     ok(&mut wire, "INSERT INTO jobs VALUES (1); INSERT INTO watched VALUES (1)");
     assert_eq!(events(&fenced.proxy.log(), "write_would_be_rejected").len(), 1);
+}
+
+#[test]
+fn a_fenced_table_that_is_not_there_is_told_when_it_goes_and_comes() {
+    let policies = format!("{POLICIES}  - {{name: ghost, tables: [public.ghost]}}\n");
+    let fenced = start(SCHEMA, &policies, &[]);
+    let log = || fenced.proxy.log();
+    let mut wire = fenced.holder(7);
+    let ghost = [("database", "postgres"), ("resource", "ghost"), ("table", "public.ghost")];
+    let missing = event(log, "fenced_table_missing");
+    assert_fields(&missing, &ghost);
+    assert_fields(&missing, &[("level", "WARN")]);
+    assert_fields(&event(log, "fence_enforced"), &[("resource", "jobs")]);
+    assert_fields(&event(log, "fence_observed"), &[("resource", "watched")]);
+    // Not once for each session, nor each time that the catalogue is read.
+    ok(&mut fenced.login(), "CREATE VIEW seen AS TABLE jobs");
+    ok(&mut fenced.login(), "SELECT 1");
+    ok(&mut wire, "CREATE TABLE ghost (n int)");
+    assert_fields(&event(log, "fenced_table_found"), &ghost);
+    assert_eq!(events(&log(), "fenced_table_missing").len(), 1);
+    ok(&mut wire, "DROP TABLE ghost");
+    wait_until("it is told again", DEADLINE, || events(&log(), "fenced_table_missing").len() == 2);
+    assert_eq!(events(&log(), "fence_enforced").len(), 1);
+}
+
+#[test]
+fn why_policies_are_not_recorded_in_a_database_is_told_once() {
+    let fenced = start(SCHEMA, POLICIES, &[]);
+    for database in ["plain", "unprepared"] {
+        fenced.postgres.sql(&format!("CREATE DATABASE {database}"));
+    }
+    fenced.postgres.sql_in("unprepared", "CREATE TABLE jobs (n int)");
+    for database in ["plain", "unprepared"].repeat(3) {
+        ok(&mut Wire::login(&fenced.proxy.address(), "postgres", database), "SELECT 1");
+    }
+    let log = || fenced.proxy.log();
+    let nothing = [("database", "plain"), ("level", "INFO")];
+    assert_fields(&event(log, "nothing_fenced"), &nothing);
+    let unrecorded = event(log, "policies_not_recorded");
+    assert_fields(&unrecorded, &[("database", "unprepared"), ("level", "WARN")]);
+    assert_eq!(unrecorded["reason"], "database unprepared has no fencegate schema: run `fencegate init`");
+    let of_both = || ["nothing_fenced", "policies_not_recorded"].map(|it| events(&log(), it).len());
+    assert_eq!(of_both(), [1, 1], "{}", log());
 }
 
 #[test]

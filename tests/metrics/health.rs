@@ -79,7 +79,9 @@ fn while_it_stops_it_is_not_ready_and_can_be_scraped() {
 fn it_is_not_ready_while_no_new_token_could_be_admitted() {
     const GRANTS: &str = "GRANT pg_read_all_stats TO warden; GRANT pg_signal_backend TO warden";
     let postgres = Postgres::start(Options::default());
-    postgres.sql("CREATE ROLE warden LOGIN; CREATE TABLE jobs (n int)");
+    postgres.sql(
+        "CREATE ROLE warden LOGIN; CREATE ROLE writer LOGIN; CREATE TABLE jobs (n int); GRANT ALL ON jobs TO writer",
+    );
     let options = ProxyOptions::default()
         .policies("version: 1\nresources:\n  - {name: jobs, tables: [public.jobs]}\n")
         .control(&postgres.control_url().replace("postgres@", "warden@"))
@@ -87,20 +89,71 @@ fn it_is_not_ready_while_no_new_token_could_be_admitted() {
     let proxy = Proxy::start_with(&postgres, &options);
     let address = http_address(|| proxy.log());
     let refused = |why: &str| wait_until(why, DEADLINE, || get(address, "/readyz").body.contains(why));
+    // A write gets LF006 meanwhile, and its hint says what helps.
+    let meets = |wire: &mut Wire, why: &str, hint: &str| {
+        wait_until(why, DEADLINE, || {
+            let error = wire.rows("INSERT INTO jobs VALUES (1)").expect_err(why);
+            assert_eq!(error.code(), "LF006", "{error:?}");
+            error.message().contains(why)
+                && error.hint().starts_with("Nothing was written. ")
+                && error.hint().contains(hint)
+        });
+    };
     let is_ready = || wait_until("it is ready", DEADLINE, || get(address, "/readyz").status == 200);
     refused("the control role warden lacks a privilege: GRANT pg_read_all_stats TO warden");
+    proxy.wait_for_log("control_unusable", DEADLINE);
     postgres.sql(GRANTS);
     is_ready();
     // Nobody is in a database with fences until now.
-    let mut wire = Wire::login(&proxy.address(), "postgres", "postgres");
+    let mut wire = Wire::login(&proxy.address(), "writer", "postgres");
+    ok(&mut wire, "SET lease.fence = 7");
     refused("database postgres has no fencegate schema: run `fencegate init`");
+    meets(&mut wire, "database postgres has no fencegate schema", "fencegate init --control URL --role ROLE");
     init(&postgres, "postgres");
-    postgres
-        .sql("GRANT USAGE ON SCHEMA fencegate TO warden; COMMENT ON SCHEMA fencegate IS 'fencegate schema version 1'");
+    postgres.sql("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 1'");
     refused("the schema fencegate of database postgres is \"fencegate schema version 1\"");
     init(&postgres, "postgres");
+    // The schema is the superuser's, and the control role may do nothing in it.
+    refused("the control role warden lacks privileges in the schema fencegate of database postgres (");
+    assert!(get(address, "/readyz").body.contains("run `fencegate init --role warden` there"));
+    meets(&mut wire, "permission denied for table epoch", "fencegate init --control URL --role ROLE");
+    let database = postgres.control_url() + "postgres";
+    run(Command::new(BINARY).args(["init", "--control", &database, "--role", "warden"]));
     is_ready();
-    ok(&mut wire, "SELECT 1");
+    wait_until("it may write", DEADLINE, || wire.rows("INSERT INTO jobs VALUES (1)").is_ok());
+    let mut superuser = Wire::login(&proxy.address(), "postgres", "postgres");
+    ok(&mut superuser, "SET lease.fence = 7");
+    meets(&mut superuser, "a superuser's session needs", "give the proxy a superuser as its control role");
+}
+
+#[test]
+fn a_password_that_is_missing_is_told_with_where_to_give_it() {
+    const WHERE: &str = "the server asks for a password, and none is given: put it into the URL, into PGPASSWORD, \
+        or into the file that PGPASSFILE names";
+    let postgres = Postgres::start(Options::default().hba("host all warden all scram-sha-256"));
+    postgres.sql("CREATE ROLE warden LOGIN PASSWORD 'secret'; CREATE TABLE jobs (n int); CREATE TABLE free (n int)");
+    let control = postgres.control_url().replace("postgres@", "warden@");
+    let options = ProxyOptions::default()
+        .policies("version: 1\nresources:\n  - {name: jobs, tables: [public.jobs]}\n")
+        .control(&control)
+        .arguments(&["--http", "127.0.0.1:0"]);
+    let proxy = Proxy::start_with(&postgres, &options);
+    let address = http_address(|| proxy.log());
+    proxy.wait_for_log("control_unusable", DEADLINE);
+    assert!(
+        proxy.log().lines().any(|line| line.contains("control_unusable") && line.contains(WHERE)),
+        "{}",
+        proxy.log()
+    );
+    let page = get(address, "/readyz");
+    assert!(page.status == 503 && page.body.contains(WHERE), "{page:?}");
+    let mut wire = Wire::login(&proxy.address(), "postgres", "postgres");
+    let error = wire.rows("INSERT INTO free VALUES (1)").unwrap_err();
+    assert_eq!(error.code(), "LF006");
+    let why = format!("the catalogue cannot be read: the control connection cannot be opened: {WHERE}");
+    assert!(error.message().contains(&why) && error.hint().contains("setting control and its password"), "{error:?}");
+    let init = Command::new(BINARY).args(["init", "--control", &(control + "postgres")]).output().unwrap();
+    assert!(String::from_utf8_lossy(&init.stderr).contains(WHERE), "{init:?}");
 }
 
 #[test]

@@ -12,15 +12,17 @@ mod sql;
 pub use explain::{Covered, ExplainError, Explanation, explain};
 pub use key_column::KeyColumn;
 
-use super::control::{Answer, ControlError, answers, column, text};
+use super::control::{Answer, ControlError, answers, column, text, unreachable};
 use super::database::Database;
 use super::memory::CATALOGUE_CHANGED;
+use super::refusal::Hindrance;
 use crate::policy::{FencedTable, QualifiedName, Resource};
 use crate::statement::{Operation, RelationName, Write};
 use graph::{Action, Edge, Graph, Link, Oid, Paths, Through, Way};
 use sql::Views;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio_postgres::SimpleQueryRow;
 
 /// The catalogue at one moment.
@@ -76,9 +78,14 @@ impl Catalogue {
         !self.fenced.is_empty()
     }
 
+    /// The fenced table exists.
+    pub fn has(&self, table: &QualifiedName) -> bool {
+        self.fenced.contains(table)
+    }
+
     /// The resource has something here that could be written: one of its tables exists, or it has functions only.
     pub fn may_have(&self, resource: &Resource) -> bool {
-        resource.tables.is_empty() || resource.tables.iter().any(|table| self.fenced.contains(&table.name))
+        resource.tables.is_empty() || resource.tables.iter().any(|table| self.has(&table.name))
     }
 
     /// Any statement that changes the catalogue may run code that changes more of it.
@@ -235,19 +242,19 @@ impl Database {
     ///
     /// # Errors
     /// When the database cannot be asked, why.
-    pub async fn catalogue(self: &Arc<Self>, tables: &[(&Resource, &FencedTable)]) -> Result<Catalogue, String> {
+    pub async fn catalogue(self: &Arc<Self>, tables: &[(&Resource, &FencedTable)]) -> Result<Catalogue, Hindrance> {
         let question = |views| question(tables, views);
         let answers = match self.look(&question(Views::Asked)).await {
             Ok(answers) => answers,
             // Somebody alters a view: nothing is left out then.
-            Err(ControlError::Refused(_)) => {
-                self.look(&question(Views::AllWritable)).await.map_err(|error| error.to_string())?
-            }
+            Err(ControlError::Refused(_) | ControlError::Denied(_)) => self.look(&question(Views::AllWritable)).await?,
             // Where nothing is fenced, nobody has to have run `fencegate init`; and what failed a moment ago, when the
             // database was being made, need not fail now.
-            Err(_) => self.ask_once(&question(Views::AllWritable)).await.map_err(|error| text(&error))?,
+            Err(_) => self.ask_once(&question(Views::AllWritable)).await?,
         };
-        Catalogue::read(&answers)
+        let catalogue = Catalogue::read(&answers)?;
+        self.has_fenced_tables.store(catalogue.has_fenced_tables(), Ordering::Relaxed);
+        Ok(catalogue)
     }
 
     /// Somebody else says that the catalogue has changed; several who do so at once are one. Cancel safe.
@@ -268,11 +275,13 @@ impl Database {
         self.memory.listener()
     }
 
-    async fn ask_once(&self, query: &str) -> Result<Vec<Answer>, tokio_postgres::Error> {
-        let (client, connection) = self.control.connect().await?;
+    async fn ask_once(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
+        let (client, connection) = self.control.connect().await.map_err(unreachable)?;
         // Ends when the client is dropped.
         tokio::spawn(connection);
-        client.simple_query("SET application_name = 'fencegate control'; SET search_path = pg_catalog").await?;
-        Ok(answers(client.simple_query(query).await?))
+        let refused = |error| ControlError::Refused(text(&error));
+        let settings = "SET application_name = 'fencegate control'; SET search_path = pg_catalog";
+        client.simple_query(settings).await.map_err(refused)?;
+        client.simple_query(query).await.map(answers).map_err(refused)
     }
 }

@@ -20,7 +20,7 @@ pub(super) use epoch::{
     Operator, epochs, epochs_above_admissions, fences, mark, publish, record_policy, record_policy_of_keys, reset,
 };
 pub(super) use lock::{WRITE_OR_ROW_LOCKS, end_blockers, guarded_write, lockers, with_lock_timeout};
-pub(super) use process::{end_process, open, open_transactions, processes, terminate};
+pub(super) use process::{end_process, lacking_privileges, open, open_transactions, processes, terminate};
 pub(super) use proxy::{announce_enforced, enforcement, leave};
 
 /// A row of `admission a` belongs to a living process: the pid is there, and its backend_start is

@@ -23,6 +23,27 @@ pub(in crate::fence) fn open(synchronous_commit: &str) -> String {
     )
 }
 
+/// What the fence does with its tables.
+const NEEDED: [(&str, &[&str]); 4] = [
+    ("epoch", &["SELECT", "INSERT", "UPDATE"]),
+    ("admission", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+    ("proxy", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+    ("reset", &["INSERT"]),
+];
+
+/// What this role lacks of that, as one text; null if nothing.
+pub(in crate::fence) fn lacking_privileges() -> String {
+    let of_table = |(table, privileges): &(&str, &[&str])| {
+        privileges.iter().map(|it| format!("({}, {})", quote(table), quote(it))).collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        "SELECT string_agg(n.privilege || ' on ' || n.name, ', ') AS lacking FROM (VALUES {}) n(name, privilege) \
+         JOIN pg_class c ON c.relnamespace = to_regnamespace('fencegate') AND c.relname = n.name \
+         WHERE NOT has_table_privilege(c.oid, n.privilege)",
+        NEEDED.iter().map(of_table).collect::<Vec<_>>().join(", ")
+    )
+}
+
 /// Ends one server process, if it is still the same.
 pub(in crate::fence) fn end_process(pid: &str, backend_start: &str) -> String {
     format!(

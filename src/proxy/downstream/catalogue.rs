@@ -3,7 +3,9 @@
 //! Owns whether what was read still counts. Must never take a reading for current that a change overtook.
 
 use super::{Downstream, FRESH};
-use crate::fence::Catalogue;
+use crate::fence::{Catalogue, Hindrance};
+use crate::policy::{PolicySet, QualifiedName};
+use std::collections::HashSet;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
@@ -32,6 +34,10 @@ pub(super) struct Known {
     pub(super) attempted: Option<(Instant, u64)>,
     /// The control connection that listened then: one that began later may have missed what changed in between.
     listener: u64,
+    /// Why the last reading failed, if it did.
+    failure: Option<Hindrance>,
+    /// The fenced tables that do not exist: the log has said so.
+    missing: HashSet<QualifiedName>,
 }
 
 /// What is known of a database's catalogue at a moment.
@@ -42,6 +48,8 @@ pub struct Seen {
     pub is_current: bool,
     /// How many such changes there were until now.
     pub doubts: u64,
+    /// Why it could not be read last, where it is not current.
+    pub unread: Option<Hindrance>,
 }
 
 impl Known {
@@ -67,7 +75,8 @@ impl Downstream {
     pub fn catalogue(&self) -> Seen {
         let known = self.known();
         let is_current = self.is_current(&known);
-        Seen { catalogue: known.catalogue.clone(), is_current, doubts: known.doubts }
+        let unread = known.failure.as_ref().filter(|_| !is_current).cloned();
+        Seen { catalogue: known.catalogue.clone(), is_current, doubts: known.doubts, unread }
     }
 
     /// The catalogue has changed: until it is read, any relation may be fenced.
@@ -125,13 +134,43 @@ impl Downstream {
                 for resource in policies.resources.iter().filter(|resource| catalogue.may_have(resource)) {
                     self.metrics.expect_writes(self.fence.name(), &resource.name, resource.mode.name());
                 }
+                self.tell_missing(&policies, &catalogue, &mut known.missing);
+                known.failure = None;
                 known.catalogue = Arc::new(catalogue);
                 known.current = known.doubts == doubts;
                 known.read = changes;
                 // The first connection that listens is opened for the reading itself, before it.
                 known.listener = if listener == 0 { self.fence.listener() } else { listener };
             }
-            Err(error) => tracing::warn!(database = self.fence.name(), %error, "catalogue_unreadable"),
+            Err(error) => {
+                if known.failure.as_ref() != Some(&error) {
+                    tracing::warn!(database = self.fence.name(), %error, "catalogue_unreadable");
+                }
+                known.failure = Some(error);
+            }
+        }
+    }
+
+    /// Says once which fenced tables do not exist, and which have come. Where nothing at all is fenced, that is said of
+    /// the database.
+    fn tell_missing(&self, policies: &PolicySet, catalogue: &Catalogue, missing: &mut HashSet<QualifiedName>) {
+        let before = std::mem::take(missing);
+        if self.is_unconcerned() {
+            return;
+        }
+        let database = self.fence.name();
+        for resource in &policies.resources {
+            for table in resource.tables.iter().map(|table| &table.name) {
+                let (resource, was_missing) = (&resource.name, before.contains(table));
+                if !catalogue.has(table) {
+                    if !was_missing {
+                        tracing::warn!(database, resource, %table, "fenced_table_missing");
+                    }
+                    missing.insert(table.clone());
+                } else if was_missing {
+                    tracing::info!(database, resource, %table, "fenced_table_found");
+                }
+            }
         }
     }
 

@@ -64,7 +64,7 @@ impl Downstream {
 
     /// Records the policies in force in the database, once, and reads its catalogue, unless that was done a moment ago.
     /// Not cancel-safe: some resources may be recorded and others not, until the next call.
-    pub async fn prepare(&self) {
+    pub async fn prepare(self: &Arc<Self>) {
         self.record_policies().await;
         let _turn = self.reading.lock().await;
         if self.known().attempted.is_none_or(|(at, _)| at.elapsed() > FRESH) || self.is_due() {
@@ -75,6 +75,11 @@ impl Downstream {
     /// A table of the database is fenced, as far as its catalogue was read.
     pub fn has_fences(&self) -> bool {
         self.policies.borrow().applies_to(self.fence.name()) && self.known().catalogue.has_fenced_tables()
+    }
+
+    /// Nobody has said that something is fenced here, and as far as is known nothing is.
+    pub(super) fn is_unconcerned(&self) -> bool {
+        self.policies.borrow().databases.is_none() && self.fence.fences_nothing()
     }
 
     /// A session of the database is registered.

@@ -3,10 +3,12 @@
 //! Owns when that is tried. Must never be taken for their being in force: Admit compares them again.
 
 use super::{Downstream, FRESH, PREPARE_LIMIT};
-use crate::fence::Database;
-use crate::policy::{PolicySet, Resource};
+use crate::policy::{Mode, PolicySet, Resource};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Why nothing is recorded where nothing is to be.
+const NOTHING_FENCED: &str = "it has none of the fenced tables, and no schema fencegate";
 
 /// What is recorded in a database.
 #[derive(Default)]
@@ -15,6 +17,8 @@ pub(super) struct Recorded {
     policies: Option<Arc<PolicySet>>,
     /// When that was tried last.
     attempted: Option<Instant>,
+    /// Why they are not, as the log has said.
+    told: Option<String>,
 }
 
 impl Recorded {
@@ -26,7 +30,7 @@ impl Recorded {
 
 impl Downstream {
     /// Not cancel-safe, as [`Self::prepare`].
-    pub(super) async fn record_policies(&self) {
+    pub(super) async fn record_policies(self: &Arc<Self>) {
         let mut recorded = self.recorded.lock().await;
         let policies = self.policies.borrow().clone();
         if recorded.has(&policies) {
@@ -36,13 +40,31 @@ impl Downstream {
         match self.fence.apply_policy(&policies.resources).await {
             Ok(()) => {
                 for resource in &policies.resources {
-                    tokio::spawn(say_when_enforced(self.fence.clone(), resource.clone()));
+                    tokio::spawn(say_when_enforced(self.clone(), resource.clone()));
                 }
                 recorded.policies = Some(policies);
+                recorded.told = None;
             }
             // Admit compares the policies again, and refuses.
-            Err(reason) => tracing::warn!(database = self.fence.name(), reason, "policies_not_recorded"),
+            Err(reason) => {
+                // Whether anything is fenced here.
+                self.catch_up().await;
+                self.tell_unrecorded(&mut recorded.told, reason);
+            }
         }
+    }
+
+    /// Once for each reason: every session of the database tries again.
+    fn tell_unrecorded(&self, told: &mut Option<String>, reason: String) {
+        let database = self.fence.name();
+        let reason = if self.is_unconcerned() { NOTHING_FENCED.to_owned() } else { reason };
+        if told.as_deref() != Some(&reason) {
+            match reason.as_str() {
+                NOTHING_FENCED => tracing::info!(database, reason, "nothing_fenced"),
+                reason => tracing::warn!(database, reason, "policies_not_recorded"),
+            }
+        }
+        *told = Some(reason);
     }
 
     /// Tries again to record the policies, where that has failed a while ago: the schema may be there by now. Waits for a
@@ -61,11 +83,19 @@ impl Downstream {
     }
 }
 
-/// A fence holds once the writes have ended that were let through before it. Cancel-safe: nobody is told then.
-async fn say_when_enforced(database: Arc<Database>, resource: Arc<Resource>) {
-    let (name, resource_name) = (database.name(), &resource.name);
-    match database.enforced(&resource).await {
-        Ok(()) => tracing::info!(database = name, resource = resource_name, "fence_enforced"),
-        Err(error) => tracing::warn!(database = name, resource = resource_name, %error, "fence_enforcement_unknown"),
+/// A fence holds once the writes have ended that were let through before it. Of one that has nothing to hold for there is
+/// nothing to say but that. Cancel-safe: nobody is told then.
+async fn say_when_enforced(downstream: Arc<Downstream>, resource: Arc<Resource>) {
+    let database = downstream.fence.name();
+    if let Err(error) = downstream.fence.enforced(&resource).await {
+        tracing::warn!(database, resource = resource.name, %error, "fence_enforcement_unknown");
+        return;
+    }
+    downstream.catch_up().await;
+    if downstream.known().catalogue.may_have(&resource) {
+        match resource.mode {
+            Mode::Enforce => tracing::info!(database, resource = resource.name, "fence_enforced"),
+            Mode::Observe => tracing::info!(database, resource = resource.name, "fence_observed"),
+        }
     }
 }

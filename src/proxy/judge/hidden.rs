@@ -86,7 +86,7 @@ impl Judge<'_> {
         let mut acting = self.policies.resources.iter().filter(|resource| resource.mode == Mode::Enforce);
         match acting.all(is_needed) {
             true => Ok(()),
-            false => Err(Rejection::UnreadCatalogue.into()),
+            false => Err(Rejection::UnreadCatalogue { why: self.unread.cloned() }.into()),
         }
     }
 

@@ -16,7 +16,7 @@ use super::suspects::Suspects;
 use super::touched::{Touch, touched};
 use crate::fence::session::{SessionFence, Token};
 use crate::fence::value::FenceValue;
-use crate::fence::{Catalogue, Database, Refusal};
+use crate::fence::{Catalogue, Database, Hindrance, Refusal};
 use crate::policy::{PolicySet, Resource};
 use crate::statement::{ParameterEffect, Statement, TransactionEffect};
 use earlier::Earlier;
@@ -54,6 +54,8 @@ pub struct Judge<'a> {
     pub catalogue: &'a Catalogue,
     /// Nothing has changed since it was read, as far as the proxy saw.
     pub catalogue_is_current: bool,
+    /// Why it could not be read last.
+    pub unread: Option<&'a Hindrance>,
     /// This transaction has changed it where fenced tables are concerned.
     pub changes_catalogue: bool,
     /// What it may have turned into ways to fenced tables.

@@ -58,6 +58,7 @@ impl Relay {
             fence: &self.fence,
             catalogue: &seen.catalogue,
             catalogue_is_current: seen.is_current,
+            unread: seen.unread.as_ref(),
             changes_catalogue: self.catalogue_changed && self.definitions.concern_fences(),
             suspects: self.definitions.own(),
             suspects_of_others: &others,

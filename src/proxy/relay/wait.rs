@@ -109,7 +109,8 @@ async fn finish(
 ) {
     match wait {
         Some(Wait::Admit(resource, admission)) => {
-            let outcome = admission.await.unwrap_or_else(|error| Err(Refusal::unavailable(resource, error)));
+            let outcome =
+                admission.await.unwrap_or_else(|error| Err(Refusal::unavailable(resource, error.to_string())));
             *refused = outcome.err();
             *wait = None;
         }
