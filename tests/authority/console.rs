@@ -75,8 +75,9 @@ fn fences_are_shown() {
     assert_eq!(text, format!("{columns}\n{shown}\n(1 row)\n"));
 
     let mut wire = Wire::login(&proxy.address(), "postgres", "fencegate");
-    // Another database, which nobody has prepared for fences.
+    // Another database with such a table, which nobody has prepared for fences.
     world.postgres.sql("CREATE DATABASE bare");
+    world.postgres.sql_in("bare", "CREATE TABLE ticks (note text)");
     let _bare = Wire::login(&proxy.address(), "postgres", "bare");
     let frames = wire.query("show fences");
     let warning = frames.iter().find(|frame| frame.tag == b'N').expect("a warning").fields();

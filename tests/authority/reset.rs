@@ -133,7 +133,7 @@ fn what_cannot_be_reset_is_told() {
         ("FENCE RESET nothing TO 5", "42704"),
         ("FENCE RESET scheduler TO 5", "55000"),
         ("FENCE RESET scheduler IN DATABASE postgres TO 5", "55000"),
-        ("FENCE RESET scheduler IN DATABASE template1 TO 5", "LF006"),
+        ("FENCE RESET scheduler IN DATABASE template1 TO 5", "55000"),
         ("FENCE RESET scheduler IN DATABASE nowhere TO 5", "3D000"),
         ("FENCE RESET scheduler TO 0", "42601"),
     ] {

@@ -101,6 +101,19 @@ fn take_over(enter: fn(&mut Stale) -> Fate, route: Route) {
     }
 }
 
+/// A session whose token is stale by then, and that the server ends for a reason of its own, is told that reason.
+#[test]
+fn what_else_ends_a_session_is_told_as_it_is() {
+    let postgres = ticks::server();
+    let proxy = ticks::proxy(&postgres);
+    let mut session = ticks::session(&proxy.address(), 1);
+    ok(&mut session, WRITE);
+    postgres.sql("UPDATE fencegate.epoch SET token = 2");
+    ok(&mut session, "SET idle_session_timeout = 1");
+    let told = session.read_to_end();
+    assert_eq!(error_in(&told).map(|error| error.code().to_owned()).as_deref(), Some("57P05"));
+}
+
 /// The server ends the process in the middle of a message of its answer.
 #[test]
 fn a_result_that_is_cut_off_ends_with_the_reason() {

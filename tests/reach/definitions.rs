@@ -201,7 +201,7 @@ fn what_is_defined_after_a_hang_up_is_known() {
     // What it leaves unread makes that a reset.
     author.byte();
     drop(author);
-    fenced.proxy.wait_for_log("connection to the client failed", DEADLINE);
+    fenced.proxy.wait_for_log("connection to the client was lost", DEADLINE);
     ok(&mut lock, "SELECT pg_advisory_unlock(1)");
     // Rolled back: whatever is done until it is known is not kept.
     wait_until("the proxy knows the trigger", DEADLINE, || {

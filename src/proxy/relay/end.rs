@@ -2,13 +2,14 @@
 
 use super::super::context::Context;
 use super::super::definitions::Definitions;
+use super::super::peer::body;
 use super::super::rejection::{Outcome, cut_off};
 use super::super::session::Session;
 use super::super::shutdown::session_ends;
 use super::{ClientFault, Relay, Side};
 use crate::fence::CutOff;
 use crate::fence::session::Activity;
-use crate::wire::error::{ErrorText, Severity};
+use crate::wire::error::{ErrorText, Severity, field};
 use crate::wire::message::{self, Status};
 use std::io;
 use std::time::Duration;
@@ -18,6 +19,9 @@ const LAST_WORDS: Duration = Duration::from_secs(300);
 
 /// A server that does not take the goodbye within this time is left without one.
 const LEAVE: Duration = Duration::from_secs(1);
+
+/// admin_shutdown: what a process says that a drain, or anybody else, ends by pg_terminate_backend.
+const ENDED_BY_COMMAND: &[u8] = b"57P01";
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
@@ -125,10 +129,16 @@ impl Relay {
         self.server.writer.close().await.ok();
     }
 
-    /// The server connection has ended unasked. A session that a newer token cut off is told so.
+    /// The server connection has ended unasked. A session that a newer token cut off is told so: its process was ended by
+    /// command, or had no time to say why.
     async fn lost_server(&mut self) -> (End, Option<ErrorText>) {
         let in_flight = !self.replies.is_empty() || self.client.rest > 0;
-        if let Some(by) = self.context.database().clone().cut_off_by(&self.fence).await {
+        let said = match self.server.reader.server_frame(usize::MAX) {
+            Ok(Some((b'E', frame))) => Some(frame),
+            _ => None,
+        };
+        let may_be_cut_off = said.as_ref().is_none_or(|error| field(body(error), b'C') == Some(ENDED_BY_COMMAND));
+        if may_be_cut_off && let Some(by) = self.context.database().clone().cut_off_by(&self.fence).await {
             let outcome = if in_flight || self.may_have_committed { Outcome::Unknown } else { Outcome::RolledBack };
             let Session { number: session, user, database, .. } = &*self.session;
             tracing::warn!(
@@ -148,14 +158,14 @@ impl Relay {
             let text = cut_off(&by.resource, by.presented, by.highest, outcome);
             return (End::CutOff(by), Some(text));
         }
-        match self.server.reader.server_frame(usize::MAX) {
-            Ok(Some((b'E', frame))) => {
-                self.client.writer.output.extend_from_slice(&frame);
+        match said {
+            Some(error) => {
+                self.client.writer.output.extend_from_slice(&error);
                 (End::Server, None)
             }
             // It closed because the client had: nobody asks why.
-            _ if self.closed => (End::Client, None),
-            _ => (End::Server, Some(ErrorText::new("08006", "server closed the connection unexpectedly"))),
+            None if self.closed => (End::Client, None),
+            None => (End::Server, Some(ErrorText::new("08006", "server closed the connection unexpectedly"))),
         }
     }
 
