@@ -78,7 +78,7 @@ impl Listener {
         loop {
             match self.accept(shared.settings().limits.keepalive).await {
                 Ok((stream, peer)) => {
-                    tokio::spawn(super::serve_session(shared.clone(), stream, peer));
+                    tokio::spawn(super::begin_session(shared.clone(), stream, peer));
                 }
                 Err(error) => {
                     // Out of file descriptors, usually: accepting at once again would only burn time.

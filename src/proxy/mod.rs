@@ -41,6 +41,7 @@ use crate::config::{Address, Settings, SettingsArguments};
 use crate::etcd::Etcd;
 use crate::metrics::{Metrics, MetricsError, http};
 use crate::policy::PolicySet;
+use connections::Seat;
 pub use encryption::Encryption;
 use handshake::{Opened, Refused};
 use listener::Listener;
@@ -153,9 +154,15 @@ fn process_id() -> String {
 
 static SESSIONS: AtomicU64 = AtomicU64::new(0);
 
-async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String) {
-    let session = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
-    let mut seat = shared.connections.enter(session, shared.settings().limits.connections.get());
+/// Takes a seat for a client, in the order in which they come: tasks start in any.
+fn begin_session(shared: Arc<Shared>, stream: Stream, peer: String) -> impl Future<Output = ()> {
+    let number = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
+    let seat = shared.connections.enter(number, shared.settings().limits.connections.get());
+    serve_session(shared, stream, peer, seat)
+}
+
+async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut seat: Seat) {
+    let session = seat.number();
     let caller = match handshake::hear(&shared, stream, &seat).await {
         Ok(caller) => caller,
         Err(Refused::Cancelled) => return tracing::debug!(session, peer, "cancel_request"),
