@@ -16,6 +16,7 @@ mod listen;
 pub mod metrics;
 pub mod policy;
 pub mod proxy;
+mod spelling;
 pub mod stage;
 pub mod statement;
 pub mod tls;

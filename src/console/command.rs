@@ -5,6 +5,7 @@
 use super::courtesy::Courtesy;
 use super::words::{Word, words};
 use crate::fence::session::Token;
+use crate::spelling::edits;
 use crate::wire::error::ErrorText;
 
 /// A command.
@@ -180,20 +181,6 @@ fn nearest(words: &[Word]) -> Option<&'static str> {
     let nearest = COMMANDS.iter().map(|it| (distance(it.command), it.command)).min()?;
     // SHOW and one letter more are all that two of them have in common.
     (nearest.0 <= 3).then_some(nearest.1)
-}
-
-/// How many letters have to be added, removed or changed (Levenshtein's distance).
-fn edits(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
-    for (line, a) in one.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], line + 1);
-        for (column, b) in other.chars().enumerate() {
-            let replaced = diagonal + usize::from(a != b);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]

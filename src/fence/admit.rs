@@ -98,7 +98,8 @@ impl Database {
                 return Err(unavailable("the session is not registered: nobody could revoke it"));
             }
             // Policies may have been loaded anew since; what is held back is judged by them again.
-            let in_force = self.resource(&resource.name).filter(|_| !self.resource_in_force(resource));
+            let is_past = !self.resource_in_force(resource);
+            let in_force = is_past.then(|| self.resource(&resource.name)).flatten();
             let resource = in_force.as_ref().unwrap_or(resource);
             let revocations = session.revocations();
             match self.verdict(who, resource, token).await? {
