@@ -2,7 +2,7 @@
 
 use super::encoding::Sql;
 use super::rows::Rows;
-use super::{Lexing, PreparedEffect, Script, Statement, Unreadable, classify, lexical, plain};
+use super::{Lexing, PreparedEffect, Script, Statement, Unreadable, classify, cost, lexical, plain};
 use pg_query::ParserOptions;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,15 +11,20 @@ use std::sync::Arc;
 const LONGEST: usize = 4 << 20;
 
 /// As [`LONGEST`] for a text that needs the tree, which takes up to a thousand times its text in memory.
-const LONGEST_TREE: usize = 512 << 10;
+pub(super) const LONGEST_TREE: usize = 512 << 10;
 
 /// A name of up to this many bytes has not been cut, whatever its encoding.
 pub(super) const LONGEST_SURE_NAME: usize = 59;
+
+/// What a script may hold, in bytes: who judges it looks at all of that.
+const HEAVIEST: usize = 4 << 20;
 
 /// About a hundredth of a second.
 const DEAREST: usize = 16 << 20;
 
 /// Says what a text does, statement by statement. `text` is without the NUL that ends it in the protocol.
+///
+/// Of a text from a stranger this may take any time and memory, and end the process: see [`super::Cache`].
 pub fn analyse(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
     read(text, lexing, false)
 }
@@ -43,7 +48,7 @@ fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadab
 
 fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
     let may_be_dear = text.len().saturating_pow(2) > DEAREST;
-    if text.len() > LONGEST || may_be_dear && lexing_cost(text) > DEAREST {
+    if text.len() > LONGEST || may_be_dear && cost::relexed(text) > DEAREST {
         return Err(Unreadable::TooComplex);
     }
     let sql = Sql::read(text, lexing.encoding)?;
@@ -57,6 +62,9 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
         Some(plain) => plain,
         None => read_tree(sql.text(), options)?,
     };
+    if script.statements.iter().map(|statement| statement.weight()).sum::<usize>() > HEAVIEST {
+        return Err(Unreadable::TooComplex);
+    }
     // The server cuts a name of 63 bytes by the session's encoding, the parser as UTF-8.
     let is_unsure = |name: &str| !name.is_ascii() || name.len() > LONGEST_SURE_NAME && !text.is_ascii();
     let prepared = |statement: &Statement| match &statement.prepared {
@@ -80,28 +88,11 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
 }
 
 /// The fast reader takes longer texts than the tree does.
-fn without_rows(mut script: Script) -> Script {
+pub(super) fn without_rows(mut script: Script) -> Script {
     for statement in script.statements.iter_mut().filter_map(Arc::get_mut) {
         statement.writes.iter_mut().for_each(|write| write.rows = Rows::unread());
     }
     script
-}
-
-/// How many bytes Postgres' lexer reads more than once, about.
-///
-/// It reads a whole run of operator characters before it sees that only the first of them make an operator, or open a
-/// comment within a comment. So `++++…` and `/*/*/*…` take it time that grows with the square of their length.
-fn lexing_cost(text: &[u8]) -> usize {
-    let runs = text.split(|byte| !b"~!@#^&|`?+-*/%<>=".contains(byte));
-    runs.filter(|run| run.len() > 100).map(|run| run.len() * restarts(run)).fold(0, usize::saturating_add)
-}
-
-/// After how many places in a run of operator characters the lexer may start again. `--` ends the line for it.
-fn restarts(run: &[u8]) -> usize {
-    let pluses = run.iter().filter(|byte| **byte == b'+').count();
-    let comments = run.windows(2).filter(|pair| pair == b"/*").count();
-    let minuses = run.split(|byte| *byte != b'-').filter(|minuses| minuses.len() == 1).count();
-    pluses + comments + minuses
 }
 
 pub(super) fn options(lexing: Lexing) -> ParserOptions {
