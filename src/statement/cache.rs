@@ -3,7 +3,7 @@
 //! Must never answer for a text that is read differently, and must never outgrow its bound, whatever clients send:
 //! neither with what it remembers, nor with what it takes to read a text.
 
-use super::analyse::{analyse, analyse_rows, read_tokens, without_rows};
+use super::analyse::{analyse, analyse_rows, read_tokens};
 use super::rows::{Declared, Value};
 use super::{Lexing, PreparedEffect, Script, Statement, Unreadable, apart, cost};
 use std::collections::HashMap;
@@ -56,11 +56,11 @@ impl Cache {
             return self.keep(text, lexing, with_rows, at_once(text, lexing, with_rows));
         }
         let proved = read_tokens(text, lexing);
-        let writes = |script: &Script| script.statements.iter().any(|statement| !statement.writes.is_empty());
-        if let Some(script) = proved.as_ref().filter(|script| !with_rows || !writes(script)) {
+        let unread = |statement: &Arc<Statement>| statement.writes.iter().any(|write| write.rows.are_unread());
+        if let Some(script) = proved.as_ref().filter(|script| !with_rows || !script.statements.iter().any(unread)) {
             return self.keep(text, lexing, with_rows, Ok(script.clone()));
         }
-        let proved = || proved.map(without_rows).ok_or(Unreadable::TooComplex);
+        let proved = || proved.ok_or(Unreadable::TooComplex);
         match apart::read(text, lexing, with_rows) {
             Some(Err(Unreadable::TooComplex)) => self.keep(text, lexing, with_rows, proved()),
             Some(read) => self.keep(text, lexing, with_rows, read),

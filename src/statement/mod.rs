@@ -6,7 +6,9 @@
 //!
 //! From the top: [`analyse`] reads a text with `plain` (the parser's summary) or from the tree, where `classify` has a
 //! row for every statement type; `ddl`, `query` and `expression` know the details, `conditions` which rows are meant.
-//! What is too large for the parsers, `lexical` reads from its tokens, as far as they prove something.
+//! What is too large for the parsers, `lexical` reads from its tokens, as far as they prove something. [`Cache`] is the way
+//! in for texts of strangers: `cost` says what the parsers may read at once, and what may be too much for them is read
+//! [`apart`], in another process.
 //!
 //! What no text shows, and this therefore cannot say: what triggers, rules, views, defaults, row security, casts,
 //! operators and functions of a harmless name in another schema run. The catalogue and the guard answer for those.
@@ -22,6 +24,7 @@ mod encoding;
 mod expression;
 mod facts;
 mod functions;
+mod inserted;
 mod lexical;
 mod own;
 mod parameter;

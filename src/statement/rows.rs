@@ -99,6 +99,11 @@ impl Rows {
         self.columns.iter().find(|(column, _)| is_wanted(column)).map(|(_, values)| values.as_slice())
     }
 
+    /// Of every column it tells what the other one does, or nothing.
+    pub fn tells_no_more_than(&self, other: &Rows) -> bool {
+        self.columns.iter().all(|told| other.columns.contains(told))
+    }
+
     #[cfg(test)]
     pub(super) fn columns(&self) -> &[(Column, Vec<Value>)] {
         &self.columns
