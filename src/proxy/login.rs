@@ -10,7 +10,7 @@ use super::handshake::{Refused, refuse};
 use super::peer::{HIGH_WATER, Peer, body};
 use super::upstream::tls_text;
 use crate::fence::session::Identity;
-use crate::statement::{Encoding, Lexing};
+use crate::statement::{Encoding, Lexing, ServerEncoding};
 use crate::wire::error::{ErrorText, field};
 use crate::wire::frame::{HEADER, Header, InvalidLength};
 use crate::wire::message;
@@ -105,7 +105,8 @@ async fn relay_authentication(
     mut binding: Binding,
 ) -> Result<Authenticated, Refused> {
     let (mut process_id, mut cancel_key) = (None, Bytes::new());
-    let mut lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe };
+    let mut lexing =
+        Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe, server: ServerEncoding::Other };
     let mut server_version = String::new();
     let (mut asked, mut no_answer) = (false, false);
     let mut deadline = None;
@@ -290,6 +291,7 @@ pub(super) fn note_setting(name: &str, value: &str, lexing: &mut Lexing) {
     match name {
         "standard_conforming_strings" => lexing.standard_conforming_strings = value != "off",
         "client_encoding" => lexing.encoding = Encoding::from_name(value),
+        "server_encoding" => lexing.server = ServerEncoding::from_name(value),
         _ => (),
     }
 }
