@@ -16,7 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// So many at the same time. Who calls sees to it that there are no more; so many are kept for the next text.
@@ -43,16 +43,13 @@ pub fn set_program(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
-/// Reads a text in another process; None where that came to no end. Blocks.
+/// Reads a text of up to [`LONGEST`] bytes in another process; None where that came to no end. Blocks.
 pub(super) fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Script, Unreadable>> {
-    if text.len() > LONGEST {
-        return Some(Err(Unreadable::TooComplex));
-    }
     let request = request(text, lexing, with_rows);
     let idle = || IDLE.lock().unwrap_or_else(PoisonError::into_inner);
     let kept = idle().pop();
     // One that was kept may have ended meanwhile, for want of texts.
-    let answered = kept.and_then(|reader| reader.ask(&request).ok()).map_or_else(|| Reader::start()?.ask(&request), Ok);
+    let answered = kept.and_then(|reader| reader.ask(&request).ok()).map_or_else(|| start()?.ask(&request), Ok);
     match answered {
         Ok((reader, answer)) => {
             let mut idle = idle();
@@ -65,6 +62,12 @@ pub(super) fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Resul
             None
         }
     }
+}
+
+/// Without other processes much is refused: that is told, once.
+fn start() -> io::Result<Reader> {
+    static TOLD: Once = Once::new();
+    Reader::start().inspect_err(|error| TOLD.call_once(|| tracing::warn!(%error, "reader_not_started")))
 }
 
 /// Its length, how it is to be read, and the text.
