@@ -23,7 +23,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(5);
 /// How long a failed attempt to connect is the answer to everybody, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The schema version that this program works with; `schema.sql` has the same.
-pub(super) const VERSION: &str = "fencegate schema version 2";
+pub(super) const VERSION: &str = "fencegate schema version 3";
 
 /// Why a control connection did not answer.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -187,9 +187,10 @@ impl Lane {
         Err(error)
     }
 
-    /// The server process of the connection; None while it is not open, or just being opened.
-    pub(super) fn pid(&self) -> Option<String> {
-        self.slot.try_lock().ok()?.connected.as_ref().map(|connected| connected.pid.clone())
+    /// The server process of the connection, with its start; None while it is not open, or just being opened.
+    pub(super) fn process(&self) -> Option<(String, String)> {
+        let slot = self.slot.try_lock().ok()?;
+        slot.connected.as_ref().map(|connected| (connected.pid.clone(), connected.backend_start.clone()))
     }
 
     /// Closes the connection, if it is open, once the queries on it are answered.
