@@ -8,7 +8,7 @@
 use super::advance::{Raising, granted};
 use super::authority::may_raise;
 use super::control::{Answer, ControlError, is_true};
-use super::database::{Database, epoch, key};
+use super::database::{Database, Presented, epoch, key};
 use super::refusal::{Hindrance, Refusal, Remedy};
 use super::session::{Activity, Epoch, Identity, MOST_AT_ONCE, SessionFence, Token};
 use super::sql::{self, Granted};
@@ -126,7 +126,7 @@ impl Database {
                     self.refuse_if_written(raising, resource, target).await?;
                     // Outside of the turn: who waits for etcd must not keep those waiting who need not.
                     may_raise(self.authority.as_ref(), resource, target).await?;
-                    let raise = self.raise(Some(raising), resource, target, current.is_none(), deadline);
+                    let raise = self.raise(Some(raising), resource, target, current, deadline);
                     self.in_turn(resource, deadline, raise).await?;
                 }
                 Verdict::Undrained(epoch) => {
@@ -173,14 +173,17 @@ impl Database {
         let Some(kept) = session.give_up() else { return Ok(()) };
         let kept: HashSet<&(String, Epoch)> = kept.iter().collect();
         let given_up = |row: &&Granted| !kept.contains(&(row.resource.clone(), row.epoch));
-        // One whose resource is not in force any more stays until the process ends.
-        let rows = rows.iter().filter(given_up).filter_map(|row| Some((row, self.resource(&row.resource)?)));
-        let rows: Vec<_> = rows.collect();
-        let rows: Vec<_> = rows.iter().map(|(row, resource)| (*row, resource.lock_name())).collect();
+        let presented = self.sessions.get(&key(who)).map(|it| it.presented.clone()).unwrap_or_default();
+        // One that is not known came of an Admit that had been given up. It stays until it is drained, or the process ends.
+        let rows = rows.iter().filter(given_up);
+        let rows: Vec<_> = rows.filter_map(|row| Some((row, presented.get(&row.resource)?.lock_name.as_str()))).collect();
         let deleted = self.delete(&rows).await?;
-        let stays = |name: &str| rows.iter().any(|(row, _)| row.resource == name && !deleted.contains(row));
+        let deleted: HashSet<&str> = deleted.iter().map(|row| row.resource.as_str()).collect();
+        let left: HashSet<&str> = rows.iter().map(|(row, _)| row.resource.as_str()).filter(|it| !deleted.contains(it)).collect();
         if let Some(mut registered) = self.sessions.get_mut(&key(who)) {
-            registered.presented.retain(|resource, _| session.admission(resource).is_some() || stays(resource));
+            registered.presented.retain(|resource, _| {
+                session.admission(resource).is_some() || left.contains(resource.as_str())
+            });
         }
         Ok(())
     }
@@ -211,7 +214,8 @@ impl Database {
         revocations: u64,
     ) -> bool {
         let Some(mut registered) = self.sessions.get_mut(&key(who)) else { return false };
-        registered.presented.insert(resource.name.clone(), epoch);
+        let presented = Presented { epoch, lock_name: resource.lock_name().to_owned() };
+        registered.presented.insert(resource.name.clone(), presented);
         session.record_admission(&resource.name, epoch, revocations)
     }
 

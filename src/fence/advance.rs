@@ -41,17 +41,17 @@ pub(super) struct Raising<'a> {
 }
 
 impl Database {
-    /// Raises the epoch to the target, unless it is there or higher, and drains what is below; `is_first`: there was no
-    /// epoch. Whether the target may be raised to has been asked (`may_raise`). Ok does not mean admitted: ask again.
+    /// Raises the epoch to the target, unless it is there or higher, and drains what is below; `known`: the epoch
+    /// there is. Whether the target may be raised to has been asked (`may_raise`). Ok does not mean admitted: ask again.
     pub(super) async fn raise(
         self: &Arc<Self>,
         raising: Option<Raising<'_>>,
         resource: &Resource,
         target: Epoch,
-        is_first: bool,
+        known: Option<Epoch>,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        match self.publish_epoch(resource, target, is_first).await? {
+        match self.publish_epoch(resource, target, known).await? {
             Some(current) if current == target => self.settle(raising, resource, current, deadline).await,
             // Raised further, or reset, by somebody else.
             _ => Ok(()),
@@ -63,9 +63,9 @@ impl Database {
         self: &Arc<Self>,
         resource: &Resource,
         target: Epoch,
-        is_first: bool,
+        known: Option<Epoch>,
     ) -> Result<Option<Epoch>, Refusal> {
-        let publish = sql::publish(resource, target, is_first, self.loaded(resource));
+        let publish = sql::publish(resource, target, known, self.loaded(resource));
         let answers = self.run_past_blockers(&self.publish, resource, &publish).await?;
         Ok(self.learn(&answers).into_iter().next().map(|(_, epoch)| epoch))
     }

@@ -74,9 +74,17 @@ pub(super) type Key = (i32, String);
 pub(super) struct Session {
     pub(super) fence: Arc<SessionFence>,
     /// The highest epoch under which it was ever admitted, by resource, unless it was released since.
-    pub(super) presented: HashMap<String, Epoch>,
+    pub(super) presented: HashMap<String, Presented>,
     /// What it is being admitted to: the process may have ended before the answer is here.
     pub(super) asking: Option<(String, Token)>,
+}
+
+/// Under what a session is, or was, admitted to a resource.
+#[derive(Clone, Debug)]
+pub(super) struct Presented {
+    pub(super) epoch: Epoch,
+    /// As [`Resource::lock_name`]: of policies that need not be in force any more.
+    pub(super) lock_name: String,
 }
 
 /// Keeps a session in its database's registry. Dropped when the server connection has ended.
@@ -315,15 +323,18 @@ impl Database {
         highest.into_iter().find_map(|(resource, highest)| {
             let asked =
                 asking.iter().find(|(name, _)| *name == resource).map(|(_, token)| Epoch { token: *token, ..highest });
-            let presented = presented.get(&resource).copied().max(asked).filter(|it| *it < highest)?;
+            let presented = presented.get(&resource).map(|it| it.epoch);
+            let presented = presented.max(asked).filter(|it| *it < highest)?;
             Some(CutOff { resource, presented, highest })
         })
     }
 
     /// The session's admission was taken away: whatever ends its process now, a newer token for that resource does not.
     pub(super) fn released(&self, key: &Key, resource: &str, epoch: Epoch) {
-        if let Some(mut registered) = self.sessions.get_mut(key) {
-            registered.presented.retain(|name, presented| name != resource || *presented > epoch);
+        if let Some(mut registered) = self.sessions.get_mut(key)
+            && registered.presented.get(resource).is_some_and(|presented| presented.epoch <= epoch)
+        {
+            registered.presented.remove(resource);
         }
     }
 

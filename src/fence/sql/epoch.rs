@@ -10,20 +10,23 @@ use crate::policy::{Resource, Template};
 use std::sync::Arc;
 
 /// Publish. The second statement's count: the token was raised. The third's row: what is there now. Raises
-/// nothing in another generation than the target's: a reset has come since the target was found to be due. Makes a row
-/// only if there was none then: one that is gone since was pruned. `loaded`: as in [`record_policy`].
-pub(in crate::fence) fn publish(resource: &Resource, target: Epoch, is_first: bool, loaded: i64) -> String {
+/// nothing in another generation than the target's: a reset has come since the target was found to be due; and nothing but
+/// what was `known` then, or has come of it: what is lower, or gone, was pruned. `loaded`: as in [`record_policy`].
+pub(in crate::fence) fn publish(resource: &Resource, target: Epoch, known: Option<Epoch>, loaded: i64) -> String {
     let name = quote(&resource.name);
     let Epoch { generation, token } = target;
     let hash = quote(&resource.fingerprint);
     let set = format!("SET token = {token}, drained = false, updated = clock_timestamp()");
     let is_below = format!("e.generation = {generation} AND e.token < {token} AND e.policy_hash = {hash}");
-    let raise = match is_first {
-        true => format!(
+    let raise = match known {
+        None => format!(
             "INSERT INTO fencegate.epoch AS e (resource, token, policy_hash, policy_loaded) \
              VALUES ({name}, {token}, {hash}, {loaded}) ON CONFLICT (resource) DO UPDATE {set} WHERE {is_below}"
         ),
-        false => format!("UPDATE fencegate.epoch AS e {set} WHERE e.resource = {name} AND {is_below}"),
+        Some(known) => format!(
+            "UPDATE fencegate.epoch AS e {set} WHERE e.resource = {name} AND {is_below} AND e.token >= {}",
+            known.token
+        ),
     };
     format!(
         "SELECT pg_advisory_xact_lock({key}); {raise}; \
