@@ -176,14 +176,16 @@ impl Database {
         let presented = self.sessions.get(&key(who)).map(|it| it.presented.clone()).unwrap_or_default();
         // One that is not known came of an Admit that had been given up. It stays until it is drained, or the process ends.
         let rows = rows.iter().filter(given_up);
-        let rows: Vec<_> = rows.filter_map(|row| Some((row, presented.get(&row.resource)?.lock_name.as_str()))).collect();
+        let rows: Vec<_> =
+            rows.filter_map(|row| Some((row, presented.get(&row.resource)?.lock_name.as_str()))).collect();
         let deleted = self.delete(&rows).await?;
         let deleted: HashSet<&str> = deleted.iter().map(|row| row.resource.as_str()).collect();
-        let left: HashSet<&str> = rows.iter().map(|(row, _)| row.resource.as_str()).filter(|it| !deleted.contains(it)).collect();
+        let left: HashSet<&str> =
+            rows.iter().map(|(row, _)| row.resource.as_str()).filter(|it| !deleted.contains(it)).collect();
         if let Some(mut registered) = self.sessions.get_mut(&key(who)) {
-            registered.presented.retain(|resource, _| {
-                session.admission(resource).is_some() || left.contains(resource.as_str())
-            });
+            registered
+                .presented
+                .retain(|resource, _| session.admission(resource).is_some() || left.contains(resource.as_str()));
         }
         Ok(())
     }

@@ -36,6 +36,8 @@ pub(super) enum ControlError {
     Uninitialised(String),
     #[error("the schema fencegate of database {database} is {found:?}, not {VERSION:?}: run `fencegate init`")]
     Version { database: String, found: String },
+    #[error("the schema fencegate of database {database} is {found:?}, and this program knows {VERSION:?} only")]
+    Newer { database: String, found: String },
     #[error("the control role {role} lacks a privilege: GRANT {grant} TO {role}")]
     Privilege { role: String, grant: &'static str },
     #[error("the server is in recovery: on a standby nothing fenced can be written")]
@@ -65,6 +67,7 @@ impl From<ControlError> for Hindrance {
             | ControlError::Tables { .. }
             | ControlError::Denied(_) => Remedy::Init,
             ControlError::Privilege { .. } => Remedy::Grant,
+            ControlError::Newer { .. } => Remedy::Upgrade,
             ControlError::NoDatabase(_)
             | ControlError::TimedOut
             | ControlError::Locked
@@ -89,7 +92,7 @@ impl Found {
     /// Takes note of an attempt; one that failed before the database could be looked at shows nothing.
     fn note(&self, error: Option<&ControlError>) {
         let (missing, unprepared) = match error {
-            None | Some(ControlError::Version { .. }) => (false, false),
+            None | Some(ControlError::Version { .. } | ControlError::Newer { .. }) => (false, false),
             Some(ControlError::Uninitialised(_)) => (false, true),
             Some(ControlError::NoDatabase(_)) => (true, false),
             Some(_) => return,
@@ -321,6 +324,7 @@ impl Said {
         match found.as_str() {
             VERSION => Ok(()),
             "" => Err(ControlError::Uninitialised(database)),
+            _ if version_number(&found) > version_number(VERSION) => Err(ControlError::Newer { database, found }),
             _ => Err(ControlError::Version { database, found }),
         }
     }
@@ -367,6 +371,11 @@ pub(super) fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<Answer> {
         }
     }
     answers
+}
+
+/// The number in the schema's comment, if it is one of ours.
+pub(super) fn version_number(comment: &str) -> Option<u32> {
+    comment.rsplit(' ').next()?.parse().ok()
 }
 
 /// FATAL errors that come from outside the statement.

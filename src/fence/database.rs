@@ -13,8 +13,8 @@ use super::enforcement::Enforced;
 use super::memory::Memory;
 use super::refusal::CutOff;
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
-use super::turns::{Turn, Turns};
 use super::sql::{self, Granted};
+use super::turns::{Turn, Turns};
 use super::watch;
 use crate::metrics::Metrics;
 use crate::policy::Resource;
@@ -205,11 +205,7 @@ impl Database {
     ///
     /// Err, which says why, when they could not all be recorded; it may be called again.
     /// Not cancel safe: some resources may be recorded and others not.
-    pub async fn apply_policy_of(
-        self: &Arc<Self>,
-        resources: &[Arc<Resource>],
-        loaded: Instant,
-    ) -> Result<(), String> {
+    pub async fn apply_policy_of(self: &Arc<Self>, resources: &[Arc<Resource>], loaded: Instant) -> Result<(), String> {
         self.put_in_force_since(resources, loaded);
         // Before a session of this proxy writes: until all of them are enforced here, nobody says that they are.
         self.announce().await.map_err(|error| error.to_string())?;

@@ -1,5 +1,6 @@
 //! `init`, and what it creates.
 
+use crate::reason;
 use crate::server::{World, connect, one};
 
 #[tokio::test]
@@ -77,4 +78,36 @@ async fn init_again_waits_for_nobody_who_uses_the_tables() {
     assert_eq!(changed.unwrap().role, role);
     let owners = "SELECT string_agg(DISTINCT tableowner, ',') FROM pg_tables WHERE schemaname = 'fencegate'";
     assert_eq!(world.ask(owners).await, role);
+}
+
+/// The schema as version 2 had it, in which somebody is admitted.
+#[tokio::test]
+async fn the_schema_of_version_2_is_upgraded_and_keeps_what_it_has() {
+    let world = World::new().await;
+    let (config, control) = (world.control_config("postgres"), world.control());
+    let as_it_was = "ALTER TABLE fencegate.epoch DROP COLUMN policy_loaded; ALTER TABLE fencegate.admission DROP COLUMN ending; \
+        COMMENT ON SCHEMA fencegate IS 'fencegate schema version 2'; \
+        INSERT INTO fencegate.epoch (resource, token, drained, policy_hash) VALUES ('scheduler', 7, true, 'a')";
+    world.run(as_it_was).await;
+    let session = world.session(&world.proxy("p1")).await;
+    assert!(reason(session.admit(&world.resource, 7).await).contains("run `fencegate init`"));
+    let run = || fencegate::fence::init(&config, Some(&control));
+    let (one, two) = tokio::join!(run(), run());
+    assert!([one.unwrap(), two.unwrap()].iter().any(|report| report.upgraded == Some((2, 3))));
+    assert_eq!(run().await.unwrap().upgraded, None);
+    assert_eq!(world.epoch().await, "(1,7,t)");
+    let session = world.session(&world.proxy("p2")).await;
+    session.admit(&world.resource, 7).await.unwrap();
+    session.admit(&world.resource, 8).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_schema_of_a_newer_program_stays_as_it_is() {
+    let world = World::new().await;
+    world.run("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 10'").await;
+    let refused = fencegate::fence::init(&world.control_config("postgres"), Some(&world.control())).await;
+    assert!(refused.unwrap_err().to_string().contains("version 10, and this program knows 3"));
+    assert!(world.ask("SELECT obj_description('fencegate'::regnamespace)").await.ends_with("version 10"));
+    let session = world.session(&world.proxy("p1")).await;
+    assert!(reason(session.admit(&world.resource, 1).await).contains("version 10"));
 }

@@ -119,7 +119,9 @@ pub(in crate::fence) fn delete<'a>(rows: impl IntoIterator<Item = (&'a Granted, 
     let key = |(row, family): (&Granted, &str)| {
         let Granted { pid, backend_start, resource, epoch: Epoch { generation, token }, version, ending: _ } = row;
         let (start, resource, family) = (quote(backend_start), quote(resource), quote(family));
-        format!("({pid}, {start}::numeric, {resource}, {generation}::bigint, {token}::bigint, '{version}'::xid, {family})")
+        format!(
+            "({pid}, {start}::numeric, {resource}, {generation}::bigint, {token}::bigint, '{version}'::xid, {family})"
+        )
     };
     let keys: Vec<String> = rows.into_iter().map(key).collect();
     // Materialized: only the locks of these processes are asked for, in whatever order a plan looks at the rows. Another

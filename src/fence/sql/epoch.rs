@@ -42,7 +42,13 @@ pub(in crate::fence) fn publish(resource: &Resource, target: Epoch, known: Optio
 ///
 /// Every Admit holds the lock shared until its row is committed. So whoever is admitted before the lock is had is seen, and
 /// whoever comes later reads the new epoch. The processes are looked at once, after that: the view of them is fixed then.
-pub(in crate::fence) fn reset(resource: &Resource, known: Epoch, token: Token, by: &Operator<'_>, force: bool) -> String {
+pub(in crate::fence) fn reset(
+    resource: &Resource,
+    known: Epoch,
+    token: Token,
+    by: &Operator<'_>,
+    force: bool,
+) -> String {
     let (name, hash) = (quote(&resource.name), quote(&resource.fingerprint));
     let higher = format!("FROM fencegate.admission a WHERE a.resource = {name} AND a.token > {token} AND {LIVING}");
     let permitted = if force { "true".to_owned() } else { format!("NOT EXISTS (SELECT {higher})") };
@@ -140,30 +146,37 @@ pub(in crate::fence) fn now() -> String {
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 /// Records the policies under which the resource is fenced from now on, unless those are recorded that were loaded later.
-/// `loaded`: when these were, as [`now`] tells it; 0 while that is not known.
+/// `loaded`: when these were, as [`now`] tells it. Also where they are recorded already: they have been loaded again.
 pub(in crate::fence) fn record_policy(resource: &Resource, loaded: i64) -> String {
     format!(
         "UPDATE fencegate.epoch e SET {} WHERE e.resource = {} AND {}",
         policy(resource, loaded),
         quote(&resource.name),
-        is_superseded(resource, loaded)
+        is_older(loaded)
     )
 }
 
-/// The same for the keys of a keyed resource, among the next so many epoch rows by name: a Query has no time for more.
+/// The same for the keys of a keyed resource, among the next so many epoch rows by name: a Query has no time for more. But
+/// they may be many: where the policies are recorded already, nothing is written.
 /// The row: the last of these. Locked in that order, so that two proxies that load at once cannot deadlock; changed by a
 /// statement of its own, which sees tokens that were raised before the lock was had.
-pub(in crate::fence) fn record_policy_of_keys(resource: &Resource, names: &Template, after: &str, loaded: i64) -> String {
+pub(in crate::fence) fn record_policy_of_keys(
+    resource: &Resource,
+    names: &Template,
+    after: &str,
+    loaded: i64,
+) -> String {
     let page = format!(
         "WITH page AS (SELECT max(p.resource) AS last FROM (SELECT resource FROM fencegate.epoch \
            WHERE resource > {after} ORDER BY resource LIMIT 10000) p)",
         after = quote(after),
     );
     let is_due = format!(
-        "e.resource > {after} AND e.resource <= (SELECT last FROM page) AND {is_called} AND {is_superseded}",
+        "e.resource > {after} AND e.resource <= (SELECT last FROM page) AND {is_called} AND e.policy_hash IS DISTINCT FROM {hash} AND {is_older}",
         after = quote(after),
         is_called = is_called(names),
-        is_superseded = is_superseded(resource, loaded),
+        hash = quote(&resource.fingerprint),
+        is_older = is_older(loaded),
     );
     format!(
         "{page} SELECT count(*) FROM (SELECT FROM fencegate.epoch e WHERE {is_due} ORDER BY e.resource FOR UPDATE) locked; \
@@ -176,13 +189,10 @@ fn policy(resource: &Resource, loaded: i64) -> String {
     format!("policy_hash = {}, policy_loaded = {loaded}", quote(&resource.fingerprint))
 }
 
-/// Row `e` has other policies than these, and they were loaded before. A time that has not come is wrong: the clock was set
-/// back since. Then the last to be recorded are in force, until a proxy finds that its own were loaded later.
-fn is_superseded(resource: &Resource, loaded: i64) -> String {
-    format!(
-        "e.policy_hash IS DISTINCT FROM {} AND (e.policy_loaded < {loaded} OR e.policy_loaded > {NOW})",
-        quote(&resource.fingerprint)
-    )
+/// The policies of row `e` were loaded before. A time that has not come is wrong: the clock was set back since. Then the last
+/// to be recorded are in force, until a proxy finds that its own were loaded later.
+fn is_older(loaded: i64) -> String {
+    format!("(e.policy_loaded < {loaded} OR e.policy_loaded > {NOW})")
 }
 
 /// The resource of row `e` is that of a key.

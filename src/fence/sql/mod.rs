@@ -13,9 +13,7 @@ mod proxy;
 
 use super::session::Epoch;
 use crate::policy::QualifiedName;
-pub(super) use admission::{
-    Granted, IDENTITY_ITEMS, admissions, admit, all_admissions, delete, delete_dead, holders,
-};
+pub(super) use admission::{Granted, IDENTITY_ITEMS, admissions, admit, all_admissions, delete, delete_dead, holders};
 pub(super) use epoch::{
     Operator, epochs, epochs_above_admissions, fences, mark, now, publish, record_policy, record_policy_of_keys, reset,
 };
