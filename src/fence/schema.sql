@@ -2,16 +2,6 @@
 -- No resource is called so.
 SELECT pg_advisory_xact_lock(hashtextextended('fencegate {init}', 0));
 
--- An older program takes nothing back.
-DO $$DECLARE
-    version integer := substring(obj_description(to_regnamespace('fencegate'), 'pg_namespace') FROM 'fencegate schema version ([0-9]{1,9})$');
-BEGIN
-    IF version > 3 THEN
-        RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = format('the schema fencegate has version %s, and this program knows 3', version),
-            HINT = 'Run the init of the newer program.';
-    END IF;
-END$$;
-
 CREATE SCHEMA IF NOT EXISTS fencegate;
 COMMENT ON SCHEMA fencegate IS 'fencegate schema version 3';
 

@@ -220,7 +220,8 @@ fn what_helps(remedy: Remedy) -> String {
              with a superuser's URL of this database and the proxy's control role."
         }
         Remedy::Upgrade => {
-            "It does not pass by itself: the database was prepared for a newer version. Upgrade this proxy."
+            "It does not pass by itself: the database was prepared for a newer version. Upgrade this proxy, \
+             or go back with the fencegate init of its version."
         }
         Remedy::Grant => "It does not pass by itself: let a superuser run the GRANT, or fencegate init --role ROLE.",
         Remedy::Superuser => {

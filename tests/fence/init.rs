@@ -2,6 +2,7 @@
 
 use crate::reason;
 use crate::server::{World, connect, one};
+use fencegate::fence::{Refusal, Remedy};
 
 #[tokio::test]
 async fn token_function_reads_both_forms() {
@@ -101,13 +102,16 @@ async fn the_schema_of_version_2_is_upgraded_and_keeps_what_it_has() {
     session.admit(&world.resource, 8).await.unwrap();
 }
 
+/// Who goes back to an older program runs its `init`; nothing is taken away, so that the newer one finds it again.
 #[tokio::test]
-async fn the_schema_of_a_newer_program_stays_as_it_is() {
+async fn the_schema_of_a_newer_program_is_told_as_such() {
     let world = World::new().await;
     world.run("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 10'").await;
-    let refused = fencegate::fence::init(&world.control_config("postgres"), Some(&world.control())).await;
-    assert!(refused.unwrap_err().to_string().contains("version 10, and this program knows 3"));
-    assert!(world.ask("SELECT obj_description('fencegate'::regnamespace)").await.ends_with("version 10"));
     let session = world.session(&world.proxy("p1")).await;
-    assert!(reason(session.admit(&world.resource, 1).await).contains("version 10"));
+    let refused = session.admit(&world.resource, 1).await;
+    let Err(Refusal::Unavailable { hindrance, .. }) = refused else { panic!("{refused:?}") };
+    assert!(hindrance.reason.contains("version 10"), "{hindrance}");
+    assert_eq!(hindrance.remedy, Remedy::Upgrade);
+    fencegate::fence::init(&world.control_config("postgres"), Some(&world.control())).await.unwrap();
+    world.session(&world.proxy("p2")).await.admit(&world.resource, 1).await.unwrap();
 }

@@ -56,26 +56,24 @@ pub(in crate::fence) fn end_process(pid: &str, backend_start: &str) -> String {
 /// Ends those of the processes that are still the same and that this role may signal, while the epoch in force is not below
 /// the bound. One that its own proxy has released since may hold a newer admission by now, and is spared.
 ///
-/// First their admissions say so, and that is committed: from then on they are deleted with the process only. Otherwise its
-/// own proxy could release it in the very moment in which it is signalled, and would not know why it ended. Rows that
-/// somebody else is deleting or marking are left to the next look.
+/// Its admission says so from then on, and is deleted with the process only: its own proxy, which looks at the row in that very
+/// moment, waits for it, and does not release a process that is being ended. Rows that somebody else is deleting or
+/// marking are left to the next look.
 pub(in crate::fence) fn terminate(processes: &str, resource: &str, bound: Epoch) -> String {
-    let below = below("a", resource, bound);
-    let is_due = format!(
-        "(VALUES {processes}) k(pid, backend_start) JOIN pg_stat_get_activity(NULL) s ON s.pid = k.pid \
-           AND extract(epoch FROM s.backend_start) = k.backend_start LEFT JOIN pg_roles t ON t.oid = s.usesysid \
-         JOIN fencegate.admission a ON a.pid = s.pid AND a.backend_start = s.backend_start AND {below}"
-    );
     format!(
-        "BEGIN; UPDATE fencegate.admission SET ending = true WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM {is_due} \
-           WHERE NOT a.ending AND {may_terminate} AND EXISTS (SELECT FROM fencegate.epoch e WHERE e.resource = {resource} \
-             AND (e.generation, e.token) >= ({generation}, {token})) FOR UPDATE OF a SKIP LOCKED)); \
-         COMMIT; \
-         SELECT pid, pg_terminate_backend(pid) FROM (SELECT DISTINCT s.pid FROM {is_due} WHERE a.ending AND {may_terminate}) due",
-        may_terminate = may_terminate("s", "t"),
-        resource = quote(resource),
-        generation = bound.generation,
-        token = bound.token,
+        "WITH due AS (UPDATE fencegate.admission SET ending = true WHERE ctid = ANY (ARRAY( \
+           SELECT a.ctid FROM (VALUES {processes}) k(pid, backend_start) \
+           JOIN pg_stat_get_activity(NULL) s ON s.pid = k.pid AND extract(epoch FROM s.backend_start) = k.backend_start \
+           LEFT JOIN pg_roles t ON t.oid = s.usesysid \
+           JOIN fencegate.admission a ON a.pid = s.pid AND a.backend_start = s.backend_start AND {} \
+           WHERE {} AND EXISTS (SELECT FROM fencegate.epoch e WHERE e.resource = {} AND (e.generation, e.token) >= ({}, {})) \
+           FOR UPDATE OF a SKIP LOCKED)) RETURNING pid) \
+         SELECT pid, pg_terminate_backend(pid) FROM (SELECT DISTINCT pid FROM due) due",
+        below("a", resource, bound),
+        may_terminate("s", "t"),
+        quote(resource),
+        bound.generation,
+        bound.token,
     )
 }
 
