@@ -6,6 +6,7 @@
 //!
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
+use super::permission::Role;
 use super::authority::Authority;
 use super::control::{Answer, ControlError, Found, Lane, column, number};
 use super::enforcement::Enforced;
@@ -277,6 +278,17 @@ impl Database {
             watcher.abort();
         }
         self.close_lanes().await;
+    }
+
+    /// The same, if the role may drop this database or copy it. True when none is open then. A question that fails closes
+    /// none: the server refuses the statement, and it may be tried again. Cancel safe.
+    pub async fn close_for(self: &Arc<Self>, role: &Role) -> bool {
+        let is_open = [&self.admission, &self.publish, &self.look].iter().any(|lane| lane.is_open());
+        let may_close = !is_open || self.is_disposable_for(role).await.unwrap_or(false);
+        if may_close {
+            self.close().await;
+        }
+        may_close
     }
 
     pub(super) async fn close_lanes(&self) {

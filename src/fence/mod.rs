@@ -43,6 +43,7 @@ mod guarded;
 mod init;
 mod memory;
 mod overtake;
+mod permission;
 mod probe;
 mod refusal;
 mod reset;
@@ -58,6 +59,7 @@ pub use catalogue::{Catalogue, Covered, ExplainError, Explanation, KeyColumn, Re
 pub use control::is_missing;
 pub(crate) use control::{column, is_true, text};
 pub use database::{Database, Registration};
+pub use permission::{Claim, Deed, Role};
 pub use enforcement::{Enforcement, Reach};
 pub(crate) use guarded::guard_arguments;
 pub use init::{InitError, InitReport, init};

@@ -8,7 +8,7 @@ use super::recent::Recent;
 use super::relay::Term;
 use super::shared::{READ_AT_ONCE, Shared};
 use super::upstream;
-use crate::fence::Database;
+use crate::fence::{Database, Role};
 use crate::metrics::Metrics;
 use crate::policy::{Opaque, PolicySet, Resource};
 use crate::statement::{Lexing, Script, Unreadable};
@@ -253,11 +253,11 @@ impl Context {
         upstream::cancel(&self.shared, startup::cancel_request(key)).await
     }
 
-    /// Closes the control connections to a database that has to be without any.
-    pub fn close_database(&self, name: String) -> JoinHandle<Option<Turn>> {
+    /// Closes the control connections to a database that has to be without any, if the role may do that to it.
+    pub fn close_database(&self, name: String, role: Role) -> JoinHandle<Option<Turn>> {
         let shared = self.shared.clone();
         tokio::spawn(async move {
-            shared.close_database(&name).await;
+            shared.close_database(&name, &role).await;
             None
         })
     }

@@ -93,13 +93,15 @@ pub(in crate::fence) fn admissions(pid: i32, backend_start: &str) -> String {
 }
 
 /// Deletes the rows below the epoch of these processes, by their full key. Leaves those of a process in whose open
-/// transaction the guard has let a write pass, on the strength of that very row.
+/// transaction the guard has let a write pass, on the strength of that very row: it holds the lock of the process, or that of
+/// the row, where somebody else held the other.
 pub(in crate::fence) fn delete(processes: &str, resource: &Resource, bound: Epoch) -> String {
     // Materialized: only the locks of these processes are asked for, in whatever order a plan looks at the rows. Another
     // proxy that found the lock of its own process taken would believe that the guard has seen a write.
     format!(
         "WITH theirs AS MATERIALIZED (SELECT a.* FROM fencegate.admission a JOIN (VALUES {processes}) k(pid, backend_start) \
-           ON a.pid = k.pid AND extract(epoch FROM a.backend_start) = k.backend_start WHERE {}) \
+           ON a.pid = k.pid AND extract(epoch FROM a.backend_start) = k.backend_start WHERE {} \
+           FOR UPDATE OF a SKIP LOCKED) \
          DELETE FROM fencegate.admission a USING theirs t \
          WHERE (a.pid, a.backend_start, a.resource, a.generation, a.token) \
              = (t.pid, t.backend_start, t.resource, t.generation, t.token) \
@@ -113,15 +115,16 @@ pub(in crate::fence) fn delete(processes: &str, resource: &Resource, bound: Epoc
 /// Deletes one admission that was never used, unless the guard has found it: then the drain ends its process.
 pub(in crate::fence) fn delete_one(who: &Identity, resource: &Resource, epoch: Epoch) -> String {
     format!(
-        "DELETE FROM fencegate.admission a WHERE a.pid = {} AND extract(epoch FROM a.backend_start) = {}::numeric \
-         AND a.resource = {} AND a.generation = {} AND a.token = {} \
+        "DELETE FROM fencegate.admission WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM fencegate.admission a \
+           WHERE a.pid = {} AND extract(epoch FROM a.backend_start) = {}::numeric \
+           AND a.resource = {} AND a.generation = {} AND a.token = {} FOR UPDATE SKIP LOCKED)) \
          AND pg_try_advisory_xact_lock({})",
         who.pid,
         quote(&who.backend_start),
         quote(&resource.name),
         epoch.generation,
         epoch.token,
-        process_lock(resource, "a.pid")
+        process_lock(resource, &who.pid.to_string())
     )
 }
 

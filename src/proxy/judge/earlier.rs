@@ -7,6 +7,7 @@ use super::super::rejection::Rejection;
 use super::super::suspects::Suspects;
 use super::{Need, Stop};
 use crate::policy::{Mode, Resource};
+use crate::statement::Statement;
 use std::sync::Arc;
 
 /// What stands before a statement in the same string.
@@ -17,8 +18,10 @@ pub(super) struct Earlier {
     pub(super) passed: Vec<PassedWrite>,
     pub(super) ended_transaction: bool,
     pub(super) suspects: Suspects,
-    /// The kind of the statement at hand.
-    pub(super) kind: &'static str,
+    /// The session's role may be another.
+    pub(super) role_changes: bool,
+    /// The statement at hand.
+    pub(super) statement: Arc<Statement>,
 }
 
 impl Earlier {
@@ -28,7 +31,7 @@ impl Earlier {
             return Err(rejection.into());
         }
         let resource = Some(resource.clone());
-        self.passed.push(PassedWrite { resource, statement: self.kind, observed: Some(rejection) });
+        self.passed.push(PassedWrite { resource, statement: self.statement.kind, observed: Some(rejection) });
         Ok(())
     }
 }

@@ -5,7 +5,9 @@
 use super::super::context::Turn;
 use super::super::judge::{Decision, Judge, Need, resolve};
 use super::super::rejection::Rejection;
-use super::{Relay, Wait};
+use super::super::touched::deeds;
+use super::{Asked, Relay, Wait};
+use crate::fence::{Claim, Refusal, Role};
 use crate::fence::session::Activity;
 use crate::policy::Mode;
 use crate::statement::Statement;
@@ -45,6 +47,16 @@ impl Relay {
             // What is under way may make what this writes a way to a fenced table. Or this may never run: nobody is to be
             // admitted, nor a token raised, for what the server skips.
             return (self.settle(), resolved);
+        }
+        if matches!(self.refused, Some(Refusal::RoleUnknown { .. })) {
+            self.refused = None;
+            self.role = Asked::Due;
+        }
+        if let Some(verdict) = self.look_after_database(&resolved) {
+            return (verdict, resolved);
+        }
+        if self.role == Asked::Due {
+            return (self.ask_for_role(), resolved);
         }
         if let Some(task) = self.first(&resolved) {
             self.wait = Some(Wait::First(task));
@@ -102,16 +114,24 @@ impl Relay {
     /// What has to be done before these statements can be judged. Others may change the catalogue again as soon as it is
     /// read: that is caught up with for a moment only.
     fn first(&mut self, statements: &[Arc<Statement>]) -> Option<JoinHandle<Option<Turn>>> {
-        let is_first = self.judged_since.is_none();
         let since = *self.judged_since.get_or_insert_with(Instant::now);
-        let alone = statements.iter().filter(|_| is_first).find_map(|statement| statement.needs_database_alone.clone());
-        if let Some(name) = alone {
-            return Some(self.context.close_database(name));
-        }
         let depends_on_catalogue =
             |it: &Arc<Statement>| !it.writes.is_empty() || it.opaque.is_some() || it.changes_catalogue;
         let may_wait = since.elapsed() < CATCH_UP_LIMIT && statements.iter().any(depends_on_catalogue);
         if may_wait { self.context.catch_up() } else { None }
+    }
+
+    /// Where a statement needs a database alone, closes the control connections to it first, if the session's role may do
+    /// that to the database. Otherwise the server refuses it, and nobody else is to feel it.
+    fn look_after_database(&mut self, statements: &[Arc<Statement>]) -> Option<Verdict> {
+        let name = statements.iter().find_map(|statement| statement.needs_database_alone.clone())?;
+        if self.is_alone || self.parameter.failed() {
+            return None;
+        }
+        let Asked::Answered(role) = &self.role else { return Some(self.ask_for_role()) };
+        self.is_alone = true;
+        self.wait = Some(Wait::First(self.context.close_database(name, role.clone())));
+        Some(Verdict::Hold)
     }
 
     fn forward_when_admitted(&mut self, needs: Vec<Need>, run: Run) -> Verdict {
@@ -124,7 +144,10 @@ impl Relay {
                 self.activity = Activity::Busy;
             }
             if run == Run::Begins {
-                observed.into_iter().for_each(|need| self.context.observe(need.resource, need.token));
+                for need in observed {
+                    let claim = self.claim(&need, self.any_role());
+                    self.context.observe(need.resource, need.token, claim);
+                }
                 needs.iter().for_each(|need| self.context.admitted(&need.resource));
             }
             self.written.extend(needs.into_iter().map(|need| (need.resource.name.clone(), need.token)));
@@ -136,7 +159,13 @@ impl Relay {
         }
         let lacks =
             |need: &Need| self.fence.admission(&need.resource.name).is_none_or(|epoch| epoch.token != need.token);
-        let Need { resource, token, may_raise } = needs[needs.iter().position(lacks).unwrap_or(0)].clone();
+        let need = needs[needs.iter().position(lacks).unwrap_or(0)].clone();
+        let claim = match &self.role {
+            _ if need.role_changes => self.claim(&need, self.any_role()),
+            Asked::Answered(role) => self.claim(&need, role.clone()),
+            Asked::Not | Asked::Due => Claim { deeds: Vec::new(), role: None },
+        };
+        let Need { resource, token, may_raise, .. } = need;
         // An Admit that raises the token looks at what the process does.
         self.note_activity();
         let (database, fence, name) = (self.context.database().clone(), self.fence.clone(), resource.name.clone());
@@ -145,13 +174,19 @@ impl Relay {
         let admission = tokio::spawn(async move {
             recorded.await;
             if may_raise {
-                database.admit(&fence, &resource, token).await
+                database.admit_who_may(&fence, &resource, token, &claim).await
             } else {
                 database.admit_in_force(&fence, &resource, token).await
             }
         });
         self.wait = Some(Wait::Admit(name, admission));
         Verdict::Hold
+    }
+
+    fn claim(&self, need: &Need, role: Role) -> Claim {
+        let catalogue = self.context.catalogue().catalogue;
+        let deeds = deeds(&need.statement, self.context.policies(), &catalogue, &need.resource);
+        Claim { deeds, role: Some(role) }
     }
 
     /// Holds the message at hand until the server owes nothing. While it waits for COPY data that would never be: it
