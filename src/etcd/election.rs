@@ -214,7 +214,9 @@ mod tests {
     fn a_candidate_is_named_after_its_lease() {
         let election: ElectionName = "/a".parse().unwrap();
         assert!(election.is_candidate(b"/a/694d7e123456789a", 0x694d_7e12_3456_789a));
-        for (key, lease) in [("/a/0", 0), ("/a/5", 0), ("/a/5", 6), ("/a/05", 5), ("/a/b/5", 5), ("/a/A", 10), ("/a", 5)] {
+        for (key, lease) in
+            [("/a/0", 0), ("/a/5", 0), ("/a/5", 6), ("/a/05", 5), ("/a/b/5", 5), ("/a/A", 10), ("/a", 5)]
+        {
             assert!(!election.is_candidate(key.as_bytes(), lease), "{key}");
         }
     }

@@ -6,15 +6,16 @@
 //!
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
-use super::permission::Role;
 use super::authority::Authority;
 use super::control::{Answer, ControlError, Found, Lane, column, number};
 use super::enforcement::Enforced;
 use super::memory::Memory;
+use super::permission::Role;
 use super::refusal::CutOff;
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::turns::{Turn, Turns};
 use super::{sql, watch};
+use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::Resource;
 use crate::tls::ControlConfig;
@@ -40,6 +41,8 @@ pub struct Database {
     pub(super) authority: Option<Arc<Authority>>,
     pub(super) memory: Arc<Memory>,
     pub(super) metrics: Arc<Metrics>,
+    /// Keeps storms of tokens out of the log.
+    pub(crate) log_limit: Arc<LogLimit>,
     pub(super) sessions: DashMap<Key, Session>,
     /// The resources in force: what a notification's name means.
     resources: RwLock<Vec<Arc<Resource>>>,
@@ -120,6 +123,7 @@ impl Database {
             authority,
             memory,
             metrics,
+            log_limit: Arc::default(),
             watcher: Mutex::default(),
             found,
             has_fenced_tables: AtomicBool::new(false),

@@ -59,10 +59,10 @@ pub use catalogue::{Catalogue, Covered, ExplainError, Explanation, KeyColumn, Re
 pub use control::is_missing;
 pub(crate) use control::{column, is_true, text};
 pub use database::{Database, Registration};
-pub use permission::{Claim, Deed, Role};
 pub use enforcement::{Enforcement, Reach};
 pub(crate) use guarded::guard_arguments;
 pub use init::{InitError, InitReport, init};
+pub use permission::{Claim, Deed, Role};
 pub use probe::probe;
 pub use refusal::{CutOff, Hindrance, Refusal, Remedy};
 pub use reset::{Fence, Fences, Higher, Reset, ResetError};

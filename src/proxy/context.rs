@@ -3,12 +3,12 @@
 use super::audit::{Admitted, counter};
 use super::definitions::Definitions;
 use super::downstream::{Downstream, PREPARE_LIMIT, Seen};
-use super::log_limit::LogLimit;
 use super::recent::Recent;
 use super::relay::Term;
 use super::shared::{READ_AT_ONCE, Shared};
 use super::upstream;
 use crate::fence::{Database, Role};
+use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::{Opaque, PolicySet, Resource};
 use crate::statement::{Lexing, Script, Unreadable};

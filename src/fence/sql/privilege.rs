@@ -56,7 +56,8 @@ pub(in crate::fence) fn permits(resource: &Resource, deeds: &[Deed], role: &Role
            WHEN 'call' THEN EXISTS (SELECT FROM who, pg_proc f JOIN pg_namespace n ON n.oid = f.pronamespace \
              WHERE n.nspname = d.schema AND f.proname = d.name AND has_function_privilege(who.oid, f.oid, 'EXECUTE') \
              AND has_schema_privilege(who.oid, n.oid, 'USAGE') AND (f.prosecdef OR NOT EXISTS (SELECT FROM fenced) \
-               OR EXISTS (SELECT FROM fenced JOIN pg_class c ON c.oid = fenced.oid WHERE {may_write}))) \
+               OR EXISTS (SELECT FROM fenced JOIN pg_class c ON c.oid = fenced.oid JOIN pg_namespace n ON n.oid = c.relnamespace \
+                 WHERE {may_write} AND has_schema_privilege(who.oid, n.oid, 'USAGE') AND ({inserts} OR {updates} OR {deletes})))) \
            ELSE EXISTS (SELECT FROM step s WHERE s.number = d.number \
                AND (d.operation LIKE '%cascade' OR s.relation IN (SELECT oid FROM fenced))) \
              OR EXISTS (SELECT FROM who, named JOIN pg_namespace n ON n.nspname = named.schema \

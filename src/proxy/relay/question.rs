@@ -22,7 +22,8 @@ const QUESTION: &str = "SELECT pg_catalog.current_setting('lease.fence', true), 
 /// the fence is raised: what is committed until then would be hidden from it.
 const ROLE: [&str; 2] = ["SHOW role", "SHOW session_authorization"];
 /// The same, for replication sessions, to which SHOW is a command of another grammar.
-const ROLE_IN_ONE: &str = "SELECT pg_catalog.current_setting('role'), pg_catalog.current_setting('session_authorization')";
+const ROLE_IN_ONE: &str =
+    "SELECT pg_catalog.current_setting('role'), pg_catalog.current_setting('session_authorization')";
 
 /// The columns of the answers.
 pub(super) type Answer = Vec<Option<String>>;
@@ -60,8 +61,13 @@ impl Relay {
         Verdict::Hold
     }
 
+    /// The message at hand is no simple query.
+    pub(super) fn is_extended(&self) -> bool {
+        self.client.reader.input.first() != Some(&b'Q')
+    }
+
     fn put_questions(&mut self, questions: &[&str]) {
-        let in_pipeline = self.executed || self.client.reader.input.first() != Some(&b'Q');
+        let in_pipeline = self.executed || self.is_extended();
         self.note_forwarding();
         if in_pipeline {
             questions.iter().for_each(|question| self.ask_in_pipeline(question));

@@ -7,8 +7,8 @@ use super::super::judge::{Decision, Judge, Need, resolve};
 use super::super::rejection::Rejection;
 use super::super::touched::deeds;
 use super::{Asked, Relay, Wait};
-use crate::fence::{Claim, Refusal, Role};
 use crate::fence::session::Activity;
+use crate::fence::{Claim, Refusal, Role};
 use crate::policy::Mode;
 use crate::statement::Statement;
 use crate::wire::message;
@@ -128,9 +128,14 @@ impl Relay {
         if self.is_alone || self.parameter.failed() {
             return None;
         }
-        let Asked::Answered(role) = &self.role else { return Some(self.ask_for_role()) };
+        let role = match &self.role {
+            Asked::Answered(role) => role.clone(),
+            // The server does not run it in a pipeline, which an Execute of ours would begin.
+            _ if self.is_extended() => self.any_role(),
+            Asked::Not | Asked::Due => return Some(self.ask_for_role()),
+        };
         self.is_alone = true;
-        self.wait = Some(Wait::First(self.context.close_database(name, role.clone())));
+        self.wait = Some(Wait::First(self.context.close_database(name, role)));
         Some(Verdict::Hold)
     }
 
@@ -161,6 +166,8 @@ impl Relay {
             |need: &Need| self.fence.admission(&need.resource.name).is_none_or(|epoch| epoch.token != need.token);
         let need = needs[needs.iter().position(lacks).unwrap_or(0)].clone();
         let claim = match &self.role {
+            // Some of it the server does not run in a pipeline, which an Execute of ours would begin.
+            _ if need.statement.kind == "ALTER TABLE" && self.is_extended() => self.claim(&need, self.any_role()),
             _ if need.role_changes => self.claim(&need, self.any_role()),
             Asked::Answered(role) => self.claim(&need, role.clone()),
             Asked::Not | Asked::Due => Claim { deeds: Vec::new(), role: None },
