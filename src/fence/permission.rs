@@ -13,7 +13,7 @@ use crate::statement::{Operation, RelationName};
 use std::sync::Arc;
 
 /// One thing that a statement does, and by which it touches a resource.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Deed {
     /// It writes or locks the relation, as it names it.
     Write(RelationName, Operation),
@@ -34,7 +34,7 @@ pub enum Role {
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// What it is about to do.
-    pub deeds: Vec<Deed>,
+    pub deeds: Arc<[Deed]>,
     /// As whom; None: that has to be found out where something would be raised.
     pub role: Option<Role>,
 }

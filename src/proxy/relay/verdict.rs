@@ -8,10 +8,11 @@ use super::super::rejection::Rejection;
 use super::super::touched::deeds;
 use super::{Asked, Relay, Wait};
 use crate::fence::session::Activity;
-use crate::fence::{Claim, Refusal, Role};
+use crate::fence::{Claim, Deed, Refusal};
 use crate::policy::Mode;
 use crate::statement::Statement;
 use crate::wire::message;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -19,6 +20,12 @@ use tokio::time::Instant;
 
 /// Statements are not held back longer than about this because the catalogue changes all the time.
 const CATCH_UP_LIMIT: Duration = Duration::from_secs(1);
+
+/// So many admissions are asked for before the message at hand is judged again.
+const MOST_AT_ONCE: usize = 256;
+
+/// More statements than this take long enough to judge for other sessions on the thread to notice.
+const MANY: usize = 200;
 
 /// What is to be done with the message at hand.
 pub(super) enum Verdict {
@@ -39,6 +46,13 @@ pub(super) enum Run {
 impl Relay {
     /// Judges statements; where something has to be found out first, starts to.
     pub(super) fn judge(&mut self, statements: &[Arc<Statement>], run: Run) -> (Verdict, Vec<Arc<Statement>>) {
+        match statements.len() > MANY {
+            true => tokio::task::block_in_place(|| self.judge_all(statements, run)),
+            false => self.judge_all(statements, run),
+        }
+    }
+
+    fn judge_all(&mut self, statements: &[Arc<Statement>], run: Run) -> (Verdict, Vec<Arc<Statement>>) {
         let Some(resolved) = resolve(statements, &self.statements, &self.portals, self.batch) else {
             return (self.settle(), statements.to_vec());
         };
@@ -150,7 +164,7 @@ impl Relay {
             }
             if run == Run::Begins {
                 for need in observed {
-                    let claim = self.claim(&need, self.any_role());
+                    let claim = Claim { deeds: self.deeds(&need), role: Some(self.any_role()) };
                     self.context.observe(need.resource, need.token, claim);
                 }
                 needs.iter().for_each(|need| self.context.admitted(&need.resource));
@@ -164,36 +178,58 @@ impl Relay {
         }
         let lacks =
             |need: &Need| self.fence.admission(&need.resource.name).is_none_or(|epoch| epoch.token != need.token);
-        let need = needs[needs.iter().position(lacks).unwrap_or(0)].clone();
-        let claim = match &self.role {
-            // Some of it the server does not run in a pipeline, which an Execute of ours would begin.
-            _ if need.statement.kind == "ALTER TABLE" && self.is_extended() => self.claim(&need, self.any_role()),
-            _ if need.role_changes => self.claim(&need, self.any_role()),
-            Asked::Answered(role) => self.claim(&need, role.clone()),
-            Asked::Not | Asked::Due => Claim { deeds: Vec::new(), role: None },
-        };
-        let Need { resource, token, may_raise, .. } = need;
+        // All that there is to know before it is worth judging again, from the first statement on.
+        let lacking: Vec<Need> = needs.iter().filter(|need| lacks(need)).take(MOST_AT_ONCE).cloned().collect();
+        let lacking = if lacking.is_empty() { needs[..1].to_vec() } else { lacking };
+        let lacking = self.with_claims(lacking);
         // An Admit that raises the token looks at what the process does.
         self.note_activity();
-        let (database, fence, name) = (self.context.database().clone(), self.fence.clone(), resource.name.clone());
+        let (database, fence) = (self.context.database().clone(), self.fence.clone());
+        let name = lacking[0].0.resource.name.clone();
         let recorded = self.context.record_missed_policies();
-        // Runs to its end even when this session does not: an Admit is not cancel-safe.
+        let wanted = Arc::new(());
+        let still_wanted = Arc::downgrade(&wanted);
+        // An Admit runs to its end even when this session does not: it is not cancel-safe. But no other one begins then.
         let admission = tokio::spawn(async move {
             recorded.await;
-            if may_raise {
-                database.admit_who_may(&fence, &resource, token, &claim).await
-            } else {
-                database.admit_in_force(&fence, &resource, token).await
+            for (Need { resource, token, may_raise, .. }, claim) in lacking {
+                if still_wanted.strong_count() == 0 {
+                    break;
+                }
+                let is_admitted = fence.admission(&resource.name).is_some_and(|epoch| epoch.token == token);
+                match may_raise {
+                    _ if is_admitted => {}
+                    true => database.admit_who_may(&fence, &resource, token, &claim).await?,
+                    false => database.admit_in_force(&fence, &resource, token).await?,
+                }
             }
+            Ok(())
         });
-        self.wait = Some(Wait::Admit(name, admission));
+        self.wait = Some(Wait::Admit(name, admission, wanted));
         Verdict::Hold
     }
 
-    fn claim(&self, need: &Need, role: Role) -> Claim {
+    /// What is needed, and on what ground it may be raised. What a statement does is the same for all keys of a resource.
+    fn with_claims(&self, needs: Vec<Need>) -> Vec<(Need, Claim)> {
+        let mut known: HashMap<(*const Statement, String), Arc<[Deed]>> = HashMap::new();
+        let with_claim = |need: Need| {
+            let role = match &self.role {
+                // Some of it the server does not run in a pipeline, which an Execute of ours would begin.
+                _ if need.statement.kind == "ALTER TABLE" && self.is_extended() => Some(self.any_role()),
+                _ if need.role_changes => Some(self.any_role()),
+                Asked::Answered(role) => Some(role.clone()),
+                Asked::Not | Asked::Due => None,
+            };
+            let place = (Arc::as_ptr(&need.statement), need.resource.lock_name().to_owned());
+            let deeds = known.entry(place).or_insert_with(|| self.deeds(&need)).clone();
+            (need, Claim { deeds, role })
+        };
+        needs.into_iter().map(with_claim).collect()
+    }
+
+    fn deeds(&self, need: &Need) -> Arc<[Deed]> {
         let catalogue = self.context.catalogue().catalogue;
-        let deeds = deeds(&need.statement, self.context.policies(), &catalogue, &need.resource);
-        Claim { deeds, role: Some(role) }
+        deeds(&need.statement, self.context.policies(), &catalogue, &need.resource)
     }
 
     /// Holds the message at hand until the server owes nothing. While it waits for COPY data that would never be: it
