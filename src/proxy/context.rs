@@ -3,12 +3,12 @@
 use super::audit::{Admitted, counter};
 use super::definitions::Definitions;
 use super::downstream::{Downstream, PREPARE_LIMIT, Seen};
-use super::log_limit::LogLimit;
 use super::recent::Recent;
 use super::relay::Term;
 use super::shared::Shared;
 use super::upstream;
-use crate::fence::Database;
+use crate::fence::{Database, Role};
+use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::{Opaque, PolicySet, Resource};
 use crate::statement::{Answer, Lexing};
@@ -271,11 +271,11 @@ impl Context {
         upstream::cancel(&self.shared, startup::cancel_request(key)).await
     }
 
-    /// Closes the control connections to a database that has to be without any.
-    pub fn close_database(&self, name: String) -> JoinHandle<Option<Turn>> {
+    /// Closes the control connections to a database that has to be without any, if the role may do that to it.
+    pub fn close_database(&self, name: String, role: Role) -> JoinHandle<Option<Turn>> {
         let shared = self.shared.clone();
         tokio::spawn(async move {
-            shared.close_database(&name).await;
+            shared.close_database(&name, &role).await;
             None
         })
     }
