@@ -6,6 +6,7 @@ use super::downstream::{Downstream, PREPARE_LIMIT, Seen};
 use super::log_limit::LogLimit;
 use super::recent::Recent;
 use super::relay::Term;
+use super::room::Room;
 use super::shared::{READ_AT_ONCE, Shared};
 use super::upstream;
 use crate::fence::Database;
@@ -15,10 +16,8 @@ use crate::statement::{Lexing, Script, Unreadable};
 use crate::wire::startup;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 /// Texts longer than this many bytes are read apart from other sessions.
@@ -26,38 +25,6 @@ const LONG_TEXT: usize = 16 * 1024;
 
 /// The right to read a long text now.
 pub type Turn = OwnedSemaphorePermit;
-
-/// The right to hold a long message.
-pub struct Room {
-    permits: OwnedSemaphorePermit,
-    since: Instant,
-}
-
-/// A session waits this long for room: for longer than those who have it may keep it from others.
-const ROOM_LIMIT: Duration = Duration::from_secs(30);
-
-/// Who has room has this long to send its message, if others wait for room.
-const SENDING_LIMIT: Duration = Duration::from_secs(10);
-
-/// Then it is looked this often whether others wait.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-impl Room {
-    fn new(permits: OwnedSemaphorePermit) -> Self {
-        Room { permits, since: Instant::now() }
-    }
-
-    /// Others wait, and there was time enough to send what it is for.
-    pub fn is_overdue(&self) -> bool {
-        // Who waits first has taken all that was left, and counts it towards what it needs.
-        self.since.elapsed() >= SENDING_LIMIT && self.permits.semaphore().available_permits() == 0
-    }
-
-    /// When it may be overdue.
-    pub fn next_look(&self) -> Instant {
-        (self.since + SENDING_LIMIT).max(Instant::now() + LOOK_AGAIN)
-    }
-}
 
 /// One session's view.
 pub struct Context {
@@ -210,15 +177,10 @@ impl Context {
         }
     }
 
-    /// Room to hold a message of that many bytes; or what is to be waited for, which gives up after a while.
-    pub fn room(&self, bytes: usize) -> Result<Room, JoinHandle<Option<Room>>> {
-        let (room, share) = (self.shared.long_messages.clone(), bytes.div_ceil(1024) as u32);
-        room.clone().try_acquire_many_owned(share).map(Room::new).map_err(|_| {
-            tokio::spawn(async move {
-                let room = tokio::time::timeout(ROOM_LIMIT, room.acquire_many_owned(share)).await;
-                room.ok()?.ok().map(Room::new)
-            })
-        })
+    /// Room to hold a message of that many bytes; or what is to be waited for, which gives up after a while. What stands
+    /// behind something that the server may not have done for long has room of its own.
+    pub fn room(&self, bytes: usize, is_behind: bool) -> Result<Room, JoinHandle<Option<Room>>> {
+        if is_behind { self.shared.room_behind.ask(bytes) } else { self.shared.room.ask(bytes) }
     }
 
     /// The right to ask the database whether a write past a fence that only observes would be rejected; None: too many ask.

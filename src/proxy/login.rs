@@ -6,6 +6,7 @@
 //! Not cancel-safe where nothing else is said: a login that is dropped ends its session, and no other.
 
 use super::binding::Binding;
+use super::connections::Seat;
 use super::handshake::{Refused, refuse};
 use super::peer::{HIGH_WATER, Peer, body};
 use super::upstream::tls_text;
@@ -94,8 +95,9 @@ pub(super) async fn authenticate(
     client: &mut Peer,
     server: &mut Peer,
     binding: Binding,
+    seat: &Seat,
 ) -> Result<Authenticated, Refused> {
-    let authenticated = relay_authentication(client, server, binding).await;
+    let authenticated = relay_authentication(client, server, binding, seat).await;
     tell_of_upstream(client, authenticated).await
 }
 
@@ -103,6 +105,7 @@ async fn relay_authentication(
     client: &mut Peer,
     server: &mut Peer,
     mut binding: Binding,
+    seat: &Seat,
 ) -> Result<Authenticated, Refused> {
     let (mut process_id, mut cancel_key) = (None, Bytes::new());
     let mut lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe };
@@ -126,6 +129,7 @@ async fn relay_authentication(
                 }
                 b'R' => {
                     asked = content.first_chunk().is_some_and(asks);
+                    seat.asked(asked);
                     frame = binding.request(frame);
                 }
                 b'E' => {
@@ -150,7 +154,10 @@ async fn relay_authentication(
         if asked {
             match pass_answer(client, server, &mut binding).await? {
                 Answer::Awaited => (),
-                Answer::Passed => asked = false,
+                Answer::Passed => {
+                    asked = false;
+                    seat.asked(false);
+                }
                 Answer::Other => (asked, no_answer) = (false, true),
             }
         }

@@ -1,0 +1,74 @@
+//! Long messages that are announced, and do not come; or come, and are not taken.
+
+use super::flood::{answered, beside};
+use super::support::fenced::{Fenced, code, ok};
+use super::support::{Options, ProxyOptions, Wire, message};
+
+const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE free (t text)";
+const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
+const MIB: usize = 1 << 20;
+
+fn start() -> Fenced {
+    Fenced::start_with(Options::default(), SCHEMA, &ProxyOptions::default().policies(POLICIES))
+}
+
+/// A query that announces so many bytes, sends some of them and no more.
+fn stalled(world: &Fenced, announced: usize, sent: usize) -> Wire {
+    let mut wire = world.login();
+    let mut text = message::header(b'Q', announced as i32);
+    text.extend(b"SELECT '");
+    text.resize(sent, b'x');
+    wire.send(&text);
+    wire
+}
+
+fn insert(bytes: usize) -> String {
+    format!("INSERT INTO free VALUES ('{}')", "x".repeat(bytes))
+}
+
+#[test]
+fn announced_and_stalled() {
+    let world = start();
+    let (mut writer, text) = (world.login(), insert(3 * MIB / 2));
+    for (announced, sent) in [(16 * MIB - 64, 5 * MIB / 4), (16 * MIB - 64, 4 * MIB), (3 * MIB, 2 * MIB)] {
+        let _stalled: Vec<_> = (0..40).map(|_| stalled(&world, announced, sent)).collect();
+        let what = format!("40 sessions announce {announced} bytes and stall after {sent}");
+        answered(&what, 5, || drop(ok(&mut writer, &text)));
+    }
+}
+
+/// As slow as one who has never stalled for long.
+#[test]
+fn announced_and_sent_drop_by_drop() {
+    let world = start();
+    let (mut writer, text) = (world.login(), insert(3 * MIB / 2));
+    let mut drops: Vec<Vec<Wire>> =
+        (0..4).map(|_| (0..10).map(|_| stalled(&world, 16 * MIB - 64, 5 * MIB / 4)).collect()).collect();
+    let drops = std::sync::Mutex::new(&mut drops);
+    let step = |_: &_| {
+        let mut wires = drops.lock().unwrap();
+        wires.iter_mut().flatten().for_each(|wire| {
+            wire.try_send(b"x");
+        });
+    };
+    beside("drop by drop", (4, 0), step, 5, || drop(ok(&mut writer, &text)));
+}
+
+/// The server does not read what stands behind a statement that runs.
+#[test]
+fn behind_a_statement_that_runs() {
+    let world = start();
+    let (mut writer, text) = (world.login(), insert(3 * MIB / 2));
+    let behind = |_: usize| {
+        let mut wire = world.login();
+        wire.send(&message::query("SELECT pg_sleep(600)"));
+        wire.send(&message::query(&format!("SELECT '{}'", "x".repeat(15 * MIB))));
+        wire
+    };
+    let _held: Vec<Wire> = std::thread::scope(|scope| {
+        let sending: Vec<_> = (0..6).map(|number| scope.spawn(move || behind(number))).collect();
+        sending.into_iter().map(|it| it.join().unwrap()).collect()
+    });
+    answered("behind statements that run", 5, || drop(ok(&mut writer, &text)));
+    assert_eq!(code(&mut writer, "INSERT INTO jobs VALUES (1)"), "LF002");
+}
