@@ -177,10 +177,11 @@ impl Context {
         }
     }
 
-    /// Room to hold a message of that many bytes; or what is to be waited for, which gives up after a while. What stands
+    /// Room to hold a message of that many bytes, of which so many are there; or what is to be waited for, which gives up after a while. What stands
     /// behind something that the server may not have done for long has room of its own.
-    pub fn room(&self, bytes: usize, is_behind: bool) -> Result<Room, JoinHandle<Option<Room>>> {
-        if is_behind { self.shared.room_behind.ask(bytes) } else { self.shared.room.ask(bytes) }
+    pub fn room(&self, bytes: usize, there: usize, is_behind: bool) -> Result<Room, JoinHandle<Option<Room>>> {
+        let rooms = if is_behind { &self.shared.room_behind } else { &self.shared.room };
+        rooms.ask(bytes, there)
     }
 
     /// The right to ask the database whether a write past a fence that only observes would be rejected; None: too many ask.

@@ -24,8 +24,15 @@ pub struct Rooms(Mutex<Rest>);
 struct Rest {
     /// Bytes that nobody has.
     free: usize,
-    /// Those who wait, the first to come first: how much they want, and where to tell them.
-    waiting: Vec<(usize, oneshot::Sender<Room>)>,
+    /// Those who wait, the first to come first.
+    waiting: Vec<Waiting>,
+}
+
+struct Waiting {
+    bytes: usize,
+    /// How much of the message was there when it began to wait: no more is read meanwhile.
+    there: usize,
+    tell: oneshot::Sender<Room>,
 }
 
 /// The right to hold a long message, until it is dropped.
@@ -42,15 +49,15 @@ impl Rooms {
         Arc::new(Rooms(Mutex::new(Rest { free: bytes, waiting: Vec::new() })))
     }
 
-    /// Room for a message of that many bytes; or what is to be waited for, which gives up after a while.
-    pub fn ask(self: &Arc<Self>, bytes: usize) -> Result<Room, JoinHandle<Option<Room>>> {
+    /// Room for a message of that many bytes, of which so many are there; or what is to be waited for, which gives up after a while.
+    pub fn ask(self: &Arc<Self>, bytes: usize, there: usize) -> Result<Room, JoinHandle<Option<Room>>> {
         let mut rest = self.rest();
         if rest.free >= bytes {
             rest.free -= bytes;
-            return Ok(self.room(bytes));
+            return Ok(self.room(bytes, there));
         }
         let (tell, told) = oneshot::channel();
-        rest.waiting.push((bytes, tell));
+        rest.waiting.push(Waiting { bytes, there, tell });
         Err(tokio::spawn(async move { timeout(ROOM_LIMIT, told).await.ok()?.ok() }))
     }
 
@@ -58,21 +65,21 @@ impl Rooms {
     fn give(self: &Arc<Self>) {
         loop {
             let mut rest = self.rest();
-            rest.waiting.retain(|(_, tell)| !tell.is_closed());
+            rest.waiting.retain(|it| !it.tell.is_closed());
             let free = rest.free;
-            let Some(next) = rest.waiting.iter().rposition(|(bytes, _)| *bytes <= free) else { return };
-            let (bytes, tell) = rest.waiting.remove(next);
+            let Some(next) = rest.waiting.iter().rposition(|it| it.bytes <= free) else { return };
+            let Waiting { bytes, there, tell } = rest.waiting.remove(next);
             rest.free -= bytes;
             drop(rest);
             // Nobody is there any more to take it: dropping it would come back here.
-            if let Err(mut untaken) = tell.send(self.room(bytes)) {
+            if let Err(mut untaken) = tell.send(self.room(bytes, there)) {
                 self.rest().free += std::mem::take(&mut untaken.bytes);
             }
         }
     }
 
-    fn room(self: &Arc<Self>, bytes: usize) -> Room {
-        Room { rooms: self.clone(), bytes, looked: (Instant::now(), 0) }
+    fn room(self: &Arc<Self>, bytes: usize, there: usize) -> Room {
+        Room { rooms: self.clone(), bytes, looked: (Instant::now(), there) }
     }
 
     fn rest(&self) -> MutexGuard<'_, Rest> {
@@ -123,7 +130,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_given_back_goes_to_the_last_who_fits() {
         let rooms = rooms();
-        let (all, ask) = (rooms.ask(10).ok().unwrap(), |bytes| rooms.ask(bytes).err().unwrap());
+        let (all, ask) = (rooms.ask(10, 0).ok().unwrap(), |bytes| rooms.ask(bytes, 0).err().unwrap());
         let (mut first, mut small, mut last) = (ask(6), ask(2), ask(5));
         assert!(given(&mut first).await.is_none());
         drop(all);
@@ -138,24 +145,24 @@ mod tests {
     #[tokio::test]
     async fn who_does_not_wait_any_more_gets_nothing() {
         let rooms = rooms();
-        let all = rooms.ask(10).ok().unwrap();
-        let waiting = rooms.ask(5).err().unwrap();
+        let all = rooms.ask(10, 0).ok().unwrap();
+        let waiting = rooms.ask(5, 0).err().unwrap();
         waiting.abort();
         assert!(waiting.await.is_err());
         drop(all);
-        assert!(rooms.ask(10).is_ok());
+        assert!(rooms.ask(10, 0).is_ok());
     }
 
     #[tokio::test]
     async fn who_makes_no_headway_while_others_wait_is_overdue() {
         let rooms = Rooms::new(100);
-        let mut room = rooms.ask(100).ok().unwrap();
+        let mut room = rooms.ask(100, 45).ok().unwrap();
         let mut look = |there| {
             room.looked.0 = Instant::now().checked_sub(LOOK_AGAIN).unwrap();
             room.is_overdue(there)
         };
         assert!(!look(50) && !look(50), "nobody waits");
-        let _waiting = rooms.ask(1).err().unwrap();
+        let _waiting = rooms.ask(1, 0).err().unwrap();
         assert!(!look(55) && look(58) && !look(63));
     }
 }

@@ -29,7 +29,7 @@ pub const READ_AT_ONCE: usize = 512;
 /// Bytes of long messages that all sessions hold at the same time, each until the server has taken it.
 const HELD_AT_ONCE: usize = 64 * 1024 * 1024;
 /// The part of it that is for messages behind others that the server has not answered: it may not take them for long.
-const HELD_BEHIND: usize = HELD_AT_ONCE / 4;
+const HELD_BEHIND: usize = 20 * 1024 * 1024;
 
 /// Connections to the server that pass requests to cancel on, at the same time.
 const CANCELS: usize = 32;

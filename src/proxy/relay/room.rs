@@ -36,7 +36,7 @@ impl Relay {
                 self.wanted = LONG;
                 return None;
             }
-            None => match self.context.room(header.frame(), !self.replies.is_empty()) {
+            None => match self.context.room(header.frame(), input, !self.replies.is_empty()) {
                 Ok(room) => self.room = Some(Some(room)),
                 Err(waiting) => {
                     self.wait = Some(Wait::Room(waiting));
