@@ -351,7 +351,8 @@ mod tests {
         let connections = Arc::new(Connections::default());
         let mut seats = seats(&connections, 5, 4);
         assert!(seats[0].take_place(Kind::Session, 4).await && seats[1].take_place(Kind::Session, 4).await);
-        let begins = async |seat: &Seat| timeout(Duration::from_millis(1), seat.take_place(Kind::Session, 4)).await.ok();
+        let begins =
+            async |seat: &Seat| timeout(Duration::from_millis(1), seat.take_place(Kind::Session, 4)).await.ok();
         assert_eq!((begins(&seats[2]).await, begins(&seats[3]).await), (None, None), "they wait");
         assert!(seats[0].belongs_to("ada", None));
         assert_eq!((begins(&seats[2]).await, begins(&seats[3]).await), (None, Some(true)));

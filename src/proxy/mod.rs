@@ -39,10 +39,10 @@ mod touched;
 mod upstream;
 
 use crate::config::{Address, Settings, SettingsArguments};
+use crate::crowd::Source;
 use crate::etcd::Etcd;
 use crate::metrics::{Metrics, MetricsError, http};
 use crate::policy::PolicySet;
-use crate::crowd::Source;
 use connections::Seat;
 pub use encryption::Encryption;
 use handshake::{Opened, Refused};

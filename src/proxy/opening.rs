@@ -38,11 +38,7 @@ impl From<io::Error> for OpeningError {
 }
 
 /// Answers requests for encryption, each kind at most once, up to the packet that matters.
-pub(super) async fn read_opening(
-    shared: &Shared,
-    stream: Stream,
-    seat: &Seat,
-) -> Result<(Peer, Packet), OpeningError> {
+pub(super) async fn read_opening(shared: &Shared, stream: Stream, seat: &Seat) -> Result<(Peer, Packet), OpeningError> {
     let acceptor = shared.encryption.clients.as_ref();
     let mut client = Peer::new(begin(acceptor, stream, seat).await?);
     let mut refused = Vec::new();

@@ -17,14 +17,12 @@ use crate::fence::{Authority, Database, is_missing};
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
 use crate::statement::Cache;
+use crate::statement::apart::READERS;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
-
-/// KiB of long texts that are read at the same time; a longer one is read alone. The parser takes up to a thousand times that.
-pub const READ_AT_ONCE: usize = 512;
 
 /// Bytes of long messages that all sessions hold at the same time, each until the server has taken it.
 const HELD_AT_ONCE: usize = 64 * 1024 * 1024;
@@ -62,8 +60,8 @@ pub struct Shared {
     pub health: Health,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
-    /// A permit for each KiB of [`READ_AT_ONCE`].
-    pub long_texts: Arc<Semaphore>,
+    /// A permit for each text that may take long and is read at the same time.
+    pub turns: Arc<Semaphore>,
     /// For long messages; those that the server takes at once.
     pub room: Arc<Rooms>,
     /// For those behind others, [`HELD_BEHIND`].
@@ -111,11 +109,11 @@ impl Shared {
             health: Health::default(),
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
-            long_texts: Arc::new(Semaphore::new(READ_AT_ONCE)),
             room: Rooms::new(HELD_AT_ONCE - HELD_BEHIND),
             room_behind: Rooms::new(HELD_BEHIND),
             cancels: Semaphore::new(CANCELS),
             wrong_packets: Semaphore::new(WRONG_PACKETS),
+            turns: Arc::new(Semaphore::new(READERS)),
             authority,
             databases: Mutex::default(),
             id,

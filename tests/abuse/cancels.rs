@@ -24,7 +24,8 @@ fn send_cancel(proxy: &Proxy, key: &[u8]) -> Wire {
 /// A statement runs, and is cancelled.
 fn cancelled(proxy: &Proxy, postgres: &Postgres, (wire, key): &mut (Wire, Vec<u8>)) {
     wire.send(&message::query("SELECT pg_sleep(600) AS held"));
-    let running = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT pg_sleep% AS held'";
+    let running =
+        "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT pg_sleep% AS held'";
     wait_until("it runs", DEADLINE, || postgres.value(running) == "1");
     let mut cancel = send_cancel(proxy, key);
     assert_eq!(error_in(&wire.read_until_ready()).expect("an error").code(), "57014");

@@ -2,8 +2,8 @@
 
 use super::flood::beside;
 use super::support::fenced::{Fenced, ok, value};
-use super::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, Wire, message, wait_until};
 use super::support::wire::error_in;
+use super::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, Wire, message, wait_until};
 
 const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE ROLE ada LOGIN; CREATE ROLE eve LOGIN; \
     GRANT INSERT, SELECT ON jobs TO ada";

@@ -3,7 +3,7 @@
 use super::flood::{answered, beside};
 use super::support::proxy::NO_POLICIES;
 use super::support::wire::error_in;
-use super::support::{Options, Postgres, Proxy, Wire, message, wait_until, DEADLINE};
+use super::support::{DEADLINE, Options, Postgres, Proxy, Wire, message, wait_until};
 
 const USER: [(&str, &str); 2] = [("user", "ada"), ("database", "postgres")];
 const CONSOLE: [(&str, &str); 2] = [("user", "ada"), ("database", "fencegate")];

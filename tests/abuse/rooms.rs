@@ -2,11 +2,13 @@
 
 use super::flood::{answered, beside};
 use super::support::fenced::{Fenced, code, ok};
-use super::support::{Options, ProxyOptions, Wire, message};
+use super::support::{DEADLINE, Options, ProxyOptions, Wire, message, wait_until};
 
 const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE free (t text)";
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
 const MIB: usize = 1 << 20;
+/// Nobody takes more when nothing was taken, and nothing done, at so many looks.
+const LOOKS: usize = 20;
 
 fn start() -> Fenced {
     Fenced::start_with(Options::default(), SCHEMA, &ProxyOptions::default().policies(POLICIES))
@@ -59,15 +61,24 @@ fn announced_and_sent_drop_by_drop() {
 fn behind_a_statement_that_runs() {
     let world = start();
     let (mut writer, text) = (world.login(), insert(3 * MIB / 2));
-    let behind = |_: usize| {
+    let long = message::parse("", &format!("SELECT '{}'", "x".repeat(15 * MIB)), &[]);
+    let behind = || {
         let mut wire = world.login();
-        wire.send(&message::query("SELECT pg_sleep(600)"));
-        wire.send(&message::query(&format!("SELECT '{}'", "x".repeat(15 * MIB))));
-        wire
+        wire.send(&[message::unnamed("SELECT pg_sleep(600)", &[]), message::sync()].concat());
+        (wire, 0)
     };
-    let _held: Vec<Wire> = std::thread::scope(|scope| {
-        let sending: Vec<_> = (0..6).map(|number| scope.spawn(move || behind(number))).collect();
-        sending.into_iter().map(|it| it.join().unwrap()).collect()
+    let mut held: Vec<(Wire, usize)> = (0..6).map(|_| behind()).collect();
+    let (mut refused, mut worked) = (0, 0);
+    wait_until("nobody takes more of them", DEADLINE, || {
+        let mut taken = 0;
+        for (wire, sent) in &mut held {
+            let more = if *sent < long.len() { wire.try_send(&long[*sent..]).unwrap_or(0) } else { 0 };
+            *sent += more;
+            taken += more;
+        }
+        let before = std::mem::replace(&mut worked, world.proxy.processor_time());
+        refused = if taken == 0 && worked == before { refused + 1 } else { 0 };
+        refused == LOOKS
     });
     answered("behind statements that run", 5, || drop(ok(&mut writer, &text)));
     assert_eq!(code(&mut writer, "INSERT INTO jobs VALUES (1)"), "LF002");
