@@ -24,6 +24,9 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
+/// Long texts whose tokens are read at the same time.
+const TOKENS_AT_ONCE: usize = 2;
+
 /// Bytes of long messages that all sessions hold at the same time, each until the server has taken it.
 const HELD_AT_ONCE: usize = 64 * 1024 * 1024;
 /// The part of it that is for messages behind others that the server has not answered: it may not take them for long.
@@ -60,8 +63,10 @@ pub struct Shared {
     pub health: Health,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
-    /// A permit for each text that may take long and is read at the same time.
+    /// A permit for each long text whose tokens are read at the same time.
     pub turns: Arc<Semaphore>,
+    /// A permit for each text that is read in another process at the same time.
+    pub turns_apart: Arc<Semaphore>,
     /// For long messages; those that the server takes at once.
     pub room: Arc<Rooms>,
     /// For those behind others, [`HELD_BEHIND`].
@@ -113,7 +118,8 @@ impl Shared {
             room_behind: Rooms::new(HELD_BEHIND),
             cancels: Semaphore::new(CANCELS),
             wrong_packets: Semaphore::new(WRONG_PACKETS),
-            turns: Arc::new(Semaphore::new(READERS)),
+            turns: Arc::new(Semaphore::new(TOKENS_AT_ONCE)),
+            turns_apart: Arc::new(Semaphore::new(READERS)),
             authority,
             databases: Mutex::default(),
             id,

@@ -67,7 +67,8 @@ async fn try_to_log_in(
             }
         }
         let binding = Binding::between(client, &server);
-        let authenticated = authenticate(client, &mut server, binding, seat).await?;
+        let allowed = shared.settings().allow_unauthenticated.clone();
+        let authenticated = authenticate(client, &mut server, binding, seat, &allowed).await?;
         return Ok((server, authenticated));
     }
 }
