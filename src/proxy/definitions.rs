@@ -18,38 +18,68 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// names them there are none.
 #[derive(Debug, Default)]
 pub struct AllSuspects {
-    by_session: Mutex<HashMap<u64, Arc<Suspects>>>,
+    all: Mutex<All>,
     /// How many they are. Where nobody defines anything, nobody takes the lock.
-    sessions: AtomicUsize,
+    count: AtomicUsize,
 }
+
+#[derive(Debug, Default)]
+struct All {
+    by_session: HashMap<u64, Arc<Suspects>>,
+    /// Of transactions that have ended since the catalogue was read, with the doubts that there were then: who came before
+    /// that is judged by what was read.
+    ended: Vec<(u64, Arc<Suspects>)>,
+}
+
+/// More that have ended are all names.
+const MOST_ENDED: usize = 1024;
 
 impl AllSuspects {
     fn publish(&self, session: u64, suspects: &Suspects) {
-        let mut by_session = self.lock();
-        by_session.insert(session, Arc::new(suspects.clone()));
-        self.sessions.store(by_session.len(), Ordering::SeqCst);
+        self.change(|all| {
+            all.by_session.insert(session, Arc::new(suspects.clone()));
+        });
     }
 
-    fn withdraw(&self, session: u64) {
-        let mut by_session = self.lock();
-        by_session.remove(&session);
-        self.sessions.store(by_session.len(), Ordering::SeqCst);
+    /// They count until the catalogue was read with as many doubts as there are now.
+    fn withdraw(&self, session: u64, doubts: u64) {
+        self.change(|all| {
+            let Some(suspects) = all.by_session.remove(&session).filter(|suspects| !suspects.is_empty()) else { return };
+            if all.ended.len() < MOST_ENDED {
+                all.ended.push((doubts, suspects));
+            } else {
+                all.ended = vec![(doubts, Arc::new(Suspects::everything()))];
+            }
+        });
+    }
+
+    /// The catalogue was read when there were so many doubts.
+    pub fn forget_read(&self, doubts: u64) {
+        self.change(|all| all.ended.retain(|(since, _)| *since > doubts));
+    }
+
+    fn change(&self, how: impl FnOnce(&mut All)) {
+        let mut all = self.lock();
+        how(&mut all);
+        self.count.store(all.by_session.len() + all.ended.len(), Ordering::SeqCst);
     }
 
     /// No session is defining anything that may have to do with fenced tables.
     pub fn is_empty(&self) -> bool {
-        self.sessions.load(Ordering::SeqCst) == 0
+        self.count.load(Ordering::SeqCst) == 0
     }
 
     fn except(&self, session: u64) -> Vec<Arc<Suspects>> {
         if self.is_empty() {
             return Vec::new();
         }
-        self.lock().iter().filter(|(other, _)| **other != session).map(|(_, suspects)| suspects.clone()).collect()
+        let all = self.lock();
+        let open = all.by_session.iter().filter(|(other, _)| **other != session).map(|(_, suspects)| suspects);
+        open.chain(all.ended.iter().map(|(_, suspects)| suspects)).cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Suspects>>> {
-        self.by_session.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -130,7 +160,7 @@ impl Definitions {
     /// The transaction has ended, and the catalogue was forgotten since, or need not be.
     pub fn withdraw(&mut self) {
         if self.count_for_others() {
-            self.downstream.suspects.withdraw(self.session);
+            self.downstream.suspects.withdraw(self.session, self.downstream.changes().doubts);
         }
         self.own = Suspects::default();
         (self.since, self.names_fences, self.beside_others, self.unnamed) = (None, false, false, false);
@@ -145,7 +175,7 @@ fn names_fences(statement: &Statement, policies: &PolicySet, seen: &Seen) -> boo
     let written = statement.writes.iter().map(|write| &write.relation);
     let redirected = statement.redirects.iter().map(|redirect| &redirect.relation);
     written.chain(redirected).chain(&statement.defines).any(is_concerned)
-        || !touched(statement, policies, &seen.catalogue).is_empty()
+        || !touched(statement, policies, &seen.catalogue, seen.dependencies.as_deref()).is_empty()
 }
 
 impl Drop for Definitions {

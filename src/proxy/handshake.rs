@@ -5,7 +5,7 @@
 use super::connections::{RESERVED, Seat};
 use super::console::ConsoleSession;
 use super::context::Context;
-use super::login::{Authenticated, identify, tell_of_upstream};
+use super::login::{Authenticated, Identified, identify, tell_of_upstream};
 use super::opening::{OpeningError, read_opening, refuse_packet};
 use super::parameter::{Parameter, Value};
 use super::peer::Peer;
@@ -175,8 +175,11 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
     let application_name = startup.parameter("application_name").unwrap_or_default();
     let (user, database, pid) = (startup.user(), startup.database(), authenticated.process_id);
     let session = Session::new(seat.number(), user, database, peer.to_owned(), application_name, pid);
-    let (identity, value) = match startup.replication() {
-        Replication::Physical => (Err("it is a physical replication session".into()), None),
+    let Identified { identity, value, temporary } = match startup.replication() {
+        Replication::Physical => {
+            let identity = Err("it is a physical replication session".into());
+            Identified { identity, value: None, temporary: None }
+        }
         Replication::Logical if context.rejects_opaque() && !session.exempt(context.policies()) => {
             let text = ErrorText::new("LF004", "cannot tell what a logical replication session would write")
                 .hint("Connect replication clients to the server directly, as a role in exempt_roles, or set `opaque: require_token` or `allow` in the policy.");
@@ -197,7 +200,7 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
     let replicates = startup.replication() != Replication::None;
     let session = Arc::new(session);
     let Authenticated { lexing, cancel_key, .. } = authenticated;
-    let started = Started { client, server, session, replicates, fence, parameter, lexing, cancel_key };
+    let started = Started { client, server, session, replicates, fence, temporary, parameter, lexing, cancel_key };
     Ok(Opened::Session(Box::new((context, started))))
 }
 

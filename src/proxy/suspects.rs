@@ -63,6 +63,11 @@ impl Suspects {
         are_more
     }
 
+    /// Every relation is one.
+    pub fn everything() -> Self {
+        Suspects { relations: HashSet::new(), all: true }
+    }
+
     /// There are none.
     pub fn is_empty(&self) -> bool {
         !self.all && self.relations.is_empty()

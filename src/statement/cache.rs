@@ -3,7 +3,7 @@
 //! Must never answer for a text that is read differently, and must never outgrow its bound, whatever clients send.
 
 use super::rows::{Declared, Value};
-use super::{Lexing, PreparedEffect, Script, Statement, Unreadable, analyse, analyse_rows};
+use super::{Lexing, PreparedEffect, RelationName, Script, Statement, Unreadable, analyse, analyse_rows};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -129,6 +129,7 @@ impl Statement {
         };
         size_of::<Statement>()
             + self.names().map(|name| STRING + 2 * size_of::<String>() + name.len()).sum::<usize>()
+            + self.reads.iter().map(|it| size_of::<RelationName>() + STRING + it.names().map(str::len).sum::<usize>()).sum::<usize>()
             + self.writes.iter().map(|write| write.rows.weight()).sum::<usize>()
             + size_of::<Declared>() * self.declared.len()
             + inner

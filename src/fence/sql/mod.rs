@@ -37,11 +37,16 @@ pub(crate) fn quote(text: &str) -> String {
 
 /// A common table expression of these names.
 pub(crate) fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
+    named_as("named", names)
+}
+
+/// The same, under that name of its own.
+pub(crate) fn named_as<'a>(table: &str, names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
     let names: Vec<String> = names.into_iter().map(pair).collect();
     if names.is_empty() {
-        return "named(schema, name) AS (SELECT NULL::name, NULL::name WHERE false)".to_owned();
+        return format!("{table}(schema, name) AS (SELECT NULL::name, NULL::name WHERE false)");
     }
-    format!("named(schema, name) AS (VALUES {})", names.join(", "))
+    format!("{table}(schema, name) AS (VALUES {})", names.join(", "))
 }
 
 fn pair(name: &QualifiedName) -> String {

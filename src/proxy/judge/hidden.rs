@@ -17,7 +17,7 @@ impl Judge<'_> {
     pub(super) fn hidden(&self, statement: &Statement, earlier: &Earlier) -> Result<Vec<Arc<Resource>>, Stop> {
         let in_doubt = !self.catalogue_is_current || self.changes_catalogue;
         let matters = self.some_fence_acts() && (in_doubt || self.catalogue.has_fenced_tables());
-        let opaque = statement.opaque.or_else(|| self.unknown_cascade(statement)).map(str::to_owned);
+        let opaque = statement.opaque.map(str::to_owned);
         let hint = "Write to the tables directly, or set `opaque: require_token` or `allow` in the policy.";
         let opaque = opaque.map(|why| (why, hint)).or_else(|| self.suspect(statement, earlier));
         let Some((why, hint)) = opaque.filter(|_| matters) else { return Ok(Vec::new()) };
@@ -50,13 +50,6 @@ impl Judge<'_> {
         Some((why, "Try again when that session has ended its transaction."))
     }
 
-    /// Only the catalogue tells what depends on a relation.
-    fn unknown_cascade(&self, statement: &Statement) -> Option<&'static str> {
-        let cascade = [Operation::Cascade, Operation::TruncateCascade];
-        let cascades = statement.writes.iter().any(|write| cascade.contains(&write.operation));
-        (cascades && !self.catalogue_is_current).then_some("what depends on the table cannot be looked up now")
-    }
-
     /// What is prepared defines for nobody, and for everybody as soon as any session commits it.
     pub(super) fn refuse_definitions_that_leave(
         &self,
@@ -74,10 +67,13 @@ impl Judge<'_> {
     }
 
     /// While the catalogue is not known, any relation may be a way to any fenced table. Harmless is only a write that
-    /// needs the token of every fence anyway.
+    /// needs the token of every fence anyway; and where nothing more is known than that nobody listens, a write to tables
+    /// that the policies name. Only the catalogue tells what CASCADE takes.
     pub(super) fn refuse_what_is_unread(&self, statement: &Statement, touched: &[Touch]) -> Result<(), Stop> {
         let writes = statement.writes.iter().any(|write| write.operation != Operation::Lock);
-        if self.catalogue_is_current || !writes {
+        let cascades = statement.writes.iter().any(|write| write.operation == Operation::Cascade);
+        let is_known = self.catalogue_is_current && (!cascades || self.dependencies.is_some());
+        if is_known || !writes || self.catalogue_is_unheard && !cascades && self.names_all(statement) {
             return Ok(());
         }
         let is_needed = |resource: &Arc<Resource>| {
@@ -88,6 +84,12 @@ impl Judge<'_> {
             true => Ok(()),
             false => Err(Rejection::UnreadCatalogue { why: self.unread.cloned() }.into()),
         }
+    }
+
+    /// The policies name all that the statement writes.
+    fn names_all(&self, statement: &Statement) -> bool {
+        let mut writes = statement.writes.iter().filter(|write| write.operation != Operation::Lock);
+        writes.all(|write| self.policies.tables_called(&write.relation).next().is_some())
     }
 
     /// Fences that only observe reject nothing, also not what cannot be verified.

@@ -26,6 +26,7 @@ pub use term::Term;
 
 use super::context::{Context, Room, Turn};
 use super::definitions::Definitions;
+use super::downstream::Changes;
 use super::names::Names;
 use super::parameter::Parameter;
 use super::peer::{HIGH_WATER, Peer, Reader, Writer};
@@ -89,6 +90,10 @@ pub struct Relay {
     refused: Option<Refusal>,
     /// The message at hand is being judged, or what has to be done first for that.
     judged_since: Option<Instant>,
+    /// The changes of the catalogue that had been seen when it came, or when what it waited for was there.
+    changes: Option<Changes>,
+    /// The schema of the session's temporary relations, if the server has said it.
+    temporary: Option<Arc<str>>,
     /// The message at hand may be read, though it is long.
     turn: Option<Turn>,
     /// Room for the message at hand, once that was asked for; nothing in it if it was refused.
@@ -161,6 +166,7 @@ pub struct Started {
     pub session: Arc<Session>,
     pub replicates: bool,
     pub fence: Arc<SessionFence>,
+    pub temporary: Option<Arc<str>>,
     pub parameter: Parameter,
     pub lexing: Lexing,
     pub cancel_key: Bytes,
@@ -193,6 +199,8 @@ impl Relay {
             wait: None,
             refused: None,
             judged_since: None,
+            changes: None,
+            temporary: started.temporary,
             turn: None,
             room: None,
             leaving: None,
@@ -335,6 +343,7 @@ impl Relay {
     fn message_done(&mut self) {
         self.refused = None;
         self.judged_since = None;
+        self.changes = None;
         self.leaving = self.room.take().flatten();
     }
 }

@@ -3,20 +3,21 @@
 //! Owns the waiting that a verdict needs. Must never forward a write that is not admitted.
 
 use super::super::context::Turn;
+use super::super::downstream::Wanted;
 use super::super::judge::{Decision, Judge, Need, resolve};
 use super::super::rejection::Rejection;
 use super::{Relay, Wait};
 use crate::fence::session::Activity;
 use crate::policy::Mode;
-use crate::statement::Statement;
+use crate::statement::{Operation, Statement};
 use crate::wire::message;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Statements are not held back longer than about this because the catalogue changes all the time.
-const CATCH_UP_LIMIT: Duration = Duration::from_secs(1);
+/// Statements are not held back longer than about this for the catalogue to be read.
+const CATCH_UP_LIMIT: Duration = Duration::from_secs(5);
 
 /// What is to be done with the message at hand.
 pub(super) enum Verdict {
@@ -40,24 +41,27 @@ impl Relay {
         let Some(resolved) = resolve(statements, &self.statements, &self.portals, self.batch) else {
             return (self.settle(), statements.to_vec());
         };
-        let writes = resolved.iter().any(|statement| !statement.writes.is_empty() || statement.opaque.is_some());
+        let writes = resolved.iter().any(|statement| self.may_write(statement));
         if writes && (self.replies.change_catalogue() || self.replies.reject()) {
             // What is under way may make what this writes a way to a fenced table. Or this may never run: nobody is to be
             // admitted, nor a token raised, for what the server skips.
             return (self.settle(), resolved);
         }
-        if let Some(task) = self.first(&resolved) {
+        let wanted = self.wanted(&resolved);
+        if let Some(task) = self.first(&resolved, &wanted) {
             self.wait = Some(Wait::First(task));
             return (Verdict::Hold, resolved);
         }
         let others = self.definitions.of_others();
-        let seen = self.context.catalogue();
+        let seen = self.context.catalogue(&wanted);
         let judge = Judge {
             policies: self.context.policies(),
             database: self.context.database(),
             fence: &self.fence,
             catalogue: &seen.catalogue,
+            dependencies: seen.dependencies.as_deref(),
             catalogue_is_current: seen.is_current,
+            catalogue_is_unheard: seen.is_unheard,
             unread: seen.unread.as_ref(),
             changes_catalogue: self.catalogue_changed && self.definitions.concern_fences(),
             suspects: self.definitions.own(),
@@ -96,22 +100,40 @@ impl Relay {
         for statement in &resolved[..forwarded] {
             self.definitions.note(statement, self.context.policies(), &seen);
         }
+        if matches!(verdict, Verdict::Hold) {
+            // What others change until it goes on may be over by then.
+            self.changes = None;
+        }
         (verdict, resolved)
     }
 
-    /// What has to be done before these statements can be judged. Others may change the catalogue again as soon as it is
-    /// read: that is caught up with for a moment only.
-    fn first(&mut self, statements: &[Arc<Statement>]) -> Option<JoinHandle<Option<Turn>>> {
+    /// It may write a fenced table, whatever the catalogue makes of it.
+    fn may_write(&self, statement: &Statement) -> bool {
+        let reads = || self.context.policies().has_functions() && (!statement.reads.is_empty() || statement.reads_more);
+        !statement.writes.is_empty() || statement.opaque.is_some() || reads()
+    }
+
+    /// What has to be known of the catalogue to judge these statements. Others may change it again as soon as it is read:
+    /// what was seen when the message came has to be in it, or that would have no end.
+    fn wanted(&mut self, statements: &[Arc<Statement>]) -> Wanted {
+        let context = &self.context;
+        let since = *self.changes.get_or_insert_with(|| context.changes());
+        let cascades = statements.iter().flat_map(|it| &it.writes).any(|write| write.operation == Operation::Cascade);
+        Wanted { since, temporary: self.temporary.clone(), cascades }
+    }
+
+    /// What has to be done before these statements can be judged.
+    fn first(&mut self, statements: &[Arc<Statement>], wanted: &Wanted) -> Option<JoinHandle<Option<Turn>>> {
         let is_first = self.judged_since.is_none();
         let since = *self.judged_since.get_or_insert_with(Instant::now);
         let alone = statements.iter().filter(|_| is_first).find_map(|statement| statement.needs_database_alone.clone());
         if let Some(name) = alone {
             return Some(self.context.close_database(name));
         }
-        let depends_on_catalogue =
-            |it: &Arc<Statement>| !it.writes.is_empty() || it.opaque.is_some() || it.changes_catalogue;
-        let may_wait = since.elapsed() < CATCH_UP_LIMIT && statements.iter().any(depends_on_catalogue);
-        if may_wait { self.context.catch_up() } else { None }
+        let depends_on_catalogue = |it: &Arc<Statement>| self.may_write(it) || it.changes_catalogue;
+        let left = CATCH_UP_LIMIT.saturating_sub(since.elapsed());
+        let may_wait = !left.is_zero() && statements.iter().any(depends_on_catalogue);
+        if may_wait { self.context.catch_up(wanted, left) } else { None }
     }
 
     fn forward_when_admitted(&mut self, needs: Vec<Need>, run: Run) -> Verdict {
