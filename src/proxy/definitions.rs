@@ -128,7 +128,9 @@ impl Definitions {
             self.since.get_or_insert(seen.doubts);
             self.names_fences |= !seen.is_current || names_fences(statement, policies, seen);
             self.beside_others |= !others.is_empty();
-            self.unnamed |= statement.changes_unnamed || seen.catalogue.has_event_triggers();
+            // Nor does it name what it calls.
+            self.unnamed |=
+                statement.changes_unnamed || seen.catalogue.has_event_triggers() || policies.has_functions();
         }
         let are_more = self.own.note(statement, policies, &seen.catalogue, seen.is_current, &others);
         if are_more || self.count_for_others() != was_published {

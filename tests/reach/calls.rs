@@ -37,9 +37,9 @@ const SCHEMA: &str = "
     CREATE FUNCTION outer_one() RETURNS int BEGIN ATOMIC SELECT run(); END;
     CREATE FUNCTION outer_two(n int DEFAULT outer_one()) RETURNS int LANGUAGE sql AS 'SELECT n';
     CREATE AGGREGATE total (int) (SFUNC = add, STYPE = int, INITCOND = 0);
-    CREATE OPERATOR +++ (LEFTARG = int, RIGHTARG = int, FUNCTION = add);
+    CREATE OPERATOR <+> (LEFTARG = int, RIGHTARG = int, FUNCTION = add);
     CREATE VIEW summed AS SELECT total(g) FROM generate_series(1, 2) g;
-    CREATE VIEW operated AS SELECT g +++ 1 AS n FROM generate_series(1, 2) g;
+    CREATE VIEW operated AS SELECT g <+> 1 AS n FROM generate_series(1, 2) g;
     CREATE TYPE wrapped AS (n int); CREATE FUNCTION wrap(n int) RETURNS wrapped LANGUAGE plpgsql AS
       $$ BEGIN PERFORM nextval('calls'); RETURN ROW(n); END $$;
     CREATE CAST (int AS wrapped) WITH FUNCTION wrap(int); CREATE VIEW cast_one AS SELECT g::wrapped FROM generate_series(1, 2) g;
@@ -63,7 +63,7 @@ const CALLS: &[&str] = &[
     "SELECT (SELECT max(n) FROM runs)",
     "WITH w AS MATERIALIZED (SELECT * FROM runs) SELECT * FROM w",
     "INSERT INTO other SELECT n FROM runs",
-    "UPDATE defaulted SET id = n FROM runs",
+    "UPDATE defaulted SET id = runs.n FROM runs",
     "DELETE FROM watched USING runs WHERE id = n",
     "MERGE INTO other USING runs ON id = n WHEN NOT MATCHED THEN INSERT VALUES (n)",
     "COPY (SELECT * FROM runs) TO STDOUT",

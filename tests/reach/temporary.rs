@@ -45,7 +45,7 @@ fn what_becomes_a_way_later_is_known_in_its_session() {
     assert_eq!(fenced.postgres.value("SELECT count(*) FROM items"), "0");
 }
 
-/// Each of many names all before it.
+/// Each of many names all before it, as far as a statement may be long.
 #[test]
 fn many_that_refer_to_each_other_crowd_nobody_out() {
     const VIEWS: usize = 300;
@@ -54,8 +54,8 @@ fn many_that_refer_to_each_other_crowd_nobody_out() {
     ok(&mut stranger, "CREATE TEMP VIEW v0 AS SELECT * FROM items");
     ok(&mut stranger, "BEGIN");
     for number in 1..VIEWS {
-        let all: Vec<String> = (0..number).map(|before| format!("SELECT id FROM v{before} WHERE false")).collect();
-        ok(&mut stranger, &format!("CREATE TEMP VIEW v{number} AS {}", all.join(" UNION ALL ")));
+        let all: Vec<String> = (number.saturating_sub(80)..number).map(|before| format!("v{before}")).collect();
+        ok(&mut stranger, &format!("CREATE TEMP VIEW v{number} AS SELECT {}.id FROM {}", all[0], all.join(", ")));
     }
     ok(&mut stranger, "COMMIT");
     ok(&mut other, "INSERT INTO plain VALUES (1)");

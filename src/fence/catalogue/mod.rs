@@ -187,6 +187,8 @@ impl Catalogue {
             }
         }
         catalogue.key_columns = key_column::read(answers);
+        // Where a rule and a view lead to the same, the rule is what people are told of.
+        edges.sort_by_key(|edge| (!matches!(edge.link, Link::Rule { .. }), edge.from, edge.to));
         catalogue.graph = Graph::new(edges);
         let Catalogue { graph, paths, functions, .. } = &mut catalogue;
         let mut found: Vec<(Oid, Vec<Way>)> = Vec::new();

@@ -48,9 +48,9 @@ pub(super) struct Known {
     seen: Changes,
     /// Those that it has; None: it was never read.
     read: Option<Changes>,
-    /// When a reading began last, and which changes had been seen then.
-    pub(super) attempted: Option<(Instant, Changes)>,
-    /// The control connection that listened then: one that began later may have missed what changed in between.
+    /// When a reading began last, which changes had been seen then, and by which control connection.
+    attempted: Option<(Instant, Changes, u64)>,
+    /// The one that listened when it was read: one that began later may have missed what changed in between.
     listener: u64,
     /// Why the last reading failed, if it did.
     failure: Option<Hindrance>,
@@ -99,9 +99,10 @@ impl<T> Apart<T> {
 }
 
 impl Known {
-    /// Nobody has tried to read it since the last change, or only a while ago.
-    fn is_untried(&self) -> bool {
-        self.attempted.is_none_or(|(at, changes)| changes != self.seen || at.elapsed() > FRESH)
+    /// Nobody has tried to read it since the last change, or since that connection listens, or only a while ago.
+    fn is_untried(&self, listener: u64) -> bool {
+        let is_new = |by| listener != 0 && listener != by;
+        self.attempted.is_none_or(|(at, changes, by)| changes != self.seen || is_new(by) || at.elapsed() > FRESH)
     }
 }
 
@@ -221,7 +222,7 @@ impl Downstream {
         let listener = self.fence.listener();
         let changes = {
             let mut known = self.known();
-            known.attempted = Some((Instant::now(), known.seen));
+            known.attempted = Some((Instant::now(), known.seen, listener));
             known.seen
         };
         let read = self.fence.catalogue(Fenced(&policies.resources)).await;
@@ -276,7 +277,7 @@ impl Downstream {
     pub fn is_unread(&self, wanted: &Wanted) -> bool {
         let known = self.known();
         if !self.is_read(&known, wanted.since) || !self.is_heard(&known) {
-            return known.is_untried() || self.reading.try_lock().is_err();
+            return known.is_untried(self.fence.listener()) || self.reading.try_lock().is_err();
         }
         let lacks_dependencies =
             || wanted.cascades && known.dependencies.as_ref().is_none_or(|apart| apart.is_due(wanted.since));
@@ -311,7 +312,12 @@ impl Downstream {
     /// while ago.
     pub(super) fn is_due(&self) -> bool {
         let known = self.known();
-        (known.read != Some(known.seen) || !self.is_heard(&known)) && known.is_untried()
+        (known.read != Some(known.seen) || !self.is_heard(&known)) && known.is_untried(self.fence.listener())
+    }
+
+    /// Nobody has tried to read it for a while.
+    pub(super) fn is_old(&self) -> bool {
+        self.known().attempted.is_none_or(|(at, ..)| at.elapsed() > FRESH)
     }
 
     pub(super) fn known(&self) -> MutexGuard<'_, Known> {

@@ -73,7 +73,7 @@ impl Downstream {
     pub async fn prepare(self: &Arc<Self>) {
         self.record_policies().await;
         let _turn = self.reading.lock().await;
-        if self.known().attempted.is_none_or(|(at, _)| at.elapsed() > FRESH) || self.is_due() {
+        if self.is_old() || self.is_due() {
             self.read_catalogue().await;
         }
     }

@@ -12,6 +12,9 @@ use crate::policy::{Mode, Opaque, Resource};
 use crate::statement::{Operation, Statement, TransactionEffect};
 use std::sync::Arc;
 
+/// What to do about what another session is defining.
+const OF_OTHERS: &str = "Try again when that session has ended its transaction.";
+
 impl Judge<'_> {
     /// The resources that an opaque statement may write, where it needs their tokens.
     pub(super) fn hidden(&self, statement: &Statement, earlier: &Earlier) -> Result<Vec<Arc<Resource>>, Stop> {
@@ -23,6 +26,10 @@ impl Judge<'_> {
         let Some((why, hint)) = opaque.filter(|_| matters) else { return Ok(Vec::new()) };
         match self.policies.opaque {
             Opaque::Allow => Ok(Vec::new()),
+            // Others may have ended what they were defining.
+            Opaque::Reject if !self.catalogue_is_current && hint == OF_OTHERS => {
+                Err(Rejection::UnreadCatalogue { why: self.unread.cloned() }.into())
+            }
             Opaque::Reject if why == NO_ROOM => Err(Rejection::NoRoom.into()),
             Opaque::Reject => {
                 let why = format!("{}: {why}", statement.kind);
@@ -47,7 +54,7 @@ impl Judge<'_> {
         let of_others = |suspects: &Arc<Suspects>| suspects.written_by(statement, self.catalogue);
         let relation = self.suspects_of_others.iter().find_map(of_others)?;
         let why = format!("\"{}\" may lead to what another session is defining", relation.name);
-        Some((why, "Try again when that session has ended its transaction."))
+        Some((why, OF_OTHERS))
     }
 
     /// What is prepared defines for nobody, and for everybody as soon as any session commits it.
