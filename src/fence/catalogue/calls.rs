@@ -11,7 +11,8 @@ use crate::statement::Operation::{self, Ddl, Delete, Insert, Read, Truncate, Upd
 /// The tables `calling`, all that depends on a function, with what is part of a relation left at that; and `calls`, the
 /// relations by which it is called, each with the operations that do, a letter each.
 ///
-/// An operator class is what its members make it, and a domain what its constraints do.
+/// An operator class is what its members make it, a domain what its constraints do, and a composite type what its columns
+/// are.
 pub(super) fn tables(functions: &[&QualifiedName]) -> String {
     let stored = "'iux'";
     format!(
@@ -28,7 +29,8 @@ pub(super) fn tables(functions: &[&QualifiedName]) -> String {
                WHERE d.classid = calling.classid AND d.objid = calling.objid AND d.deptype IN ('a', 'i') \
                AND (d.classid IN ('pg_amop'::regclass, 'pg_amproc'::regclass) \
                    AND d.refclassid IN ('pg_opclass'::regclass, 'pg_opfamily'::regclass) \
-                 OR d.classid = 'pg_constraint'::regclass AND d.refclassid = 'pg_type'::regclass)) next), \
+                 OR d.classid = 'pg_constraint'::regclass AND d.refclassid = 'pg_type'::regclass \
+                 OR d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_type'::regclass AND d.deptype = 'i')) next), \
          calls(function, relation, operations) AS ( \
            SELECT c.function, r.ev_class, CASE r.ev_type WHEN '2' THEN 'u' WHEN '3' THEN 'i' WHEN '4' THEN 'd' \
              ELSE (SELECT CASE v.relkind WHEN 'm' THEN 'i' ELSE 'riud' END FROM pg_class v WHERE v.oid = r.ev_class) END \

@@ -376,12 +376,15 @@ impl Database {
     /// # Errors
     /// When the database cannot be asked, why.
     pub async fn catalogue_of_session(&self, fences: Fenced<'_>, temporary: &str) -> Result<Catalogue, Hindrance> {
+        let whose = |why: String| format!("{why}, with the temporary relations of this session (schema {temporary})");
         let (asked, most_rows) = question(fences, Some(temporary), Views::Asked);
         let answers = match self.ask_once(&asked).await {
             Ok(answers) => answers,
-            Err(_) => self.ask_once(&question(fences, Some(temporary), Views::AllWritable).0).await?,
+            Err(_) => {
+                let all_writable = question(fences, Some(temporary), Views::AllWritable).0;
+                self.ask_once(&all_writable).await.map_err(|error| whose(error.to_string()))?
+            }
         };
-        let whose = |why| format!("{why}: temporary relations of this session (schema {temporary}) are among them");
         Ok(Catalogue::read(&answers, most_rows).map_err(whose)?)
     }
 

@@ -99,10 +99,9 @@ impl<T> Apart<T> {
 }
 
 impl Known {
-    /// Nobody has tried to read it since the last change, or since that connection listens, or only a while ago.
+    /// Nobody has tried to read it since the last change, or since who listens is another, or only a while ago.
     fn is_untried(&self, listener: u64) -> bool {
-        let is_new = |by| listener != 0 && listener != by;
-        self.attempted.is_none_or(|(at, changes, by)| changes != self.seen || is_new(by) || at.elapsed() > FRESH)
+        self.attempted.is_none_or(|(at, changes, by)| changes != self.seen || listener != by || at.elapsed() > FRESH)
     }
 }
 
@@ -226,6 +225,8 @@ impl Downstream {
             known.seen
         };
         let read = self.fence.catalogue(Fenced(&policies.resources)).await;
+        // The first connection that listens is opened for the reading itself, before it.
+        let listener = if listener == 0 { self.fence.listener() } else { listener };
         let mut known = self.known();
         match read {
             Ok(catalogue) => {
@@ -237,8 +238,7 @@ impl Downstream {
                 known.of_sessions.retain(|schema, _| catalogue.leaves_to_session(schema));
                 known.catalogue = Arc::new(catalogue);
                 known.read = Some(changes);
-                // The first connection that listens is opened for the reading itself, before it.
-                known.listener = if listener == 0 { self.fence.listener() } else { listener };
+                (known.attempted, known.listener) = (Some((Instant::now(), changes, listener)), listener);
                 self.suspects.forget_read(changes.doubts);
             }
             Err(error) => {
