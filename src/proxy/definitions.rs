@@ -44,7 +44,9 @@ impl AllSuspects {
     /// They count until the catalogue was read with as many doubts as there are now.
     fn withdraw(&self, session: u64, doubts: u64) {
         self.change(|all| {
-            let Some(suspects) = all.by_session.remove(&session).filter(|suspects| !suspects.is_empty()) else { return };
+            let Some(suspects) = all.by_session.remove(&session).filter(|suspects| !suspects.is_empty()) else {
+                return;
+            };
             if all.ended.len() < MOST_ENDED {
                 all.ended.push((doubts, suspects));
             } else {

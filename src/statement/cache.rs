@@ -129,7 +129,11 @@ impl Statement {
         };
         size_of::<Statement>()
             + self.names().map(|name| STRING + 2 * size_of::<String>() + name.len()).sum::<usize>()
-            + self.reads.iter().map(|it| size_of::<RelationName>() + STRING + it.names().map(str::len).sum::<usize>()).sum::<usize>()
+            + self
+                .reads
+                .iter()
+                .map(|it| size_of::<RelationName>() + STRING + it.names().map(str::len).sum::<usize>())
+                .sum::<usize>()
             + self.writes.iter().map(|write| write.rows.weight()).sum::<usize>()
             + size_of::<Declared>() * self.declared.len()
             + inner

@@ -181,8 +181,15 @@ fn a_view_that_was_just_made_counts() {
         ok(&mut author, &format!("{}; GRANT ALL ON {name} TO app", define.replace("{}", &name)));
         assert_eq!(code(&mut stranger, &format!("SELECT * FROM {name}")), "LF002", "{define}");
         let read = format!("SELECT 1 FROM {name}");
-        let frames =
-            stranger.exchange(&[message::parse("", &read, &[]), message::bind_text("", "", &[]), message::execute("", 0), message::sync()].concat());
+        let frames = stranger.exchange(
+            &[
+                message::parse("", &read, &[]),
+                message::bind_text("", "", &[]),
+                message::execute("", 0),
+                message::sync(),
+            ]
+            .concat(),
+        );
         assert_eq!(super::support::fenced::code_in(&frames), "LF002", "{define}");
     }
     ok(&mut author, "CREATE TEMP VIEW mine AS SELECT run()");

@@ -14,7 +14,8 @@ fn those_of_another_session_mean_nothing() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let (mut stranger, mut other) = (fenced.login_as("app"), fenced.login_as("app"));
     ok(&mut stranger, "CREATE TEMP VIEW plain AS SELECT * FROM items; CREATE TEMP VIEW again AS SELECT * FROM plain");
-    for sql in ["INSERT INTO plain VALUES (1)", "INSERT INTO pg_temp.plain VALUES (1)", "INSERT INTO again VALUES (1)"] {
+    for sql in ["INSERT INTO plain VALUES (1)", "INSERT INTO pg_temp.plain VALUES (1)", "INSERT INTO again VALUES (1)"]
+    {
         assert_eq!(code(&mut stranger, sql), "LF002", "{sql}");
     }
     ok(&mut other, "INSERT INTO plain VALUES (1)");

@@ -76,7 +76,8 @@ pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Exp
     let function =
         |row| Some(QualifiedName { schema: column(row, "schema")?.into(), name: column(row, "name")?.into() });
     let functions: HashSet<QualifiedName> = rows().filter_map(function).collect();
-    let covered = policies.resources.iter().flat_map(|resource| catalogue.covered(resource, &functions, &dependencies)).collect();
+    let covered =
+        policies.resources.iter().flat_map(|resource| catalogue.covered(resource, &functions, &dependencies)).collect();
     Ok(Explanation { database, covered })
 }
 
@@ -124,7 +125,8 @@ impl Catalogue {
         rows.extend(reached.into_iter().map(|(_, row)| row));
         if table.operations.contains(&Operation::Ddl) {
             let is_covered = |name: &String| rows.iter().any(|row| row.0 == *name && row.2.ends_with("ddl"));
-            let mut dropped: Vec<Row> = self.dropped_with(&name, dependencies).filter(|row| !is_covered(&row.0)).collect();
+            let mut dropped: Vec<Row> =
+                self.dropped_with(&name, dependencies).filter(|row| !is_covered(&row.0)).collect();
             dropped.sort();
             rows.extend(dropped);
         }

@@ -133,7 +133,7 @@ pub(super) fn question(subject: Subject, views: Views) -> String {
          {called} LIMIT {limit}",
         named = named(subject.tables.iter().copied()),
         calls = calls::tables(subject.functions),
-        called = calls::ROWS,
+        called = calls::rows(subject.functions),
         counts = subject.counts("c"),
         counts_me = subject.counts("me"),
         counts_v = subject.counts("v"),

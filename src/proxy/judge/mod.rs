@@ -190,7 +190,9 @@ impl Judge<'_> {
 
     fn exempt_writes(&self, statements: &[Arc<Statement>]) -> Vec<PassedWrite> {
         let of_statement = |statement: &Arc<Statement>| {
-            let written = touched(statement, self.policies, self.catalogue, self.dependencies).into_iter().filter(|touch| touch.writes);
+            let written = touched(statement, self.policies, self.catalogue, self.dependencies)
+                .into_iter()
+                .filter(|touch| touch.writes);
             let hidden = match self.hidden(statement, &Earlier::default()) {
                 Ok(resources) => resources.into_iter().map(Some).collect(),
                 // Of anybody else it would be rejected.
