@@ -6,12 +6,12 @@ use super::downstream::{Changes, Downstream, PREPARE_LIMIT, Seen, Wanted};
 use super::log_limit::LogLimit;
 use super::recent::Recent;
 use super::relay::Term;
-use super::shared::{READ_AT_ONCE, Shared};
+use super::shared::Shared;
 use super::upstream;
 use crate::fence::Database;
 use crate::metrics::Metrics;
 use crate::policy::{Opaque, PolicySet, Resource};
-use crate::statement::{Lexing, Script, Unreadable};
+use crate::statement::{Answer, Lexing};
 use crate::wire::startup;
 use std::io;
 use std::sync::Arc;
@@ -21,10 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-/// Texts longer than this many bytes are read apart from other sessions.
-const LONG_TEXT: usize = 16 * 1024;
-
-/// The right to read a long text now.
+/// The right to read a text now that may take long.
 pub type Turn = OwnedSemaphorePermit;
 
 /// The right to hold a long message.
@@ -196,23 +193,23 @@ impl Context {
         &self.shared.announcements
     }
 
-    /// What a text does, and to which rows if that is asked. A long one needs a turn: where none is to be had at once,
-    /// what is to be waited for.
+    /// What a text does, and to which rows if that is asked. One that may take long needs a turn: where none is to be had at
+    /// once, what is to be waited for.
     pub fn read(
         &self,
         text: &[u8],
         lexing: Lexing,
         with_rows: bool,
         turn: Option<Turn>,
-    ) -> Result<Arc<Result<Script, Unreadable>>, JoinHandle<Option<Turn>>> {
-        if text.len() <= LONG_TEXT {
-            return Ok(self.shared.cache.get(text, lexing, with_rows));
+    ) -> Result<Answer, JoinHandle<Option<Turn>>> {
+        if let Some(read) = self.shared.cache.get(text, lexing, with_rows) {
+            return Ok(read);
         }
-        let (turns, share) = (self.shared.long_texts.clone(), (text.len() / 1024).min(READ_AT_ONCE) as u32);
-        match turn.or_else(|| turns.clone().try_acquire_many_owned(share).ok()) {
-            // It takes long enough for other sessions on this thread to notice.
-            Some(_turn) => Ok(tokio::task::block_in_place(|| self.shared.cache.get(text, lexing, with_rows))),
-            None => Err(tokio::spawn(async move { turns.acquire_many_owned(share).await.ok() })),
+        let turns = self.shared.turns.clone();
+        match turn.or_else(|| turns.clone().try_acquire_owned().ok()) {
+            // Other sessions on this thread go on elsewhere.
+            Some(_turn) => Ok(tokio::task::block_in_place(|| self.shared.cache.get_slowly(text, lexing, with_rows))),
+            None => Err(tokio::spawn(async move { turns.acquire_owned().await.ok() })),
         }
     }
 
