@@ -191,3 +191,35 @@ impl Drop for Definitions {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A statement that came before that is judged by a reading from before that.
+    #[test]
+    fn what_has_ended_counts_until_it_is_read() {
+        let all = AllSuspects::default();
+        all.publish(1, &Suspects::everything());
+        assert_eq!((all.except(1).len(), all.except(2).len()), (0, 1));
+        all.withdraw(1, 3);
+        // Also for itself: its next statement came later, and is judged by what was read later.
+        assert_eq!((all.except(1).len(), all.except(2).len()), (1, 1));
+        all.forget_read(2);
+        assert!(!all.is_empty());
+        all.forget_read(3);
+        assert!(all.is_empty() && all.except(2).is_empty());
+    }
+
+    #[test]
+    fn too_many_that_have_ended_are_one() {
+        let all = AllSuspects::default();
+        for session in 0..=MOST_ENDED as u64 {
+            all.publish(session, &Suspects::everything());
+            all.withdraw(session, session);
+        }
+        assert_eq!(all.except(0).len(), 1);
+        all.forget_read(MOST_ENDED as u64 - 1);
+        assert!(!all.is_empty());
+    }
+}
