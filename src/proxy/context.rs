@@ -134,7 +134,7 @@ impl Context {
 
     /// Whatever does not show what it writes is rejected.
     pub fn rejects_opaque(&self) -> bool {
-        let seen = self.catalogue(&Wanted { since: self.changes(), temporary: None, cascades: false });
+        let seen = self.catalogue(&Wanted { since: self.changes(), temporary: None, cascades: false, is_plain: false });
         self.fenced
             && self.policies.opaque == Opaque::Reject
             && (!seen.is_current || seen.catalogue.has_fenced_tables())

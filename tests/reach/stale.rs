@@ -90,6 +90,18 @@ fn while_nobody_listens_each_resource_goes_on() {
     assert_eq!(code(&mut leader, "INSERT INTO items VALUES (3)"), "LF006");
 }
 
+/// Where no table is fenced nothing leads to one.
+#[test]
+fn while_nobody_listens_a_database_without_fences_goes_on() {
+    let fenced = fenced_by(&POLICY.replace("items", "nothing"));
+    let mut stranger = fenced.login_as("app");
+    ok(&mut stranger, "INSERT INTO plain VALUES (1)");
+    take_control_away(&fenced.postgres);
+    for sql in ["INSERT INTO plain VALUES (2)", "DO $$ BEGIN END $$"] {
+        ok(&mut stranger, sql);
+    }
+}
+
 #[test]
 fn what_has_changed_and_cannot_be_read_may_be_anything() {
     let fenced = fenced();

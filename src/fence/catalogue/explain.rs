@@ -4,7 +4,7 @@
 
 use super::graph::{Action, Edge, Link, Oid, Way};
 use super::sql::{self, Views};
-use super::{Catalogue, Dependencies, Fenced, WayTo};
+use super::{Catalogue, Dependencies, Fenced, WayTo, dependencies};
 use crate::fence::control::{Answer, answers, column, text};
 use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource, quoted};
 use crate::statement::{Operation, RelationName};
@@ -68,7 +68,7 @@ pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Exp
     };
     let catalogue = Catalogue::read(&answers, most_rows).map_err(ExplainError::Catalogue)?;
     let tables: Vec<&QualifiedName> = fences.tables().map(|(_, table)| &table.name).collect();
-    let answers = ask(&client, &sql::dependencies(&tables)).await?;
+    let answers = ask(&client, &dependencies::question(&tables)).await?;
     let dependencies = Dependencies::read(&answers).map_err(ExplainError::Catalogue)?;
     let answers = ask(&client, &sql::database_and_functions(policies)).await?;
     let rows = || answers.iter().flat_map(|answer| &answer.rows);

@@ -5,11 +5,13 @@
 //! a fenced table, it is.
 
 mod calls;
+mod dependencies;
 mod explain;
 mod graph;
 mod key_column;
 mod sql;
 
+pub use dependencies::Dependencies;
 pub use explain::{Covered, ExplainError, Explanation, explain};
 pub use key_column::KeyColumn;
 
@@ -65,17 +67,6 @@ struct Relation {
 struct WayTo {
     table: Oid,
     way: Way,
-}
-
-/// What CASCADE may take from fenced tables, by the own name of what is dropped.
-#[derive(Debug, Default)]
-pub struct Dependencies(HashMap<String, Vec<DependedOn>>);
-
-/// A relation on which something of a fenced table depends: a foreign key, a column's type, a parent.
-#[derive(Debug)]
-struct DependedOn {
-    schema: String,
-    by: RelationName,
 }
 
 /// What a write to another relation does to a fenced table.
@@ -232,31 +223,6 @@ impl Catalogue {
     }
 }
 
-impl Dependencies {
-    /// The fenced tables that such a write to a relation changes as well, because it drops what depends on the relation.
-    pub fn cascades_to<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = &'a RelationName> {
-        let relation = &write.relation;
-        let found = self.0.get(&relation.name).filter(|_| write.operation == Operation::Cascade);
-        found.into_iter().flatten().filter(move |it| is_in_schema(relation, &it.schema)).map(|it| &it.by)
-    }
-
-    fn read(answers: &[Answer]) -> Result<Self, String> {
-        let rows: Vec<&SimpleQueryRow> = answers.iter().flat_map(|answer| &answer.rows).collect();
-        if rows.len() > sql::MOST_ROWS {
-            return Err(format!("the fenced tables depend on more than {} relations", sql::MOST_ROWS));
-        }
-        let mut dependencies = Dependencies::default();
-        for row in rows {
-            let text = |name| column(row, name).map(str::to_owned);
-            // What sets the planner's settings has none.
-            let (Some(name), Some(schema)) = (text("name"), text("schema")) else { continue };
-            let by = RelationName { schema: text("by_schema"), name: text("by_name").unwrap_or_default() };
-            dependencies.0.entry(name).or_default().push(DependedOn { schema, by });
-        }
-        Ok(dependencies)
-    }
-}
-
 /// Says whose they are, so that somebody can drop them.
 fn too_many(rows: &[&SimpleQueryRow], most: usize) -> String {
     let owners: HashMap<&str, &str> =
@@ -386,20 +352,6 @@ impl Database {
             }
         };
         Ok(Catalogue::read(&answers, most_rows).map_err(whose)?)
-    }
-
-    /// Reads what CASCADE may take from the fenced tables. Cancel safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
-    pub async fn dependencies(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Dependencies, Hindrance> {
-        let tables: Vec<&QualifiedName> = fences.tables().map(|(_, table)| &table.name).collect();
-        let question = sql::dependencies(&tables);
-        let answers = match self.look(&question).await {
-            Ok(answers) => answers,
-            Err(_) => self.ask_once(&question).await?,
-        };
-        Ok(Dependencies::read(&answers)?)
     }
 
     /// Somebody else says that the catalogue has changed; several who do so at once are one. Cancel safe.

@@ -141,33 +141,6 @@ pub(super) fn question(subject: Subject, views: Views) -> String {
     )
 }
 
-/// What `CASCADE` may take from these tables, a row for each relation: something of the fenced table
-/// `by_schema.by_name` depends on it along `pg_depend`, from the table's parts (constraints, defaults, policies,
-/// partitions).
-pub(super) fn dependencies(tables: &[&QualifiedName]) -> String {
-    format!(
-        "SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true); \
-         WITH RECURSIVE {named}, \
-         part(by_oid, classid, objid) AS ( \
-           SELECT c.oid, 'pg_class'::regclass::oid, c.oid FROM named \
-             JOIN pg_namespace n ON n.nspname = named.schema \
-             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
-           UNION SELECT part.by_oid, d.classid, d.objid FROM part JOIN pg_depend d \
-             ON d.refclassid = part.classid AND d.refobjid = part.objid AND d.deptype IN ('a', 'i', 'P', 'S')), \
-         needed AS ( \
-           SELECT * FROM part \
-           UNION SELECT needed.by_oid, d.refclassid, d.refobjid FROM needed JOIN pg_depend d \
-             ON d.classid = needed.classid AND d.objid = needed.objid) \
-         SELECT n.nspname AS schema, c.relname AS name, bn.nspname AS by_schema, b.relname AS by_name \
-         FROM needed JOIN pg_class c ON c.oid = needed.objid AND needed.classid = 'pg_class'::regclass \
-           JOIN pg_namespace n ON n.oid = c.relnamespace \
-           JOIN pg_class b ON b.oid = needed.by_oid JOIN pg_namespace bn ON bn.oid = b.relnamespace \
-         WHERE c.relkind IN ('r', 'p', 'f') AND c.oid <> b.oid LIMIT {limit}",
-        named = named(tables.iter().copied()),
-        limit = MOST_ROWS + 1,
-    )
-}
-
 /// The database's name, then the functions of the policies that exist.
 pub(super) fn database_and_functions(policies: &PolicySet) -> String {
     let functions = policies.resources.iter().flat_map(|resource| &resource.functions);

@@ -37,6 +37,8 @@ pub struct Wanted {
     pub temporary: Option<Arc<str>>,
     /// Also what CASCADE takes.
     pub cascades: bool,
+    /// Nothing that others may have changed meanwhile: it writes what the policies name.
+    pub is_plain: bool,
 }
 
 /// What has been read of a database's catalogue.
@@ -276,7 +278,7 @@ impl Downstream {
     /// It is worth waiting for [`Self::catch_up_with`].
     pub fn is_unread(&self, wanted: &Wanted) -> bool {
         let known = self.known();
-        if !self.is_read(&known, wanted.since) || !self.is_heard(&known) {
+        if !self.is_read(&known, wanted.since) || !wanted.is_plain && !self.is_heard(&known) {
             return known.is_untried(self.fence.listener()) || self.reading.try_lock().is_err();
         }
         let lacks_dependencies =
@@ -298,9 +300,9 @@ impl Downstream {
     /// The connection still listens that did when it was read, to what other proxies say. In a database without the schema
     /// none ever does; and where no table is fenced nothing leads to one.
     fn is_heard(&self, known: &Known) -> bool {
-        let listener = self.fence.listener();
         let must_listen = known.catalogue.has_fenced_tables() && !self.fence.is_unprepared();
-        listener == known.listener && (listener != 0 || !must_listen)
+        let listener = self.fence.listener();
+        !must_listen || listener != 0 && listener == known.listener
     }
 
     /// The schema of the session's temporary relations, if they lead to fenced tables.
@@ -311,8 +313,9 @@ impl Downstream {
     /// The catalogue has changed, or may have, since it was read; and nobody has tried to read it since, or only a
     /// while ago.
     pub(super) fn is_due(&self) -> bool {
-        let known = self.known();
-        (known.read != Some(known.seen) || !self.is_heard(&known)) && known.is_untried(self.fence.listener())
+        let (known, listener) = (self.known(), self.fence.listener());
+        let is_another = listener != 0 && listener != known.listener;
+        (known.read != Some(known.seen) || is_another || !self.is_heard(&known)) && known.is_untried(listener)
     }
 
     /// Nobody has tried to read it for a while.

@@ -8,7 +8,7 @@ use super::super::rejection::{NO_ROOM, Rejection};
 use super::super::suspects::Suspects;
 use super::super::touched::Touch;
 use super::{Earlier, Judge, Stop};
-use crate::policy::{Mode, Opaque, Resource};
+use crate::policy::{Mode, Opaque, PolicySet, Resource};
 use crate::statement::{Operation, Statement, TransactionEffect};
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl Judge<'_> {
         let writes = statement.writes.iter().any(|write| write.operation != Operation::Lock);
         let cascades = statement.writes.iter().any(|write| write.operation == Operation::Cascade);
         let is_known = self.catalogue_is_current && (!cascades || self.dependencies.is_some());
-        if is_known || !writes || self.catalogue_is_unheard && !cascades && self.names_all(statement) {
+        if is_known || !writes || self.catalogue_is_unheard && is_named_plainly(statement, self.policies) {
             return Ok(());
         }
         let is_needed = |resource: &Arc<Resource>| {
@@ -93,14 +93,16 @@ impl Judge<'_> {
         }
     }
 
-    /// The policies name all that the statement writes.
-    fn names_all(&self, statement: &Statement) -> bool {
-        let mut writes = statement.writes.iter().filter(|write| write.operation != Operation::Lock);
-        writes.all(|write| self.policies.tables_called(&write.relation).next().is_some())
-    }
-
     /// Fences that only observe reject nothing, also not what cannot be verified.
     fn some_fence_acts(&self) -> bool {
         self.policies.resources.iter().any(|resource| resource.mode == Mode::Enforce)
     }
+}
+
+/// The policies name all that the statement writes, and it defines nothing.
+pub fn is_named_plainly(statement: &Statement, policies: &PolicySet) -> bool {
+    let mut writes = statement.writes.iter().filter(|write| write.operation != Operation::Lock);
+    statement.opaque.is_none()
+        && !statement.changes_catalogue
+        && writes.all(|write| policies.tables_called(&write.relation).next().is_some())
 }

@@ -4,7 +4,7 @@
 
 use super::super::context::Turn;
 use super::super::downstream::Wanted;
-use super::super::judge::{Decision, Judge, Need, resolve};
+use super::super::judge::{Decision, Judge, Need, is_named_plainly, resolve};
 use super::super::rejection::Rejection;
 use super::{Relay, Wait};
 use crate::fence::session::Activity;
@@ -132,7 +132,8 @@ impl Relay {
         let context = &self.context;
         let since = *self.changes.get_or_insert_with(|| context.changes());
         let cascades = statements.iter().flat_map(|it| &it.writes).any(|write| write.operation == Operation::Cascade);
-        Wanted { since, temporary: self.temporary.clone(), cascades }
+        let is_plain = statements.iter().all(|it| is_named_plainly(it, context.policies()));
+        Wanted { since, temporary: self.temporary.clone(), cascades, is_plain }
     }
 
     /// What has to be done before these statements can be judged.
