@@ -22,7 +22,11 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 /// The right to read a text now that may take long.
-pub type Turn = OwnedSemaphorePermit;
+pub struct Turn {
+    _permit: OwnedSemaphorePermit,
+    /// In another process: its tokens alone do not prove what it does.
+    apart: bool,
+}
 
 /// The right to hold a long message.
 pub struct Room {
@@ -205,12 +209,29 @@ impl Context {
         if let Some(read) = self.shared.cache.get(text, lexing, with_rows) {
             return Ok(read);
         }
-        let turns = self.shared.turns.clone();
-        match turn.or_else(|| turns.clone().try_acquire_owned().ok()) {
-            // Other sessions on this thread go on elsewhere.
-            Some(_turn) => Ok(tokio::task::block_in_place(|| self.shared.cache.get_slowly(text, lexing, with_rows))),
-            None => Err(tokio::spawn(async move { turns.acquire_owned().await.ok() })),
+        let cache = &self.shared.cache;
+        // Other sessions on this thread go on elsewhere.
+        if turn.as_ref().is_some_and(|turn| turn.apart) {
+            return Ok(tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows)));
         }
+        let turn = turn.map_or_else(|| self.turn(false), Ok)?;
+        if let Some(proved) = tokio::task::block_in_place(|| cache.prove(text, lexing, with_rows)) {
+            return Ok(proved);
+        }
+        drop(turn);
+        // Who sends what is soon read does not wait for those who do not.
+        let _turn = self.turn(true)?;
+        Ok(tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows)))
+    }
+
+    fn turn(&self, apart: bool) -> Result<Turn, JoinHandle<Option<Turn>>> {
+        let turns = if apart { &self.shared.turns_apart } else { &self.shared.turns }.clone();
+        let turn = move |permit| Turn { _permit: permit, apart };
+        turns
+            .clone()
+            .try_acquire_owned()
+            .map(turn)
+            .map_err(|_| tokio::spawn(async move { turns.acquire_owned().await.ok().map(turn) }))
     }
 
     /// Room to hold a message of that many bytes; or what is to be waited for, which gives up after a while.
