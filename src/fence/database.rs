@@ -165,7 +165,7 @@ impl Database {
     }
 
     /// It had no schema `fencegate` at the last attempt to connect.
-    pub(super) fn is_unprepared(&self) -> bool {
+    pub fn is_unprepared(&self) -> bool {
         self.found.unprepared.load(Ordering::Relaxed)
     }
 
