@@ -135,6 +135,7 @@ impl Relay {
         {
             if !needs.is_empty() {
                 self.activity = Activity::Busy;
+                self.replies.admitted();
             }
             if run == Run::Begins {
                 observed.into_iter().for_each(|need| self.context.observe(need.resource, need.token));
