@@ -11,11 +11,13 @@ use super::authority::Authority;
 use super::control::{Answer, ControlError, Found, Lane, column, number};
 use super::enforcement::Enforced;
 use super::memory::Memory;
+use super::permission::Role;
 use super::refusal::CutOff;
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::sql::{self, Granted};
 use super::turns::{Turn, Turns};
 use super::watch;
+use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::Resource;
 use crate::tls::ControlConfig;
@@ -41,6 +43,8 @@ pub struct Database {
     pub(super) authority: Option<Arc<Authority>>,
     pub(super) memory: Arc<Memory>,
     pub(super) metrics: Arc<Metrics>,
+    /// Keeps storms of tokens out of the log.
+    pub(crate) log_limit: Arc<LogLimit>,
     pub(super) sessions: DashMap<Key, Session>,
     policies: RwLock<InForce>,
     pub(super) enforced: Enforced,
@@ -138,6 +142,7 @@ impl Database {
             authority,
             memory,
             metrics,
+            log_limit: Arc::default(),
             watcher: Mutex::default(),
             found,
             has_fenced_tables: AtomicBool::new(false),
@@ -345,6 +350,17 @@ impl Database {
             watcher.abort();
         }
         self.close_lanes().await;
+    }
+
+    /// The same, if the role may drop this database or copy it. True when none is open then. A question that fails closes
+    /// none: the server refuses the statement, and it may be tried again. Cancel safe.
+    pub async fn close_for(self: &Arc<Self>, role: &Role) -> bool {
+        let is_open = [&self.admission, &self.publish, &self.look].iter().any(|lane| lane.is_open());
+        let may_close = !is_open || self.is_disposable_for(role).await.unwrap_or(false);
+        if may_close {
+            self.close().await;
+        }
+        may_close
     }
 
     pub(super) async fn close_lanes(&self) {
