@@ -185,6 +185,7 @@ impl Relay {
         {
             if !needs.is_empty() {
                 self.activity = Activity::Busy;
+                self.replies.admitted();
             }
             if run == Run::Begins {
                 for need in observed {
