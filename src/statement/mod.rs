@@ -221,6 +221,16 @@ pub struct Statement {
     pub needs_database_alone: Option<String>,
 }
 
+impl Statement {
+    /// The session may act as another role after it, as far as its text tells.
+    pub fn may_change_role(&self) -> bool {
+        let sets_another = matches!(self.kind, "SET" | "RESET")
+            && matches!(self.parameter, ParameterEffect::None | ParameterEffect::Unknown);
+        let runs_code = self.opaque.is_some() || self.parameter == ParameterEffect::Unknown;
+        sets_another || runs_code || self.ends_transaction() || self.kind.starts_with("DISCARD")
+    }
+}
+
 /// The statements of one query string, in order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Script {
@@ -258,6 +268,20 @@ pub struct Lexing {
     pub standard_conforming_strings: bool,
     /// The class of the session's client_encoding, as reported by ParameterStatus.
     pub encoding: Encoding,
+    /// The class of the database's encoding, as reported by ParameterStatus.
+    pub server: ServerEncoding,
+}
+
+/// Classes of encodings of a database, by what becomes of a character that is not ASCII.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ServerEncoding {
+    /// UTF8: it stays what it is, also in a name without quotes.
+    Utf8,
+    /// One byte is one character (or nobody knows, in SQL_ASCII): in a name without quotes, the server makes small letters
+    /// of capital ones by the locale of the database.
+    SingleByte,
+    /// Several characters of UTF-8 may become one; and every name that is not known.
+    Other,
 }
 
 /// Classes of client encodings, by what bytes above 127 can do.

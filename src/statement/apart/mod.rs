@@ -9,7 +9,7 @@ mod reader;
 pub(super) use answer::{list, maybe_word, put_list, put_shared, shared, word};
 pub use reader::{READER_COMMAND, read_for_another};
 
-use super::{Encoding, Lexing, Script, Unreadable};
+use super::{Encoding, Lexing, Script, ServerEncoding, Unreadable};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -77,7 +77,12 @@ fn request(text: &[u8], lexing: Lexing, with_rows: bool) -> Vec<u8> {
         Encoding::AsciiSafe => 1,
         Encoding::AsciiUnsafe => 2,
     };
-    let how = [u8::from(lexing.standard_conforming_strings), encoding, u8::from(with_rows)];
+    let server = match lexing.server {
+        ServerEncoding::Utf8 => 0,
+        ServerEncoding::SingleByte => 1,
+        ServerEncoding::Other => 2,
+    };
+    let how = [u8::from(lexing.standard_conforming_strings), encoding, server, u8::from(with_rows)];
     [&(text.len() as u32).to_be_bytes()[..], &how, text].concat()
 }
 
