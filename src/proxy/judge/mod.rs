@@ -76,7 +76,7 @@ pub struct Judge<'a> {
     pub parameter: &'a Parameter,
     /// The server owes replies.
     pub owed: bool,
-    /// Some of which may change the parameter.
+    /// Some of which may change the parameter, as may a rollback that they bring about.
     pub parameter_in_doubt: bool,
     /// The tokens under which this transaction has written.
     pub written: &'a HashMap<String, Token>,

@@ -96,7 +96,8 @@ impl Relay {
             exempt: self.session.exempt(self.context.policies()),
             parameter: &self.parameter,
             owed: !self.replies.is_empty(),
-            parameter_in_doubt: self.replies.affect_parameter(),
+            parameter_in_doubt: !self.replies.is_empty()
+                && (self.replies.affect_parameter() || !self.parameter.is_settled()),
             written: &self.written,
             refused: self.refused.as_ref(),
         };
