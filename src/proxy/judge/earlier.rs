@@ -17,6 +17,10 @@ pub(super) struct Earlier {
     pub(super) passed: Vec<PassedWrite>,
     pub(super) ended_transaction: bool,
     pub(super) suspects: Suspects,
+    /// What they run may change the search path.
+    pub(super) may_set_path: bool,
+    /// They may make what stands before the catalogue's own operators and types.
+    pub(super) shadow_keys: bool,
     /// The kind of the statement at hand.
     pub(super) kind: &'static str,
 }

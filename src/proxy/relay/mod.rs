@@ -107,6 +107,8 @@ pub struct Relay {
     definitions: Definitions,
     /// An admission was taken away, and may still have its row.
     revoked: bool,
+    /// The search path, where it was asked for the message at hand.
+    path: Option<String>,
     /// What the server answered to our question.
     answer: Option<question::Answer>,
     /// The client has said goodbye.
@@ -202,6 +204,7 @@ impl Relay {
             catalogue_changed: false,
             definitions,
             revoked: false,
+            path: None,
             answer: None,
             terminating: false,
             client_fault: None,
@@ -334,6 +337,7 @@ impl Relay {
     /// The message at hand has been dealt with: what was found out for it is not for the next one.
     fn message_done(&mut self) {
         self.refused = None;
+        self.path = None;
         self.judged_since = None;
         self.leaving = self.room.take().flatten();
     }

@@ -60,6 +60,8 @@ impl Relay {
             catalogue_is_current: seen.is_current,
             unread: seen.unread.as_ref(),
             changes_catalogue: self.catalogue_changed && self.definitions.concern_fences(),
+            shadows_keys: self.definitions.shadow_keys(),
+            path: self.path.as_deref(),
             suspects: self.definitions.own(),
             suspects_of_others: &others,
             exempt: self.session.exempt(self.context.policies()),
