@@ -4,10 +4,13 @@
 
 mod support;
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use support::commit_order::CommitOrder;
+use support::guardian::Folder;
+use support::postgres_source::apt;
 use support::{DEADLINE, Options, Postgres, programs, wait_until};
 
 #[test]
@@ -29,6 +32,53 @@ fn commit_order_is_not_the_order_of_the_inserts() {
     assert_eq!(column("note"), Some(r#"{"a b"}"#));
     assert_eq!(column("nothing"), None);
     assert_eq!(order.take("public.t"), []);
+}
+
+/// On a machine that has a newer version installed than its mirror offers: one from the security suite, say.
+#[test]
+fn sources_are_taken_from_what_the_mirror_offers() {
+    let folder = Folder::new("apt");
+    for path in ["lists/partial", "cache/archives/partial", "mirror"] {
+        fs::create_dir_all(folder.join(path)).unwrap();
+    }
+    let digest = "0".repeat(64);
+    let write = |file: &str, text: String| fs::write(folder.join(file), text).unwrap();
+    write(
+        "mirror/Packages",
+        format!(
+            "Package: p\nVersion: 1\nArchitecture: all\nMaintainer: x\nFilename: ./p.deb\nSize: 1\nSHA256: {digest}\n\n"
+        ),
+    );
+    write(
+        "mirror/Sources",
+        format!(
+            "Package: s\nBinary: p\nVersion: 1\nDirectory: .\nFormat: 1.0\nChecksums-Sha256:\n {digest} 1 s_1.dsc\n\n"
+        ),
+    );
+    let shown = folder.path().display();
+    write(
+        "sources.list",
+        ["deb-src", "deb"].map(|kind| format!("{kind} [trusted=yes] file:{shown}/mirror ./\n")).concat(),
+    );
+    write(
+        "status",
+        "Package: p\nStatus: install ok installed\nVersion: 2\nArchitecture: all\nSource: s\n\n".to_owned(),
+    );
+    write("preferences", "Package: *\nPin: release *\nPin-Priority: -1\n".to_owned());
+    write(
+        "apt.conf",
+        format!(
+            "Dir::State::status \"{shown}/status\";\nDir::Etc::preferences \"{shown}/preferences\";\nAPT::Default-Release \"other\";\n"
+        ),
+    );
+    let apt = |arguments: &[&str]| {
+        let mut command = apt(folder.path());
+        let output = programs::run(command.args(arguments).env("APT_CONFIG", folder.join("apt.conf")));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    apt(&["update", "--error-on=any"]);
+    assert!(apt(&["source", "--print-uris", "s"]).contains("mirror/./s_1.dsc"));
+    assert!(apt(&["download", "--print-uris", "p"]).contains("mirror/./p.deb"));
 }
 
 #[test]

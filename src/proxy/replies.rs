@@ -9,7 +9,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Entries beyond which no more messages are read from the client.
-pub const MAX_OWED: usize = 10_000;
+const MOST: usize = 10_000;
+
+/// What their statements may hold before that, in bytes.
+const HEAVIEST: usize = 8 << 20;
 
 /// One forwarded message that the server will answer.
 #[derive(Debug)]
@@ -18,6 +21,8 @@ pub struct Reply {
     pub to: Request,
     /// For whom the answer is.
     pub audience: Audience,
+    /// What its statements hold, in bytes.
+    weight: usize,
 }
 
 /// For whom an answer is.
@@ -131,6 +136,15 @@ impl Request {
         self.statements().iter().any(|statement| statement.opaque.is_some())
     }
 
+    /// The bytes that its statements keep in memory, about. What an Execute runs is that of its portal, most often.
+    fn weight(&self) -> usize {
+        match self {
+            Request::Query { statements, .. } => statements.iter().map(|statement| statement.weight()).sum(),
+            Request::Execute { statement, .. } if Arc::strong_count(statement) == 1 => statement.weight(),
+            _ => 0,
+        }
+    }
+
     fn statements(&self) -> &[Arc<Statement>] {
         match self {
             Request::Query { statements, .. } => statements,
@@ -177,6 +191,8 @@ pub struct Replies {
     copying: usize,
     /// Entries in place of what is rejected.
     rejecting: usize,
+    /// What the statements of all entries hold, in bytes.
+    weight: usize,
     /// Statements that may have done so have completed; ReadyForQuery comes after the report of it.
     lexing_unreported: bool,
 }
@@ -209,7 +225,9 @@ impl Replies {
         self.changing_catalogue += usize::from(to.changes_catalogue());
         self.copying += usize::from(to.may_copy_in());
         self.rejecting += usize::from(audience.is_rejection());
-        self.queue.push_back(Reply { to, audience });
+        let weight = to.weight();
+        self.weight += weight;
+        self.queue.push_back(Reply { to, audience, weight });
     }
 
     /// Nothing is owed.
@@ -217,9 +235,14 @@ impl Replies {
         self.queue.is_empty()
     }
 
-    /// How many entries there are.
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.queue.len()
+    }
+
+    /// As much is owed as may be.
+    pub fn is_full(&self) -> bool {
+        self.queue.len() >= MOST || self.weight >= HEAVIEST
     }
 
     /// The server ignores everything up to the next Sync.
@@ -301,6 +324,7 @@ impl Replies {
         self.changing_catalogue -= usize::from(reply.to.changes_catalogue());
         self.copying -= usize::from(reply.to.may_copy_in());
         self.rejecting -= usize::from(reply.audience.is_rejection());
+        self.weight -= reply.weight;
     }
 
     /// The server reports an error. Takes away, and returns, what it will not answer any more.

@@ -48,6 +48,13 @@ impl Statement {
         whole
     }
 
+    /// As [`Statement::executing`], where what that does is too much to look at.
+    pub fn executing_too_much(&self) -> Statement {
+        let mut whole = self.clone();
+        whole.set_runs_code("what its text prepares and executes is too much to be checked");
+        whole
+    }
+
     /// Which rows it writes depends on what its parameters are bound to.
     pub fn has_parameters(&self) -> bool {
         self.writes.iter().any(|write| write.rows.has_parameters())

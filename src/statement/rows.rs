@@ -4,6 +4,7 @@
 //! before or after the write: a column of which not everything is known is left out as a whole.
 
 use crate::policy::LONGEST_KEY;
+use serde::{Deserialize, Serialize};
 
 /// More different values in a column are not told.
 pub const MOST_VALUES: usize = 64;
@@ -13,7 +14,7 @@ pub const KEY_TYPES: [&str; 6] = ["int2", "int4", "int8", "text", "varchar", "uu
 
 /// By column, values of which every row that the write touches has one, before it and after it. What is known of a
 /// column that is not there is nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Rows {
     columns: Vec<(Column, Vec<Value>)>,
     /// Nobody has looked: the text is too long or nested too deeply.
@@ -21,7 +22,7 @@ pub struct Rows {
 }
 
 /// A column of the relation that is written.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Column {
     /// By its name, folded and unquoted.
     Named(String),
@@ -30,7 +31,7 @@ pub enum Column {
 }
 
 /// A value as a statement says it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Value {
     /// It stands in the text, or was bound as text.
     Literal {
@@ -54,7 +55,7 @@ pub enum Value {
 }
 
 /// The type that a prepared statement was told for a parameter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Declared {
     /// None: the server infers it.
     #[default]
@@ -66,7 +67,7 @@ pub enum Declared {
 }
 
 /// The types in which a value can be told: those of which equal values have one text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// `smallint`, `integer`, `bigint`.
     Integer,
@@ -99,6 +100,11 @@ impl Rows {
             Column::Placed(other) => Some(*other) == place,
         };
         self.columns.iter().find(|(column, _)| is_wanted(column)).map(|(_, values)| values.as_slice())
+    }
+
+    /// Of every column it tells what the other one does, or nothing.
+    pub fn tells_no_more_than(&self, other: &Rows) -> bool {
+        self.columns.iter().all(|told| other.columns.contains(told))
     }
 
     #[cfg(test)]

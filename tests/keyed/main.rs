@@ -11,6 +11,7 @@ mod elections;
 mod paths;
 mod policies;
 mod shadows;
+mod strings;
 mod values;
 
 use support::fenced::{Fenced, code, ok};

@@ -1,6 +1,6 @@
 //! `fencegate lead` itself, or its guard, is killed or stands still: the command does not outlive the lease.
 
-use crate::stage::{ENDLESS, STUBBORN, STUBBORN_CHILD, Stage, kill, state, stop, wait_until_dead};
+use crate::stage::{ENDLESS, STUBBORN, STUBBORN_CHILD, Stage, guard_of, kill, state, stop, wait_until_dead};
 use crate::support::{DEADLINE, wait_until};
 
 #[test]
@@ -91,15 +91,4 @@ fn orphans_are_reaped_while_the_command_runs() {
     let orphan = stage.process("orphan");
     let folder = std::path::PathBuf::from(format!("/proc/{orphan}"));
     wait_until("the orphan is reaped", DEADLINE, || !folder.exists());
-}
-
-fn guard_of(lead: u32) -> u32 {
-    let is_guard = |pid: &u32| {
-        let read = |file| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        let parent = read("stat").rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
-        parent == Some(lead) && read("cmdline").contains("lead-guard")
-    };
-    let processes = std::fs::read_dir("/proc").unwrap();
-    let mut pids = processes.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
-    pids.find(is_guard).expect("there is a guard")
 }

@@ -13,4 +13,5 @@ mod death;
 mod log;
 mod loss;
 mod stage;
+mod standstill;
 mod terminal;

@@ -118,3 +118,15 @@ pub fn stop(pid: u32) {
     kill("STOP", pid);
     wait_until("it has stopped", DEADLINE, || state(pid) == Some('T'));
 }
+
+/// The process that watches this leader.
+pub fn guard_of(lead: u32) -> u32 {
+    let is_guard = |pid: &u32| {
+        let read = |file| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let parent = read("stat").rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
+        parent == Some(lead) && read("cmdline").contains("lead-guard")
+    };
+    let processes = std::fs::read_dir("/proc").unwrap();
+    let mut pids = processes.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    pids.find(is_guard).expect("there is a guard")
+}

@@ -71,12 +71,18 @@ fn mirror() -> String {
     ours.unwrap_or(MIRROR).to_owned()
 }
 
-/// apt with lists of its own, so that it neither needs root nor changes what the machine knows.
-fn apt(folder: &Path) -> Command {
+/// apt with lists of its own, so that it neither needs root nor changes what the machine knows. It takes nothing for
+/// installed, and prefers nothing: it would look for the version that this machine has, which its lists may not have.
+pub fn apt(folder: &Path) -> Command {
     let mut command = Command::new("apt-get");
     let shown = folder.display();
     for option in [
         "APT::Sandbox::User=root".to_owned(),
+        "APT::Default-Release=".to_owned(),
+        "Acquire::Languages=none".to_owned(),
+        "Dir::State::status=/dev/null".to_owned(),
+        "Dir::Etc::Preferences=/dev/null".to_owned(),
+        "Dir::Etc::PreferencesParts=/dev/null".to_owned(),
         "Dir::Etc::SourceParts=/dev/null".to_owned(),
         format!("Dir::Etc::SourceList={shown}/sources.list"),
         format!("Dir::State::Lists={shown}/lists"),
@@ -93,7 +99,7 @@ fn run(command: &mut Command) {
     let why = match &output {
         Ok(output) if output.status.success() => return,
         Ok(output) => String::from_utf8_lossy(&output.stderr).trim().lines().last().unwrap_or_default().to_owned(),
-        Err(error) => error.to_string(),
+        Err(error) => format!("{}: {error}", command.get_program().display()),
     };
     panic!("Debian's source package {PACKAGE} cannot be made use of: {why}");
 }

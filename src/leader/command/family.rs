@@ -13,7 +13,7 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, getpid};
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -36,6 +36,8 @@ pub(super) struct Family {
     command: Child,
     status: Option<ExitStatus>,
     guard_ended: bool,
+    /// The guard has found the command running at the deadline.
+    overran: bool,
     /// Children that this process had before, from a shell that became it.
     strangers: HashSet<Pid>,
 }
@@ -45,7 +47,7 @@ impl Family {
     ///
     /// # Errors
     /// When that fails; the guard ends with it.
-    pub(super) fn start(guard: Guard, leadership: &Leadership, command: &[OsString]) -> Result<Self, CommandError> {
+    pub(super) fn start(mut guard: Guard, leadership: &Leadership, command: &[OsString]) -> Result<Self, CommandError> {
         // Without it orphans go to process 1, which in a container may not reap them.
         set_child_subreaper(true).map_err(|error| CommandError::System { what: "take on orphans", error })?;
         let mut strangers = processes::descendants(&processes::all().map_err(CommandError::Look)?, getpid());
@@ -61,7 +63,8 @@ impl Family {
             .process_group(guard.pid.as_raw())
             .spawn()
             .map_err(|error| CommandError::Start { what: "the command", error })?;
-        Ok(Family { guard, command, status: None, guard_ended: false, strangers })
+        guard.command = Some(Pid::from_raw(command.id().cast_signed()));
+        Ok(Family { guard, command, status: None, guard_ended: false, overran: false, strangers })
     }
 
     /// True when the group has no guard any more.
@@ -72,6 +75,11 @@ impl Family {
     /// How the command ended, once it has been reaped.
     pub(super) fn status(&self) -> Option<ExitStatus> {
         self.status
+    }
+
+    /// True when the guard has killed the command at the deadline, or is about to: nobody else's SIGKILL.
+    pub(super) fn is_killed_by_guard(&self) -> bool {
+        self.overran && self.status.is_none_or(|status| status.signal() == Some(Signal::SIGKILL as i32))
     }
 
     /// Sends a signal. That nobody is left, or somebody may not be signalled, is no error: who lives is looked at.
@@ -121,6 +129,7 @@ impl Family {
     /// # Errors
     /// When the system refuses.
     pub(super) fn reap(&mut self) -> Result<(), CommandError> {
+        let ran = self.status.is_none();
         while let Some(child) = next_ended()? {
             if child == self.command_id() {
                 let failed = |error| CommandError::Start { what: "waiting for the command", error };
@@ -130,6 +139,8 @@ impl Family {
                 let _ = waitpid(child, Some(WaitPidFlag::WNOHANG));
             }
         }
+        // After the command's status is known: by then the guard has written why.
+        self.overran |= ran && self.guard.take_report();
         Ok(())
     }
 

@@ -2,10 +2,11 @@
 //!
 //! It is the first member and the leader of that group, so the group's id means no other group while it lives.
 //! It knows two things: the pipe on its standard input, which closes when `fencegate lead` ends, however it ends;
-//! and the lease's deadline, which `fencegate lead` writes there whenever it moves. Must never
+//! and the lease's deadline, which `fencegate lead` writes there whenever it moves. It reports one: that the command
+//! still ran at the deadline, so that the SIGKILL which ended it is known for ours. Must never
 //! write to anything that the command writes to, nor be ended by a signal that is meant for the command.
 
-use super::CommandError;
+use super::{CommandError, processes};
 use crate::leader::clock::BootInstant;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, killpg};
@@ -26,14 +27,18 @@ pub const GUARD_COMMAND: &str = "lead-guard";
 
 /// It has this long to be ready: nothing runs yet, and whoever waits may have got a signal.
 const START: Duration = Duration::from_secs(5);
-/// A deadline on the pipe: ns since the machine was started. Shorter than what a pipe takes at once or not at all.
-const MESSAGE: usize = size_of::<u64>();
+/// On the pipe to it: the deadline in ns since the machine was started, and the command's process id, 0 before there
+/// is one. Shorter than what a pipe takes at once or not at all.
+const MESSAGE: usize = 2 * size_of::<u64>();
 
 /// The guard, as `fencegate lead` sees it. Dropping it kills the group.
 pub(super) struct Guard {
     /// The group's id, too.
     pub(super) pid: Pid,
-    deadlines: pipe::Sender,
+    /// Whose end it reports, once it has been started.
+    pub(super) command: Option<Pid>,
+    orders: pipe::Sender,
+    reports: pipe::Receiver,
 }
 
 impl Guard {
@@ -51,31 +56,65 @@ impl Guard {
             .stderr(Stdio::null())
             .spawn()
             .map_err(failed)?;
-        let (Some(deadlines), Some(ready)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(orders), Some(reports)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(failed(io::ErrorKind::BrokenPipe.into()));
         };
-        let deadlines = pipe::Sender::from_owned_fd(OwnedFd::from(deadlines)).map_err(failed)?;
-        let mut ready = pipe::Receiver::from_owned_fd(OwnedFd::from(ready)).map_err(failed)?;
-        let ready = timeout(START, ready.read_u8()).await;
+        let orders = pipe::Sender::from_owned_fd(OwnedFd::from(orders)).map_err(failed)?;
+        let mut reports = pipe::Receiver::from_owned_fd(OwnedFd::from(reports)).map_err(failed)?;
+        let ready = timeout(START, reports.read_u8()).await;
         ready.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(failed)?;
-        let guard = Guard { pid: Pid::from_raw(child.id().cast_signed()), deadlines };
+        let guard = Guard { pid: Pid::from_raw(child.id().cast_signed()), command: None, orders, reports };
         guard.tell(deadline).await;
         Ok(guard)
     }
 
     /// Tells it when to kill the group, unless it is told again. Cancel-safe: told whole or not at all.
     pub(super) async fn tell(&self, deadline: BootInstant) {
-        let deadline = u64::try_from(deadline.since_boot().as_nanos()).unwrap_or(u64::MAX);
+        let order = Order { deadline: deadline.since_boot(), command: self.command }.to_bytes();
         loop {
             // A guard that has ended reads nothing; SIGCHLD says so.
-            if self.deadlines.writable().await.is_err() {
+            if self.orders.writable().await.is_err() {
                 return;
             }
-            match self.deadlines.try_write(&deadline.to_ne_bytes()) {
+            match self.orders.try_write(&order) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 _ => return,
             }
         }
+    }
+
+    /// True when the command still ran at the deadline that the guard knew: it kills it then. Once, the report is taken.
+    pub(super) fn take_report(&self) -> bool {
+        // Not through tokio, which may not have noticed it yet: what is reported is there before anybody is killed.
+        matches!(read(self.reports.as_fd(), &mut [0]), Ok(1))
+    }
+}
+
+/// What the guard is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Order {
+    /// Since the machine was started.
+    deadline: Duration,
+    command: Option<Pid>,
+}
+
+impl Order {
+    fn to_bytes(self) -> [u8; MESSAGE] {
+        let deadline = u64::try_from(self.deadline.as_nanos()).unwrap_or(u64::MAX);
+        let command = self.command.map_or(0, |pid| pid.as_raw().cast_unsigned().into());
+        let mut bytes = [0; MESSAGE];
+        let (first, second) = bytes.split_at_mut(MESSAGE / 2);
+        first.copy_from_slice(&u64::to_ne_bytes(deadline));
+        second.copy_from_slice(&u64::to_ne_bytes(command));
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (first, second) = bytes.split_at_checked(MESSAGE / 2)?;
+        let [deadline, command] = [first, second].map(|half| half.try_into().map(u64::from_ne_bytes));
+        let command = i32::try_from(command.ok()?).ok()?;
+        let command = (command != 0).then(|| Pid::from_raw(command));
+        Some(Order { deadline: Duration::from_nanos(deadline.ok()?), command })
     }
 }
 
@@ -106,33 +145,49 @@ fn guard_until_the_end() -> nix::Result<()> {
     // Counts while the machine is suspended, and rings when it wakes up.
     let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?;
     let input = io::stdin();
+    let mut command = None;
     loop {
         let mut sources =
             [PollFd::new(input.as_fd(), PollFlags::POLLIN), PollFd::new(timer.as_fd(), PollFlags::POLLIN)];
         poll(&mut sources, PollTimeout::NONE)?;
         // First: a newer deadline may be waiting beside the one that has passed.
         if sources[0].any() == Some(true) {
-            match read_deadline(input.as_fd())? {
-                Some(deadline) => set(&timer, deadline)?,
-                None => return Ok(()),
-            }
+            let Some(order) = read_order(input.as_fd())? else { return Ok(()) };
+            command = order.command;
+            set(&timer, order.deadline)?;
         } else if sources[1].any() == Some(true) {
+            // Whoever has ended before was not killed by us.
+            if command.is_none_or(processes::lives) {
+                write(io::stdout(), b"!")?;
+            }
             return Ok(());
         }
     }
 }
 
 /// The last one written; None when nobody can write any more.
-fn read_deadline(input: impl AsFd) -> nix::Result<Option<Duration>> {
+fn read_order(input: impl AsFd) -> nix::Result<Option<Order>> {
     let mut buffer = [0; 512 * MESSAGE];
     let length = read(input, &mut buffer)?;
-    let last = buffer[..length].rchunks_exact(MESSAGE).next();
-    let last: Option<[u8; MESSAGE]> = last.and_then(|last| last.try_into().ok());
-    Ok(last.map(|last| Duration::from_nanos(u64::from_ne_bytes(last))))
+    Ok(buffer[..length].rchunks_exact(MESSAGE).next().and_then(Order::from_bytes))
 }
 
 fn set(timer: &TimerFd, deadline: Duration) -> nix::Result<()> {
     // Zero would mean never.
     let deadline = TimeSpec::from_duration(deadline.max(Duration::from_nanos(1)));
     timer.set(Expiration::OneShot(deadline), TimerSetTimeFlags::TFD_TIMER_ABSTIME)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_read_as_it_was_written() {
+        for command in [None, Some(Pid::from_raw(1)), Some(Pid::from_raw(i32::MAX))] {
+            let order = Order { deadline: Duration::from_nanos(1 << 60), command };
+            assert_eq!(Order::from_bytes(&order.to_bytes()), Some(order));
+        }
+        assert_eq!(Order::from_bytes(&[]), None);
+    }
 }

@@ -38,6 +38,14 @@ pub(crate) fn all() -> io::Result<Vec<Process>> {
     Ok(processes)
 }
 
+/// True unless this process has ended, also where that cannot be told.
+pub(super) fn lives(pid: Pid) -> bool {
+    match fs::read(format!("/proc/{pid}/stat")) {
+        Ok(stat) => parse(pid, &String::from_utf8_lossy(&stat)).is_none_or(|process| !process.ended),
+        Err(error) => !has_ended(&error),
+    }
+}
+
 /// ENOENT before the file is opened, ESRCH (3) after.
 fn has_ended(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32)

@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(50);
 struct Ending {
     /// Leadership is lost, or about to be.
     lost: bool,
-    /// The command still ran when that was noticed.
+    /// The command did not end by itself before that: it was killed, or still ran when that was noticed.
     deposed: bool,
     /// When SIGKILL is sent next.
     kill_at: BootInstant,
@@ -57,15 +57,21 @@ pub(super) async fn run(
     let mut children = signal(SignalKind::child()).map_err(failed)?;
     let mut told = leadership.deadline();
     let guard = Guard::start(told).await?;
-    if leadership.why_lost().is_some() {
+    if leadership.why_lost().is_some() || leadership.deadline().remaining().is_zero() {
         return Ok(Outcome::Lost);
     }
     let family = Family::start(guard, leadership, command)?;
+    family.guard.tell(told).await;
     let mut supervisor = Supervisor { leadership, terms, family, ending: None, awaits_terminal: false };
     while !supervisor.is_gone()? {
         tokio::select! {
             biased;
-            () = leadership.running_out(terms.ttl / 3), if !supervisor.is_lost() => supervisor.depose()?,
+            () = leadership.running_out(terms.ttl / 3), if !supervisor.is_lost() => {
+                // After a standstill the command may have ended long before, by itself.
+                if !supervisor.is_gone()? {
+                    supervisor.depose()?;
+                }
+            }
             () = supervisor.time_to_kill() => supervisor.kill()?,
             deadline = supervisor.tell_guard(told) => told = deadline,
             signal = signals.next() => supervisor.pass_on(signal)?,
@@ -80,6 +86,9 @@ impl Supervisor<'_> {
     /// True when the command has ended and nobody is left. Sees to what has changed among the processes.
     fn is_gone(&mut self) -> Result<bool, CommandError> {
         self.family.reap()?;
+        if self.family.is_killed_by_guard() {
+            self.depose()?;
+        }
         self.see_to_a_stop()?;
         let ended = self.family.status().is_some();
         if !ended && !self.family.is_unguarded() {
@@ -96,10 +105,17 @@ impl Supervisor<'_> {
         Ok(gone)
     }
 
-    /// Leadership is lost, or about to be.
+    /// Leadership is lost, or about to be. To be called again without effect.
     fn depose(&mut self) -> Result<(), CommandError> {
+        if self.is_lost() {
+            return Ok(());
+        }
         let deadline = self.leadership.deadline();
         let kill_at = match self.leadership.why_lost() {
+            None if self.family.is_killed_by_guard() => {
+                tracing::error!("this process stood still past the deadline: the guard has killed the command");
+                deadline
+            }
             None => {
                 tracing::error!(left = ?deadline.remaining(), "the lease is running out: the command must end");
                 deadline
@@ -115,7 +131,8 @@ impl Supervisor<'_> {
     fn end(&mut self, lost: bool, kill_at: BootInstant) -> Result<(), CommandError> {
         let earlier = self.ending;
         let kill_at = earlier.map_or(kill_at, |earlier| earlier.kill_at.min(kill_at));
-        let ending = Ending { lost, deposed: lost && self.family.status().is_none(), kill_at, killed: false };
+        let deposed = lost && (self.family.status().is_none() || self.family.is_killed_by_guard());
+        let ending = Ending { lost, deposed, kill_at, killed: false };
         self.ending = Some(ending);
         self.family.signal(Signal::SIGTERM, ending.reach())?;
         // One that is stopped would not see the other.

@@ -1,5 +1,6 @@
 //! What statements do: tables of cases, `(text, what it does)` in the notation of [`show`].
 
+mod bounds;
 mod definitions;
 mod grammar;
 mod hostile;
