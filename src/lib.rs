@@ -7,6 +7,7 @@
 pub mod cli;
 pub mod config;
 pub mod console;
+mod crowd;
 pub mod demo;
 pub mod etcd;
 pub mod fence;

@@ -94,6 +94,8 @@ pub enum Remedy {
     Connect,
     /// `fencegate init` has to be run: for the schema, or for the control role's privileges in it.
     Init,
+    /// The schema is that of a newer program.
+    Upgrade,
     /// The control role needs the privileges that are named.
     Grant,
     /// The control role has to be a superuser.

@@ -5,6 +5,7 @@ use super::definitions::Definitions;
 use super::downstream::{Downstream, PREPARE_LIMIT, Seen};
 use super::recent::Recent;
 use super::relay::Term;
+use super::room::Room;
 use super::shared::Shared;
 use super::upstream;
 use crate::fence::{Database, Role};
@@ -15,45 +16,15 @@ use crate::statement::{Answer, Lexing};
 use crate::wire::startup;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 /// The right to read a text now that may take long.
-pub type Turn = OwnedSemaphorePermit;
-
-/// The right to hold a long message.
-pub struct Room {
-    permits: OwnedSemaphorePermit,
-    since: Instant,
-}
-
-/// A session waits this long for room: for longer than those who have it may keep it from others.
-const ROOM_LIMIT: Duration = Duration::from_secs(30);
-
-/// Who has room has this long to send its message, if others wait for room.
-const SENDING_LIMIT: Duration = Duration::from_secs(10);
-
-/// Then it is looked this often whether others wait.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-impl Room {
-    fn new(permits: OwnedSemaphorePermit) -> Self {
-        Room { permits, since: Instant::now() }
-    }
-
-    /// Others wait, and there was time enough to send what it is for.
-    pub fn is_overdue(&self) -> bool {
-        // Who waits first has taken all that was left, and counts it towards what it needs.
-        self.since.elapsed() >= SENDING_LIMIT && self.permits.semaphore().available_permits() == 0
-    }
-
-    /// When it may be overdue.
-    pub fn next_look(&self) -> Instant {
-        (self.since + SENDING_LIMIT).max(Instant::now() + LOOK_AGAIN)
-    }
+pub struct Turn {
+    _permit: OwnedSemaphorePermit,
+    /// In another process: its tokens alone do not prove what it does.
+    apart: bool,
 }
 
 /// One session's view.
@@ -199,23 +170,36 @@ impl Context {
         if let Some(read) = self.shared.cache.get(text, lexing, with_rows) {
             return Ok(read);
         }
-        let turns = self.shared.turns.clone();
-        match turn.or_else(|| turns.clone().try_acquire_owned().ok()) {
-            // Other sessions on this thread go on elsewhere.
-            Some(_turn) => Ok(tokio::task::block_in_place(|| self.shared.cache.get_slowly(text, lexing, with_rows))),
-            None => Err(tokio::spawn(async move { turns.acquire_owned().await.ok() })),
+        let cache = &self.shared.cache;
+        // Other sessions on this thread go on elsewhere.
+        if turn.as_ref().is_some_and(|turn| turn.apart) {
+            return Ok(tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows)));
         }
+        let turn = turn.map_or_else(|| self.turn(false), Ok)?;
+        if let Some(proved) = tokio::task::block_in_place(|| cache.prove(text, lexing, with_rows)) {
+            return Ok(proved);
+        }
+        drop(turn);
+        // Who sends what is soon read does not wait for those who do not.
+        let _turn = self.turn(true)?;
+        Ok(tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows)))
     }
 
-    /// Room to hold a message of that many bytes; or what is to be waited for, which gives up after a while.
-    pub fn room(&self, bytes: usize) -> Result<Room, JoinHandle<Option<Room>>> {
-        let (room, share) = (self.shared.long_messages.clone(), bytes.div_ceil(1024) as u32);
-        room.clone().try_acquire_many_owned(share).map(Room::new).map_err(|_| {
-            tokio::spawn(async move {
-                let room = tokio::time::timeout(ROOM_LIMIT, room.acquire_many_owned(share)).await;
-                room.ok()?.ok().map(Room::new)
-            })
-        })
+    fn turn(&self, apart: bool) -> Result<Turn, JoinHandle<Option<Turn>>> {
+        let turns = if apart { &self.shared.turns_apart } else { &self.shared.turns }.clone();
+        let turn = move |permit| Turn { _permit: permit, apart };
+        turns
+            .clone()
+            .try_acquire_owned()
+            .map(turn)
+            .map_err(|_| tokio::spawn(async move { turns.acquire_owned().await.ok().map(turn) }))
+    }
+
+    /// Room to hold a message of that many bytes, of which so many are there; or what is to be waited for, which gives up after a while. What stands
+    /// behind something that the server may not have done for long has room of its own.
+    pub fn room(&self, bytes: usize, there: usize, is_behind: bool) -> Result<Room, JoinHandle<Option<Room>>> {
+        let rooms = if is_behind { &self.shared.room_behind } else { &self.shared.room };
+        rooms.ask(bytes, there)
     }
 
     /// The right to ask the database whether a write past a fence that only observes would be rejected; None: too many ask.

@@ -235,6 +235,10 @@ fn what_helps(remedy: Remedy) -> String {
             "It does not pass by itself: run fencegate init --control URL --role ROLE, \
              with a superuser's URL of this database and the proxy's control role."
         }
+        Remedy::Upgrade => {
+            "It does not pass by itself: the database was prepared for a newer version. Upgrade this proxy, \
+             or go back with the fencegate init of its version."
+        }
         Remedy::Grant => "It does not pass by itself: let a superuser run the GRANT, or fencegate init --role ROLE.",
         Remedy::Superuser => {
             "It does not pass by itself: give the proxy a superuser as its control role, or write as a role that is none."

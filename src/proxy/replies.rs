@@ -14,8 +14,20 @@ const MOST: usize = 10_000;
 /// What their statements may hold before that, in bytes.
 const HEAVIEST: usize = 8 << 20;
 
-/// Kinds of statements that may change or restore any setting; `EXECUTE` also runs what the protocol prepared.
-const MAY_SET: [&str; 7] = ["SET", "RESET", "DISCARD", "ROLLBACK", "COMMIT", "PREPARE TRANSACTION", "EXECUTE"];
+/// The statements that run no code of anybody's and change no setting. Every other may do so, whatever its text shows: by a
+/// view, an operator, a cast, the checks of a domain, a trigger, what a rollback restores.
+const RUNS_NOTHING: [&str; 10] = [
+    "BEGIN",
+    "START TRANSACTION",
+    "SAVEPOINT",
+    "RELEASE",
+    "SHOW",
+    "LISTEN",
+    "UNLISTEN",
+    "NOTIFY",
+    "DEALLOCATE",
+    "CLOSE",
+];
 
 /// One forwarded message that the server will answer.
 #[derive(Debug)]
@@ -101,16 +113,19 @@ impl Request {
             || self.statements().iter().any(|statement| statement.parameter != ParameterEffect::None)
     }
 
-    /// It may change standard_conforming_strings or client_encoding: also by a write, to pg_settings or with a trigger.
+    /// It may change standard_conforming_strings or client_encoding.
     fn affects_lexing(&self) -> bool {
-        let may_set = |statement: &Statement| {
-            statement.parameter == ParameterEffect::Unknown
-                || !statement.writes.is_empty()
-                || MAY_SET.iter().any(|kind| statement.kind.starts_with(kind))
-        };
-        matches!(self, Request::FunctionCall)
-            || matches!(self, Request::Bind { plans, .. } if plans.parameter == ParameterEffect::Unknown)
-            || self.statements().iter().any(|statement| may_set(statement))
+        let may_set = |statement: &Statement| !RUNS_NOTHING.contains(&statement.kind);
+        match self {
+            // Of what nobody looked at there are no statements.
+            Request::Query { statements, .. } => {
+                statements.is_empty() || statements.iter().any(|statement| may_set(statement))
+            }
+            // Its values are read as their types say, domains too; and planning computes what is said to be immutable.
+            Request::Bind { plans: statement, .. } | Request::Execute { statement, .. } => may_set(statement),
+            Request::FunctionCall => true,
+            _ => false,
+        }
     }
 
     /// It writes, or may do so.
@@ -333,6 +348,8 @@ impl Replies {
         if !self.front().is_some_and(|reply| reply.to.is_extended()) {
             return Vec::new();
         }
+        // What it did before, it may have committed.
+        self.lexing_unreported |= self.queue.front().is_some_and(|reply| reply.to.affects_lexing());
         let sync = self.queue.iter().position(|reply| matches!(reply.to, Request::Sync));
         self.skipping = sync.is_none();
         let skipped: Vec<Reply> = self.queue.drain(..sync.unwrap_or(self.queue.len())).collect();

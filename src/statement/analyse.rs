@@ -3,7 +3,7 @@
 use super::encoding::Sql;
 use super::rows::Rows;
 use super::tokens::{Token, Tokens};
-use super::{Lexing, PreparedEffect, Script, Statement, Unreadable, classify, cost, lexical, plain};
+use super::{Lexing, PreparedEffect, Script, ServerEncoding, Statement, Unreadable, classify, cost, lexical, plain};
 use pg_query::ParserOptions;
 use std::ops::Range;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
     if text.len() > LONGEST || may_be_dear && cost::relexed(text) > DEAREST {
         return Err(Unreadable::TooComplex);
     }
-    let sql = Sql::read(text, lexing.encoding)?;
+    let sql = Sql::read(text, lexing)?;
     let options = options(lexing);
     let plain = plain::read(sql.text(), options).map(|statement| Script { statements: vec![Arc::new(statement)] });
     let mut script = match plain {
@@ -70,20 +70,27 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
         return Err(Unreadable::TooComplex);
     }
     // The server cuts a name of 63 bytes by the session's encoding, the parser as UTF-8.
-    let is_unsure = |name: &str| !name.is_ascii() || name.len() > LONGEST_SURE_NAME && !text.is_ascii();
+    let is_long = |name: &str| name.len() > LONGEST_SURE_NAME && !text.is_ascii();
+    let single_bytes = lexing.server == ServerEncoding::SingleByte;
+    let is_unsure = |name: &str| match sql.is_foreign() {
+        true => !name.is_ascii() || is_long(name),
+        // What the parser cuts may be whole at the server, or cut within a character.
+        false => single_bytes && !name.is_ascii() && is_long(name),
+    };
     let prepared = |statement: &Statement| match &statement.prepared {
         PreparedEffect::Prepare { statement, .. } => statement.names().any(is_unsure),
         _ => false,
     };
     let is_unread = |statement: &Arc<Statement>| statement.names().any(is_unsure) || prepared(statement);
-    if sql.is_foreign() && script.statements.iter().any(is_unread) {
+    // Of a mere query the names of relations and columns do not matter: reads are never fenced.
+    let is_query = |statement: &Arc<Statement>| statement.kind == "SELECT" && statement.writes.is_empty();
+    let names_more = |statement: &Arc<Statement>| statement.names().any(|name| !name.is_ascii());
+    let is_folded = |statement: &Arc<Statement>| !is_query(statement) || names_more(statement);
+    if script.statements.iter().any(is_unread) || sql.folds_more() && script.statements.iter().any(is_folded) {
         return Err(Unreadable::Encoding);
     }
     // So it reads such a name or value of a key; and what it makes of escapes are bytes of the server's own encoding.
-    let is_unsure = |word: &str| match sql.is_foreign() {
-        true => is_unsure(word),
-        false => !word.is_ascii() && text.contains(&b'\\'),
-    };
+    let is_unsure = |word: &str| is_unsure(word) || !word.is_ascii() && text.contains(&b'\\');
     for statement in script.statements.iter_mut().filter_map(Arc::get_mut) {
         statement.forget_rows(&is_unsure);
     }

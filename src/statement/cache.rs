@@ -39,33 +39,30 @@ pub struct Cache {
 
 impl Cache {
     /// What [`analyse`] or [`analyse_rows`] says, if it is remembered or can be read at little cost: in a few milliseconds and
-    /// a few MiB. Otherwise None: see [`Cache::get_slowly`].
+    /// a few MiB. Otherwise None: see [`Cache::prove`].
     pub fn get(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Answer> {
         let remembered = self.find(text, lexing, with_rows);
         let read = || (text.len() <= SHORT && cost::is_cheap(text, lexing)).then(|| at_once(text, lexing, with_rows));
         remembered.or_else(|| Some(self.keep(text, lexing, with_rows, read()?)))
     }
 
-    /// As [`Cache::get`], for a text of any cost. Blocks, for seconds at most; the memory that it takes is another process'.
-    /// To be called [`apart::READERS`] times at once at most.
-    pub fn get_slowly(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Answer {
+    /// As [`Cache::get`], for a text of any length, in time that grows with it. None where its tokens do not tell enough:
+    /// then [`Cache::read_apart`] is left.
+    pub fn prove(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Answer> {
+        let remembered = self.find(text, lexing, with_rows);
+        remembered.or_else(|| Some(self.keep(text, lexing, with_rows, proved(text, lexing, with_rows)?)))
+    }
+
+    /// As [`Cache::get`], for what nothing else tells, in another process: of the time that it takes there is a limit, and the
+    /// memory is not this one's. Blocks. To be called [`apart::READERS`] times at once at most.
+    pub fn read_apart(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Answer {
         if let Some(remembered) = self.find(text, lexing, with_rows) {
             return remembered;
         }
-        if cost::is_cheap(text, lexing) {
-            return self.keep(text, lexing, with_rows, at_once(text, lexing, with_rows));
-        }
-        let proved = read_tokens(text, lexing);
-        let unread = |statement: &Arc<Statement>| statement.writes.iter().any(|write| write.rows.are_unread());
-        if let Some(script) = proved.as_ref().filter(|script| !with_rows || !script.statements.iter().any(unread)) {
-            return self.keep(text, lexing, with_rows, Ok(script.clone()));
-        }
-        let proved = || proved.ok_or(Unreadable::TooComplex);
         match apart::read(text, lexing, with_rows) {
-            Some(Err(Unreadable::TooComplex)) => self.keep(text, lexing, with_rows, proved()),
             Some(read) => self.keep(text, lexing, with_rows, read),
             // It may be better luck another time.
-            None => Arc::new(proved()),
+            None => Arc::new(read_tokens(text, lexing).ok_or(Unreadable::TooComplex)),
         }
     }
 
@@ -88,6 +85,11 @@ impl Cache {
     }
 
     #[cfg(test)]
+    pub(super) fn get_slowly(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Answer {
+        self.prove(text, lexing, with_rows).unwrap_or_else(|| self.read_apart(text, lexing, with_rows))
+    }
+
+    #[cfg(test)]
     pub(super) fn weight(&self) -> usize {
         let weight = |shard: &Mutex<Shard>| {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,6 +97,17 @@ impl Cache {
         };
         self.shards.iter().map(weight).sum()
     }
+}
+
+/// What can be told without another process.
+fn proved(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Script, Unreadable>> {
+    if cost::is_cheap(text, lexing) {
+        return Some(at_once(text, lexing, with_rows));
+    }
+    let proved = read_tokens(text, lexing);
+    let lacks = |statement: &Arc<Statement>| with_rows && statement.writes.iter().any(|write| write.rows.are_unread());
+    let is_enough = proved.as_ref().is_some_and(|script| !script.statements.iter().any(lacks));
+    (is_enough || text.len() > apart::LONGEST).then(|| proved.ok_or(Unreadable::TooComplex))
 }
 
 /// The parsers in this process: only for a text that is cheap.

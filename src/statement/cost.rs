@@ -94,7 +94,7 @@ mod tests {
         let row = "(1, 'x', now(), NULL, 3.5)";
         for text in [
             "UPDATE t SET (a, b, c) = (SELECT x, y, z FROM u WHERE u.id = t.id) WHERE n = 1".to_owned(),
-            format!("INSERT INTO t VALUES {} ON CONFLICT (a, b) DO NOTHING", vec![row; 150].join(", ")),
+            format!("INSERT INTO t VALUES {} ON CONFLICT (a, b) DO NOTHING", vec![row; 100].join(", ")),
             format!("SELECT * FROM t WHERE (a, b) = (1, 2) AND n IN ({})", vec!["1"; 900].join(", ")),
             format!("SELECT '{}'", "'' \\ ( ,".repeat(5_000)),
         ] {

@@ -59,6 +59,11 @@ impl Statement {
         self.writes.iter().any(|write| write.rows.has_parameters())
     }
 
+    /// The parameter of that number, from 1, stands for the value of such a column in what it writes.
+    pub fn uses_parameter(&self, number: usize, is_meant: impl Fn(&str) -> bool) -> bool {
+        self.writes.iter().any(|write| write.rows.use_parameter(number, &is_meant))
+    }
+
     /// As it is once its parameters are bound to these values; None stands for one that is not known, or NULL.
     pub fn bound(&self, values: &[Option<Value>]) -> Statement {
         let mut bound = self.clone();
@@ -110,9 +115,6 @@ impl Statement {
 
     /// Adds a write to rows of which nothing is known.
     pub(super) fn add_write(&mut self, relation: RelationName, operation: Operation) {
-        if relation.schema.as_deref() == Some(own::SCHEMA) {
-            self.set_opaque(own::OPAQUE);
-        }
         self.writes.push(Write { relation, operation, rows: Rows::default() });
     }
 
@@ -141,6 +143,9 @@ impl Statement {
 
     /// Says everything once, in the order in which it was found.
     pub(super) fn settle(&mut self) {
+        if let Some(why) = self.writes.iter().find_map(own::written) {
+            self.set_opaque(why);
+        }
         keep_first(&mut self.writes);
         keep_first(&mut self.functions);
         keep_first(&mut self.redirects);

@@ -268,6 +268,20 @@ pub struct Lexing {
     pub standard_conforming_strings: bool,
     /// The class of the session's client_encoding, as reported by ParameterStatus.
     pub encoding: Encoding,
+    /// The class of the database's encoding, as reported by ParameterStatus.
+    pub server: ServerEncoding,
+}
+
+/// Classes of encodings of a database, by what becomes of a character that is not ASCII.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ServerEncoding {
+    /// UTF8: it stays what it is, also in a name without quotes.
+    Utf8,
+    /// One byte is one character (or nobody knows, in SQL_ASCII): in a name without quotes, the server makes small letters
+    /// of capital ones by the locale of the database.
+    SingleByte,
+    /// Several characters of UTF-8 may become one; and every name that is not known.
+    Other,
 }
 
 /// Classes of client encodings, by what bytes above 127 can do.

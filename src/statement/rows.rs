@@ -114,6 +114,18 @@ impl Rows {
         self.columns.iter_mut().flat_map(|(_, values)| values)
     }
 
+    /// The parameter of that number, from 1, is the value of such a column, for all that is known.
+    pub(super) fn use_parameter(&self, wanted: usize, is_meant: &impl Fn(&str) -> bool) -> bool {
+        let is_wanted = |value: &Value| matches!(value, Value::Parameter { number, .. } if *number == wanted);
+        self.columns.iter().any(|(column, values)| {
+            let may_be_meant = match column {
+                Column::Named(name) => is_meant(name),
+                Column::Placed(_) => true,
+            };
+            may_be_meant && values.iter().any(is_wanted)
+        })
+    }
+
     pub(super) fn has_parameters(&self) -> bool {
         let is_parameter = |value: &Value| matches!(value, Value::Parameter { .. });
         self.columns.iter().any(|(_, values)| values.iter().any(is_parameter))

@@ -62,3 +62,38 @@ pub fn resolve(
 pub fn opaque(kind: &'static str, why: &'static str) -> Arc<Statement> {
     Arc::new(Statement { kind, opaque: Some(why), parameter: ParameterEffect::Unknown, ..Statement::default() })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::statement::{Encoding, Lexing, ServerEncoding, analyse};
+
+    fn resolved(text: &str) -> Vec<Arc<Statement>> {
+        let lexing =
+            Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
+        let script = analyse(text.as_bytes(), lexing).unwrap();
+        resolve(&script.statements, &Names::default(), &Names::default(), 1).unwrap()
+    }
+
+    #[test]
+    fn what_is_executed_often_is_looked_at_as_often() {
+        let text = format!("PREPARE p AS DELETE FROM t; {}", "EXECUTE p; ".repeat(2_000));
+        let resolved = resolved(&text);
+        assert!(resolved[1..].iter().all(|statement| statement.writes.len() == 1 && statement.opaque.is_none()));
+    }
+
+    #[test]
+    fn what_is_executed_takes_no_more_room_than_a_text() {
+        let calls: Vec<_> = (0..1_000).map(|number| format!("f{number}()")).collect();
+        let text = format!("PREPARE p AS SELECT {}; {}", calls.join(", "), "EXECUTE p; ".repeat(2_000));
+        let resolved = resolved(&text);
+        let weight: usize = resolved.iter().map(|statement| statement.weight()).sum();
+        assert!(weight < 2 * HEAVIEST, "{weight}");
+        // What is not looked at may be anything.
+        let (first, last) = (&resolved[1], &resolved[2_000]);
+        assert!(first.functions.len() == 1_000 && first.opaque.is_none());
+        assert!(last.functions.is_empty() && last.opaque.is_some());
+        assert_eq!(last.parameter, ParameterEffect::Unknown);
+    }
+}

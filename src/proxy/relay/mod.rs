@@ -24,13 +24,14 @@ mod wait;
 pub use end::End;
 pub use term::Term;
 
-use super::context::{Context, Room, Turn};
+use super::context::{Context, Turn};
 use super::definitions::Definitions;
 use super::names::Names;
 use super::parameter::Parameter;
 use super::peer::{HIGH_WATER, Peer, Reader, Writer};
 use super::rejection::Rejection;
 use super::replies::Replies;
+use super::room::Room;
 use super::session::Session;
 use crate::fence::session::{Activity, SessionFence};
 use crate::fence::{Refusal, Role};
@@ -131,8 +132,6 @@ pub struct Relay {
     hang_up: Option<Instant>,
     /// What may end it from outside.
     term: Term,
-    /// With which what it runs can be cancelled.
-    cancel_key: Bytes,
 }
 
 /// What the server is asked in the session only where it is needed.
@@ -179,7 +178,6 @@ pub struct Started {
     pub fence: Arc<SessionFence>,
     pub parameter: Parameter,
     pub lexing: Lexing,
-    pub cancel_key: Bytes,
 }
 
 impl Relay {
@@ -230,7 +228,6 @@ impl Relay {
             flushed: false,
             hang_up: None,
             term,
-            cancel_key: started.cancel_key,
         }
     }
 

@@ -24,7 +24,7 @@ const CATCH_UP_LIMIT: Duration = Duration::from_secs(1);
 /// So many admissions are asked for before the message at hand is judged again.
 const MOST_AT_ONCE: usize = 256;
 
-/// More statements than this take long enough to judge for other sessions on the thread to notice.
+/// More statements, writes and calls than this take long enough to judge for other sessions on the thread to notice.
 const MANY: usize = 200;
 
 /// What is to be done with the message at hand.
@@ -46,7 +46,8 @@ pub(super) enum Run {
 impl Relay {
     /// Judges statements; where something has to be found out first, starts to.
     pub(super) fn judge(&mut self, statements: &[Arc<Statement>], run: Run) -> (Verdict, Vec<Arc<Statement>>) {
-        match statements.len() > MANY {
+        let size = |it: &Arc<Statement>| 1 + it.writes.len() + it.functions.len() + it.redirects.len();
+        match statements.iter().map(size).sum::<usize>() > MANY {
             true => tokio::task::block_in_place(|| self.judge_all(statements, run)),
             false => self.judge_all(statements, run),
         }

@@ -2,8 +2,9 @@
 //!
 //! Owns when each side is read. Must never read more of one than there is room for on the other.
 
-use super::super::context::{Room, Turn};
+use super::super::context::Turn;
 use super::super::peer::HIGH_WATER;
+use super::super::room::Room;
 use super::{End, Relay, release};
 use crate::fence::Refusal;
 use crate::fence::session::Activity;

@@ -9,14 +9,14 @@ mod reader;
 pub(super) use answer::{list, maybe_word, put_list, put_shared, shared, word};
 pub use reader::{READER_COMMAND, read_for_another};
 
-use super::{Encoding, Lexing, Script, Unreadable};
+use super::{Encoding, Lexing, Script, ServerEncoding, Unreadable};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// So many at the same time. Who calls sees to it that there are no more; so many are kept for the next text.
@@ -43,16 +43,13 @@ pub fn set_program(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
-/// Reads a text in another process; None where that came to no end. Blocks.
+/// Reads a text of up to [`LONGEST`] bytes in another process; None where that came to no end. Blocks.
 pub(super) fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Script, Unreadable>> {
-    if text.len() > LONGEST {
-        return Some(Err(Unreadable::TooComplex));
-    }
     let request = request(text, lexing, with_rows);
     let idle = || IDLE.lock().unwrap_or_else(PoisonError::into_inner);
     let kept = idle().pop();
     // One that was kept may have ended meanwhile, for want of texts.
-    let answered = kept.and_then(|reader| reader.ask(&request).ok()).map_or_else(|| Reader::start()?.ask(&request), Ok);
+    let answered = kept.and_then(|reader| reader.ask(&request).ok()).map_or_else(|| start()?.ask(&request), Ok);
     match answered {
         Ok((reader, answer)) => {
             let mut idle = idle();
@@ -67,6 +64,12 @@ pub(super) fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Resul
     }
 }
 
+/// Without other processes much is refused: that is told, once.
+fn start() -> io::Result<Reader> {
+    static TOLD: Once = Once::new();
+    Reader::start().inspect_err(|error| TOLD.call_once(|| tracing::warn!(%error, "reader_not_started")))
+}
+
 /// Its length, how it is to be read, and the text.
 fn request(text: &[u8], lexing: Lexing, with_rows: bool) -> Vec<u8> {
     let encoding = match lexing.encoding {
@@ -74,7 +77,12 @@ fn request(text: &[u8], lexing: Lexing, with_rows: bool) -> Vec<u8> {
         Encoding::AsciiSafe => 1,
         Encoding::AsciiUnsafe => 2,
     };
-    let how = [u8::from(lexing.standard_conforming_strings), encoding, u8::from(with_rows)];
+    let server = match lexing.server {
+        ServerEncoding::Utf8 => 0,
+        ServerEncoding::SingleByte => 1,
+        ServerEncoding::Other => 2,
+    };
+    let how = [u8::from(lexing.standard_conforming_strings), encoding, server, u8::from(with_rows)];
     [&(text.len() as u32).to_be_bytes()[..], &how, text].concat()
 }
 

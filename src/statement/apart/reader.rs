@@ -3,7 +3,7 @@
 //! Must never take more than its share: beyond it, the kernel ends it.
 
 use super::{LONGEST, answer};
-use crate::statement::{Encoding, Lexing, analyse, analyse_rows};
+use crate::statement::{Encoding, Lexing, ServerEncoding, analyse, analyse_rows};
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::signal::{SigEvent, SigevNotify, Signal};
@@ -76,22 +76,28 @@ fn grown() -> io::Result<i64> {
 
 /// The next text, and how it is to be read; None at the end.
 fn next(input: &mut impl Read) -> io::Result<Option<(Vec<u8>, Lexing, bool)>> {
-    let mut head = [0; 7];
+    let mut head = [0; 8];
     match input.read_exact(&mut head) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         result => result?,
     }
-    let [a, b, c, d, conforming, encoding, with_rows] = head;
+    let [a, b, c, d, conforming, encoding, server, with_rows] = head;
     let length = u32::from_be_bytes([a, b, c, d]) as usize;
     let encoding = match encoding {
         0 => Encoding::Utf8,
         1 => Encoding::AsciiSafe,
         _ => Encoding::AsciiUnsafe,
     };
+    let server = match server {
+        0 => ServerEncoding::Utf8,
+        1 => ServerEncoding::SingleByte,
+        _ => ServerEncoding::Other,
+    };
     if length > LONGEST {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut text = vec![0; length];
     input.read_exact(&mut text)?;
-    Ok(Some((text, Lexing { standard_conforming_strings: conforming == 1, encoding }, with_rows == 1)))
+    let lexing = Lexing { standard_conforming_strings: conforming == 1, encoding, server };
+    Ok(Some((text, lexing, with_rows == 1)))
 }

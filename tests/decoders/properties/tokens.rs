@@ -1,7 +1,7 @@
 //! What the tokens of a text prove is what its tree says.
 
 use fencegate::statement::rows::Rows;
-use fencegate::statement::{Encoding, Lexing, Script, Statement, analyse, analyse_rows, read_tokens};
+use fencegate::statement::{Encoding, Lexing, Script, ServerEncoding, Statement, analyse, analyse_rows, read_tokens};
 use std::sync::Arc;
 
 const ENCODINGS: [Encoding; 3] = [Encoding::Utf8, Encoding::AsciiSafe, Encoding::AsciiUnsafe];
@@ -10,7 +10,7 @@ pub fn check(text: &[u8]) -> bool {
     let mut proved = false;
     for encoding in ENCODINGS {
         for standard_conforming_strings in [true, false] {
-            proved |= agrees(text, Lexing { standard_conforming_strings, encoding });
+            proved |= agrees(text, Lexing { standard_conforming_strings, encoding, server: ServerEncoding::Utf8 });
         }
     }
     proved
