@@ -224,6 +224,80 @@ fn stream_a_change(world: &Fenced, wire: &mut Wire, table: &str) {
     ok(wire, REPLICATION);
 }
 
+/// Of `replication` the server adds up what it finds: `database`, then `true`, is a session with SQL that a proxy which goes by
+/// the last takes for one without.
+#[test]
+fn what_kind_of_session_it_is_stands_there_once() {
+    let server = Options::default().hba("host replication all 127.0.0.1/32 trust");
+    let world = Fenced::start_with(server, SCHEMA, &ProxyOptions::default().policies(ONE));
+    let values = ["database", "true", "t", "ON", "1", "false", "off", "no", "0"];
+    for (first, second) in values.iter().flat_map(|first| values.map(|second| (*first, second))) {
+        let twice = [("user", "postgres"), ("database", "postgres"), ("replication", first), ("replication", second)];
+        let mut wire = Wire::connect(&world.proxy.address()).unwrap();
+        let error = error_in(&wire.start(&twice, ""));
+        assert_ne!(error, None, "{first}, {second}");
+        assert!(error.unwrap().message().contains("replication"), "{first}, {second}");
+    }
+    for name in ["user", "database"] {
+        let twice = [("user", "postgres"), ("database", "postgres"), (name, "template1")];
+        let mut wire = Wire::connect(&world.proxy.address()).unwrap();
+        let error = error_in(&wire.start(&twice, "")).unwrap();
+        assert_eq!((error.severity(), error.code()), ("FATAL", "08P01"), "{name}");
+    }
+    // As the server reads it, whatever the form.
+    for (value, expected) in [("t", "0A000"), ("TRU", "0A000"), ("of", "LF002"), ("N", "LF002"), ("database", "LF004")]
+    {
+        let (mut wire, frames) = replicate(&world, true, value, "postgres");
+        let code = error_in(&frames).map(|error| error.code().to_owned());
+        assert_eq!(code.unwrap_or_else(|| code_in(&wire.query("DELETE FROM jobs"))), expected, "{value}");
+    }
+}
+
+/// A superuser may write the catalogue itself: a table is another one then, or has no trigger any more.
+#[test]
+fn a_write_to_the_catalogue() {
+    let world = Fenced::start(SCHEMA, &(ONE.to_owned() + "opaque: reject\n"));
+    let statements = [
+        "UPDATE pg_class SET relname = 'other' WHERE relname = 'jobs'",
+        "UPDATE pg_catalog.pg_class SET relname = 'other' WHERE relname = 'jobs'",
+        "UPDATE ONLY \"pg_class\" AS c SET relname = 'other' WHERE c.relname = 'jobs'",
+        "SET search_path = public, pg_catalog; UPDATE pg_class SET relname = 'other' WHERE relname = 'jobs'",
+        "WITH u AS (UPDATE pg_class SET relname = 'other' WHERE relname = 'jobs' RETURNING 1) SELECT * FROM u",
+        "DELETE FROM pg_trigger",
+        "INSERT INTO pg_rewrite SELECT * FROM pg_rewrite",
+        "INSERT INTO pg_inherits VALUES (1, 2, 3, false) ON CONFLICT DO NOTHING",
+        "MERGE INTO pg_class c USING (SELECT 1) s ON c.relname = 'jobs' WHEN MATCHED THEN UPDATE SET relname = 'other'",
+        "COPY pg_class FROM STDIN",
+        "COPY pg_catalog.pg_class (relname) FROM STDIN",
+        "PREPARE p AS UPDATE pg_class SET relname = 'other' WHERE relname = 'jobs'; EXECUTE p",
+        "EXPLAIN ANALYZE UPDATE pg_class SET relname = 'other' WHERE relname = 'jobs'",
+        "SET allow_system_table_mods = on; TRUNCATE pg_trigger",
+        "SET allow_system_table_mods = on; ALTER TABLE pg_class RENAME TO pg_klass",
+        "SET allow_system_table_mods = on; DROP TABLE pg_depend",
+        "UPDATE pg_proc SET prosrc = '' WHERE proname = 'run_tick'",
+        "UPDATE pg_authid SET rolsuper = true",
+        "UPDATE pg_toast.pg_toast_1255 SET chunk_seq = 1",
+        "UPDATE fencegate.epoch SET token = 1",
+        "DELETE FROM fencegate.admission",
+    ];
+    for statement in statements {
+        let mut wire = world.login();
+        assert_eq!(code(&mut wire, &format!("BEGIN; {statement}")), "LF004", "{statement}");
+        ok(&mut wire, "ROLLBACK");
+    }
+    let mut wire = world.login();
+    for statement in [
+        "SELECT 1 FROM pg_class FOR UPDATE",
+        "LOCK TABLE pg_class",
+        "UPDATE pg_settings SET setting = '5MB' WHERE name = 'work_mem'",
+    ] {
+        ok(&mut wire, &format!("BEGIN; {statement}; COMMIT"));
+    }
+    ok(&mut wire, "CREATE TABLE public.pg_mine (n int)");
+    ok(&mut wire, "INSERT INTO public.pg_mine VALUES (1)");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM pg_class WHERE relname = 'jobs'"), "1");
+}
+
 /// It has no database, and no SQL: nothing to fence, also where the role has the name of a fenced database.
 #[test]
 fn physical_replication() {

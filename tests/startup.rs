@@ -6,7 +6,9 @@
 mod support;
 
 use support::wire::{error_in, exact};
-use support::{Address, DEADLINE, Frame, Options, ProxyOptions, Target, Via, Wire, message, wait_until};
+use support::{
+    Address, DEADLINE, Frame, Options, Postgres, Proxy, ProxyOptions, Target, Via, Wire, message, wait_until,
+};
 
 routes!(
     every_authentication_method,
@@ -25,7 +27,7 @@ routes!(
     upstream_by_unix_socket,
 );
 
-routes!(proxy only: the_console_has_its_name);
+routes!(proxy only: the_console_has_its_name, nobody_is_let_in_by_who_the_proxy_is, who_is_asked_is_let_in_from_everywhere);
 
 const METHODS: [&str; 4] = ["trust", "password", "md5", "scram-sha-256"];
 
@@ -269,6 +271,70 @@ fn the_console_has_its_name(via: Via) {
 }
 
 const DATABASE: (&str, &str) = ("database", "postgres");
+
+/// The server trusts the proxy: everybody who reaches it would be whoever they say.
+fn nobody_is_let_in_by_who_the_proxy_is(_: Via) {
+    let postgres = Postgres::start(Options::default().hba("host replication all 127.0.0.1/32 trust"));
+    // By which way the server is reached, the setting, and who gets in: over TCP, over the Unix socket.
+    let cases: [(bool, &[&str], [bool; 2]); 8] = [
+        (false, &[], [true, false]),
+        (true, &[], [false, false]),
+        (false, &["unix"], [true, true]),
+        (true, &["unix"], [false, true]),
+        (true, &["127.0.0.0/8"], [true, false]),
+        (true, &["::ffff:127.0.0.1/128"], [true, false]),
+        (true, &["127.0.0.1/32", "unix"], [true, true]),
+        (true, &["10.0.0.0/8", "::1/128"], [false, false]),
+    ];
+    for (by_socket, allowed, expected) in cases {
+        let options = ProxyOptions::default().asks_everybody();
+        let options = if by_socket { options.upstream_by_socket() } else { options };
+        let options = allowed.iter().fold(options, |options, it| options.arguments(&["--allow-unauthenticated", it]));
+        let proxy = Proxy::start_with(&postgres, &options);
+        for (address, gets_in) in [proxy.address(), proxy.socket()].into_iter().zip(expected) {
+            for parameters in [
+                &[("user", "postgres"), DATABASE][..],
+                &[("user", "postgres"), ("database", "fencegate")],
+                &[("user", "postgres"), DATABASE, ("replication", "database")],
+                &[("user", "postgres"), ("replication", "true")],
+            ] {
+                let what = format!("{address:?}, by socket: {by_socket}, {allowed:?}, {parameters:?}");
+                let frames = start(&address, parameters, "");
+                if gets_in {
+                    assert_eq!(error_in(&frames), None, "{what}");
+                    continue;
+                }
+                let error = error_in(&frames).unwrap_or_else(|| panic!("{what}: {frames:?}"));
+                assert_eq!((error.severity(), error.code()), ("FATAL", "28000"), "{what}");
+                assert!(error.hint().contains("allow_unauthenticated"), "{what}");
+                // Not a word of the server's, and nothing after it.
+                assert!(frames.iter().all(|frame| frame.tag == b'E'), "{what}: {frames:?}");
+            }
+        }
+    }
+}
+
+fn who_is_asked_is_let_in_from_everywhere(_: Via) {
+    let mut options = Options::default();
+    for method in &METHODS[1..] {
+        options = options.hba(&format!("local all {} {method}", role(method)));
+    }
+    let postgres = Postgres::start(options);
+    for method in &METHODS[1..] {
+        let encryption = if *method == "md5" { "md5" } else { "scram-sha-256" };
+        let create = format!("CREATE ROLE {} LOGIN PASSWORD 'right'", role(method));
+        postgres.sql(&format!("SET password_encryption = '{encryption}'; {create}"));
+    }
+    let proxy = Proxy::start_with(&postgres, &ProxyOptions::default().asks_everybody().upstream_by_socket());
+    for (method, address) in
+        METHODS[1..].iter().flat_map(|method| [(method, proxy.address()), (method, proxy.socket())])
+    {
+        let user = role(method);
+        assert_eq!(error_in(&start(&address, &[("user", &user), DATABASE], "right")), None, "{method}, {address:?}");
+        let refused = error_in(&start(&address, &[("user", &user), DATABASE], "wrong")).unwrap();
+        assert_eq!(refused.code(), "28P01", "{method}, {address:?}");
+    }
+}
 
 /// A role for each method, with the password "right".
 fn target_with_roles(via: Via) -> Target {

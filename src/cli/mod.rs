@@ -15,6 +15,7 @@ mod variables;
 
 use crate::config;
 use crate::leader::command::{GUARD_COMMAND, START_COMMAND, keep_guard};
+use crate::statement::apart::{READER_COMMAND, read_for_another};
 use crate::tls::{Connector, ControlConfig};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -50,6 +51,9 @@ enum Command {
     /// The process that becomes the command
     #[command(name = START_COMMAND, hide = true)]
     LeadStart(lead::StartArguments),
+    /// The process that reads texts for `proxy` that may be too much for the parsers
+    #[command(name = READER_COMMAND, hide = true)]
+    ReadTexts,
     /// Show a deposed leader's write land without the proxy, and be rejected with it, on throwaway servers
     Demo,
     /// Work with the policies that say what is fenced
@@ -104,7 +108,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let delivery = if leads { logging::Delivery::GoesOn } else { logging::Delivery::Waits };
     let log = logging::start(arguments.log_format, delivery);
     // The two that `lead` starts have its environment, and it has been told.
-    if !matches!(arguments.command, Command::LeadGuard | Command::LeadStart(_)) {
+    if !matches!(arguments.command, Command::LeadGuard | Command::LeadStart(_) | Command::ReadTexts) {
         variables::warn_of_ignored(&Arguments::command());
     }
     let code = run_command(arguments.command);
@@ -122,6 +126,7 @@ fn run_command(command: Command) -> ExitCode {
         Command::Lead(arguments) => lead::run(*arguments),
         Command::LeadGuard => keep_guard(),
         Command::LeadStart(arguments) => lead::start(&arguments),
+        Command::ReadTexts => read_for_another(),
         Command::Demo => demo::run(),
         Command::Policy(arguments) => policy::run(arguments),
     }

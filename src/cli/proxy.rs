@@ -5,6 +5,7 @@ use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
 use crate::policy;
 use crate::proxy::{self, Encryption, Start};
+use crate::statement::apart;
 use std::fmt::Display;
 use std::process::ExitCode;
 
@@ -41,6 +42,8 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
         Ok(runtime) => runtime,
         Err(code) => return code,
     };
+    // This binary again, also where its file has been replaced since it was started.
+    apart::set_program("/proc/self/exe".into());
     let start = Start { settings, arguments: arguments.settings, encryption, policies, etcd };
     let result = runtime.block_on(proxy::run(start));
     // What still reads a file, or waits for a name, must not keep the process.

@@ -7,6 +7,7 @@ mod control;
 mod etcd;
 mod given;
 mod limits;
+mod origin;
 mod passfile;
 mod table;
 mod tls;
@@ -15,6 +16,7 @@ pub use address::{Address, ListenAddress, UpstreamAddress, http as http_address}
 pub use control::connection;
 pub use given::{SettingsArguments, Shown};
 pub use limits::Limits;
+pub use origin::{AllowedOrigin, Origin};
 pub use passfile::Passwords;
 pub use table::{Fallback, Kind, Reload, SETTINGS, Setting};
 pub(crate) use tls::is_system;
@@ -47,6 +49,8 @@ pub struct Settings {
     pub etcd: Option<EtcdSettings>,
     /// The roles that may use the console.
     pub admin_roles: Vec<String>,
+    /// Whom the server may let in without asking for anything, beside the clients of the proxy's own machine.
+    pub allow_unauthenticated: Vec<AllowedOrigin>,
     /// How clients' connections are encrypted; None: not at all.
     pub tls: Option<ClientTls>,
     /// Where metrics and health are served; always TCP.
@@ -137,7 +141,7 @@ impl Settings {
     pub fn reloaded(&self, new: Self) -> (Self, Vec<Change>) {
         let mut changes = Vec::new();
         let mut shown = self.shown.clone();
-        for (now, new) in shown.iter_mut().zip(new.shown).filter(|(now, new)| !now.is_as(new)) {
+        for (now, new) in shown.iter_mut().zip(new.shown.clone()).filter(|(now, new)| !now.is_as(new)) {
             let applied = now.setting.reload == Reload::Applies;
             let (before, after) = (now.value.clone().unwrap_or_default(), new.value.clone().unwrap_or_default());
             changes.push(Change { key: now.setting.key, before, after, applied });
@@ -145,8 +149,8 @@ impl Settings {
                 *now = new;
             }
         }
-        let (admin_roles, limits, log_sessions) = (new.admin_roles, new.limits, new.log_sessions);
-        (Self { admin_roles, limits, log_sessions, shown, ..self.clone() }, changes)
+        let Self { admin_roles, limits, log_sessions, allow_unauthenticated, .. } = new;
+        (Self { admin_roles, limits, log_sessions, allow_unauthenticated, shown, ..self.clone() }, changes)
     }
 
     /// The database that the control connection names, or that every server has.
@@ -187,6 +191,8 @@ impl Settings {
         texts.fall_back("admin_roles", control.get_user());
         let tls = tls::client(&texts)?;
         texts.fall_back("tls", Some(if tls.is_some() { "allow" } else { "off" }));
+        let unauthenticated = texts.several("allow_unauthenticated").iter().map(|given| given.read(origin::allowed));
+        let allow_unauthenticated = unauthenticated.collect::<Result<_, _>>()?;
         let listen = texts.several("listen").iter().map(|given: &Given| given.read(address::listen));
         Ok(Self {
             listen: listen.collect::<Result<_, _>>()?,
@@ -197,6 +203,7 @@ impl Settings {
             policies,
             etcd: etcd::read(&texts)?,
             admin_roles: texts.several("admin_roles").iter().map(|given| given.text.clone()).collect(),
+            allow_unauthenticated,
             tls,
             http: texts.read_one("http", address::http)?,
             limits: limits::read(&texts)?,

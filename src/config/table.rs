@@ -75,7 +75,7 @@ pub(super) fn variable(key: &str) -> String {
 }
 
 /// All settings.
-pub static SETTINGS: [Setting; 29] = [
+pub static SETTINGS: [Setting; 30] = [
     Setting {
         key: "listen",
         value: "ADDRESS",
@@ -120,6 +120,17 @@ pub static SETTINGS: [Setting; 29] = [
         default: Fallback::Nothing("the role of the control connection"),
         reload: Reload::Applies,
         help: "The roles that may use the console",
+    },
+    Setting {
+        key: "allow_unauthenticated",
+        value: "ADDRESS/BITS|unix",
+        kind: Kind::List,
+        range: "`address/bits`, or `unix` for the proxy's own Unix sockets; repeatable",
+        default: Fallback::Nothing(
+            "nobody but clients on a loopback address, where the server is reached by TCP on loopback too",
+        ),
+        reload: Reload::Applies,
+        help: "Where clients come from whom the server may let in without asking for anything",
     },
     Setting {
         key: "http",

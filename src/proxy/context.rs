@@ -6,12 +6,12 @@ use super::downstream::{Downstream, PREPARE_LIMIT, Seen};
 use super::log_limit::LogLimit;
 use super::recent::Recent;
 use super::relay::Term;
-use super::shared::{READ_AT_ONCE, Shared};
+use super::shared::Shared;
 use super::upstream;
 use crate::fence::Database;
 use crate::metrics::Metrics;
 use crate::policy::{Opaque, PolicySet, Resource};
-use crate::statement::{Lexing, Script, Unreadable};
+use crate::statement::{Answer, Lexing};
 use crate::wire::startup;
 use std::io;
 use std::sync::Arc;
@@ -21,11 +21,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-/// Texts longer than this many bytes are read apart from other sessions.
-const LONG_TEXT: usize = 16 * 1024;
-
-/// The right to read a long text now.
-pub type Turn = OwnedSemaphorePermit;
+/// The right to read a text now that may take long.
+pub struct Turn {
+    _permit: OwnedSemaphorePermit,
+    /// In another process: its tokens alone do not prove what it does.
+    apart: bool,
+}
 
 /// The right to hold a long message.
 pub struct Room {
@@ -190,24 +191,41 @@ impl Context {
         &self.shared.announcements
     }
 
-    /// What a text does, and to which rows if that is asked. A long one needs a turn: where none is to be had at once,
-    /// what is to be waited for.
+    /// What a text does, and to which rows if that is asked. One that may take long needs a turn: where none is to be had at
+    /// once, what is to be waited for.
     pub fn read(
         &self,
         text: &[u8],
         lexing: Lexing,
         with_rows: bool,
         turn: Option<Turn>,
-    ) -> Result<Arc<Result<Script, Unreadable>>, JoinHandle<Option<Turn>>> {
-        if text.len() <= LONG_TEXT {
-            return Ok(self.shared.cache.get(text, lexing, with_rows));
+    ) -> Result<Answer, JoinHandle<Option<Turn>>> {
+        if let Some(read) = self.shared.cache.get(text, lexing, with_rows) {
+            return Ok(read);
         }
-        let (turns, share) = (self.shared.long_texts.clone(), (text.len() / 1024).min(READ_AT_ONCE) as u32);
-        match turn.or_else(|| turns.clone().try_acquire_many_owned(share).ok()) {
-            // It takes long enough for other sessions on this thread to notice.
-            Some(_turn) => Ok(tokio::task::block_in_place(|| self.shared.cache.get(text, lexing, with_rows))),
-            None => Err(tokio::spawn(async move { turns.acquire_many_owned(share).await.ok() })),
+        let cache = &self.shared.cache;
+        // Other sessions on this thread go on elsewhere.
+        if turn.as_ref().is_some_and(|turn| turn.apart) {
+            return Ok(tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows)));
         }
+        let turn = turn.map_or_else(|| self.turn(false), Ok)?;
+        if let Some(proved) = tokio::task::block_in_place(|| cache.prove(text, lexing, with_rows)) {
+            return Ok(proved);
+        }
+        drop(turn);
+        // Who sends what is soon read does not wait for those who do not.
+        let _turn = self.turn(true)?;
+        Ok(tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows)))
+    }
+
+    fn turn(&self, apart: bool) -> Result<Turn, JoinHandle<Option<Turn>>> {
+        let turns = if apart { &self.shared.turns_apart } else { &self.shared.turns }.clone();
+        let turn = move |permit| Turn { _permit: permit, apart };
+        turns
+            .clone()
+            .try_acquire_owned()
+            .map(turn)
+            .map_err(|_| tokio::spawn(async move { turns.acquire_owned().await.ok().map(turn) }))
     }
 
     /// Room to hold a message of that many bytes; or what is to be waited for, which gives up after a while.

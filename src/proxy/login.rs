@@ -9,8 +9,9 @@ use super::binding::Binding;
 use super::handshake::{Refused, refuse};
 use super::peer::{HIGH_WATER, Peer, body};
 use super::upstream::tls_text;
+use crate::config::AllowedOrigin;
 use crate::fence::session::Identity;
-use crate::statement::{Encoding, Lexing};
+use crate::statement::{Encoding, Lexing, ServerEncoding};
 use crate::wire::error::{ErrorText, field};
 use crate::wire::frame::{HEADER, Header, InvalidLength};
 use crate::wire::message;
@@ -94,20 +95,41 @@ pub(super) async fn authenticate(
     client: &mut Peer,
     server: &mut Peer,
     binding: Binding,
+    allowed: &[AllowedOrigin],
 ) -> Result<Authenticated, Refused> {
-    let authenticated = relay_authentication(client, server, binding).await;
+    let may_be_unasked = may_be_unasked(client, server, allowed);
+    let authenticated = relay_authentication(client, server, binding, may_be_unasked).await;
     tell_of_upstream(client, authenticated).await
+}
+
+/// Where the server lets somebody in without a question, it goes by where the proxy is, or by its system user or
+/// certificate, of which the client has none. It could have got in by itself where both are on the proxy's machine, by TCP.
+fn may_be_unasked(client: &Peer, server: &Peer, allowed: &[AllowedOrigin]) -> bool {
+    client.origin.is_loopback()
+        && server.origin.is_loopback()
+        && server.secured.as_ref().is_none_or(|it| !it.has_client_certificate)
+        || allowed.iter().any(|allowed| allowed.covers(client.origin))
+}
+
+fn unasked() -> ErrorText {
+    ErrorText::new("28000", "the server behind the proxy lets this session in without asking who it is, and the proxy does not")
+        .detail("By `trust`, `peer`, `ident` or `cert` in pg_hba.conf the server knows where the proxy is, or who runs it; of the client it knows nothing.")
+        .hint("Have pg_hba.conf ask for a password (scram-sha-256), or name where the client comes from in the proxy's setting allow_unauthenticated: then whoever comes from there is whoever they say.")
 }
 
 async fn relay_authentication(
     client: &mut Peer,
     server: &mut Peer,
     mut binding: Binding,
+    may_be_unasked: bool,
 ) -> Result<Authenticated, Refused> {
     let (mut process_id, mut cancel_key) = (None, Bytes::new());
-    let mut lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe };
+    let mut lexing =
+        Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe, server: ServerEncoding::Other };
     let mut server_version = String::new();
     let (mut asked, mut no_answer) = (false, false);
+    // The server has asked for something, by whatever method.
+    let mut ever_asked = false;
     let mut deadline = None;
     loop {
         while let Some((tag, mut frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
@@ -126,6 +148,10 @@ async fn relay_authentication(
                 }
                 b'R' => {
                     asked = content.first_chunk().is_some_and(asks);
+                    ever_asked |= asked;
+                    if !asked && !ever_asked && !may_be_unasked {
+                        return refuse(client, unasked()).await;
+                    }
                     frame = binding.request(frame);
                 }
                 b'E' => {
@@ -290,6 +316,7 @@ pub(super) fn note_setting(name: &str, value: &str, lexing: &mut Lexing) {
     match name {
         "standard_conforming_strings" => lexing.standard_conforming_strings = value != "off",
         "client_encoding" => lexing.encoding = Encoding::from_name(value),
+        "server_encoding" => lexing.server = ServerEncoding::from_name(value),
         _ => (),
     }
 }

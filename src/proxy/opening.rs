@@ -49,6 +49,10 @@ pub(super) async fn read_opening(shared: &Shared, stream: Stream) -> Result<(Pee
         let request = match startup::read(packet.clone()) {
             Ok(request @ (Packet::SslRequest | Packet::GssEncryptionRequest)) => request,
             Ok(packet) => return Ok((client, packet)),
+            // The server would take it, in its own way.
+            Err(why @ InvalidPacket::Repeated(_)) => {
+                return Err(OpeningError::Invalid(why, Vec::new(), Box::new(client)));
+            }
             Err(why) => return Err(OpeningError::Invalid(why, vec![packet], Box::new(client))),
         };
         let why = startup::repeated(&packet);

@@ -3,6 +3,7 @@
 //! Must never grow beyond its bounds: who fills the output looks at its length first.
 
 use super::stream::Stream;
+use crate::config::Origin;
 use crate::tls::Secured;
 use crate::wire::frame::{HEADER, Header, InvalidLength};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -22,7 +23,8 @@ pub struct Peer {
     pub writer: Writer,
     /// None: it is not encrypted.
     pub secured: Option<Secured>,
-    is_tcp: bool,
+    /// Where the other side is.
+    pub origin: Origin,
 }
 
 /// The half that reads.
@@ -52,7 +54,7 @@ pub struct Writer {
 impl Peer {
     /// A peer with nothing read yet.
     pub fn new(stream: Stream) -> Self {
-        let is_tcp = !matches!(stream, Stream::Unix(_));
+        let origin = stream.origin();
         let secured = match &stream {
             Stream::Tls(_, secured) => Some(secured.clone()),
             Stream::Tcp(_) | Stream::Unix(_) => None,
@@ -62,13 +64,13 @@ impl Peer {
             reader: Reader { half: reader, input: BytesMut::new(), ended: false, bytes: 0 },
             writer: Writer { half: writer, output: BytesMut::new(), unflushed: false, ending: false, bytes: 0 },
             secured,
-            is_tcp,
+            origin,
         }
     }
 
     /// The other side may be on another machine.
     pub fn is_tcp(&self) -> bool {
-        self.is_tcp
+        self.origin != Origin::Unix
     }
 
     /// The socket alone. What was read from it and is to be written to it is lost.

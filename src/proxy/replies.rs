@@ -9,10 +9,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Entries beyond which no more messages are read from the client.
-pub const MAX_OWED: usize = 10_000;
+const MOST: usize = 10_000;
 
-/// Kinds of statements that may change or restore any setting; `EXECUTE` also runs what the protocol prepared.
-const MAY_SET: [&str; 7] = ["SET", "RESET", "DISCARD", "ROLLBACK", "COMMIT", "PREPARE TRANSACTION", "EXECUTE"];
+/// What their statements may hold before that, in bytes.
+const HEAVIEST: usize = 8 << 20;
+
+/// The statements that run no code of anybody's and change no setting. Every other may do so, whatever its text shows: by a
+/// view, an operator, a cast, the checks of a domain, a trigger, what a rollback restores.
+const RUNS_NOTHING: [&str; 10] = [
+    "BEGIN",
+    "START TRANSACTION",
+    "SAVEPOINT",
+    "RELEASE",
+    "SHOW",
+    "LISTEN",
+    "UNLISTEN",
+    "NOTIFY",
+    "DEALLOCATE",
+    "CLOSE",
+];
 
 /// One forwarded message that the server will answer.
 #[derive(Debug)]
@@ -21,6 +36,8 @@ pub struct Reply {
     pub to: Request,
     /// For whom the answer is.
     pub audience: Audience,
+    /// What its statements hold, in bytes.
+    weight: usize,
 }
 
 /// For whom an answer is.
@@ -96,16 +113,19 @@ impl Request {
             || self.statements().iter().any(|statement| statement.parameter != ParameterEffect::None)
     }
 
-    /// It may change standard_conforming_strings or client_encoding: also by a write, to pg_settings or with a trigger.
+    /// It may change standard_conforming_strings or client_encoding.
     fn affects_lexing(&self) -> bool {
-        let may_set = |statement: &Statement| {
-            statement.parameter == ParameterEffect::Unknown
-                || !statement.writes.is_empty()
-                || MAY_SET.iter().any(|kind| statement.kind.starts_with(kind))
-        };
-        matches!(self, Request::FunctionCall)
-            || matches!(self, Request::Bind { plans, .. } if plans.parameter == ParameterEffect::Unknown)
-            || self.statements().iter().any(|statement| may_set(statement))
+        let may_set = |statement: &Statement| !RUNS_NOTHING.contains(&statement.kind);
+        match self {
+            // Of what nobody looked at there are no statements.
+            Request::Query { statements, .. } => {
+                statements.is_empty() || statements.iter().any(|statement| may_set(statement))
+            }
+            // Its values are read as their types say, domains too; and planning computes what is said to be immutable.
+            Request::Bind { plans: statement, .. } | Request::Execute { statement, .. } => may_set(statement),
+            Request::FunctionCall => true,
+            _ => false,
+        }
     }
 
     /// It writes, or may do so.
@@ -129,6 +149,15 @@ impl Request {
     /// It may commit while it runs, so that an error does not take back what it did before.
     pub fn may_commit(&self) -> bool {
         self.statements().iter().any(|statement| statement.opaque.is_some())
+    }
+
+    /// The bytes that its statements keep in memory, about. What an Execute runs is that of its portal, most often.
+    fn weight(&self) -> usize {
+        match self {
+            Request::Query { statements, .. } => statements.iter().map(|statement| statement.weight()).sum(),
+            Request::Execute { statement, .. } if Arc::strong_count(statement) == 1 => statement.weight(),
+            _ => 0,
+        }
     }
 
     fn statements(&self) -> &[Arc<Statement>] {
@@ -177,6 +206,8 @@ pub struct Replies {
     copying: usize,
     /// Entries in place of what is rejected.
     rejecting: usize,
+    /// What the statements of all entries hold, in bytes.
+    weight: usize,
     /// Statements that may have done so have completed; ReadyForQuery comes after the report of it.
     lexing_unreported: bool,
 }
@@ -209,7 +240,9 @@ impl Replies {
         self.changing_catalogue += usize::from(to.changes_catalogue());
         self.copying += usize::from(to.may_copy_in());
         self.rejecting += usize::from(audience.is_rejection());
-        self.queue.push_back(Reply { to, audience });
+        let weight = to.weight();
+        self.weight += weight;
+        self.queue.push_back(Reply { to, audience, weight });
     }
 
     /// Nothing is owed.
@@ -217,9 +250,14 @@ impl Replies {
         self.queue.is_empty()
     }
 
-    /// How many entries there are.
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.queue.len()
+    }
+
+    /// As much is owed as may be.
+    pub fn is_full(&self) -> bool {
+        self.queue.len() >= MOST || self.weight >= HEAVIEST
     }
 
     /// The server ignores everything up to the next Sync.
@@ -301,6 +339,7 @@ impl Replies {
         self.changing_catalogue -= usize::from(reply.to.changes_catalogue());
         self.copying -= usize::from(reply.to.may_copy_in());
         self.rejecting -= usize::from(reply.audience.is_rejection());
+        self.weight -= reply.weight;
     }
 
     /// The server reports an error. Takes away, and returns, what it will not answer any more.
@@ -309,6 +348,8 @@ impl Replies {
         if !self.front().is_some_and(|reply| reply.to.is_extended()) {
             return Vec::new();
         }
+        // What it did before, it may have committed.
+        self.lexing_unreported |= self.queue.front().is_some_and(|reply| reply.to.affects_lexing());
         let sync = self.queue.iter().position(|reply| matches!(reply.to, Request::Sync));
         self.skipping = sync.is_none();
         let skipped: Vec<Reply> = self.queue.drain(..sync.unwrap_or(self.queue.len())).collect();

@@ -16,14 +16,15 @@ use crate::fence::{Authority, Database, is_missing};
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
 use crate::statement::Cache;
+use crate::statement::apart::READERS;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
-/// KiB of long texts that are read at the same time; a longer one is read alone. The parser takes up to a thousand times that.
-pub const READ_AT_ONCE: usize = 512;
+/// Long texts whose tokens are read at the same time.
+const TOKENS_AT_ONCE: usize = 2;
 
 /// KiB of long messages that all sessions hold at the same time, each until the server has taken it.
 pub const HELD_AT_ONCE: usize = 64 * 1024;
@@ -54,8 +55,10 @@ pub struct Shared {
     pub health: Health,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
-    /// A permit for each KiB of [`READ_AT_ONCE`].
-    pub long_texts: Arc<Semaphore>,
+    /// A permit for each long text whose tokens are read at the same time.
+    pub turns: Arc<Semaphore>,
+    /// A permit for each text that is read in another process at the same time.
+    pub turns_apart: Arc<Semaphore>,
     /// A permit for each KiB of [`HELD_AT_ONCE`].
     pub long_messages: Arc<Semaphore>,
     /// A permit for each of [`BESIDE_SESSIONS`].
@@ -99,7 +102,8 @@ impl Shared {
             health: Health::default(),
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
-            long_texts: Arc::new(Semaphore::new(READ_AT_ONCE)),
+            turns: Arc::new(Semaphore::new(TOKENS_AT_ONCE)),
+            turns_apart: Arc::new(Semaphore::new(READERS)),
             long_messages: Arc::new(Semaphore::new(HELD_AT_ONCE)),
             beside_sessions: Semaphore::new(BESIDE_SESSIONS),
             authority,

@@ -1,6 +1,6 @@
 //! Sockets to clients and to the server: TCP, with or without TLS, or Unix.
 
-use crate::config::Address;
+use crate::config::{Address, Origin};
 use crate::tls::Secured;
 use nix::sys::socket::{setsockopt, sockopt};
 use std::io;
@@ -42,6 +42,16 @@ impl Stream {
             setsockopt(&stream, sockopt::TcpKeepCount, &PROBES)?;
         }
         Ok(Stream::Tcp(stream))
+    }
+
+    /// Where the other side is.
+    pub fn origin(&self) -> Origin {
+        let address = match self {
+            Stream::Unix(_) => return Origin::Unix,
+            Stream::Tcp(stream) => stream.peer_addr(),
+            Stream::Tls(stream, _) => stream.get_ref().0.peer_addr(),
+        };
+        address.map_or(Origin::Unknown, |address| Origin::Address(address.ip()))
     }
 
     /// Connects to a server, without TLS. Cancel-safe.

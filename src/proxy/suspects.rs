@@ -8,7 +8,7 @@ use crate::fence::Catalogue;
 use crate::policy::PolicySet;
 use crate::statement::rows::Rows;
 use crate::statement::{Operation, Redirect, RelationName, Statement, Write};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// More names than this are all names.
@@ -22,6 +22,8 @@ const SUSPECT: [Operation; 4] = [Operation::Insert, Operation::Update, Operation
 #[derive(Clone, Debug, Default)]
 pub struct Suspects {
     relations: HashSet<RelationName>,
+    /// The schemas of those of one name; None for one that is named without. Every write asks for it, of every session.
+    schemas: HashMap<String, HashSet<Option<String>>>,
     /// There were too many to remember.
     all: bool,
 }
@@ -55,9 +57,13 @@ impl Suspects {
         }
         found.retain(|relation| !self.all && !self.relations.contains(relation));
         let are_more = !found.is_empty();
+        for RelationName { schema, name } in &found {
+            self.schemas.entry(name.clone()).or_default().insert(schema.clone());
+        }
         self.relations.extend(found);
         if self.relations.len() > MOST {
             self.relations.clear();
+            self.schemas.clear();
             self.all = true;
         }
         are_more
@@ -90,10 +96,11 @@ impl Suspects {
     }
 
     fn contains(&self, relation: &RelationName) -> bool {
-        let may_be_same = |other: &RelationName| other.schema.is_none() || relation.schema.is_none();
-        self.all
-            || self.relations.contains(relation)
-            || self.relations.iter().any(|other| other.name == relation.name && may_be_same(other))
+        let same_name = self.schemas.get(&relation.name);
+        let may_be_same = |schemas: &HashSet<Option<String>>| {
+            relation.schema.is_none() || schemas.contains(&relation.schema) || schemas.contains(&None)
+        };
+        self.all || same_name.is_some_and(may_be_same)
     }
 }
 
@@ -114,10 +121,11 @@ fn keyed_tables(relation: &RelationName, policies: &PolicySet, catalogue: &Catal
 mod tests {
     use super::*;
     use crate::policy::Opaque;
-    use crate::statement::{Encoding, Lexing, analyse};
+    use crate::statement::{Encoding, Lexing, ServerEncoding, analyse};
 
     fn statement(text: &str) -> Statement {
-        let lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8 };
+        let lexing =
+            Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
         analyse(text.as_bytes(), lexing).unwrap().statements[0].as_ref().clone()
     }
 

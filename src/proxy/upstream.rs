@@ -58,7 +58,8 @@ async fn try_to_log_in(shared: &Shared, client: &mut Peer, packet: &[u8]) -> Res
             }
         }
         let binding = Binding::between(client, &server);
-        let authenticated = authenticate(client, &mut server, binding).await?;
+        let allowed = shared.settings().allow_unauthenticated.clone();
+        let authenticated = authenticate(client, &mut server, binding, &allowed).await?;
         return Ok((server, authenticated));
     }
 }

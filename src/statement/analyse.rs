@@ -2,7 +2,8 @@
 
 use super::encoding::Sql;
 use super::rows::Rows;
-use super::{Lexing, PreparedEffect, Script, Statement, Unreadable, classify, lexical, plain};
+use super::tokens::{Token, Tokens};
+use super::{Lexing, PreparedEffect, Script, ServerEncoding, Statement, Unreadable, classify, cost, lexical, plain};
 use pg_query::ParserOptions;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,15 +12,23 @@ use std::sync::Arc;
 const LONGEST: usize = 4 << 20;
 
 /// As [`LONGEST`] for a text that needs the tree, which takes up to a thousand times its text in memory.
-const LONGEST_TREE: usize = 512 << 10;
+pub(super) const LONGEST_TREE: usize = 512 << 10;
+
+/// A text of several statements that is longer is read one by one.
+const LONG: usize = 8 << 10;
 
 /// A name of up to this many bytes has not been cut, whatever its encoding.
 pub(super) const LONGEST_SURE_NAME: usize = 59;
+
+/// What a script may hold, in bytes: who judges it looks at all of that.
+const HEAVIEST: usize = 4 << 20;
 
 /// About a hundredth of a second.
 const DEAREST: usize = 16 << 20;
 
 /// Says what a text does, statement by statement. `text` is without the NUL that ends it in the protocol.
+///
+/// Of a text from a stranger this may take any time and memory, and end the process: see [`super::Cache`].
 pub fn analyse(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
     read(text, lexing, false)
 }
@@ -29,24 +38,24 @@ pub fn analyse_rows(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
     read(text, lexing, true)
 }
 
-/// What the tokens of a text prove, without a limit to its size. They tell nothing of rows.
+/// What the tokens of a text prove, without a limit to its size. Of rows they tell those of constants that are inserted.
 pub fn read_tokens(text: &[u8], lexing: Lexing) -> Option<Script> {
     lexical::read(text, lexing).map(|statement| Script { statements: vec![Arc::new(statement)] })
 }
 
 fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
     match parse(text, lexing, with_rows) {
-        Err(Unreadable::TooComplex) => read_tokens(text, lexing).map(without_rows).ok_or(Unreadable::TooComplex),
+        Err(Unreadable::TooComplex) => read_tokens(text, lexing).ok_or(Unreadable::TooComplex),
         answer => answer,
     }
 }
 
 fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
     let may_be_dear = text.len().saturating_pow(2) > DEAREST;
-    if text.len() > LONGEST || may_be_dear && lexing_cost(text) > DEAREST {
+    if text.len() > LONGEST || may_be_dear && cost::relexed(text) > DEAREST {
         return Err(Unreadable::TooComplex);
     }
-    let sql = Sql::read(text, lexing.encoding)?;
+    let sql = Sql::read(text, lexing)?;
     let options = options(lexing);
     let plain = plain::read(sql.text(), options).map(|statement| Script { statements: vec![Arc::new(statement)] });
     let mut script = match plain {
@@ -57,21 +66,31 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
         Some(plain) => plain,
         None => read_tree(sql.text(), options)?,
     };
+    if script.statements.iter().map(|statement| statement.weight()).sum::<usize>() > HEAVIEST {
+        return Err(Unreadable::TooComplex);
+    }
     // The server cuts a name of 63 bytes by the session's encoding, the parser as UTF-8.
-    let is_unsure = |name: &str| !name.is_ascii() || name.len() > LONGEST_SURE_NAME && !text.is_ascii();
+    let is_long = |name: &str| name.len() > LONGEST_SURE_NAME && !text.is_ascii();
+    let single_bytes = lexing.server == ServerEncoding::SingleByte;
+    let is_unsure = |name: &str| match sql.is_foreign() {
+        true => !name.is_ascii() || is_long(name),
+        // What the parser cuts may be whole at the server, or cut within a character.
+        false => single_bytes && !name.is_ascii() && is_long(name),
+    };
     let prepared = |statement: &Statement| match &statement.prepared {
         PreparedEffect::Prepare { statement, .. } => statement.names().any(is_unsure),
         _ => false,
     };
     let is_unread = |statement: &Arc<Statement>| statement.names().any(is_unsure) || prepared(statement);
-    if sql.is_foreign() && script.statements.iter().any(is_unread) {
+    // Of a mere query the names of relations and columns do not matter: reads are never fenced.
+    let is_query = |statement: &Arc<Statement>| statement.kind == "SELECT" && statement.writes.is_empty();
+    let names_more = |statement: &Arc<Statement>| statement.names().any(|name| !name.is_ascii());
+    let is_folded = |statement: &Arc<Statement>| !is_query(statement) || names_more(statement);
+    if script.statements.iter().any(is_unread) || sql.folds_more() && script.statements.iter().any(is_folded) {
         return Err(Unreadable::Encoding);
     }
     // So it reads such a name or value of a key; and what it makes of escapes are bytes of the server's own encoding.
-    let is_unsure = |word: &str| match sql.is_foreign() {
-        true => is_unsure(word),
-        false => !word.is_ascii() && text.contains(&b'\\'),
-    };
+    let is_unsure = |word: &str| is_unsure(word) || !word.is_ascii() && text.contains(&b'\\');
     for statement in script.statements.iter_mut().filter_map(Arc::get_mut) {
         statement.forget_rows(&is_unsure);
     }
@@ -87,23 +106,6 @@ fn without_rows(mut script: Script) -> Script {
     script
 }
 
-/// How many bytes Postgres' lexer reads more than once, about.
-///
-/// It reads a whole run of operator characters before it sees that only the first of them make an operator, or open a
-/// comment within a comment. So `++++…` and `/*/*/*…` take it time that grows with the square of their length.
-fn lexing_cost(text: &[u8]) -> usize {
-    let runs = text.split(|byte| !b"~!@#^&|`?+-*/%<>=".contains(byte));
-    runs.filter(|run| run.len() > 100).map(|run| run.len() * restarts(run)).fold(0, usize::saturating_add)
-}
-
-/// After how many places in a run of operator characters the lexer may start again. `--` ends the line for it.
-fn restarts(run: &[u8]) -> usize {
-    let pluses = run.iter().filter(|byte| **byte == b'+').count();
-    let comments = run.windows(2).filter(|pair| pair == b"/*").count();
-    let minuses = run.split(|byte| *byte != b'-').filter(|minuses| minuses.len() == 1).count();
-    pluses + comments + minuses
-}
-
 pub(super) fn options(lexing: Lexing) -> ParserOptions {
     if lexing.standard_conforming_strings {
         ParserOptions::DEFAULT
@@ -117,16 +119,57 @@ pub(super) fn read_tree(sql: &str, options: ParserOptions) -> Result<Script, Unr
     if sql.len() > LONGEST_TREE {
         return Err(Unreadable::TooComplex);
     }
-    let tree = pg_query::parse(sql, options).map_err(unreadable)?.protobuf;
+    // One tree after the other takes less memory than all at once. Each of them being right, they are so together.
+    let pieces = if sql.len() > LONG { pieces(sql, options) } else { Vec::new() };
+    let in_pieces = || {
+        let mut script = Script::default();
+        for piece in &pieces {
+            script.statements.extend(read_piece(sql, piece.clone(), options)?);
+        }
+        Ok(script)
+    };
+    match in_pieces() {
+        Ok(script) if pieces.len() > 1 => Ok(script),
+        // There are semicolons within a statement.
+        Err(Unreadable::Syntax) | Ok(_) => Ok(Script { statements: read_piece(sql, 0..sql.len(), options)? }),
+        Err(why) => Err(why),
+    }
+}
+
+/// Cuts a text at its semicolons; not at all where it cannot be told where they are.
+fn pieces(sql: &str, options: ParserOptions) -> Vec<Range<usize>> {
+    let conforming = options.bits() & ParserOptions::DISABLE_STANDARD_CONFORMING_STRINGS.bits() == 0;
+    let mut tokens = Tokens::new(sql.as_bytes(), conforming);
+    let (mut pieces, mut start, mut depth) = (Vec::new(), 0, 0_usize);
+    while let Some(token) = tokens.next() {
+        match token {
+            Token::Unsure => return Vec::new(),
+            Token::Symbol(b'(') => depth += 1,
+            Token::Symbol(b')') => depth = depth.saturating_sub(1),
+            Token::Symbol(b';') if depth == 0 => {
+                pieces.push(start..tokens.end() - 1);
+                start = tokens.end();
+            }
+            _ => {}
+        }
+    }
+    pieces.push(start..sql.len());
+    pieces
+}
+
+fn read_piece(sql: &str, piece: Range<usize>, options: ParserOptions) -> Result<Vec<Arc<Statement>>, Unreadable> {
+    let text = sql.get(piece.clone()).ok_or(Unreadable::Syntax)?;
+    let tree = pg_query::parse(text, options).map_err(unreadable)?.protobuf;
     let statements = tree.stmts.iter().map(|raw| {
         let mut statement = match raw.stmt.as_deref().and_then(|node| node.node.as_ref()) {
             Some(node) => classify::classify(node),
             None => return Err(Unreadable::Syntax),
         };
-        statement.range = range(sql, raw.stmt_location, raw.stmt_len);
+        let range = range(text, raw.stmt_location, raw.stmt_len);
+        statement.range = piece.start + range.start..piece.start + range.end;
         Ok(Arc::new(statement))
     });
-    Ok(Script { statements: statements.collect::<Result<_, _>>()? })
+    statements.collect()
 }
 
 /// A length of 0 means up to the end of the text.

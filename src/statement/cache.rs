@@ -1,17 +1,22 @@
-//! What texts do, remembered by text.
+//! What texts do, read within bounds and remembered by text.
 //!
-//! Must never answer for a text that is read differently, and must never outgrow its bound, whatever clients send.
+//! Must never answer for a text that is read differently, and must never outgrow its bound, whatever clients send:
+//! neither with what it remembers, nor with what it takes to read a text.
 
+use super::analyse::{analyse, analyse_rows, read_tokens};
 use super::rows::{Declared, Value};
-use super::{Lexing, PreparedEffect, Script, Statement, Unreadable, analyse, analyse_rows};
+use super::{Lexing, PreparedEffect, Script, Statement, Unreadable, apart, cost};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const BYTES: usize = 32 << 20;
 const LONGEST_TEXT: usize = 64 << 10;
 const SHARDS: usize = 16;
+
+/// Even to find out whether a longer text is cheap is left to a thread of its own.
+const SHORT: usize = 16 << 10;
 
 /// The bound of one generation of one shard.
 const GENERATION: usize = BYTES / SHARDS / 2;
@@ -20,7 +25,7 @@ const GENERATION: usize = BYTES / SHARDS / 2;
 const OVERHEAD: usize = 256;
 
 /// What a text does.
-type Answer = Arc<Result<Script, Unreadable>>;
+pub type Answer = Arc<Result<Script, Unreadable>>;
 
 /// The scripts of texts, shared by all sessions and bounded in bytes.
 ///
@@ -33,20 +38,55 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// What [`analyse`] or [`analyse_rows`] says, from memory if it was asked before.
-    pub fn get(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Answer {
-        let read = || Arc::new(if with_rows { analyse_rows(text, lexing) } else { analyse(text, lexing) });
-        if text.len() > LONGEST_TEXT {
-            return read();
+    /// What [`analyse`] or [`analyse_rows`] says, if it is remembered or can be read at little cost: in a few milliseconds and
+    /// a few MiB. Otherwise None: see [`Cache::prove`].
+    pub fn get(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Answer> {
+        let remembered = self.find(text, lexing, with_rows);
+        let read = || (text.len() <= SHORT && cost::is_cheap(text, lexing)).then(|| at_once(text, lexing, with_rows));
+        remembered.or_else(|| Some(self.keep(text, lexing, with_rows, read()?)))
+    }
+
+    /// As [`Cache::get`], for a text of any length, in time that grows with it. None where its tokens do not tell enough:
+    /// then [`Cache::read_apart`] is left.
+    pub fn prove(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Answer> {
+        let remembered = self.find(text, lexing, with_rows);
+        remembered.or_else(|| Some(self.keep(text, lexing, with_rows, proved(text, lexing, with_rows)?)))
+    }
+
+    /// As [`Cache::get`], for what nothing else tells, in another process: of the time that it takes there is a limit, and the
+    /// memory is not this one's. Blocks. To be called [`apart::READERS`] times at once at most.
+    pub fn read_apart(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Answer {
+        if let Some(remembered) = self.find(text, lexing, with_rows) {
+            return remembered;
         }
+        match apart::read(text, lexing, with_rows) {
+            Some(read) => self.keep(text, lexing, with_rows, read),
+            // It may be better luck another time.
+            None => Arc::new(read_tokens(text, lexing).ok_or(Unreadable::TooComplex)),
+        }
+    }
+
+    fn shard(&self, text: &[u8]) -> MutexGuard<'_, Shard> {
         let shard = &self.shards[self.hasher.hash_one(text) as usize % SHARDS];
-        if let Some(answer) = shard.lock().unwrap_or_else(PoisonError::into_inner).find(text, lexing, with_rows) {
-            return answer;
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Answer> {
+        if text.len() > LONGEST_TEXT { None } else { self.shard(text).find(text, lexing, with_rows) }
+    }
+
+    fn keep(&self, text: &[u8], lexing: Lexing, with_rows: bool, read: Result<Script, Unreadable>) -> Answer {
+        let answer = Arc::new(read);
+        if text.len() <= LONGEST_TEXT {
+            let entry = Entry::new(text, lexing, with_rows, &answer);
+            self.shard(text).insert(text.into(), entry);
         }
-        let answer = read();
-        let entry = Entry::new(text, lexing, with_rows, &answer);
-        shard.lock().unwrap_or_else(PoisonError::into_inner).insert(text.into(), entry);
         answer
+    }
+
+    #[cfg(test)]
+    pub(super) fn get_slowly(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Answer {
+        self.prove(text, lexing, with_rows).unwrap_or_else(|| self.read_apart(text, lexing, with_rows))
     }
 
     #[cfg(test)]
@@ -57,6 +97,22 @@ impl Cache {
         };
         self.shards.iter().map(weight).sum()
     }
+}
+
+/// What can be told without another process.
+fn proved(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Script, Unreadable>> {
+    if cost::is_cheap(text, lexing) {
+        return Some(at_once(text, lexing, with_rows));
+    }
+    let proved = read_tokens(text, lexing);
+    let lacks = |statement: &Arc<Statement>| with_rows && statement.writes.iter().any(|write| write.rows.are_unread());
+    let is_enough = proved.as_ref().is_some_and(|script| !script.statements.iter().any(lacks));
+    (is_enough || text.len() > apart::LONGEST).then(|| proved.ok_or(Unreadable::TooComplex))
+}
+
+/// The parsers in this process: only for a text that is cheap.
+fn at_once(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
+    if with_rows { analyse_rows(text, lexing) } else { analyse(text, lexing) }
 }
 
 #[derive(Debug, Default)]

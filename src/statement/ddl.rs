@@ -4,7 +4,7 @@
 
 use super::facts::{parts, string};
 use super::query::{Walk, range_var};
-use super::{Operation, Redirect, RelationName, Statement};
+use super::{Operation, Redirect, RelationName, Statement, own};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{
     AlterDatabaseStmt, AlterDomainStmt, AlterObjectSchemaStmt, AlterTableCmd, AlterTableStmt, AlterTableType,
@@ -63,12 +63,17 @@ pub(super) fn rewrite(relation: &Option<RangeVar>, queries: &[Node], into: &mut 
     let mut walk = Walk::new(&mut defined);
     queries.iter().filter(|query| !matches!(query.node, Some(N::NotifyStmt(_)))).for_each(|query| walk.node(query));
     let named = std::mem::take(&mut walk.relations);
+    defined.settle();
     let mut lead = |to| into.redirects.push(Redirect { relation: relation.into(), to });
     // The text does not show it all.
     if defined.opaque.is_some() {
         lead(None);
     }
     named.into_iter().for_each(|name| lead(Some(name.into())));
+    // Who writes to the relation later does not see that.
+    if let Some(why) = defined.writes.iter().find_map(own::written) {
+        into.set_opaque(why);
+    }
 }
 
 /// An index computes its expressions for every row. A unique one says which row an upsert hits: that is to say, its table

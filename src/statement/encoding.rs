@@ -2,7 +2,8 @@
 //!
 //! Must never let a byte that is part of a longer character pass for syntax.
 
-use super::{Encoding, Unreadable};
+use super::tokens::{Token, Tokens};
+use super::{Encoding, Lexing, ServerEncoding, Unreadable};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -22,28 +23,47 @@ impl Encoding {
     }
 }
 
+impl ServerEncoding {
+    /// The class of a value of `server_encoding`.
+    pub fn from_name(name: &str) -> Self {
+        const SINGLE: [&str; 7] = ["SQL_ASCII", "LATIN", "ISO_8859_", "WIN", "KOI8R", "KOI8U", "ISO88"];
+        match name {
+            "UTF8" => ServerEncoding::Utf8,
+            _ if SINGLE.iter().any(|start| name.starts_with(start)) => ServerEncoding::SingleByte,
+            _ => ServerEncoding::Other,
+        }
+    }
+}
+
+impl Lexing {
+    /// What is not ASCII is the same characters to the client, the proxy and the server.
+    pub fn keeps_text(self) -> bool {
+        self.encoding == Encoding::Utf8 && self.server != ServerEncoding::Other
+    }
+}
+
 /// A text as the parser reads it.
 pub(super) struct Sql<'t> {
     text: Cow<'t, str>,
     foreign: bool,
+    folds_more: bool,
 }
 
 impl<'t> Sql<'t> {
-    pub(super) fn read(bytes: &'t [u8], encoding: Encoding) -> Result<Self, Unreadable> {
+    pub(super) fn read(bytes: &'t [u8], lexing: Lexing) -> Result<Self, Unreadable> {
+        let foreign = !lexing.keeps_text();
+        let folds_more = lexing.server != ServerEncoding::Utf8 && has_plain_word(bytes, lexing);
         if bytes.contains(&0) {
             return Err(Unreadable::Syntax);
         }
-        match (std::str::from_utf8(bytes), encoding) {
-            (Ok(text), Encoding::Utf8) => Ok(Self { text: Cow::Borrowed(text), foreign: false }),
-            (Ok(text), _) if text.is_ascii() => {
-                Ok(Self { text: Cow::Borrowed(text), foreign: encoding != Encoding::Utf8 })
-            }
+        let text = match (std::str::from_utf8(bytes), lexing.encoding) {
+            (Ok(text), Encoding::Utf8) => Cow::Borrowed(text),
+            (Ok(text), _) if text.is_ascii() => Cow::Borrowed(text),
             // One character for every byte, none of which means anything to the lexer: what remains is the structure.
-            (_, Encoding::AsciiSafe) => {
-                Ok(Self { text: Cow::Owned(bytes.iter().copied().map(char::from).collect()), foreign: true })
-            }
-            _ => Err(Unreadable::Encoding),
-        }
+            (_, Encoding::AsciiSafe) => Cow::Owned(bytes.iter().copied().map(char::from).collect()),
+            _ => return Err(Unreadable::Encoding),
+        };
+        Ok(Self { text, foreign, folds_more })
     }
 
     pub(super) fn text(&self) -> &str {
@@ -53,6 +73,11 @@ impl<'t> Sql<'t> {
     /// Names with characters outside ASCII are not what the server will read.
     pub(super) fn is_foreign(&self) -> bool {
         self.foreign
+    }
+
+    /// It has names without quotes of which the server may make others, small letters of capital ones.
+    pub(super) fn folds_more(&self) -> bool {
+        self.folds_more
     }
 
     /// Turns ranges of [`Sql::text`], in order and apart, into ranges of the bytes it was read from.
@@ -70,4 +95,14 @@ impl<'t> Sql<'t> {
             *range = byte_at(range.start)..byte_at(range.end);
         }
     }
+}
+
+/// A word that is not ASCII stands outside of quotes, for all that its tokens tell.
+fn has_plain_word(bytes: &[u8], lexing: Lexing) -> bool {
+    let is_plain = |token| match token {
+        Token::Word(word) => !word.is_ascii(),
+        Token::Unsure => true,
+        Token::Quoted(_) | Token::Literal | Token::Symbol(_) => false,
+    };
+    !bytes.is_ascii() && Tokens::new(bytes, lexing.standard_conforming_strings).any(is_plain)
 }

@@ -47,9 +47,21 @@ impl Statement {
         whole
     }
 
+    /// As [`Statement::executing`], where what that does is too much to look at.
+    pub fn executing_too_much(&self) -> Statement {
+        let mut whole = self.clone();
+        whole.set_runs_code("what its text prepares and executes is too much to be checked");
+        whole
+    }
+
     /// Which rows it writes depends on what its parameters are bound to.
     pub fn has_parameters(&self) -> bool {
         self.writes.iter().any(|write| write.rows.has_parameters())
+    }
+
+    /// The parameter of that number, from 1, stands for the value of such a column in what it writes.
+    pub fn uses_parameter(&self, number: usize, is_meant: impl Fn(&str) -> bool) -> bool {
+        self.writes.iter().any(|write| write.rows.use_parameter(number, &is_meant))
     }
 
     /// As it is once its parameters are bound to these values; None stands for one that is not known, or NULL.
@@ -103,9 +115,6 @@ impl Statement {
 
     /// Adds a write to rows of which nothing is known.
     pub(super) fn add_write(&mut self, relation: RelationName, operation: Operation) {
-        if relation.schema.as_deref() == Some(own::SCHEMA) {
-            self.set_opaque(own::OPAQUE);
-        }
         self.writes.push(Write { relation, operation, rows: Rows::default() });
     }
 
@@ -134,6 +143,9 @@ impl Statement {
 
     /// Says everything once, in the order in which it was found.
     pub(super) fn settle(&mut self) {
+        if let Some(why) = self.writes.iter().find_map(own::written) {
+            self.set_opaque(why);
+        }
         keep_first(&mut self.writes);
         keep_first(&mut self.functions);
         keep_first(&mut self.redirects);

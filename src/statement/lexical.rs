@@ -7,8 +7,9 @@
 
 use super::analyse::LONGEST_SURE_NAME;
 use super::functions::is_harmless;
+use super::rows::Rows;
 use super::tokens::{Token, Tokens};
-use super::{Encoding, FunctionName, Lexing, Operation, RelationName, Statement};
+use super::{Encoding, FunctionName, Lexing, Operation, RelationName, Statement, inserted};
 
 /// What may hold a write, a lock or another name for something, or stands for a call, and is not worth telling apart.
 const NEVER: [&[u8]; 8] = [b"at", b"escape", b"for", b"into", b"normalized", b"overlaps", b"similar", b"with"];
@@ -65,6 +66,11 @@ pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Statement> {
     let start = text.len() - text.trim_ascii_start().len();
     statement.range = start..(start + text.get(start..end)?.trim_ascii().len());
     statement.settle();
+    statement.writes.iter_mut().for_each(|write| write.rows = Rows::unread());
+    let told = if statement.kind == "INSERT" { inserted::read(text, lexing) } else { None };
+    if let Some((write, rows)) = statement.writes.first_mut().zip(told) {
+        write.rows = rows;
+    }
     Some(statement)
 }
 

@@ -6,20 +6,25 @@
 //!
 //! From the top: [`analyse`] reads a text with `plain` (the parser's summary) or from the tree, where `classify` has a
 //! row for every statement type; `ddl`, `query` and `expression` know the details, `conditions` which rows are meant.
-//! What is too large for the parsers, `lexical` reads from its tokens, as far as they prove something.
+//! What is too large for the parsers, `lexical` reads from its tokens, as far as they prove something. [`Cache`] is the way
+//! in for texts of strangers: `cost` says what the parsers may read at once, and what may be too much for them is read
+//! [`apart`], in another process.
 //!
 //! What no text shows, and this therefore cannot say: what triggers, rules, views, defaults, row security, casts,
 //! operators and functions of a harmless name in another schema run. The catalogue and the guard answer for those.
 
 mod analyse;
+pub mod apart;
 mod cache;
 mod classify;
 mod conditions;
+mod cost;
 mod ddl;
 mod encoding;
 mod expression;
 mod facts;
 mod functions;
+mod inserted;
 mod lexical;
 mod own;
 mod parameter;
@@ -33,10 +38,15 @@ mod tokens;
 mod values;
 
 pub use analyse::{analyse, analyse_rows, read_tokens};
-pub use cache::Cache;
+pub use cache::{Answer, Cache};
+
+use serde::{Deserialize, Serialize};
+
+/// A text that the source has as a constant.
+pub type Word = &'static str;
 
 /// What a statement does to a relation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Operation {
     /// `INSERT`, `COPY … FROM`, the insert action of `MERGE`.
     Insert,
@@ -58,7 +68,7 @@ pub enum Operation {
 }
 
 /// A relation as a statement names it, folded and unquoted as Postgres does it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RelationName {
     /// None when the statement leaves it to the search path.
     pub schema: Option<String>,
@@ -67,7 +77,7 @@ pub struct RelationName {
 }
 
 /// One relation that a statement writes, and how.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Write {
     /// What is written.
     pub relation: RelationName,
@@ -78,7 +88,7 @@ pub struct Write {
 }
 
 /// What a statement does to the session parameter `lease.fence`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ParameterEffect {
     /// Nothing.
     #[default]
@@ -102,7 +112,7 @@ pub enum ParameterEffect {
 }
 
 /// What a statement does to the transaction.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TransactionEffect {
     /// Nothing.
     #[default]
@@ -124,7 +134,7 @@ pub enum TransactionEffect {
 }
 
 /// What a statement does to the session's prepared statements, in SQL.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub enum PreparedEffect {
     /// Nothing.
     #[default]
@@ -134,6 +144,7 @@ pub enum PreparedEffect {
         /// The name, shared with the protocol's prepared statements.
         name: String,
         /// What running it does.
+        #[serde(serialize_with = "apart::put_shared", deserialize_with = "apart::shared")]
         statement: std::sync::Arc<Statement>,
     },
     /// `EXECUTE name`, also within EXPLAIN ANALYZE and CREATE TABLE AS: see [`Statement::executing`].
@@ -158,7 +169,7 @@ pub enum PreparedEffect {
 }
 
 /// A function that a statement names in a call, folded and unquoted as Postgres does it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FunctionName {
     /// None when the statement leaves it to the search path.
     pub schema: Option<String>,
@@ -167,7 +178,7 @@ pub struct FunctionName {
 }
 
 /// A relation that a statement may turn into a way to write others: from then on a write to it may be one to them.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Redirect {
     /// What it is called afterwards.
     pub relation: RelationName,
@@ -176,12 +187,13 @@ pub struct Redirect {
 }
 
 /// What one statement does.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Statement {
     /// Where it starts in the text it was read from, in bytes, and where it ends (exclusive, without the semicolon).
     pub range: std::ops::Range<usize>,
     /// The statement's type as people say it: `INSERT`, `ALTER TABLE`; for logs and hints.
-    pub kind: &'static str,
+    #[serde(deserialize_with = "apart::word")]
+    pub kind: Word,
     /// The relations it writes or locks.
     pub writes: Vec<Write>,
     /// The types that were declared for its parameters, from `$1`.
@@ -195,7 +207,8 @@ pub struct Statement {
     /// What it does to prepared statements.
     pub prepared: PreparedEffect,
     /// Why its text does not tell what it writes, if it does not.
-    pub opaque: Option<&'static str>,
+    #[serde(deserialize_with = "apart::maybe_word")]
+    pub opaque: Option<Word>,
     /// It may change which relations exist or how they depend on one another.
     pub changes_catalogue: bool,
     /// The relations that it makes, or of which it drops all but the name.
@@ -209,14 +222,15 @@ pub struct Statement {
 }
 
 /// The statements of one query string, in order.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Script {
     /// In the order in which the server runs them. Empty for an empty query.
+    #[serde(serialize_with = "apart::put_list", deserialize_with = "apart::list")]
     pub statements: Vec<std::sync::Arc<Statement>>,
 }
 
 /// Why a text could not be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unreadable {
     /// Postgres' grammar (as of the parser's version) does not know it.
     Syntax,
@@ -244,6 +258,20 @@ pub struct Lexing {
     pub standard_conforming_strings: bool,
     /// The class of the session's client_encoding, as reported by ParameterStatus.
     pub encoding: Encoding,
+    /// The class of the database's encoding, as reported by ParameterStatus.
+    pub server: ServerEncoding,
+}
+
+/// Classes of encodings of a database, by what becomes of a character that is not ASCII.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ServerEncoding {
+    /// UTF8: it stays what it is, also in a name without quotes.
+    Utf8,
+    /// One byte is one character (or nobody knows, in SQL_ASCII): in a name without quotes, the server makes small letters
+    /// of capital ones by the locale of the database.
+    SingleByte,
+    /// Several characters of UTF-8 may become one; and every name that is not known.
+    Other,
 }
 
 /// Classes of client encodings, by what bytes above 127 can do.

@@ -1,8 +1,10 @@
-//! Definitions that touch what fencegate itself has in a database: its schema, and the guard's triggers.
+//! What touches what fencegate itself has in a database, its schema and the guard's triggers; and writes to the server's own
+//! catalogue, with which a superuser does the same, and gives tables other names and ways.
 //!
 //! Must never let one pass as harmless: without its parts the guard guards nothing, or everything stands still.
 
 use super::facts::parts;
+use super::{Operation, RelationName, Write};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::Node;
 
@@ -13,6 +15,29 @@ const GUARD: &str = "fencegate_guard_";
 
 /// Of a statement that does: it concerns every fenced table.
 pub(super) const OPAQUE: &str = "it touches what fencegate keeps in the database";
+
+/// Of a statement that writes the catalogue. Nothing tells to what it leads.
+const CATALOGUE: &str = "it writes the server's own catalogue";
+
+/// Why a write is opaque by the relation that it names.
+pub(super) fn written(write: &Write) -> Option<&'static str> {
+    match write.relation.schema.as_deref() {
+        Some(SCHEMA) => Some(OPAQUE),
+        _ if write.operation != Operation::Lock && is_catalogue(&write.relation) => Some(CATALOGUE),
+        _ => None,
+    }
+}
+
+/// All of its relations are called `pg_…`, so that every search path, however long, may mean one of them by such a name.
+fn is_catalogue(relation: &RelationName) -> bool {
+    // To write it is to SET.
+    const SETTINGS: &str = "pg_settings";
+    match relation.schema.as_deref() {
+        Some("pg_catalog" | "pg_toast") => relation.name != SETTINGS,
+        Some(_) => false,
+        None => relation.name.starts_with("pg_") && relation.name != SETTINGS,
+    }
+}
 
 /// It changes or drops part of the schema or of the guard.
 pub(super) fn defines_own(node: &N) -> bool {

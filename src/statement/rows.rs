@@ -4,13 +4,14 @@
 //! before or after the write: a column of which not everything is known is left out as a whole.
 
 use crate::policy::LONGEST_KEY;
+use serde::{Deserialize, Serialize};
 
 /// More different values in a column are not told.
 pub const MOST_VALUES: usize = 64;
 
 /// By column, values of which every row that the write touches has one, before it and after it. What is known of a
 /// column that is not there is nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Rows {
     columns: Vec<(Column, Vec<Value>)>,
     /// Nobody has looked: the text is too long or nested too deeply.
@@ -18,7 +19,7 @@ pub struct Rows {
 }
 
 /// A column of the relation that is written.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Column {
     /// By its name, folded and unquoted.
     Named(String),
@@ -27,7 +28,7 @@ pub enum Column {
 }
 
 /// A value as a statement says it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Value {
     /// It stands in the text, or was bound as text.
     Literal {
@@ -51,7 +52,7 @@ pub enum Value {
 }
 
 /// The type that a prepared statement was told for a parameter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Declared {
     /// None: the server infers it.
     #[default]
@@ -63,7 +64,7 @@ pub enum Declared {
 }
 
 /// The types in which a value can be told: those of which equal values have one text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// `smallint`, `integer`, `bigint`.
     Integer,
@@ -98,6 +99,11 @@ impl Rows {
         self.columns.iter().find(|(column, _)| is_wanted(column)).map(|(_, values)| values.as_slice())
     }
 
+    /// Of every column it tells what the other one does, or nothing.
+    pub fn tells_no_more_than(&self, other: &Rows) -> bool {
+        self.columns.iter().all(|told| other.columns.contains(told))
+    }
+
     #[cfg(test)]
     pub(super) fn columns(&self) -> &[(Column, Vec<Value>)] {
         &self.columns
@@ -106,6 +112,18 @@ impl Rows {
     /// Every value, of whatever column.
     pub(super) fn all_values(&mut self) -> impl Iterator<Item = &mut Value> {
         self.columns.iter_mut().flat_map(|(_, values)| values)
+    }
+
+    /// The parameter of that number, from 1, is the value of such a column, for all that is known.
+    pub(super) fn use_parameter(&self, wanted: usize, is_meant: &impl Fn(&str) -> bool) -> bool {
+        let is_wanted = |value: &Value| matches!(value, Value::Parameter { number, .. } if *number == wanted);
+        self.columns.iter().any(|(column, values)| {
+            let may_be_meant = match column {
+                Column::Named(name) => is_meant(name),
+                Column::Placed(_) => true,
+            };
+            may_be_meant && values.iter().any(is_wanted)
+        })
     }
 
     pub(super) fn has_parameters(&self) -> bool {

@@ -10,6 +10,10 @@ pub const MAX_PACKET: usize = 10_004;
 /// Servers up to version 16 take this many bytes of a name and drop the rest (`NAMEDATALEN`); later ones know no longer name.
 const MAX_NAME: usize = 63;
 
+/// By these the proxy knows what kind of session it is, and whose. Of `replication` the server adds up what stands twice:
+/// `database`, then `true`, is a session with SQL. Nobody sends one twice who means no harm.
+const SINGLE: [&str; 3] = ["user", "database", "replication"];
+
 const CANCEL_REQUEST: u32 = 80_877_102;
 const SSL_REQUEST: u32 = 80_877_103;
 const GSS_ENCRYPTION_REQUEST: u32 = 80_877_104;
@@ -59,6 +63,9 @@ pub enum InvalidPacket {
     /// No user.
     #[error("no PostgreSQL user name specified in startup packet")]
     User,
+    /// What decides what kind of session it is stands there twice.
+    #[error("startup parameter \"{0}\" is given more than once")]
+    Repeated(&'static str),
 }
 
 /// How long the packet at the start of `input` is, in bytes; None when its length is not there yet.
@@ -102,6 +109,9 @@ pub fn read(packet: Bytes) -> Result<Packet, InvalidPacket> {
         version if version >> 16 == 3 => {
             let parameters = parameters(body)?;
             let startup = Startup { packet, parameters };
+            if let Some(name) = SINGLE.into_iter().find(|name| startup.given(name).nth(1).is_some()) {
+                return Err(InvalidPacket::Repeated(name));
+            }
             if startup.parameter("user").is_none_or(str::is_empty) {
                 return Err(InvalidPacket::User);
             }
@@ -141,9 +151,14 @@ pub enum Replication {
 }
 
 impl Startup {
-    /// The last value of a parameter, as the server takes it.
+    /// The last value of a parameter, as the server takes it. The names of those that are not settings are known to the
+    /// server in small letters only.
     pub fn parameter(&self, name: &str) -> Option<&str> {
-        self.parameters.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.given(name).last()
+    }
+
+    fn given(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.parameters.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     /// The login role, as the server knows it.
@@ -173,12 +188,31 @@ impl Startup {
 
     /// What kind of replication session this is. What is not surely harmless counts as logical.
     pub fn replication(&self) -> Replication {
-        let Some(value) = self.parameter("replication") else { return Replication::None };
-        match value.to_ascii_lowercase().as_str() {
-            "off" | "false" | "no" | "0" => Replication::None,
-            "on" | "true" | "yes" | "1" => Replication::Physical,
-            _ => Replication::Logical,
+        match self.parameter("replication").map(boolean) {
+            None | Some(Some(false)) => Replication::None,
+            Some(Some(true)) => Replication::Physical,
+            // `database`, or what the server refuses.
+            Some(None) => Replication::Logical,
         }
+    }
+}
+
+/// As the server reads one: any beginning that only one word has, whatever the case (`parse_bool`).
+fn boolean(value: &str) -> Option<bool> {
+    const WORDS: [(&str, usize, bool); 6] = [
+        ("true", 1, true),
+        ("false", 1, false),
+        ("yes", 1, true),
+        ("no", 1, false),
+        ("on", 2, true),
+        ("off", 2, false),
+    ];
+    let value = value.to_ascii_lowercase();
+    let is_meant = |(word, shortest, _): &&(&str, usize, bool)| value.len() >= *shortest && word.starts_with(&value);
+    match value.as_str() {
+        "1" => Some(true),
+        "0" => Some(false),
+        _ => WORDS.iter().find(is_meant).map(|(_, _, meaning)| *meaning),
     }
 }
 
@@ -209,8 +243,7 @@ mod tests {
 
     #[test]
     fn the_database_can_be_another() {
-        for body in [&b"user\0ada\0options\0-c a=b\0\0"[..], b"database\0x\0user\0eve\0user\0ada\0options\0-c a=b\0\0"]
-        {
+        for body in [&b"user\0ada\0options\0-c a=b\0\0"[..], b"database\0x\0user\0ada\0options\0-c a=b\0\0"] {
             let Ok(Packet::Startup(startup)) = read(packet(0x30002, body)) else { panic!("not a startup packet") };
             let other = startup.for_database("app");
             assert_eq!(other, packet(0x30002, b"user\0ada\0database\0app\0options\0-c a=b\0\0"));
@@ -249,9 +282,24 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(replication("database"), Replication::Logical);
-        assert_eq!(replication("tru"), Replication::Logical);
-        assert_eq!(replication("true"), Replication::Physical);
-        assert_eq!(replication("off"), Replication::None);
+        for value in ["database", "Database", "database ", "o", "truely", " true", "2", ""] {
+            assert_eq!(replication(value), Replication::Logical, "{value}");
+        }
+        for value in ["true", "tru", "T", "y", "on", "ON", "1"] {
+            assert_eq!(replication(value), Replication::Physical, "{value}");
+        }
+        for value in ["off", "of", "F", "n", "no", "0"] {
+            assert_eq!(replication(value), Replication::None, "{value}");
+        }
+    }
+
+    #[test]
+    fn what_decides_the_kind_of_session_stands_there_once() {
+        for name in ["user", "database", "replication"] {
+            let body = format!("user\0a\0{name}\0database\0{name}\0true\0\0");
+            assert_eq!(read(packet(0x30000, body.as_bytes())), Err(InvalidPacket::Repeated(name)));
+        }
+        let settings = b"user\0a\0options\0-c a=b\0options\0-c a=c\0DateStyle\0ISO\0datestyle\0German\0\0";
+        assert!(matches!(read(packet(0x30000, settings)), Ok(Packet::Startup(_))));
     }
 }

@@ -5,7 +5,7 @@ use crate::stream::{Message, Stream};
 use crate::support::message::query;
 use crate::trial::{self, Finding};
 use fencegate::statement::{
-    Encoding, Lexing, PreparedEffect, Script, Statement, TransactionEffect, Unreadable, analyse,
+    Encoding, Lexing, PreparedEffect, Script, ServerEncoding, Statement, TransactionEffect, Unreadable, analyse,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -51,7 +51,11 @@ impl<'r> Session<'r> {
             server: Stream::new(server)?,
             record,
             file: String::new(),
-            lexing: Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8 },
+            lexing: Lexing {
+                standard_conforming_strings: true,
+                encoding: Encoding::Utf8,
+                server: ServerEncoding::Utf8,
+            },
             status: b'I',
             prepared: HashMap::new(),
             copies: VecDeque::new(),

@@ -10,6 +10,7 @@ mod support;
 mod elections;
 mod paths;
 mod policies;
+mod strings;
 mod values;
 
 use support::fenced::{Fenced, code, ok};

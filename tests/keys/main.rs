@@ -10,7 +10,7 @@ mod generator;
 mod support;
 
 use fencegate::statement::rows::{Declared, Kind, Value};
-use fencegate::statement::{Encoding, Lexing, Operation, PreparedEffect, Statement, analyse_rows};
+use fencegate::statement::{Encoding, Lexing, Operation, PreparedEffect, ServerEncoding, Statement, analyse_rows};
 use fencegate::wire::message::{Bound, bound_values, parameter_types};
 use generator::{Case, ColumnType, TYPES, statement};
 use std::collections::HashSet;
@@ -20,7 +20,8 @@ use support::message::{execute, parse, query, sync, tagged};
 use support::wire::{error_in, rows_in};
 use support::{Options, Postgres, Release, Wire};
 
-const LEXING: Lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8 };
+const LEXING: Lexing =
+    Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
 /// Where the key stands among the columns of the table.
 const PLACE: usize = 1;
 

@@ -9,7 +9,7 @@ use std::process::Command;
 #[test]
 fn from_the_start() {
     let world = start();
-    let cases: [(&[(&str, &str)], &str); 8] = [
+    let cases: [(&[(&str, &str)], &str); 13] = [
         (&[], ""),
         (&[("lease.fence", "47")], "47"),
         (&[("Lease.Fence", "47")], "47"),
@@ -18,6 +18,12 @@ fn from_the_start() {
         (&[("user", "leader")], "31"),
         (&[("user", "leader"), ("options", "-c lease.fence=47")], "47"),
         (&[("options", r"-c lease.fence=other=3,\ scheduler=47")], "47"),
+        // What stands twice is what the server makes of it.
+        (&[("lease.fence", "46"), ("lease.fence", "47")], "47"),
+        (&[("lease.fence", "46"), ("LEASE.FENCE", "47")], "47"),
+        (&[("lease.fence", "47"), ("options", "-c lease.fence=46")], "47"),
+        (&[("options", "-c lease.fence=46"), ("options", "--lease.fence=47")], "47"),
+        (&[("options", "-c lease.fence=46"), ("options", "-c work_mem=5MB")], ""),
     ];
     for (parameters, expected) in cases {
         let (mut wire, _) = start_session(&world, parameters);

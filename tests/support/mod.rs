@@ -7,6 +7,7 @@
 #![allow(dead_code, unused_imports)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod bombs;
 pub mod certificates;
 pub mod commit_order;
 pub mod dice;

@@ -33,6 +33,7 @@ pub struct ProxyOptions {
     control: Option<String>,
     upstream: Option<String>,
     upstream_by_socket: bool,
+    asks_everybody: bool,
     environment: Vec<String>,
     umask: &'static str,
 }
@@ -45,6 +46,7 @@ impl Default for ProxyOptions {
             control: None,
             upstream: None,
             upstream_by_socket: false,
+            asks_everybody: false,
             environment: Vec::new(),
             umask: "022",
         }
@@ -90,6 +92,13 @@ impl ProxyOptions {
     /// The proxy reaches the server by its Unix socket.
     pub fn upstream_by_socket(mut self) -> Self {
         self.upstream_by_socket = true;
+        self
+    }
+
+    /// Only clients that could get in by themselves may be let in without being asked for anything. Otherwise those of
+    /// this machine may: most tests trust everybody.
+    pub fn asks_everybody(mut self) -> Self {
+        self.asks_everybody = true;
         self
     }
 }
@@ -260,6 +269,9 @@ fn command(postgres: &Postgres, options: &ProxyOptions, folder: &Folder, port: u
     command.extend(["--upstream".into(), upstream]);
     command.extend(["--control".into(), options.control.clone().unwrap_or_else(|| postgres.control_url())]);
     command.extend(["--policies".into(), text(&folder.join("policies"))]);
+    if !options.asks_everybody {
+        command.extend(["--allow-unauthenticated", "unix,127.0.0.0/8"].map(str::to_owned));
+    }
     command.extend(options.arguments.iter().cloned());
     command
 }

@@ -6,13 +6,46 @@ use super::super::audit::PassedWrite;
 use super::super::rejection::Rejection;
 use super::super::suspects::Suspects;
 use super::{Need, Stop};
+use crate::fence::session::Token;
 use crate::policy::{Mode, Resource};
+use std::collections::HashMap;
 use std::sync::Arc;
+
+/// What statements need, in their order. There may be thousands, and each is looked up.
+#[derive(Default)]
+pub(super) struct Needs {
+    list: Vec<Need>,
+    /// By the name of the resource, the token that is needed first.
+    tokens: HashMap<String, Token>,
+}
+
+impl Needs {
+    pub(super) fn push(&mut self, need: Need) {
+        self.tokens.entry(need.resource.name.clone()).or_insert(need.token);
+        self.list.push(need);
+    }
+
+    pub(super) fn extend(&mut self, more: Needs) {
+        more.list.into_iter().for_each(|need| self.push(need));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    pub(super) fn token(&self, resource: &str) -> Option<Token> {
+        self.tokens.get(resource).copied()
+    }
+
+    pub(super) fn into_list(self) -> Vec<Need> {
+        self.list
+    }
+}
 
 /// What stands before a statement in the same string.
 #[derive(Default)]
 pub(super) struct Earlier {
-    pub(super) needs: Vec<Need>,
+    pub(super) needs: Needs,
     /// What fences that only observe would reject.
     pub(super) passed: Vec<PassedWrite>,
     pub(super) ended_transaction: bool,

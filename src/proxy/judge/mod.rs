@@ -19,7 +19,7 @@ use crate::fence::value::FenceValue;
 use crate::fence::{Catalogue, Database, Hindrance, Refusal};
 use crate::policy::{PolicySet, Resource};
 use crate::statement::{ParameterEffect, Statement, TransactionEffect};
-use earlier::Earlier;
+use earlier::{Earlier, Needs};
 pub use resolve::{opaque, resolve};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ impl Judge<'_> {
                     let (catalogue, is_current) = (self.catalogue, self.catalogue_is_current);
                     earlier.suspects.note(statement, self.policies, catalogue, is_current, self.suspects_of_others);
                 }
-                Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection, earlier.needs),
+                Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection, earlier.needs.into_list()),
                 Err(Stop::Settle) => return Decision::Settle,
                 // A failed transaction answers nothing.
                 Err(Stop::ReadValue) if *self.parameter.current() == Value::Unknown && !self.parameter.failed() => {
@@ -122,21 +122,17 @@ impl Judge<'_> {
                     let why =
                         format!("an earlier statement of the same string may change lease.fence ({})", statement.kind);
                     let hint = "Send the statements one by one, so that the proxy can read the token in between.";
-                    return Decision::Reject(index, Rejection::Unverifiable { why, hint }, earlier.needs);
+                    let rejection = Rejection::Unverifiable { why, hint };
+                    return Decision::Reject(index, rejection, earlier.needs.into_list());
                 }
             }
             parameter.completed(statement, parameter.failed());
             earlier.ended_transaction |= statement.ends_transaction();
         }
-        Decision::Forward(earlier.needs, earlier.passed)
+        Decision::Forward(earlier.needs.into_list(), earlier.passed)
     }
 
-    fn statement(
-        &self,
-        statement: &Statement,
-        parameter: &Parameter,
-        earlier: &mut Earlier,
-    ) -> Result<Vec<Need>, Stop> {
+    fn statement(&self, statement: &Statement, parameter: &Parameter, earlier: &mut Earlier) -> Result<Needs, Stop> {
         if let ParameterEffect::Set { value, .. } = &statement.parameter
             && let Err(why) = FenceValue::parse(value)
         {
@@ -155,7 +151,7 @@ impl Judge<'_> {
         let hidden = self.hidden(statement, earlier)?;
         let touched = touched(statement, self.policies, self.catalogue);
         self.refuse_what_is_unread(statement, &touched)?;
-        let mut needs: Vec<Need> = Vec::new();
+        let mut needs = Needs::default();
         for touch in touched {
             let Touch { resource, writes, keys } = touch;
             let Some(keys) = keys else {

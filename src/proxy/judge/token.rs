@@ -4,7 +4,7 @@
 
 use super::super::parameter::{Parameter, Value};
 use super::super::rejection::Rejection;
-use super::{Earlier, Judge, Need, Stop};
+use super::{Earlier, Judge, Need, Needs, Stop};
 use crate::fence::session::Token;
 use crate::policy::{Mode, OnMissing, Resource};
 use std::sync::Arc;
@@ -18,9 +18,9 @@ impl Judge<'_> {
         may_raise: bool,
         parameter: &Parameter,
         earlier: &mut Earlier,
-        needs: &mut Vec<Need>,
+        needs: &mut Needs,
     ) -> Result<(), Stop> {
-        if needs.iter().any(|need| need.resource.name == resource.name) {
+        if needs.token(&resource.name).is_some() {
             return Ok(());
         }
         if let Some(token) = self.token_for(&resource, writes, parameter, earlier)? {
@@ -73,7 +73,7 @@ impl Judge<'_> {
     }
 
     fn check(&self, resource: &Resource, token: Token, earlier: &Earlier) -> Result<(), Stop> {
-        let before = earlier.needs.iter().find(|need| need.resource.name == resource.name).map(|need| need.token);
+        let before = earlier.needs.token(&resource.name);
         let written = before.or_else(|| self.written.get(&resource.name).copied());
         if let Some(written) = written.filter(|written| *written != token) {
             let (resource, presented) = (resource.name.clone(), token);

@@ -4,29 +4,35 @@
 
 use super::super::peer::HIGH_WATER;
 use super::super::rejection::Rejection;
-use super::super::replies::{Audience, MAX_OWED, Request};
+use super::super::replies::{Audience, Request};
 use super::verdict::{Run, Verdict};
 use super::{ClientFault, Relay, frame_of};
 use crate::statement::{PreparedEffect, Statement};
 use crate::wire::frame::Header;
 use crate::wire::message;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The types of message that a server ignores up to a Sync. At any other it ends the session, whatever it does.
 const SKIPPED: &[u8] = b"QFPBDECHdcf";
+
+/// Many small messages together may take long: after this other sessions of the thread have their turn.
+const AT_ONCE: Duration = Duration::from_millis(5);
 
 impl Relay {
     /// Handles all that has been read from the client, as far as the server's output has room and
     /// nothing has to be waited for.
     pub(super) fn handle_client(&mut self) -> Result<(), ClientFault> {
-        if self.replies.len() >= MAX_OWED && self.replies.needs_flush() && self.client.rest == 0 && !self.flushed {
+        if self.replies.is_full() && self.replies.needs_flush() && self.client.rest == 0 && !self.flushed {
             // The server may have answers in its buffer, without which nothing more is read.
             self.note_forwarding();
             message::put_flush(&mut self.server.writer.output);
             self.flushed = true;
         }
-        self.flushed &= self.replies.len() >= MAX_OWED;
-        while self.wait.is_none() && self.replies.len() < MAX_OWED && self.server.writer.output.len() < HIGH_WATER {
+        self.flushed &= self.replies.is_full();
+        let since = Instant::now();
+        self.goes_on = false;
+        while self.wait.is_none() && !self.replies.is_full() && self.server.writer.output.len() < HIGH_WATER {
             if self.client.rest > 0 {
                 if !self.client.pass_on(&mut self.server.writer.output) {
                     break;
@@ -41,6 +47,10 @@ impl Relay {
                 break;
             }
             self.wanted = 0;
+            if since.elapsed() > AT_ONCE {
+                self.goes_on = true;
+                break;
+            }
         }
         Ok(())
     }
@@ -138,7 +148,7 @@ impl Relay {
     fn drop_message(&mut self, header: Header) -> bool {
         self.client.rest = header.frame();
         self.client.discard = true;
-        self.room = None;
+        (self.room, self.read) = (None, None);
         true
     }
 

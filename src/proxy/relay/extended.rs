@@ -79,6 +79,9 @@ impl Relay {
                 return Ok(false);
             }
         }
+        if needs_values && self.has_key_in_doubt(header, &statement) {
+            return Ok(self.hold_for_lexing(header));
+        }
         let statement = if needs_values { self.with_values(header, &statement) } else { statement };
         let sequence = self.portals.define(&portal, statement.clone(), self.batch);
         self.pass(header, Some(Request::Bind { portal, sequence, plans: statement }));

@@ -34,7 +34,7 @@ use super::replies::Replies;
 use super::session::Session;
 use crate::fence::Refusal;
 use crate::fence::session::{Activity, SessionFence};
-use crate::statement::Lexing;
+use crate::statement::{Answer, Lexing};
 use crate::wire::frame::InvalidLength;
 use crate::wire::message::Status;
 use bytes::{Buf, Bytes, BytesMut};
@@ -89,8 +89,10 @@ pub struct Relay {
     refused: Option<Refusal>,
     /// The message at hand is being judged, or what has to be done first for that.
     judged_since: Option<Instant>,
-    /// The message at hand may be read, though it is long.
+    /// The message at hand may be read, though that may take long.
     turn: Option<Turn>,
+    /// What the text of the message at hand does, as it was read in this way: it is judged again whenever more is known.
+    read: Option<(Lexing, bool, Answer)>,
     /// Room for the message at hand, once that was asked for; nothing in it if it was refused.
     room: Option<Option<Room>>,
     /// Room for what the server has not taken yet.
@@ -99,6 +101,8 @@ pub struct Relay {
     reject_prepared: bool,
     /// The kind of the message that is being discarded, and why it is rejected.
     discarded: Option<(u8, Rejection)>,
+    /// More messages of the client are there, and it is the turn of other sessions of the thread.
+    goes_on: bool,
     /// The input from the client has to reach this many bytes for the message at hand.
     wanted: usize,
     /// This transaction changed the catalogue.
@@ -194,10 +198,12 @@ impl Relay {
             refused: None,
             judged_since: None,
             turn: None,
+            read: None,
             room: None,
             leaving: None,
             reject_prepared: false,
             discarded: None,
+            goes_on: false,
             wanted: 0,
             catalogue_changed: false,
             definitions,
@@ -263,6 +269,10 @@ impl Relay {
             // What has arrived at the last moment is not lost.
             Some(end) if !self.hears_more().await => Err(end),
             Some(_) => Ok(()),
+            None if self.goes_on => {
+                tokio::task::yield_now().await;
+                Ok(())
+            }
             None => self.wait_for_event().await,
         }
     }
@@ -336,6 +346,7 @@ impl Relay {
         self.refused = None;
         self.judged_since = None;
         self.leaving = self.room.take().flatten();
+        self.read = None;
     }
 }
 

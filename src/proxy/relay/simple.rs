@@ -34,7 +34,7 @@ impl Relay {
             Some(Ok(())) if !self.is_whole(header) => return Ok(false),
             Some(Ok(())) => {}
         }
-        let turn = self.turn.take();
+        let (turn, known) = (self.turn.take(), self.read.take());
         let Some((text, _)) = split_string(self.message_body(header)) else {
             // The server says what is wrong with it.
             self.pass(header, Some(Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() }));
@@ -43,17 +43,21 @@ impl Relay {
         if self.lexing_in_doubt(text) {
             return Ok(self.hold_for_lexing(header));
         }
-        let read = match self.context.read(text, self.lexing, self.context.policies().has_keys(), turn) {
+        let has_keys = self.context.policies().has_keys();
+        let known = known.filter(|(lexing, rows, _)| (*lexing, *rows) == (self.lexing, has_keys));
+        let read = match known.map_or_else(|| self.context.read(text, self.lexing, has_keys, turn), |read| Ok(read.2)) {
             Ok(read) => read,
             Err(turn) => {
                 self.wait = Some(Wait::First(turn));
                 return Ok(false);
             }
         };
+        let length = text.len();
+        self.read = Some((self.lexing, has_keys, read.clone()));
         Ok(match &*read {
             Ok(script) => self.judge_query(header, &script.statements, true),
             Err(why) => {
-                let statement = self.unreadable(text, why);
+                let statement = self.unreadable(length, why);
                 // Where it may be wrong, the server reads it too, to say so; what is too complex only costs it time.
                 let has_ranges = self.replicates || *why == Unreadable::TooComplex;
                 self.judge_query(header, &[statement], has_ranges)
@@ -89,12 +93,12 @@ impl Relay {
     }
 
     /// Stands for a text that cannot be read. In a replication session it is one command, of another grammar.
-    fn unreadable(&self, text: &[u8], why: &Unreadable) -> Arc<Statement> {
+    fn unreadable(&self, length: usize, why: &Unreadable) -> Arc<Statement> {
         let statement = match self.replicates {
             true => opaque("replication command", "it is no SQL"),
             false => opaque("statement", why.reason()),
         };
-        Arc::new(Statement { range: 0..text.len(), ..Arc::unwrap_or_clone(statement) })
+        Arc::new(Statement { range: 0..length, ..Arc::unwrap_or_clone(statement) })
     }
 
     /// The proxy may answer a simple query by itself: the server is idle, has no unnamed statement, which such a query

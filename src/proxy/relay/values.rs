@@ -3,8 +3,8 @@
 //! Must never take bytes for text that the server reads otherwise.
 
 use super::Relay;
+use crate::statement::Statement;
 use crate::statement::rows::{Declared, Value};
-use crate::statement::{Encoding, Statement};
 use crate::wire::frame::{HEADER, Header, split_string};
 use crate::wire::message::{self, Bound};
 use std::sync::Arc;
@@ -12,20 +12,34 @@ use std::sync::Arc;
 impl Relay {
     /// The statement with the values that this Bind has for it. Of a message that is not wholly there they are unknown.
     pub(super) fn with_values(&self, header: Header, statement: &Statement) -> Arc<Statement> {
-        let values = self.client.reader.input.get(HEADER..header.frame()).and_then(|body| {
-            let (_portal, rest) = split_string(body)?;
-            let (_name, rest) = split_string(rest)?;
-            message::bound_values(rest)
-        });
-        let is_clear = |bytes: &[u8]| bytes.is_ascii() || self.lexing.encoding == Encoding::Utf8;
+        let is_clear = |bytes: &[u8]| bytes.is_ascii() || self.lexing.keeps_text();
         let value = |value: Bound| match value {
             Bound::Text(bytes) | Bound::Binary(bytes) if !is_clear(bytes) || self.lexing_in_doubt(bytes) => None,
             Bound::Text(bytes) => Value::from_text(bytes),
             Bound::Binary(bytes) => Value::from_binary(bytes),
             Bound::Null => None,
         };
-        let values: Vec<_> = values.into_iter().flatten().map(value).collect();
+        let values: Vec<_> = self.values(header).into_iter().map(value).collect();
         Arc::new(statement.bound(&values))
+    }
+
+    /// A value that this Bind has for a key may be read in another way once what is under way is known.
+    pub(super) fn has_key_in_doubt(&self, header: Header, statement: &Statement) -> bool {
+        let policies = self.context.policies();
+        let tables = || policies.resources.iter().flat_map(|resource| &resource.tables);
+        let is_key = |column: &str| tables().any(|table| table.key.as_deref() == Some(column));
+        self.values(header).into_iter().enumerate().any(|(index, value)| match value {
+            Bound::Text(bytes) | Bound::Binary(bytes) => {
+                self.lexing_in_doubt(bytes) && statement.uses_parameter(index + 1, is_key)
+            }
+            Bound::Null => false,
+        })
+    }
+
+    fn values(&self, header: Header) -> Vec<Bound<'_>> {
+        let body = self.client.reader.input.get(HEADER..header.frame()).unwrap_or_default();
+        let values = split_string(body).and_then(|(_portal, rest)| split_string(rest));
+        values.and_then(|(_name, rest)| message::bound_values(rest)).unwrap_or_default()
     }
 }
 

@@ -18,6 +18,12 @@ use tokio::time::Instant;
 /// Statements are not held back longer than about this because the catalogue changes all the time.
 const CATCH_UP_LIMIT: Duration = Duration::from_secs(1);
 
+/// So many admissions are asked for before the message at hand is judged again.
+const MOST_AT_ONCE: usize = 256;
+
+/// More statements, writes and calls than this take long enough to judge for other sessions on the thread to notice.
+const MANY: usize = 200;
+
 /// What is to be done with the message at hand.
 pub(super) enum Verdict {
     Forward,
@@ -37,6 +43,14 @@ pub(super) enum Run {
 impl Relay {
     /// Judges statements; where something has to be found out first, starts to.
     pub(super) fn judge(&mut self, statements: &[Arc<Statement>], run: Run) -> (Verdict, Vec<Arc<Statement>>) {
+        let size = |it: &Arc<Statement>| 1 + it.writes.len() + it.functions.len() + it.redirects.len();
+        match statements.iter().map(size).sum::<usize>() > MANY {
+            true => tokio::task::block_in_place(|| self.judge_all(statements, run)),
+            false => self.judge_all(statements, run),
+        }
+    }
+
+    fn judge_all(&mut self, statements: &[Arc<Statement>], run: Run) -> (Verdict, Vec<Arc<Statement>>) {
         let Some(resolved) = resolve(statements, &self.statements, &self.portals, self.batch) else {
             return (self.settle(), statements.to_vec());
         };
@@ -136,21 +150,33 @@ impl Relay {
         }
         let lacks =
             |need: &Need| self.fence.admission(&need.resource.name).is_none_or(|epoch| epoch.token != need.token);
-        let Need { resource, token, may_raise } = needs[needs.iter().position(lacks).unwrap_or(0)].clone();
+        // All that there is to know before it is worth judging again, from the first statement on.
+        let lacking: Vec<Need> = needs.iter().filter(|need| lacks(need)).take(MOST_AT_ONCE).cloned().collect();
+        let lacking = if lacking.is_empty() { needs[..1].to_vec() } else { lacking };
         // An Admit that raises the token looks at what the process does.
         self.note_activity();
-        let (database, fence, name) = (self.context.database().clone(), self.fence.clone(), resource.name.clone());
+        let (database, fence) = (self.context.database().clone(), self.fence.clone());
+        let name = lacking[0].resource.name.clone();
         let recorded = self.context.record_missed_policies();
-        // Runs to its end even when this session does not: an Admit is not cancel-safe.
+        let wanted = Arc::new(());
+        let still_wanted = Arc::downgrade(&wanted);
+        // An Admit runs to its end even when this session does not: it is not cancel-safe. But no other one begins then.
         let admission = tokio::spawn(async move {
             recorded.await;
-            if may_raise {
-                database.admit(&fence, &resource, token).await
-            } else {
-                database.admit_in_force(&fence, &resource, token).await
+            for Need { resource, token, may_raise } in lacking {
+                if still_wanted.strong_count() == 0 {
+                    break;
+                }
+                let is_admitted = fence.admission(&resource.name).is_some_and(|epoch| epoch.token == token);
+                match may_raise {
+                    _ if is_admitted => {}
+                    true => database.admit(&fence, &resource, token).await?,
+                    false => database.admit_in_force(&fence, &resource, token).await?,
+                }
             }
+            Ok(())
         });
-        self.wait = Some(Wait::Admit(name, admission));
+        self.wait = Some(Wait::Admit(name, admission, wanted));
         Verdict::Hold
     }
 

@@ -4,10 +4,10 @@
 
 use super::super::context::{Room, Turn};
 use super::super::peer::HIGH_WATER;
-use super::super::replies::MAX_OWED;
 use super::{End, Relay, release};
 use crate::fence::Refusal;
 use crate::fence::session::Activity;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
@@ -21,8 +21,8 @@ pub(super) enum Wait {
     Settle,
     /// The answer to our question.
     Value,
-    /// Admission to the resource of that name.
-    Admit(String, JoinHandle<Result<(), Refusal>>),
+    /// Admission to the resource of that name, and to others; what comes next is asked for as long as this is wanted.
+    Admit(String, JoinHandle<Result<(), Refusal>>, Arc<()>),
     /// Something to be done first: see [`Relay::first`].
     First(JoinHandle<Option<Turn>>),
     /// Room for a long message, which may be refused.
@@ -96,7 +96,7 @@ impl Relay {
     fn is_held_back(&self) -> bool {
         let waits_for_message =
             self.server.rest > 0 && self.activity == Activity::Idle && !self.client.reader.input.is_empty();
-        self.wait.is_some() || self.replies.len() >= MAX_OWED || waits_for_message
+        self.wait.is_some() || self.replies.is_full() || waits_for_message
     }
 }
 
@@ -108,7 +108,7 @@ async fn finish(
     room: &mut Option<Option<Room>>,
 ) {
     match wait {
-        Some(Wait::Admit(resource, admission)) => {
+        Some(Wait::Admit(resource, admission, _wanted)) => {
             let outcome =
                 admission.await.unwrap_or_else(|error| Err(Refusal::unavailable(resource, error.to_string())));
             *refused = outcome.err();

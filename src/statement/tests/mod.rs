@@ -1,5 +1,6 @@
 //! What statements do: tables of cases, `(text, what it does)` in the notation of [`show`].
 
+mod bounds;
 mod definitions;
 mod grammar;
 mod hostile;
@@ -10,7 +11,8 @@ mod texts;
 
 use super::*;
 
-pub(super) const USUAL: Lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8 };
+pub(super) const USUAL: Lexing =
+    Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
 
 /// Asserts what each text does.
 fn check(cases: &[(&str, &str)]) {

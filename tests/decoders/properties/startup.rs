@@ -40,6 +40,10 @@ fn starts_session(packet: &[u8], body: &[u8], found: &Result<Packet, InvalidPack
     let Some(parameters) = parameters.into_iter().map(as_text).collect::<Option<Vec<_>>>() else {
         return assert_eq!(*found, Err(InvalidPacket::Encoding));
     };
+    let is_repeated = |wanted: &&str| parameters.iter().filter(|(name, _)| name == wanted).count() > 1;
+    if let Some(name) = ["user", "database", "replication"].into_iter().find(is_repeated) {
+        return assert_eq!(*found, Err(InvalidPacket::Repeated(name)));
+    }
     let last = |name: &str| parameters.iter().filter(|(key, _)| *key == name).map(|(_, value)| *value).next_back();
     let Some(user) = last("user").filter(|user| !user.is_empty()) else {
         return assert_eq!(*found, Err(InvalidPacket::User));

@@ -1,6 +1,6 @@
 //! The texts of statements: what is read is in order, stays within the text, and hides nothing that follows.
 
-use fencegate::statement::{Encoding, Lexing, Operation, Script, Unreadable, analyse, analyse_rows};
+use fencegate::statement::{Encoding, Lexing, Operation, Script, ServerEncoding, Unreadable, analyse, analyse_rows};
 use std::collections::HashSet;
 
 const ENCODINGS: [Encoding; 3] = [Encoding::Utf8, Encoding::AsciiSafe, Encoding::AsciiUnsafe];
@@ -9,7 +9,7 @@ pub fn check(text: &[u8]) -> bool {
     let mut readable = false;
     for encoding in ENCODINGS {
         for standard_conforming_strings in [true, false] {
-            let lexing = Lexing { standard_conforming_strings, encoding };
+            let lexing = Lexing { standard_conforming_strings, encoding, server: ServerEncoding::Utf8 };
             let Ok(script) = analyse(text, lexing) else { continue };
             assert!(!text.contains(&0));
             assert!(text.is_ascii() || encoding != Encoding::AsciiUnsafe);

@@ -1,7 +1,7 @@
 //! What the tokens of a text prove is what its tree says.
 
 use fencegate::statement::rows::Rows;
-use fencegate::statement::{Encoding, Lexing, Script, Statement, analyse, read_tokens};
+use fencegate::statement::{Encoding, Lexing, Script, ServerEncoding, Statement, analyse, analyse_rows, read_tokens};
 use std::sync::Arc;
 
 const ENCODINGS: [Encoding; 3] = [Encoding::Utf8, Encoding::AsciiSafe, Encoding::AsciiUnsafe];
@@ -10,7 +10,7 @@ pub fn check(text: &[u8]) -> bool {
     let mut proved = false;
     for encoding in ENCODINGS {
         for standard_conforming_strings in [true, false] {
-            proved |= agrees(text, Lexing { standard_conforming_strings, encoding });
+            proved |= agrees(text, Lexing { standard_conforming_strings, encoding, server: ServerEncoding::Utf8 });
         }
     }
     proved
@@ -20,7 +20,17 @@ pub fn check(text: &[u8]) -> bool {
 pub fn agrees(text: &[u8], lexing: Lexing) -> bool {
     let Some((proved, read)) = both(text, lexing) else { return false };
     assert_eq!(proved, read, "{}", text.escape_ascii());
+    same_rows(text, lexing);
     true
+}
+
+/// Where tokens tell of rows, they tell of columns what the tree does.
+fn same_rows(text: &[u8], lexing: Lexing) {
+    let (Some(proved), Ok(read)) = (read_tokens(text, lexing), analyse_rows(text, lexing)) else { return };
+    let told = |script: &Script| script.statements.first().and_then(|first| Some(first.writes.first()?.rows.clone()));
+    if let Some(proved) = told(&proved).filter(|rows| !rows.are_unread()) {
+        assert!(proved.tells_no_more_than(&told(&read).unwrap_or_default()), "{}", text.escape_ascii());
+    }
 }
 
 /// What the tokens prove and what the parsers say, where both say something.

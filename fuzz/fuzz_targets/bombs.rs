@@ -1,0 +1,191 @@
+//! Looks for texts that cost much for their length: processor time and memory, of what a thread does that serves others.
+//!
+//! What it keeps as new is what costs more for each byte than anything before; what it reports is beyond the bound. Bytes
+//! changed at random find little here: the mutator repeats pieces, puts a piece into itself, and wraps it.
+
+#![no_main]
+
+use fencegate::statement::{Cache, Encoding, Lexing, read_tokens};
+use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Of one text, on a thread that serves others.
+const LONGEST: Duration = Duration::from_millis(50);
+const MOST_MEMORY: usize = 64 << 20;
+
+/// The tokens of a text of 16 MiB are read in a second or two, on a thread of their own.
+const LONGEST_BY_BYTE: Duration = Duration::from_nanos(200);
+
+const USUAL: Lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8 };
+
+/// A higher number of any of these is new to libFuzzer.
+const COUNTERS: usize = 3 * 64;
+#[unsafe(link_section = "__libfuzzer_extra_counters")]
+static mut COUNTED: [u8; COUNTERS] = [0; COUNTERS];
+
+struct Counting;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// What the parser in C takes is counted as pages that it touches.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        PEAK.fetch_max(HELD.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Relaxed);
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+fuzz_target!(|text: &[u8]| {
+    let (held, pages) = (HELD.load(Relaxed), pages());
+    PEAK.store(held, Relaxed);
+    let before = processor_time();
+    let read = Cache::default().get(text, USUAL, true);
+    let took = processor_time() - before;
+    drop(read);
+    let memory = PEAK.load(Relaxed).saturating_sub(held) + (self::pages() - pages) * 4096;
+    assert!(took < LONGEST, "{took:?} for {} bytes", text.len());
+    assert!(memory < MOST_MEMORY, "{memory} bytes of memory for {} bytes", text.len());
+    let before = processor_time();
+    drop(read_tokens(text, USUAL));
+    let tokens = processor_time() - before;
+    let allowed = LONGEST_BY_BYTE * text.len() as u32 + Duration::from_millis(1);
+    assert!(tokens < allowed, "{tokens:?} for the tokens of {} bytes", text.len());
+    let length = text.len().max(64);
+    for (kind, cost) in [took.as_nanos() as usize, memory, tokens.as_nanos() as usize].into_iter().enumerate() {
+        let by_byte = cost / length;
+        // Four steps from one power of two to the next.
+        let bucket = (f64::from(by_byte.max(1) as u32).log2() * 4.0) as usize;
+        unsafe { COUNTED[kind * 64 + bucket.min(63)] = 1 };
+    }
+});
+
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    let mut dice = Dice(u64::from(seed) | 1);
+    if dice.roll(5) == 0 {
+        return fuzzer_mutate(data, size, max_size);
+    }
+    let mutated = mutate(&data[..size], &mut dice);
+    let length = mutated.len().min(max_size);
+    data[..length].copy_from_slice(&mutated[..length]);
+    length
+});
+
+/// What stands before a piece, and after it.
+const AROUND: &[(&str, &str)] = &[
+    ("(", ")"),
+    ("ARRAY[", "]"),
+    ("(SELECT ", ")"),
+    ("CASE WHEN ", " THEN 1 END"),
+    ("ROW(", ", 1)"),
+    ("WITH w AS (", ") SELECT 1"),
+    ("WITH RECURSIVE w AS (", " UNION ALL SELECT 1) SELECT 1"),
+    ("UPDATE t SET (a, b) = (", ")"),
+    ("INSERT INTO t (k, v) VALUES ", " ON CONFLICT (k) DO UPDATE SET (a, b) = (SELECT 1, 2)"),
+    ("MERGE INTO t USING u ON t.a = u.a WHEN MATCHED THEN UPDATE SET (a, b) = (", ")"),
+    ("SELECT 1 FROM ", " cross join a"),
+    ("SELECT 1 FROM (", ") x FOR UPDATE OF x"),
+    ("SELECT ", " UNION SELECT 1"),
+    ("EXPLAIN ", ""),
+    ("PREPARE p AS ", "; EXECUTE p"),
+    ("CREATE SCHEMA s ", " CREATE TABLE t (a int)"),
+    ("CREATE VIEW v AS ", ""),
+    ("CREATE RULE r AS ON INSERT TO t DO ALSO (", "; DELETE FROM u)"),
+    ("COPY (", ") TO STDOUT"),
+    ("f(", ")"),
+    ("f(x => ", ", VARIADIC y)"),
+    ("CAST(", " AS int)"),
+    ("NOT ", ""),
+    ("- ", ""),
+    ("a OPERATOR(pg_catalog.+) ", ""),
+    ("JSON_OBJECT('a' : ", ")"),
+    ("GROUPING SETS (", ", ())"),
+    ("a IN (", ")"),
+    ("a = ANY (ARRAY[", "])"),
+    ("EXISTS (SELECT 1 WHERE ", ")"),
+    ("x BETWEEN ", " AND 2"),
+    ("sum(", ") OVER (PARTITION BY a ORDER BY b)"),
+    ("", "::int"),
+    ("", "[1]"),
+    ("", ".a"),
+    ("", " COLLATE x"),
+    ("", " AT TIME ZONE 'x'"),
+    ("", " IS NULL"),
+    ("", " AND shard = 3"),
+    ("", " OR shard IN (3, 4)"),
+    ("", ", $1"),
+    ("", "; "),
+    ("/*", "*/"),
+    ("E'\\", "'"),
+    ("U&'\\0041", "'"),
+    ("$q$", "$q$"),
+];
+
+fn mutate(text: &[u8], dice: &mut Dice) -> Vec<u8> {
+    let (start, end) = piece(text, dice);
+    let (before, piece, after) = (&text[..start], &text[start..end], &text[end..]);
+    let times = 1 << dice.roll(9);
+    let changed = match dice.roll(4) {
+        // Again and again, maybe with something between.
+        0 => {
+            let between: &[u8] = [&b" "[..], b", ", b"; ", b" AND ", b" + "][dice.roll(5)];
+            [piece, between].concat().repeat(times)
+        }
+        // In itself.
+        1 => {
+            let at = self::piece(piece, dice).0;
+            [piece[..at].repeat(times), piece.to_vec(), piece[at..].repeat(times)].concat()
+        }
+        // In something else.
+        2 => {
+            let (open, close) = AROUND[dice.roll(AROUND.len())];
+            [open.repeat(times).as_bytes(), piece, close.repeat(times).as_bytes()].concat()
+        }
+        _ => {
+            let (open, close) = AROUND[dice.roll(AROUND.len())];
+            [open.as_bytes(), piece, close.as_bytes()].concat()
+        }
+    };
+    [before, &changed, after].concat()
+}
+
+/// From one border of words to another.
+fn piece(text: &[u8], dice: &mut Dice) -> (usize, usize) {
+    let is_border = |at: &usize| *at == 0 || !text[*at].is_ascii_alphanumeric() || !text[*at - 1].is_ascii_alphanumeric();
+    let mut border = || (dice.roll(text.len() + 1)..text.len()).find(is_border).unwrap_or(text.len());
+    let (one, other) = (border(), border());
+    (one.min(other), one.max(other))
+}
+
+/// Throws of a die, from a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % sides.max(1)
+    }
+}
+
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Pages of memory that the thread has touched first.
+fn pages() -> usize {
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+    usage.ru_minflt as usize
+}

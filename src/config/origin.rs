@@ -1,0 +1,144 @@
+//! Where clients come from whom the server may let in without asking for anything.
+//!
+//! Owns how that is written, and what it covers. Must never take an address for one that it only resembles: an address of
+//! IPv4 within IPv6 is that of IPv4.
+
+use std::net::IpAddr;
+
+/// The bits in front that make an address of IPv4 one of IPv6.
+const MAPPED: u8 = 96;
+
+/// Where a client comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A Unix socket of the proxy's.
+    Unix,
+    /// This address.
+    Address(IpAddr),
+    /// It has gone before it could be asked.
+    Unknown,
+}
+
+/// A setting's word for where clients come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllowedOrigin {
+    /// A Unix socket of the proxy's.
+    Unix,
+    /// The addresses that begin with these bits.
+    Network(IpAddr, u8),
+}
+
+impl Origin {
+    /// It is the proxy's own machine, by TCP.
+    pub fn is_loopback(self) -> bool {
+        matches!(self, Origin::Address(address) if address.to_canonical().is_loopback())
+    }
+}
+
+impl AllowedOrigin {
+    /// A client that comes from there is meant.
+    pub fn covers(self, origin: Origin) -> bool {
+        match (self, origin) {
+            (AllowedOrigin::Unix, Origin::Unix) => true,
+            (AllowedOrigin::Network(network, bits), Origin::Address(address)) => {
+                match (network, address.to_canonical()) {
+                    (IpAddr::V4(network), IpAddr::V4(address)) => {
+                        begins_alike(network.to_bits().into(), address.to_bits().into(), 32, bits)
+                    }
+                    (IpAddr::V6(network), IpAddr::V6(address)) => {
+                        begins_alike(network.to_bits(), address.to_bits(), 128, bits)
+                    }
+                    _ => false,
+                }
+            }
+            _ => false,
+        }
+    }
+}
+
+fn begins_alike(one: u128, other: u128, width: u8, bits: u8) -> bool {
+    (one ^ other).checked_shr((width - bits).into()).unwrap_or(0) == 0
+}
+
+/// Reads `ADDRESS/BITS` or `unix`.
+pub(super) fn allowed(text: &str) -> Result<AllowedOrigin, String> {
+    if text == "unix" {
+        return Ok(AllowedOrigin::Unix);
+    }
+    let fault = || format!("`{text}` is neither `unix` nor an address with its bits, such as 10.0.0.0/8 or ::1/128");
+    let (address, bits) = text.split_once('/').ok_or_else(fault)?;
+    let (address, bits): (IpAddr, u8) = (address.parse().map_err(|_| fault())?, bits.parse().map_err(|_| fault())?);
+    match (address, address.to_canonical()) {
+        (IpAddr::V6(_), network @ IpAddr::V4(_)) if (MAPPED..=128).contains(&bits) => {
+            Ok(AllowedOrigin::Network(network, bits - MAPPED))
+        }
+        (IpAddr::V4(_), network) if bits <= 32 => Ok(AllowedOrigin::Network(network, bits)),
+        (IpAddr::V6(_), network @ IpAddr::V6(_)) if bits <= 128 => Ok(AllowedOrigin::Network(network, bits)),
+        _ => Err(fault()),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn covers(setting: &str, address: &str) -> bool {
+        allowed(setting).unwrap().covers(Origin::Address(address.parse().unwrap()))
+    }
+
+    #[test]
+    fn networks_cover_what_begins_alike() {
+        for (setting, address) in [
+            ("10.1.0.0/16", "10.1.255.1"),
+            ("10.1.2.3/8", "10.9.9.9"),
+            ("0.0.0.0/0", "192.0.2.1"),
+            ("192.0.2.1/32", "::ffff:192.0.2.1"),
+            ("::ffff:10.0.0.0/104", "10.9.9.9"),
+            ("fd00::/8", "fdff::1"),
+            ("::/0", "2001:db8::1"),
+        ] {
+            assert!(covers(setting, address), "{setting}, {address}");
+        }
+        for (setting, address) in [
+            ("10.1.0.0/16", "10.2.0.1"),
+            ("192.0.2.1/32", "192.0.2.2"),
+            // Not those of the other family.
+            ("::/0", "10.0.0.1"),
+            ("0.0.0.0/0", "::1"),
+            ("unix", "127.0.0.1"),
+        ] {
+            assert!(!covers(setting, address), "{setting}, {address}");
+        }
+        assert!(allowed("unix").unwrap().covers(Origin::Unix));
+        assert!(!allowed("0.0.0.0/0").unwrap().covers(Origin::Unix));
+        assert!(!allowed("::/0").unwrap().covers(Origin::Unknown));
+    }
+
+    #[test]
+    fn the_own_machine_has_several_addresses() {
+        for (address, is_loopback) in
+            [("127.0.0.1", true), ("127.8.9.1", true), ("::1", true), ("::ffff:127.0.0.1", true), ("10.0.0.1", false)]
+        {
+            assert_eq!(Origin::Address(address.parse().unwrap()).is_loopback(), is_loopback, "{address}");
+        }
+        assert!(!Origin::Unix.is_loopback());
+    }
+
+    #[test]
+    fn what_names_no_origin() {
+        for text in [
+            "",
+            "Unix",
+            "10.0.0.1",
+            "10.0.0.0/33",
+            "::1/129",
+            "host/8",
+            "10.0.0.0/-1",
+            "10.0.0.0/8/8",
+            "::ffff:10.0.0.0/8",
+        ] {
+            assert!(allowed(text).is_err(), "{text}");
+        }
+    }
+}

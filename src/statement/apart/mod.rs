@@ -1,0 +1,149 @@
+//! Reading a text in a process apart: what the parsers make of any text, in time, memory and stack, ends at most that one.
+//!
+//! Owns the processes: they are started when they are needed, and end by themselves when nobody needs them. Must never
+//! guess where one did not answer: the text is too complex then.
+
+mod answer;
+mod reader;
+
+pub(super) use answer::{list, maybe_word, put_list, put_shared, shared, word};
+pub use reader::{READER_COMMAND, read_for_another};
+
+use super::{Encoding, Lexing, Script, ServerEncoding, Unreadable};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// So many at the same time. Who calls sees to it that there are no more; so many are kept for the next text.
+pub const READERS: usize = 2;
+
+/// The longest text that is read apart.
+pub(super) const LONGEST: usize = super::analyse::LONGEST_TREE;
+
+/// Its processor time is limited; so long it may take on a machine that has other things to do.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An answer is shorter: [`super::analyse`] bounds what a script holds.
+const LONGEST_ANSWER: usize = 64 << 20;
+
+/// The program that knows the subcommand [`READER_COMMAND`].
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// Readers that wait for a text.
+static IDLE: Mutex<Vec<Reader>> = Mutex::new(Vec::new());
+
+/// Names the `fencegate` binary that reads what is too dear to be read in this process. Until it is named, such texts are
+/// too complex. Of several calls the first one counts.
+pub fn set_program(program: PathBuf) {
+    let _ = PROGRAM.set(program);
+}
+
+/// Reads a text of up to [`LONGEST`] bytes in another process; None where that came to no end. Blocks.
+pub(super) fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Script, Unreadable>> {
+    let request = request(text, lexing, with_rows);
+    let idle = || IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = idle().pop();
+    // One that was kept may have ended meanwhile, for want of texts.
+    let answered = kept.and_then(|reader| reader.ask(&request).ok()).map_or_else(|| start()?.ask(&request), Ok);
+    match answered {
+        Ok((reader, answer)) => {
+            let mut idle = idle();
+            let has_room = idle.len() < READERS;
+            idle.extend(reader.filter(|_| has_room));
+            Some(answer)
+        }
+        Err(error) => {
+            tracing::debug!(%error, "text_not_read");
+            None
+        }
+    }
+}
+
+/// Without other processes much is refused: that is told, once.
+fn start() -> io::Result<Reader> {
+    static TOLD: Once = Once::new();
+    Reader::start().inspect_err(|error| TOLD.call_once(|| tracing::warn!(%error, "reader_not_started")))
+}
+
+/// Its length, how it is to be read, and the text.
+fn request(text: &[u8], lexing: Lexing, with_rows: bool) -> Vec<u8> {
+    let encoding = match lexing.encoding {
+        Encoding::Utf8 => 0,
+        Encoding::AsciiSafe => 1,
+        Encoding::AsciiUnsafe => 2,
+    };
+    let server = match lexing.server {
+        ServerEncoding::Utf8 => 0,
+        ServerEncoding::SingleByte => 1,
+        ServerEncoding::Other => 2,
+    };
+    let how = [u8::from(lexing.standard_conforming_strings), encoding, server, u8::from(with_rows)];
+    [&(text.len() as u32).to_be_bytes()[..], &how, text].concat()
+}
+
+/// A process that reads texts, one after the other. Dropping it ends it.
+struct Reader {
+    child: Child,
+    stream: UnixStream,
+}
+
+impl Reader {
+    fn start() -> io::Result<Self> {
+        let program = PROGRAM.get().ok_or(io::ErrorKind::NotFound)?;
+        let (stream, theirs) = UnixStream::pair()?;
+        let child = Command::new(program)
+            .arg0("fencegate")
+            .arg(READER_COMMAND)
+            // It gets no secrets, and no signal from a terminal.
+            .env_clear()
+            .process_group(0)
+            .stdin(Stdio::from(OwnedFd::from(theirs.try_clone()?)))
+            .stdout(Stdio::from(OwnedFd::from(theirs)))
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Reader { child, stream })
+    }
+
+    /// What it says, and itself if it is good for another text.
+    fn ask(mut self, request: &[u8]) -> io::Result<(Option<Self>, Result<Script, Unreadable>)> {
+        let deadline = Instant::now() + PATIENCE;
+        self.stream.set_write_timeout(Some(PATIENCE))?;
+        self.stream.write_all(request)?;
+        let mut head = [0; 5];
+        self.read_exact(&mut head, deadline)?;
+        let [goes_on, length @ ..] = head;
+        let length = u32::from_be_bytes(length) as usize;
+        if length > LONGEST_ANSWER {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut answer = vec![0; length];
+        self.read_exact(&mut answer, deadline)?;
+        let answer = answer::decode(&answer).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(((goes_on == 1).then_some(self), answer))
+    }
+
+    fn read_exact(&mut self, mut buffer: &mut [u8], deadline: Instant) -> io::Result<()> {
+        while !buffer.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+            match self.stream.read(buffer)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                length => buffer = &mut buffer[length..],
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,123 @@
+//! What reading a text may cost the parsers, at most: from its tokens, before there is a tree.
+//!
+//! Must never call a text cheap that makes the parsers grow faster than its tokens do: where the tokens do not tell,
+//! every byte counts as one.
+
+use super::Lexing;
+use super::tokens::{Token, Tokens};
+
+/// So many tokens take the parsers milliseconds, a few MiB, and a fraction of the stack of any thread.
+const MOST_TOKENS: usize = 2_000;
+
+/// The bytes of a text that is read at once.
+const LONGEST: usize = 64 << 10;
+
+/// The parsers may read the text at once, on a thread that serves others.
+pub(super) fn is_cheap(text: &[u8], lexing: Lexing) -> bool {
+    text.len() <= LONGEST && relexed(text) <= LONGEST && tokens_in_tree(text, lexing) <= MOST_TOKENS
+}
+
+/// How many tokens the tree is made of. For `SET (a, b) = (SELECT …)` it repeats the right side once for every column, and
+/// what stands within that as often: so each such list of columns multiplies everything.
+fn tokens_in_tree(text: &[u8], lexing: Lexing) -> usize {
+    let (mut count, mut factor) = (0_usize, 1_usize);
+    let mut lists = Lists::default();
+    for token in Tokens::new(text, lexing.standard_conforming_strings) {
+        if token == Token::Unsure {
+            // What follows cannot be told.
+            count += text.len();
+        }
+        count += 1;
+        factor = factor.saturating_mul(lists.repeated(token));
+        if count.saturating_mul(factor) > MOST_TOKENS {
+            return usize::MAX;
+        }
+    }
+    count.saturating_mul(factor)
+}
+
+/// Looks for lists of columns that something is assigned to: after SET or a comma, and before `=`.
+#[derive(Default)]
+struct Lists {
+    /// Of each open parenthesis: how many items it holds so far, and whether it may be such a list.
+    open: Vec<(usize, bool)>,
+    /// The items of the list that has just been closed.
+    closed: Option<usize>,
+    may_begin: bool,
+}
+
+impl Lists {
+    /// How often what follows the token stands in the tree.
+    fn repeated(&mut self, token: Token) -> usize {
+        let (may_begin, closed) = (std::mem::take(&mut self.may_begin), self.closed.take());
+        match token {
+            Token::Symbol(b'(') => self.open.push((1, may_begin)),
+            Token::Symbol(b')') => {
+                self.closed = self.open.pop().and_then(|(items, may_be_list)| may_be_list.then_some(items));
+            }
+            Token::Symbol(b',') => {
+                self.may_begin = true;
+                self.open.iter_mut().last().into_iter().for_each(|(items, _)| *items += 1);
+            }
+            Token::Symbol(b'=') => return closed.unwrap_or(1),
+            Token::Word(word) => self.may_begin = word.eq_ignore_ascii_case(b"set"),
+            _ => {}
+        }
+        1
+    }
+}
+
+/// How many bytes Postgres' lexer reads more than once, about.
+///
+/// It reads a whole run of operator characters before it sees that only the first of them make an operator, or open a
+/// comment within a comment. So `++++…` and `/*/*/*…` take it time that grows with the square of their length.
+pub(super) fn relexed(text: &[u8]) -> usize {
+    let runs = text.split(|byte| !b"~!@#^&|`?+-*/%<>=".contains(byte));
+    runs.filter(|run| run.len() > 100).map(|run| run.len() * restarts(run)).fold(0, usize::saturating_add)
+}
+
+/// After how many places in a run of operator characters the lexer may start again. `--` ends the line for it.
+fn restarts(run: &[u8]) -> usize {
+    let pluses = run.iter().filter(|byte| **byte == b'+').count();
+    let comments = run.windows(2).filter(|pair| pair == b"/*").count();
+    let minuses = run.split(|byte| *byte != b'-').filter(|minuses| minuses.len() == 1).count();
+    pluses + comments + minuses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::USUAL;
+    use super::*;
+
+    #[test]
+    fn what_people_write_is_cheap() {
+        let row = "(1, 'x', now(), NULL, 3.5)";
+        for text in [
+            "UPDATE t SET (a, b, c) = (SELECT x, y, z FROM u WHERE u.id = t.id) WHERE n = 1".to_owned(),
+            format!("INSERT INTO t VALUES {} ON CONFLICT (a, b) DO NOTHING", vec![row; 100].join(", ")),
+            format!("SELECT * FROM t WHERE (a, b) = (1, 2) AND n IN ({})", vec!["1"; 900].join(", ")),
+            format!("SELECT '{}'", "'' \\ ( ,".repeat(5_000)),
+        ] {
+            assert!(is_cheap(text.as_bytes(), USUAL), "{}", &text[..60]);
+        }
+    }
+
+    #[test]
+    fn what_the_tree_repeats_counts_as_often() {
+        let assign = |columns: &str| format!("UPDATE t SET {columns} = (SELECT 1)");
+        let nested = (0..12).fold("SELECT 1, 2".to_owned(), |inner, level| {
+            format!("WITH w{level} AS (UPDATE t SET x = 1, (a, b) = ({inner}) RETURNING *) SELECT 1, 2")
+        });
+        let sublist = assign(&format!("(a[f(1, 2)], {})", vec!["b"; 300].join(", ")));
+        for text in [
+            assign(&format!("({})", vec!["a"; 100].join(","))),
+            nested,
+            sublist,
+            "SELECT 1 $".to_owned() + &"x ".repeat(2_000),
+            "SELECT 1 ".to_owned() + &"cross join a ".repeat(1_000),
+            "++".repeat(400),
+        ] {
+            assert!(!is_cheap(text.as_bytes(), USUAL), "{}", &text[..30]);
+        }
+    }
+}

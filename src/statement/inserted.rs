@@ -1,0 +1,130 @@
+//! The rows of a long INSERT, from its tokens: constants only, which is what bulk loads send.
+//!
+//! Must never tell a value that the tree would not: what is not a bare number or string is left out, with its column.
+
+use super::Lexing;
+use super::analyse::LONGEST_SURE_NAME;
+use super::rows::{Column, Kind, MOST_VALUES, Rows, Value};
+use super::tokens::{Token, Tokens};
+use crate::policy::LONGEST_KEY;
+
+/// Reads `INSERT INTO t [(columns)] VALUES (…), (…)`. None where the text is something else, or goes on after the rows
+/// with what may change them.
+pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Rows> {
+    let mut tokens = Tokens::new(text, lexing.standard_conforming_strings);
+    // INSERT INTO and the relation.
+    tokens.next()?;
+    let mut last = tokens.find(|token| *token == Token::Symbol(b'(') || is(*token, b"values"))?;
+    let mut columns = Vec::new();
+    if last == Token::Symbol(b'(') {
+        columns = names(&mut tokens)?;
+        last = tokens.next()?;
+    }
+    if !is(last, b"values") {
+        return None;
+    }
+    let mut told: Vec<Option<Vec<Value>>> = Vec::new();
+    for row in 0.. {
+        if tokens.next()? != Token::Symbol(b'(') {
+            return None;
+        }
+        let width = self::row(text, &mut tokens, &mut told, row == 0)?;
+        if width != told.len() {
+            return None;
+        }
+        match tokens.next() {
+            Some(Token::Symbol(b',')) => {}
+            None | Some(Token::Symbol(b';')) => break,
+            Some(word) if is(word, b"on") || is(word, b"returning") => break,
+            Some(_) => return None,
+        }
+    }
+    let column = |place: usize| match columns.get(place) {
+        None if columns.is_empty() => Some(Column::Placed(place)),
+        Some(Some(name)) => Some(Column::Named(name.clone())),
+        _ => None,
+    };
+    let told = told.into_iter().enumerate().filter_map(|(place, values)| Some((column(place)?, values?)));
+    Some(Rows::new(told))
+}
+
+fn is(token: Token, wanted: &[u8]) -> bool {
+    matches!(token, Token::Word(word) if word.eq_ignore_ascii_case(wanted))
+}
+
+/// The names of a list of columns up to its end; None for one that is more than a name.
+fn names(tokens: &mut Tokens) -> Option<Vec<Option<String>>> {
+    let mut names = Vec::new();
+    loop {
+        let name = match tokens.next()? {
+            Token::Word(word) => Some(word.to_ascii_lowercase()),
+            Token::Quoted(name) if !name.contains(&b'"') => Some(name.to_vec()),
+            _ => None,
+        };
+        let sure = name.filter(|name| name.is_ascii() && name.len() <= LONGEST_SURE_NAME);
+        let mut name = sure.and_then(|name| String::from_utf8(name).ok());
+        let mut depth = 0;
+        loop {
+            match tokens.next()? {
+                Token::Symbol(b')') if depth == 0 => {
+                    names.push(name);
+                    return Some(names);
+                }
+                Token::Symbol(b',') if depth == 0 => break names.push(name),
+                Token::Symbol(b'(' | b'[') => depth += 1,
+                Token::Symbol(b')' | b']') => depth -= 1,
+                _ => {}
+            }
+            name = None;
+        }
+    }
+}
+
+/// Adds the values of a row, up to its end; how many there are.
+fn row(text: &[u8], tokens: &mut Tokens, told: &mut Vec<Option<Vec<Value>>>, is_first: bool) -> Option<usize> {
+    let (mut depth, mut width, mut start) = (0, 0, tokens.end());
+    loop {
+        let token = tokens.next()?;
+        match token {
+            // `(row).*` stands for several values.
+            Token::Symbol(b'*') | Token::Unsure => return None,
+            Token::Symbol(b'(' | b'[') => depth += 1,
+            Token::Symbol(b')' | b']') if depth > 0 => depth -= 1,
+            Token::Symbol(b',' | b')') if depth == 0 => {
+                let value = value(text.get(start..tokens.end() - 1)?.trim_ascii());
+                if is_first {
+                    told.push(Some(Vec::new()));
+                }
+                add(told.get_mut(width)?, value);
+                (width, start) = (width + 1, tokens.end());
+                if token == Token::Symbol(b')') {
+                    return Some(width);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Each once; none of a column with a value that is not known, or with too many.
+fn add(values: &mut Option<Vec<Value>>, value: Option<Value>) {
+    let Some(known) = values else { return };
+    match value {
+        Some(value) if known.contains(&value) => {}
+        Some(value) if known.len() < MOST_VALUES => known.push(value),
+        _ => *values = None,
+    }
+}
+
+/// A number or a string that stands there as it is meant.
+fn value(item: &[u8]) -> Option<Value> {
+    let item = std::str::from_utf8(item).ok().filter(|item| item.is_ascii())?;
+    if let Some(text) = item.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\'')) {
+        let is_plain = text.len() <= LONGEST_KEY && !text.contains(['\'', '\\']);
+        return is_plain.then(|| Value::Literal { text: text.to_owned(), kind: None });
+    }
+    let digits = item.strip_prefix('-').unwrap_or(item);
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number = item.parse::<i64>().ok().filter(|_| is_number)?;
+    Some(Value::Literal { text: number.to_string(), kind: Some(Kind::Integer) })
+}
