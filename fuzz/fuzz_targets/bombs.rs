@@ -5,7 +5,7 @@
 
 #![no_main]
 
-use fencegate::statement::{Cache, Encoding, Lexing, read_tokens};
+use fencegate::statement::{Cache, Encoding, Lexing, ServerEncoding, read_tokens};
 use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,7 +18,8 @@ const MOST_MEMORY: usize = 64 << 20;
 /// The tokens of a text of 16 MiB are read in a second or two, on a thread of their own.
 const LONGEST_BY_BYTE: Duration = Duration::from_nanos(200);
 
-const USUAL: Lexing = Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8 };
+const USUAL: Lexing =
+    Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
 
 /// A higher number of any of these is new to libFuzzer.
 const COUNTERS: usize = 3 * 64;

@@ -5,14 +5,16 @@
 //! admissions up as well, of an idle session that has many; must never delete the row of a session
 //! that was not revoked first.
 
-use super::advance::Raising;
+use super::advance::{Raising, granted};
 use super::authority::may_raise;
-use super::control::{Answer, is_true};
-use super::database::{Database, epoch, key};
+use super::control::{Answer, ControlError, is_true};
+use super::database::{Database, Presented, epoch, key};
+use super::permission::Claim;
 use super::refusal::{Hindrance, Refusal, Remedy};
-use super::session::{Epoch, Identity, MOST_AT_ONCE, SessionFence, Token};
-use super::sql;
+use super::session::{Activity, Epoch, Identity, MOST_AT_ONCE, SessionFence, Token};
+use super::sql::{self, Granted};
 use crate::policy::Resource;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
@@ -22,10 +24,10 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// What the database says to one Query.
 enum Verdict {
-    /// The row is there; `new`: since this Query.
+    /// This is the row; `is_new`: it was not there before.
     Admitted {
-        epoch: Epoch,
-        new: bool,
+        row: Granted,
+        is_new: bool,
     },
     /// The token is higher, or the first: the epoch to raise to, and the one there is.
     Above {
@@ -34,7 +36,17 @@ enum Verdict {
     },
     /// The token is the epoch's, which is not drained yet.
     Undrained(Epoch),
+    /// The epoch has other policies, which were loaded before those of this proxy.
+    OlderPolicies,
     Refused(Refusal),
+}
+
+/// Whether the token may be raised.
+#[derive(Clone, Copy)]
+enum Raise<'a> {
+    Freely,
+    WhoMay(&'a Claim),
+    Never,
 }
 
 impl Database {
@@ -52,7 +64,18 @@ impl Database {
         resource: &Arc<Resource>,
         token: Token,
     ) -> Result<(), Refusal> {
-        self.admit_if(session, resource, token, true).await
+        self.admit_if(session, resource, token, Raise::Freely).await
+    }
+
+    /// As [`Database::admit`], but the token is raised only if the server would let the session's role do what the claim says.
+    pub async fn admit_who_may(
+        self: &Arc<Self>,
+        session: &Arc<SessionFence>,
+        resource: &Arc<Resource>,
+        token: Token,
+        claim: &Claim,
+    ) -> Result<(), Refusal> {
+        self.admit_if(session, resource, token, Raise::WhoMay(claim)).await
     }
 
     /// As [`Database::admit`], but the token has to be the epoch's already: it raises nothing.
@@ -62,7 +85,7 @@ impl Database {
         resource: &Arc<Resource>,
         token: Token,
     ) -> Result<(), Refusal> {
-        self.admit_if(session, resource, token, false).await
+        self.admit_if(session, resource, token, Raise::Never).await
     }
 
     async fn admit_if(
@@ -70,13 +93,13 @@ impl Database {
         session: &Arc<SessionFence>,
         resource: &Arc<Resource>,
         token: Token,
-        may_raise_it: bool,
+        raise: Raise<'_>,
     ) -> Result<(), Refusal> {
         let unknown = |reason: &String| Refusal::unavailable(&resource.name, reason);
         let who = session.identity.as_ref().map_err(unknown)?;
         let _one_at_a_time = session.admitting.lock().await;
         self.note_asking(who, Some((resource.name.clone(), token)));
-        let outcome = self.admit_process(session, who, resource, token, may_raise_it).await;
+        let outcome = self.admit_process(session, who, resource, token, raise).await;
         self.note_asking(who, None);
         outcome
     }
@@ -87,7 +110,7 @@ impl Database {
         who: &Identity,
         resource: &Arc<Resource>,
         token: Token,
-        may_raise_it: bool,
+        raise: Raise<'_>,
     ) -> Result<(), Refusal> {
         let unavailable = |reason: &str| Refusal::unavailable(&resource.name, reason);
         let deadline = Instant::now() + LIMIT;
@@ -103,35 +126,39 @@ impl Database {
             let resource = in_force.as_ref().unwrap_or(resource);
             let revocations = session.revocations();
             match self.verdict(who, resource, token).await? {
-                Verdict::Admitted { epoch, new } => {
-                    if self.record(session, who, resource, epoch, revocations) {
+                Verdict::Admitted { row, is_new } => {
+                    if self.record(session, who, resource, row.epoch, revocations) {
                         self.metrics.admissions.inc();
                         return Ok(());
                     }
                     // A drain came between the commit and here. The write was held back, so a new
                     // row was never used; the next verdict says which epoch came.
-                    if new {
-                        let deleted = self.look(&sql::delete_one(who, resource, epoch)).await;
-                        let deleted = deleted.map_err(|error| Refusal::unavailable(&resource.name, error))?;
-                        if deleted.iter().any(|answer| answer.affected > 0) {
-                            self.released(&key(who), &resource.name, epoch);
-                        }
+                    if is_new {
+                        self.delete_rows(resource, &[row]).await?;
                     }
                 }
-                Verdict::Above { current, .. } if !may_raise_it => {
+                Verdict::Above { current, .. } if matches!(raise, Raise::Never) => {
                     let (resource, highest) = (resource.name.clone(), current.map(|epoch| epoch.token));
                     return Err(Refusal::NotInForce { resource, presented: token, highest });
                 }
-                Verdict::Above { target, .. } => {
+                Verdict::Above { target, current } => {
                     // Before anything is raised or anybody ended: LF003 changes nothing.
                     self.refuse_if_written(raising, resource, target).await?;
+                    if let Raise::WhoMay(claim) = raise {
+                        self.permits(claim, resource, token).await?;
+                    }
                     // Outside of the turn: who waits for etcd must not keep those waiting who need not.
                     may_raise(self.authority.as_ref(), resource, target).await?;
-                    self.in_turn(resource, deadline, self.raise(Some(raising), resource, target, deadline)).await?;
+                    let raise = self.raise(Some(raising), resource, target, current, deadline);
+                    self.in_turn(resource, deadline, raise).await?;
                 }
                 Verdict::Undrained(epoch) => {
                     self.refuse_if_written(raising, resource, epoch).await?;
                     self.in_turn(resource, deadline, self.settle(Some(raising), resource, epoch, deadline)).await?;
+                }
+                Verdict::OlderPolicies => {
+                    let recorded = self.record_policy(resource).await;
+                    recorded.map_err(|error| Refusal::unavailable(&resource.name, error))?;
                 }
                 Verdict::Refused(refusal) => return Err(refusal),
             }
@@ -150,16 +177,38 @@ impl Database {
         if !session.is_full() {
             return Ok(());
         }
-        if let Some(kept) = session.give_up() {
-            let deleted = self.look(&sql::delete_all_but(who, &kept)).await;
-            deleted.map_err(|error| Refusal::unavailable(&resource.name, error))?;
-            if let Some(mut registered) = self.sessions.get_mut(&key(who)) {
-                registered.presented.retain(|resource, _| session.admission(resource).is_some());
-            }
+        if session.activity() == Activity::Idle {
+            let given_up = self.give_up(session, who).await;
+            given_up.map_err(|error| Refusal::unavailable(&resource.name, error))?;
         }
         if session.has_too_many() {
             let reason = format!("a transaction may write to {MOST_AT_ONCE} resources at most: do it in several");
             return Err(Refusal::unavailable(&resource.name, Hindrance::new(reason, Remedy::Split)));
+        }
+        Ok(())
+    }
+
+    /// Does nothing where the session is not idle. The rows are read before it is revoked from them, and deleted as they were
+    /// then: an Admit that comes later makes others of them, however late the DELETE arrives.
+    async fn give_up(self: &Arc<Self>, session: &SessionFence, who: &Identity) -> Result<(), ControlError> {
+        let answers = self.look(&sql::admissions(who)).await?;
+        let rows: Vec<Granted> = answers.iter().flat_map(|answer| &answer.rows).filter_map(granted).collect();
+        let Some(kept) = session.give_up() else { return Ok(()) };
+        let kept: HashSet<&(String, Epoch)> = kept.iter().collect();
+        let given_up = |row: &&Granted| !kept.contains(&(row.resource.clone(), row.epoch));
+        let presented = self.sessions.get(&key(who)).map(|it| it.presented.clone()).unwrap_or_default();
+        // One that is not known came of an Admit that had been given up. It stays until it is drained, or the process ends.
+        let rows = rows.iter().filter(given_up);
+        let rows: Vec<_> =
+            rows.filter_map(|row| Some((row, presented.get(&row.resource)?.lock_name.as_str()))).collect();
+        let deleted = self.delete(&rows).await?;
+        let deleted: HashSet<&str> = deleted.iter().map(|row| row.resource.as_str()).collect();
+        let left: HashSet<&str> =
+            rows.iter().map(|(row, _)| row.resource.as_str()).filter(|it| !deleted.contains(it)).collect();
+        if let Some(mut registered) = self.sessions.get_mut(&key(who)) {
+            registered
+                .presented
+                .retain(|resource, _| session.admission(resource).is_some() || left.contains(resource.as_str()));
         }
         Ok(())
     }
@@ -190,7 +239,8 @@ impl Database {
         revocations: u64,
     ) -> bool {
         let Some(mut registered) = self.sessions.get_mut(&key(who)) else { return false };
-        registered.presented.insert(resource.name.clone(), epoch);
+        let presented = Presented { epoch, lock_name: resource.lock_name().to_owned() };
+        registered.presented.insert(resource.name.clone(), presented);
         session.record_admission(&resource.name, epoch, revocations)
     }
 
@@ -202,11 +252,12 @@ impl Database {
     }
 
     async fn verdict(self: &Arc<Self>, who: &Identity, resource: &Resource, token: Token) -> Result<Verdict, Refusal> {
-        let query = sql::admit(who, resource, token, &self.proxy);
+        let query = sql::admit(who, resource, token, &self.proxy, self.loaded(resource));
         let answers = self.run_past_blockers(&self.admission, resource, &query).await?;
         let verdict = decide(&answers, who, resource, token);
         match &verdict {
-            Verdict::Admitted { epoch: current, .. } | Verdict::Refused(Refusal::Stale { highest: current, .. }) => {
+            Verdict::Admitted { row: Granted { epoch: current, .. }, .. }
+            | Verdict::Refused(Refusal::Stale { highest: current, .. }) => {
                 self.memory.learn(&resource.name, *current);
             }
             Verdict::Above { current: None, .. } => self.memory.forget(&resource.name),
@@ -243,6 +294,9 @@ fn decide(answers: &[Answer], who: &Identity, resource: &Resource, token: Token)
         let resource = resource.name.clone();
         return Verdict::Refused(Refusal::Stale { resource, presented: token, highest: current });
     }
+    if !is_true(row, "same_policy") && is_true(row, "older_policy") {
+        return Verdict::OlderPolicies;
+    }
     if !is_true(row, "same_policy") {
         let reason = "another proxy has loaded other policies since: reload this proxy";
         return hindered(Hindrance::new(reason, Remedy::Reload));
@@ -254,8 +308,9 @@ fn decide(answers: &[Answer], who: &Identity, resource: &Resource, token: Token)
     if !is_true(row, "drained") {
         return Verdict::Undrained(current);
     }
-    if token == current.token && is_true(row, "admitted") {
-        return Verdict::Admitted { epoch: current, new: inserted.affected > 0 };
+    let admission = inserted.rows.first().and_then(|row| Some((granted(row)?, is_true(row, "is_new"))));
+    if let Some((row, is_new)) = admission.filter(|(row, _)| row.epoch == current && token == current.token) {
+        return Verdict::Admitted { row, is_new };
     }
     refused("the database did not admit the session's server process")
 }

@@ -1,22 +1,23 @@
 //! Advance: publish a higher token, drain everybody below it, mark the epoch as drained.
 //!
 //! Owns ending processes and deleting admissions. Must never delete the row of a living process,
-//! unless it is a session of this proxy that was revoked first and has not written; and must never
-//! believe that a process is dead unless the database showed it. Each step may be repeated by
-//! anybody: whoever needs an epoch finishes what another has left half done.
+//! unless it is a session of this proxy that was revoked first and has nothing to commit, now or
+//! later; and must never believe that a process is dead unless the database showed it. Each step may
+//! be repeated by anybody: whoever needs an epoch finishes what another has left half done.
 //!
 //! Not cancel-safe where nothing else is said: a step may be half done, and is repeated by whoever needs it.
 
-use super::control::{column, number};
+use super::control::{ControlError, column, is_true, number};
 use super::database::{Database, Key, epoch, key};
 use super::refusal::{Hindrance, Obstacle, Refusal, Remedy};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
-use super::sql;
+use super::sql::{self, Granted};
 use crate::policy::Resource;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
+use tokio_postgres::SimpleQueryRow;
 
 /// What other proxies get to release their idle sessions before those are terminated.
 pub(super) const GRACE: Duration = Duration::from_millis(100);
@@ -26,7 +27,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_mi
 /// An admission below the epoch that is to be drained.
 struct Holder {
     key: Key,
-    epoch: Epoch,
+    row: Granted,
     proxy: String,
     obstacle: Obstacle,
 }
@@ -40,16 +41,17 @@ pub(super) struct Raising<'a> {
 }
 
 impl Database {
-    /// Raises the epoch to the target, unless it is there or higher, and drains what is below. Whether the target may
-    /// be raised to has been asked (`may_raise`). Ok does not mean admitted: ask again.
+    /// Raises the epoch to the target, unless it is there or higher, and drains what is below; `known`: the epoch
+    /// there is. Whether the target may be raised to has been asked (`may_raise`). Ok does not mean admitted: ask again.
     pub(super) async fn raise(
         self: &Arc<Self>,
         raising: Option<Raising<'_>>,
         resource: &Resource,
         target: Epoch,
+        known: Option<Epoch>,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        match self.publish_epoch(resource, target).await? {
+        match self.publish_epoch(resource, target, known).await? {
             Some(current) if current == target => self.settle(raising, resource, current, deadline).await,
             // Raised further, or reset, by somebody else.
             _ => Ok(()),
@@ -61,15 +63,10 @@ impl Database {
         self: &Arc<Self>,
         resource: &Resource,
         target: Epoch,
+        known: Option<Epoch>,
     ) -> Result<Option<Epoch>, Refusal> {
-        let answers = self.run_past_blockers(&self.publish, resource, &sql::publish(resource, target)).await?;
-        // Other policies may have been recorded here before the row was there.
-        if !self.resource_in_force(resource)
-            && let Some(in_force) = self.resource(&resource.name)
-        {
-            let recorded = self.publish(&sql::record_policy(&in_force)).await;
-            recorded.map_err(|error| Refusal::unavailable(&resource.name, error))?;
-        }
+        let publish = sql::publish(resource, target, known, self.loaded(resource));
+        let answers = self.run_past_blockers(&self.publish, resource, &publish).await?;
         Ok(self.learn(&answers).into_iter().next().map(|(_, epoch)| epoch))
     }
 
@@ -92,6 +89,10 @@ impl Database {
         if update.affected > 0 {
             self.metrics.advances.inc();
             let Epoch { generation, token } = current;
+            // However many keys there are, those of a resource are one kind.
+            if !self.log_limit.allows("fence_advanced", resource.lock_name()) {
+                return Ok(());
+            }
             tracing::info!(
                 database = self.name(),
                 resource = resource.name,
@@ -126,21 +127,19 @@ impl Database {
         loop {
             self.bury(resource, bound, &signalled).await?;
             let mut holders = self.holders(resource, bound).await?;
-            if let Some(raising) = raising.filter(|it| holders.iter().any(|holder| holder.key == key(it.who))) {
+            let is_its = |holder: &Holder, it: &Raising<'_>| holder.key == key(it.who) && !holder.row.ending;
+            if let Some(raising) = raising.filter(|it| holders.iter().any(|holder| is_its(holder, it))) {
                 // It keeps its process and whatever it has locked: its row is replaced, not drained.
                 self.refuse_if_written(raising, resource, bound).await?;
                 raising.session.revoke(&resource.name, bound);
-                let own = sql::processes([(raising.who.pid, raising.who.backend_start.as_str())]);
-                let deleted = self.look(&sql::delete(&own, resource, bound)).await.map_err(unavailable)?;
-                let released = deleted.iter().flat_map(|answer| &answer.rows).filter_map(epoch);
-                released.for_each(|epoch| self.released(&key(raising.who), &resource.name, epoch));
-                if deleted.iter().all(|answer| answer.affected == 0) {
+                let (own, others) = holders.into_iter().partition(|holder| is_its(holder, &raising));
+                if self.delete_rows(resource, &rows_of(own)).await?.is_empty() {
                     self.refuse_if_held(raising, resource, bound).await?;
                 }
-                holders.retain(|holder| holder.key != key(raising.who));
+                holders = others;
             }
-            let own = self.registered(&holders);
-            let spared = self.spare(resource, bound, &own).await?;
+            let rows: Vec<Granted> = holders.iter().map(|holder| holder.row.clone()).collect();
+            let spared = self.spare(resource, bound, &rows).await?;
             holders.retain(|holder| !spared.contains(&holder.key));
             if holders.is_empty() {
                 return Ok(());
@@ -166,23 +165,26 @@ impl Database {
         }
     }
 
-    /// Revokes own sessions, then takes away the rows of those that cannot have anything below
-    /// the bound uncommitted. Returns these.
+    /// Revokes the own sessions among those that have these rows, and takes the rows away of those that have nothing below the
+    /// bound to commit, now or later. Returns these.
+    ///
+    /// The rows were read before the revocation, and are deleted as they were then. Below the epoch a row is of no use to its
+    /// process any more, nor can the epoch be pruned while it is there: so it does not matter when the DELETE arrives.
     pub(super) async fn spare(
         self: &Arc<Self>,
         resource: &Resource,
         bound: Epoch,
-        sessions: &[Arc<SessionFence>],
+        rows: &[Granted],
     ) -> Result<HashSet<Key>, Refusal> {
-        let unavailable = |error| Refusal::unavailable(&resource.name, error);
-        let (mut idle, mut waiting) = (Vec::new(), Vec::new());
-        for session in sessions {
+        let (mut idle, mut waiting) = (HashSet::new(), HashSet::new());
+        for session in self.registered(rows) {
             let Ok(who) = &session.identity else { continue };
             match session.revoke(&resource.name, bound) {
-                Activity::Idle => idle.push(key(who)),
-                Activity::Waiting => waiting.push(key(who)),
-                Activity::Busy => {}
-            }
+                Activity::Idle => idle.insert(key(who)),
+                // Of what was forwarded to the resource in the open transaction, nobody knows what is still to come.
+                Activity::Waiting if !session.may_have_written(&resource.name) => waiting.insert(key(who)),
+                Activity::Waiting | Activity::Busy => continue,
+            };
         }
         // Looked at after the revocation: what was forwarded before has been answered, so its
         // locks are there, and nothing more can be forwarded.
@@ -194,26 +196,41 @@ impl Database {
         // What was forwarded since may have written where only the guard saw it: then the row stays.
         let mut spared = HashSet::new();
         for (how, keys) in [("idle", &idle), ("released", &waiting)] {
-            if keys.is_empty() {
-                continue;
-            }
-            let processes = sql::processes(keys.iter().map(|(pid, start)| (*pid, start.as_str())));
-            let answers = self.look(&sql::delete(&processes, resource, bound)).await.map_err(unavailable)?;
-            for row in answers.iter().flat_map(|answer| &answer.rows) {
-                self.drained(how, resource, number(row, "token"), bound);
-                if let Some((key, epoch)) = process(row).zip(epoch(row)) {
-                    self.released(&key, &resource.name, epoch);
-                    spared.insert(key);
-                }
+            let rows: Vec<Granted> = rows.iter().filter(|row| keys.contains(&row.key())).cloned().collect();
+            for row in self.delete_rows(resource, &rows).await? {
+                self.drained(how, resource, Some(row.epoch.token), bound);
+                spared.insert(row.key());
             }
         }
         Ok(spared)
     }
 
-    /// The own sessions among the holders.
+    /// The same for the own sessions among the holders.
     pub(super) async fn spare_own(self: &Arc<Self>, resource: &Resource, bound: Epoch) -> Result<(), Refusal> {
         let holders = self.holders(resource, bound).await?;
-        self.spare(resource, bound, &self.registered(&holders)).await.map(drop)
+        self.spare(resource, bound, &rows_of(holders)).await.map(drop)
+    }
+
+    /// Deletes admissions to a resource, as far as they are what they were when they were read. Returns those.
+    pub(super) async fn delete_rows(
+        self: &Arc<Self>,
+        resource: &Resource,
+        rows: &[Granted],
+    ) -> Result<Vec<Granted>, Refusal> {
+        let rows: Vec<_> = rows.iter().map(|row| (row, resource.lock_name())).collect();
+        let deleted = self.delete(&rows).await;
+        deleted.map_err(|error| Refusal::unavailable(&resource.name, error))
+    }
+
+    /// The same for admissions to any resources, each with the name of the lock of its family.
+    pub(super) async fn delete(self: &Arc<Self>, rows: &[(&Granted, &str)]) -> Result<Vec<Granted>, ControlError> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let answers = self.look(&sql::delete(rows.iter().copied())).await?;
+        let deleted: Vec<Granted> = answers.iter().flat_map(|answer| &answer.rows).filter_map(granted).collect();
+        deleted.iter().for_each(|row| self.released(&row.key(), &row.resource, row.epoch));
+        Ok(deleted)
     }
 
     /// LF003, if the session's process has or may have uncommitted writes below the bound.
@@ -241,7 +258,7 @@ impl Database {
         bound: Epoch,
     ) -> Result<(), Refusal> {
         let holders = self.holders(resource, bound).await?;
-        let own = holders.iter().filter(|holder| holder.key == key(raising.who)).map(|holder| holder.epoch).max();
+        let own = holders.iter().filter(|holder| holder.key == key(raising.who)).map(|holder| holder.row.epoch).max();
         own.map_or(Ok(()), |epoch| Err(written_under(resource, bound.token, epoch)))
     }
 
@@ -255,7 +272,7 @@ impl Database {
         let dead = self.look(&sql::delete_dead(Some((&resource.name, bound)))).await;
         let dead = dead.map_err(|error| Refusal::unavailable(&resource.name, error))?;
         for row in dead.iter().flat_map(|answer| &answer.rows) {
-            let by_us = process(row).is_some_and(|key| signalled.contains(&key));
+            let by_us = key_of(row).is_some_and(|key| signalled.contains(&key));
             self.drained(if by_us { "terminated" } else { "dead" }, resource, number(row, "token"), bound);
         }
         Ok(())
@@ -267,14 +284,14 @@ impl Database {
         let answers = answers.map_err(|error| Refusal::unavailable(&resource.name, error))?;
         let rows = answers.iter().flat_map(|answer| &answer.rows);
         rows.map(|row| {
-            let key = process(row).ok_or_else(unreadable)?;
-            let epoch = epoch(row).ok_or_else(unreadable)?;
+            let granted = granted(row).ok_or_else(unreadable)?;
             let waits = column(row, "waits").unwrap_or("nothing");
             let obstacle = Obstacle {
-                who: format!("process {} under token {}, waiting for {waits}", key.0, epoch.token),
+                who: format!("process {} under token {}, waiting for {waits}", granted.pid, granted.epoch.token),
                 query: column(row, "query").unwrap_or_default().to_owned(),
             };
-            Ok(Holder { key, epoch, proxy: column(row, "proxy").unwrap_or_default().to_owned(), obstacle })
+            let proxy = column(row, "proxy").unwrap_or_default().to_owned();
+            Ok(Holder { key: granted.key(), row: granted, proxy, obstacle })
         })
         .collect()
     }
@@ -290,9 +307,10 @@ impl Database {
         Ok(answers.iter().flat_map(|answer| &answer.rows).filter_map(|row| number(row, "pid")).collect())
     }
 
-    fn registered(&self, holders: &[Holder]) -> Vec<Arc<SessionFence>> {
-        let keys: HashSet<&Key> = holders.iter().map(|holder| &holder.key).collect();
-        keys.into_iter().filter_map(|key| self.sessions.get(key).map(|session| session.fence.clone())).collect()
+    /// The own sessions among those that have these rows.
+    fn registered(&self, rows: &[Granted]) -> Vec<Arc<SessionFence>> {
+        let keys: HashSet<Key> = rows.iter().map(Granted::key).collect();
+        keys.iter().filter_map(|key| self.sessions.get(key).map(|session| session.fence.clone())).collect()
     }
 
     fn drained(&self, how: &str, resource: &Resource, presented: Option<i64>, highest: Epoch) {
@@ -307,6 +325,23 @@ fn written_under(resource: &Resource, presented: Token, epoch: Epoch) -> Refusal
     Refusal::WrittenUnderAnotherToken { resource: resource.name.clone(), presented, current: epoch.token }
 }
 
-fn process(row: &tokio_postgres::SimpleQueryRow) -> Option<Key> {
+fn key_of(row: &SimpleQueryRow) -> Option<Key> {
     Some((number(row, "pid")?, column(row, "backend_start")?.to_owned()))
+}
+
+fn rows_of(holders: Vec<Holder>) -> Vec<Granted> {
+    holders.into_iter().map(|holder| holder.row).collect()
+}
+
+/// An admission, as it was read.
+pub(super) fn granted(row: &SimpleQueryRow) -> Option<Granted> {
+    let (pid, backend_start) = key_of(row)?;
+    let (resource, version) = (column(row, "resource")?.to_owned(), number(row, "version")?);
+    Some(Granted { pid, backend_start, resource, epoch: epoch(row)?, version, ending: is_true(row, "ending") })
+}
+
+impl Granted {
+    pub(super) fn key(&self) -> Key {
+        (self.pid, self.backend_start.clone())
+    }
 }

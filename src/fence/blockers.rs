@@ -87,8 +87,8 @@ impl Database {
 
     /// Ends who stands in the way, and says who that is. A look that fails ends nobody; the next may not fail.
     async fn end_blockers(self: &Arc<Self>, lane: &Lane, resource: &Resource) -> Vec<Obstacle> {
-        let Some(waiting) = lane.pid() else { return Vec::new() };
-        let Ok(answers) = self.look(&sql::end_blockers(&resource.name, &waiting)).await else {
+        let Some((pid, start)) = lane.process() else { return Vec::new() };
+        let Ok(answers) = self.look(&sql::end_blockers(&resource.name, (&pid, &start))).await else {
             return Vec::new();
         };
         let doing = |row| {

@@ -23,7 +23,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(5);
 /// How long a failed attempt to connect is the answer to everybody, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The schema version that this program works with; `schema.sql` has the same.
-pub(super) const VERSION: &str = "fencegate schema version 2";
+pub(super) const VERSION: &str = "fencegate schema version 3";
 
 /// Why a control connection did not answer.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -36,6 +36,8 @@ pub(super) enum ControlError {
     Uninitialised(String),
     #[error("the schema fencegate of database {database} is {found:?}, not {VERSION:?}: run `fencegate init`")]
     Version { database: String, found: String },
+    #[error("the schema fencegate of database {database} is {found:?}, and this program knows {VERSION:?} only")]
+    Newer { database: String, found: String },
     #[error("the control role {role} lacks a privilege: GRANT {grant} TO {role}")]
     Privilege { role: String, grant: &'static str },
     #[error("the server is in recovery: on a standby nothing fenced can be written")]
@@ -65,6 +67,7 @@ impl From<ControlError> for Hindrance {
             | ControlError::Tables { .. }
             | ControlError::Denied(_) => Remedy::Init,
             ControlError::Privilege { .. } => Remedy::Grant,
+            ControlError::Newer { .. } => Remedy::Upgrade,
             ControlError::NoDatabase(_)
             | ControlError::TimedOut
             | ControlError::Locked
@@ -89,7 +92,7 @@ impl Found {
     /// Takes note of an attempt; one that failed before the database could be looked at shows nothing.
     fn note(&self, error: Option<&ControlError>) {
         let (missing, unprepared) = match error {
-            None | Some(ControlError::Version { .. }) => (false, false),
+            None | Some(ControlError::Version { .. } | ControlError::Newer { .. }) => (false, false),
             Some(ControlError::Uninitialised(_)) => (false, true),
             Some(ControlError::NoDatabase(_)) => (true, false),
             Some(_) => return,
@@ -187,9 +190,15 @@ impl Lane {
         Err(error)
     }
 
-    /// The server process of the connection; None while it is not open, or just being opened.
-    pub(super) fn pid(&self) -> Option<String> {
-        self.slot.try_lock().ok()?.connected.as_ref().map(|connected| connected.pid.clone())
+    /// The server process of the connection, with its start; None while it is not open, or just being opened.
+    pub(super) fn process(&self) -> Option<(String, String)> {
+        let slot = self.slot.try_lock().ok()?;
+        slot.connected.as_ref().map(|connected| (connected.pid.clone(), connected.backend_start.clone()))
+    }
+
+    /// It is open, or busy with that.
+    pub(super) fn is_open(&self) -> bool {
+        self.slot.try_lock().map_or(true, |slot| slot.connected.is_some())
     }
 
     /// Closes the connection, if it is open, once the queries on it are answered.
@@ -320,6 +329,7 @@ impl Said {
         match found.as_str() {
             VERSION => Ok(()),
             "" => Err(ControlError::Uninitialised(database)),
+            _ if version_number(&found) > version_number(VERSION) => Err(ControlError::Newer { database, found }),
             _ => Err(ControlError::Version { database, found }),
         }
     }
@@ -366,6 +376,11 @@ pub(super) fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<Answer> {
         }
     }
     answers
+}
+
+/// The number in the schema's comment, if it is one of ours.
+pub(super) fn version_number(comment: &str) -> Option<u32> {
+    comment.rsplit(' ').next()?.parse().ok()
 }
 
 /// FATAL errors that come from outside the statement.

@@ -6,22 +6,26 @@
 //!
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
+use super::advance::granted;
 use super::authority::Authority;
 use super::control::{Answer, ControlError, Found, Lane, column, number};
 use super::enforcement::Enforced;
 use super::memory::Memory;
+use super::permission::Role;
 use super::refusal::CutOff;
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
+use super::sql::{self, Granted};
 use super::turns::{Turn, Turns};
-use super::{sql, watch};
+use super::watch;
+use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::Resource;
 use crate::tls::ControlConfig;
 use dashmap::DashMap;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -39,9 +43,10 @@ pub struct Database {
     pub(super) authority: Option<Arc<Authority>>,
     pub(super) memory: Arc<Memory>,
     pub(super) metrics: Arc<Metrics>,
+    /// Keeps storms of tokens out of the log.
+    pub(crate) log_limit: Arc<LogLimit>,
     pub(super) sessions: DashMap<Key, Session>,
-    /// The resources in force: what a notification's name means.
-    resources: RwLock<Vec<Arc<Resource>>>,
+    policies: RwLock<InForce>,
     pub(super) enforced: Enforced,
     /// One advance at a time per resource in this process: the others wait for its result.
     turns: Turns,
@@ -55,6 +60,16 @@ pub struct Database {
     pub(super) has_fenced_tables: AtomicBool,
 }
 
+/// The policies in force.
+#[derive(Debug)]
+struct InForce {
+    /// What a notification's name means.
+    resources: Vec<Arc<Resource>>,
+    loaded: Instant,
+    /// The same by the clock of the database, as [`sql::now`] tells it; 0 while that was not asked.
+    loaded_there: i64,
+}
+
 /// A server process: pid and backend_start, as in [`Identity`].
 pub(super) type Key = (i32, String);
 
@@ -63,9 +78,17 @@ pub(super) type Key = (i32, String);
 pub(super) struct Session {
     pub(super) fence: Arc<SessionFence>,
     /// The highest epoch under which it was ever admitted, by resource, unless it was released since.
-    pub(super) presented: HashMap<String, Epoch>,
+    pub(super) presented: HashMap<String, Presented>,
     /// What it is being admitted to: the process may have ended before the answer is here.
     pub(super) asking: Option<(String, Token)>,
+}
+
+/// Under what a session is, or was, admitted to a resource.
+#[derive(Clone, Debug)]
+pub(super) struct Presented {
+    pub(super) epoch: Epoch,
+    /// As [`Resource::lock_name`]: of policies that need not be in force any more.
+    pub(super) lock_name: String,
 }
 
 /// Keeps a session in its database's registry. Dropped when the server connection has ended.
@@ -109,7 +132,7 @@ impl Database {
             name: name.into(),
             proxy: proxy.into(),
             sessions: DashMap::new(),
-            resources: RwLock::default(),
+            policies: RwLock::new(InForce { resources: Vec::new(), loaded: Instant::now(), loaded_there: 0 }),
             enforced: Enforced::default(),
             turns: Turns::default(),
             admission: Lane::new(control.clone(), "off", None, found.clone()),
@@ -119,6 +142,7 @@ impl Database {
             authority,
             memory,
             metrics,
+            log_limit: Arc::default(),
             watcher: Mutex::default(),
             found,
             has_fenced_tables: AtomicBool::new(false),
@@ -172,15 +196,25 @@ impl Database {
         self.plain_resources().into_iter().filter_map(known).collect()
     }
 
-    /// Puts the resources in force: at start, and whenever the policies were loaded anew. Epochs
-    /// that exist get their fingerprints, so that proxies with other policies are refused.
+    /// Puts the resources in force, whose policies were loaded just now.
+    ///
+    /// # Errors
+    /// As [`Database::apply_policy_of`]. Not cancel safe, as that.
+    pub async fn apply_policy(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<(), String> {
+        self.apply_policy_of(resources, Instant::now()).await
+    }
+
+    /// Puts the resources in force: at start, and whenever the policies were loaded anew. Epochs that exist get their
+    /// fingerprints, so that proxies with other policies are refused; but not where policies are recorded that were
+    /// loaded later.
     ///
     /// Err, which says why, when they could not all be recorded; it may be called again.
     /// Not cancel safe: some resources may be recorded and others not.
-    pub async fn apply_policy(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<(), String> {
-        self.put_in_force(resources);
+    pub async fn apply_policy_of(self: &Arc<Self>, resources: &[Arc<Resource>], loaded: Instant) -> Result<(), String> {
+        self.put_in_force_since(resources, loaded);
         // Before a session of this proxy writes: until all of them are enforced here, nobody says that they are.
         self.announce().await.map_err(|error| error.to_string())?;
+        self.ask_when_loaded().await.map_err(|error| error.to_string())?;
         for resource in resources {
             let recorded = self.record_policy(resource).await;
             recorded.map_err(|error| format!("resource {}: {error}", resource.name))?;
@@ -190,25 +224,57 @@ impl Database {
 
     /// The half of [`Database::apply_policy`] that takes place in this process.
     pub fn put_in_force(&self, resources: &[Arc<Resource>]) {
-        *self.resources.write().unwrap_or_else(PoisonError::into_inner) = resources.to_vec();
+        self.put_in_force_since(resources, Instant::now());
+    }
+
+    fn put_in_force_since(&self, resources: &[Arc<Resource>], loaded: Instant) {
+        let in_force = InForce { resources: resources.to_vec(), loaded, loaded_there: 0 };
+        *self.policies.write().unwrap_or_else(PoisonError::into_inner) = in_force;
         self.enforced.keep(resources);
+    }
+
+    fn policies(&self) -> RwLockReadGuard<'_, InForce> {
+        self.policies.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The resource is in force as it is.
     pub(super) fn resource_in_force(&self, resource: &Resource) -> bool {
-        let resources = self.resources.read().unwrap_or_else(PoisonError::into_inner);
-        resources.iter().any(|it| it.fingerprint == resource.fingerprint)
+        self.policies().resources.iter().any(|it| it.fingerprint == resource.fingerprint)
     }
 
+    /// When the policies in force were loaded, if the resource is of them, by the clock of the database. Proxies' own clocks
+    /// need not agree. 0, which is before all others, while that is not known.
+    pub(super) fn loaded(&self, resource: &Resource) -> i64 {
+        if self.resource_in_force(resource) { self.policies().loaded_there } else { 0 }
+    }
+
+    /// Asked once, and kept: a record that is repeated, or comes late, claims no later time.
+    async fn ask_when_loaded(self: &Arc<Self>) -> Result<(), ControlError> {
+        let loaded = self.policies().loaded;
+        let answers = self.look(&sql::now()).await?;
+        let now: Option<i64> = answers.iter().flat_map(|answer| &answer.rows).find_map(|row| number(row, "now"));
+        let age = i64::try_from(loaded.elapsed().as_micros()).unwrap_or(i64::MAX);
+        let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
+        if policies.loaded == loaded && policies.loaded_there == 0 {
+            policies.loaded_there = now.unwrap_or_default().saturating_sub(age).max(0);
+        }
+        Ok(())
+    }
+
+    /// Records the policies of a resource, if they were loaded after those that are recorded.
     /// The rows of a keyed resource's keys are recorded some at a time, so that nobody waits long for one of them.
-    async fn record_policy(self: &Arc<Self>, resource: &Resource) -> Result<(), ControlError> {
+    pub(super) async fn record_policy(self: &Arc<Self>, resource: &Resource) -> Result<(), ControlError> {
+        let loaded = self.loaded(resource);
+        if loaded == 0 {
+            return Ok(());
+        }
         let Some(keyed) = &resource.keyed else {
             // One row per transaction, so that two proxies that load at once cannot deadlock.
-            return self.publish(&sql::record_policy(resource)).await.map(drop);
+            return self.publish(&sql::record_policy(resource, loaded)).await.map(drop);
         };
         let mut after = String::new();
         loop {
-            let answers = self.publish(&sql::record_policy_of_keys(resource, &keyed.names, &after)).await?;
+            let answers = self.publish(&sql::record_policy_of_keys(resource, &keyed.names, &after, loaded)).await?;
             let last = answers.iter().flat_map(|answer| &answer.rows).find_map(|row| column(row, "last"));
             let Some(last) = last else { return Ok(()) };
             after = last.to_owned();
@@ -228,14 +294,14 @@ impl Database {
         if floors.is_empty() || session.activity() == Activity::Busy {
             return;
         }
-        let Ok(answers) = self.look(&sql::admissions(who.pid, &who.backend_start)).await else { return };
-        for row in answers.iter().flat_map(|answer| &answer.rows) {
-            let Some((name, epoch)) = column(row, "resource").zip(epoch(row)) else { continue };
-            let Some(floor) = floors.get(name).filter(|floor| epoch < **floor) else { continue };
-            if let Some(resource) = self.resource(name)
-                && let Err(error) = self.spare(&resource, *floor, std::slice::from_ref(session)).await
+        let Ok(answers) = self.look(&sql::admissions(who)).await else { return };
+        let rows: Vec<Granted> = answers.iter().flat_map(|answer| &answer.rows).filter_map(granted).collect();
+        for row in &rows {
+            let Some(floor) = floors.get(&row.resource).filter(|floor| row.epoch < **floor) else { continue };
+            if let Some(resource) = self.resource(&row.resource)
+                && let Err(error) = self.spare(&resource, *floor, std::slice::from_ref(row)).await
             {
-                tracing::debug!(resource = name, %error, "a revoked session's admission is left to the drain");
+                tracing::debug!(resource = row.resource, %error, "a revoked session's admission is left to the drain");
             }
         }
     }
@@ -258,15 +324,18 @@ impl Database {
         highest.into_iter().find_map(|(resource, highest)| {
             let asked =
                 asking.iter().find(|(name, _)| *name == resource).map(|(_, token)| Epoch { token: *token, ..highest });
-            let presented = presented.get(&resource).copied().max(asked).filter(|it| *it < highest)?;
+            let presented = presented.get(&resource).map(|it| it.epoch);
+            let presented = presented.max(asked).filter(|it| *it < highest)?;
             Some(CutOff { resource, presented, highest })
         })
     }
 
     /// The session's admission was taken away: whatever ends its process now, a newer token for that resource does not.
     pub(super) fn released(&self, key: &Key, resource: &str, epoch: Epoch) {
-        if let Some(mut registered) = self.sessions.get_mut(key) {
-            registered.presented.retain(|name, presented| name != resource || *presented > epoch);
+        if let Some(mut registered) = self.sessions.get_mut(key)
+            && registered.presented.get(resource).is_some_and(|presented| presented.epoch <= epoch)
+        {
+            registered.presented.remove(resource);
         }
     }
 
@@ -277,6 +346,17 @@ impl Database {
             watcher.abort();
         }
         self.close_lanes().await;
+    }
+
+    /// The same, if the role may drop this database or copy it. True when none is open then. A question that fails closes
+    /// none: the server refuses the statement, and it may be tried again. Cancel safe.
+    pub async fn close_for(self: &Arc<Self>, role: &Role) -> bool {
+        let is_open = [&self.admission, &self.publish, &self.look].iter().any(|lane| lane.is_open());
+        let may_close = !is_open || self.is_disposable_for(role).await.unwrap_or(false);
+        if may_close {
+            self.close().await;
+        }
+        may_close
     }
 
     pub(super) async fn close_lanes(&self) {
@@ -335,14 +415,14 @@ impl Database {
     /// The resource in force of that name, or that of a key; the latter is made anew each time, since there may be any
     /// number of them.
     pub(super) fn resource(&self, name: &str) -> Option<Arc<Resource>> {
-        let resources = self.resources.read().unwrap_or_else(PoisonError::into_inner);
-        resources.iter().find_map(|resource| resource.called(name))
+        self.policies().resources.iter().find_map(|resource| resource.called(name))
     }
 
     /// The names of the resources in force that are not keyed.
     pub(super) fn plain_resources(&self) -> Vec<String> {
-        let resources = self.resources.read().unwrap_or_else(PoisonError::into_inner);
-        resources.iter().filter(|resource| resource.keyed.is_none()).map(|resource| resource.name.clone()).collect()
+        let policies = self.policies();
+        let plain = policies.resources.iter().filter(|resource| resource.keyed.is_none());
+        plain.map(|resource| resource.name.clone()).collect()
     }
 
     pub(super) fn turn(&self, resource: &str) -> Turn<'_> {

@@ -3,7 +3,7 @@
 //! Owns creating and upgrading the schema. Must never take anything away from a running proxy:
 //! it may be run at any time, by several at once.
 
-use super::control::{VERSION, column, is_true, text};
+use super::control::{VERSION, column, is_true, text, version_number};
 use super::sql::quote;
 use crate::tls::ControlConfig;
 use std::time::Duration;
@@ -144,11 +144,6 @@ fn rows(messages: &[SimpleQueryMessage]) -> impl Iterator<Item = &tokio_postgres
 
 fn refused<T>(what: &'static str, result: Result<T, tokio_postgres::Error>) -> Result<T, InitError> {
     result.map_err(|source| InitError::Refused { what, source })
-}
-
-/// The number in the schema's comment.
-fn version_number(comment: &str) -> Option<u32> {
-    comment.rsplit(' ').next()?.parse().ok()
 }
 
 fn quote_name(name: &str) -> String {

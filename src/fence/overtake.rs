@@ -43,7 +43,7 @@ impl Database {
         }
         let target = Epoch { generation, token };
         may_raise(self.authority.as_ref(), resource, target).await?;
-        self.publish_ahead(resource, target).await.map(drop)
+        self.publish_ahead(resource, target, highest).await.map(drop)
     }
 
     /// Raises the fence to the token of a leader that has not written yet, so that its predecessor is shut out now.
@@ -68,7 +68,7 @@ impl Database {
         }
         let turn = self.turn(&resource.name);
         let _turn = turn.lock().await;
-        let now = if target == current { current } else { self.publish_ahead(resource, target).await? };
+        let now = if target == current { current } else { self.publish_ahead(resource, target, Some(current)).await? };
         if resource.mode == Mode::Observe || now != target {
             return Ok(());
         }
@@ -87,8 +87,19 @@ impl Database {
     }
 
     /// Publishes, and returns what is there now: the target, or what is above it.
-    async fn publish_ahead(self: &Arc<Self>, resource: &Resource, target: Epoch) -> Result<Epoch, Refusal> {
-        let now = self.publish_epoch(resource, target).await?;
+    async fn publish_ahead(
+        self: &Arc<Self>,
+        resource: &Resource,
+        target: Epoch,
+        known: Option<Epoch>,
+    ) -> Result<Epoch, Refusal> {
+        let mut now = self.publish_epoch(resource, target, known).await?;
+        if now.is_some_and(|now| now < target) {
+            // A late record of older policies, perhaps.
+            let recorded = self.record_policy(resource).await;
+            recorded.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+            now = self.publish_epoch(resource, target, known).await?;
+        }
         let reason = "the policies that the database has recorded are others";
         let other_policies = || Refusal::unavailable(&resource.name, Hindrance::new(reason, Remedy::Reload));
         now.filter(|now| *now >= target).ok_or_else(other_policies)

@@ -118,9 +118,33 @@ impl Database {
         role: &str,
         force: bool,
     ) -> Result<Reset, ResetError> {
-        let by = Operator { role, proxy: &self.proxy };
-        let answers = self.run_past_blockers(&self.publish, resource, &sql::reset(resource, token, &by, force)).await;
-        let answers = answers.map_err(|refusal| match refusal {
+        let deadline = Instant::now() + LIMIT;
+        let reset = loop {
+            if let Some(reset) = self.reset_known(resource, token, role, force).await? {
+                break reset;
+            }
+            if Instant::now() >= deadline {
+                return Err(ResetError::Unavailable("the token is raised faster than it can be reset".into()));
+            }
+        };
+        self.memory.learn(&resource.name, reset.after);
+        if resource.mode == Mode::Enforce {
+            let drained = self.settle(None, resource, reset.after, Instant::now() + LIMIT).await;
+            drained.map_err(|refusal| ResetError::NotDrained { reset, reason: refusal.to_string() })?;
+        }
+        Ok(reset)
+    }
+
+    /// Resets the epoch that is there now. None: another has come meanwhile. So a reset that is held up in the network, and
+    /// comes when the operator has given it up, changes nothing of what was written since.
+    async fn reset_known(
+        self: &Arc<Self>,
+        resource: &Arc<Resource>,
+        token: Token,
+        role: &str,
+        force: bool,
+    ) -> Result<Option<Reset>, ResetError> {
+        let unavailable = |refusal| match refusal {
             // Lost with a connection that was open, it was lost with the database.
             _ if self.is_missing() => ResetError::NoDatabase,
             Refusal::Unavailable { hindrance, .. } if hindrance.remedy == Remedy::Init && self.is_unprepared() => {
@@ -128,23 +152,31 @@ impl Database {
             }
             Refusal::Unavailable { hindrance, .. } => ResetError::Unavailable(hindrance.reason),
             other => ResetError::Unavailable(other.to_string()),
-        })?;
+        };
+        let failed = |error| unavailable(Refusal::unavailable(&resource.name, error));
+        // A late record of older policies is not in the way.
+        self.record_policy(resource).await.map_err(failed)?;
+        let known = self.read_epochs([resource.name.as_str()]).await.map_err(failed)?;
+        let known = known.into_iter().map(|(_, epoch)| epoch).next().ok_or(ResetError::NoEpoch)?;
+        let by = Operator { role, proxy: &self.proxy };
+        let reset = sql::reset(resource, known, token, &by, force);
+        let answers = self.run_past_blockers(&self.publish, resource, &reset).await.map_err(unavailable)?;
         let [_, before, higher, after, _] = answers.as_slice() else {
             return Err(ResetError::Unavailable("the database's answer to a reset has an unknown form".into()));
         };
         let same_policy = before.rows.first().is_some_and(|row| is_true(row, "same_policy"));
         let before = first_epoch(before).ok_or(ResetError::NoEpoch)?;
-        let Some(after) = first_epoch(after) else {
-            let higher = higher.rows.iter().filter_map(|row| self.higher(row)).collect();
-            return Err(if same_policy { ResetError::InUse(higher) } else { ResetError::OtherPolicies });
-        };
-        self.memory.learn(&resource.name, after);
-        let reset = Reset { before, after };
-        if resource.mode == Mode::Enforce {
-            let drained = self.settle(None, resource, after, Instant::now() + LIMIT).await;
-            drained.map_err(|refusal| ResetError::NotDrained { reset, reason: refusal.to_string() })?;
+        if let Some(after) = first_epoch(after) {
+            return Ok(Some(Reset { before, after }));
         }
-        Ok(reset)
+        if !same_policy {
+            return Err(ResetError::OtherPolicies);
+        }
+        let higher: Vec<_> = higher.rows.iter().filter_map(|row| self.higher(row)).collect();
+        if before != known && (force || higher.is_empty()) {
+            return Ok(None);
+        }
+        Err(ResetError::InUse(higher))
     }
 
     fn higher(&self, row: &SimpleQueryRow) -> Option<Higher> {

@@ -3,7 +3,7 @@
 SELECT pg_advisory_xact_lock(hashtextextended('fencegate {init}', 0));
 
 CREATE SCHEMA IF NOT EXISTS fencegate;
-COMMENT ON SCHEMA fencegate IS 'fencegate schema version 2';
+COMMENT ON SCHEMA fencegate IS 'fencegate schema version 3';
 
 -- The highest token of each resource. Logged, and committed with synchronous_commit = on.
 CREATE TABLE IF NOT EXISTS fencegate.epoch (
@@ -12,7 +12,10 @@ CREATE TABLE IF NOT EXISTS fencegate.epoch (
     token       bigint NOT NULL CHECK (token > 0),
     drained     boolean NOT NULL DEFAULT false,
     policy_hash text,
-    updated     timestamptz NOT NULL DEFAULT clock_timestamp()
+    updated     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- When the policies with that hash were loaded, by this server's clock, in microseconds since 1970: those that were
+    -- loaded before do not replace them. 0: not known.
+    policy_loaded bigint NOT NULL DEFAULT 0
 );
 
 -- The server processes that may write now. Unlogged: after a crash none of them is left.
@@ -25,8 +28,19 @@ CREATE UNLOGGED TABLE IF NOT EXISTS fencegate.admission (
     token         bigint NOT NULL,
     proxy         text NOT NULL,
     admitted      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The process is being ended: the row goes with it, and not before.
+    ending        boolean NOT NULL DEFAULT false,
     PRIMARY KEY (pid, backend_start, resource, generation, token)
 );
+-- What version 2 lacks. A column that is there would wait for the table's lock all the same.
+DO $$BEGIN
+    IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'fencegate.epoch'::regclass AND attname = 'policy_loaded') THEN
+        ALTER TABLE fencegate.epoch ADD COLUMN policy_loaded bigint NOT NULL DEFAULT 0;
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'fencegate.admission'::regclass AND attname = 'ending') THEN
+        ALTER TABLE fencegate.admission ADD COLUMN ending boolean NOT NULL DEFAULT false;
+    END IF;
+END$$;
 -- An index that is there would wait for the table's lock all the same.
 DO $$BEGIN
     IF to_regclass('fencegate.admission_resource') IS NULL THEN

@@ -59,7 +59,7 @@ struct State {
     floors: HashMap<String, Floor>,
     /// How many revocations there were.
     revocations: u64,
-    /// Resources to which something was forwarded since the process was idle.
+    /// Resources to which something was forwarded in the open transaction: all that is known of what it may still write.
     written: HashSet<String>,
     /// Admitted since a write was last forwarded: for what is held back now.
     fresh: HashSet<String>,
@@ -73,7 +73,7 @@ struct State {
 struct Floor {
     /// The epoch that was published before.
     epoch: Epoch,
-    /// The how manieth revocation of the session it was.
+    /// The sequence number of this revocation of the session.
     revocation: u64,
 }
 
@@ -142,7 +142,8 @@ impl SessionFence {
         self.lock().written.clear();
     }
 
-    /// The open transaction may have written to the resource: no lock tells, because a Bind takes
+    /// Something was forwarded to the resource in the open transaction. It may have written, or may do so yet: when rows of a
+    /// cursor are fetched, or when deferred triggers fire. No lock tells: what is to come has taken none, and a Bind takes
     /// those of its statement before that is executed.
     pub fn may_have_written(&self, resource: &str) -> bool {
         self.lock().written.contains(resource)

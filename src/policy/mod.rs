@@ -19,10 +19,10 @@ pub use load::{join, load};
 
 use crate::etcd::ElectionName;
 use crate::statement::{FunctionName, Operation, RelationName};
-use std::{collections::BTreeSet, fmt, path::PathBuf, sync::Arc};
+use std::{collections::BTreeSet, fmt, path::PathBuf, sync::Arc, time::Instant};
 
 /// All policies of one directory, validated. Made by [`load`] or [`PolicySet::new`] and never changed afterwards.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PolicySet {
     /// In the order of the files' names and of the lists in them.
     pub resources: Vec<Arc<Resource>>,
@@ -34,7 +34,16 @@ pub struct PolicySet {
     pub exempt_roles: Vec<String>,
     /// How many files it was read from.
     pub files: usize,
+    /// When it was made: of two sets that proxies load, the later one is in force.
+    pub loaded: Instant,
     index: index::Index,
+}
+
+/// Nothing is fenced.
+impl Default for PolicySet {
+    fn default() -> Self {
+        Self::new(Vec::new(), Opaque::default(), None, Vec::new())
+    }
 }
 
 impl PolicySet {
@@ -52,7 +61,7 @@ impl PolicySet {
         };
         let resources: Vec<_> = resources.into_iter().map(with_fingerprint).collect();
         let index = index::Index::new(&resources);
-        Self { resources, opaque, databases, exempt_roles, files: 0, index }
+        Self { resources, opaque, databases, exempt_roles, files: 0, loaded: Instant::now(), index }
     }
 
     /// Something may be fenced in the database of that name.

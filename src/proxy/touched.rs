@@ -3,9 +3,10 @@
 //! Must never leave out a resource for which the text may be a write.
 
 use super::keys::{self, Columns, Key};
-use crate::fence::Catalogue;
-use crate::policy::{FencedTable, PolicySet, Resource};
-use crate::statement::{Operation, Statement, Write};
+use crate::fence::{Catalogue, Deed};
+use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource};
+use crate::statement::{FunctionName, Operation, RelationName, Statement, Write};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// A resource that a statement touches.
@@ -48,6 +49,28 @@ pub fn touched(statement: &Statement, policies: &PolicySet, catalogue: &Catalogu
         }
     }
     touched.0
+}
+
+/// By what the statement touches the resource, which may be that of a key.
+pub fn deeds(statement: &Statement, policies: &PolicySet, catalogue: &Catalogue, resource: &Resource) -> Arc<[Deed]> {
+    let is_it = |it: &Arc<Resource>| it.called(&resource.name).is_some();
+    let mut deeds = HashSet::new();
+    for write in &statement.writes {
+        let is_written = |name: &RelationName, operation| policies.fenced(name, operation).any(|(it, _)| is_it(it));
+        if is_written(&write.relation, write.operation)
+            || catalogue.reached_by(write).any(|reached| is_written(reached.table, reached.operation))
+            || catalogue.cascades_to(write).any(|fenced| is_written(fenced, Operation::Ddl))
+        {
+            deeds.insert(Deed::Write(write.relation.clone(), write.operation));
+        }
+    }
+    let calls = |function: &&QualifiedName| statement.functions.iter().any(|called| means(called, function));
+    deeds.extend(resource.functions.iter().filter(calls).cloned().map(Deed::Call));
+    deeds.into_iter().collect()
+}
+
+fn means(called: &FunctionName, function: &QualifiedName) -> bool {
+    called.name == function.name && called.schema.as_ref().is_none_or(|schema| *schema == function.schema)
 }
 
 fn keys_of(

@@ -11,6 +11,7 @@ mod support;
 
 mod raising;
 mod states;
+mod to_come;
 
 use states::Fate;
 use support::commit_order::CommitOrder;

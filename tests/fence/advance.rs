@@ -217,6 +217,46 @@ async fn raising_session_keeps_its_process_unless_it_has_written() {
     session.admit(&world.resource, 3).await.unwrap();
 }
 
+/// The drain of another proxy signals the process, which does not end at once, and in that moment its own proxy looks whether
+/// it may be released: it may not, and its client is told that a newer token cut it off.
+#[tokio::test]
+async fn what_is_being_ended_is_not_released() {
+    let world = World::new().await;
+    let (one, two) = (world.proxy("p1"), world.proxy("p2"));
+    let (old, new) = (world.session(&one).await, world.session(&two).await);
+    old.admit(&world.resource, 1).await.unwrap();
+    one.close().await;
+    signal("STOP", old.pid());
+    let crossing = async {
+        while !is_being_ended(old.pid()) {
+            sleep(Duration::from_millis(1)).await;
+        }
+        let _ = old.fence.revoke("scheduler", Epoch { generation: 1, token: 2 });
+        one.release(&old.fence).await;
+        let left = world.admissions(&old).await;
+        signal("CONT", old.pid());
+        left
+    };
+    let (admitted, left) = tokio::join!(new.admit(&world.resource, 2), crossing);
+    admitted.unwrap();
+    assert_eq!(left, "1");
+    assert!(!world.lives(&old).await);
+    let cut = one.cut_off_by(&old.fence).await.expect("a newer token did");
+    assert_eq!((cut.presented.token, cut.highest.token), (1, 2));
+}
+
+fn signal(name: &str, pid: i32) {
+    let sent = std::process::Command::new("kill").args([format!("-{name}"), pid.to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
+/// A SIGTERM waits for the process, which is stopped.
+fn is_being_ended(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let pending = status.lines().filter_map(|line| line.strip_prefix("ShdPnd:"));
+    pending.map(|mask| u64::from_str_radix(mask.trim(), 16).unwrap()).any(|mask| mask & (1 << 14) != 0)
+}
+
 #[tokio::test]
 async fn reset_to_a_lower_token_makes_old_rows_older() {
     let world = World::new().await;

@@ -1,6 +1,8 @@
 //! `init`, and what it creates.
 
+use crate::reason;
 use crate::server::{World, connect, one};
+use fencegate::fence::{Refusal, Remedy};
 
 #[tokio::test]
 async fn token_function_reads_both_forms() {
@@ -77,4 +79,39 @@ async fn init_again_waits_for_nobody_who_uses_the_tables() {
     assert_eq!(changed.unwrap().role, role);
     let owners = "SELECT string_agg(DISTINCT tableowner, ',') FROM pg_tables WHERE schemaname = 'fencegate'";
     assert_eq!(world.ask(owners).await, role);
+}
+
+/// The schema as version 2 had it, in which somebody is admitted.
+#[tokio::test]
+async fn the_schema_of_version_2_is_upgraded_and_keeps_what_it_has() {
+    let world = World::new().await;
+    let (config, control) = (world.control_config("postgres"), world.control());
+    let as_it_was = "ALTER TABLE fencegate.epoch DROP COLUMN policy_loaded; ALTER TABLE fencegate.admission DROP COLUMN ending; \
+        COMMENT ON SCHEMA fencegate IS 'fencegate schema version 2'; \
+        INSERT INTO fencegate.epoch (resource, token, drained, policy_hash) VALUES ('scheduler', 7, true, 'a')";
+    world.run(as_it_was).await;
+    let session = world.session(&world.proxy("p1")).await;
+    assert!(reason(session.admit(&world.resource, 7).await).contains("run `fencegate init`"));
+    let run = || fencegate::fence::init(&config, Some(&control));
+    let (one, two) = tokio::join!(run(), run());
+    assert!([one.unwrap(), two.unwrap()].iter().any(|report| report.upgraded == Some((2, 3))));
+    assert_eq!(run().await.unwrap().upgraded, None);
+    assert_eq!(world.epoch().await, "(1,7,t)");
+    let session = world.session(&world.proxy("p2")).await;
+    session.admit(&world.resource, 7).await.unwrap();
+    session.admit(&world.resource, 8).await.unwrap();
+}
+
+/// Who goes back to an older program runs its `init`; nothing is taken away, so that the newer one finds it again.
+#[tokio::test]
+async fn the_schema_of_a_newer_program_is_told_as_such() {
+    let world = World::new().await;
+    world.run("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 10'").await;
+    let session = world.session(&world.proxy("p1")).await;
+    let refused = session.admit(&world.resource, 1).await;
+    let Err(Refusal::Unavailable { hindrance, .. }) = refused else { panic!("{refused:?}") };
+    assert!(hindrance.reason.contains("version 10"), "{hindrance}");
+    assert_eq!(hindrance.remedy, Remedy::Upgrade);
+    fencegate::fence::init(&world.control_config("postgres"), Some(&world.control())).await.unwrap();
+    world.session(&world.proxy("p2")).await.admit(&world.resource, 1).await.unwrap();
 }

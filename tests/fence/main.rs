@@ -4,8 +4,10 @@
 mod admit;
 mod advance;
 mod control;
+mod held;
 mod init;
 mod keys;
+mod late;
 mod overtake;
 mod prune;
 mod server;

@@ -77,6 +77,10 @@ impl Server {
         Server { directory, process }
     }
 
+    pub fn socket(&self) -> PathBuf {
+        self.directory.join(".s.PGSQL.5432")
+    }
+
     pub fn config(&self, database: &str, user: &str) -> Config {
         let mut config = Config::new();
         config.host_path(&self.directory).dbname(database).user(user);

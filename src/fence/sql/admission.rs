@@ -1,12 +1,31 @@
 //! What is said about admissions: which server process may write under which token.
 //!
-//! Must never add one but under the token in force, once whoever had a lower one is out.
+//! Must never add one but under the token in force, once whoever had a lower one is out; and never delete one but by the
+//! version of its row that was read before it was decided to: a Query may be held up in the network, and come when the
+//! process has been admitted again.
 
 use super::lock::{advisory_key, process_lock};
 use super::process::may_terminate;
 use super::{LIVING, THIS_DATABASE, below, quote};
 use crate::fence::session::{Epoch, Identity, Token};
 use crate::policy::Resource;
+
+/// A row of `admission` as it was read. Each Admit makes another version of it, also where it was there already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::fence) struct Granted {
+    pub(in crate::fence) pid: i32,
+    pub(in crate::fence) backend_start: String,
+    pub(in crate::fence) resource: String,
+    pub(in crate::fence) epoch: Epoch,
+    /// Its xmin: no other version of the row has the same.
+    pub(in crate::fence) version: u32,
+    /// Its process is being ended for the sake of a newer token.
+    pub(in crate::fence) ending: bool,
+}
+
+/// What is read of an admission.
+const GRANTED: &str = "a.pid, extract(epoch FROM a.backend_start) AS backend_start, a.resource, a.generation, a.token, \
+     a.xmin AS version, a.ending";
 
 /// The items of an identity that must all be true: column, and what it means if it is not.
 pub(in crate::fence) const IDENTITY_ITEMS: [(&str, &str); 7] = [
@@ -19,9 +38,11 @@ pub(in crate::fence) const IDENTITY_ITEMS: [(&str, &str); 7] = [
     ("killable", "the control role may not terminate it: a superuser's session needs a superuser as control role"),
 ];
 
-/// Admit. The third statement's rows: the admission is new. The fourth's row: everything by which
-/// to decide.
-pub(in crate::fence) fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &str) -> String {
+/// Admit. The third statement's row: the admission. The fourth's row: everything by which to decide. `loaded`: when the
+/// policies were loaded, as in [`super::record_policy`].
+///
+/// An admission that is there gets another version: a DELETE that was decided on before, and comes late, leaves it alone.
+pub(in crate::fence) fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &str, loaded: i64) -> String {
     let name = quote(&resource.name);
     let hash = quote(&resource.fingerprint);
     let pid = who.pid;
@@ -46,15 +67,14 @@ pub(in crate::fence) fn admit(who: &Identity, resource: &Resource, token: Token,
     format!(
         "SELECT pg_advisory_xact_lock_shared({key}); \
          SELECT FROM fencegate.epoch WHERE resource = {name} FOR SHARE; \
-         INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy) \
+         INSERT INTO fencegate.admission AS a (pid, backend_start, resource, generation, token, proxy) \
            SELECT i.pid, i.backend_start, e.resource, e.generation, e.token, {proxy} \
            FROM fencegate.epoch e, {identity} \
            WHERE e.resource = {name} AND e.token = {token} AND e.drained AND e.policy_hash = {hash} AND {all} \
-           ON CONFLICT DO NOTHING RETURNING pid; \
-         SELECT e.generation, e.token, e.drained, e.policy_hash = {hash} AS same_policy, {list}, \
-           EXISTS (SELECT FROM fencegate.admission a WHERE a.pid = i.pid AND a.backend_start = i.backend_start \
-                   AND a.resource = e.resource AND a.generation = e.generation AND a.token = {token}) AS admitted \
-           FROM {identity} LEFT JOIN fencegate.epoch e ON e.resource = {name}",
+           ON CONFLICT (pid, backend_start, resource, generation, token) DO UPDATE SET admitted = clock_timestamp() \
+           RETURNING {GRANTED}, a.xmax = 0 AS is_new; \
+         SELECT e.generation, e.token, e.drained, e.policy_hash = {hash} AS same_policy, \
+           e.policy_loaded < {loaded} AS older_policy, {list} FROM {identity} LEFT JOIN fencegate.epoch e ON e.resource = {name}",
         key = advisory_key(&resource.name),
         proxy = quote(proxy),
         all = items.join(" AND "),
@@ -75,8 +95,7 @@ pub(in crate::fence) fn all_admissions(most: usize) -> String {
 /// Who is admitted to the resource below the epoch.
 pub(in crate::fence) fn holders(resource: &str, bound: Epoch) -> String {
     format!(
-        "SELECT a.pid, extract(epoch FROM a.backend_start) AS backend_start, a.generation, a.token, a.proxy, \
-           s.wait_event_type || '/' || s.wait_event AS waits, left(s.query, 60) AS query \
+        "SELECT {GRANTED}, a.proxy, s.wait_event_type || '/' || s.wait_event AS waits, left(s.query, 60) AS query \
          FROM fencegate.admission a LEFT JOIN pg_stat_get_activity(NULL) s ON s.pid = a.pid \
          WHERE {}",
         below("a", resource, bound)
@@ -84,62 +103,42 @@ pub(in crate::fence) fn holders(resource: &str, bound: Epoch) -> String {
 }
 
 /// The admissions of one process.
-pub(in crate::fence) fn admissions(pid: i32, backend_start: &str) -> String {
+pub(in crate::fence) fn admissions(who: &Identity) -> String {
     format!(
-        "SELECT a.resource, a.generation, a.token FROM fencegate.admission a \
-         WHERE a.pid = {pid} AND extract(epoch FROM a.backend_start) = {}::numeric",
-        quote(backend_start)
+        "SELECT {GRANTED} FROM fencegate.admission a \
+         WHERE a.pid = {} AND extract(epoch FROM a.backend_start) = {}::numeric",
+        who.pid,
+        quote(&who.backend_start)
     )
 }
 
-/// Deletes the rows below the epoch of these processes, by their full key. Leaves those of a process in whose open
-/// transaction the guard has let a write pass, on the strength of that very row.
-pub(in crate::fence) fn delete(processes: &str, resource: &Resource, bound: Epoch) -> String {
+/// Deletes admissions, each with the name of the lock of its family: those that are still what they were when they were
+/// read. Leaves those of a process that is being ended, and of one in whose open transaction the guard has let a write
+/// pass, on the strength of that very row: the process holds the lock of the process, or that of the row.
+pub(in crate::fence) fn delete<'a>(rows: impl IntoIterator<Item = (&'a Granted, &'a str)>) -> String {
+    let key = |(row, family): (&Granted, &str)| {
+        let Granted { pid, backend_start, resource, epoch: Epoch { generation, token }, version, ending: _ } = row;
+        let (start, resource, family) = (quote(backend_start), quote(resource), quote(family));
+        format!(
+            "({pid}, {start}::numeric, {resource}, {generation}::bigint, {token}::bigint, '{version}'::xid, {family})"
+        )
+    };
+    let keys: Vec<String> = rows.into_iter().map(key).collect();
     // Materialized: only the locks of these processes are asked for, in whatever order a plan looks at the rows. Another
     // proxy that found the lock of its own process taken would believe that the guard has seen a write.
     format!(
-        "WITH theirs AS MATERIALIZED (SELECT a.* FROM fencegate.admission a JOIN (VALUES {processes}) k(pid, backend_start) \
-           ON a.pid = k.pid AND extract(epoch FROM a.backend_start) = k.backend_start WHERE {}) \
+        "WITH theirs AS MATERIALIZED (SELECT a.pid, a.backend_start, k.resource, k.generation, k.token, k.version, k.family \
+           FROM fencegate.admission a JOIN (VALUES {}) k(pid, backend_start, resource, generation, token, version, family) \
+           ON a.pid = k.pid AND extract(epoch FROM a.backend_start) = k.backend_start AND a.resource = k.resource \
+             AND a.generation = k.generation AND a.token = k.token AND a.xmin = k.version \
+           FOR UPDATE OF a SKIP LOCKED) \
          DELETE FROM fencegate.admission a USING theirs t \
          WHERE (a.pid, a.backend_start, a.resource, a.generation, a.token) \
-             = (t.pid, t.backend_start, t.resource, t.generation, t.token) \
+             = (t.pid, t.backend_start, t.resource, t.generation, t.token) AND a.xmin = t.version AND NOT a.ending \
            AND pg_try_advisory_xact_lock({}) \
-         RETURNING a.pid, extract(epoch FROM a.backend_start) AS backend_start, a.generation, a.token",
-        below("a", &resource.name, bound),
-        process_lock(resource, "t.pid")
-    )
-}
-
-/// Deletes one admission that was never used, unless the guard has found it: then the drain ends its process.
-pub(in crate::fence) fn delete_one(who: &Identity, resource: &Resource, epoch: Epoch) -> String {
-    format!(
-        "DELETE FROM fencegate.admission a WHERE a.pid = {} AND extract(epoch FROM a.backend_start) = {}::numeric \
-         AND a.resource = {} AND a.generation = {} AND a.token = {} \
-         AND pg_try_advisory_xact_lock({})",
-        who.pid,
-        quote(&who.backend_start),
-        quote(&resource.name),
-        epoch.generation,
-        epoch.token,
-        process_lock(resource, "a.pid")
-    )
-}
-
-/// Deletes all admissions of the process but these.
-pub(in crate::fence) fn delete_all_but(who: &Identity, kept: &[(String, Epoch)]) -> String {
-    let kept: Vec<String> = kept
-        .iter()
-        .map(|(resource, epoch)| format!("({}, {}, {})", quote(resource), epoch.generation, epoch.token))
-        .collect();
-    let others = match kept.is_empty() {
-        true => "true".to_owned(),
-        false => format!("(a.resource, a.generation, a.token) NOT IN (VALUES {})", kept.join(", ")),
-    };
-    format!(
-        "DELETE FROM fencegate.admission a WHERE a.pid = {} AND extract(epoch FROM a.backend_start) = {}::numeric \
-         AND {others}",
-        who.pid,
-        quote(&who.backend_start),
+         RETURNING {GRANTED}",
+        keys.join(", "),
+        process_lock("t.family", "t.pid"),
     )
 }
 

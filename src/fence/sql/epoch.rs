@@ -1,6 +1,7 @@
 //! What is said about epochs: the highest token of each resource, and the policy that it is fenced by.
 //!
-//! Must never lower a token, but for a reset.
+//! Must never lower a token, but for a reset; and never change more than what was known when it was decided allows: a Query
+//! may be held up in the network, and come when the epoch is another.
 
 use super::lock::{PREPARED, WRITE_LOCKS, advisory_key, holds_lock_on_relations, relations};
 use super::{LIVING, below, quote};
@@ -9,16 +10,26 @@ use crate::policy::{Resource, Template};
 use std::sync::Arc;
 
 /// Publish. The second statement's count: the token was raised. The third's row: what is there now. Raises
-/// nothing in another generation than the target's: a reset has come since the target was found to be due.
-pub(in crate::fence) fn publish(resource: &Resource, target: Epoch) -> String {
+/// nothing in another generation than the target's: a reset has come since the target was found to be due; and nothing but
+/// what was `known` then, or has come of it: what is lower, or gone, was pruned. `loaded`: as in [`record_policy`].
+pub(in crate::fence) fn publish(resource: &Resource, target: Epoch, known: Option<Epoch>, loaded: i64) -> String {
     let name = quote(&resource.name);
     let Epoch { generation, token } = target;
     let hash = quote(&resource.fingerprint);
+    let set = format!("SET token = {token}, drained = false, updated = clock_timestamp()");
+    let is_below = format!("e.generation = {generation} AND e.token < {token} AND e.policy_hash = {hash}");
+    let raise = match known {
+        None => format!(
+            "INSERT INTO fencegate.epoch AS e (resource, token, policy_hash, policy_loaded) \
+             VALUES ({name}, {token}, {hash}, {loaded}) ON CONFLICT (resource) DO UPDATE {set} WHERE {is_below}"
+        ),
+        Some(known) => format!(
+            "UPDATE fencegate.epoch AS e {set} WHERE e.resource = {name} AND {is_below} AND e.token >= {}",
+            known.token
+        ),
+    };
     format!(
-        "SELECT pg_advisory_xact_lock({key}); \
-         INSERT INTO fencegate.epoch AS e (resource, token, policy_hash) VALUES ({name}, {token}, {hash}) \
-           ON CONFLICT (resource) DO UPDATE SET token = {token}, drained = false, updated = clock_timestamp() \
-           WHERE e.generation = {generation} AND e.token < {token} AND e.policy_hash = {hash}; \
+        "SELECT pg_advisory_xact_lock({key}); {raise}; \
          SELECT resource, generation, token FROM fencegate.epoch WHERE resource = {name}; \
          SELECT pg_notify('fencegate', {name})",
         key = advisory_key(&resource.name),
@@ -26,12 +37,18 @@ pub(in crate::fence) fn publish(resource: &Resource, target: Epoch) -> String {
 }
 
 /// Reset. The second statement's row: what was there. The third's rows: the living processes that are admitted under
-/// higher tokens. The fourth's row: what is there now, if the policies are the same, and nobody is in the way or is to be
-/// minded; it is kept as well who did it.
+/// higher tokens. The fourth's row: what is there now, if it was `known` before, the policies are the same, and nobody is in
+/// the way or is to be minded; it is kept as well who did it.
 ///
 /// Every Admit holds the lock shared until its row is committed. So whoever is admitted before the lock is had is seen, and
 /// whoever comes later reads the new epoch. The processes are looked at once, after that: the view of them is fixed then.
-pub(in crate::fence) fn reset(resource: &Resource, token: Token, by: &Operator<'_>, force: bool) -> String {
+pub(in crate::fence) fn reset(
+    resource: &Resource,
+    known: Epoch,
+    token: Token,
+    by: &Operator<'_>,
+    force: bool,
+) -> String {
     let (name, hash) = (quote(&resource.name), quote(&resource.fingerprint));
     let higher = format!("FROM fencegate.admission a WHERE a.resource = {name} AND a.token > {token} AND {LIVING}");
     let permitted = if force { "true".to_owned() } else { format!("NOT EXISTS (SELECT {higher})") };
@@ -41,13 +58,16 @@ pub(in crate::fence) fn reset(resource: &Resource, token: Token, by: &Operator<'
            WHERE resource = {name} FOR UPDATE; \
          SELECT DISTINCT a.pid, a.token, a.proxy {higher} ORDER BY a.token DESC, a.pid; \
          WITH changed AS (UPDATE fencegate.epoch SET generation = generation + 1, token = {token}, drained = false, \
-             updated = clock_timestamp() WHERE resource = {name} AND policy_hash = {hash} AND {permitted} \
+             updated = clock_timestamp() WHERE resource = {name} AND policy_hash = {hash} \
+             AND (generation, token) = ({generation}, {known_token}) AND {permitted} \
              RETURNING resource, generation, token), \
            kept AS (INSERT INTO fencegate.reset (resource, generation, token, role, proxy, forced) \
              SELECT resource, generation, token, {role}, {proxy}, {force} FROM changed) \
            SELECT resource, generation, token FROM changed; \
          SELECT pg_notify('fencegate', {name})",
         key = advisory_key(&resource.name),
+        generation = known.generation,
+        known_token = known.token,
         role = quote(by.role),
         proxy = quote(by.proxy),
     )
@@ -118,34 +138,61 @@ pub(in crate::fence) fn epochs_above_admissions(proxy: &str) -> String {
     )
 }
 
-/// Records the policies under which the resource is fenced from now on.
-pub(in crate::fence) fn record_policy(resource: &Resource) -> String {
-    let hash = quote(&resource.fingerprint);
+/// The time by the database's clock, in microseconds since 1970.
+pub(in crate::fence) fn now() -> String {
+    format!("SELECT {NOW} AS now")
+}
+
+const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+
+/// Records the policies under which the resource is fenced from now on, unless those are recorded that were loaded later.
+/// `loaded`: when these were, as [`now`] tells it. Also where they are recorded already: they have been loaded again.
+pub(in crate::fence) fn record_policy(resource: &Resource, loaded: i64) -> String {
     format!(
-        "UPDATE fencegate.epoch SET policy_hash = {hash} WHERE resource = {} AND policy_hash IS DISTINCT FROM {hash}",
-        quote(&resource.name)
+        "UPDATE fencegate.epoch e SET {} WHERE e.resource = {} AND {}",
+        policy(resource, loaded),
+        quote(&resource.name),
+        is_older(loaded)
     )
 }
 
-/// The same for the keys of a keyed resource, among the next so many epoch rows by name: a Query has no time for more.
+/// The same for the keys of a keyed resource, among the next so many epoch rows by name: a Query has no time for more. But
+/// they may be many: where the policies are recorded already, nothing is written.
 /// The row: the last of these. Locked in that order, so that two proxies that load at once cannot deadlock; changed by a
 /// statement of its own, which sees tokens that were raised before the lock was had.
-pub(in crate::fence) fn record_policy_of_keys(resource: &Resource, names: &Template, after: &str) -> String {
-    let hash = quote(&resource.fingerprint);
+pub(in crate::fence) fn record_policy_of_keys(
+    resource: &Resource,
+    names: &Template,
+    after: &str,
+    loaded: i64,
+) -> String {
     let page = format!(
         "WITH page AS (SELECT max(p.resource) AS last FROM (SELECT resource FROM fencegate.epoch \
            WHERE resource > {after} ORDER BY resource LIMIT 10000) p)",
         after = quote(after),
     );
     let is_due = format!(
-        "e.resource > {after} AND e.resource <= (SELECT last FROM page) AND {is_called} AND e.policy_hash IS DISTINCT FROM {hash}",
+        "e.resource > {after} AND e.resource <= (SELECT last FROM page) AND {is_called} AND e.policy_hash IS DISTINCT FROM {hash} AND {is_older}",
         after = quote(after),
         is_called = is_called(names),
+        hash = quote(&resource.fingerprint),
+        is_older = is_older(loaded),
     );
     format!(
         "{page} SELECT count(*) FROM (SELECT FROM fencegate.epoch e WHERE {is_due} ORDER BY e.resource FOR UPDATE) locked; \
-         {page}, recorded AS (UPDATE fencegate.epoch e SET policy_hash = {hash} WHERE {is_due}) SELECT last FROM page"
+         {page}, recorded AS (UPDATE fencegate.epoch e SET {policy} WHERE {is_due}) SELECT last FROM page",
+        policy = policy(resource, loaded),
     )
+}
+
+fn policy(resource: &Resource, loaded: i64) -> String {
+    format!("policy_hash = {}, policy_loaded = {loaded}", quote(&resource.fingerprint))
+}
+
+/// The policies of row `e` were loaded before. A time that has not come is wrong: the clock was set back since. Then the last
+/// to be recorded are in force, until a proxy finds that its own were loaded later.
+fn is_older(loaded: i64) -> String {
+    format!("(e.policy_loaded < {loaded} OR e.policy_loaded > {NOW})")
 }
 
 /// The resource of row `e` is that of a key.

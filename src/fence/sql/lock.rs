@@ -38,15 +38,19 @@ pub(in crate::fence) fn lockers(resource: &Resource, locks: &str, pids: &[i32]) 
 }
 
 /// The epoch in force, if the guard has let a write to the resource pass in the open transaction of this process: it holds
-/// the resource's lock; or that of the process, and an admission on the strength of which it may have passed.
+/// the resource's lock; or that of the process, and an admission on the strength of which it may have passed; or it has locked
+/// the row of that admission, as nobody else does who does not delete it.
 pub(in crate::fence) fn guarded_write(resource: &Resource, pid: i32) -> String {
+    let name = quote(&resource.name);
+    let admissions = format!("fencegate.admission a WHERE a.pid = {pid} AND a.resource = {name} AND {LIVING}");
     format!(
-        "SELECT e.generation, e.token FROM fencegate.epoch e WHERE e.resource = {name} AND EXISTS ( \
-           SELECT FROM pg_locks l WHERE l.pid = {pid} AND l.locktype = 'advisory' AND l.granted \
-           AND l.database = {THIS_DATABASE} AND (({resource_lock}) OR (l.objsubid = 2 \
-             AND l.classid::bigint = hashtext({family})::bigint & 4294967295 AND l.objid = {pid} \
-             AND EXISTS (SELECT FROM fencegate.admission a WHERE a.pid = {pid} AND a.resource = {name} AND {LIVING}))))",
-        name = quote(&resource.name),
+        "WITH free AS MATERIALIZED (SELECT a.pid FROM {admissions} FOR UPDATE OF a SKIP LOCKED) \
+         SELECT e.generation, e.token FROM fencegate.epoch e WHERE e.resource = {name} AND ( \
+           (SELECT count(*) FROM {admissions}) > (SELECT count(*) FROM free) OR EXISTS ( \
+             SELECT FROM pg_locks l WHERE l.pid = {pid} AND l.locktype = 'advisory' AND l.granted \
+             AND l.database = {THIS_DATABASE} AND (({resource_lock}) OR (l.objsubid = 2 \
+               AND l.classid::bigint = hashtext({family})::bigint & 4294967295 AND l.objid = {pid} \
+               AND EXISTS (SELECT FROM {admissions})))))",
         family = quote(resource.lock_name()),
         resource_lock = is_lock_of(&resource.name),
     )
@@ -60,17 +64,21 @@ pub(in crate::fence) fn with_lock_timeout(limit: Duration, query: &str) -> Strin
 /// Ends those who keep the control process from the resource's lock: they hold it, or wait ahead to hold it exclusively.
 /// But no control connections, also those of other proxies with a role of their own: an Admit and a Publish hold it for a
 /// moment. The second statement's rows: prepared transactions, which only whoever knows of them can end.
-pub(in crate::fence) fn end_blockers(resource: &str, control_pid: &str) -> String {
+///
+/// `control`: the control process, with its start. Once it has ended, another may have its pid.
+pub(in crate::fence) fn end_blockers(resource: &str, (control_pid, control_start): (&str, &str)) -> String {
     format!(
         "SELECT s.pid, CASE WHEN {} THEN pg_terminate_backend(s.pid) END, \
            coalesce(s.wait_event_type || '/' || s.wait_event, 'nothing') AS waits, left(s.query, 60) AS query \
-         FROM (SELECT DISTINCT unnest(pg_blocking_pids({control_pid})) AS pid) b \
+         FROM (SELECT DISTINCT unnest(pg_blocking_pids(c.pid)) AS pid FROM pg_stat_get_activity({control_pid}) c \
+           WHERE extract(epoch FROM c.backend_start) = {control_start}::numeric) b \
          JOIN pg_stat_get_activity(NULL) s ON s.pid = b.pid LEFT JOIN pg_roles t ON t.oid = s.usesysid \
          WHERE NOT (s.application_name = 'fencegate control' AND (t.rolname = current_user \
            OR t.oid = (SELECT nspowner FROM pg_namespace WHERE nspname = 'fencegate'))) \
          AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = s.pid AND (l.granted OR l.mode = 'ExclusiveLock') AND {is_it}); \
          SELECT DISTINCT p.gid FROM pg_locks l {PREPARED} WHERE l.pid IS NULL AND {is_it}",
         may_terminate("s", "t"),
+        control_start = quote(control_start),
         is_it = format_args!("l.locktype = 'advisory' AND l.database = {THIS_DATABASE} AND {}", is_lock_of(resource)),
     )
 }
@@ -85,9 +93,10 @@ fn is_lock_of(resource: &str) -> String {
 }
 
 /// The two keys of the lock that a process holds shared from its first write to the resource, or to another key of the same
-/// keyed one, that the guard let pass to the end of its transaction. `guard.sql` has the same.
-pub(super) fn process_lock(resource: &Resource, pid: &str) -> String {
-    format!("hashtext({}), {pid}", quote(resource.lock_name()))
+/// keyed one, that the guard let pass to the end of its transaction: from the columns that have [`Resource::lock_name`] and
+/// the pid. `guard.sql` has the same.
+pub(super) fn process_lock(family: &str, pid: &str) -> String {
+    format!("hashtext({family}), {pid}")
 }
 
 /// Common table expressions: the resource's relations with all that inherit from them, and

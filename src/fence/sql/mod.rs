@@ -8,18 +8,18 @@
 mod admission;
 mod epoch;
 mod lock;
+mod privilege;
 mod process;
 mod proxy;
 
 use super::session::Epoch;
 use crate::policy::QualifiedName;
-pub(super) use admission::{
-    IDENTITY_ITEMS, admissions, admit, all_admissions, delete, delete_all_but, delete_dead, delete_one, holders,
-};
+pub(super) use admission::{Granted, IDENTITY_ITEMS, admissions, admit, all_admissions, delete, delete_dead, holders};
 pub(super) use epoch::{
-    Operator, epochs, epochs_above_admissions, fences, mark, publish, record_policy, record_policy_of_keys, reset,
+    Operator, epochs, epochs_above_admissions, fences, mark, now, publish, record_policy, record_policy_of_keys, reset,
 };
 pub(super) use lock::{WRITE_OR_ROW_LOCKS, end_blockers, guarded_write, lockers, with_lock_timeout};
+pub(super) use privilege::{is_disposable, permits};
 pub(super) use process::{end_process, lacking_privileges, open, open_transactions, processes, terminate};
 pub(super) use proxy::{announce_enforced, enforcement, leave};
 

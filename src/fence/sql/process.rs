@@ -53,17 +53,27 @@ pub(in crate::fence) fn end_process(pid: &str, backend_start: &str) -> String {
     )
 }
 
-/// Ends those of the processes that are still the same and that this role may signal. One that its
-/// own proxy has released since may hold a newer admission by now, and is spared.
+/// Ends those of the processes that are still the same and that this role may signal, while the epoch in force is not below
+/// the bound. One that its own proxy has released since may hold a newer admission by now, and is spared.
+///
+/// Its admission says so from then on, and is deleted with the process only: its own proxy, which looks at the row in that very
+/// moment, passes over it, and does not release a process that is being ended. Rows that somebody else is deleting or
+/// marking are left to the next look. NO KEY: the guard's lock of the row, which keeps it, does not keep its process.
 pub(in crate::fence) fn terminate(processes: &str, resource: &str, bound: Epoch) -> String {
     format!(
-        "SELECT s.pid, CASE WHEN {} THEN pg_terminate_backend(s.pid) END AS signalled \
-         FROM (VALUES {processes}) k(pid, backend_start) JOIN pg_stat_get_activity(NULL) s ON s.pid = k.pid \
-         AND extract(epoch FROM s.backend_start) = k.backend_start LEFT JOIN pg_roles t ON t.oid = s.usesysid \
-         WHERE EXISTS (SELECT FROM fencegate.admission a WHERE a.pid = s.pid AND a.backend_start = s.backend_start \
-                       AND {})",
+        "WITH due AS (UPDATE fencegate.admission SET ending = true WHERE ctid = ANY (ARRAY( \
+           SELECT a.ctid FROM (VALUES {processes}) k(pid, backend_start) \
+           JOIN pg_stat_get_activity(NULL) s ON s.pid = k.pid AND extract(epoch FROM s.backend_start) = k.backend_start \
+           LEFT JOIN pg_roles t ON t.oid = s.usesysid \
+           JOIN fencegate.admission a ON a.pid = s.pid AND a.backend_start = s.backend_start AND {} \
+           WHERE {} AND EXISTS (SELECT FROM fencegate.epoch e WHERE e.resource = {} AND (e.generation, e.token) >= ({}, {})) \
+           FOR NO KEY UPDATE OF a SKIP LOCKED)) RETURNING pid) \
+         SELECT pid, pg_terminate_backend(pid) FROM (SELECT DISTINCT pid FROM due) due",
+        below("a", resource, bound),
         may_terminate("s", "t"),
-        below("a", resource, bound)
+        quote(resource),
+        bound.generation,
+        bound.token,
     )
 }
 

@@ -37,7 +37,7 @@ impl Downstream {
             return;
         }
         recorded.attempted = Some(Instant::now());
-        match self.fence.apply_policy(&policies.resources).await {
+        match self.fence.apply_policy_of(&policies.resources, policies.loaded).await {
             Ok(()) => {
                 for resource in &policies.resources {
                     tokio::spawn(say_when_enforced(self.clone(), resource.clone()));
