@@ -165,7 +165,7 @@ impl Database {
     }
 
     /// It had no schema `fencegate` at the last attempt to connect.
-    pub(super) fn is_unprepared(&self) -> bool {
+    pub fn is_unprepared(&self) -> bool {
         self.found.unprepared.load(Ordering::Relaxed)
     }
 
@@ -228,8 +228,11 @@ impl Database {
     }
 
     fn put_in_force_since(&self, resources: &[Arc<Resource>], loaded: Instant) {
-        let in_force = InForce { resources: resources.to_vec(), loaded, loaded_there: 0 };
-        *self.policies.write().unwrap_or_else(PoisonError::into_inner) = in_force;
+        let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
+        // Those that are recorded once more claim no later time.
+        let loaded_there = if policies.loaded == loaded { policies.loaded_there } else { 0 };
+        *policies = InForce { resources: resources.to_vec(), loaded, loaded_there };
+        drop(policies);
         self.enforced.keep(resources);
     }
 
@@ -248,7 +251,7 @@ impl Database {
         if self.resource_in_force(resource) { self.policies().loaded_there } else { 0 }
     }
 
-    /// Asked once, and kept: a record that is repeated, or comes late, claims no later time.
+    /// Asked once, and kept. Whatever the answer takes, it is not later than they were loaded.
     async fn ask_when_loaded(self: &Arc<Self>) -> Result<(), ControlError> {
         let loaded = self.policies().loaded;
         let answers = self.look(&sql::now()).await?;
@@ -324,8 +327,9 @@ impl Database {
         highest.into_iter().find_map(|(resource, highest)| {
             let asked =
                 asking.iter().find(|(name, _)| *name == resource).map(|(_, token)| Epoch { token: *token, ..highest });
-            let presented = presented.get(&resource).map(|it| it.epoch);
-            let presented = presented.max(asked).filter(|it| *it < highest)?;
+            // One that raises its token may have been ended for what it still held.
+            let presented = [presented.get(&resource).map(|it| it.epoch), asked];
+            let presented = presented.into_iter().flatten().filter(|it| *it < highest).max()?;
             Some(CutOff { resource, presented, highest })
         })
     }

@@ -55,7 +55,7 @@ mod watch;
 
 pub use admissions::{Admission, Admissions};
 pub use authority::{Authority, Leaders};
-pub use catalogue::{Catalogue, Covered, ExplainError, Explanation, KeyColumn, Reached, explain};
+pub use catalogue::{Catalogue, Covered, Dependencies, ExplainError, Explanation, Fenced, KeyColumn, Reached, explain};
 pub use control::is_missing;
 pub(crate) use control::{column, is_true, text};
 pub use database::{Database, Registration};

@@ -78,7 +78,7 @@ fn hint(operation: Operation) -> &'static str {
             "Compare the key with constants or parameters, WHERE key = 3 AND ..., or key IN (3, 4); \
              an upsert needs it in its list of columns and its ON CONFLICT target."
         }
-        Operation::Delete | Operation::Lock => {
+        Operation::Delete | Operation::Lock | Operation::Read => {
             "Compare the key with constants or parameters: WHERE key = 3 AND ..., or key IN (3, 4)."
         }
         Operation::Truncate | Operation::TruncateCascade | Operation::Ddl | Operation::Cascade => {

@@ -205,7 +205,7 @@ impl Rejection {
             Rejection::UnreadCatalogue { why } => {
                 let reason = match why {
                     Some(why) => format!("the catalogue cannot be read: {why}"),
-                    None => "the catalogue has changed and could not be read in time".to_owned(),
+                    None => "the catalogue may have changed and could not be read in time".to_owned(),
                 };
                 let remedy = why.as_ref().map_or(Remedy::TryAgain, |why| why.remedy);
                 ErrorText::new("LF006", format!("cannot tell whether this statement writes a fenced table: {reason}"))

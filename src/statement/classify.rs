@@ -306,7 +306,10 @@ fn describe_copy(copy: &CopyStmt, into: &mut Statement) -> &'static str {
             into.add_write(RelationName::from(relation), Operation::Insert);
             "COPY FROM"
         }
-        _ => "COPY TO",
+        relation => {
+            into.reads.extend(relation.iter().map(RelationName::from));
+            "COPY TO"
+        }
     }
 }
 
@@ -322,6 +325,7 @@ fn describe_explain(explain: &ExplainStmt, into: &mut Statement) -> &'static str
     }
     // Planning computes the arguments of EXECUTE, and what is declared immutable or stable, whatever it does.
     into.functions = explained.functions;
+    into.reads = explained.reads;
     "EXPLAIN"
 }
 

@@ -16,7 +16,7 @@ impl<'n> Walk<'_, 'n> {
             N::SqlvalueFunction(_) | N::MergeSupportFunc(_) | N::TypeName(_) | N::Alias(_) => {}
             N::Integer(_) | N::Float(_) | N::Boolean(_) | N::String(_) | N::BitString(_) => {}
 
-            N::RangeVar(relation) => self.relations.push(relation),
+            N::RangeVar(relation) => self.read(relation),
             N::ParamRef(parameter) => self.reader.used(parameter, None),
             N::TypeCast(e) => match cast_parameter(&e.arg, &e.type_name) {
                 Some((parameter, kind)) => self.reader.used(parameter, Some(kind)),

@@ -37,6 +37,8 @@ impl Statement {
             _ => whole.writes.extend(prepared.writes.iter().cloned()),
         }
         whole.functions.extend(prepared.functions.iter().cloned());
+        whole.reads.extend(prepared.reads.iter().cloned());
+        whole.reads_more |= prepared.reads_more;
         whole.opaque = whole.opaque.or(prepared.opaque);
         whole.changes_catalogue |= prepared.changes_catalogue;
         whole.changes_unnamed |= prepared.changes_unnamed;
@@ -148,6 +150,7 @@ impl Statement {
         }
         keep_first(&mut self.writes);
         keep_first(&mut self.functions);
+        keep_first(&mut self.reads);
         keep_first(&mut self.redirects);
         keep_first(&mut self.defines);
     }
@@ -209,6 +212,11 @@ impl From<&RangeVar> for RelationName {
 }
 
 impl RelationName {
+    /// Its own, and its schema's where that is said.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.schema.iter().chain([&self.name]).map(String::as_str)
+    }
+
     /// From a list of names, `[[database.]schema.]name`.
     pub(super) fn from_parts(parts: &[&str]) -> Option<Self> {
         let (schema, name) = last_two(parts)?;

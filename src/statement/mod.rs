@@ -65,6 +65,8 @@ pub enum Operation {
     /// `SELECT … FOR UPDATE/SHARE` and `LOCK TABLE`, other than in the mode of a plain SELECT: writes nothing, but can
     /// block who writes.
     Lock,
+    /// `SELECT`, or any other mention: writes nothing, but a view, or row security, may call a function that does.
+    Read,
 }
 
 /// A relation as a statement names it, folded and unquoted as Postgres does it.
@@ -200,6 +202,10 @@ pub struct Statement {
     pub declared: Vec<rows::Declared>,
     /// The functions it calls by name, those of Postgres too.
     pub functions: Vec<FunctionName>,
+    /// The relations that it reads, as far as it names them; not those that it only writes.
+    pub reads: Vec<RelationName>,
+    /// It may name more of them.
+    pub reads_more: bool,
     /// What it does to `lease.fence`.
     pub parameter: ParameterEffect,
     /// What it does to the transaction.

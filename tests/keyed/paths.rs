@@ -114,3 +114,40 @@ fn a_key_that_is_renamed_by_way_of_a_parent() {
     assert_eq!(code(&mut wire, upsert), "LF004");
     assert_eq!(world.postgres.value("SELECT shard || other FROM ticks"), "43");
 }
+
+/// The text says one key, and the row gets another: who reads the policies is told, unless the guard looks at the rows.
+#[test]
+fn a_trigger_that_may_change_the_key_is_shown() {
+    let world = Fenced::start(
+        "CREATE TABLE ticks (shard text) PARTITION BY LIST (shard); CREATE TABLE ticks_3 PARTITION OF ticks DEFAULT;
+         CREATE FUNCTION change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.shard := '4'; RETURN NEW; END $$",
+        POLICIES,
+    );
+    let folder = Folder::new("key");
+    std::fs::write(folder.join("policy.yaml"), POLICIES).unwrap();
+    let policies = folder.path().to_str().unwrap();
+    let database = world.postgres.control_url() + "postgres";
+    let run = |command: &[&str]| {
+        let output = Command::new(BINARY).args(command).args([policies, "--database", &database]).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let warning = "named in the policy; trigger \"Change\" may change the key: install the guard";
+    assert!(!run(&["policy", "explain"]).1.contains(';'));
+    for (table, when) in [("ticks_3", "UPDATE"), ("ticks", "INSERT")] {
+        let of = format!("ON {table} FOR EACH ROW EXECUTE FUNCTION change()");
+        world.postgres.sql(&format!("CREATE TRIGGER \"Change\" AFTER {when} {of}"));
+        assert!(!run(&["policy", "explain"]).1.contains(';'), "what comes after changes nothing");
+        world
+            .postgres
+            .sql(&format!("DROP TRIGGER \"Change\" ON {table}; CREATE TRIGGER \"Change\" BEFORE {when} {of}"));
+        let (code, said) = run(&["policy", "explain"]);
+        assert!(code == Some(0) && said.contains(warning), "{said}");
+        if table == "ticks_3" {
+            world.postgres.sql("DROP TRIGGER \"Change\" ON ticks_3");
+        }
+    }
+    let mut command = Command::new(BINARY);
+    command.args(["guard", "install", "--control", &database, "--policies", policies]);
+    programs::run(&mut command);
+    assert!(!run(&["policy", "explain"]).1.contains(';'));
+}

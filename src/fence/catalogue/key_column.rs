@@ -21,6 +21,8 @@ pub struct KeyColumn {
     longest: Option<usize>,
     /// The guard looks at the key of every row that is written.
     pub is_guarded: bool,
+    /// A trigger that may give a row another value in it than the statement does.
+    pub(super) changed_by: Option<String>,
 }
 
 impl KeyColumn {
@@ -67,7 +69,10 @@ pub(super) fn query<'a>(tables: impl IntoIterator<Item = (&'a Resource, &'a Fenc
            EXISTS (SELECT FROM pg_trigger g JOIN pg_proc f ON f.oid = g.tgfoid AND f.proname = 'guard' \
              JOIN pg_namespace s ON s.oid = f.pronamespace AND s.nspname = 'fencegate' \
              WHERE g.tgrelid = c.oid AND g.tgenabled = 'A' AND g.tgqual IS NULL AND g.tgtype & {ROW_INSERT} = {ROW_INSERT} \
-             AND substring(g.tgargs FROM 1 FOR octet_length(named.arguments)) = named.arguments) AS guarded \
+             AND substring(g.tgargs FROM 1 FOR octet_length(named.arguments)) = named.arguments) AS guarded, \
+           (SELECT min(g.tgname) FROM family JOIN pg_trigger g ON g.tgrelid = family.oid WHERE family.root = c.oid \
+             AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND g.tgtype & {ROW_BEFORE} = {ROW_BEFORE} \
+             AND g.tgtype & {INSERT_OR_UPDATE} <> 0) AS changed_by \
          FROM named JOIN pg_namespace n ON n.nspname = named.schema \
          JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = named.key AND a.attnum > 0 AND NOT a.attisdropped \
@@ -83,6 +88,9 @@ const TEXT: u32 = 25;
 
 /// Of `pg_trigger.tgtype`: for each row, on INSERT.
 const ROW_INSERT: u32 = 1 | 4;
+/// For each row, before the event.
+const ROW_BEFORE: u32 = 1 | 2;
+const INSERT_OR_UPDATE: u32 = 4 | 16;
 
 /// What the guard's trigger is told, as `pg_trigger.tgargs` has it, in hex.
 fn trigger_arguments(resource: &Resource, table: &FencedTable) -> String {
@@ -108,7 +116,8 @@ pub(super) fn read(answers: &[Answer]) -> HashMap<QualifiedName, KeyColumn> {
         // A modifier of varchar is its length and the 4 bytes of a header.
         let longest = number::<i64>(row, "modifier").and_then(|modifier| usize::try_from(modifier - 4).ok());
         let place = number(row, "place")?;
-        Some((name, KeyColumn { kind, place, longest, is_guarded: is_true(row, "guarded") }))
+        let changed_by = column(row, "changed_by").map(str::to_owned);
+        Some((name, KeyColumn { kind, place, longest, is_guarded: is_true(row, "guarded"), changed_by }))
     })
     .collect()
 }

@@ -111,6 +111,8 @@ fn row(number: usize, deed: &Deed) -> String {
                 Operation::Lock => "lock",
                 Operation::Ddl => "ddl",
                 Operation::Cascade => "cascade",
+                // Raises nothing.
+                Operation::Read => "read",
             };
             (relation.schema.as_ref(), &relation.name, operation)
         }

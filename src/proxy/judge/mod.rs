@@ -16,10 +16,11 @@ use super::suspects::Suspects;
 use super::touched::{Touch, touched};
 use crate::fence::session::{SessionFence, Token};
 use crate::fence::value::FenceValue;
-use crate::fence::{Catalogue, Database, Hindrance, Refusal};
+use crate::fence::{Catalogue, Database, Dependencies, Hindrance, Refusal};
 use crate::policy::{PolicySet, Resource};
 use crate::statement::{ParameterEffect, Statement, TransactionEffect};
 use earlier::{Earlier, Needs};
+pub use hidden::is_named_plainly;
 pub use resolve::{opaque, resolve};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -56,8 +57,12 @@ pub struct Judge<'a> {
     pub database: &'a Database,
     pub fence: &'a SessionFence,
     pub catalogue: &'a Catalogue,
+    /// What CASCADE takes, where that is known.
+    pub dependencies: Option<&'a Dependencies>,
     /// Nothing has changed since it was read, as far as the proxy saw.
     pub catalogue_is_current: bool,
+    /// It is not current only because nobody listens to what others say of it.
+    pub catalogue_is_unheard: bool,
     /// Why it could not be read last.
     pub unread: Option<&'a Hindrance>,
     /// This transaction has changed it where fenced tables are concerned.
@@ -71,7 +76,7 @@ pub struct Judge<'a> {
     pub parameter: &'a Parameter,
     /// The server owes replies.
     pub owed: bool,
-    /// Some of which may change the parameter.
+    /// Some of which may change the parameter, as may a rollback that they bring about.
     pub parameter_in_doubt: bool,
     /// The tokens under which this transaction has written.
     pub written: &'a HashMap<String, Token>,
@@ -159,7 +164,7 @@ impl Judge<'_> {
         }
         self.refuse_definitions_that_leave(statement, parameter, earlier)?;
         let hidden = self.hidden(statement, earlier)?;
-        let touched = touched(statement, self.policies, self.catalogue);
+        let touched = touched(statement, self.policies, self.catalogue, self.dependencies);
         self.refuse_what_is_unread(statement, &touched)?;
         let mut needs = Needs::default();
         for touch in touched {
@@ -192,7 +197,9 @@ impl Judge<'_> {
 
     fn exempt_writes(&self, statements: &[Arc<Statement>]) -> Vec<PassedWrite> {
         let of_statement = |statement: &Arc<Statement>| {
-            let written = touched(statement, self.policies, self.catalogue).into_iter().filter(|touch| touch.writes);
+            let written = touched(statement, self.policies, self.catalogue, self.dependencies)
+                .into_iter()
+                .filter(|touch| touch.writes);
             let hidden = match self.hidden(statement, &Earlier::default()) {
                 Ok(resources) => resources.into_iter().map(Some).collect(),
                 // Of anybody else it would be rejected.

@@ -26,6 +26,7 @@ pub use term::Term;
 
 use super::context::{Context, Turn};
 use super::definitions::Definitions;
+use super::downstream::Changes;
 use super::names::Names;
 use super::parameter::Parameter;
 use super::peer::{HIGH_WATER, Peer, Reader, Writer};
@@ -94,6 +95,10 @@ pub struct Relay {
     is_alone: bool,
     /// The message at hand is being judged, or what has to be done first for that.
     judged_since: Option<Instant>,
+    /// The changes of the catalogue that had been seen when it came, or when what it waited for was there.
+    changes: Option<Changes>,
+    /// The schema of the session's temporary relations, if the server has said it.
+    temporary: Option<Arc<str>>,
     /// The message at hand may be read, though that may take long.
     turn: Option<Turn>,
     /// What the text of the message at hand does, as it was read in this way: it is judged again whenever more is known.
@@ -176,6 +181,7 @@ pub struct Started {
     pub session: Arc<Session>,
     pub replicates: bool,
     pub fence: Arc<SessionFence>,
+    pub temporary: Option<Arc<str>>,
     pub parameter: Parameter,
     pub lexing: Lexing,
 }
@@ -209,6 +215,8 @@ impl Relay {
             role: Asked::Not,
             is_alone: false,
             judged_since: None,
+            changes: None,
+            temporary: started.temporary,
             turn: None,
             read: None,
             room: None,
@@ -358,6 +366,7 @@ impl Relay {
         self.role = Asked::Not;
         self.is_alone = false;
         self.judged_since = None;
+        self.changes = None;
         self.leaving = self.room.take().flatten();
         self.read = None;
     }

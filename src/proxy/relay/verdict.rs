@@ -3,14 +3,15 @@
 //! Owns the waiting that a verdict needs. Must never forward a write that is not admitted.
 
 use super::super::context::Turn;
-use super::super::judge::{Decision, Judge, Need, resolve};
+use super::super::downstream::{Seen, Wanted};
+use super::super::judge::{Decision, Judge, Need, is_named_plainly, resolve};
 use super::super::rejection::Rejection;
 use super::super::touched::deeds;
 use super::{Asked, Relay, Wait};
 use crate::fence::session::Activity;
 use crate::fence::{Claim, Deed, Refusal};
 use crate::policy::Mode;
-use crate::statement::Statement;
+use crate::statement::{Operation, Statement};
 use crate::wire::message;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,8 +19,8 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Statements are not held back longer than about this because the catalogue changes all the time.
-const CATCH_UP_LIMIT: Duration = Duration::from_secs(1);
+/// Statements are not held back longer than about this for the catalogue to be read.
+const CATCH_UP_LIMIT: Duration = Duration::from_secs(5);
 
 /// So many admissions are asked for before the message at hand is judged again.
 const MOST_AT_ONCE: usize = 256;
@@ -57,7 +58,7 @@ impl Relay {
         let Some(resolved) = resolve(statements, &self.statements, &self.portals, self.batch) else {
             return (self.settle(), statements.to_vec());
         };
-        let writes = resolved.iter().any(|statement| !statement.writes.is_empty() || statement.opaque.is_some());
+        let writes = resolved.iter().any(|statement| self.may_write(statement));
         if writes && (self.replies.change_catalogue() || self.replies.reject()) {
             // What is under way may make what this writes a way to a fenced table. Or this may never run: nobody is to be
             // admitted, nor a token raised, for what the server skips.
@@ -73,18 +74,21 @@ impl Relay {
         if self.role == Asked::Due {
             return (self.ask_for_role(), resolved);
         }
-        if let Some(task) = self.first(&resolved) {
+        let wanted = self.wanted(&resolved);
+        if let Some(task) = self.first(&resolved, &wanted) {
             self.wait = Some(Wait::First(task));
             return (Verdict::Hold, resolved);
         }
         let others = self.definitions.of_others();
-        let seen = self.context.catalogue();
+        let seen = self.context.catalogue(&wanted);
         let judge = Judge {
             policies: self.context.policies(),
             database: self.context.database(),
             fence: &self.fence,
             catalogue: &seen.catalogue,
+            dependencies: seen.dependencies.as_deref(),
             catalogue_is_current: seen.is_current,
+            catalogue_is_unheard: seen.is_unheard,
             unread: seen.unread.as_ref(),
             changes_catalogue: self.catalogue_changed && self.definitions.concern_fences(),
             suspects: self.definitions.own(),
@@ -92,19 +96,20 @@ impl Relay {
             exempt: self.session.exempt(self.context.policies()),
             parameter: &self.parameter,
             owed: !self.replies.is_empty(),
-            parameter_in_doubt: self.replies.affect_parameter(),
+            parameter_in_doubt: !self.replies.is_empty()
+                && (self.replies.affect_parameter() || !self.parameter.is_settled()),
             written: &self.written,
             refused: self.refused.as_ref(),
         };
         let verdict = match judge.statements(&resolved) {
             Decision::Forward(needs, passed) => {
-                let verdict = self.forward_when_admitted(needs, run);
+                let verdict = self.forward_when_admitted(needs, run, &seen);
                 if matches!(verdict, Verdict::Forward) && run == Run::Begins {
                     self.context.passed(passed);
                 }
                 verdict
             }
-            Decision::Reject(index, rejection, needs) => match self.forward_when_admitted(needs, run) {
+            Decision::Reject(index, rejection, needs) => match self.forward_when_admitted(needs, run, &seen) {
                 Verdict::Forward => Verdict::Reject(index, rejection),
                 hold => hold,
             },
@@ -123,17 +128,36 @@ impl Relay {
         for statement in &resolved[..forwarded] {
             self.definitions.note(statement, self.context.policies(), &seen);
         }
+        if matches!(verdict, Verdict::Hold) {
+            // What others change until it goes on may be over by then.
+            self.changes = None;
+        }
         (verdict, resolved)
     }
 
-    /// What has to be done before these statements can be judged. Others may change the catalogue again as soon as it is
-    /// read: that is caught up with for a moment only.
-    fn first(&mut self, statements: &[Arc<Statement>]) -> Option<JoinHandle<Option<Turn>>> {
+    /// It may write a fenced table, whatever the catalogue makes of it.
+    fn may_write(&self, statement: &Statement) -> bool {
+        let reads = || self.context.policies().has_functions() && (!statement.reads.is_empty() || statement.reads_more);
+        !statement.writes.is_empty() || statement.opaque.is_some() || reads()
+    }
+
+    /// What has to be known of the catalogue to judge these statements. Others may change it again as soon as it is read:
+    /// what was seen when the message came has to be in it, or that would have no end.
+    fn wanted(&mut self, statements: &[Arc<Statement>]) -> Wanted {
+        let context = &self.context;
+        let since = *self.changes.get_or_insert_with(|| context.changes());
+        let cascades = statements.iter().flat_map(|it| &it.writes).any(|write| write.operation == Operation::Cascade);
+        let is_plain = statements.iter().all(|it| is_named_plainly(it, context.policies()));
+        Wanted { since, temporary: self.temporary.clone(), cascades, is_plain }
+    }
+
+    /// What has to be done before these statements can be judged.
+    fn first(&mut self, statements: &[Arc<Statement>], wanted: &Wanted) -> Option<JoinHandle<Option<Turn>>> {
         let since = *self.judged_since.get_or_insert_with(Instant::now);
-        let depends_on_catalogue =
-            |it: &Arc<Statement>| !it.writes.is_empty() || it.opaque.is_some() || it.changes_catalogue;
-        let may_wait = since.elapsed() < CATCH_UP_LIMIT && statements.iter().any(depends_on_catalogue);
-        if may_wait { self.context.catch_up() } else { None }
+        let depends_on_catalogue = |it: &Arc<Statement>| self.may_write(it) || it.changes_catalogue;
+        let left = CATCH_UP_LIMIT.saturating_sub(since.elapsed());
+        let may_wait = !left.is_zero() && statements.iter().any(depends_on_catalogue);
+        if may_wait { self.context.catch_up(wanted, left) } else { None }
     }
 
     /// Where a statement needs a database alone, closes the control connections to it first, if the session's role may do
@@ -154,7 +178,7 @@ impl Relay {
         Some(Verdict::Hold)
     }
 
-    fn forward_when_admitted(&mut self, needs: Vec<Need>, run: Run) -> Verdict {
+    fn forward_when_admitted(&mut self, needs: Vec<Need>, run: Run, seen: &Seen) -> Verdict {
         let (needs, observed): (Vec<Need>, Vec<Need>) =
             needs.into_iter().partition(|need| need.resource.mode == Mode::Enforce);
         if needs.is_empty()
@@ -162,10 +186,11 @@ impl Relay {
         {
             if !needs.is_empty() {
                 self.activity = Activity::Busy;
+                self.replies.admitted();
             }
             if run == Run::Begins {
                 for need in observed {
-                    let claim = Claim { deeds: self.deeds(&need), role: Some(self.any_role()) };
+                    let claim = Claim { deeds: self.deeds(&need, seen), role: Some(self.any_role()) };
                     self.context.observe(need.resource, need.token, claim);
                 }
                 needs.iter().for_each(|need| self.context.admitted(&need.resource));
@@ -182,7 +207,7 @@ impl Relay {
         // All that there is to know before it is worth judging again, from the first statement on.
         let lacking: Vec<Need> = needs.iter().filter(|need| lacks(need)).take(MOST_AT_ONCE).cloned().collect();
         let lacking = if lacking.is_empty() { needs[..1].to_vec() } else { lacking };
-        let lacking = self.with_claims(lacking);
+        let lacking = self.with_claims(lacking, seen);
         // An Admit that raises the token looks at what the process does.
         self.note_activity();
         let (database, fence) = (self.context.database().clone(), self.fence.clone());
@@ -211,7 +236,7 @@ impl Relay {
     }
 
     /// What is needed, and on what ground it may be raised. What a statement does is the same for all keys of a resource.
-    fn with_claims(&self, needs: Vec<Need>) -> Vec<(Need, Claim)> {
+    fn with_claims(&self, needs: Vec<Need>, seen: &Seen) -> Vec<(Need, Claim)> {
         let mut known: HashMap<(*const Statement, String), Arc<[Deed]>> = HashMap::new();
         let with_claim = |need: Need| {
             let role = match &self.role {
@@ -222,15 +247,15 @@ impl Relay {
                 Asked::Not | Asked::Due => None,
             };
             let place = (Arc::as_ptr(&need.statement), need.resource.lock_name().to_owned());
-            let deeds = known.entry(place).or_insert_with(|| self.deeds(&need)).clone();
+            let deeds = known.entry(place).or_insert_with(|| self.deeds(&need, seen)).clone();
             (need, Claim { deeds, role })
         };
         needs.into_iter().map(with_claim).collect()
     }
 
-    fn deeds(&self, need: &Need) -> Arc<[Deed]> {
-        let catalogue = self.context.catalogue().catalogue;
-        deeds(&need.statement, self.context.policies(), &catalogue, &need.resource)
+    fn deeds(&self, need: &Need, seen: &Seen) -> Arc<[Deed]> {
+        let Seen { catalogue, dependencies, .. } = seen;
+        deeds(&need.statement, self.context.policies(), catalogue, dependencies.as_deref(), &need.resource)
     }
 
     /// Holds the message at hand until the server owes nothing. While it waits for COPY data that would never be: it
