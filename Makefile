@@ -1,6 +1,6 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
-.PHONY: build demo distributed_cron test drivers compat lint bench failover guard
+.PHONY: build demo distributed_cron test drivers compat lint deny bench failover guard
 
 build:
 	@scripts/setup.sh demo
@@ -38,6 +38,10 @@ lint:
 	cargo fmt --check
 	cargo fmt --check --manifest-path tests/drivers/sqlx/Cargo.toml
 	cargo clippy --locked --all-targets -- -D warnings
+
+# Licences, known holes and sources of all that is built in, by deny.toml. Needs cargo-deny; fetches the list of known holes.
+deny:
+	cargo deny --locked check
 
 # What the proxy costs, with pgbench on this machine.
 bench:

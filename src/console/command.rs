@@ -73,13 +73,20 @@ const fn described(command: &'static str, arguments: &'static str, help: &'stati
     Described { command, arguments, help }
 }
 
+/// So many commands are read at once: all their answers are kept until the last of them is there.
+const MOST_COMMANDS: usize = 100;
+
 /// Reads commands that are separated by semicolons.
 ///
 /// # Errors
-/// 42601 for what is no command.
+/// 42601 for what is no command, 54000 for too many.
 pub(super) fn parse(text: &str) -> Result<Vec<Command>, ErrorText> {
     let words = words(text)?;
-    words.split(|word| *word == Word::Semicolon).filter(|words| !words.is_empty()).map(command).collect()
+    let commands = words.split(|word| *word == Word::Semicolon).filter(|words| !words.is_empty());
+    if commands.clone().count() > MOST_COMMANDS {
+        return Err(ErrorText::new("54000", format!("more than {MOST_COMMANDS} commands at once")));
+    }
+    commands.map(command).collect()
 }
 
 fn command(words: &[Word]) -> Result<Command, ErrorText> {
@@ -247,6 +254,12 @@ mod tests {
         ] {
             assert_eq!(parse(text).map_err(|error| error.code), Err("42601"), "{text:?}");
         }
+    }
+
+    #[test]
+    fn so_many_commands_are_read_at_once() {
+        assert_eq!(parse(&"HELP;".repeat(MOST_COMMANDS)).map(|commands| commands.len()), Ok(MOST_COMMANDS));
+        assert_eq!(parse(&"HELP;".repeat(MOST_COMMANDS + 1)).map_err(|error| error.code), Err("54000"));
     }
 
     #[test]

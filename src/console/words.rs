@@ -82,9 +82,10 @@ pub(super) fn words(text: &str) -> Result<Vec<Word>, ErrorText> {
 
 /// Up to a blank, a quote, a semicolon or a comment.
 fn length_of_word(text: &str) -> usize {
-    let ends = |c: char| c.is_whitespace() || ";'\"".contains(c);
-    let ends = [text.find(ends), text.find("--"), text.find("/*")];
-    ends.into_iter().flatten().min().unwrap_or(text.len())
+    let ends = |(at, c): &(usize, char)| {
+        c.is_whitespace() || ";'\"".contains(*c) || ["--", "/*"].iter().any(|mark| text[*at..].starts_with(mark))
+    };
+    text.char_indices().find(ends).map_or(text.len(), |(at, _)| at)
 }
 
 /// What follows a comment; comments may stand within comments.

@@ -196,6 +196,11 @@ impl Lane {
         slot.connected.as_ref().map(|connected| (connected.pid.clone(), connected.backend_start.clone()))
     }
 
+    /// It is open, or busy with that.
+    pub(super) fn is_open(&self) -> bool {
+        self.slot.try_lock().map_or(true, |slot| slot.connected.is_some())
+    }
+
     /// Closes the connection, if it is open, once the queries on it are answered.
     pub(super) async fn close(&self) {
         let mut slot = self.slot.lock().await;

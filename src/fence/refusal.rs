@@ -48,6 +48,22 @@ pub enum Refusal {
         /// What the database holds; None: nothing yet.
         highest: Option<Token>,
     },
+    /// 42501: the server would not let the session's role do it. The token was not raised.
+    #[error("token {presented} for resource {resource}: the session's role may not do this to {what}")]
+    Denied {
+        /// What was to be written.
+        resource: String,
+        /// The session's token.
+        presented: Token,
+        /// The relation or function, by its own name.
+        what: String,
+    },
+    /// Not for clients: the token would have to be raised, and as whom the session acts has to be found out first.
+    #[error("resource {resource}: the session's current role is not known")]
+    RoleUnknown {
+        /// What was to be written.
+        resource: String,
+    },
     /// LF006: it cannot be proved which token is the highest, or that everybody below it has ended.
     #[error("resource {resource}: {hindrance}")]
     Unavailable {
@@ -133,6 +149,8 @@ impl Refusal {
             | Refusal::Unissued { resource, .. }
             | Refusal::WrittenUnderAnotherToken { resource, .. }
             | Refusal::NotInForce { resource, .. }
+            | Refusal::Denied { resource, .. }
+            | Refusal::RoleUnknown { resource }
             | Refusal::Unavailable { resource, .. } => resource,
         }
     }

@@ -1,7 +1,9 @@
 //! The server for `/metrics`, `/healthz` and `/readyz`, on an address of its own.
 //!
-//! Owns every limit on who asks: how many at once, how long, how much. Must never wait for a client without a limit.
+//! Owns every limit on who asks: how many at once, how long, how much. Must never wait for a client without a limit, nor
+//! let those who ask nothing keep out those who do.
 
+use crate::crowd::{Crowd, Source};
 use crate::listen::listen;
 use futures_util::future::join_all;
 use http_body_util::Full;
@@ -13,14 +15,15 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-/// So many connections are served at once, on all addresses; the next ones wait. An address that nobody asks keeps one.
+/// So many connections are open at once, on all addresses. One more, and one of those whose requests have not come makes
+/// room; where there is none, one of those that do not take their answers.
 const MOST_CONNECTIONS: usize = 64;
 /// Bytes of a request's head, and lines in it.
 const LARGEST_HEAD: usize = 16 * 1024;
@@ -78,7 +81,7 @@ impl Listener {
     /// Answers from now on.
     pub fn serve(self, pages: Arc<impl Pages>) -> Server {
         let (stop, stopped) = watch::channel(());
-        let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let places = Arc::new(Places::default());
         let serve_one = |(socket, address): (TcpListener, SocketAddr)| {
             tracing::info!(%address, "metrics_served");
             serve(socket, pages.clone(), places.clone(), stopped.clone())
@@ -97,21 +100,84 @@ impl Server {
     }
 }
 
+/// The connections that are open.
+#[derive(Default)]
+struct Places {
+    taken: Mutex<Taken>,
+}
+
+#[derive(Default)]
+struct Taken {
+    last: u64,
+    asking: Crowd,
+    answered: Crowd,
+}
+
+/// A connection's place, until it is dropped.
+struct Place {
+    places: Arc<Places>,
+    source: Source,
+    number: u64,
+    given_up: Arc<Notify>,
+}
+
+impl Places {
+    /// Always finds one.
+    fn enter(self: &Arc<Self>, source: Source) -> Place {
+        let given_up = Arc::new(Notify::new());
+        let mut taken = self.taken();
+        while taken.asking.len() + taken.answered.len() >= MOST_CONNECTIONS {
+            let longest = taken.asking.pop_longest().or_else(|| taken.answered.pop_longest());
+            longest.inspect(|longest| longest.notify_one());
+        }
+        taken.last += 1;
+        let number = taken.last;
+        taken.asking.insert(source, number, given_up.clone());
+        drop(taken);
+        Place { places: self.clone(), source, number, given_up }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    /// Its request is there.
+    fn has_asked(&self) {
+        let mut taken = self.places.taken();
+        if let Some(given_up) = taken.asking.remove(self.source, self.number) {
+            taken.answered.insert(self.source, self.number, given_up);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken();
+        taken.asking.remove(self.source, self.number);
+        taken.answered.remove(self.source, self.number);
+    }
+}
+
 /// Answers on one address until nobody is left who could say stop.
-async fn serve(socket: TcpListener, pages: Arc<impl Pages>, places: Arc<Semaphore>, mut stopped: watch::Receiver<()>) {
+async fn serve(socket: TcpListener, pages: Arc<impl Pages>, places: Arc<Places>, mut stopped: watch::Receiver<()>) {
     let mut connections = JoinSet::new();
     loop {
-        let next = async { (places.clone().acquire_owned().await, socket.accept().await) };
         tokio::select! {
             _ = stopped.changed() => break,
             Some(_) = connections.join_next() => {}
-            (place, accepted) = next => match accepted {
-                Ok((stream, _)) => {
-                    let pages = pages.clone();
+            accepted = socket.accept() => match accepted {
+                Ok((stream, address)) => {
+                    let (pages, place) = (pages.clone(), places.enter(Source::new(Some(address.ip()))));
                     connections.spawn(async move {
-                        let _place = place;
-                        // Who takes longer is cut off.
-                        let _ = timeout(CONNECTION_LIMIT, answer_one(stream, pages)).await;
+                        tokio::select! {
+                            // First: a request that has come by now is answered.
+                            biased;
+                            // Who takes longer is cut off.
+                            _ = timeout(CONNECTION_LIMIT, answer_one(stream, pages, &place)) => {}
+                            () = place.given_up.notified() => {}
+                        }
                     });
                 }
                 Err(error) => {
@@ -125,8 +191,9 @@ async fn serve(socket: TcpListener, pages: Arc<impl Pages>, places: Arc<Semaphor
     while connections.join_next().await.is_some() {}
 }
 
-async fn answer_one(stream: TcpStream, pages: Arc<impl Pages>) {
+async fn answer_one(stream: TcpStream, pages: Arc<impl Pages>, place: &Place) {
     let service = service_fn(|request| {
+        place.has_asked();
         let pages = pages.clone();
         async move { Ok::<_, Infallible>(answer(&request, &*pages).await) }
     });

@@ -1,14 +1,28 @@
 //! How many clients there are, and how many there may be.
 //!
-//! Owns the counts. Must never let those who have not said who they are take places from sessions, nor keep them
-//! from ending: a request to cancel needs no place. Nor let those who claim a name keep out whose it is.
+//! Owns the counts. Must never let those who have not shown who they are take all places, at the proxy or at the server,
+//! nor keep sessions from ending: a request to cancel needs no place. Nor let those who claim a name keep out whose it is.
 
-use std::collections::{BTreeMap, HashMap};
+use crate::crowd::{Crowd, Source};
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep};
 
-/// Places beyond `max_connections` for the console, where somebody may have to find out why there are no others.
+/// Places beyond `max_connections` for the console, where somebody may have to find out why there are no others. So many
+/// log in there at once.
 pub const RESERVED: usize = 3;
+
+/// So many log in at the server at once, and never in more than half of all places: the others wait, before the server
+/// hears of them.
+const LOGINS_AT_ONCE: usize = 32;
+
+/// While others wait to log in, a client has this long to answer each question of the server.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+
+/// Whether it has is looked at this often.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// All clients' connections.
 #[derive(Default)]
@@ -18,55 +32,149 @@ pub struct Connections {
 
 #[derive(Default)]
 struct Taken {
-    /// Connections whose clients have not said yet what they want, by their number: the first came first.
-    waiting: BTreeMap<u64, Arc<Notify>>,
-    /// Sessions, also those that are logging in.
-    places: usize,
-    /// Those of them that are logging in at the console, by a name that may use it.
-    claims: BTreeMap<u64, Arc<Notify>>,
+    /// How many sessions there may be, as far as was said last.
+    most: usize,
+    /// Connections whose clients have said nothing yet.
+    silent: Crowd,
+    /// Those that have asked for encryption, and not yet said what they want.
+    speaking: Crowd,
+    /// Those that wait to log in, by [`Kind`].
+    queues: [Crowd; 2],
+    /// Those that log in, by their number.
+    logins: HashMap<u64, Login>,
+    /// How many these are, by [`Kind`].
+    under_way: [usize; 2],
     /// Those that have logged in.
+    sessions: usize,
     of_users: HashMap<String, usize>,
+}
+
+/// What a client logs in for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A session with the server.
+    Session,
+    /// The console, by the name of somebody who may use it.
+    Console,
+}
+
+struct Login {
+    kind: Kind,
+    /// Since when its client owes the server an answer.
+    asked: Option<Instant>,
+}
+
+impl Taken {
+    fn places(&self) -> usize {
+        self.sessions + self.logins.len()
+    }
+
+    fn waiting(&self) -> usize {
+        self.silent.len() + self.speaking.len() + self.queues.iter().map(Crowd::len).sum::<usize>()
+    }
+
+    fn crowds(&mut self) -> impl Iterator<Item = &mut Crowd> {
+        [&mut self.silent, &mut self.speaking].into_iter().chain(&mut self.queues)
+    }
+
+    /// It waits for nothing any more.
+    fn leave(&mut self, source: Source, number: u64) {
+        self.crowds().for_each(|crowd| drop(crowd.remove(source, number)));
+    }
+
+    /// One of those that wait makes room. Those who have said something keep half of the room from those who have not.
+    fn make_room(&mut self) -> Option<Arc<Notify>> {
+        if self.silent.len() >= self.most.div_ceil(2) {
+            return self.silent.pop_longest();
+        }
+        self.crowds().max_by_key(|crowd| crowd.len())?.pop_longest()
+    }
+
+    /// No place is free, and no login will free one.
+    fn is_full(&self, kind: Kind) -> bool {
+        self.sessions >= self.most + if kind == Kind::Console { RESERVED } else { 0 }
+    }
+
+    fn may_begin(&self, kind: Kind) -> bool {
+        let (most, at_once) = match kind {
+            Kind::Session => (self.most, (self.most / 2).clamp(1, LOGINS_AT_ONCE)),
+            Kind::Console => (self.most + RESERVED, RESERVED),
+        };
+        self.places() < most && self.under_way[kind as usize] < at_once
+    }
+
+    /// Those who wait log in as far as they may; where all places are had by sessions, they need not wait.
+    fn admit(&mut self) {
+        for kind in [Kind::Session, Kind::Console] {
+            while self.is_full(kind) || self.may_begin(kind) {
+                let Some((number, told)) = self.queues[kind as usize].pop_next() else { break };
+                if !self.is_full(kind) {
+                    self.logins.insert(number, Login { kind, asked: None });
+                    self.under_way[kind as usize] += 1;
+                }
+                told.notify_one();
+            }
+        }
+    }
+
+    /// The login has succeeded.
+    fn begin_session(&mut self, number: u64) {
+        self.end_login(number);
+        self.sessions += 1;
+        self.admit();
+    }
+
+    /// The login is over.
+    fn end_login(&mut self, number: u64) {
+        if let Some(login) = self.logins.remove(&number) {
+            self.under_way[login.kind as usize] -= 1;
+        }
+    }
+
+    /// Others wait for what this login has, and its client has not answered the server for too long.
+    fn is_overdue(&self, number: u64) -> bool {
+        let Some(Login { kind, asked: Some(asked) }) = self.logins.get(&number) else { return false };
+        // Logins at the console have places that others could have.
+        let is_waited_for = self.queues[..=*kind as usize].iter().any(|queue| !queue.is_empty());
+        is_waited_for && asked.elapsed() >= ANSWER_LIMIT
+    }
 }
 
 /// A connection's part in the counts, until it is dropped.
 pub struct Seat {
     connections: Arc<Connections>,
     number: u64,
-    held: Held,
-    given_up: Arc<Notify>,
-}
-
-enum Held {
-    Waiting,
-    Claim,
-    Place,
-    PlaceOf(String),
+    source: Source,
+    told: Arc<Notify>,
+    /// A session: of that user, if that counts.
+    session: Option<Option<String>>,
 }
 
 impl Connections {
-    /// A client has connected; its number is higher than those before it. Where more than `most` wait, the one that has
-    /// waited longest makes room: who means to log in says so at once.
-    pub fn enter(self: &Arc<Self>, number: u64, most: usize) -> Seat {
-        let given_up = Arc::new(Notify::new());
+    /// A client has connected; its number is higher than those before it. Where more than `most` wait, one of them makes
+    /// room: who means to log in says so at once.
+    pub fn enter(self: &Arc<Self>, number: u64, source: Source, most: usize) -> Seat {
+        let told = Arc::new(Notify::new());
         self.taken.send_modify(|taken| {
-            while taken.waiting.len() >= most {
-                let Some((_, longest)) = taken.waiting.pop_first() else { break };
+            taken.most = most;
+            while taken.waiting() >= most {
+                let Some(longest) = taken.make_room() else { break };
                 longest.notify_one();
             }
-            taken.waiting.insert(number, given_up.clone());
+            taken.silent.insert(source, number, told.clone());
         });
-        Seat { connections: self.clone(), number, held: Held::Waiting, given_up }
+        Seat { connections: self.clone(), number, source, told, session: None }
     }
 
     /// How many places are taken.
     pub fn places(&self) -> usize {
-        self.taken.borrow().places
+        self.taken.borrow().places()
     }
 
     /// Returns when no place is taken. Cancel-safe.
     pub async fn none_left(&self) {
         // The sender is ours: it does not end.
-        self.taken.subscribe().wait_for(|taken| taken.places == 0).await.ok();
+        self.taken.subscribe().wait_for(|taken| taken.places() == 0).await.ok();
     }
 }
 
@@ -78,61 +186,71 @@ impl Seat {
 
     /// Waits until the connection has to make room for others. Cancel-safe.
     pub async fn given_up(&self) {
-        self.given_up.notified().await;
+        self.told.notified().await;
     }
 
-    /// The client wants a session: it no longer waits, and takes a place. False when `most` are taken.
-    #[must_use]
-    pub fn take_place(&mut self, most: usize) -> bool {
-        let is_free = self.connections.taken.send_if_modified(|taken| {
-            let is_free = taken.places < most;
-            if is_free {
-                taken.waiting.remove(&self.number);
-                taken.places += 1;
+    /// The client has said something, and will have to say more before it is known what it wants.
+    pub fn speaks(&self) {
+        self.change(|taken| {
+            if let Some(told) = taken.silent.remove(self.source, self.number) {
+                taken.speaking.insert(self.source, self.number, told);
             }
-            is_free
         });
-        if is_free {
-            self.held = Held::Place;
-        }
-        is_free
     }
 
-    /// The same for a client of the console, by the name of somebody who may use it. Where `most` are taken, whoever has
-    /// been logging in there for longest makes room: anybody may claim that name, and say no more.
+    /// The client wants something that needs no place: it need not make room any more.
+    pub fn leave(&self) {
+        self.change(|taken| taken.leave(self.source, self.number));
+    }
+
+    /// The client wants to log in: returns when it may, and has a place. False when there are too many others. Cancel-safe:
+    /// what it got is given back when the seat is dropped.
     #[must_use]
-    pub fn take_console_place(&mut self, most: usize) -> bool {
-        let is_free = self.connections.taken.send_if_modified(|taken| {
-            if taken.places >= most {
-                let Some((_, longest)) = taken.claims.pop_first() else { return false };
-                longest.notify_one();
-                taken.places -= 1;
-            }
-            taken.waiting.remove(&self.number);
-            taken.places += 1;
-            taken.claims.insert(self.number, self.given_up.clone());
-            true
+    pub async fn take_place(&self, kind: Kind, most: usize) -> bool {
+        self.change(|taken| {
+            taken.most = most;
+            taken.leave(self.source, self.number);
+            taken.queues[kind as usize].insert(self.source, self.number, self.told.clone());
+            taken.admit();
         });
-        if is_free {
-            self.held = Held::Claim;
-        }
-        is_free
-    }
-
-    /// A client of the console has shown who it is: it need not make room any more. False when it had to just before.
-    #[must_use]
-    pub fn keep_place(&mut self) -> bool {
-        if let Held::Claim = self.held {
-            let is_kept = self.connections.taken.send_if_modified(|taken| taken.claims.remove(&self.number).is_some());
-            if is_kept {
-                self.held = Held::Place;
+        loop {
+            {
+                let taken = self.connections.taken.borrow();
+                if taken.logins.contains_key(&self.number) {
+                    return true;
+                }
+                if !taken.queues[kind as usize].contains(self.source, self.number) {
+                    return false;
+                }
             }
-            return is_kept;
+            // It may have been told to make room before it spoke: then it looks again.
+            self.told.notified().await;
         }
-        true
     }
 
-    /// The client has shown who it is. False when `most` of that user are there: then the place is not the user's.
+    /// The server asks the client for an answer, or has got it.
+    pub fn asked(&self, is_asked: bool) {
+        self.change(|taken| {
+            if let Some(login) = taken.logins.get_mut(&self.number) {
+                login.asked = is_asked.then(Instant::now);
+            }
+        });
+    }
+
+    /// Returns when the client, which logs in, has to make room for others. Cancel-safe.
+    pub async fn overdue(&self) {
+        while !self.connections.taken.borrow().is_overdue(self.number) {
+            sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// The client has shown who it is: it need not make room any more.
+    pub fn keep_place(&mut self) {
+        self.session = Some(None);
+        self.change(|taken| taken.begin_session(self.number));
+    }
+
+    /// The same for a session of a user. False when `most` of that user are there: then the place is not the user's.
     #[must_use]
     pub fn belongs_to(&mut self, user: &str, most: Option<usize>) -> bool {
         let is_free = self.connections.taken.send_if_modified(|taken| {
@@ -140,36 +258,42 @@ impl Seat {
             let is_free = most.is_none_or(|most| sessions < most);
             if is_free {
                 taken.of_users.insert(user.to_owned(), sessions + 1);
+                taken.begin_session(self.number);
             }
             is_free
         });
         if is_free {
-            self.held = Held::PlaceOf(user.to_owned());
+            self.session = Some(Some(user.to_owned()));
         }
         is_free
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Taken)) {
+        self.connections.taken.send_modify(change);
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.connections.taken.send_modify(|taken| {
-            match &self.held {
-                Held::Waiting => {
-                    taken.waiting.remove(&self.number);
+        self.change(|taken| {
+            match &self.session {
+                None => {
+                    taken.leave(self.source, self.number);
+                    taken.end_login(self.number);
                 }
-                // Where it has made room, the place is another's.
-                Held::Claim => taken.places -= usize::from(taken.claims.remove(&self.number).is_some()),
-                Held::Place => taken.places -= 1,
-                Held::PlaceOf(user) => {
-                    taken.places -= 1;
-                    if let Some(sessions) = taken.of_users.get_mut(user) {
+                Some(user) => {
+                    taken.sessions -= 1;
+                    if let Some(user) = user
+                        && let Some(sessions) = taken.of_users.get_mut(user)
+                    {
                         *sessions -= 1;
                         if *sessions == 0 {
                             taken.of_users.remove(user);
                         }
                     }
                 }
-            };
+            }
+            taken.admit();
         });
     }
 }
@@ -177,55 +301,108 @@ impl Drop for Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::time::timeout;
 
-    fn counts(connections: &Connections) -> (usize, usize, usize) {
+    fn here() -> Source {
+        Source::new(None)
+    }
+
+    fn seats(connections: &Arc<Connections>, count: u64, most: usize) -> Vec<Seat> {
+        (0..count).map(|number| connections.enter(number, here(), most)).collect()
+    }
+
+    async fn is_told(seat: &Seat) -> bool {
+        timeout(Duration::ZERO, seat.given_up()).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn what_is_held_is_given_back_wherever_it_ends() {
+        let connections = Arc::new(Connections::default());
+        let mut seats = seats(&connections, 6, 10);
+        for seat in &seats[1..4] {
+            assert!(seat.take_place(Kind::Session, 10).await);
+        }
+        assert!(seats[2].belongs_to("ada", Some(1)));
+        assert!(seats[4].take_place(Kind::Console, 10).await);
+        seats[4].keep_place();
+        seats[5].speaks();
+        assert_eq!((connections.places(), connections.taken.borrow().waiting()), (4, 2));
+        drop(seats);
         let taken = connections.taken.borrow();
-        (taken.waiting.len(), taken.places, taken.of_users.len())
+        assert_eq!((taken.places(), taken.waiting(), taken.of_users.len(), taken.under_way), (0, 0, 0, [0, 0]));
     }
 
-    #[test]
-    fn what_is_held_is_given_back_wherever_it_ends() {
+    #[tokio::test]
+    async fn places_and_users_have_limits() {
         let connections = Arc::new(Connections::default());
-        let mut seats: Vec<_> = (0..3).map(|number| connections.enter(number, 10)).collect();
-        assert!(seats[1].take_place(10) && seats[2].take_place(10) && seats[2].belongs_to("ada", Some(1)));
-        assert_eq!(counts(&connections), (1, 2, 1));
-        drop(seats);
-        assert_eq!(counts(&connections), (0, 0, 0));
-    }
-
-    #[test]
-    fn places_and_users_have_limits() {
-        let connections = Arc::new(Connections::default());
-        let mut seats: Vec<_> = (0..3).map(|number| connections.enter(number, 10)).collect();
-        assert!(seats[0].take_place(2) && seats[1].take_place(2) && !seats[2].take_place(2));
-        assert!(seats[0].belongs_to("ada", Some(1)) && !seats[1].belongs_to("ada", Some(1)));
+        let mut seats = seats(&connections, 4, 2);
+        assert!(seats[0].take_place(Kind::Session, 2).await && seats[0].belongs_to("ada", Some(1)));
+        assert!(seats[1].take_place(Kind::Session, 2).await && !seats[1].belongs_to("ada", Some(1)));
         assert!(seats[1].belongs_to("bob", Some(1)));
+        assert!(!seats[2].take_place(Kind::Session, 2).await, "all places are had by sessions");
+        assert!(seats[3].take_place(Kind::Console, 2).await, "some are for the console");
         seats.remove(0);
-        assert!(seats[1].take_place(2) && seats[1].belongs_to("ada", Some(1)));
+        drop(seats.remove(2));
+        assert!(seats[1].take_place(Kind::Session, 2).await && seats[1].belongs_to("ada", Some(1)));
     }
 
     #[tokio::test]
-    async fn claims_make_room_for_claims_until_they_are_proven() {
+    async fn logins_take_half_of_the_places_and_the_last_that_came_is_next() {
         let connections = Arc::new(Connections::default());
-        let mut seats: Vec<_> = (0..5).map(|number| connections.enter(number, 10)).collect();
-        assert!(seats[0].take_place(1) && !seats[1].take_place(1) && seats[1].take_console_place(2));
-        assert!(seats[2].take_console_place(2));
-        seats[1].given_up().await;
-        assert!(!seats[1].keep_place() && seats[2].keep_place());
-        assert!(!seats[3].take_console_place(2), "the one is a session, the other has shown who it is");
+        let mut seats = seats(&connections, 5, 4);
+        assert!(seats[0].take_place(Kind::Session, 4).await && seats[1].take_place(Kind::Session, 4).await);
+        let begins =
+            async |seat: &Seat| timeout(Duration::from_millis(1), seat.take_place(Kind::Session, 4)).await.ok();
+        assert_eq!((begins(&seats[2]).await, begins(&seats[3]).await), (None, None), "they wait");
+        assert!(seats[0].belongs_to("ada", None));
+        assert_eq!((begins(&seats[2]).await, begins(&seats[3]).await), (None, Some(true)));
         seats.remove(1);
-        assert_eq!(counts(&connections).1, 2);
-        seats.clear();
-        assert_eq!(counts(&connections), (0, 0, 0));
+        assert_eq!(begins(&seats[1]).await, Some(true));
     }
 
     #[tokio::test]
-    async fn who_has_waited_longest_makes_room() {
+    async fn who_owes_an_answer_makes_room_where_others_wait() {
         let connections = Arc::new(Connections::default());
-        let seats: Vec<_> = (0..3).map(|number| connections.enter(number, 2)).collect();
-        seats[0].given_up().await;
-        assert_eq!(counts(&connections).0, 2);
-        drop(seats);
-        assert_eq!(counts(&connections).0, 0);
+        let seats = seats(&connections, 2, 2);
+        assert!(seats[0].take_place(Kind::Session, 2).await);
+        let since_long = || {
+            let asked = Instant::now().checked_sub(ANSWER_LIMIT);
+            connections.taken.send_modify(|taken| taken.logins.values_mut().for_each(|login| login.asked = asked));
+        };
+        let is_overdue = || connections.taken.borrow().is_overdue(0);
+        since_long();
+        assert!(!is_overdue(), "nobody waits");
+        let waits = seats[1].take_place(Kind::Session, 2);
+        tokio::pin!(waits);
+        assert!(timeout(Duration::ZERO, &mut waits).await.is_err());
+        assert!(is_overdue());
+        seats[0].asked(true);
+        assert!(!is_overdue(), "it was asked just now");
+        since_long();
+        seats[0].asked(false);
+        assert!(!is_overdue(), "it is for the server to say something");
+    }
+
+    #[tokio::test]
+    async fn those_who_have_said_something_are_not_crowded_out_by_those_who_have_not() {
+        let connections = Arc::new(Connections::default());
+        let mut seats = seats(&connections, 2, 4);
+        seats[0].speaks();
+        seats.extend((2..20).map(|number| connections.enter(number, here(), 4)));
+        assert!(!is_told(&seats[0]).await && is_told(&seats[1]).await && is_told(&seats[15]).await);
+        assert_eq!(connections.taken.borrow().waiting(), 4);
+        seats.drain(1..);
+        let others: Vec<_> = (20..30).map(|number| connections.enter(number, here(), 4)).collect();
+        others.iter().for_each(Seat::speaks);
+        assert!(is_told(&seats[0]).await, "as many have said as much");
+    }
+
+    #[tokio::test]
+    async fn a_source_with_few_connections_is_spared() {
+        let connections = Arc::new(Connections::default());
+        let other = Source::new(Some([192, 0, 2, 1].into()));
+        let few = connections.enter(0, other, 4);
+        let many: Vec<_> = (1..20).map(|number| connections.enter(number, here(), 4)).collect();
+        assert!(!is_told(&few).await && is_told(&many[0]).await);
     }
 }

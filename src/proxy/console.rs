@@ -65,13 +65,8 @@ impl ConsoleSession {
         deadline: Instant,
     ) -> Result<Self, Refused> {
         let packet = startup.for_database(shared.settings().control_database());
-        let logged_in = tokio::select! {
-            logged_in = log_in(&shared, &mut client, &packet, deadline) => Some(logged_in?),
-            () = seat.given_up() => None,
-        };
-        let Some((mut server, authenticated)) = logged_in.filter(|_| seat.keep_place()) else {
-            return refuse(&mut client, made_room_for_others()).await;
-        };
+        let (mut server, authenticated) = log_in(&shared, &mut client, seat, &packet, deadline).await?;
+        seat.keep_place();
         message::put_terminate(&mut server.writer.output);
         // It may have gone already: nothing more is wanted of it.
         server.writer.flush().await.ok();
@@ -167,11 +162,6 @@ async fn pass_over(reader: &mut Reader, bytes: usize) -> io::Result<bool> {
 /// A client may send it once it has been let in.
 fn is_known(tag: u8) -> bool {
     b"QPBDECHSFXdcf".contains(&tag)
-}
-
-fn made_room_for_others() -> ErrorText {
-    ErrorText::new("53300", "others came for the console, and this one had been logging in for longest")
-        .hint("Places beyond the proxy's setting max_connections are for administrators: try again.")
 }
 
 fn too_long(bytes: usize) -> ErrorText {

@@ -3,12 +3,13 @@
 use super::audit::{Admitted, counter};
 use super::definitions::Definitions;
 use super::downstream::{Changes, Downstream, PREPARE_LIMIT, Seen, Wanted};
-use super::log_limit::LogLimit;
 use super::recent::Recent;
 use super::relay::Term;
+use super::room::Room;
 use super::shared::Shared;
 use super::upstream;
-use crate::fence::Database;
+use crate::fence::{Database, Role};
+use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::{Opaque, PolicySet, Resource};
 use crate::statement::{Answer, Lexing};
@@ -18,7 +19,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 /// The right to read a text now that may take long.
@@ -26,38 +26,6 @@ pub struct Turn {
     _permit: OwnedSemaphorePermit,
     /// In another process: its tokens alone do not prove what it does.
     apart: bool,
-}
-
-/// The right to hold a long message.
-pub struct Room {
-    permits: OwnedSemaphorePermit,
-    since: Instant,
-}
-
-/// A session waits this long for room: for longer than those who have it may keep it from others.
-const ROOM_LIMIT: Duration = Duration::from_secs(30);
-
-/// Who has room has this long to send its message, if others wait for room.
-const SENDING_LIMIT: Duration = Duration::from_secs(10);
-
-/// Then it is looked this often whether others wait.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-impl Room {
-    fn new(permits: OwnedSemaphorePermit) -> Self {
-        Room { permits, since: Instant::now() }
-    }
-
-    /// Others wait, and there was time enough to send what it is for.
-    pub fn is_overdue(&self) -> bool {
-        // Who waits first has taken all that was left, and counts it towards what it needs.
-        self.since.elapsed() >= SENDING_LIMIT && self.permits.semaphore().available_permits() == 0
-    }
-
-    /// When it may be overdue.
-    pub fn next_look(&self) -> Instant {
-        (self.since + SENDING_LIMIT).max(Instant::now() + LOOK_AGAIN)
-    }
 }
 
 /// One session's view.
@@ -234,15 +202,11 @@ impl Context {
             .map_err(|_| tokio::spawn(async move { turns.acquire_owned().await.ok().map(turn) }))
     }
 
-    /// Room to hold a message of that many bytes; or what is to be waited for, which gives up after a while.
-    pub fn room(&self, bytes: usize) -> Result<Room, JoinHandle<Option<Room>>> {
-        let (room, share) = (self.shared.long_messages.clone(), bytes.div_ceil(1024) as u32);
-        room.clone().try_acquire_many_owned(share).map(Room::new).map_err(|_| {
-            tokio::spawn(async move {
-                let room = tokio::time::timeout(ROOM_LIMIT, room.acquire_many_owned(share)).await;
-                room.ok()?.ok().map(Room::new)
-            })
-        })
+    /// Room to hold a message of that many bytes, of which so many are there; or what is to be waited for, which gives up after a while. What stands
+    /// behind something that the server may not have done for long has room of its own.
+    pub fn room(&self, bytes: usize, there: usize, is_behind: bool) -> Result<Room, JoinHandle<Option<Room>>> {
+        let rooms = if is_behind { &self.shared.room_behind } else { &self.shared.room };
+        rooms.ask(bytes, there)
     }
 
     /// The right to ask the database whether a write past a fence that only observes would be rejected; None: too many ask.
@@ -277,11 +241,11 @@ impl Context {
         upstream::cancel(&self.shared, startup::cancel_request(key)).await
     }
 
-    /// Closes the control connections to a database that has to be without any.
-    pub fn close_database(&self, name: String) -> JoinHandle<Option<Turn>> {
+    /// Closes the control connections to a database that has to be without any, if the role may do that to it.
+    pub fn close_database(&self, name: String, role: Role) -> JoinHandle<Option<Turn>> {
         let shared = self.shared.clone();
         tokio::spawn(async move {
-            shared.close_database(&name).await;
+            shared.close_database(&name, &role).await;
             None
         })
     }

@@ -2,10 +2,10 @@
 //!
 //! Not cancel-safe where nothing else is said: a handshake that is dropped ends its session, and no other.
 
-use super::connections::{RESERVED, Seat};
+use super::connections::{Kind, Seat};
 use super::console::ConsoleSession;
 use super::context::Context;
-use super::login::{Authenticated, Identified, identify, tell_of_upstream};
+use super::login::{Identified, identify, tell_of_upstream};
 use super::opening::{OpeningError, read_opening, refuse_packet};
 use super::parameter::{Parameter, Value};
 use super::peer::Peer;
@@ -20,7 +20,7 @@ use crate::fence::session::SessionFence;
 use crate::fence::value::FenceValue;
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::message;
-use crate::wire::startup::{InvalidPacket, Packet, Replication, Startup};
+use crate::wire::startup::{self, InvalidPacket, Packet, Replication, Startup};
 use bytes::Bytes;
 use std::io;
 use std::num::NonZeroUsize;
@@ -45,16 +45,16 @@ pub enum Refused {
     /// The server cannot be reached, or broke off.
     #[error("server: {0}")]
     Upstream(io::Error),
-    /// It was a request to cancel, which has been passed on.
+    /// It was a request to cancel; what has become of it.
     #[error("cancel request")]
-    Cancelled,
+    Cancelled(&'static str),
 }
 
 impl Refused {
     /// Whose doing it is, as the metric says it.
     pub fn label(&self) -> &'static str {
         match self {
-            Refused::Client(..) | Refused::Cancelled => "client",
+            Refused::Client(..) | Refused::Cancelled(_) => "client",
             Refused::Server(_) => "server",
             Refused::Upstream(_) => "upstream",
         }
@@ -67,7 +67,7 @@ impl Refused {
             Refused::Server(code) => code.as_deref(),
             Refused::Upstream(error) if error.kind() == io::ErrorKind::InvalidData => Some("08P01"),
             Refused::Upstream(_) => Some("08006"),
-            Refused::Cancelled => None,
+            Refused::Cancelled(_) => None,
         }
     }
 
@@ -113,7 +113,9 @@ impl Caller {
 pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Caller, Refused> {
     let deadline = Instant::now() + shared.settings().limits.startup;
     let opening = tokio::select! {
-        opening = timeout_at(deadline, read_opening(shared, stream)) => opening,
+        // First: who has spoken by now is heard.
+        biased;
+        opening = timeout_at(deadline, read_opening(shared, stream, seat)) => opening,
         () = seat.given_up() => return Err(made_room()),
     };
     let (client, packet) = match opening {
@@ -132,10 +134,7 @@ pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Caller
         Ok(Ok(opened)) => opened,
     };
     match packet {
-        Packet::CancelRequest(packet) => Err(tokio::select! {
-            refused = cancel(shared, packet) => refused,
-            () = seat.given_up() => made_room(),
-        }),
+        Packet::CancelRequest(packet) => Err(cancel(shared, packet, seat).await),
         Packet::Startup(startup) => Ok(Caller { client, startup, deadline }),
         Packet::SslRequest | Packet::GssEncryptionRequest => Err(Refused::silently("no session")),
     }
@@ -151,13 +150,13 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
         return refuse(&mut client, text).await;
     }
     let for_console = startup.database() == CONSOLE && startup.replication() == Replication::None;
-    if let Err(text) = take_place(&shared, seat, &startup, for_console) {
+    if let Err(text) = take_place(&shared, seat, &startup, for_console, deadline).await {
         return refuse(&mut client, text).await;
     }
     if for_console {
         return ConsoleSession::open(shared, client, &startup, seat, deadline).await.map(Opened::Console);
     }
-    let (mut server, authenticated) = log_in(&shared, &mut client, &startup.packet, deadline).await?;
+    let (mut server, authenticated) = log_in(&shared, &mut client, seat, &startup.packet, deadline).await?;
     // Not before: anybody may say that they are somebody else.
     let per_user = shared.settings().limits.connections_per_user.map(NonZeroUsize::get);
     if !seat.belongs_to(startup.user(), per_user) {
@@ -174,7 +173,8 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
     context.prepare().await;
     let application_name = startup.parameter("application_name").unwrap_or_default();
     let (user, database, pid) = (startup.user(), startup.database(), authenticated.process_id);
-    let session = Session::new(seat.number(), user, database, peer.to_owned(), application_name, pid);
+    let key = authenticated.cancel_key.clone();
+    let session = Session::new(seat.number(), user, database, peer.to_owned(), application_name, pid, key);
     let Identified { identity, value, temporary } = match startup.replication() {
         Replication::Physical => {
             let identity = Err("it is a physical replication session".into());
@@ -199,21 +199,30 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
     let fence = Arc::new(SessionFence::new(identity));
     let replicates = startup.replication() != Replication::None;
     let session = Arc::new(session);
-    let Authenticated { lexing, cancel_key, .. } = authenticated;
-    let started = Started { client, server, session, replicates, fence, temporary, parameter, lexing, cancel_key };
+    let lexing = authenticated.lexing;
+    let started = Started { client, server, session, replicates, fence, temporary, parameter, lexing };
     Ok(Opened::Session(Box::new((context, started))))
 }
 
-/// Whether there is room for one more, before the server is asked anything.
-fn take_place(shared: &Shared, seat: &mut Seat, startup: &Startup, for_console: bool) -> Result<(), ErrorText> {
+/// Waits until there is room for one more, before the server is asked anything.
+async fn take_place(
+    shared: &Shared,
+    seat: &Seat,
+    startup: &Startup,
+    for_console: bool,
+    deadline: Instant,
+) -> Result<(), ErrorText> {
     let settings = shared.settings();
     let most = settings.limits.connections.get();
     let is_admin = || settings.admin_roles.iter().any(|role| role == startup.user());
     if shared.orders.borrow().stage != Stage::Running {
         return Err(too_late());
     }
-    let has_place =
-        if for_console && is_admin() { seat.take_console_place(most + RESERVED) } else { seat.take_place(most) };
+    let kind = if for_console && is_admin() { Kind::Console } else { Kind::Session };
+    let has_place = tokio::select! {
+        has_place = timeout_at(deadline, seat.take_place(kind, most)) => has_place.unwrap_or(false),
+        () = shared.stopping() => return Err(too_late()),
+    };
     if !has_place {
         // As the server says it.
         let text = ErrorText::new("53300", "sorry, too many clients already");
@@ -256,15 +265,23 @@ pub(super) async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, R
     Err(Refused::Client(text.message, Some(text.code)))
 }
 
-/// Passes a request to cancel on, when it has its turn. Like the server, says nothing to the client, and asks it for no
+/// Passes a request to cancel on, when it has its turn, if it is about a session of this proxy: the server hears of no other,
+/// or whoever can reach the proxy could keep it busy. Like the server, says nothing to the client, and asks it for no
 /// encryption. A client that has closed its side is served all the same: many do not wait.
-async fn cancel(shared: &Shared, packet: Bytes) -> Refused {
+async fn cancel(shared: &Shared, packet: Bytes, seat: &Seat) -> Refused {
+    let Some(session) = shared.sessions.with_key(startup::cancel_key(&packet)) else {
+        return Refused::Cancelled("unknown key");
+    };
+    // One is passed on and another one waits: that one will do what all others ask for.
+    let Ok(_waits) = session.cancels.try_acquire() else { return Refused::Cancelled("one waits already") };
+    seat.leave();
     let passed_on = async {
-        let _turn = shared.beside_sessions.acquire().await.map_err(io::Error::other)?;
+        let _alone = session.cancelling.lock().await;
+        let _turn = shared.cancels.acquire().await.map_err(io::Error::other)?;
         upstream::cancel(shared, packet).await
     };
     match tokio::time::timeout(SERVER_LIMIT, passed_on).await {
-        Ok(Ok(())) => Refused::Cancelled,
+        Ok(Ok(())) => Refused::Cancelled("passed on"),
         Ok(Err(error)) => Refused::Upstream(error),
         Err(_) => Refused::Upstream(io::ErrorKind::TimedOut.into()),
     }

@@ -6,6 +6,7 @@
 //! Not cancel-safe where nothing else is said: a login that is dropped ends its session, and no other.
 
 use super::binding::Binding;
+use super::connections::Seat;
 use super::handshake::{Refused, refuse};
 use super::peer::{HIGH_WATER, Peer, body};
 use super::upstream::tls_text;
@@ -108,10 +109,11 @@ pub(super) async fn authenticate(
     client: &mut Peer,
     server: &mut Peer,
     binding: Binding,
+    seat: &Seat,
     allowed: &[AllowedOrigin],
 ) -> Result<Authenticated, Refused> {
     let may_be_unasked = may_be_unasked(client, server, allowed);
-    let authenticated = relay_authentication(client, server, binding, may_be_unasked).await;
+    let authenticated = relay_authentication(client, server, binding, seat, may_be_unasked).await;
     tell_of_upstream(client, authenticated).await
 }
 
@@ -134,6 +136,7 @@ async fn relay_authentication(
     client: &mut Peer,
     server: &mut Peer,
     mut binding: Binding,
+    seat: &Seat,
     may_be_unasked: bool,
 ) -> Result<Authenticated, Refused> {
     let (mut process_id, mut cancel_key) = (None, Bytes::new());
@@ -161,6 +164,7 @@ async fn relay_authentication(
                 }
                 b'R' => {
                     asked = content.first_chunk().is_some_and(asks);
+                    seat.asked(asked);
                     ever_asked |= asked;
                     if !asked && !ever_asked && !may_be_unasked {
                         return refuse(client, unasked()).await;
@@ -189,7 +193,10 @@ async fn relay_authentication(
         if asked {
             match pass_answer(client, server, &mut binding).await? {
                 Answer::Awaited => (),
-                Answer::Passed => asked = false,
+                Answer::Passed => {
+                    asked = false;
+                    seat.asked(false);
+                }
                 Answer::Other => (asked, no_answer) = (false, true),
             }
         }

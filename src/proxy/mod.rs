@@ -16,7 +16,6 @@ mod health;
 mod judge;
 mod keys;
 mod listener;
-mod log_limit;
 mod login;
 mod names;
 mod opening;
@@ -27,6 +26,7 @@ mod rejection;
 mod relay;
 mod reload;
 mod replies;
+mod room;
 mod session;
 mod shared;
 mod shutdown;
@@ -38,6 +38,7 @@ mod touched;
 mod upstream;
 
 use crate::config::{Address, Settings, SettingsArguments};
+use crate::crowd::Source;
 use crate::etcd::Etcd;
 use crate::metrics::{Metrics, MetricsError, http};
 use crate::policy::PolicySet;
@@ -45,16 +46,19 @@ use connections::Seat;
 pub use encryption::Encryption;
 use handshake::{Opened, Refused};
 use listener::Listener;
-use relay::Relay;
+use relay::{End, Relay};
+use session::Session;
 use shared::Shared;
 use shutdown::StopSignals;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use stream::Stream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
+use tracing::Level;
 
 /// Why the proxy could not run.
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +125,7 @@ pub async fn run(start: Start) -> Result<(), ProxyError> {
     systemd::stopping();
     shutdown::shut_down(&shared, listeners, &mut stop).await;
     shared.log_limit.finish();
+    shared.downstreams().iter().for_each(|database| database.fence.log_limit.finish());
     if let Some(http) = http {
         http.stop().await;
     }
@@ -157,7 +162,8 @@ static SESSIONS: AtomicU64 = AtomicU64::new(0);
 /// Takes a seat for a client, in the order in which they come: tasks start in any.
 fn begin_session(shared: Arc<Shared>, stream: Stream, peer: String) -> impl Future<Output = ()> {
     let number = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
-    let seat = shared.connections.enter(number, shared.settings().limits.connections.get());
+    let source = Source::new(peer.parse().ok().map(|address: SocketAddr| address.ip()));
+    let seat = shared.connections.enter(number, source, shared.settings().limits.connections.get());
     serve_session(shared, stream, peer, seat)
 }
 
@@ -165,7 +171,7 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut se
     let session = seat.number();
     let caller = match handshake::hear(&shared, stream, &seat).await {
         Ok(caller) => caller,
-        Err(Refused::Cancelled) => return tracing::debug!(session, peer, "cancel_request"),
+        Err(Refused::Cancelled(how)) => return tracing::debug!(session, peer, how, "cancel_request"),
         Err(refused) => return log_refusal(&shared, session, &peer, None, &refused),
     };
     let claims = caller.claims();
@@ -173,14 +179,14 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut se
         Ok(Opened::Session(session_parts)) => {
             let (context, started) = *session_parts;
             let (session, database) = (started.session.clone(), context.database().clone());
-            session.log_start(shared.settings().log_sessions);
+            log_start(&shared, &session);
             let entry = shared.sessions.enter(session.clone());
             let registration = database.register(started.fence.clone());
             context.session_registered();
             let end = Relay::new(context, started).run().await;
             drop(registration);
             drop(entry);
-            session.log_end(shared.settings().log_sessions, &end);
+            log_end(&shared, &session, &end);
         }
         Ok(Opened::Console(console)) => {
             tracing::info!(session, address = peer, role = console.role(), "console_started");
@@ -189,6 +195,21 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut se
             tracing::info!(session, address = peer, role, reason = %end, "console_ended");
         }
         Err(refused) => log_refusal(&shared, session, &peer, Some(claims), &refused),
+    }
+}
+
+/// A storm of sessions that come and go is kept out of the log.
+fn log_start(shared: &Shared, session: &Session) {
+    let level = shared.settings().log_sessions;
+    if level != Some(Level::INFO) || shared.log_limit.allows_sessions("session_started") {
+        session.log_start(level);
+    }
+}
+
+fn log_end(shared: &Shared, session: &Session, end: &End) {
+    let level = shared.settings().log_sessions;
+    if level != Some(Level::INFO) || shared.log_limit.allows_sessions("session_ended") {
+        session.log_end(level, end);
     }
 }
 

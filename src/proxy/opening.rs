@@ -4,6 +4,7 @@
 //!
 //! Not cancel-safe where nothing else is said: a socket that is dropped is closed.
 
+use super::connections::Seat;
 use super::handshake::{Refused, SERVER_LIMIT, refuse};
 use super::login::MAX_AUTHENTICATION;
 use super::peer::Peer;
@@ -37,9 +38,9 @@ impl From<io::Error> for OpeningError {
 }
 
 /// Answers requests for encryption, each kind at most once, up to the packet that matters.
-pub(super) async fn read_opening(shared: &Shared, stream: Stream) -> Result<(Peer, Packet), OpeningError> {
+pub(super) async fn read_opening(shared: &Shared, stream: Stream, seat: &Seat) -> Result<(Peer, Packet), OpeningError> {
     let acceptor = shared.encryption.clients.as_ref();
-    let mut client = Peer::new(begin(acceptor, stream).await?);
+    let mut client = Peer::new(begin(acceptor, stream, seat).await?);
     let mut refused = Vec::new();
     loop {
         let packet = match read_packet(&mut client).await? {
@@ -55,6 +56,7 @@ pub(super) async fn read_opening(shared: &Shared, stream: Stream) -> Result<(Pee
             }
             Err(why) => return Err(OpeningError::Invalid(why, vec![packet], Box::new(client))),
         };
+        seat.speaks();
         let why = startup::repeated(&packet);
         if client.secured.is_some() {
             return Err(OpeningError::Invalid(why, Vec::new(), Box::new(client)));
@@ -81,12 +83,15 @@ pub(super) async fn read_opening(shared: &Shared, stream: Stream) -> Result<(Pee
 }
 
 /// The client's socket, encrypted if it begins so. Like the server, which looks at the first byte.
-async fn begin(acceptor: Option<&Acceptor>, stream: Stream) -> io::Result<Stream> {
+async fn begin(acceptor: Option<&Acceptor>, stream: Stream, seat: &Seat) -> io::Result<Stream> {
     let (Some(acceptor), Stream::Tcp(socket)) = (acceptor, &stream) else { return Ok(stream) };
     let mut first = [0];
     let is_direct = socket.peek(&mut first).await? == 1 && first == [TLS_HANDSHAKE];
     match stream {
-        Stream::Tcp(socket) if is_direct => shake_hands(acceptor, socket, true).await,
+        Stream::Tcp(socket) if is_direct => {
+            seat.speaks();
+            shake_hands(acceptor, socket, true).await
+        }
         stream => Ok(stream),
     }
 }
@@ -133,7 +138,7 @@ pub(super) async fn refuse_packet<T>(
         return refuse(client, ErrorText::new("08P01", why.to_string())).await;
     }
     let answer = async {
-        let _turn = shared.beside_sessions.try_acquire().ok()?;
+        let _turn = shared.wrong_packets.try_acquire().ok()?;
         tokio::time::timeout(SERVER_LIMIT, ask_what_is_wrong(shared, sent)).await.ok()?.ok()?
     };
     match answer.await {

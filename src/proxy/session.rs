@@ -7,11 +7,16 @@ use super::relay::End;
 use crate::fence::session::Activity;
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
+use bytes::Bytes;
 use dashmap::DashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
+use tokio::sync::Semaphore;
 use tracing::Level;
+
+/// As much of the name of an application the server takes, in bytes (`NAMEDATALEN`).
+const LONGEST_NAME: usize = 63;
 
 /// A session: who logged in, from where.
 #[derive(Debug)]
@@ -28,6 +33,12 @@ pub struct Session {
     pub application_name: String,
     /// The server process.
     pub pid: Option<i32>,
+    /// With which what it runs can be cancelled.
+    pub cancel_key: Bytes,
+    /// Requests for that: two permits, one for the one that is passed on and one for who waits to be.
+    pub cancels: Semaphore,
+    /// Held while one is passed on.
+    pub cancelling: tokio::sync::Mutex<()>,
     /// When it started.
     pub started: SystemTime,
     /// What has passed.
@@ -95,14 +106,18 @@ impl Session {
         address: String,
         application_name: &str,
         pid: Option<i32>,
+        cancel_key: Bytes,
     ) -> Self {
         Session {
             number,
             user: user.to_owned(),
             database: database.to_owned(),
             address,
-            application_name: application_name.to_owned(),
+            application_name: application_name[..application_name.floor_char_boundary(LONGEST_NAME)].to_owned(),
             pid,
+            cancel_key,
+            cancels: Semaphore::new(2),
+            cancelling: tokio::sync::Mutex::default(),
             started: SystemTime::now(),
             passed: Passed::default(),
             state: Mutex::new((Some(Activity::Idle), Instant::now())),
@@ -163,34 +178,48 @@ impl Session {
 
 /// All sessions that are open.
 #[derive(Debug, Default)]
-pub struct Sessions(DashMap<u64, Arc<Session>>);
+pub struct Sessions {
+    by_number: DashMap<u64, Arc<Session>>,
+    /// By the key that the server gave them.
+    by_key: DashMap<Bytes, Arc<Session>>,
+}
 
 /// Keeps a session in the registry until it is dropped.
 #[must_use = "the session leaves the registry when this is dropped"]
-pub struct Entry(Arc<Sessions>, u64);
+pub struct Entry(Arc<Sessions>, Arc<Session>);
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        self.0.0.remove(&self.1);
+        let Entry(sessions, session) = self;
+        sessions.by_number.remove(&session.number);
+        // After a restart the server may give a key again.
+        sessions.by_key.remove_if(&session.cancel_key, |_, it| it.number == session.number);
     }
 }
 
 impl Sessions {
     /// The session is open.
     pub fn enter(self: &Arc<Self>, session: Arc<Session>) -> Entry {
-        let number = session.number;
-        self.0.insert(number, session);
-        Entry(self.clone(), number)
+        self.by_number.insert(session.number, session.clone());
+        if !session.cancel_key.is_empty() {
+            self.by_key.insert(session.cancel_key.clone(), session.clone());
+        }
+        Entry(self.clone(), session)
+    }
+
+    /// The session to which the server gave that key.
+    pub fn with_key(&self, key: &[u8]) -> Option<Arc<Session>> {
+        self.by_key.get(key).map(|session| session.clone())
     }
 
     /// How many they are.
     pub fn count(&self) -> usize {
-        self.0.len()
+        self.by_number.len()
     }
 
     /// All of them, by number.
     pub fn list(&self) -> Vec<Arc<Session>> {
-        let mut open: Vec<_> = self.0.iter().map(|session| session.clone()).collect();
+        let mut open: Vec<_> = self.by_number.iter().map(|session| session.clone()).collect();
         open.sort_by_key(|session| session.number);
         open
     }

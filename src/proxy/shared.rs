@@ -6,13 +6,14 @@ use super::connections::Connections;
 use super::downstream::Downstream;
 use super::encryption::Encryption;
 use super::health::Health;
-use super::log_limit::LogLimit;
 use super::recent::Recent;
+use super::room::Rooms;
 use super::session::Sessions;
 use super::shutdown::Stage;
 use super::{Start, succession};
 use crate::config::{Settings, SettingsArguments};
-use crate::fence::{Authority, Database, is_missing};
+use crate::fence::{Authority, Database, Role, is_missing};
+use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
 use crate::statement::Cache;
@@ -26,12 +27,19 @@ use tokio_util::task::TaskTracker;
 /// Long texts whose tokens are read at the same time.
 const TOKENS_AT_ONCE: usize = 2;
 
-/// KiB of long messages that all sessions hold at the same time, each until the server has taken it.
-pub const HELD_AT_ONCE: usize = 64 * 1024;
+/// Bytes of long messages that all sessions hold at the same time, each until the server has taken it.
+const HELD_AT_ONCE: usize = 64 * 1024 * 1024;
+/// The part of it that is for messages behind others that the server has not answered: it may not take them for long.
+const HELD_BEHIND: usize = 20 * 1024 * 1024;
 
-/// Connections to the server that belong to no session, at the same time: they pass requests to cancel on, and have the server say
-/// what is wrong with a packet.
-pub const BESIDE_SESSIONS: usize = 32;
+/// Connections to the server that pass requests to cancel on, at the same time.
+const CANCELS: usize = 32;
+
+/// Connections to the server that have it say what is wrong with a packet, at the same time.
+const WRONG_PACKETS: usize = 8;
+
+/// What is open beside the connections of clients and sessions, at the same time.
+pub const BESIDE_SESSIONS: usize = CANCELS + WRONG_PACKETS;
 
 /// One proxy process.
 pub struct Shared {
@@ -59,10 +67,14 @@ pub struct Shared {
     pub turns: Arc<Semaphore>,
     /// A permit for each text that is read in another process at the same time.
     pub turns_apart: Arc<Semaphore>,
-    /// A permit for each KiB of [`HELD_AT_ONCE`].
-    pub long_messages: Arc<Semaphore>,
-    /// A permit for each of [`BESIDE_SESSIONS`].
-    pub beside_sessions: Semaphore,
+    /// For long messages; those that the server takes at once.
+    pub room: Arc<Rooms>,
+    /// For those behind others, [`HELD_BEHIND`].
+    pub room_behind: Arc<Rooms>,
+    /// A permit for each of [`CANCELS`].
+    pub cancels: Semaphore,
+    /// A permit for each of [`WRONG_PACKETS`].
+    pub wrong_packets: Semaphore,
     /// Asked who leads the elections that policies name.
     pub authority: Option<Arc<Authority>>,
     databases: Mutex<HashMap<String, Arc<Downstream>>>,
@@ -102,10 +114,12 @@ impl Shared {
             health: Health::default(),
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
+            room: Rooms::new(HELD_AT_ONCE - HELD_BEHIND),
+            room_behind: Rooms::new(HELD_BEHIND),
+            cancels: Semaphore::new(CANCELS),
+            wrong_packets: Semaphore::new(WRONG_PACKETS),
             turns: Arc::new(Semaphore::new(TOKENS_AT_ONCE)),
             turns_apart: Arc::new(Semaphore::new(READERS)),
-            long_messages: Arc::new(Semaphore::new(HELD_AT_ONCE)),
-            beside_sessions: Semaphore::new(BESIDE_SESSIONS),
             authority,
             databases: Mutex::default(),
             id,
@@ -181,13 +195,14 @@ impl Shared {
         }
     }
 
-    /// Closes the control connections to a database; the next need opens them again. It may be another one of that name
+    /// Closes the control connections to a database, if the role may drop or copy it; the next need opens them again. It may be another one of that name
     /// by then: nothing that was read of its catalogue counts any more. Cancel-safe.
-    pub async fn close_database(&self, name: &str) {
+    pub async fn close_database(&self, name: &str, role: &Role) {
         let known = self.databases().get(name).cloned();
-        if let Some(database) = known {
+        if let Some(database) = known
+            && database.fence.close_for(role).await
+        {
             database.forget_catalogue();
-            database.fence.close().await;
         }
     }
 

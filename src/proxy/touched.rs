@@ -3,9 +3,10 @@
 //! Must never leave out a resource for which the text may be a write.
 
 use super::keys::{self, Columns, Key};
-use crate::fence::{Catalogue, Dependencies};
-use crate::policy::{FencedTable, PolicySet, Resource};
-use crate::statement::{FunctionName, Operation, Statement, Write};
+use crate::fence::{Catalogue, Deed, Dependencies};
+use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource};
+use crate::statement::{FunctionName, Operation, RelationName, Statement, Write};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// A resource that a statement touches.
@@ -53,6 +54,35 @@ pub fn touched(
         }
     }
     touched.0
+}
+
+/// By what the statement touches the resource, which may be that of a key.
+pub fn deeds(
+    statement: &Statement,
+    policies: &PolicySet,
+    catalogue: &Catalogue,
+    dependencies: Option<&Dependencies>,
+    resource: &Resource,
+) -> Arc<[Deed]> {
+    let is_it = |it: &Arc<Resource>| it.called(&resource.name).is_some();
+    let mut deeds = HashSet::new();
+    for write in &statement.writes {
+        let is_written = |name: &RelationName, operation| policies.fenced(name, operation).any(|(it, _)| is_it(it));
+        let mut cascades = dependencies.into_iter().flat_map(|dependencies| dependencies.cascades_to(write));
+        if is_written(&write.relation, write.operation)
+            || catalogue.reached_by(write).any(|reached| is_written(reached.table, reached.operation))
+            || cascades.any(|fenced| is_written(fenced, Operation::Ddl))
+        {
+            deeds.insert(Deed::Write(write.relation.clone(), write.operation));
+        }
+    }
+    let is_called = |function: &&QualifiedName| called(statement, catalogue).any(|called| means(called, function));
+    deeds.extend(resource.functions.iter().filter(is_called).cloned().map(Deed::Call));
+    deeds.into_iter().collect()
+}
+
+fn means(called: &FunctionName, function: &QualifiedName) -> bool {
+    called.name == function.name && called.schema.as_ref().is_none_or(|schema| *schema == function.schema)
 }
 
 /// The functions that it calls: by name, and by what the catalogue has between the text and them.

@@ -3,6 +3,7 @@
 //! Not cancel-safe where nothing else is said: a connection that is dropped is closed.
 
 use super::binding::Binding;
+use super::connections::Seat;
 use super::handshake::{Refused, refuse};
 use super::login::{Authenticated, authenticate, first_answer, tell_of_upstream};
 use super::peer::{Peer, body};
@@ -25,15 +26,18 @@ const NOT_LET_IN: &[u8] = b"28000";
 
 /// Connects to the server, sends it the packet that starts a session, and relays authentication. Tells the client where
 /// that fails.
-/// Gives up at the deadline, and when the proxy stops.
+/// Gives up at the deadline, when the proxy stops, and when the client keeps others waiting who would log in.
 pub(super) async fn log_in(
     shared: &Shared,
     client: &mut Peer,
+    seat: &Seat,
     packet: &[u8],
     deadline: Instant,
 ) -> Result<(Peer, Authenticated), Refused> {
     let text = tokio::select! {
-        logged_in = try_to_log_in(shared, client, packet) => return logged_in,
+        logged_in = try_to_log_in(shared, client, seat, packet) => return logged_in,
+        () = seat.overdue() => ErrorText::new("53300", "others wait to log in, and this client has not answered the server")
+            .hint("While as many log in as may at once, each has a second to answer: try again."),
         // As the server says it.
         () = sleep_until(deadline) => ErrorText::new("57014", "canceling authentication due to timeout")
             .hint("The proxy's setting startup_timeout limits it."),
@@ -42,7 +46,12 @@ pub(super) async fn log_in(
     refuse(client, text).await
 }
 
-async fn try_to_log_in(shared: &Shared, client: &mut Peer, packet: &[u8]) -> Result<(Peer, Authenticated), Refused> {
+async fn try_to_log_in(
+    shared: &Shared,
+    client: &mut Peer,
+    seat: &Seat,
+    packet: &[u8],
+) -> Result<(Peer, Authenticated), Refused> {
     let mut attempts = attempts(shared);
     loop {
         let mut server = match connect_by(shared, &mut attempts).await {
@@ -59,7 +68,7 @@ async fn try_to_log_in(shared: &Shared, client: &mut Peer, packet: &[u8]) -> Res
         }
         let binding = Binding::between(client, &server);
         let allowed = shared.settings().allow_unauthenticated.clone();
-        let authenticated = authenticate(client, &mut server, binding, &allowed).await?;
+        let authenticated = authenticate(client, &mut server, binding, seat, &allowed).await?;
         return Ok((server, authenticated));
     }
 }
@@ -138,7 +147,9 @@ async fn attempt_to_connect(settings: &Settings, tls: &Connector, attempt: Attem
 
 /// Tells the client that there is no server for it.
 async fn unreachable<T>(shared: &Shared, client: &mut Peer, error: io::Error) -> Result<T, Refused> {
-    tracing::error!(upstream = %shared.settings().upstream, %error, "upstream_unreachable");
+    if shared.log_limit.allows("upstream_unreachable", "") {
+        tracing::error!(upstream = %shared.settings().upstream, %error, "upstream_unreachable");
+    }
     let text = tls_text(&error).unwrap_or_else(|| {
         ErrorText::new("08006", format!("could not connect to the server behind the proxy: {error}"))
             .hint("Is PostgreSQL running where the proxy's --upstream says?")

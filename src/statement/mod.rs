@@ -227,6 +227,16 @@ pub struct Statement {
     pub needs_database_alone: Option<String>,
 }
 
+impl Statement {
+    /// The session may act as another role after it, as far as its text tells.
+    pub fn may_change_role(&self) -> bool {
+        let sets_another = matches!(self.kind, "SET" | "RESET")
+            && matches!(self.parameter, ParameterEffect::None | ParameterEffect::Unknown);
+        let runs_code = self.opaque.is_some() || self.parameter == ParameterEffect::Unknown;
+        sets_another || runs_code || self.ends_transaction() || self.kind.starts_with("DISCARD")
+    }
+}
+
 /// The statements of one query string, in order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Script {

@@ -37,6 +37,18 @@ impl Severity {
     }
 }
 
+/// No part of an error is longer, in bytes: it may repeat what somebody else has written.
+const LONGEST: usize = 2048;
+
+fn bounded(text: impl Into<String>) -> String {
+    let mut text = text.into();
+    if text.len() > LONGEST {
+        text.truncate(text.floor_char_boundary(LONGEST));
+        text.push_str("...");
+    }
+    text
+}
+
 /// An error that the proxy writes, in the words that the user sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorText {
@@ -53,18 +65,18 @@ pub struct ErrorText {
 impl ErrorText {
     /// A message alone.
     pub fn new(code: &'static str, message: impl Into<String>) -> Self {
-        ErrorText { code, message: message.into(), detail: String::new(), hint: String::new() }
+        ErrorText { code, message: bounded(message), detail: String::new(), hint: String::new() }
     }
 
     /// The same with a hint.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = hint.into();
+        self.hint = bounded(hint);
         self
     }
 
     /// The same with a detail.
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
-        self.detail = detail.into();
+        self.detail = bounded(detail);
         self
     }
 

@@ -89,6 +89,11 @@ pub fn cancel_request(key: &[u8]) -> Bytes {
     packet.freeze()
 }
 
+/// The key in such a packet.
+pub fn cancel_key(packet: &[u8]) -> &[u8] {
+    packet.get(8..).unwrap_or_default()
+}
+
 /// A packet that asks for encryption once more, after it has been refused, is what the server takes it for.
 pub fn repeated(packet: &[u8]) -> InvalidPacket {
     let half = |at: usize| packet.get(at..at + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));

@@ -68,9 +68,9 @@ async fn a_key_that_was_put_anew_is_not_ours() {
 async fn a_restored_past_has_another_leader() {
     let mut server = Etcd::start();
     let past = format!("{NAME}/1");
-    run(&mut server.etcdctl(&["put", &past, "of the past"]));
+    server.put_new(&past);
     server.save_snapshot("past");
-    run(&mut server.etcdctl(&["del", &past]));
+    server.delete(&past);
     let leadership = win(&election(&server, "ours", LONG)).await;
     server.restore_snapshot("past");
     assert_eq!(soon(leadership.lost()).await, Loss::Superseded { token: 2 });
@@ -99,11 +99,14 @@ async fn the_last_clone_that_is_dropped_gives_leadership_up() {
     wait_for_keys(&server, 0);
 }
 
-#[tokio::test]
-async fn a_key_that_was_cut_loose_from_its_lease_is_given_up_too() {
+/// It is nobody's then: the next in the queue leads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_was_cut_loose_from_its_lease_leads_no_longer() {
     let server = Etcd::start();
     let leadership = win(&election(&server, "a", LONG)).await;
+    let campaign = queue_up(&server, &election(&server, "b", LONG));
     run(&mut server.etcdctl(&["put", &keys(&server)[0], "somebody's"]));
-    soon(leadership.resign()).await.unwrap();
-    assert!(keys(&server).is_empty());
+    assert_eq!(soon(leadership.lost()).await, Loss::KeyGone);
+    assert_eq!(soon(campaign).await.unwrap().unwrap().holder(), "b");
+    wait_for_keys(&server, 1);
 }

@@ -143,6 +143,8 @@ fn the_next_leads_as_soon_as_the_command_has_ended() {
     let mut second = stage.lead(ENDLESS, &[], r#"echo >"$1/next"; exit 4"#);
     wait_until("there are two candidates", DEADLINE, || stage.candidates().len() == 2);
     assert!(!stage.has("next"));
+    // Whom it waits for, it says.
+    wait_until("it says so", DEADLINE, || stage.log().contains("lease_awaited"));
     std::fs::write(stage.folder.join("end"), "").unwrap();
     assert_eq!((first.wait(), second.wait()), (3, 4), "{}", stage.log());
 }

@@ -32,6 +32,10 @@ pub struct Need {
     pub token: Token,
     /// Whether the token may raise the fence, or has to be in force already.
     pub may_raise: bool,
+    /// What needs it.
+    pub statement: Arc<Statement>,
+    /// What stands before it in the same string may change the session's role.
+    pub role_changes: bool,
 }
 
 /// What to do.
@@ -110,7 +114,7 @@ impl Judge<'_> {
                 // The server refuses it, and all that follows in the same string.
                 break;
             }
-            earlier.kind = statement.kind;
+            earlier.statement = statement.clone();
             match self.statement(statement, &parameter, &mut earlier) {
                 Ok(more) => {
                     earlier.needs.extend(more);
@@ -132,12 +136,18 @@ impl Judge<'_> {
                 }
             }
             parameter.completed(statement, parameter.failed());
+            earlier.role_changes |= statement.may_change_role();
             earlier.ended_transaction |= statement.ends_transaction();
         }
         Decision::Forward(earlier.needs.into_list(), earlier.passed)
     }
 
-    fn statement(&self, statement: &Statement, parameter: &Parameter, earlier: &mut Earlier) -> Result<Needs, Stop> {
+    fn statement(
+        &self,
+        statement: &Arc<Statement>,
+        parameter: &Parameter,
+        earlier: &mut Earlier,
+    ) -> Result<Needs, Stop> {
         if let ParameterEffect::Set { value, .. } = &statement.parameter
             && let Err(why) = FenceValue::parse(value)
         {

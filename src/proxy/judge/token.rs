@@ -27,7 +27,8 @@ impl Judge<'_> {
             if resource.mode == Mode::Enforce {
                 self.check(&resource, token, earlier)?;
             }
-            needs.push(Need { resource, token, may_raise });
+            let (statement, role_changes) = (earlier.statement.clone(), earlier.role_changes);
+            needs.push(Need { resource, token, may_raise, statement, role_changes });
         }
         Ok(())
     }

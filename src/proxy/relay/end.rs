@@ -117,7 +117,7 @@ impl Relay {
     /// Lets nothing go on at the server: what it runs for the session is cancelled, and the session says goodbye there.
     async fn leave_server(&mut self) {
         if self.activity == Activity::Busy
-            && let Err(error) = self.context.cancel(&self.cancel_key).await
+            && let Err(error) = self.context.cancel(&self.session.cancel_key).await
         {
             tracing::warn!(session = self.session.number, %error, "statement_not_cancelled");
         }

@@ -24,7 +24,7 @@ mod wait;
 pub use end::End;
 pub use term::Term;
 
-use super::context::{Context, Room, Turn};
+use super::context::{Context, Turn};
 use super::definitions::Definitions;
 use super::downstream::Changes;
 use super::names::Names;
@@ -32,9 +32,10 @@ use super::parameter::Parameter;
 use super::peer::{HIGH_WATER, Peer, Reader, Writer};
 use super::rejection::Rejection;
 use super::replies::Replies;
+use super::room::Room;
 use super::session::Session;
-use crate::fence::Refusal;
 use crate::fence::session::{Activity, SessionFence};
+use crate::fence::{Refusal, Role};
 use crate::statement::{Answer, Lexing};
 use crate::wire::frame::InvalidLength;
 use crate::wire::message::Status;
@@ -88,6 +89,10 @@ pub struct Relay {
     wait: Option<Wait>,
     /// Why an Admit for the message at hand failed.
     refused: Option<Refusal>,
+    /// As whom the message at hand would run, once that was asked for.
+    role: Asked<Role>,
+    /// The database that the message at hand needs alone was looked after.
+    is_alone: bool,
     /// The message at hand is being judged, or what has to be done first for that.
     judged_since: Option<Instant>,
     /// The changes of the catalogue that had been seen when it came, or when what it waited for was there.
@@ -132,8 +137,14 @@ pub struct Relay {
     hang_up: Option<Instant>,
     /// What may end it from outside.
     term: Term,
-    /// With which what it runs can be cancelled.
-    cancel_key: Bytes,
+}
+
+/// What the server is asked in the session only where it is needed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Asked<T> {
+    Not,
+    Due,
+    Answered(T),
 }
 
 /// One direction's source and the rest of the message that is being passed on from it.
@@ -173,7 +184,6 @@ pub struct Started {
     pub temporary: Option<Arc<str>>,
     pub parameter: Parameter,
     pub lexing: Lexing,
-    pub cancel_key: Bytes,
 }
 
 impl Relay {
@@ -202,6 +212,8 @@ impl Relay {
             written: HashMap::new(),
             wait: None,
             refused: None,
+            role: Asked::Not,
+            is_alone: false,
             judged_since: None,
             changes: None,
             temporary: started.temporary,
@@ -224,7 +236,6 @@ impl Relay {
             flushed: false,
             hang_up: None,
             term,
-            cancel_key: started.cancel_key,
         }
     }
 
@@ -352,6 +363,8 @@ impl Relay {
     /// The message at hand has been dealt with: what was found out for it is not for the next one.
     fn message_done(&mut self) {
         self.refused = None;
+        self.role = Asked::Not;
+        self.is_alone = false;
         self.judged_since = None;
         self.changes = None;
         self.leaving = self.room.take().flatten();

@@ -4,8 +4,8 @@
 //! sessions hold together depends on that.
 
 use super::super::rejection::NO_ROOM;
+use super::super::room::Room;
 use super::{Relay, Wait};
-use crate::proxy::context::Room;
 use crate::wire::frame::Header;
 
 /// The longest statement that is held to be judged, in bytes; longer ones are unverifiable.
@@ -36,15 +36,20 @@ impl Relay {
                 self.wanted = LONG;
                 return None;
             }
-            None => match self.context.room(header.frame()) {
+            None => match self.context.room(header.frame(), input, !self.replies.is_empty()) {
                 Ok(room) => self.room = Some(Some(room)),
                 Err(waiting) => {
                     self.wait = Some(Wait::Room(waiting));
                     return None;
                 }
             },
-            Some(Some(room)) if input < header.frame() && room.is_overdue() => self.room = Some(None),
             Some(_) => {}
+        }
+        if let Some(Some(room)) = &mut self.room
+            && input < header.frame()
+            && room.is_overdue(input)
+        {
+            self.room = Some(None);
         }
         self.room.as_ref().map(|room: &Option<Room>| room.as_ref().map(|_| ()).ok_or(NO_ROOM))
     }

@@ -3,14 +3,17 @@
 //! Owns the waiting that a verdict needs. Must never forward a write that is not admitted.
 
 use super::super::context::Turn;
-use super::super::downstream::Wanted;
+use super::super::downstream::{Seen, Wanted};
 use super::super::judge::{Decision, Judge, Need, is_named_plainly, resolve};
 use super::super::rejection::Rejection;
-use super::{Relay, Wait};
+use super::super::touched::deeds;
+use super::{Asked, Relay, Wait};
 use crate::fence::session::Activity;
+use crate::fence::{Claim, Deed, Refusal};
 use crate::policy::Mode;
 use crate::statement::{Operation, Statement};
 use crate::wire::message;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -61,6 +64,16 @@ impl Relay {
             // admitted, nor a token raised, for what the server skips.
             return (self.settle(), resolved);
         }
+        if matches!(self.refused, Some(Refusal::RoleUnknown { .. })) {
+            self.refused = None;
+            self.role = Asked::Due;
+        }
+        if let Some(verdict) = self.look_after_database(&resolved) {
+            return (verdict, resolved);
+        }
+        if self.role == Asked::Due {
+            return (self.ask_for_role(), resolved);
+        }
         let wanted = self.wanted(&resolved);
         if let Some(task) = self.first(&resolved, &wanted) {
             self.wait = Some(Wait::First(task));
@@ -89,13 +102,13 @@ impl Relay {
         };
         let verdict = match judge.statements(&resolved) {
             Decision::Forward(needs, passed) => {
-                let verdict = self.forward_when_admitted(needs, run);
+                let verdict = self.forward_when_admitted(needs, run, &seen);
                 if matches!(verdict, Verdict::Forward) && run == Run::Begins {
                     self.context.passed(passed);
                 }
                 verdict
             }
-            Decision::Reject(index, rejection, needs) => match self.forward_when_admitted(needs, run) {
+            Decision::Reject(index, rejection, needs) => match self.forward_when_admitted(needs, run, &seen) {
                 Verdict::Forward => Verdict::Reject(index, rejection),
                 hold => hold,
             },
@@ -139,19 +152,32 @@ impl Relay {
 
     /// What has to be done before these statements can be judged.
     fn first(&mut self, statements: &[Arc<Statement>], wanted: &Wanted) -> Option<JoinHandle<Option<Turn>>> {
-        let is_first = self.judged_since.is_none();
         let since = *self.judged_since.get_or_insert_with(Instant::now);
-        let alone = statements.iter().filter(|_| is_first).find_map(|statement| statement.needs_database_alone.clone());
-        if let Some(name) = alone {
-            return Some(self.context.close_database(name));
-        }
         let depends_on_catalogue = |it: &Arc<Statement>| self.may_write(it) || it.changes_catalogue;
         let left = CATCH_UP_LIMIT.saturating_sub(since.elapsed());
         let may_wait = !left.is_zero() && statements.iter().any(depends_on_catalogue);
         if may_wait { self.context.catch_up(wanted, left) } else { None }
     }
 
-    fn forward_when_admitted(&mut self, needs: Vec<Need>, run: Run) -> Verdict {
+    /// Where a statement needs a database alone, closes the control connections to it first, if the session's role may do
+    /// that to the database. Otherwise the server refuses it, and nobody else is to feel it.
+    fn look_after_database(&mut self, statements: &[Arc<Statement>]) -> Option<Verdict> {
+        let name = statements.iter().find_map(|statement| statement.needs_database_alone.clone())?;
+        if self.is_alone || self.parameter.failed() {
+            return None;
+        }
+        let role = match &self.role {
+            Asked::Answered(role) => role.clone(),
+            // The server does not run it in a pipeline, which an Execute of ours would begin.
+            _ if self.is_extended() => self.any_role(),
+            Asked::Not | Asked::Due => return Some(self.ask_for_role()),
+        };
+        self.is_alone = true;
+        self.wait = Some(Wait::First(self.context.close_database(name, role)));
+        Some(Verdict::Hold)
+    }
+
+    fn forward_when_admitted(&mut self, needs: Vec<Need>, run: Run, seen: &Seen) -> Verdict {
         let (needs, observed): (Vec<Need>, Vec<Need>) =
             needs.into_iter().partition(|need| need.resource.mode == Mode::Enforce);
         if needs.is_empty()
@@ -159,9 +185,13 @@ impl Relay {
         {
             if !needs.is_empty() {
                 self.activity = Activity::Busy;
+                self.replies.admitted();
             }
             if run == Run::Begins {
-                observed.into_iter().for_each(|need| self.context.observe(need.resource, need.token));
+                for need in observed {
+                    let claim = Claim { deeds: self.deeds(&need, seen), role: Some(self.any_role()) };
+                    self.context.observe(need.resource, need.token, claim);
+                }
                 needs.iter().for_each(|need| self.context.admitted(&need.resource));
             }
             self.written.extend(needs.into_iter().map(|need| (need.resource.name.clone(), need.token)));
@@ -176,24 +206,25 @@ impl Relay {
         // All that there is to know before it is worth judging again, from the first statement on.
         let lacking: Vec<Need> = needs.iter().filter(|need| lacks(need)).take(MOST_AT_ONCE).cloned().collect();
         let lacking = if lacking.is_empty() { needs[..1].to_vec() } else { lacking };
+        let lacking = self.with_claims(lacking, seen);
         // An Admit that raises the token looks at what the process does.
         self.note_activity();
         let (database, fence) = (self.context.database().clone(), self.fence.clone());
-        let name = lacking[0].resource.name.clone();
+        let name = lacking[0].0.resource.name.clone();
         let recorded = self.context.record_missed_policies();
         let wanted = Arc::new(());
         let still_wanted = Arc::downgrade(&wanted);
         // An Admit runs to its end even when this session does not: it is not cancel-safe. But no other one begins then.
         let admission = tokio::spawn(async move {
             recorded.await;
-            for Need { resource, token, may_raise } in lacking {
+            for (Need { resource, token, may_raise, .. }, claim) in lacking {
                 if still_wanted.strong_count() == 0 {
                     break;
                 }
                 let is_admitted = fence.admission(&resource.name).is_some_and(|epoch| epoch.token == token);
                 match may_raise {
                     _ if is_admitted => {}
-                    true => database.admit(&fence, &resource, token).await?,
+                    true => database.admit_who_may(&fence, &resource, token, &claim).await?,
                     false => database.admit_in_force(&fence, &resource, token).await?,
                 }
             }
@@ -201,6 +232,29 @@ impl Relay {
         });
         self.wait = Some(Wait::Admit(name, admission, wanted));
         Verdict::Hold
+    }
+
+    /// What is needed, and on what ground it may be raised. What a statement does is the same for all keys of a resource.
+    fn with_claims(&self, needs: Vec<Need>, seen: &Seen) -> Vec<(Need, Claim)> {
+        let mut known: HashMap<(*const Statement, String), Arc<[Deed]>> = HashMap::new();
+        let with_claim = |need: Need| {
+            let role = match &self.role {
+                // Some of it the server does not run in a pipeline, which an Execute of ours would begin.
+                _ if need.statement.kind == "ALTER TABLE" && self.is_extended() => Some(self.any_role()),
+                _ if need.role_changes => Some(self.any_role()),
+                Asked::Answered(role) => Some(role.clone()),
+                Asked::Not | Asked::Due => None,
+            };
+            let place = (Arc::as_ptr(&need.statement), need.resource.lock_name().to_owned());
+            let deeds = known.entry(place).or_insert_with(|| self.deeds(&need, seen)).clone();
+            (need, Claim { deeds, role })
+        };
+        needs.into_iter().map(with_claim).collect()
+    }
+
+    fn deeds(&self, need: &Need, seen: &Seen) -> Arc<[Deed]> {
+        let Seen { catalogue, dependencies, .. } = seen;
+        deeds(&need.statement, self.context.policies(), catalogue, dependencies.as_deref(), &need.resource)
     }
 
     /// Holds the message at hand until the server owes nothing. While it waits for COPY data that would never be: it

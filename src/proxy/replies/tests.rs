@@ -115,3 +115,15 @@ fn stray_ends_of_copies_owe_nothing() {
     replies.pop();
     assert!(replies.is_empty());
 }
+
+#[test]
+fn what_was_admitted_may_write_whatever_it_shows() {
+    let mut replies = queue([execute()]);
+    replies.admitted();
+    replies.push(execute(), Audience::Client);
+    replies.push(execute(), Audience::Client);
+    for is_owed in [true, false] {
+        assert!(replies.pop().is_some());
+        assert_eq!(replies.may_write(), is_owed);
+    }
+}

@@ -9,6 +9,8 @@ use tokio::time::{Instant, sleep_until};
 
 /// So many lines of a kind are logged in one window.
 const MOST_LINES: u64 = 10;
+/// So many of those that are there once for each session, and are wanted one by one unless it is a storm.
+const MOST_SESSIONS: u64 = 100;
 /// A window begins with its first line.
 const WINDOW: Duration = Duration::from_secs(1);
 
@@ -23,23 +25,33 @@ pub struct LogLimit(Mutex<HashMap<Kind, Window>>);
 #[derive(Debug)]
 struct Window {
     ends: Instant,
+    most: u64,
     lines: u64,
 }
 
 impl LogLimit {
     /// A line of this kind may be logged. Otherwise it is counted, and the count is logged when the window ends.
     pub fn allows(self: &Arc<Self>, event: &'static str, resource: &str) -> bool {
+        self.allows_some(event, resource, MOST_LINES)
+    }
+
+    /// The same for an event that each session has once.
+    pub fn allows_sessions(self: &Arc<Self>, event: &'static str) -> bool {
+        self.allows_some(event, "", MOST_SESSIONS)
+    }
+
+    fn allows_some(self: &Arc<Self>, event: &'static str, resource: &str, most: u64) -> bool {
         let now = Instant::now();
         let mut windows = self.windows();
-        let window = windows.entry((event, resource.to_owned())).or_insert(Window { ends: now, lines: 0 });
-        if window.lines <= MOST_LINES && window.ends <= now {
-            *window = Window { ends: now + WINDOW, lines: 0 };
+        let window = windows.entry((event, resource.to_owned())).or_insert(Window { ends: now, most, lines: 0 });
+        if window.lines <= most && window.ends <= now {
+            *window = Window { ends: now + WINDOW, most, lines: 0 };
         }
         window.lines += 1;
-        if window.lines == MOST_LINES + 1 {
+        if window.lines == most + 1 {
             tokio::spawn(self.clone().close(window.ends, (event, resource.to_owned())));
         }
-        window.lines <= MOST_LINES
+        window.lines <= most
     }
 
     /// Logs now what has been left out: the process ends.
@@ -63,7 +75,7 @@ impl LogLimit {
 }
 
 fn log_left_out((event, resource): &Kind, window: &Window) {
-    let left_out = window.lines.saturating_sub(MOST_LINES);
+    let left_out = window.lines.saturating_sub(window.most);
     if left_out > 0 {
         tracing::warn!(event, resource, left_out, "lines_left_out");
     }

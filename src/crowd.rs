@@ -1,0 +1,135 @@
+//! Connections that have not got what they came for, by where they come from.
+//!
+//! Owns who makes room when they are too many, and who is next. Must never let a source that sends many keep out one that
+//! sends few.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// Where a connection comes from: an address of IPv4, a network of IPv6 (of which one host has all addresses), or this
+/// machine by a Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Source(Option<IpAddr>);
+
+/// The part of an address of IPv6 that is the network's, in bits.
+const NETWORK: u32 = 64;
+
+impl Source {
+    /// None: by a Unix socket.
+    pub fn new(address: Option<IpAddr>) -> Self {
+        Source(address.map(|address| match address.to_canonical() {
+            IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> NETWORK << NETWORK)),
+            address => address,
+        }))
+    }
+}
+
+/// Connections that wait, each with how it is told that its time has come.
+#[derive(Debug, Default)]
+pub struct Crowd {
+    /// By their number: the first came first.
+    of: HashMap<Source, BTreeMap<u64, Arc<Notify>>>,
+    /// How many each source has, and since when: last who has most, among equals who has waited longest.
+    order: BTreeSet<(usize, Reverse<u64>, Source)>,
+    count: usize,
+}
+
+impl Crowd {
+    /// How many they are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// One more.
+    pub fn insert(&mut self, source: Source, number: u64, told: Arc<Notify>) {
+        self.change(source, |of| {
+            of.insert(number, told);
+        });
+    }
+
+    /// It waits.
+    pub fn contains(&self, source: Source, number: u64) -> bool {
+        self.of.get(&source).is_some_and(|of| of.contains_key(&number))
+    }
+
+    /// It does not wait any more; None: it did not.
+    pub fn remove(&mut self, source: Source, number: u64) -> Option<Arc<Notify>> {
+        self.change(source, |of| of.remove(&number))
+    }
+
+    /// Takes out who makes room: of the source that has most, the one that has waited longest.
+    pub fn pop_longest(&mut self) -> Option<Arc<Notify>> {
+        let (.., source) = *self.order.last()?;
+        self.change(source, |of| of.pop_first()).map(|(_, told)| told)
+    }
+
+    /// Takes out who is next: of the source that has fewest, the one that came last. In a flood those before it have been
+    /// given up by their clients, or will be before their time comes.
+    pub fn pop_next(&mut self) -> Option<(u64, Arc<Notify>)> {
+        let (.., source) = *self.order.first()?;
+        self.change(source, |of| of.pop_last())
+    }
+
+    fn change<T>(&mut self, source: Source, change: impl FnOnce(&mut BTreeMap<u64, Arc<Notify>>) -> T) -> T {
+        let of = self.of.entry(source).or_default();
+        let rank = |of: &BTreeMap<u64, _>| of.keys().next().map(|first| (of.len(), Reverse(*first), source));
+        let before = rank(of);
+        let changed = change(of);
+        let after = rank(of);
+        if of.is_empty() {
+            self.of.remove(&source);
+        }
+        self.count = self.count + after.map_or(0, |it| it.0) - before.map_or(0, |it| it.0);
+        before.map(|rank| self.order.remove(&rank));
+        after.map(|rank| self.order.insert(rank));
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(address: &str) -> Source {
+        Source::new(Some(address.parse().unwrap()))
+    }
+
+    fn crowd(members: &[(Source, u64)]) -> (Crowd, Vec<Arc<Notify>>) {
+        let (mut crowd, mut told) = (Crowd::default(), Vec::new());
+        for (source, number) in members {
+            told.push(Arc::new(Notify::new()));
+            crowd.insert(*source, *number, told[told.len() - 1].clone());
+        }
+        (crowd, told)
+    }
+
+    #[test]
+    fn a_source_is_a_host_whatever_its_addresses() {
+        assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:2"));
+        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
+        assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
+        assert_ne!(source("192.0.2.1"), Source::new(None));
+    }
+
+    #[test]
+    fn who_has_most_makes_room_and_who_has_fewest_is_next() {
+        let (few, many) = (source("192.0.2.1"), source("192.0.2.2"));
+        let (mut crowd, told) = crowd(&[(few, 0), (many, 1), (many, 2), (many, 3), (few, 4)]);
+        let is = |popped: Option<Arc<Notify>>, index: usize| popped.is_some_and(|it| Arc::ptr_eq(&it, &told[index]));
+        assert!(is(crowd.pop_longest(), 1), "of the many");
+        assert!(is(crowd.pop_longest(), 0), "as many from each: who has waited longest");
+        assert_eq!(crowd.pop_next().map(|it| it.0), Some(4));
+        assert_eq!(crowd.pop_next().map(|it| it.0), Some(3), "the last that came");
+        assert!(crowd.remove(few, 4).is_none() && crowd.remove(many, 2).is_some());
+        assert!(crowd.is_empty() && crowd.pop_next().is_none() && crowd.pop_longest().is_none());
+        assert!(crowd.of.is_empty() && crowd.order.is_empty());
+    }
+}
