@@ -71,8 +71,8 @@ fn what_is_logged_while_texts_are_read_is_not_lost() {
             let (mut wire, over) = (fenced.login(), &over);
             scope.spawn(move || {
                 for number in 0.. {
-                    // A text that nobody has read before, and no SQL.
-                    code(&mut wire, &format!("SELECT {reader}, {number} FROM {}", "(".repeat(500)));
+                    // A text that nobody has read before, and that takes a while.
+                    ok(&mut wire, &format!("SELECT {reader}, {number}{}", ", 1".repeat(900)));
                     if over.load(Ordering::Relaxed) {
                         break;
                     }
