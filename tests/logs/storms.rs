@@ -4,7 +4,6 @@ use crate::line::{POLICIES, SCHEMA, assert_fields, events, start};
 use crate::support::fenced::{code, ok};
 use crate::support::wire::Wire;
 use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, wait_until};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How many lines of an event there are, and how many are said to have been left out.
 fn counted(log: &str, event: &str, kind: &str) -> (usize, usize) {
@@ -57,33 +56,6 @@ fn of_a_storm_of_connections_too() {
     // With those who only looked whether anybody listens.
     wait_until("all are accounted for", DEADLINE, || count().0 + count().1 >= STORM);
     assert!(count().1 > 0, "{:?}", count());
-}
-
-/// The parser of statements puts a pipe in the place of standard error for as long as it reads.
-#[test]
-fn what_is_logged_while_texts_are_read_is_not_lost() {
-    const SESSIONS: usize = 300;
-    const READERS: usize = 2;
-    let fenced = start(SCHEMA, POLICIES, &["--log-sessions", "info"]);
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for reader in 0..READERS {
-            let (mut wire, over) = (fenced.login(), &over);
-            scope.spawn(move || {
-                for number in 0.. {
-                    // A text that nobody has read before, and no SQL.
-                    code(&mut wire, &format!("SELECT {reader}, {number} FROM {}", "(".repeat(500)));
-                    if over.load(Ordering::Relaxed) {
-                        break;
-                    }
-                }
-            });
-        }
-        (0..SESSIONS).for_each(|_| drop(fenced.login()));
-        over.store(true, Ordering::Relaxed);
-    });
-    let started = || events(&fenced.proxy.log(), "session_started").len();
-    wait_until("every session has its line", DEADLINE, || started() == READERS + SESSIONS);
 }
 
 /// Its sessions stay open, and the control connection finds no schema time and again.
