@@ -154,9 +154,8 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
         return refuse(&mut client, text).await;
     }
     if for_console {
-        return ConsoleSession::open(shared, client, &startup, seat, deadline)
-            .await
-            .map(|console| Opened::Console(Box::new(console)));
+        let console = ConsoleSession::open(shared, client, &startup, seat, deadline).await?;
+        return Ok(Opened::Console(Box::new(console)));
     }
     let (mut server, authenticated) = log_in(&shared, &mut client, seat, &startup.packet, deadline).await?;
     // Not before: anybody may say that they are somebody else.
