@@ -41,12 +41,14 @@ impl Severity {
 const LONGEST: usize = 2048;
 
 fn bounded(text: impl Into<String>) -> String {
-    let mut text = text.into();
-    if text.len() > LONGEST {
-        text.truncate(text.floor_char_boundary(LONGEST));
-        text.push_str("...");
-    }
-    text
+    let text = text.into();
+    if text.len() > LONGEST { format!("{}...", cut(&text, LONGEST)) } else { text }
+}
+
+/// As much of the text's beginning as has at most so many bytes.
+pub(crate) fn cut(text: &str, longest: usize) -> &str {
+    let end = (0..=longest.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
 }
 
 /// An error that the proxy writes, in the words that the user sees.
