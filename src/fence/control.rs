@@ -75,7 +75,27 @@ impl From<ControlError> for Hindrance {
             | ControlError::Lost(_)
             | ControlError::Refused(_) => Remedy::TryAgain,
         };
-        Hindrance::new(error.to_string(), remedy)
+        // The server's own words may name the role.
+        let told = match &error {
+            ControlError::Unreachable(_) => Some("the control connection cannot be opened".to_owned()),
+            ControlError::Lost(_) => Some("the control connection was lost".to_owned()),
+            ControlError::Refused(_) => Some("the database refused what the control connection asked".to_owned()),
+            ControlError::Privilege { grant, .. } => {
+                Some(format!("the control role lacks a privilege: GRANT {grant} TO it"))
+            }
+            ControlError::Tables { database, lacking, .. } => Some(format!(
+                "the control role lacks privileges in the schema fencegate of database {database} ({lacking})"
+            )),
+            ControlError::NoDatabase(_)
+            | ControlError::Uninitialised(_)
+            | ControlError::Version { .. }
+            | ControlError::Newer { .. }
+            | ControlError::Standby
+            | ControlError::TimedOut
+            | ControlError::Locked
+            | ControlError::Denied(_) => None,
+        };
+        Hindrance::new(error.to_string(), remedy).told(told)
     }
 }
 

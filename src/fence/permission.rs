@@ -46,6 +46,10 @@ impl Database {
     /// 42501 where it would not; LF006; or that the role has to be found out. Cancel-safe.
     pub async fn permits(self: &Arc<Self>, claim: &Claim, resource: &Resource, token: Token) -> Result<(), Refusal> {
         let Some(role) = &claim.role else { return Err(Refusal::RoleUnknown { resource: resource.name.clone() }) };
+        if claim.deeds.is_empty() {
+            // What it names was a way to the resource when it was judged.
+            return Err(Refusal::unavailable(&resource.name, "the catalogue has changed meanwhile"));
+        }
         let answers = self.look(&sql::permits(resource, &claim.deeds, role)).await;
         let answers = answers.map_err(|error| Refusal::unavailable(&resource.name, error))?;
         let mut rows = answers.iter().flat_map(|answer| &answer.rows);

@@ -79,8 +79,10 @@ pub enum Refusal {
 /// What keeps a fence from being proved, or a catalogue from being read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hindrance {
-    /// What it is, for people.
+    /// What it is, for the log.
     pub reason: String,
+    /// The same for clients, who may be anybody, where the reason says what is not for them: who the control role is.
+    told: Option<String>,
     /// What helps.
     pub remedy: Remedy,
 }
@@ -115,7 +117,17 @@ pub enum Remedy {
 impl Hindrance {
     /// What it is, and what helps.
     pub fn new(reason: impl Into<String>, remedy: Remedy) -> Self {
-        Hindrance { reason: reason.into(), remedy }
+        Hindrance { reason: reason.into(), told: None, remedy }
+    }
+
+    /// With these words for clients.
+    pub(super) fn told(self, words: Option<String>) -> Self {
+        Hindrance { told: words, ..self }
+    }
+
+    /// What it is, for clients.
+    pub fn public_reason(&self) -> &str {
+        self.told.as_deref().unwrap_or(&self.reason)
     }
 }
 

@@ -17,6 +17,9 @@ pub(super) const SIGNATURES: [&str; 7] = [
 ];
 pub(super) const NOTICE_SIGNATURE: &str = "fencegate.notice_definition()";
 
+/// Of these, the one that only their owner calls: it ends others.
+pub(super) const OWNERS_FUNCTION: &str = "await_lock";
+
 /// Functions that are created together. What they are then is left, as one number, in the comment on one of them.
 pub(super) struct Functions {
     text: &'static str,

@@ -18,6 +18,9 @@ pub const RESERVED: usize = 3;
 /// hears of them.
 const LOGINS_AT_ONCE: usize = 32;
 
+/// So many connections may wait at least, however few places there are.
+const WAIT_AT_LEAST: usize = 16;
+
 /// While others wait to log in, a client has this long to answer each question of the server.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
@@ -73,6 +76,11 @@ impl Taken {
         self.silent.len() + self.speaking.len() + self.queues.iter().map(Crowd::len).sum::<usize>()
     }
 
+    /// For how many that wait.
+    fn room(&self) -> usize {
+        self.most.max(WAIT_AT_LEAST)
+    }
+
     fn crowds(&mut self) -> impl Iterator<Item = &mut Crowd> {
         [&mut self.silent, &mut self.speaking].into_iter().chain(&mut self.queues)
     }
@@ -84,7 +92,7 @@ impl Taken {
 
     /// One of those that wait makes room. Those who have said something keep half of the room from those who have not.
     fn make_room(&mut self) -> Option<Arc<Notify>> {
-        if self.silent.len() >= self.most.div_ceil(2) {
+        if self.silent.len() >= self.room().div_ceil(2) {
             return self.silent.pop_longest();
         }
         self.crowds().max_by_key(|crowd| crowd.len())?.pop_longest()
@@ -151,13 +159,13 @@ pub struct Seat {
 }
 
 impl Connections {
-    /// A client has connected; its number is higher than those before it. Where more than `most` wait, one of them makes
+    /// A client has connected; its number is higher than those before it. Where too many wait, one of them makes
     /// room: who means to log in says so at once.
     pub fn enter(self: &Arc<Self>, number: u64, source: Source, most: usize) -> Seat {
         let told = Arc::new(Notify::new());
         self.taken.send_modify(|taken| {
             taken.most = most;
-            while taken.waiting() >= most {
+            while taken.waiting() >= taken.room() {
                 let Some(longest) = taken.make_room() else { break };
                 longest.notify_one();
             }
@@ -351,13 +359,18 @@ mod tests {
         let connections = Arc::new(Connections::default());
         let mut seats = seats(&connections, 5, 4);
         assert!(seats[0].take_place(Kind::Session, 4).await && seats[1].take_place(Kind::Session, 4).await);
-        let begins =
-            async |seat: &Seat| timeout(Duration::from_millis(1), seat.take_place(Kind::Session, 4)).await.ok();
-        assert_eq!((begins(&seats[2]).await, begins(&seats[3]).await), (None, None), "they wait");
+        let waits = |seat: Seat| tokio::spawn(async move { seat.take_place(Kind::Session, 4).await.then_some(seat) });
+        let (last, first) = (seats.pop().unwrap(), seats.pop().unwrap());
+        let first = waits(first);
+        tokio::task::yield_now().await;
+        let last = waits(last);
+        tokio::task::yield_now().await;
+        assert_eq!(connections.taken.borrow().queues[0].len(), 2);
         assert!(seats[0].belongs_to("ada", None));
-        assert_eq!((begins(&seats[2]).await, begins(&seats[3]).await), (None, Some(true)));
-        seats.remove(1);
-        assert_eq!(begins(&seats[1]).await, Some(true));
+        let last = last.await.unwrap();
+        assert_eq!(connections.taken.borrow().queues[0].len(), 1);
+        drop(last);
+        assert!(first.await.unwrap().is_some());
     }
 
     #[tokio::test]
@@ -386,14 +399,14 @@ mod tests {
     #[tokio::test]
     async fn those_who_have_said_something_are_not_crowded_out_by_those_who_have_not() {
         let connections = Arc::new(Connections::default());
-        let mut seats = seats(&connections, 2, 4);
+        let mut seats = seats(&connections, 2, 1);
         seats[0].speaks();
-        seats.extend((2..20).map(|number| connections.enter(number, here(), 4)));
+        seats.extend((2..40).map(|number| connections.enter(number, here(), 1)));
         assert!(!is_told(&seats[0]).await && is_told(&seats[1]).await && is_told(&seats[15]).await);
-        assert_eq!(connections.taken.borrow().waiting(), 4);
-        seats.drain(1..);
-        let others: Vec<_> = (20..30).map(|number| connections.enter(number, here(), 4)).collect();
+        assert_eq!(connections.taken.borrow().waiting(), WAIT_AT_LEAST);
+        let others: Vec<_> = (40..60).map(|number| connections.enter(number, here(), 1)).collect();
         others.iter().for_each(Seat::speaks);
+        let _more: Vec<_> = (60..80).map(|number| connections.enter(number, here(), 1)).collect();
         assert!(is_told(&seats[0]).await, "as many have said as much");
     }
 
@@ -402,7 +415,7 @@ mod tests {
         let connections = Arc::new(Connections::default());
         let other = Source::new(Some([192, 0, 2, 1].into()));
         let few = connections.enter(0, other, 4);
-        let many: Vec<_> = (1..20).map(|number| connections.enter(number, here(), 4)).collect();
+        let many: Vec<_> = (1..40).map(|number| connections.enter(number, here(), 4)).collect();
         assert!(!is_told(&few).await && is_told(&many[0]).await);
     }
 }

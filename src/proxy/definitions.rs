@@ -98,13 +98,24 @@ pub struct Definitions {
     beside_others: bool,
     /// One of them does not name all that it changes.
     unnamed: bool,
+    /// One of them may stand before the catalogue's own operators or types in what tells a key.
+    shadow_keys: bool,
 }
 
 impl Definitions {
     /// Of a session that has defined nothing.
     pub fn new(downstream: Arc<Downstream>, session: u64) -> Self {
         let own = Suspects::default();
-        Self { downstream, session, own, since: None, names_fences: false, beside_others: false, unnamed: false }
+        Self {
+            downstream,
+            session,
+            own,
+            since: None,
+            names_fences: false,
+            beside_others: false,
+            unnamed: false,
+            shadow_keys: false,
+        }
     }
 
     /// What this session is defining.
@@ -130,6 +141,7 @@ impl Definitions {
             self.since.get_or_insert(seen.doubts);
             self.names_fences |= !seen.is_current || names_fences(statement, policies, seen);
             self.beside_others |= !others.is_empty();
+            self.shadow_keys |= policies.has_keys() && statement.may_shadow_key_types();
             // Nor does it name what it calls.
             self.unnamed |=
                 statement.changes_unnamed || seen.catalogue.has_event_triggers() || policies.has_functions();
@@ -143,7 +155,12 @@ impl Definitions {
     /// Until the transaction ends, the catalogue says less about fenced tables than there is. What it has changed without
     /// naming it does not count: who may run that here could as well have done there what comes next.
     pub fn concern_fences(&self) -> bool {
-        self.names_fences || !self.own.is_empty()
+        self.names_fences || self.shadow_keys || !self.own.is_empty()
+    }
+
+    /// Within this transaction the text does not tell which operators and types tell a key.
+    pub fn shadow_keys(&self) -> bool {
+        self.shadow_keys
     }
 
     /// What others define meanwhile is not harmless.
@@ -168,6 +185,7 @@ impl Definitions {
         }
         self.own = Suspects::default();
         (self.since, self.names_fences, self.beside_others, self.unnamed) = (None, false, false, false);
+        self.shadow_keys = false;
     }
 }
 

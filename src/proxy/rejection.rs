@@ -204,18 +204,19 @@ impl Rejection {
             }
             Rejection::UnreadCatalogue { why } => {
                 let reason = match why {
-                    Some(why) => format!("the catalogue cannot be read: {why}"),
+                    Some(why) => format!("the catalogue cannot be read: {}", why.public_reason()),
                     None => "the catalogue may have changed and could not be read in time".to_owned(),
                 };
                 let remedy = why.as_ref().map_or(Remedy::TryAgain, |why| why.remedy);
                 ErrorText::new("LF006", format!("cannot tell whether this statement writes a fenced table: {reason}"))
                     .hint(what_helps(remedy))
             }
-            Rejection::Unavailable { resource, hindrance: Hindrance { reason, remedy }, queries } => {
+            Rejection::Unavailable { resource, hindrance, queries } => {
+                let reason = hindrance.public_reason();
                 let queries = if queries.is_empty() { String::new() } else { format!(", query: {queries}") };
                 ErrorText::new("LF006", format!("cannot prove which token for resource \"{resource}\" is the highest: {reason}{queries}"))
                     .detail(format!("resource={resource}"))
-                    .hint(what_helps(*remedy))
+                    .hint(what_helps(hindrance.remedy))
             }
         }
     }

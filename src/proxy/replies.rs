@@ -14,21 +14,6 @@ const MOST: usize = 10_000;
 /// What their statements may hold before that, in bytes.
 const HEAVIEST: usize = 8 << 20;
 
-/// The statements that run no code of anybody's and change no setting. Every other may do so, whatever its text shows: by a
-/// view, an operator, a cast, the checks of a domain, a trigger, what a rollback restores.
-const RUNS_NOTHING: [&str; 10] = [
-    "BEGIN",
-    "START TRANSACTION",
-    "SAVEPOINT",
-    "RELEASE",
-    "SHOW",
-    "LISTEN",
-    "UNLISTEN",
-    "NOTIFY",
-    "DEALLOCATE",
-    "CLOSE",
-];
-
 /// One forwarded message that the server will answer.
 #[derive(Debug)]
 pub struct Reply {
@@ -117,7 +102,7 @@ impl Request {
 
     /// It may change standard_conforming_strings or client_encoding.
     fn affects_lexing(&self) -> bool {
-        let may_set = |statement: &Statement| !RUNS_NOTHING.contains(&statement.kind);
+        let may_set = |statement: &Statement| !statement.runs_nothing();
         match self {
             // Of what nobody looked at there are no statements.
             Request::Query { statements, .. } => {

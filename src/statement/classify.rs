@@ -59,7 +59,9 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::ExplainStmt(explain) => describe_explain(explain, into),
         N::PrepareStmt(prepare) => {
             let declared = prepare.argtypes.iter().map(values::declared).collect();
-            let statement = Arc::new(Statement { declared, ..whole(&prepare.query) });
+            let mut statement = Statement { declared, ..whole(&prepare.query) };
+            statement.keys_by_path |= prepare.argtypes.iter().any(values::declares_by_path);
+            let statement = Arc::new(statement);
             into.prepared = PreparedEffect::Prepare { name: prepare.name.clone(), statement };
             "PREPARE"
         }

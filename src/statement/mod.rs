@@ -198,6 +198,8 @@ pub struct Statement {
     pub kind: Word,
     /// The relations it writes or locks.
     pub writes: Vec<Write>,
+    /// Which rows it writes is told by operators or types of which it leaves to the search path which they are.
+    pub keys_by_path: bool,
     /// The types that were declared for its parameters, from `$1`.
     pub declared: Vec<rows::Declared>,
     /// The functions it calls by name, those of Postgres too.

@@ -105,8 +105,11 @@ fn control_connections_stay_open_for_who_may_not_have_the_database_alone() {
             "ALTER DATABASE app SET TABLESPACE pg_default",
         ] {
             assert_eq!(code(&mut runner, statement), "42501", "{user}: {statement}");
-            let extended = [message::unnamed(statement, &[]), message::sync()].concat();
-            assert_eq!(code_in(&runner.exchange(&extended)), "42501", "{user}: {statement}");
+            if user != SUPERUSER {
+                // By which the role is not asked for: that of the login counts.
+                let extended = [message::unnamed(statement, &[]), message::sync()].concat();
+                assert_eq!(code_in(&runner.exchange(&extended)), "42501", "{user}: {statement}");
+            }
             assert_eq!(control(), before, "{user}: {statement}");
         }
     }

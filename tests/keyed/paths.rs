@@ -3,10 +3,9 @@
 use super::support::fenced::{Fenced, code, ok};
 use super::support::guardian::Folder;
 use super::support::message::{copy_done, query};
-use super::support::proxy::BINARY;
+use super::support::proxy::fencegate;
 use super::support::{DEADLINE, programs, wait_until};
 use super::{epochs, holder, refused};
-use std::process::Command;
 
 const POLICIES: &str =
     "version: 1\nresources:\n  - {name: 'shard/{shard}', tables: [{name: public.ticks, key: shard}]}\n";
@@ -74,7 +73,7 @@ fn copy_into_a_child_is_not_left_to_the_guard() {
     std::fs::write(folder.join("policy.yaml"), POLICIES).unwrap();
     let control = world.postgres.control_url() + "postgres";
     let install = ["guard", "install", "--control", &control, "--policies"];
-    programs::run(Command::new(BINARY).args(install).arg(folder.path()));
+    programs::run(fencegate().args(install).arg(folder.path()));
     world.postgres.sql("DROP TRIGGER IF EXISTS fencegate_guard_rows ON child");
     world.postgres.sql("NOTIFY fencegate, '{catalogue}'");
     let mut wire = holder(&world, "1");

@@ -30,7 +30,7 @@ fn fenced_by(policy: &str) -> Fenced {
 fn init_for_control_role(postgres: &Postgres) {
     init(postgres, "postgres");
     let database = postgres.control_url() + "postgres";
-    let mut command = std::process::Command::new(super::support::proxy::BINARY);
+    let mut command = super::support::proxy::fencegate();
     super::support::programs::run(command.args(["init", "--control", &database, "--role", "fencer"]));
 }
 

@@ -1,7 +1,7 @@
 //! A throwaway etcd: one member, in a folder of its own.
 
 use super::guardian::{Folder, Port, Program};
-use super::programs::run;
+use super::programs::{forget_settings, run};
 use super::wait::{DEADLINE, wait_for};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -174,9 +174,7 @@ impl Etcd {
     /// etcd's own client.
     pub fn etcdctl(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("etcdctl");
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCD")) {
-            command.env_remove(name);
-        }
+        forget_settings(&mut command);
         command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.url())).args(arguments);
         if let Some(certificates) = &self.certificates {
             command.arg(format!("--cacert={}", certificates.file("ca.pem").display()));

@@ -7,7 +7,7 @@ use crate::fence::control::{Answer, column, is_true, number};
 use crate::fence::guarded::guard_arguments;
 use crate::fence::sql::quote;
 use crate::policy::{FencedTable, QualifiedName, Resource};
-use crate::statement::rows::{Kind, Value};
+use crate::statement::rows::{KEY_TYPES, Kind, Value};
 use std::collections::HashMap;
 
 /// The key column of a fenced table.
@@ -45,8 +45,9 @@ pub(super) fn query<'a>(tables: impl IntoIterator<Item = (&'a Resource, &'a Fenc
     if named.is_empty() {
         return String::new();
     }
+    let shadows = shadows();
     format!(
-        "WITH RECURSIVE named(schema, name, key, arguments) AS (VALUES {}), \
+        "{shadows}; WITH RECURSIVE named(schema, name, key, arguments) AS (VALUES {}), \
          family(root, oid) AS ( \
            SELECT c.oid, c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
              JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
@@ -64,6 +65,8 @@ pub(super) fn query<'a>(tables: impl IntoIterator<Item = (&'a Resource, &'a Fenc
                WHERE family.root = c.oid AND k.attnum = o.attnum AND (NOT l.collisdeterministic OR NOT p.opcdefault \
                  OR p.opcnamespace <> 'pg_catalog'::regnamespace \
                  OR p.opcintype <> CASE b.oid WHEN {VARCHAR} THEN {TEXT} ELSE b.oid END)) AS folds, \
+           EXISTS (SELECT FROM pg_cast k WHERE k.oid >= {FIRST_OWN} AND k.castmethod = 'f' \
+             AND k.castsource IN ({KINDS}) AND k.casttarget IN ({KINDS})) AS recast, \
            (SELECT count(*) FROM pg_attribute p WHERE p.attrelid = c.oid AND p.attnum BETWEEN 1 AND a.attnum - 1 \
              AND NOT p.attisdropped) AS place, \
            EXISTS (SELECT FROM pg_trigger g JOIN pg_proc f ON f.oid = g.tgfoid AND f.proname = 'guard' \
@@ -81,6 +84,30 @@ pub(super) fn query<'a>(tables: impl IntoIterator<Item = (&'a Resource, &'a Fenc
         named.join(", ")
     )
 }
+
+/// The schemas that have an operator `=` which may be taken for that of a key's type, or a type of such a name. Where one of them
+/// is in a session's search path, the text alone does not tell its keys. Of domains, operators of the type below may be taken.
+fn shadows() -> String {
+    let names: Vec<String> = KEY_TYPES.iter().map(|name| quote(name)).collect();
+    format!(
+        "SELECT DISTINCT 'shadow' AS part, n.nspname AS schema FROM pg_namespace n JOIN ( \
+           SELECT o.oprnamespace FROM pg_operator o JOIN pg_type l ON l.oid = o.oprleft JOIN pg_type r ON r.oid = o.oprright \
+             WHERE o.oprname = '=' AND o.oid >= {FIRST_OWN} \
+             AND (l.oid < {FIRST_OWN} OR l.typtype = 'd' OR r.oid < {FIRST_OWN} OR r.typtype = 'd') \
+           UNION ALL SELECT t.typnamespace FROM pg_type t WHERE t.typname IN ({}) AND t.oid >= {FIRST_OWN}) made(schema) \
+         ON n.oid = made.schema LIMIT {MOST_SHADOWS}",
+        names.join(", ")
+    )
+}
+
+/// As many schemas are all of them.
+pub(super) const MOST_SHADOWS: usize = 1000;
+
+/// What has a lower number came with the server (`FirstNormalObjectId`).
+const FIRST_OWN: u32 = 16384;
+
+/// `pg_type.oid` of the types that tell a key.
+const KINDS: &str = "20, 21, 23, 25, 1043, 2950";
 
 /// `pg_type.oid`. The operator class of varchar is that of text.
 const VARCHAR: u32 = 1043;
@@ -105,6 +132,7 @@ pub(super) fn read(answers: &[Answer]) -> HashMap<QualifiedName, KeyColumn> {
         let name = QualifiedName { schema: column(row, "schema")?.to_owned(), name: column(row, "name")?.to_owned() };
         let kind = match column(row, "type")? {
             _ if is_true(row, "generated") => Err("it is a generated column"),
+            _ if is_true(row, "recast") => Err("a cast that was made here may make another value of it"),
             "20" | "21" | "23" => Ok(Kind::Integer),
             _ if is_true(row, "folds") => {
                 Err("its collation, or a unique index on it, takes different values for equal")

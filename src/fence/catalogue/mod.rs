@@ -45,6 +45,8 @@ pub struct Catalogue {
     /// The schemas of temporary relations that lead to fenced tables, but only in the session whose they are.
     temporary: HashSet<String>,
     key_columns: HashMap<QualifiedName, KeyColumn>,
+    /// The schemas that have an operator `=`, or a type, which may stand before the catalogue's own in what tells a key.
+    shadowing: HashSet<String>,
     has_event_triggers: bool,
 }
 
@@ -104,6 +106,20 @@ impl Catalogue {
     /// The column by which a table is keyed, if there is one of that name.
     pub fn key_column(&self, table: &FencedTable) -> Option<&KeyColumn> {
         self.key_columns.get(&table.name)
+    }
+
+    /// Some schema has what may stand before the catalogue's own operators and types in what tells a key.
+    pub fn has_shadows(&self) -> bool {
+        !self.shadowing.is_empty()
+    }
+
+    /// With this search path, as `current_schemas(true)` shows it, operators and types without a schema are the
+    /// catalogue's own wherever they tell a key. What is not plainly so is not.
+    pub fn path_leads_to_catalogue(&self, path: &str) -> bool {
+        let schemas = path.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+        let is_plain = |schemas: &&str| schemas.is_ascii() && !schemas.contains(['"', '\\']);
+        let is_clear = |schemas: &str| schemas.split(',').all(|schema| !self.shadowing.contains(schema));
+        self.shadowing.len() < key_column::MOST_SHADOWS && schemas.filter(is_plain).is_some_and(is_clear)
     }
 
     /// What a write does to fenced tables beside doing it to the relation that it names. That may be a fenced table too.
@@ -172,6 +188,7 @@ impl Catalogue {
                 Some("function") => catalogue.add_function(row),
                 Some("caller") => catalogue.add_caller(row),
                 Some("event trigger") => catalogue.has_event_triggers = true,
+                Some("shadow") => catalogue.shadowing.extend(column(row, "schema").map(str::to_owned)),
                 Some(part) => edges.extend(read_edges(part, row).ok_or("the catalogue has an edge that is not known")?),
                 // The lock_timeout, and key columns.
                 None => {}

@@ -53,6 +53,10 @@ pub(super) struct Earlier {
     pub(super) suspects: Suspects,
     /// The session's role may be another.
     pub(super) role_changes: bool,
+    /// What they run may change the search path.
+    pub(super) may_set_path: bool,
+    /// They may make what stands before the catalogue's own operators and types.
+    pub(super) shadow_keys: bool,
     /// The statement at hand.
     pub(super) statement: Arc<Statement>,
 }

@@ -67,6 +67,10 @@ pub struct Judge<'a> {
     pub unread: Option<&'a Hindrance>,
     /// This transaction has changed it where fenced tables are concerned.
     pub changes_catalogue: bool,
+    /// It may have made operators or types that stand before the catalogue's own in what tells a key.
+    pub shadows_keys: bool,
+    /// The search path, where the server was asked for it.
+    pub path: Option<&'a str>,
     /// What it may have turned into ways to fenced tables.
     pub suspects: &'a Suspects,
     /// The same of each other session that defines something. They are read before the catalogue.
@@ -76,7 +80,7 @@ pub struct Judge<'a> {
     pub parameter: &'a Parameter,
     /// The server owes replies.
     pub owed: bool,
-    /// Some of which may change the parameter.
+    /// Some of which may change the parameter, as may a rollback that they bring about.
     pub parameter_in_doubt: bool,
     /// The tokens under which this transaction has written.
     pub written: &'a HashMap<String, Token>,
@@ -89,6 +93,7 @@ enum Stop {
     Reject(Rejection),
     Settle,
     ReadValue,
+    ReadPath,
 }
 
 impl From<Rejection> for Stop {
@@ -123,6 +128,7 @@ impl Judge<'_> {
                 }
                 Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection, earlier.needs.into_list()),
                 Err(Stop::Settle) => return Decision::Settle,
+                Err(Stop::ReadPath) => return Decision::ReadValue,
                 // A failed transaction answers nothing.
                 Err(Stop::ReadValue) if *self.parameter.current() == Value::Unknown && !self.parameter.failed() => {
                     return Decision::ReadValue;
@@ -138,6 +144,8 @@ impl Judge<'_> {
             parameter.completed(statement, parameter.failed());
             earlier.role_changes |= statement.may_change_role();
             earlier.ended_transaction |= statement.ends_transaction();
+            earlier.may_set_path |= !statement.runs_nothing();
+            earlier.shadow_keys |= statement.may_shadow_key_types();
         }
         Decision::Forward(earlier.needs.into_list(), earlier.passed)
     }
@@ -175,7 +183,12 @@ impl Judge<'_> {
             };
             // Who has no token at all need not tell its keys; and where the guard finds them, a token there has to be.
             let are_known = !keys.is_empty() && keys.iter().all(Result::is_ok);
-            if !are_known && !self.presents(&resource, writes, parameter, earlier)? {
+            let by_path = are_known && statement.keys_by_path && self.names_may_differ(earlier);
+            if (!are_known || by_path) && !self.presents(&resource, writes, parameter, earlier)? {
+                continue;
+            }
+            if by_path && !self.path_leads_to_catalogue(earlier)? {
+                earlier.observed_or(&resource, keys::by_path(&resource))?;
                 continue;
             }
             for key in keys {
@@ -193,6 +206,19 @@ impl Judge<'_> {
             }
         }
         Ok(needs)
+    }
+
+    /// An operator or type without a schema may not be the catalogue's own.
+    fn names_may_differ(&self, earlier: &Earlier) -> bool {
+        self.catalogue.has_shadows() || self.shadows_keys || earlier.shadow_keys
+    }
+
+    /// It is, as the search path is now. What stands before the statement in its string may change that.
+    fn path_leads_to_catalogue(&self, earlier: &Earlier) -> Result<bool, Stop> {
+        if self.shadows_keys || earlier.shadow_keys || earlier.may_set_path {
+            return Ok(false);
+        }
+        self.path.map(|path| self.catalogue.path_leads_to_catalogue(path)).ok_or(Stop::ReadPath)
     }
 
     fn exempt_writes(&self, statements: &[Arc<Statement>]) -> Vec<PassedWrite> {

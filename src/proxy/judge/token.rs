@@ -41,7 +41,7 @@ impl Judge<'_> {
         parameter: &Parameter,
         earlier: &mut Earlier,
     ) -> Result<bool, Stop> {
-        if self.owed && (self.parameter_in_doubt || !self.parameter.is_settled()) {
+        if self.parameter_in_doubt {
             return Err(Stop::Settle);
         }
         let rejection = match parameter.current() {

@@ -121,6 +121,8 @@ pub struct Relay {
     definitions: Definitions,
     /// An admission was taken away, and may still have its row.
     revoked: bool,
+    /// The search path, where it was asked for the message at hand.
+    path: Option<String>,
     /// What the server answered to our question.
     answer: Option<question::Answer>,
     /// The client has said goodbye.
@@ -228,6 +230,7 @@ impl Relay {
             catalogue_changed: false,
             definitions,
             revoked: false,
+            path: None,
             answer: None,
             terminating: false,
             client_fault: None,
@@ -365,6 +368,7 @@ impl Relay {
         self.refused = None;
         self.role = Asked::Not;
         self.is_alone = false;
+        self.path = None;
         self.judged_since = None;
         self.changes = None;
         self.leaving = self.room.take().flatten();

@@ -1,5 +1,5 @@
 //! What the proxy asks the server in the session, when it does not know: the value of the
-//! parameter, and how text is read. The client must see nothing of it, save an error.
+//! parameter, how text is read, and the search path. The client must see nothing of it, save an error.
 
 use super::super::login::note_setting;
 use super::super::parameter::Value;
@@ -16,7 +16,8 @@ use std::sync::Arc;
 const NAME: &str = "fencegate value";
 /// Qualified: the search path is the client's.
 const QUESTION: &str = "SELECT pg_catalog.current_setting('lease.fence', true), \
-    pg_catalog.current_setting('standard_conforming_strings'), pg_catalog.current_setting('client_encoding')";
+    pg_catalog.current_setting('standard_conforming_strings'), pg_catalog.current_setting('client_encoding'), \
+    pg_catalog.current_schemas(true)";
 
 /// As whom the session acts: two questions that take no snapshot. A transaction that has none yet must not get one before
 /// the fence is raised: what is committed until then would be hidden from it.
@@ -112,9 +113,11 @@ impl Relay {
             return;
         }
         self.parameter.learn(columns.next().map_or(Value::Invalid, |value| Value::read(value.as_deref())));
-        for (name, value) in ["standard_conforming_strings", "client_encoding"].into_iter().zip(columns) {
+        for (name, value) in ["standard_conforming_strings", "client_encoding"].into_iter().zip(columns.by_ref()) {
             note_setting(name, &value.unwrap_or_default(), &mut self.lexing);
         }
+        // No path at all is none that is trusted.
+        self.path = Some(columns.next().flatten().unwrap_or_default());
         self.replies.lexing_known();
     }
 

@@ -91,12 +91,15 @@ impl Relay {
             catalogue_is_unheard: seen.is_unheard,
             unread: seen.unread.as_ref(),
             changes_catalogue: self.catalogue_changed && self.definitions.concern_fences(),
+            shadows_keys: self.definitions.shadow_keys(),
+            path: self.path.as_deref(),
             suspects: self.definitions.own(),
             suspects_of_others: &others,
             exempt: self.session.exempt(self.context.policies()),
             parameter: &self.parameter,
             owed: !self.replies.is_empty(),
-            parameter_in_doubt: self.replies.affect_parameter(),
+            parameter_in_doubt: !self.replies.is_empty()
+                && (self.replies.affect_parameter() || !self.parameter.is_settled()),
             written: &self.written,
             refused: self.refused.as_ref(),
         };
@@ -142,7 +145,7 @@ impl Relay {
 
     /// What has to be known of the catalogue to judge these statements. Others may change it again as soon as it is read:
     /// what was seen when the message came has to be in it, or that would have no end.
-    fn wanted(&mut self, statements: &[Arc<Statement>]) -> Wanted {
+    pub(super) fn wanted(&mut self, statements: &[Arc<Statement>]) -> Wanted {
         let context = &self.context;
         let since = *self.changes.get_or_insert_with(|| context.changes());
         let cascades = statements.iter().flat_map(|it| &it.writes).any(|write| write.operation == Operation::Cascade);
