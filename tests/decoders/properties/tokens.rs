@@ -38,12 +38,14 @@ pub fn both(text: &[u8], lexing: Lexing) -> Option<(Vec<Statement>, Vec<Statemen
     Some((sorted(read_tokens(text, lexing)?), sorted(analyse(text, lexing).ok()?)))
 }
 
-/// The readers find functions in different orders, keep or drop the comments at the end, and tokens tell of no rows.
+/// The readers find functions in different orders, keep or drop the comments at the end, and tokens tell of no rows nor of
+/// what is read.
 fn sorted(script: Script) -> Vec<Statement> {
     let mut statements: Vec<_> = script.statements.into_iter().map(Arc::unwrap_or_clone).collect();
     for statement in &mut statements {
         statement.functions.sort_by(|a, b| (&a.schema, &a.name).cmp(&(&b.schema, &b.name)));
         statement.range = 0..0;
+        (statement.reads, statement.reads_more) = (Vec::new(), false);
         statement.writes.iter_mut().for_each(|write| write.rows = Rows::default());
     }
     statements
