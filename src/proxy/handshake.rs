@@ -88,7 +88,7 @@ pub enum Opened {
     /// A session with the server.
     Session(Box<(Context, Started)>),
     /// The console.
-    Console(ConsoleSession),
+    Console(Box<ConsoleSession>),
 }
 
 /// A client that has said what it wants.
@@ -154,7 +154,9 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
         return refuse(&mut client, text).await;
     }
     if for_console {
-        return ConsoleSession::open(shared, client, &startup, seat, deadline).await.map(Opened::Console);
+        return ConsoleSession::open(shared, client, &startup, seat, deadline)
+            .await
+            .map(|it| Opened::Console(Box::new(it)));
     }
     let (mut server, authenticated) = log_in(&shared, &mut client, seat, &startup.packet, deadline).await?;
     // Not before: anybody may say that they are somebody else.

@@ -40,10 +40,16 @@ impl Severity {
 /// No part of an error is longer, in bytes: it may repeat what somebody else has written.
 const LONGEST: usize = 2048;
 
+/// As much of a text as goes into that many bytes, up to the end of a character.
+pub fn start_of(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+    &text[..end]
+}
+
 fn bounded(text: impl Into<String>) -> String {
     let mut text = text.into();
     if text.len() > LONGEST {
-        text.truncate(text.floor_char_boundary(LONGEST));
+        text.truncate(start_of(&text, LONGEST).len());
         text.push_str("...");
     }
     text
