@@ -1,7 +1,7 @@
 //! fencegate: a fencing-aware storage proxy for PostgreSQL.
 //!
 //! Imports run one way: `cli` → `proxy`, `leader` → `console`, `guard` → `fence` → `policy` → `etcd`, `statement` → `wire`;
-//! `proxy`, `fence` and `guard` → `tls`; `proxy` and `metrics` → `listen`. `metrics` imports nothing else, and all may import it.
+//! `proxy`, `fence` and `guard` → `tls`; `proxy` and `metrics` → `listen`. `metrics` and `log_limit` import nothing else, and all may import them.
 //! `fence` and `console` know no sockets of clients, `wire` knows no fences.
 
 pub mod cli;
@@ -14,6 +14,7 @@ pub mod fence;
 pub mod guard;
 pub mod leader;
 mod listen;
+mod log_limit;
 pub mod metrics;
 pub mod policy;
 pub mod proxy;

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use support::guardian::Folder;
-use support::proxy::BINARY;
+use support::proxy::fencegate;
 use support::{DEADLINE, wait_until};
 
 #[test]
@@ -72,7 +72,7 @@ fn interrupted_or_killed_it_leaves_nothing() {
 }
 
 fn demo(folder: &Path) -> Command {
-    let mut command = Command::new(BINARY);
+    let mut command = fencegate();
     command.arg("demo").env("TMPDIR", folder).stdin(Stdio::null());
     command
 }

@@ -7,6 +7,7 @@ mod support;
 use std::process::{Command, Stdio};
 use support::example::example;
 use support::guardian::Folder;
+use support::programs::forget_settings;
 
 const README: &str = include_str!("../examples/distributed_cron/README.md");
 
@@ -14,6 +15,7 @@ const README: &str = include_str!("../examples/distributed_cron/README.md");
 fn the_naive_cron_is_corrupted_and_the_fenced_one_is_not() {
     let folder = Folder::new("show");
     let mut command = Command::new(example("distributed_cron"));
+    forget_settings(&mut command);
     let output = command.env("TMPDIR", folder.path()).stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}\n{}", String::from_utf8_lossy(&output.stderr));

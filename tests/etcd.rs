@@ -26,13 +26,33 @@ async fn the_lowest_create_revision_leads() {
     let server = Etcd::start();
     let client = client(&[&server.url()]);
     assert_eq!(leader(&client, &election(), Patience::USUAL).await.unwrap().0, None);
-    for key in ["/test/leader/b", "/test/leader/a", "/test/leaders/0"] {
-        run(&mut server.etcdctl(&["put", key, "somebody"]));
+    let first = server.put_candidate("/test/leader/b", "b");
+    for name in ["/test/leader/a", "/test/leaders/0"] {
+        server.put_new(name);
     }
     let (found, revision) = leader(&client, &election(), Patience::USUAL).await.unwrap();
     let found = found.unwrap();
-    assert_eq!((found.key.as_slice(), found.value.as_slice()), (&b"/test/leader/b"[..], &b"somebody"[..]));
-    assert_eq!(found.token, revision - 2);
+    assert_eq!(found.key, election().key(found.lease).into_bytes());
+    assert_eq!((found.value.as_slice(), found.token, revision), (&b"b"[..], first, first + 2));
+}
+
+/// What stands before the candidates, however much it is, does not lead.
+#[tokio::test]
+async fn what_is_no_candidates_does_not_lead() {
+    let server = Etcd::start();
+    let client = client(&[&server.url()]);
+    for key in ["/test/leader/1", "/test/leader/config", "/test/leader/"] {
+        run(&mut server.etcdctl(&["put", key, "nobody's"]));
+    }
+    server.put_new("/test/leader/nested/a");
+    server.lease_and_put("/test/leader/named-otherwise");
+    assert_eq!(leader(&client, &election(), Patience::USUAL).await.unwrap().0, None);
+    let first = server.put_candidate("/test/leader/a", "a");
+    server.put_new("/test/leader/b");
+    let found = leader(&client, &election(), Patience::USUAL).await.unwrap().0.unwrap();
+    assert_eq!((found.value.as_slice(), found.token), (&b"a"[..], first));
+    let candidates = fencegate::etcd::candidates(&client, &election(), Patience::USUAL).await.unwrap();
+    assert_eq!(candidates.len(), 2);
 }
 
 #[tokio::test]
@@ -62,12 +82,12 @@ async fn an_observer_sees_each_leader_also_across_an_outage() {
     let mut server = Etcd::start();
     let mut observer = Observer::new(client(&[&server.url()]), election());
     assert_eq!(observer.next().await.unwrap(), None);
-    run(&mut server.etcdctl(&["put", "/test/leader/1", "a"]));
+    server.put_candidate("/test/leader/1", "a");
     assert_eq!(observer.next().await.unwrap().unwrap().value, b"a");
     server.kill9();
     server.start_again();
-    run(&mut server.etcdctl(&["put", "/test/leader/2", "b"]));
-    run(&mut server.etcdctl(&["del", "/test/leader/1"]));
+    server.put_candidate("/test/leader/2", "b");
+    server.delete("/test/leader/1");
     let next = async {
         loop {
             // While etcd was away it may say so.

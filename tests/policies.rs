@@ -9,7 +9,7 @@ use support::message::{
     bind_text, copy_data, copy_done, describe_statement, execute, function_call, parse, query, sync,
 };
 use support::programs::run;
-use support::proxy::BINARY;
+use support::proxy::fencegate;
 use support::{DEADLINE, Proxy, ProxyOptions, Wire, wait_until};
 
 const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE free (n int); CREATE TABLE log (n int); \
@@ -348,7 +348,7 @@ fn what_is_prepared_late_serves_the_sessions_that_are_there() {
     assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (2)"), "LF006");
     assert!(fenced.proxy.log().contains("policies_not_recorded"), "{}", fenced.proxy.log());
     let control = fenced.postgres.control_url() + "postgres";
-    let prepare = || run(std::process::Command::new(BINARY).args(["init", "--control", &control])).stdout;
+    let prepare = || run(fencegate().args(["init", "--control", &control])).stdout;
     assert!(prepare().starts_with(b"schema fencegate: upgraded from version 1 to 3, owned by postgres"));
     assert!(prepare().starts_with(b"schema fencegate: up to date, owned by postgres"));
     wait_until("its writes are admitted", DEADLINE, || code(&mut wire, "INSERT INTO jobs VALUES (3)").is_empty());

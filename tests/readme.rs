@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use support::guardian::{Folder, Port, Program};
-use support::proxy::BINARY;
+use support::proxy::{BINARY, fencegate};
 use support::wait::{DEADLINE, wait_until};
 use support::{Etcd, Options, Postgres, programs};
 
@@ -68,7 +68,7 @@ fn every_command_runs() {
 
 #[test]
 fn the_demo_prints_what_is_shown() {
-    let output = Command::new(BINARY).arg("demo").stdin(Stdio::null()).output().unwrap();
+    let output = fencegate().arg("demo").stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let shown = blocks("text").into_iter().next().expect("the README shows the demo");
     assert_eq!(without_times(&shown), without_times(&String::from_utf8(output.stdout).unwrap()));
@@ -125,9 +125,7 @@ fn start(script: &str, folder: &Folder, port: u16) -> Program {
 fn shell(script: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-eu", "-c", script]).env("PATH", path()).stdin(Stdio::null());
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
-        command.env_remove(name);
-    }
+    programs::forget_settings(&mut command);
     command
 }
 

@@ -8,6 +8,7 @@ use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use support::guardian::{Folder, Port};
+use support::programs::forget_settings;
 use support::proxy::{BINARY, NO_POLICIES};
 use support::wire::error_in;
 use support::{Options, Via, Wire};
@@ -82,6 +83,7 @@ fn run(arguments: &[&str]) -> Output {
     let [listen, nobody] = [Port::claim(), Port::claim()];
     // A proxy that does not refuse would run for ever; `timeout` then ends with 124.
     let mut command = Command::new("timeout");
+    forget_settings(&mut command);
     command.args(["--signal=KILL", "20", BINARY, "proxy"]);
     command.args(["--upstream", &format!("postgres://127.0.0.1:{}", nobody.number())]);
     command.args(["--control", &format!("postgres://postgres@127.0.0.1:{}/", nobody.number())]);

@@ -4,7 +4,10 @@
 //! a pager that is not scrolled reads nothing either.
 
 use clap::ValueEnum;
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
@@ -40,9 +43,10 @@ pub(super) enum Delivery {
 pub(super) fn start(format: Format, delivery: Delivery) -> Option<Queue> {
     let level = EnvFilter::builder().with_default_directive(tracing::Level::INFO.into()).from_env_lossy();
     let queue = if delivery == Delivery::GoesOn { Queue::start() } else { None };
-    let writer = match queue.clone() {
-        Some(queue) => BoxMakeWriter::new(move || queue.clone()),
-        None => BoxMakeWriter::new(io::stderr),
+    let writer = match (queue.clone(), standard_error()) {
+        (Some(queue), _) => BoxMakeWriter::new(move || queue.clone()),
+        (None, Ok(file)) => BoxMakeWriter::new(Mutex::new(file)),
+        (None, Err(_)) => BoxMakeWriter::new(io::stderr),
     };
     // An error of standard error would be reported there, with a panic where that fails too.
     let log = tracing_subscriber::fmt().with_env_filter(level).with_writer(writer).log_internal_errors(false);
@@ -52,6 +56,12 @@ pub(super) fn start(format: Format, delivery: Delivery) -> Option<Queue> {
         Format::Json => log.json().flatten_event(true).try_init(),
     };
     queue
+}
+
+/// Standard error by a descriptor of its own: while it reads a text, the parser puts a pipe of its own in the usual place, and
+/// what is written there meanwhile is lost.
+fn standard_error() -> io::Result<File> {
+    io::stderr().as_fd().try_clone_to_owned().map(File::from)
 }
 
 enum Message {

@@ -6,6 +6,8 @@ use crate::etcd::Etcd;
 use crate::policy;
 use crate::proxy::{self, Encryption, Start};
 use crate::statement::apart;
+use nix::sys::prctl::set_dumpable;
+use nix::sys::resource::{Resource, setrlimit};
 use std::fmt::Display;
 use std::process::ExitCode;
 
@@ -16,6 +18,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: Arguments) -> ExitCode {
+    keep_memory_private();
     let settings = match Settings::load(&arguments.settings) {
         Ok(settings) => settings,
         Err(error) => return unusable(&error),
@@ -55,6 +58,14 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// No core file, which would hold the passwords of control connections. The limit alone does not stop a program that the
+/// kernel hands the core to; and who is not dumpable is also not looked into by other processes of the same user.
+fn keep_memory_private() {
+    // It fails only where the system forbids it, and then nothing is lost but this.
+    setrlimit(Resource::RLIMIT_CORE, 0, 0).ok();
+    set_dumpable(false).ok();
 }
 
 fn unusable(error: &dyn Display) -> ExitCode {

@@ -8,7 +8,7 @@ use super::leader::Session;
 use super::timeline::{Timeline, milliseconds};
 use crate::etcd::{ElectionName, Etcd, EtcdArguments, Patience, candidates};
 use crate::leader::command::processes::{self, Process};
-use crate::stage::Stage;
+use crate::stage::{Stage, forget_settings};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::process::Stdio;
@@ -100,11 +100,13 @@ struct Processes {
 impl Node {
     fn start(id: &str, stage: &Stage) -> Result<Self, DemoError> {
         let mut command = Command::new(std::env::current_exe()?);
+        forget_settings(command.as_std_mut());
         command.args(["lead", "--etcd", stage.etcd(), "--election", ELECTION, "--ttl", TTL, "--id", id]);
         command.args(["--", "sh", "-c", WORKER]);
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", stage.programs().display())).env("RUST_LOG", "error");
-        command.env("PGHOST", stage.folder()).env_remove("PGOPTIONS");
+        // What psql says is read, so it says it in English.
+        command.env("PGHOST", stage.folder()).env("LC_ALL", "C");
         command.envs([("PGPORT", "6432"), ("PGUSER", "scheduler"), ("PGDATABASE", "app")]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;

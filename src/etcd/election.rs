@@ -1,6 +1,8 @@
 //! The keys of an election, in the layout of Go's concurrency package, so that `etcdctl elect` and
 //! programs in Go take part: each candidate puts `<election>/<its lease in hex>`, and the key with the
 //! lowest create_revision is the leader's. That revision is the fencing token.
+//!
+//! Owns what counts as a candidate. Must never take another key for one, whatever lies below the election.
 
 use super::connection::{Etcd, EtcdError, Patience};
 use etcd_client::{GetOptions, GetResponse, KeyValue, SortOrder, SortTarget};
@@ -12,6 +14,9 @@ const LONGEST_NAME: usize = 512;
 
 /// As etcd's RangeRequest has it.
 const NO_LIMIT: i64 = 0;
+
+/// So many keys are looked at once, in search of a candidate among others. More than one transaction can make.
+const PAGE: i64 = 10_000;
 
 /// The name of an election: the prefix of its keys, without the slash that ends it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -69,6 +74,11 @@ impl ElectionName {
         format!("{}/{lease:x}", self.0)
     }
 
+    /// The key is that of a candidate: named after the lease that it lives by.
+    pub fn is_candidate(&self, key: &[u8], lease: i64) -> bool {
+        lease != 0 && key == self.key(lease).as_bytes()
+    }
+
     /// True when each one's keys lie among the other's: an election `p` waits for the leader of `p/q`.
     pub fn is_nested_with(&self, other: &ElectionName) -> bool {
         self != other && (self.0.starts_with(&other.prefix()) || other.0.starts_with(&self.prefix()))
@@ -84,7 +94,7 @@ pub struct Leader {
     pub key: Vec<u8>,
     /// What it proclaims: its name, usually.
     pub value: Vec<u8>,
-    /// Its lease; 0 for a key without one.
+    /// Its lease.
     pub lease: i64,
 }
 
@@ -104,9 +114,44 @@ pub async fn leader(
     election: &ElectionName,
     patience: Patience,
 ) -> Result<(Option<Leader>, i64), EtcdError> {
-    let response = read(etcd, election, 1, patience).await?;
+    let options = in_order(1);
+    let response = read(etcd, election.prefix(), options, patience).await?;
     let revision = response.header().map_or(0, etcd_client::ResponseHeader::revision);
-    Ok((response.kvs().first().map(Leader::from), revision))
+    match response.kvs().first() {
+        Some(pair) if !election.is_candidate(pair.key(), pair.lease()) => {
+            let found = leader_behind(etcd, election, pair.create_revision(), patience).await?;
+            Ok((found, revision))
+        }
+        first => Ok((first.map(Leader::from), revision)),
+    }
+}
+
+/// Who leads, where keys that are no candidate's stand before it, the first of that revision. No key comes before another
+/// later than that: what was read stays true while more is read.
+async fn leader_behind(
+    etcd: &Etcd,
+    election: &ElectionName,
+    mut from: i64,
+    patience: Patience,
+) -> Result<Option<Leader>, EtcdError> {
+    loop {
+        let options = in_order(PAGE).with_keys_only().with_min_create_revision(from);
+        let page = read(etcd, election.prefix(), options, patience).await?;
+        let Some(last) = page.kvs().last() else { return Ok(None) };
+        from = last.create_revision();
+        for pair in page.kvs().iter().filter(|pair| election.is_candidate(pair.key(), pair.lease())) {
+            let now = read(etcd, pair.key(), GetOptions::new(), patience).await?;
+            let same = now.kvs().iter().find(|now| {
+                now.create_revision() == pair.create_revision() && election.is_candidate(now.key(), now.lease())
+            });
+            if let Some(leader) = same {
+                return Ok(Some(Leader::from(leader)));
+            }
+        }
+        if !page.more() {
+            return Ok(None);
+        }
+    }
 }
 
 /// All candidates of the election (linearizable), whoever leads first. Cancel-safe.
@@ -114,17 +159,26 @@ pub async fn leader(
 /// # Errors
 /// When etcd does not answer, or refuses.
 pub async fn candidates(etcd: &Etcd, election: &ElectionName, patience: Patience) -> Result<Vec<Leader>, EtcdError> {
-    let response = read(etcd, election, NO_LIMIT, patience).await?;
-    Ok(response.kvs().iter().map(Leader::from).collect())
+    let response = read(etcd, election.prefix(), in_order(NO_LIMIT), patience).await?;
+    let is_candidate = |pair: &&KeyValue| election.is_candidate(pair.key(), pair.lease());
+    Ok(response.kvs().iter().filter(is_candidate).map(Leader::from).collect())
 }
 
-/// The first candidates, in their order.
-async fn read(etcd: &Etcd, election: &ElectionName, limit: i64, patience: Patience) -> Result<GetResponse, EtcdError> {
-    let prefix = election.prefix();
-    let options = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(limit);
+/// The first keys below a prefix, as they were created.
+fn in_order(limit: i64) -> GetOptions {
+    GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(limit)
+}
+
+async fn read(
+    etcd: &Etcd,
+    key: impl Into<Vec<u8>>,
+    options: GetOptions,
+    patience: Patience,
+) -> Result<GetResponse, EtcdError> {
+    let key = key.into();
     etcd.ask(patience, move |mut client| {
-        let (prefix, options) = (prefix.clone(), options.clone());
-        async move { client.get(prefix, Some(options)).await }
+        let (key, options) = (key.clone(), options.clone());
+        async move { client.get(key, Some(options)).await }
     })
     .await
 }
@@ -154,6 +208,17 @@ mod tests {
     fn keys_are_those_of_go() {
         let election: ElectionName = "/cron/leader".parse().unwrap();
         assert_eq!(election.key(0x694d_7e12_3456_789a), "/cron/leader/694d7e123456789a");
+    }
+
+    #[test]
+    fn a_candidate_is_named_after_its_lease() {
+        let election: ElectionName = "/a".parse().unwrap();
+        assert!(election.is_candidate(b"/a/694d7e123456789a", 0x694d_7e12_3456_789a));
+        for (key, lease) in
+            [("/a/0", 0), ("/a/5", 0), ("/a/5", 6), ("/a/05", 5), ("/a/b/5", 5), ("/a/A", 10), ("/a", 5)]
+        {
+            assert!(!election.is_candidate(key.as_bytes(), lease), "{key}");
+        }
     }
 
     #[test]

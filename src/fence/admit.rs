@@ -9,6 +9,7 @@ use super::advance::{Raising, granted};
 use super::authority::may_raise;
 use super::control::{Answer, ControlError, is_true};
 use super::database::{Database, Presented, epoch, key};
+use super::permission::Claim;
 use super::refusal::{Hindrance, Refusal, Remedy};
 use super::session::{Activity, Epoch, Identity, MOST_AT_ONCE, SessionFence, Token};
 use super::sql::{self, Granted};
@@ -40,6 +41,14 @@ enum Verdict {
     Refused(Refusal),
 }
 
+/// Whether the token may be raised.
+#[derive(Clone, Copy)]
+enum Raise<'a> {
+    Freely,
+    WhoMay(&'a Claim),
+    Never,
+}
+
 impl Database {
     /// Admits the session's server process to the resource under the token, raising the epoch and
     /// draining it first where needed. Once this has returned Ok, nothing with a lower token
@@ -55,7 +64,18 @@ impl Database {
         resource: &Arc<Resource>,
         token: Token,
     ) -> Result<(), Refusal> {
-        self.admit_if(session, resource, token, true).await
+        self.admit_if(session, resource, token, Raise::Freely).await
+    }
+
+    /// As [`Database::admit`], but the token is raised only if the server would let the session's role do what the claim says.
+    pub async fn admit_who_may(
+        self: &Arc<Self>,
+        session: &Arc<SessionFence>,
+        resource: &Arc<Resource>,
+        token: Token,
+        claim: &Claim,
+    ) -> Result<(), Refusal> {
+        self.admit_if(session, resource, token, Raise::WhoMay(claim)).await
     }
 
     /// As [`Database::admit`], but the token has to be the epoch's already: it raises nothing.
@@ -65,7 +85,7 @@ impl Database {
         resource: &Arc<Resource>,
         token: Token,
     ) -> Result<(), Refusal> {
-        self.admit_if(session, resource, token, false).await
+        self.admit_if(session, resource, token, Raise::Never).await
     }
 
     async fn admit_if(
@@ -73,13 +93,13 @@ impl Database {
         session: &Arc<SessionFence>,
         resource: &Arc<Resource>,
         token: Token,
-        may_raise_it: bool,
+        raise: Raise<'_>,
     ) -> Result<(), Refusal> {
         let unknown = |reason: &String| Refusal::unavailable(&resource.name, reason);
         let who = session.identity.as_ref().map_err(unknown)?;
         let _one_at_a_time = session.admitting.lock().await;
         self.note_asking(who, Some((resource.name.clone(), token)));
-        let outcome = self.admit_process(session, who, resource, token, may_raise_it).await;
+        let outcome = self.admit_process(session, who, resource, token, raise).await;
         self.note_asking(who, None);
         outcome
     }
@@ -90,7 +110,7 @@ impl Database {
         who: &Identity,
         resource: &Arc<Resource>,
         token: Token,
-        may_raise_it: bool,
+        raise: Raise<'_>,
     ) -> Result<(), Refusal> {
         let unavailable = |reason: &str| Refusal::unavailable(&resource.name, reason);
         let deadline = Instant::now() + LIMIT;
@@ -117,13 +137,16 @@ impl Database {
                         self.delete_rows(resource, &[row]).await?;
                     }
                 }
-                Verdict::Above { current, .. } if !may_raise_it => {
+                Verdict::Above { current, .. } if matches!(raise, Raise::Never) => {
                     let (resource, highest) = (resource.name.clone(), current.map(|epoch| epoch.token));
                     return Err(Refusal::NotInForce { resource, presented: token, highest });
                 }
                 Verdict::Above { target, current } => {
                     // Before anything is raised or anybody ended: LF003 changes nothing.
                     self.refuse_if_written(raising, resource, target).await?;
+                    if let Raise::WhoMay(claim) = raise {
+                        self.permits(claim, resource, token).await?;
+                    }
                     // Outside of the turn: who waits for etcd must not keep those waiting who need not.
                     may_raise(self.authority.as_ref(), resource, target).await?;
                     let raise = self.raise(Some(raising), resource, target, current, deadline);

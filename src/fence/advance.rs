@@ -89,6 +89,10 @@ impl Database {
         if update.affected > 0 {
             self.metrics.advances.inc();
             let Epoch { generation, token } = current;
+            // However many keys there are, those of a resource are one kind.
+            if !self.log_limit.allows("fence_advanced", resource.lock_name()) {
+                return Ok(());
+            }
             tracing::info!(
                 database = self.name(),
                 resource = resource.name,

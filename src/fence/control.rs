@@ -75,7 +75,27 @@ impl From<ControlError> for Hindrance {
             | ControlError::Lost(_)
             | ControlError::Refused(_) => Remedy::TryAgain,
         };
-        Hindrance::new(error.to_string(), remedy)
+        // The server's own words may name the role.
+        let told = match &error {
+            ControlError::Unreachable(_) => Some("the control connection cannot be opened".to_owned()),
+            ControlError::Lost(_) => Some("the control connection was lost".to_owned()),
+            ControlError::Refused(_) => Some("the database refused what the control connection asked".to_owned()),
+            ControlError::Privilege { grant, .. } => {
+                Some(format!("the control role lacks a privilege: GRANT {grant} TO it"))
+            }
+            ControlError::Tables { database, lacking, .. } => Some(format!(
+                "the control role lacks privileges in the schema fencegate of database {database} ({lacking})"
+            )),
+            ControlError::NoDatabase(_)
+            | ControlError::Uninitialised(_)
+            | ControlError::Version { .. }
+            | ControlError::Newer { .. }
+            | ControlError::Standby
+            | ControlError::TimedOut
+            | ControlError::Locked
+            | ControlError::Denied(_) => None,
+        };
+        Hindrance::new(error.to_string(), remedy).told(told)
     }
 }
 
@@ -194,6 +214,11 @@ impl Lane {
     pub(super) fn process(&self) -> Option<(String, String)> {
         let slot = self.slot.try_lock().ok()?;
         slot.connected.as_ref().map(|connected| (connected.pid.clone(), connected.backend_start.clone()))
+    }
+
+    /// It is open, or busy with that.
+    pub(super) fn is_open(&self) -> bool {
+        self.slot.try_lock().map_or(true, |slot| slot.connected.is_some())
     }
 
     /// Closes the connection, if it is open, once the queries on it are answered.

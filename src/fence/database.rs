@@ -11,11 +11,13 @@ use super::authority::Authority;
 use super::control::{Answer, ControlError, Found, Lane, column, number};
 use super::enforcement::Enforced;
 use super::memory::Memory;
+use super::permission::Role;
 use super::refusal::CutOff;
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::sql::{self, Granted};
 use super::turns::{Turn, Turns};
 use super::watch;
+use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::Resource;
 use crate::tls::ControlConfig;
@@ -41,6 +43,8 @@ pub struct Database {
     pub(super) authority: Option<Arc<Authority>>,
     pub(super) memory: Arc<Memory>,
     pub(super) metrics: Arc<Metrics>,
+    /// Keeps storms of tokens out of the log.
+    pub(crate) log_limit: Arc<LogLimit>,
     pub(super) sessions: DashMap<Key, Session>,
     policies: RwLock<InForce>,
     pub(super) enforced: Enforced,
@@ -138,6 +142,7 @@ impl Database {
             authority,
             memory,
             metrics,
+            log_limit: Arc::default(),
             watcher: Mutex::default(),
             found,
             has_fenced_tables: AtomicBool::new(false),
@@ -160,7 +165,7 @@ impl Database {
     }
 
     /// It had no schema `fencegate` at the last attempt to connect.
-    pub(super) fn is_unprepared(&self) -> bool {
+    pub fn is_unprepared(&self) -> bool {
         self.found.unprepared.load(Ordering::Relaxed)
     }
 
@@ -223,8 +228,11 @@ impl Database {
     }
 
     fn put_in_force_since(&self, resources: &[Arc<Resource>], loaded: Instant) {
-        let in_force = InForce { resources: resources.to_vec(), loaded, loaded_there: 0 };
-        *self.policies.write().unwrap_or_else(PoisonError::into_inner) = in_force;
+        let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
+        // Those that are recorded once more claim no later time.
+        let loaded_there = if policies.loaded == loaded { policies.loaded_there } else { 0 };
+        *policies = InForce { resources: resources.to_vec(), loaded, loaded_there };
+        drop(policies);
         self.enforced.keep(resources);
     }
 
@@ -243,7 +251,7 @@ impl Database {
         if self.resource_in_force(resource) { self.policies().loaded_there } else { 0 }
     }
 
-    /// Asked once, and kept: a record that is repeated, or comes late, claims no later time.
+    /// Asked once, and kept. Whatever the answer takes, it is not later than they were loaded.
     async fn ask_when_loaded(self: &Arc<Self>) -> Result<(), ControlError> {
         let loaded = self.policies().loaded;
         let answers = self.look(&sql::now()).await?;
@@ -319,8 +327,9 @@ impl Database {
         highest.into_iter().find_map(|(resource, highest)| {
             let asked =
                 asking.iter().find(|(name, _)| *name == resource).map(|(_, token)| Epoch { token: *token, ..highest });
-            let presented = presented.get(&resource).map(|it| it.epoch);
-            let presented = presented.max(asked).filter(|it| *it < highest)?;
+            // One that raises its token may have been ended for what it still held.
+            let presented = [presented.get(&resource).map(|it| it.epoch), asked];
+            let presented = presented.into_iter().flatten().filter(|it| *it < highest).max()?;
             Some(CutOff { resource, presented, highest })
         })
     }
@@ -341,6 +350,17 @@ impl Database {
             watcher.abort();
         }
         self.close_lanes().await;
+    }
+
+    /// The same, if the role may drop this database or copy it. True when none is open then. A question that fails closes
+    /// none: the server refuses the statement, and it may be tried again. Cancel safe.
+    pub async fn close_for(self: &Arc<Self>, role: &Role) -> bool {
+        let is_open = [&self.admission, &self.publish, &self.look].iter().any(|lane| lane.is_open());
+        let may_close = !is_open || self.is_disposable_for(role).await.unwrap_or(false);
+        if may_close {
+            self.close().await;
+        }
+        may_close
     }
 
     pub(super) async fn close_lanes(&self) {

@@ -48,6 +48,22 @@ pub enum Refusal {
         /// What the database holds; None: nothing yet.
         highest: Option<Token>,
     },
+    /// 42501: the server would not let the session's role do it. The token was not raised.
+    #[error("token {presented} for resource {resource}: the session's role may not do this to {what}")]
+    Denied {
+        /// What was to be written.
+        resource: String,
+        /// The session's token.
+        presented: Token,
+        /// The relation or function, by its own name.
+        what: String,
+    },
+    /// Not for clients: the token would have to be raised, and as whom the session acts has to be found out first.
+    #[error("resource {resource}: the session's current role is not known")]
+    RoleUnknown {
+        /// What was to be written.
+        resource: String,
+    },
     /// LF006: it cannot be proved which token is the highest, or that everybody below it has ended.
     #[error("resource {resource}: {hindrance}")]
     Unavailable {
@@ -63,8 +79,10 @@ pub enum Refusal {
 /// What keeps a fence from being proved, or a catalogue from being read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hindrance {
-    /// What it is, for people.
+    /// What it is, for the log.
     pub reason: String,
+    /// The same for clients, who may be anybody, where the reason says what is not for them: who the control role is.
+    told: Option<String>,
     /// What helps.
     pub remedy: Remedy,
 }
@@ -99,7 +117,17 @@ pub enum Remedy {
 impl Hindrance {
     /// What it is, and what helps.
     pub fn new(reason: impl Into<String>, remedy: Remedy) -> Self {
-        Hindrance { reason: reason.into(), remedy }
+        Hindrance { reason: reason.into(), told: None, remedy }
+    }
+
+    /// With these words for clients.
+    pub(super) fn told(self, words: Option<String>) -> Self {
+        Hindrance { told: words, ..self }
+    }
+
+    /// What it is, for clients.
+    pub fn public_reason(&self) -> &str {
+        self.told.as_deref().unwrap_or(&self.reason)
     }
 }
 
@@ -133,6 +161,8 @@ impl Refusal {
             | Refusal::Unissued { resource, .. }
             | Refusal::WrittenUnderAnotherToken { resource, .. }
             | Refusal::NotInForce { resource, .. }
+            | Refusal::Denied { resource, .. }
+            | Refusal::RoleUnknown { resource }
             | Refusal::Unavailable { resource, .. } => resource,
         }
     }

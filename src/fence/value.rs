@@ -75,8 +75,17 @@ impl FenceValue {
     /// Whether the session has a token for a resource, or for some key of a keyed one.
     pub fn has_token_for(&self, resource: &Resource) -> bool {
         match self {
-            FenceValue::List(list) => list.iter().any(|(name, _)| resource.is_called(name)),
-            FenceValue::Missing | FenceValue::One(_) => self.token(&resource.name).is_some(),
+            FenceValue::List(list) if resource.keyed.is_some() => list.iter().any(|(name, _)| resource.is_called(name)),
+            _ => self.token(&resource.name).is_some(),
+        }
+    }
+
+    /// The bytes that it keeps in memory, about, if it does not share them with another one.
+    pub fn weight_beside(&self, other: &FenceValue) -> usize {
+        match (self, other) {
+            (FenceValue::List(list), FenceValue::List(others)) if Arc::ptr_eq(list, others) => 0,
+            (FenceValue::List(list), _) => list.iter().map(|(name, _)| 64 + name.len()).sum(),
+            _ => 0,
         }
     }
 }

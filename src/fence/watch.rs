@@ -33,12 +33,13 @@ async fn watch(database: Weak<Database>) {
     let mut beaten = Instant::now();
     let mut alone_since: Option<Instant> = None;
     let mut sessions = 0;
+    let mut told = None;
     loop {
         let Some(current) = database.upgrade() else { return };
         attend(&current).await;
         if beaten.elapsed() >= HEARTBEAT {
             beaten = Instant::now();
-            beat(&current).await;
+            beat(&current, &mut told).await;
         }
         announce(&current).await;
         let before = std::mem::replace(&mut sessions, current.sessions.len());
@@ -71,11 +72,14 @@ fn retire(database: &Database) -> bool {
     watcher.is_none()
 }
 
-/// A connection that is lost in silence is found out here, and opened again.
-async fn beat(database: &Arc<Database>) {
-    if let Err(error) = database.look("SELECT 1").await {
+/// A connection that is lost in silence is found out here, and opened again. What is in the way is told once, and not at all
+/// where there is nothing to guard.
+async fn beat(database: &Arc<Database>, told: &mut Option<String>) {
+    let trouble = database.look("SELECT 1").await.err().map(|error| error.to_string());
+    if let Some(error) = trouble.as_ref().filter(|error| told.as_ref() != Some(error) && !database.fences_nothing()) {
         tracing::warn!(database = database.name(), %error, "the control connection does not listen");
     }
+    *told = trouble;
 }
 
 /// Says which fences are enforced here, where that has changed or the connection is a new one. Opens none: the next beat does.

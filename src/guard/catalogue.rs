@@ -2,7 +2,7 @@
 //!
 //! Owns the queries. Must never change anything.
 
-use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, NOTICE_SIGNATURE, SIGNATURES};
+use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, NOTICE_SIGNATURE, OWNERS_FUNCTION, SIGNATURES};
 use super::trigger::{PREFIX, Relation};
 use super::{GuardError, State, refused};
 use crate::fence::{column, is_true, named, quote};
@@ -66,7 +66,7 @@ pub(super) fn facts() -> String {
              AS owns_schema, \
            {functions}, {notice}, \
            (SELECT count(*) FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate') \
-             AND p.proname IN ({guard_names}) AND NOT (has_function_privilege('public', p.oid, 'EXECUTE') \
+             AND p.proname IN ({guard_names}) AND p.proname <> '{OWNERS_FUNCTION}' AND NOT (has_function_privilege('public', p.oid, 'EXECUTE') \
                AND has_schema_privilege('public', p.pronamespace, 'USAGE'))) AS unusable, \
            (SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \
              WHERE n.nspname = 'fencegate' AND p.proname IN ({guard_names}) AND p.proowner <> n.nspowner) AS others, \

@@ -6,8 +6,9 @@ use super::{FUNCTIONS, NOTICE, State};
 use sha2::{Digest, Sha256};
 
 /// The functions of `guard.sql`, then that of `notice.sql`.
-pub(super) const SIGNATURES: [&str; 6] = [
+pub(super) const SIGNATURES: [&str; 7] = [
     "fencegate.presented(text)",
+    "fencegate.await_lock(text)",
     "fencegate.check_write(text, text, boolean)",
     "fencegate.observe_write(text, boolean)",
     "fencegate.keyed(text, text, text)",
@@ -15,6 +16,9 @@ pub(super) const SIGNATURES: [&str; 6] = [
     "fencegate.guard()",
 ];
 pub(super) const NOTICE_SIGNATURE: &str = "fencegate.notice_definition()";
+
+/// Of these, the one that only their owner calls: it ends others.
+pub(super) const OWNERS_FUNCTION: &str = "await_lock";
 
 /// Functions that are created together. What they are then is left, as one number, in the comment on one of them.
 pub(super) struct Functions {
@@ -27,7 +31,7 @@ pub(super) struct Functions {
 
 pub(super) const GUARD_FUNCTIONS: Functions = Functions {
     text: FUNCTIONS,
-    names: "'presented', 'check_write', 'observe_write', 'keyed', 'check_every_key', 'guard'",
+    names: "'presented', 'await_lock', 'check_write', 'observe_write', 'keyed', 'check_every_key', 'guard'",
     commented: "guard",
 };
 /// Apart from those, because only a superuser can create it.

@@ -47,13 +47,57 @@ BEGIN
 END
 $function$;
 
+-- Takes the lock of a resource, shared, until the transaction ends. Waits for 10 s at most. Everybody may take that lock: who
+-- holds it alone, or waits to, for more than 100 ms is ended, but for control connections, which hold it for a moment.
+CREATE OR REPLACE FUNCTION fencegate.await_lock(fenced text) RETURNS void
+    LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '100ms'
+AS $function$
+DECLARE
+    lock constant bigint := hashtextextended('fencegate:' || fenced, 0);
+    latest constant timestamptz := clock_timestamp() + interval '10 s';
+    holders text;
+BEGIN
+    LOOP
+        BEGIN
+            PERFORM pg_advisory_xact_lock_shared(lock);
+            RETURN;
+        EXCEPTION WHEN lock_not_available THEN
+            NULL; -- Looked into below.
+        END;
+        -- Otherwise the processes are those of the first look in this transaction.
+        PERFORM pg_stat_clear_snapshot();
+        SELECT string_agg(coalesce('process ' || h.pid, 'a prepared transaction'), ', ') INTO holders
+        FROM (SELECT l.pid, CASE WHEN me.rolsuper OR (NOT t.rolsuper AND (pg_has_role(me.oid, 'pg_signal_backend', 'USAGE')
+                  OR pg_has_role(me.oid, t.oid, 'USAGE'))) THEN pg_terminate_backend(l.pid) END AS signalled
+              FROM pg_locks AS l JOIN pg_roles AS me ON me.rolname = current_user
+              LEFT JOIN pg_stat_get_activity(NULL) AS s ON s.pid = l.pid LEFT JOIN pg_roles AS t ON t.oid = s.usesysid
+              WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.objsubid = 1
+              AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+              AND (l.classid::bigint << 32 | l.objid::bigint) = lock
+              AND NOT coalesce(s.application_name = 'fencegate control'
+                  AND has_table_privilege(t.oid, 'fencegate.admission', 'INSERT'), false)) AS h;
+        IF clock_timestamp() >= latest THEN
+            RAISE EXCEPTION USING ERRCODE = 'LF006',
+                MESSAGE = format('cannot prove which token for resource "%s" is the highest: its lock is held by %s',
+                    fenced, coalesce(holders, 'others')),
+                DETAIL = format('resource=%s', fenced),
+                HINT = 'Nothing was written. Try again; if it lasts, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
+        END IF;
+    END LOOP;
+END
+$function$;
+REVOKE ALL ON FUNCTION fencegate.await_lock(text) FROM PUBLIC;
+
 -- May this server process write to the resource, as far as its transaction goes? Returns, or raises.
 --
 -- The lock of the process is that of a family of resources: all keys of a keyed one, or a single one. A lock for each key
 -- would fill the server's table of locks when many are loaded. That it covers more only means that a drain may end a process
 -- which it could have spared.
 --
--- Everybody may call it: it gives nothing away, and takes only locks that everybody can take.
+-- Everybody may call it: it gives nothing away, and takes only locks that everybody can take, but for that of the caller's own
+-- admission. It ends others only for the lock of a resource that has an epoch, which nobody else has a use for.
 CREATE OR REPLACE FUNCTION fencegate.check_write(fenced text, family text, may_lack_token boolean) RETURNS void
     -- VOLATILE: under READ COMMITTED each query sees what is committed when it starts.
     LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -79,9 +123,20 @@ BEGIN
 
     -- While this is held, up to the end of the transaction, nobody deletes an admission of this living process: who wants
     -- to has to hold it exclusively, and ends the process if it cannot. So what is seen below stays true. Not waited for,
-    -- because anybody can hold it: without it the process counts as not admitted.
+    -- because anybody can hold it. Then the row itself is locked, which nobody else can, and which keeps it as well. Only one
+    -- that is younger than the snapshot, or about to be deleted, cannot be locked: the process counts as not admitted.
     IF NOT pg_try_advisory_xact_lock_shared(hashtext(family), pg_backend_pid()) THEN
-        NULL;
+        BEGIN
+            PERFORM FROM fencegate.admission AS a
+                WHERE a.pid = pg_backend_pid() AND a.resource = fenced AND a.token = presented
+                AND a.backend_start = (SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid()))
+                FOR KEY SHARE SKIP LOCKED;
+            IF FOUND THEN
+                RETURN;
+            END IF;
+        EXCEPTION WHEN serialization_failure THEN
+            NULL; -- It was deleted since the snapshot.
+        END;
     ELSIF sees_current THEN
         PERFORM FROM fencegate.admission AS a
             WHERE a.pid = pg_backend_pid() AND a.resource = fenced AND a.token = presented
@@ -106,8 +161,11 @@ BEGIN
         END;
     END IF;
 
-    -- Not admitted. While this is held, the epoch is not raised: a Publish takes it exclusively.
-    PERFORM pg_advisory_xact_lock_shared(hashtextextended('fencegate:' || fenced, 0));
+    -- Not admitted. While the lock is held, the epoch is not raised: a Publish takes it exclusively. Where there is no epoch,
+    -- nothing can be in force.
+    IF EXISTS (SELECT FROM fencegate.epoch WHERE resource = fenced) THEN
+        PERFORM fencegate.await_lock(fenced);
+    END IF;
     IF sees_current THEN
         SELECT * INTO epoch FROM fencegate.epoch WHERE resource = fenced;
     ELSE

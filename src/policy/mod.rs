@@ -70,6 +70,11 @@ impl PolicySet {
             && self.databases.as_ref().is_none_or(|databases| databases.iter().any(|name| name == database))
     }
 
+    /// Calling some function counts as a write.
+    pub fn has_functions(&self) -> bool {
+        self.resources.iter().any(|resource| !resource.functions.is_empty())
+    }
+
     /// Some resource is keyed.
     pub fn has_keys(&self) -> bool {
         self.resources.iter().any(|resource| resource.keyed.is_some())

@@ -7,8 +7,8 @@ use super::context::Context;
 use super::recent;
 use super::rejection::Rejection;
 use super::session::Session;
-use crate::fence::Refusal;
 use crate::fence::session::Token;
+use crate::fence::{Claim, Refusal};
 use crate::metrics::{Counter, Metrics};
 use crate::policy::{Mode, PolicySet, Resource, quoted};
 use crate::statement::{RelationName, Statement};
@@ -70,7 +70,10 @@ impl Session {
         let resource = rejection.resource();
         let (label, _) = labels(context.policies(), resource);
         let verdict = rejection.verdict();
-        context.metrics().write(&self.database, label, Mode::Enforce.name(), verdict).inc();
+        // What the server would refuse by itself is no verdict of a fence.
+        if !matches!(rejection, Rejection::Denied { .. }) {
+            context.metrics().write(&self.database, label, Mode::Enforce.name(), verdict).inc();
+        }
         context.recent().push(recent::record(self, rejection, statement));
         if !context.log_limit().allows(verdict, label) {
             return;
@@ -131,7 +134,7 @@ impl Context {
     }
 
     /// A write under this token has passed a fence that only observes: says so if it would be rejected.
-    pub fn observe(&self, resource: Arc<Resource>, token: Token) {
+    pub fn observe(&self, resource: Arc<Resource>, token: Token, claim: Claim) {
         let database = self.database().clone();
         if database.is_current(&resource, token) {
             return self.count(&resource, "admitted");
@@ -149,7 +152,12 @@ impl Context {
             let _place = place;
             let seen = match database.known_stale(&resource.name, token) {
                 Some(highest) => Err(Refusal::Stale { resource: resource.name.clone(), presented: token, highest }),
-                None => database.observe(&resource, token).await,
+                None => match database.permits(&claim, &resource, token).await {
+                    Ok(()) => database.observe(&resource, token).await,
+                    // The server has refused it.
+                    Err(Refusal::Denied { .. }) => return,
+                    Err(refusal) => Err(refusal),
+                },
             };
             let rejection = seen.err().map(Rejection::from);
             let verdict = rejection.as_ref().map_or("admitted", Rejection::verdict);

@@ -2,20 +2,21 @@
 
 use super::audit::{Admitted, counter};
 use super::definitions::Definitions;
-use super::downstream::{Downstream, PREPARE_LIMIT, Seen};
-use super::log_limit::LogLimit;
+use super::downstream::{Changes, Downstream, PREPARE_LIMIT, Seen, Wanted};
 use super::recent::Recent;
 use super::relay::Term;
 use super::room::Room;
 use super::shared::Shared;
 use super::upstream;
-use crate::fence::Database;
+use crate::fence::{Database, Role};
+use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::{Opaque, PolicySet, Resource};
 use crate::statement::{Answer, Lexing};
 use crate::wire::startup;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
@@ -89,8 +90,13 @@ impl Context {
     }
 
     /// What is known of the catalogue of the session's database.
-    pub fn catalogue(&self) -> Seen {
-        self.downstream.catalogue()
+    pub fn catalogue(&self, wanted: &Wanted) -> Seen {
+        self.downstream.catalogue(wanted)
+    }
+
+    /// The changes of that catalogue that were seen until now.
+    pub fn changes(&self) -> Changes {
+        self.downstream.changes()
     }
 
     /// What this session of the database is defining: nothing yet.
@@ -100,7 +106,7 @@ impl Context {
 
     /// Whatever does not show what it writes is rejected.
     pub fn rejects_opaque(&self) -> bool {
-        let seen = self.catalogue();
+        let seen = self.catalogue(&Wanted { since: self.changes(), temporary: None, cascades: false, is_plain: false });
         self.fenced
             && self.policies.opaque == Opaque::Reject
             && (!seen.is_current || seen.catalogue.has_fenced_tables())
@@ -133,23 +139,24 @@ impl Context {
         self.downstream.session_registered();
     }
 
-    /// Reads the catalogue, if it has changed or may have: for a moment at most.
-    pub fn catch_up(&self) -> Option<JoinHandle<Option<Turn>>> {
-        let downstream = self.downstream.clone();
-        downstream.is_unread().then(|| {
+    /// Reads the catalogue, if that is wanted and was not done since it has changed, or may have: within that time.
+    pub fn catch_up(&self, wanted: &Wanted, within: Duration) -> Option<JoinHandle<Option<Turn>>> {
+        let (downstream, wanted) = (self.downstream.clone(), wanted.clone());
+        downstream.is_unread(&wanted).then(|| {
             tokio::spawn(async move {
-                tokio::time::timeout(PREPARE_LIMIT, downstream.catch_up()).await.ok();
+                tokio::time::timeout(within, downstream.catch_up_with(&wanted)).await.ok();
                 None
             })
         })
     }
 
-    /// Statements of this session have changed the catalogue: this proxy reads it, and the others are told.
+    /// Statements of this session have changed the catalogue: the others are told, and this proxy reads it.
     pub fn catalogue_changed(&self) {
         self.downstream.forget_catalogue();
         let downstream = self.downstream.clone();
         self.shared.announcements.spawn(async move {
-            tokio::join!(downstream.catch_up(), downstream.fence.announce_catalogue());
+            downstream.fence.announce_catalogue().await;
+            downstream.catch_up().await;
         });
     }
 
@@ -234,11 +241,11 @@ impl Context {
         upstream::cancel(&self.shared, startup::cancel_request(key)).await
     }
 
-    /// Closes the control connections to a database that has to be without any.
-    pub fn close_database(&self, name: String) -> JoinHandle<Option<Turn>> {
+    /// Closes the control connections to a database that has to be without any, if the role may do that to it.
+    pub fn close_database(&self, name: String, role: Role) -> JoinHandle<Option<Turn>> {
         let shared = self.shared.clone();
         tokio::spawn(async move {
-            shared.close_database(&name).await;
+            shared.close_database(&name, &role).await;
             None
         })
     }

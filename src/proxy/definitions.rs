@@ -18,38 +18,70 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// names them there are none.
 #[derive(Debug, Default)]
 pub struct AllSuspects {
-    by_session: Mutex<HashMap<u64, Arc<Suspects>>>,
+    all: Mutex<All>,
     /// How many they are. Where nobody defines anything, nobody takes the lock.
-    sessions: AtomicUsize,
+    count: AtomicUsize,
 }
+
+#[derive(Debug, Default)]
+struct All {
+    by_session: HashMap<u64, Arc<Suspects>>,
+    /// Of transactions that have ended since the catalogue was read, with the doubts that there were then: who came before
+    /// that is judged by what was read.
+    ended: Vec<(u64, Arc<Suspects>)>,
+}
+
+/// More that have ended are all names.
+const MOST_ENDED: usize = 1024;
 
 impl AllSuspects {
     fn publish(&self, session: u64, suspects: &Suspects) {
-        let mut by_session = self.lock();
-        by_session.insert(session, Arc::new(suspects.clone()));
-        self.sessions.store(by_session.len(), Ordering::SeqCst);
+        self.change(|all| {
+            all.by_session.insert(session, Arc::new(suspects.clone()));
+        });
     }
 
-    fn withdraw(&self, session: u64) {
-        let mut by_session = self.lock();
-        by_session.remove(&session);
-        self.sessions.store(by_session.len(), Ordering::SeqCst);
+    /// They count until the catalogue was read with as many doubts as there are now.
+    fn withdraw(&self, session: u64, doubts: u64) {
+        self.change(|all| {
+            let Some(suspects) = all.by_session.remove(&session).filter(|suspects| !suspects.is_empty()) else {
+                return;
+            };
+            if all.ended.len() < MOST_ENDED {
+                all.ended.push((doubts, suspects));
+            } else {
+                all.ended = vec![(doubts, Arc::new(Suspects::everything()))];
+            }
+        });
+    }
+
+    /// The catalogue was read when there were so many doubts.
+    pub fn forget_read(&self, doubts: u64) {
+        self.change(|all| all.ended.retain(|(since, _)| *since > doubts));
+    }
+
+    fn change(&self, how: impl FnOnce(&mut All)) {
+        let mut all = self.lock();
+        how(&mut all);
+        self.count.store(all.by_session.len() + all.ended.len(), Ordering::SeqCst);
     }
 
     /// No session is defining anything that may have to do with fenced tables.
     pub fn is_empty(&self) -> bool {
-        self.sessions.load(Ordering::SeqCst) == 0
+        self.count.load(Ordering::SeqCst) == 0
     }
 
     fn except(&self, session: u64) -> Vec<Arc<Suspects>> {
         if self.is_empty() {
             return Vec::new();
         }
-        self.lock().iter().filter(|(other, _)| **other != session).map(|(_, suspects)| suspects.clone()).collect()
+        let all = self.lock();
+        let open = all.by_session.iter().filter(|(other, _)| **other != session).map(|(_, suspects)| suspects);
+        open.chain(all.ended.iter().map(|(_, suspects)| suspects)).cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Suspects>>> {
-        self.by_session.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -66,13 +98,24 @@ pub struct Definitions {
     beside_others: bool,
     /// One of them does not name all that it changes.
     unnamed: bool,
+    /// One of them may stand before the catalogue's own operators or types in what tells a key.
+    shadow_keys: bool,
 }
 
 impl Definitions {
     /// Of a session that has defined nothing.
     pub fn new(downstream: Arc<Downstream>, session: u64) -> Self {
         let own = Suspects::default();
-        Self { downstream, session, own, since: None, names_fences: false, beside_others: false, unnamed: false }
+        Self {
+            downstream,
+            session,
+            own,
+            since: None,
+            names_fences: false,
+            beside_others: false,
+            unnamed: false,
+            shadow_keys: false,
+        }
     }
 
     /// What this session is defining.
@@ -98,7 +141,10 @@ impl Definitions {
             self.since.get_or_insert(seen.doubts);
             self.names_fences |= !seen.is_current || names_fences(statement, policies, seen);
             self.beside_others |= !others.is_empty();
-            self.unnamed |= statement.changes_unnamed || seen.catalogue.has_event_triggers();
+            self.shadow_keys |= policies.has_keys() && statement.may_shadow_key_types();
+            // Nor does it name what it calls.
+            self.unnamed |=
+                statement.changes_unnamed || seen.catalogue.has_event_triggers() || policies.has_functions();
         }
         let are_more = self.own.note(statement, policies, &seen.catalogue, seen.is_current, &others);
         if are_more || self.count_for_others() != was_published {
@@ -109,7 +155,12 @@ impl Definitions {
     /// Until the transaction ends, the catalogue says less about fenced tables than there is. What it has changed without
     /// naming it does not count: who may run that here could as well have done there what comes next.
     pub fn concern_fences(&self) -> bool {
-        self.names_fences || !self.own.is_empty()
+        self.names_fences || self.shadow_keys || !self.own.is_empty()
+    }
+
+    /// Within this transaction the text does not tell which operators and types tell a key.
+    pub fn shadow_keys(&self) -> bool {
+        self.shadow_keys
     }
 
     /// What others define meanwhile is not harmless.
@@ -130,10 +181,11 @@ impl Definitions {
     /// The transaction has ended, and the catalogue was forgotten since, or need not be.
     pub fn withdraw(&mut self) {
         if self.count_for_others() {
-            self.downstream.suspects.withdraw(self.session);
+            self.downstream.suspects.withdraw(self.session, self.downstream.changes().doubts);
         }
         self.own = Suspects::default();
         (self.since, self.names_fences, self.beside_others, self.unnamed) = (None, false, false, false);
+        self.shadow_keys = false;
     }
 }
 
@@ -145,7 +197,7 @@ fn names_fences(statement: &Statement, policies: &PolicySet, seen: &Seen) -> boo
     let written = statement.writes.iter().map(|write| &write.relation);
     let redirected = statement.redirects.iter().map(|redirect| &redirect.relation);
     written.chain(redirected).chain(&statement.defines).any(is_concerned)
-        || !touched(statement, policies, &seen.catalogue).is_empty()
+        || !touched(statement, policies, &seen.catalogue, seen.dependencies.as_deref()).is_empty()
 }
 
 impl Drop for Definitions {
@@ -155,5 +207,37 @@ impl Drop for Definitions {
             self.downstream.forget_catalogue();
             self.withdraw();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A statement that came before that is judged by a reading from before that.
+    #[test]
+    fn what_has_ended_counts_until_it_is_read() {
+        let all = AllSuspects::default();
+        all.publish(1, &Suspects::everything());
+        assert_eq!((all.except(1).len(), all.except(2).len()), (0, 1));
+        all.withdraw(1, 3);
+        // Also for itself: its next statement came later, and is judged by what was read later.
+        assert_eq!((all.except(1).len(), all.except(2).len()), (1, 1));
+        all.forget_read(2);
+        assert!(!all.is_empty());
+        all.forget_read(3);
+        assert!(all.is_empty() && all.except(2).is_empty());
+    }
+
+    #[test]
+    fn too_many_that_have_ended_are_one() {
+        let all = AllSuspects::default();
+        for session in 0..=MOST_ENDED as u64 {
+            all.publish(session, &Suspects::everything());
+            all.withdraw(session, session);
+        }
+        assert_eq!(all.except(0).len(), 1);
+        all.forget_read(MOST_ENDED as u64 - 1);
+        assert!(!all.is_empty());
     }
 }

@@ -5,7 +5,7 @@
 use super::connections::{Kind, Seat};
 use super::console::ConsoleSession;
 use super::context::Context;
-use super::login::{identify, tell_of_upstream};
+use super::login::{Identified, identify, tell_of_upstream};
 use super::opening::{OpeningError, read_opening, refuse_packet};
 use super::parameter::{Parameter, Value};
 use super::peer::Peer;
@@ -154,9 +154,8 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
         return refuse(&mut client, text).await;
     }
     if for_console {
-        return ConsoleSession::open(shared, client, &startup, seat, deadline)
-            .await
-            .map(|it| Opened::Console(Box::new(it)));
+        let console = ConsoleSession::open(shared, client, &startup, seat, deadline).await?;
+        return Ok(Opened::Console(Box::new(console)));
     }
     let (mut server, authenticated) = log_in(&shared, &mut client, seat, &startup.packet, deadline).await?;
     // Not before: anybody may say that they are somebody else.
@@ -177,8 +176,11 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
     let (user, database, pid) = (startup.user(), startup.database(), authenticated.process_id);
     let key = authenticated.cancel_key.clone();
     let session = Session::new(seat.number(), user, database, peer.to_owned(), application_name, pid, key);
-    let (identity, value) = match startup.replication() {
-        Replication::Physical => (Err("it is a physical replication session".into()), None),
+    let Identified { identity, value, temporary } = match startup.replication() {
+        Replication::Physical => {
+            let identity = Err("it is a physical replication session".into());
+            Identified { identity, value: None, temporary: None }
+        }
         Replication::Logical if context.rejects_opaque() && !session.exempt(context.policies()) => {
             let text = ErrorText::new("LF004", "cannot tell what a logical replication session would write")
                 .hint("Connect replication clients to the server directly, as a role in exempt_roles, or set `opaque: require_token` or `allow` in the policy.");
@@ -198,7 +200,8 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
     let fence = Arc::new(SessionFence::new(identity));
     let replicates = startup.replication() != Replication::None;
     let session = Arc::new(session);
-    let started = Started { client, server, session, replicates, fence, parameter, lexing: authenticated.lexing };
+    let lexing = authenticated.lexing;
+    let started = Started { client, server, session, replicates, fence, temporary, parameter, lexing };
     Ok(Opened::Session(Box::new((context, started))))
 }
 

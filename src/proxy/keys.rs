@@ -69,6 +69,16 @@ pub fn any(keyed: &Resource, kind: &str) -> Rejection {
     Rejection::UnknownKey { resource: keyed.name.clone(), why, hint }
 }
 
+/// Which rows it writes is told by names of which the session may have made something else.
+pub fn by_path(keyed: &Resource) -> Rejection {
+    let why = format!(
+        "operators or types without a schema may be others than those of pg_catalog, so that the keys of {} do not show",
+        keyed.name
+    );
+    let hint = "Somebody has made an operator =, or a type such as int8, in a schema of this session's search path: take that schema out of the path, send the statement by itself, or write key OPERATOR(pg_catalog.=) 3 and pg_catalog.int8.";
+    Rejection::UnknownKey { resource: keyed.name.clone(), why, hint }
+}
+
 fn hint(operation: Operation) -> &'static str {
     match operation {
         Operation::Insert => {
@@ -78,7 +88,7 @@ fn hint(operation: Operation) -> &'static str {
             "Compare the key with constants or parameters, WHERE key = 3 AND ..., or key IN (3, 4); \
              an upsert needs it in its list of columns and its ON CONFLICT target."
         }
-        Operation::Delete | Operation::Lock => {
+        Operation::Delete | Operation::Lock | Operation::Read => {
             "Compare the key with constants or parameters: WHERE key = 3 AND ..., or key IN (3, 4)."
         }
         Operation::Truncate | Operation::TruncateCascade | Operation::Ddl | Operation::Cascade => {

@@ -18,6 +18,7 @@ use crate::wire::frame::{HEADER, Header, InvalidLength};
 use crate::wire::message;
 use bytes::Bytes;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
@@ -39,7 +40,19 @@ const IDENTITY_QUESTION: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     (SELECT extract(epoch FROM backend_start) FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())), \
     (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
     extract(epoch FROM pg_catalog.pg_postmaster_start_time()), \
+    (SELECT pg_catalog.split_part(virtualtransaction, '/', 1) FROM pg_catalog.pg_lock_status() \
+      WHERE pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() LIMIT 1), \
     pg_catalog.current_setting('lease.fence', true)";
+
+/// What a session says of itself at its start.
+pub(super) struct Identified {
+    pub(super) identity: Result<Identity, String>,
+    /// The token, as the server has it.
+    pub(super) value: Option<String>,
+    /// The schema in which it would have its temporary relations: the number of the process is part of its name, and of the
+    /// names of its transactions.
+    pub(super) temporary: Option<Arc<str>>,
+}
 
 /// What the server said while it let the session in.
 pub(super) struct Authenticated {
@@ -262,7 +275,7 @@ pub(super) async fn identify(
     client: &mut Peer,
     server: &mut Peer,
     process_id: Option<i32>,
-) -> Result<(Result<Identity, String>, Option<String>), Refused> {
+) -> Result<Identified, Refused> {
     message::put_query(&mut server.writer.output, &[IDENTITY_QUESTION.as_bytes()]);
     server.writer.flush().await.map_err(Refused::Upstream)?;
     let mut answer: Option<Vec<Option<String>>> = None;
@@ -272,9 +285,12 @@ pub(super) async fn identify(
         while let Some((tag, frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
             match tag {
                 b'Z' => {
-                    let Some(mut columns) = answer else { return Ok((Err(failure), None)) };
+                    let Some(mut columns) = answer else {
+                        return Ok(Identified { identity: Err(failure), value: None, temporary: None });
+                    };
                     let value = columns.pop().flatten();
-                    return Ok((identity(columns, process_id), value));
+                    let temporary = columns.pop().flatten().map(|number| format!("pg_temp_{number}").into());
+                    return Ok(Identified { identity: identity(columns, process_id), value, temporary });
                 }
                 b'D' => answer = message::columns(body(&frame)),
                 b'E' => {

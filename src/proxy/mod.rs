@@ -16,7 +16,6 @@ mod health;
 mod judge;
 mod keys;
 mod listener;
-mod log_limit;
 mod login;
 mod names;
 mod opening;
@@ -126,6 +125,7 @@ pub async fn run(start: Start) -> Result<(), ProxyError> {
     systemd::stopping();
     shutdown::shut_down(&shared, listeners, &mut stop).await;
     shared.log_limit.finish();
+    shared.downstreams().iter().for_each(|database| database.fence.log_limit.finish());
     if let Some(http) = http {
         http.stop().await;
     }

@@ -11,6 +11,9 @@ use crate::wire::message::Status;
 /// Savepoints that are remembered; a rollback to an older one makes the value unknown.
 const MAX_SAVEPOINTS: usize = 1000;
 
+/// What their values may hold, in bytes.
+const HEAVIEST: usize = 4 << 20;
+
 /// The value of the parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
@@ -213,10 +216,23 @@ impl Parameter {
     }
 
     fn snapshot(&mut self, savepoint: Option<String>) {
-        if self.snapshots.len() > MAX_SAVEPOINTS {
+        while self.snapshots.len() > MAX_SAVEPOINTS || self.snapshots.len() > 1 && self.weight() > HEAVIEST {
             self.snapshots.remove(1);
         }
         self.snapshots.push(Snapshot { savepoint, levels: self.now.clone() });
+    }
+
+    /// The bytes that the values of savepoints keep in memory, about.
+    fn weight(&self) -> usize {
+        let beside = |(before, after): (&Value, &Value)| match (before, after) {
+            (Value::Known(before), Value::Known(after)) => after.weight_beside(before),
+            _ => 0,
+        };
+        let pairs = self.snapshots.windows(2).map(|pair| (&pair[0].levels, &pair[1].levels));
+        let weight = |(before, after): (&Levels, &Levels)| {
+            beside((&before.current, &after.current)) + beside((&before.session, &after.session))
+        };
+        pairs.map(weight).sum()
     }
 
     fn find(&self, name: &str) -> Option<usize> {
@@ -363,6 +379,21 @@ mod tests {
         parameter.forget();
         parameter.learn(token(2));
         run(&mut parameter, &[transaction(TransactionEffect::Commit)], Status::Idle);
+        assert_eq!(parameter.current(), &Value::Unknown);
+    }
+
+    #[test]
+    fn the_values_of_savepoints_have_a_bound() {
+        let list: Vec<_> = (0..8_000).map(|number| format!("s{number}=1")).collect();
+        let mut parameter = Parameter::new(token(1));
+        for number in 0..100 {
+            parameter.completed(&set(&format!("{}, last={}", list.join(","), number + 1), true), false);
+            parameter.completed(&transaction(TransactionEffect::Savepoint(format!("s{number}"))), false);
+        }
+        assert!(parameter.weight() < 2 * HEAVIEST, "{}", parameter.weight());
+        parameter.completed(&transaction(TransactionEffect::RollbackTo("s99".into())), false);
+        assert_ne!(parameter.current(), &Value::Unknown);
+        parameter.completed(&transaction(TransactionEffect::RollbackTo("s0".into())), false);
         assert_eq!(parameter.current(), &Value::Unknown);
     }
 

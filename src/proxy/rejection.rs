@@ -30,6 +30,8 @@ pub enum Rejection {
     NotInForce { resource: String, presented: Token, highest: Option<Token> },
     /// LF005; `issued` is the leader's token.
     Unissued { resource: String, presented: Token, election: String, issued: Option<Token> },
+    /// 42501, as the server would say: the session's role may not do it.
+    Denied { resource: String, presented: Token, what: String },
     /// LF006.
     Unavailable { resource: String, hindrance: Hindrance, queries: String },
     /// LF006: the statement was not held until it could be judged.
@@ -72,6 +74,12 @@ impl From<Refusal> for Rejection {
             Refusal::NotInForce { resource, presented, highest } => {
                 Rejection::NotInForce { resource, presented, highest }
             }
+            Refusal::Denied { resource, presented, what } => Rejection::Denied { resource, presented, what },
+            // Whoever is told this has asked without a way to find it out.
+            Refusal::RoleUnknown { resource } => {
+                let hindrance = "the session's current role is not known".into();
+                Rejection::Unavailable { resource, hindrance, queries: String::new() }
+            }
             Refusal::Unavailable { resource, hindrance, queries } => {
                 Rejection::Unavailable { resource, hindrance, queries }
             }
@@ -93,6 +101,7 @@ impl Rejection {
                 "unverifiable"
             }
             Rejection::Unissued { .. } => "unissued",
+            Rejection::Denied { .. } => "denied",
             Rejection::Unavailable { .. } | Rejection::NoRoom | Rejection::UnreadCatalogue { .. } => "unavailable",
         }
     }
@@ -108,6 +117,7 @@ impl Rejection {
             | Rejection::UnknownKey { resource, .. }
             | Rejection::NotInForce { resource, .. }
             | Rejection::Unissued { resource, .. }
+            | Rejection::Denied { resource, .. }
             | Rejection::Unavailable { resource, .. } => Some(resource),
             Rejection::InvalidSetting { .. }
             | Rejection::Unverifiable { .. }
@@ -125,6 +135,7 @@ impl Rejection {
             }
             Rejection::NotInForce { presented, highest, .. } => (Some(*presented), *highest),
             Rejection::Unissued { presented, issued, .. } => (Some(*presented), *issued),
+            Rejection::Denied { presented, .. } => (Some(*presented), None),
             _ => (None, None),
         }
     }
@@ -182,24 +193,30 @@ impl Rejection {
                     .hint("A statement that names a table of the resource puts its token in force: write to one first, or lock it (LOCK TABLE, SELECT ... FOR UPDATE).")
             }
             Rejection::Unissued { resource, presented, election, issued } => unissued(resource, *presented, election, *issued),
+            Rejection::Denied { resource, presented, what } => {
+                ErrorText::new("42501", format!("permission denied for {what}"))
+                    .detail(format!("resource={resource} presented={presented}"))
+                    .hint("Only a role that may do this can raise the token. What the open transaction has granted or made counts once it is committed.")
+            }
             Rejection::NoRoom => {
                 ErrorText::new("LF006", format!("cannot tell whether this statement writes a fenced table: {NO_ROOM}"))
                     .hint("Nothing was written. Try again; a statement that was prepared has to be prepared again.")
             }
             Rejection::UnreadCatalogue { why } => {
                 let reason = match why {
-                    Some(why) => format!("the catalogue cannot be read: {why}"),
-                    None => "the catalogue has changed and could not be read in time".to_owned(),
+                    Some(why) => format!("the catalogue cannot be read: {}", why.public_reason()),
+                    None => "the catalogue may have changed and could not be read in time".to_owned(),
                 };
                 let remedy = why.as_ref().map_or(Remedy::TryAgain, |why| why.remedy);
                 ErrorText::new("LF006", format!("cannot tell whether this statement writes a fenced table: {reason}"))
                     .hint(what_helps(remedy))
             }
-            Rejection::Unavailable { resource, hindrance: Hindrance { reason, remedy }, queries } => {
+            Rejection::Unavailable { resource, hindrance, queries } => {
+                let reason = hindrance.public_reason();
                 let queries = if queries.is_empty() { String::new() } else { format!(", query: {queries}") };
                 ErrorText::new("LF006", format!("cannot prove which token for resource \"{resource}\" is the highest: {reason}{queries}"))
                     .detail(format!("resource={resource}"))
-                    .hint(what_helps(*remedy))
+                    .hint(what_helps(hindrance.remedy))
             }
         }
     }

@@ -14,21 +14,6 @@ const MOST: usize = 10_000;
 /// What their statements may hold before that, in bytes.
 const HEAVIEST: usize = 8 << 20;
 
-/// The statements that run no code of anybody's and change no setting. Every other may do so, whatever its text shows: by a
-/// view, an operator, a cast, the checks of a domain, a trigger, what a rollback restores.
-const RUNS_NOTHING: [&str; 10] = [
-    "BEGIN",
-    "START TRANSACTION",
-    "SAVEPOINT",
-    "RELEASE",
-    "SHOW",
-    "LISTEN",
-    "UNLISTEN",
-    "NOTIFY",
-    "DEALLOCATE",
-    "CLOSE",
-];
-
 /// One forwarded message that the server will answer.
 #[derive(Debug)]
 pub struct Reply {
@@ -36,6 +21,8 @@ pub struct Reply {
     pub to: Request,
     /// For whom the answer is.
     pub audience: Audience,
+    /// It may write.
+    writes: bool,
     /// What its statements hold, in bytes.
     weight: usize,
 }
@@ -115,7 +102,7 @@ impl Request {
 
     /// It may change standard_conforming_strings or client_encoding.
     fn affects_lexing(&self) -> bool {
-        let may_set = |statement: &Statement| !RUNS_NOTHING.contains(&statement.kind);
+        let may_set = |statement: &Statement| !statement.runs_nothing();
         match self {
             // Of what nobody looked at there are no statements.
             Request::Query { statements, .. } => {
@@ -200,6 +187,8 @@ pub struct Replies {
     affecting_lexing: usize,
     /// Entries whose statements may write.
     writing: usize,
+    /// The next entry was admitted to what it may write.
+    admitting: bool,
     /// Entries whose statements may change the catalogue.
     changing_catalogue: usize,
     /// Entries whose statements may be a COPY from the client.
@@ -213,8 +202,14 @@ pub struct Replies {
 }
 
 impl Replies {
+    /// The message that is forwarded next was admitted to what it may write, though only the catalogue may have told that.
+    pub fn admitted(&mut self) {
+        self.admitting = true;
+    }
+
     /// A message was forwarded.
     pub fn push(&mut self, to: Request, audience: Audience) {
+        let writes = std::mem::take(&mut self.admitting) || to.may_write();
         if self.copying_in {
             match to {
                 Request::CopyData => return self.sync_withheld = false,
@@ -236,13 +231,13 @@ impl Replies {
         }
         self.affecting_parameter += usize::from(to.affects_parameter());
         self.affecting_lexing += usize::from(to.affects_lexing());
-        self.writing += usize::from(to.may_write());
+        self.writing += usize::from(writes);
         self.changing_catalogue += usize::from(to.changes_catalogue());
         self.copying += usize::from(to.may_copy_in());
         self.rejecting += usize::from(audience.is_rejection());
         let weight = to.weight();
         self.weight += weight;
-        self.queue.push_back(Reply { to, audience, weight });
+        self.queue.push_back(Reply { to, audience, writes, weight });
     }
 
     /// Nothing is owed.
@@ -335,7 +330,7 @@ impl Replies {
     fn settled(&mut self, reply: &Reply) {
         self.affecting_parameter -= usize::from(reply.to.affects_parameter());
         self.affecting_lexing -= usize::from(reply.to.affects_lexing());
-        self.writing -= usize::from(reply.to.may_write());
+        self.writing -= usize::from(reply.writes);
         self.changing_catalogue -= usize::from(reply.to.changes_catalogue());
         self.copying -= usize::from(reply.to.may_copy_in());
         self.rejecting -= usize::from(reply.audience.is_rejection());

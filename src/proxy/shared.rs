@@ -6,14 +6,14 @@ use super::connections::Connections;
 use super::downstream::Downstream;
 use super::encryption::Encryption;
 use super::health::Health;
-use super::log_limit::LogLimit;
 use super::recent::Recent;
 use super::room::Rooms;
 use super::session::Sessions;
 use super::shutdown::Stage;
 use super::{Start, succession};
 use crate::config::{Settings, SettingsArguments};
-use crate::fence::{Authority, Database, is_missing};
+use crate::fence::{Authority, Database, Role, is_missing};
+use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
 use crate::statement::Cache;
@@ -195,13 +195,14 @@ impl Shared {
         }
     }
 
-    /// Closes the control connections to a database; the next need opens them again. It may be another one of that name
+    /// Closes the control connections to a database, if the role may drop or copy it; the next need opens them again. It may be another one of that name
     /// by then: nothing that was read of its catalogue counts any more. Cancel-safe.
-    pub async fn close_database(&self, name: &str) {
+    pub async fn close_database(&self, name: &str, role: &Role) {
         let known = self.databases().get(name).cloned();
-        if let Some(database) = known {
+        if let Some(database) = known
+            && database.fence.close_for(role).await
+        {
             database.forget_catalogue();
-            database.fence.close().await;
         }
     }
 

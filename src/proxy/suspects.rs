@@ -69,6 +69,11 @@ impl Suspects {
         are_more
     }
 
+    /// Every relation is one.
+    pub fn everything() -> Self {
+        Suspects { all: true, ..Suspects::default() }
+    }
+
     /// There are none.
     pub fn is_empty(&self) -> bool {
         !self.all && self.relations.is_empty()

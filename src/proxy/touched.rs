@@ -3,9 +3,10 @@
 //! Must never leave out a resource for which the text may be a write.
 
 use super::keys::{self, Columns, Key};
-use crate::fence::Catalogue;
-use crate::policy::{FencedTable, PolicySet, Resource};
-use crate::statement::{Operation, Statement, Write};
+use crate::fence::{Catalogue, Deed, Dependencies};
+use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource};
+use crate::statement::{FunctionName, Operation, RelationName, Statement, Write};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// A resource that a statement touches.
@@ -18,7 +19,12 @@ pub struct Touch {
 }
 
 /// The resources that a statement touches, as far as its text and the catalogue tell.
-pub fn touched(statement: &Statement, policies: &PolicySet, catalogue: &Catalogue) -> Vec<Touch> {
+pub fn touched(
+    statement: &Statement,
+    policies: &PolicySet,
+    catalogue: &Catalogue,
+    dependencies: Option<&Dependencies>,
+) -> Vec<Touch> {
     let mut touched = Touched::default();
     for write in &statement.writes {
         let keys = |resource: &Arc<Resource>, table: &FencedTable, columns| {
@@ -36,18 +42,57 @@ pub fn touched(statement: &Statement, policies: &PolicySet, catalogue: &Catalogu
             }
         }
         // What CASCADE takes from a fenced table is as if the statement named that table.
-        for fenced in catalogue.cascades_to(write) {
+        for fenced in dependencies.into_iter().flat_map(|dependencies| dependencies.cascades_to(write)) {
             for (resource, table) in policies.fenced(fenced, Operation::Ddl) {
                 touched.add(resource, true, || keys(resource, table, Columns::Others));
             }
         }
     }
-    for function in &statement.functions {
+    for function in called(statement, catalogue) {
         for resource in policies.resources_of_function(function) {
             touched.add(resource, true, Vec::new);
         }
     }
     touched.0
+}
+
+/// By what the statement touches the resource, which may be that of a key.
+pub fn deeds(
+    statement: &Statement,
+    policies: &PolicySet,
+    catalogue: &Catalogue,
+    dependencies: Option<&Dependencies>,
+    resource: &Resource,
+) -> Arc<[Deed]> {
+    let is_it = |it: &Arc<Resource>| it.called(&resource.name).is_some();
+    let mut deeds = HashSet::new();
+    for write in &statement.writes {
+        let is_written = |name: &RelationName, operation| policies.fenced(name, operation).any(|(it, _)| is_it(it));
+        let mut cascades = dependencies.into_iter().flat_map(|dependencies| dependencies.cascades_to(write));
+        if is_written(&write.relation, write.operation)
+            || catalogue.reached_by(write).any(|reached| is_written(reached.table, reached.operation))
+            || cascades.any(|fenced| is_written(fenced, Operation::Ddl))
+        {
+            deeds.insert(Deed::Write(write.relation.clone(), write.operation));
+        }
+    }
+    let is_called = |function: &&QualifiedName| called(statement, catalogue).any(|called| means(called, function));
+    deeds.extend(resource.functions.iter().filter(is_called).cloned().map(Deed::Call));
+    deeds.into_iter().collect()
+}
+
+fn means(called: &FunctionName, function: &QualifiedName) -> bool {
+    called.name == function.name && called.schema.as_ref().is_none_or(|schema| *schema == function.schema)
+}
+
+/// The functions that it calls: by name, and by what the catalogue has between the text and them.
+fn called<'a>(statement: &'a Statement, catalogue: &'a Catalogue) -> impl Iterator<Item = &'a FunctionName> {
+    let named = &statement.functions;
+    let by_others = named.iter().flat_map(|function| catalogue.called_by_function(function));
+    let by_writes = statement.writes.iter().flat_map(|write| catalogue.called_by(&write.relation, write.operation));
+    let by_reads = statement.reads.iter().flat_map(|relation| catalogue.called_by(relation, Operation::Read));
+    let by_any = statement.reads_more.then(|| catalogue.called_by_reading()).into_iter().flatten();
+    named.iter().chain(by_others).chain(by_writes).chain(by_reads).chain(by_any)
 }
 
 fn keys_of(

@@ -37,7 +37,7 @@ serve() {
     fi
     "$bin/psql" -X -q -h "$folder" -p 5432 -U postgres -c "CREATE DATABASE app" postgres
     "$fencegate" init --control "$control"
-    "$fencegate" proxy --listen "$folder" --upstream "$folder:5432" --control "$control" \
+    "$fencegate" proxy --listen "$folder" --upstream "$folder:5432" --allow-unauthenticated unix --control "$control" \
         --policies "$folder/policies" "$@" 4>&- &
     proxy=$!
     until [ -S "$folder/.s.PGSQL.6432" ]; do

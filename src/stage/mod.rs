@@ -130,7 +130,13 @@ fn guardian(folder: &Path, programs: &Path, fencegate: &Path, ports: [u16; 2]) -
     let mut command = Command::new("sh");
     command.arg("-c").arg(include_str!("guardian.sh")).arg("guardian").args([folder, programs, fencegate]);
     command.args(ports.map(|port| port.to_string()));
-    // What the user has set for other servers is not for these.
+    forget_settings(&mut command);
+    // Out of reach of a Ctrl-C at the terminal: it has to clean up.
+    command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
+}
+
+/// What the user has set for other servers is not for these, nor for their clients.
+pub(crate) fn forget_settings(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         let is_setting = ["PG", "FENCEGATE_", "ETCD_", "ETCDCTL_"].iter().any(|prefix| text.starts_with(prefix));
@@ -138,8 +144,6 @@ fn guardian(folder: &Path, programs: &Path, fencegate: &Path, ports: [u16; 2]) -
             command.env_remove(name);
         }
     }
-    // Out of reach of a Ctrl-C at the terminal: it has to clean up.
-    command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
 }
 
 /// The directory of PostgreSQL's programs: one of PATH's, otherwise the newest of Debian's.

@@ -93,6 +93,7 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
     let is_unsure = |word: &str| is_unsure(word) || !word.is_ascii() && text.contains(&b'\\');
     for statement in script.statements.iter_mut().filter_map(Arc::get_mut) {
         statement.forget_rows(&is_unsure);
+        statement.reads_more |= statement.reads.iter().any(|relation| relation.names().any(is_unsure));
     }
     sql.restore(script.statements.iter_mut().filter_map(Arc::get_mut).map(|statement| &mut statement.range));
     Ok(script)

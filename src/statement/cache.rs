@@ -5,7 +5,7 @@
 
 use super::analyse::{analyse, analyse_rows, read_tokens};
 use super::rows::{Declared, Value};
-use super::{Lexing, PreparedEffect, Script, Statement, Unreadable, apart, cost};
+use super::{Lexing, PreparedEffect, RelationName, Script, Statement, Unreadable, apart, cost};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -185,6 +185,11 @@ impl Statement {
         };
         size_of::<Statement>()
             + self.names().map(|name| STRING + 2 * size_of::<String>() + name.len()).sum::<usize>()
+            + self
+                .reads
+                .iter()
+                .map(|it| size_of::<RelationName>() + STRING + it.names().map(str::len).sum::<usize>())
+                .sum::<usize>()
             + self.writes.iter().map(|write| write.rows.weight()).sum::<usize>()
             + size_of::<Declared>() * self.declared.len()
             + inner

@@ -59,7 +59,9 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::ExplainStmt(explain) => describe_explain(explain, into),
         N::PrepareStmt(prepare) => {
             let declared = prepare.argtypes.iter().map(values::declared).collect();
-            let statement = Arc::new(Statement { declared, ..whole(&prepare.query) });
+            let mut statement = Statement { declared, ..whole(&prepare.query) };
+            statement.keys_by_path |= prepare.argtypes.iter().any(values::declares_by_path);
+            let statement = Arc::new(statement);
             into.prepared = PreparedEffect::Prepare { name: prepare.name.clone(), statement };
             "PREPARE"
         }
@@ -306,7 +308,10 @@ fn describe_copy(copy: &CopyStmt, into: &mut Statement) -> &'static str {
             into.add_write(RelationName::from(relation), Operation::Insert);
             "COPY FROM"
         }
-        _ => "COPY TO",
+        relation => {
+            into.reads.extend(relation.iter().map(RelationName::from));
+            "COPY TO"
+        }
     }
 }
 
@@ -322,6 +327,7 @@ fn describe_explain(explain: &ExplainStmt, into: &mut Statement) -> &'static str
     }
     // Planning computes the arguments of EXECUTE, and what is declared immutable or stable, whatever it does.
     into.functions = explained.functions;
+    into.reads = explained.reads;
     "EXPLAIN"
 }
 

@@ -4,7 +4,7 @@
 
 use super::facts::parts;
 use super::query::Walk;
-use super::values::cast_parameter;
+use super::values::{cast_parameter, is_by_path};
 use super::{FunctionName, ParameterEffect, parameter};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{FuncCall, JsonAggConstructor, JsonBehavior, JsonTableColumn, JsonValueExpr, Node, WindowDef};
@@ -16,12 +16,15 @@ impl<'n> Walk<'_, 'n> {
             N::SqlvalueFunction(_) | N::MergeSupportFunc(_) | N::TypeName(_) | N::Alias(_) => {}
             N::Integer(_) | N::Float(_) | N::Boolean(_) | N::String(_) | N::BitString(_) => {}
 
-            N::RangeVar(relation) => self.relations.push(relation),
+            N::RangeVar(relation) => self.read(relation),
             N::ParamRef(parameter) => self.reader.used(parameter, None),
-            N::TypeCast(e) => match cast_parameter(&e.arg, &e.type_name) {
-                Some((parameter, kind)) => self.reader.used(parameter, Some(kind)),
-                None => self.maybe(&e.arg),
-            },
+            N::TypeCast(e) => {
+                self.statement.keys_by_path |= e.type_name.as_ref().is_some_and(is_by_path);
+                match cast_parameter(&e.arg, &e.type_name) {
+                    Some((parameter, kind)) => self.reader.used(parameter, Some(kind)),
+                    None => self.maybe(&e.arg),
+                }
+            }
             N::FuncCall(call) => self.call(call),
             N::AExpr(e) => {
                 self.operator(&e.name);
@@ -176,10 +179,10 @@ impl<'n> Walk<'_, 'n> {
 
     /// An operator of another schema runs whatever function its owner gave it.
     fn operator(&mut self, name: &[Node]) {
-        if let [schema, .., _] = parts(name).as_slice()
-            && *schema != "pg_catalog"
-        {
-            self.statement.parameter = ParameterEffect::Unknown;
+        match parts(name).as_slice() {
+            [schema, .., _] if *schema != "pg_catalog" => self.statement.parameter = ParameterEffect::Unknown,
+            ["="] => self.statement.keys_by_path = true,
+            _ => {}
         }
     }
 

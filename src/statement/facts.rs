@@ -1,7 +1,7 @@
 //! How facts are added to a [`Statement`] and read from it as a whole.
 
 use super::functions::is_harmless;
-use super::rows::{Rows, Value};
+use super::rows::{KEY_TYPES, Rows, Value};
 use super::{
     FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, Write, own,
 };
@@ -36,7 +36,10 @@ impl Statement {
             PreparedEffect::Execute { arguments, .. } => whole.writes.extend(prepared.bound(arguments).writes),
             _ => whole.writes.extend(prepared.writes.iter().cloned()),
         }
+        whole.keys_by_path |= prepared.keys_by_path;
         whole.functions.extend(prepared.functions.iter().cloned());
+        whole.reads.extend(prepared.reads.iter().cloned());
+        whole.reads_more |= prepared.reads_more;
         whole.opaque = whole.opaque.or(prepared.opaque);
         whole.changes_catalogue |= prepared.changes_catalogue;
         whole.changes_unnamed |= prepared.changes_unnamed;
@@ -71,6 +74,54 @@ impl Statement {
             write.rows = write.rows.bound(&self.declared, values);
         }
         bound
+    }
+
+    /// With the search path known by which its names were resolved; where it leads elsewhere, nothing tells its rows.
+    pub fn by_known_path(&self, leads_to_catalogue: bool) -> Statement {
+        let mut known = Statement { keys_by_path: false, ..self.clone() };
+        if !leads_to_catalogue {
+            known.writes.iter_mut().for_each(|write| write.rows = Rows::default());
+        }
+        known
+    }
+
+    /// It runs no code of anybody's, and changes no setting. Every other statement may do so, whatever its text shows: by a
+    /// view, an operator, a cast, the checks of a domain, a trigger, what a rollback restores.
+    pub fn runs_nothing(&self) -> bool {
+        const KINDS: [&str; 10] = [
+            "BEGIN",
+            "START TRANSACTION",
+            "SAVEPOINT",
+            "RELEASE",
+            "SHOW",
+            "LISTEN",
+            "UNLISTEN",
+            "NOTIFY",
+            "DEALLOCATE",
+            "CLOSE",
+        ];
+        KINDS.contains(&self.kind)
+    }
+
+    /// It may make an operator `=`, or a type or cast, that stands before the catalogue's own in what tells a key. Every
+    /// relation is a type too.
+    pub fn may_shadow_key_types(&self) -> bool {
+        const KINDS: [&str; 8] = [
+            "CREATE",
+            "ALTER",
+            "CREATE TYPE",
+            "ALTER TYPE",
+            "CREATE DOMAIN",
+            "CREATE CAST",
+            "ALTER OPERATOR",
+            "CREATE EXTENSION",
+        ];
+        let redirected = self.redirects.iter().map(|redirect| &redirect.relation);
+        let mut made = self.defines.iter().chain(redirected);
+        self.changes_catalogue
+            && (KINDS.contains(&self.kind)
+                || self.opaque.is_some()
+                || made.any(|made| KEY_TYPES.contains(&made.name.as_str())))
     }
 
     /// Forgets which rows it writes where a name or a value in what tells it is one of which that holds.
@@ -148,6 +199,7 @@ impl Statement {
         }
         keep_first(&mut self.writes);
         keep_first(&mut self.functions);
+        keep_first(&mut self.reads);
         keep_first(&mut self.redirects);
         keep_first(&mut self.defines);
     }
@@ -209,6 +261,11 @@ impl From<&RangeVar> for RelationName {
 }
 
 impl RelationName {
+    /// Its own, and its schema's where that is said.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.schema.iter().chain([&self.name]).map(String::as_str)
+    }
+
     /// From a list of names, `[[database.]schema.]name`.
     pub(super) fn from_parts(parts: &[&str]) -> Option<Self> {
         let (schema, name) = last_two(parts)?;

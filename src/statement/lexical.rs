@@ -80,6 +80,7 @@ fn start<'t>(tokens: &mut Tokens<'t>) -> Option<(Statement, Token<'t>)> {
     let first = tokens.next()?;
     let (kind, operation) = if is_word(first, b"select") || is_word(first, b"values") {
         statement.kind = "SELECT";
+        statement.reads_more = true;
         return Some((statement, first));
     } else if is_word(first, b"insert") && is_word(tokens.next()?, b"into") {
         ("INSERT", Operation::Insert)
@@ -90,7 +91,7 @@ fn start<'t>(tokens: &mut Tokens<'t>) -> Option<(Statement, Token<'t>)> {
     } else {
         return None;
     };
-    statement.kind = kind;
+    (statement.kind, statement.reads_more) = (kind, true);
     let (relation, next) = relation(tokens)?;
     let is_plain = match operation {
         Operation::Insert => next == Token::Symbol(b'(') || is_word(next, b"values"),

@@ -65,6 +65,8 @@ pub enum Operation {
     /// `SELECT … FOR UPDATE/SHARE` and `LOCK TABLE`, other than in the mode of a plain SELECT: writes nothing, but can
     /// block who writes.
     Lock,
+    /// `SELECT`, or any other mention: writes nothing, but a view, or row security, may call a function that does.
+    Read,
 }
 
 /// A relation as a statement names it, folded and unquoted as Postgres does it.
@@ -196,10 +198,16 @@ pub struct Statement {
     pub kind: Word,
     /// The relations it writes or locks.
     pub writes: Vec<Write>,
+    /// Which rows it writes is told by operators or types of which it leaves to the search path which they are.
+    pub keys_by_path: bool,
     /// The types that were declared for its parameters, from `$1`.
     pub declared: Vec<rows::Declared>,
     /// The functions it calls by name, those of Postgres too.
     pub functions: Vec<FunctionName>,
+    /// The relations that it reads, as far as it names them; not those that it only writes.
+    pub reads: Vec<RelationName>,
+    /// It may name more of them.
+    pub reads_more: bool,
     /// What it does to `lease.fence`.
     pub parameter: ParameterEffect,
     /// What it does to the transaction.
@@ -219,6 +227,16 @@ pub struct Statement {
     pub redirects: Vec<Redirect>,
     /// A database that must have no other connection while this runs: `DROP DATABASE x`, `CREATE DATABASE y TEMPLATE x`, `ALTER DATABASE x RENAME/SET TABLESPACE`.
     pub needs_database_alone: Option<String>,
+}
+
+impl Statement {
+    /// The session may act as another role after it, as far as its text tells.
+    pub fn may_change_role(&self) -> bool {
+        let sets_another = matches!(self.kind, "SET" | "RESET")
+            && matches!(self.parameter, ParameterEffect::None | ParameterEffect::Unknown);
+        let runs_code = self.opaque.is_some() || self.parameter == ParameterEffect::Unknown;
+        sets_another || runs_code || self.ends_transaction() || self.kind.starts_with("DISCARD")
+    }
 }
 
 /// The statements of one query string, in order.

@@ -28,7 +28,11 @@ pub(super) fn read(sql: &str, options: ParserOptions) -> Option<Statement> {
         return None;
     }
     let mut statement = Statement { range, kind, ..Statement::default() };
-    for table in summary.tables.iter().filter(|table| table.context != Context::Select as i32) {
+    for table in &summary.tables {
+        if table.context == Context::Select as i32 {
+            statement.reads.push(relation(&table.schema_name, &table.table_name));
+            continue;
+        }
         // A second table, or one in a SELECT, is none that this reader understands.
         if !statement.writes.is_empty() || table.context != Context::Dml as i32 {
             return None;

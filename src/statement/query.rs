@@ -199,6 +199,19 @@ impl<'s, 'n> Walk<'s, 'n> {
         }
     }
 
+    pub(super) fn read(&mut self, relation: &'n RangeVar) {
+        self.relations.push(relation);
+        if !self.is_common_table(relation) {
+            self.statement.reads.push(relation.into());
+        }
+    }
+
+    /// The name stands for a WITH query.
+    fn is_common_table(&self, relation: &RangeVar) -> bool {
+        relation.schemaname.is_empty()
+            && self.common_tables.get(relation.relname.as_str()).is_some_and(|&count| count > 0)
+    }
+
     /// What is written is a relation even if a WITH query has its name.
     fn write(&mut self, relation: &RangeVar, operation: Operation, rows: Rows) {
         self.statement.writes.push(Write { relation: RelationName::from(relation), operation, rows });
@@ -254,9 +267,7 @@ impl<'s, 'n> Walk<'s, 'n> {
         }
         all |= !named.is_subset(&visible);
         for (within, relation) in relations {
-            let is_common_table = relation.schemaname.is_empty()
-                && self.common_tables.get(relation.relname.as_str()).is_some_and(|&count| count > 0);
-            if !is_common_table && (all || named.contains(name_in_from(within, relation))) {
+            if !self.is_common_table(relation) && (all || named.contains(name_in_from(within, relation))) {
                 // Of a subquery's relations this WHERE says nothing, nor where its columns have other names.
                 let is_renamed = relation.alias.as_ref().is_some_and(|alias| !alias.colnames.is_empty());
                 let rows = match within.is_none() && !is_renamed {

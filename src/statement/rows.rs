@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 /// More different values in a column are not told.
 pub const MOST_VALUES: usize = 64;
 
+/// The types in which a value can be told, by their names in `pg_type`.
+pub const KEY_TYPES: [&str; 6] = ["int2", "int4", "int8", "text", "varchar", "uuid"];
+
 /// By column, values of which every row that the write touches has one, before it and after it. What is known of a
 /// column that is not there is nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

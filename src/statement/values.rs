@@ -3,7 +3,7 @@
 //! Must never take for a value what the server computes, nor one type for another.
 
 use super::facts::parts;
-use super::rows::{Declared, Kind, Value};
+use super::rows::{Declared, KEY_TYPES, Kind, Value};
 use crate::policy::LONGEST_KEY;
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{Node, ParamRef, TypeName, a_const::Val};
@@ -67,6 +67,17 @@ pub(super) fn declared(node: &Node) -> Declared {
         Some(N::TypeName(name)) => kind(name).map_or(Declared::Otherwise, Declared::As),
         _ => Declared::Otherwise,
     }
+}
+
+/// As [`is_by_path`], of a type in the list of PREPARE.
+pub(super) fn declares_by_path(node: &Node) -> bool {
+    matches!(&node.node, Some(N::TypeName(name)) if is_by_path(name))
+}
+
+/// The search path says which type it is, and it may be one in which values can be told. Those that the grammar knows by
+/// key words, such as `integer`, come from it with their schema.
+pub(super) fn is_by_path(name: &TypeName) -> bool {
+    matches!(parts(&name.names).as_slice(), [word] if KEY_TYPES.contains(word))
 }
 
 /// The kind of a type as it is written.

@@ -8,6 +8,7 @@ mod support;
 
 mod console;
 mod outage;
+mod privileges;
 mod reset;
 mod secured;
 mod settings;

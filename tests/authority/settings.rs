@@ -1,17 +1,16 @@
 //! A policy with an election needs an etcd.
 
 use super::support::guardian::Folder;
-use super::support::proxy::BINARY;
+use super::support::proxy::fencegate;
 use super::support::ticks::{self, WRITE, ok, refused, session};
 use super::support::{DEADLINE, Proxy};
 use super::world::POLICIES;
 use std::fs;
-use std::process::Command;
 
 fn start(arguments: &[&str]) -> (Option<i32>, String) {
     let folder = Folder::new("settings");
     fs::write(folder.join("policies.yaml"), POLICIES).unwrap();
-    let mut command = Command::new(BINARY);
+    let mut command = fencegate();
     command.args(["proxy", "--listen", "127.0.0.1:1", "--upstream", "postgres://127.0.0.1:1"]);
     command.args(["--control", "postgres://u@127.0.0.1:1/", "--policies", &folder.path().display().to_string()]);
     let output = command.args(arguments).output().unwrap();

@@ -1,5 +1,6 @@
 //! Which tokens raise a fence.
 
+use super::support::programs::run;
 use super::support::ticks::{WRITE, ok, refused, session};
 use super::support::wire::error_in;
 use super::support::{DEADLINE, message};
@@ -77,4 +78,22 @@ fn a_fence_that_observes_does_not_believe_unissued_tokens_either() {
     ok(&mut session(&proxy.address(), token - 1), WRITE);
     proxy.wait_for_log("stale_write_observed", DEADLINE);
     assert_eq!(world.ticks(), "3");
+}
+
+/// Keys that no campaign made: without a lease, named after another, nested deeper, and the election's own name.
+#[test]
+fn only_a_candidates_key_leads() {
+    let world = World::start();
+    let proxy = world.proxy();
+    for key in ["/cron/scheduler/leader", "/cron/scheduler/leader/config", "/cron/scheduler/leader/5"] {
+        run(&mut world.etcd.etcdctl(&["put", key, "nobody's"]));
+    }
+    let nested = world.etcd.put_new("/cron/scheduler/leader/nested/a");
+    assert_eq!(world.etcd.lease_and_put("/cron/scheduler/leader/named-otherwise"), nested + 1);
+    detail_is(&refused(&mut session(&proxy.address(), nested), WRITE, "LF005"), nested, None);
+    let token = world.stand("a");
+    let mut leader = session(&proxy.address(), token);
+    ok(&mut leader, WRITE);
+    world.wait_for_epoch(&format!("1/{token}"));
+    detail_is(&refused(&mut session(&proxy.address(), nested), WRITE, "LF001"), nested, Some(token));
 }

@@ -18,7 +18,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::guardian::{Folder, Port};
-use support::proxy::{BINARY, NO_POLICIES};
+use support::proxy::{BINARY, NO_POLICIES, fencegate};
 use support::wait::{DEADLINE, wait_for, wait_until};
 use support::{Options, Postgres, Proxy, programs};
 use topology::Topology;
@@ -162,7 +162,7 @@ fn the_unit_for_systemd_starts_the_program_as_it_takes_its_arguments() {
     let settings = folder.join("fencegate.yaml");
     fs::write(&settings, "listen: 127.0.0.1:1\n").unwrap();
     let arguments = arguments.replace("/etc/fencegate/fencegate.yaml", &settings.display().to_string());
-    let output = Command::new(BINARY).args(arguments.split_whitespace()).env_clear().output().unwrap();
+    let output = fencegate().args(arguments.split_whitespace()).env_clear().output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("is not set"), "it has read the file and misses the rest: {said}");
 

@@ -17,9 +17,8 @@ pub enum Fate {
     NobodyToTell,
 }
 
-/// Long enough that nothing ends by itself before the new leader has written; never waited for to its end, unless
-/// what the test is about fails.
-const LONG: &str = "pg_sleep(15)";
+/// So long that nothing ends by itself before the new leader has written, however slow the machine is.
+const LONG: &str = "pg_sleep(600)";
 
 pub fn idle(_: &mut Stale) -> Fate {
     Fate::GoesOn { end: "ROLLBACK" }

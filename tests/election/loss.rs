@@ -1,5 +1,6 @@
 //! How leadership ends, and that it ends in time.
 
+use super::support::Stalls;
 use super::support::etcd::Etcd;
 use super::support::programs::run;
 use super::{LONG, NAME, election, keys, lease, queue_up, soon, wait_for_keys, win};
@@ -7,21 +8,23 @@ use fencegate::leader::clock::BootInstant;
 use fencegate::leader::{LeaderError, Loss};
 use std::time::Duration;
 
-/// How late a busy machine may notice what was due.
+/// How late may be noticed what was due, on a machine that has the time.
 const SLACK: Duration = Duration::from_millis(500);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silence_ends_leadership_at_the_deadline() {
     let mut server = Etcd::start();
     let leadership = win(&election(&server, "ours", 3)).await;
+    let stalls = Stalls::watch();
     server.signal("STOP");
     let stopped = BootInstant::now();
     let loss = soon(leadership.lost()).await;
     let now = BootInstant::now();
+    let slack = SLACK + stalls.total();
     assert!(matches!(loss, Loss::Unreachable { .. }), "{loss}");
     let deadline = leadership.deadline();
     assert!(deadline <= stopped + Duration::from_secs(3), "no renewal was sent after etcd stopped and answered");
-    assert!(deadline <= now && now < deadline + SLACK, "{now:?} is not {deadline:?}");
+    assert!(deadline <= now && now < deadline + slack, "{now:?} is not {deadline:?}");
     assert!(matches!(leadership.proclaim("x").await, Err(LeaderError::Lost(lost)) if lost == loss));
 }
 
@@ -29,11 +32,13 @@ async fn silence_ends_leadership_at_the_deadline() {
 async fn a_dead_etcd_ends_leadership_at_the_deadline() {
     let mut server = Etcd::start();
     let leadership = win(&election(&server, "ours", 2)).await;
+    let stalls = Stalls::watch();
     server.kill9();
     let loss = soon(leadership.lost()).await;
     let (now, deadline) = (BootInstant::now(), leadership.deadline());
+    let slack = SLACK + stalls.total();
     assert!(matches!(&loss, Loss::Unreachable { reason } if reason.contains("connect")), "{loss}");
-    assert!(deadline <= now && now < deadline + SLACK, "{now:?} is not {deadline:?}");
+    assert!(deadline <= now && now < deadline + slack, "{now:?} is not {deadline:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,9 +73,9 @@ async fn a_key_that_was_put_anew_is_not_ours() {
 async fn a_restored_past_has_another_leader() {
     let mut server = Etcd::start();
     let past = format!("{NAME}/1");
-    run(&mut server.etcdctl(&["put", &past, "of the past"]));
+    server.put_new(&past);
     server.save_snapshot("past");
-    run(&mut server.etcdctl(&["del", &past]));
+    server.delete(&past);
     let leadership = win(&election(&server, "ours", LONG)).await;
     server.restore_snapshot("past");
     assert_eq!(soon(leadership.lost()).await, Loss::Superseded { token: 2 });
@@ -99,11 +104,14 @@ async fn the_last_clone_that_is_dropped_gives_leadership_up() {
     wait_for_keys(&server, 0);
 }
 
-#[tokio::test]
-async fn a_key_that_was_cut_loose_from_its_lease_is_given_up_too() {
+/// It is nobody's then: the next in the queue leads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_was_cut_loose_from_its_lease_leads_no_longer() {
     let server = Etcd::start();
     let leadership = win(&election(&server, "a", LONG)).await;
+    let campaign = queue_up(&server, &election(&server, "b", LONG));
     run(&mut server.etcdctl(&["put", &keys(&server)[0], "somebody's"]));
-    soon(leadership.resign()).await.unwrap();
-    assert!(keys(&server).is_empty());
+    assert_eq!(soon(leadership.lost()).await, Loss::KeyGone);
+    assert_eq!(soon(campaign).await.unwrap().unwrap().holder(), "b");
+    wait_for_keys(&server, 1);
 }

@@ -2,6 +2,7 @@
 
 use super::support::etcd::Etcd;
 use super::support::programs::run;
+use super::support::{DEADLINE, wait_until};
 use super::{LONG, client, soon, timings, win};
 use fencegate::etcd::Etcd as Client;
 use fencegate::leader::{CoordinatorError, Election, LeaderError};
@@ -42,11 +43,21 @@ async fn an_election_within_another_is_refused() {
     win(&election(&server, "/p/sub")).await;
 }
 
+/// Keys that no campaign has made, before a candidate and after it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_is_nobodys_is_refused() {
+async fn what_is_no_candidates_is_in_nobodys_way() {
     let server = Etcd::start();
-    run(&mut server.etcdctl(&["put", "/p/config", "x"]));
-    assert_eq!(refused(&server, "/p").await, "/p/config");
+    let others = ["/p", "/p/config", "/p/5", "/p/q/config"];
+    let put = |key: &&str| drop(run(&mut server.etcdctl(&["put", key, "x"])));
+    others.iter().for_each(put);
+    server.lease_and_put("/p/named-otherwise");
+    let first = win(&election(&server, "/p")).await;
+    others.iter().for_each(put);
+    let next = election(&server, "/p");
+    let campaign = tokio::spawn(async move { next.campaign().await });
+    wait_until("the next stands in the queue", DEADLINE, || count(&server) == others.len() + 3);
+    first.resign().await.unwrap();
+    assert!(soon(campaign).await.unwrap().unwrap().token() > first.token());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -30,11 +30,11 @@ async fn leader_and_candidate_survive_a_restart_within_the_ttl() {
 async fn a_turn_that_comes_while_the_watch_is_broken_is_seen() {
     let mut server = Etcd::start();
     let holder = format!("{NAME}/1");
-    super::run(&mut server.etcdctl(&["put", &holder, "holder"]));
+    server.put_new(&holder);
     let campaign = queue_up(&server, &election(&server, "candidate", LONG));
     server.kill9();
     server.start_again();
-    super::run(&mut server.etcdctl(&["del", &holder]));
+    server.delete(&holder);
     soon(campaign).await.unwrap().unwrap();
 }
 

@@ -234,15 +234,25 @@ async fn what_is_being_ended_is_not_released() {
         let _ = old.fence.revoke("scheduler", Epoch { generation: 1, token: 2 });
         one.release(&old.fence).await;
         let left = world.admissions(&old).await;
+        // Nor does it keep its process by raising its token now.
+        let mut raising = std::pin::pin!(old.admit(&world.resource, 2));
+        let cut = tokio::select! {
+            biased;
+            admitted = &mut raising => panic!("{admitted:?}"),
+            cut = one.cut_off_by(&old.fence) => cut,
+        };
         signal("CONT", old.pid());
-        left
+        assert!(reason(raising.await).contains("server process"));
+        (left, cut)
     };
-    let (admitted, left) = tokio::join!(new.admit(&world.resource, 2), crossing);
+    let (admitted, (left, cut)) = tokio::join!(new.admit(&world.resource, 2), crossing);
     admitted.unwrap();
     assert_eq!(left, "1");
     assert!(!world.lives(&old).await);
-    let cut = one.cut_off_by(&old.fence).await.expect("a newer token did");
-    assert_eq!((cut.presented.token, cut.highest.token), (1, 2));
+    for cut in [cut, one.cut_off_by(&old.fence).await] {
+        let cut = cut.expect("a newer token did");
+        assert_eq!((cut.presented.token, cut.highest.token), (1, 2));
+    }
 }
 
 fn signal(name: &str, pid: i32) {

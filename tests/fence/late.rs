@@ -7,6 +7,7 @@ use crate::server::{World, control_config, metrics, resource};
 use fencegate::fence::session::{Activity, Epoch, FULL};
 use fencegate::fence::{Database, ResetError};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A proxy on whose way to the server messages may be held up.
 fn proxy_behind(world: &World, held: &Held) -> Arc<Database> {
@@ -17,7 +18,6 @@ fn proxy_behind(world: &World, held: &Held) -> Arc<Database> {
     proxy
 }
 
-/// A policy set with another fingerprint.
 fn slice(resource: &Arc<fencegate::policy::Resource>) -> &[Arc<fencegate::policy::Resource>] {
     std::slice::from_ref(resource)
 }
@@ -110,10 +110,11 @@ async fn newer_policies_replace_older_ones_wherever_they_are_met() {
     assert_eq!(world.ask(recorded).await, "b");
     world.run(as_before).await;
     assert_eq!(two.reset(&newer, 3, "operator", true).await.unwrap().after, Epoch { generation: 2, token: 3 });
-    // They were loaded when they were loaded, however often and late that is recorded.
-    let loaded = std::time::Instant::now();
+    // Loaded again, they are as new as that; and what was loaded before is older, however late it is recorded.
+    world.run("UPDATE fencegate.epoch SET policy_loaded = 1").await;
     two.apply_policy(slice(&newer)).await.unwrap();
-    one.apply_policy_of(slice(&older), loaded).await.unwrap();
+    let a_minute_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+    one.apply_policy_of(slice(&older), a_minute_ago).await.unwrap();
     assert_eq!(world.ask(recorded).await, "b");
     // A clock that was ahead, and was set right, shuts nobody out.
     world.run("UPDATE fencegate.epoch SET policy_loaded = 9000000000000000").await;
@@ -154,7 +155,7 @@ async fn a_publish_raises_nothing_that_was_pruned_since() {
     held.is_holding().await;
     assert_eq!(world.ask("SELECT fencegate.prune('0', 'scheduler')").await, "1");
     new.admit(&world.resource, 3).await.unwrap();
-    held.arrives("UPDATE 0").await;
+    held.arrives("INSERT 0 0").await;
     assert_eq!(world.epoch().await, "(1,3,t)");
 }
 
@@ -176,4 +177,20 @@ async fn an_admit_that_is_late_admits_to_what_is_in_force_only() {
         new.admit(&world.resource, 7).await.unwrap();
         assert_eq!(world.admissions(&late).await, "0");
     }
+}
+
+#[tokio::test]
+async fn a_mark_counts_under_the_policies_of_its_drain_only() {
+    let world = World::new().await;
+    let held = Held::new(&world);
+    let (behind, other) = (proxy_behind(&world, &held), world.proxy("p2"));
+    let (late, new) = (world.session(&behind).await, world.session(&other).await);
+    held.hold("SET drained = true");
+    assert!(reason(late.admit(&world.resource, 1).await).contains("did not answer"));
+    held.is_holding().await;
+    let newer = resource("scheduler", "b");
+    other.apply_policy(slice(&newer)).await.unwrap();
+    held.arrives("UPDATE 0").await;
+    assert_eq!(world.epoch().await, "(1,1,f)");
+    new.admit(&newer, 1).await.unwrap();
 }

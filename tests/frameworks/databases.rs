@@ -1,7 +1,7 @@
 //! What test runners do to databases: the proxy's own connections and its memory are in nobody's way.
 
-use crate::support::fenced::{code, init, ok};
-use crate::support::message::query;
+use crate::support::fenced::{code, code_in, init, ok};
+use crate::support::message::{self, query};
 use crate::support::{DEADLINE, Wire, postgres::SUPERUSER, wait_until};
 use crate::world::World;
 
@@ -74,4 +74,50 @@ fn many_connects_leave_nothing_behind() {
     // Those of the last processes to end stay until somebody comes again.
     let admissions = world.postgres.sql_in("app", "SELECT FROM fencegate.admission");
     assert!(admissions.len() < CONNECTS / 10, "{}", admissions.len());
+}
+
+/// Who may not do it to the database is refused by the server, and nobody else feels anything of it.
+#[test]
+fn control_connections_stay_open_for_who_may_not_have_the_database_alone() {
+    let world = World::start("");
+    world.postgres.sql("CREATE ROLE stranger LOGIN; CREATE ROLE maker LOGIN CREATEDB; GRANT stranger TO maker");
+    world.postgres.sql_in("app", "CREATE TABLE jobs (n int)");
+    let login = |user: &str, database: &str| Wire::login(&world.proxy.address(), user, database);
+    let mut session = login(SUPERUSER, "app");
+    ok(&mut session, "SET lease.fence = 1; INSERT INTO jobs VALUES (1)");
+    let control = || {
+        world.postgres.value(
+            "SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity \
+             WHERE datname = 'app' AND application_name = 'fencegate control'",
+        )
+    };
+    let before = control();
+    assert_ne!(before, "");
+    let roles = [("stranger", ""), ("maker", ""), ("maker", "SET ROLE stranger"), (SUPERUSER, "SET ROLE stranger")];
+    for (user, become_it) in roles {
+        let mut runner = login(user, "postgres");
+        ok(&mut runner, become_it);
+        for statement in [
+            "DROP DATABASE app",
+            "DROP DATABASE app WITH (FORCE)",
+            "CREATE DATABASE copy TEMPLATE app",
+            "ALTER DATABASE app RENAME TO renamed",
+            "ALTER DATABASE app SET TABLESPACE pg_default",
+        ] {
+            assert_eq!(code(&mut runner, statement), "42501", "{user}: {statement}");
+            if user != SUPERUSER {
+                // By which the role is not asked for: that of the login counts.
+                let extended = [message::unnamed(statement, &[]), message::sync()].concat();
+                assert_eq!(code_in(&runner.exchange(&extended)), "42501", "{user}: {statement}");
+            }
+            assert_eq!(control(), before, "{user}: {statement}");
+        }
+    }
+    // The owner of a database may.
+    world.postgres.sql("ALTER DATABASE app OWNER TO stranger");
+    drop(session);
+    let mut session = login(SUPERUSER, "app");
+    ok(&mut session, "SET lease.fence = 2; INSERT INTO jobs VALUES (1)");
+    drop(session);
+    ok(&mut login("stranger", "postgres"), "DROP DATABASE app");
 }

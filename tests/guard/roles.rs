@@ -3,7 +3,7 @@
 use super::command::{stderr, stdout};
 use super::support::guardian::Folder;
 use super::support::postgres::{Options, SUPERUSER};
-use super::support::proxy::BINARY;
+use super::support::proxy::fencegate;
 use super::support::{Postgres, programs, ticks};
 use super::world::{guard, policy_folder};
 use std::fs;
@@ -103,7 +103,7 @@ fn what_init_may_not_do() {
     let roles = Roles::start("what_init_may_not_do");
     roles.postgres.sql("GRANT CREATE ON DATABASE postgres TO control; REVOKE pg_signal_backend FROM control");
     let control = format!("postgres://control@127.0.0.1:{}/postgres", roles.postgres.port());
-    let init = || Command::new(BINARY).args(["init", "--control", &control]).output().unwrap();
+    let init = || fencegate().args(["init", "--control", &control]).output().unwrap();
     let output = init();
     assert_eq!(said(&output), ("-- schema fencegate: up to date, owned by control".into(), Some(0)), "{output:?}");
     let ran = roles.run(&output, SUPERUSER);

@@ -209,3 +209,95 @@ fn admissions_to_another_resource_meanwhile() {
     ok(&mut stranger, "ROLLBACK PREPARED 'hidden'");
     ok(&mut waiting[0], WRITE);
 }
+
+/// Both locks that the guard asks for, in the hands of one who may take any.
+fn take_both(world: &World, process: &str) -> Wire {
+    let mut stranger = Wire::login(&world.postgres.address(), "reader", "postgres");
+    ok(&mut stranger, &format!("SELECT pg_advisory_lock(hashtext('scheduler'), {process})"));
+    ok(&mut stranger, "SELECT pg_advisory_lock(hashtextextended('fencegate:scheduler', 0))");
+    stranger
+}
+
+/// Who is admitted waits for nobody, and the stranger is left alone; who is not, until the stranger is ended.
+#[test]
+fn a_stranger_with_both_locks() {
+    let world = World::start("a_stranger_with_both_locks");
+    for level in LEVELS {
+        let mut leader = world.session(5);
+        assert_eq!(code(&mut leader, WRITE), "");
+        ok(&mut leader, "SET statement_timeout = '20s'");
+        let process = ticks::process(&mut leader);
+        let mut stranger = take_both(&world, &process);
+        assert_eq!(attempt(&mut leader, level, &["SELECT unnamed()", "SELECT unnamed()"]), "", "{level}");
+        assert_eq!(code(&mut stranger, "SELECT 1"), "", "nobody had to wait for it");
+
+        let mut around = world.around(5);
+        ok(&mut around, "SET statement_timeout = '20s'");
+        assert_eq!(attempt(&mut around, level, &["SELECT unnamed()"]), "", "{level}");
+        assert_eq!(code(&mut stranger, "SELECT 1"), "57P01", "{level}");
+    }
+}
+
+/// What was written while a stranger held the lock of the process is not overlooked when it has let go.
+#[test]
+fn a_write_beside_a_stranger_is_drained() {
+    for level in LEVELS {
+        let world = World::start("a_write_beside_a_stranger_is_drained");
+        let mut order = CommitOrder::start(&world.postgres, "postgres");
+        let mut old = world.session(5);
+        assert_eq!(code(&mut old, WRITE), "");
+        let process = ticks::process(&mut old);
+        let stranger = take_both(&world, &process);
+        ok(&mut old, &format!("BEGIN ISOLATION LEVEL {level}; SELECT unnamed()"));
+        drop(stranger);
+        wait_until("it has let go", DEADLINE, || {
+            world.postgres.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == "0"
+        });
+        assert_eq!(code(&mut world.session(6), WRITE), "", "{level}");
+        let told = old.query("COMMIT");
+        assert_eq!(error_in(&told).map(|error| error.severity().to_owned()), Some("FATAL".into()), "{level}: {told:?}");
+        wait_until_harmless(&world.postgres, &process);
+        assert_eq!(tokens(&mut order), [5, 6], "{level}");
+    }
+}
+
+/// Nor by the session's own next token.
+#[test]
+fn a_write_beside_a_stranger_counts_for_the_sessions_own_next_token() {
+    let world = World::start("a_write_beside_a_stranger_counts");
+    let mut session = world.session(5);
+    assert_eq!(code(&mut session, WRITE), "");
+    let stranger = take_both(&world, &ticks::process(&mut session));
+    ok(&mut session, "BEGIN; SELECT unnamed()");
+    drop(stranger);
+    ok(&mut session, "SET lease.fence = 6");
+    refused(&mut session, WRITE, "LF003");
+    assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "5");
+}
+
+/// Where the stranger cannot be ended, who is not admitted is told so in time.
+#[test]
+fn a_stranger_that_cannot_be_ended() {
+    let options = Options::default().setting("max_prepared_transactions", "2");
+    let world = World::start_with("a_stranger_that_cannot_be_ended", POLICIES, options);
+    let mut stranger = Wire::login(&world.postgres.address(), "reader", "postgres");
+    ok(&mut stranger, "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencegate:scheduler', 0))");
+    ok(&mut stranger, "PREPARE TRANSACTION 'hidden'");
+    let error = refused(&mut world.around(5), "SELECT unnamed()", "LF006");
+    assert!(error.message().contains("lock"), "{error:?}");
+    ok(&mut stranger, "ROLLBACK PREPARED 'hidden'");
+    ok(&mut world.around(5), "SELECT unnamed()");
+}
+
+/// No role gets others ended by calling the guard's functions: what they lock is no fence's.
+#[test]
+fn the_guard_ends_nobody_for_a_fence_that_is_not_there() {
+    let world = World::start("the_guard_ends_nobody");
+    let mut other = Wire::login(&world.postgres.address(), "reader", "postgres");
+    ok(&mut other, "SELECT pg_advisory_lock(hashtextextended('fencegate:elsewhere', 0))");
+    let mut caller = Wire::login(&world.postgres.address(), "reader", "postgres");
+    ok(&mut caller, "SET lease.fence = 5");
+    assert_eq!(code(&mut caller, "SELECT fencegate.check_write('elsewhere', 'elsewhere', false)"), "LF004");
+    assert_eq!(code(&mut caller, "SELECT fencegate.await_lock('elsewhere')"), "42501");
+    assert_eq!(code(&mut other, "SELECT 1"), "");
+}

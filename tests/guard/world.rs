@@ -2,12 +2,12 @@
 
 use super::support::fenced::code;
 use super::support::postgres::{Options, SUPERUSER};
-use super::support::proxy::{BINARY, Proxy};
+use super::support::proxy::{Proxy, fencegate};
 use super::support::wire::error_in;
 use super::support::{Address, Postgres, Wire, ticks};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 pub const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 
@@ -100,7 +100,7 @@ impl World {
 }
 
 pub fn guard(what: &str, control: &str, policies: Option<&Path>) -> Output {
-    let mut command = Command::new(BINARY);
+    let mut command = fencegate();
     command.args(["guard", what, "--control", control]);
     if let Some(policies) = policies.filter(|_| what != "remove") {
         command.arg("--policies").arg(policies);

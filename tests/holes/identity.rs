@@ -35,7 +35,16 @@ fn a_control_role_that_does_not_see_when_processes_started() {
     postgres.sql(&format!("REVOKE pg_read_all_stats FROM {CONTROL_ROLE}"));
     let mut session = session_of(&proxy.address(), APPLICATION_ROLE, 1);
     let error = refused(&mut session, WRITE, "LF006");
-    assert!(error.message().contains("GRANT pg_read_all_stats TO fencer"), "{error:?}");
+    assert!(error.message().contains("GRANT pg_read_all_stats"), "{error:?}");
+    // Who the control role is, is for the log.
+    assert!(![error.message(), error.detail(), error.hint()].concat().contains(CONTROL_ROLE), "{error:?}");
+    assert!(proxy.log().contains("GRANT pg_read_all_stats TO fencer"));
+    // Nor where it cannot log in: the server says so by its name.
+    postgres.sql(&format!("GRANT pg_read_all_stats TO {CONTROL_ROLE}; ALTER ROLE {CONTROL_ROLE} NOLOGIN"));
+    postgres.sql(&format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{CONTROL_ROLE}'"));
+    let error = refused(&mut session, WRITE, "LF006");
+    assert!(![error.message(), error.detail(), error.hint()].concat().contains(CONTROL_ROLE), "{error:?}");
+    postgres.sql(&format!("ALTER ROLE {CONTROL_ROLE} LOGIN"));
     postgres.sql(&format!("GRANT pg_read_all_stats TO {CONTROL_ROLE}"));
     wait_until("the session is served", DEADLINE, || error_in(&session.query(WRITE)).is_none());
 }

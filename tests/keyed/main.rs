@@ -10,6 +10,7 @@ mod support;
 mod elections;
 mod paths;
 mod policies;
+mod shadows;
 mod strings;
 mod values;
 

@@ -3,10 +3,9 @@
 use super::support::fenced::{Fenced, code, ok};
 use super::support::guardian::Folder;
 use super::support::message::{copy_done, query};
-use super::support::proxy::BINARY;
+use super::support::proxy::fencegate;
 use super::support::{DEADLINE, programs, wait_until};
 use super::{epochs, holder, refused};
-use std::process::Command;
 
 const POLICIES: &str =
     "version: 1\nresources:\n  - {name: 'shard/{shard}', tables: [{name: public.ticks, key: shard}]}\n";
@@ -74,7 +73,7 @@ fn copy_into_a_child_is_not_left_to_the_guard() {
     std::fs::write(folder.join("policy.yaml"), POLICIES).unwrap();
     let control = world.postgres.control_url() + "postgres";
     let install = ["guard", "install", "--control", &control, "--policies"];
-    programs::run(Command::new(BINARY).args(install).arg(folder.path()));
+    programs::run(fencegate().args(install).arg(folder.path()));
     world.postgres.sql("DROP TRIGGER IF EXISTS fencegate_guard_rows ON child");
     world.postgres.sql("NOTIFY fencegate, '{catalogue}'");
     let mut wire = holder(&world, "1");
@@ -114,4 +113,41 @@ fn a_key_that_is_renamed_by_way_of_a_parent() {
     ok(&mut wire, "ROLLBACK; CREATE UNIQUE INDEX ON ticks (shard bpchar_ops)");
     assert_eq!(code(&mut wire, upsert), "LF004");
     assert_eq!(world.postgres.value("SELECT shard || other FROM ticks"), "43");
+}
+
+/// The text says one key, and the row gets another: who reads the policies is told, unless the guard looks at the rows.
+#[test]
+fn a_trigger_that_may_change_the_key_is_shown() {
+    let world = Fenced::start(
+        "CREATE TABLE ticks (shard text) PARTITION BY LIST (shard); CREATE TABLE ticks_3 PARTITION OF ticks DEFAULT;
+         CREATE FUNCTION change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.shard := '4'; RETURN NEW; END $$",
+        POLICIES,
+    );
+    let folder = Folder::new("key");
+    std::fs::write(folder.join("policy.yaml"), POLICIES).unwrap();
+    let policies = folder.path().to_str().unwrap();
+    let database = world.postgres.control_url() + "postgres";
+    let run = |command: &[&str]| {
+        let output = Command::new(BINARY).args(command).args([policies, "--database", &database]).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let warning = "named in the policy; trigger \"Change\" may change the key: install the guard";
+    assert!(!run(&["policy", "explain"]).1.contains(';'));
+    for (table, when) in [("ticks_3", "UPDATE"), ("ticks", "INSERT")] {
+        let of = format!("ON {table} FOR EACH ROW EXECUTE FUNCTION change()");
+        world.postgres.sql(&format!("CREATE TRIGGER \"Change\" AFTER {when} {of}"));
+        assert!(!run(&["policy", "explain"]).1.contains(';'), "what comes after changes nothing");
+        world
+            .postgres
+            .sql(&format!("DROP TRIGGER \"Change\" ON {table}; CREATE TRIGGER \"Change\" BEFORE {when} {of}"));
+        let (code, said) = run(&["policy", "explain"]);
+        assert!(code == Some(0) && said.contains(warning), "{said}");
+        if table == "ticks_3" {
+            world.postgres.sql("DROP TRIGGER \"Change\" ON ticks_3");
+        }
+    }
+    let mut command = Command::new(BINARY);
+    command.args(["guard", "install", "--control", &database, "--policies", policies]);
+    programs::run(&mut command);
+    assert!(!run(&["policy", "explain"]).1.contains(';'));
 }

@@ -3,9 +3,8 @@
 use crate::stage::{ENDLESS, Stage};
 use crate::support::guardian::Port;
 use crate::support::programs::run;
-use crate::support::proxy::BINARY;
+use crate::support::proxy::fencegate;
 use crate::support::{DEADLINE, wait_until};
-use std::process::Command;
 
 #[test]
 fn wrong_usage_is_told_in_one_line() {
@@ -26,7 +25,7 @@ fn wrong_usage_is_told_in_one_line() {
         (vec![election, &["--coordinator", "postgres://h"], command], "--coordinator"),
     ] {
         let arguments = arguments.concat();
-        let output = Command::new(BINARY).arg("lead").args(&arguments).output().unwrap();
+        let output = fencegate().arg("lead").args(&arguments).output().unwrap();
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {told}");
         assert!(told.lines().count() == 1 && told.contains(text), "{arguments:?}: {told}");
@@ -36,7 +35,7 @@ fn wrong_usage_is_told_in_one_line() {
 #[test]
 fn settings_are_read_from_the_environment() {
     let stage = Stage::new();
-    let output = Command::new(BINARY)
+    let output = fencegate()
         .args(["lead", "--", "sh", "-c", "echo $FENCE_ELECTION $FENCE_HOLDER"])
         .env("FENCEGATE_ETCD", stage.etcd.url())
         .env("FENCEGATE_ELECTION", "/e")
@@ -59,7 +58,7 @@ fn a_user_of_etcd_needs_what_is_documented() {
     }
     stage.etcd.enable_users("/elsewhere/");
     let lead = || {
-        Command::new(BINARY)
+        fencegate()
             .args(["lead", "--etcd", &stage.etcd.url(), "--etcd-user", "node-a", "--etcd-password", "change-me"])
             .args(["--election", "/cron/scheduler/leader", "--", "true"])
             .output()
@@ -143,6 +142,8 @@ fn the_next_leads_as_soon_as_the_command_has_ended() {
     let mut second = stage.lead(ENDLESS, &[], r#"echo >"$1/next"; exit 4"#);
     wait_until("there are two candidates", DEADLINE, || stage.candidates().len() == 2);
     assert!(!stage.has("next"));
+    // Whom it waits for, it says.
+    wait_until("it says so", DEADLINE, || stage.log().contains("lease_awaited"));
     std::fs::write(stage.folder.join("end"), "").unwrap();
     assert_eq!((first.wait(), second.wait()), (3, 4), "{}", stage.log());
 }

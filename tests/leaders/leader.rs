@@ -7,6 +7,8 @@ use super::support::Frame;
 use super::support::message::{bind_text, execute, parse, query, sync};
 use super::support::ticks;
 use super::support::wire::{Address, Wire, error_in};
+use std::collections::HashSet;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// What all leaders share.
@@ -14,11 +16,13 @@ pub struct Reign {
     /// The highest token that an election has given.
     pub token: AtomicI64,
     pub over: AtomicBool,
+    /// The tokens under which a write was acknowledged.
+    pub ruled: Mutex<HashSet<i64>>,
 }
 
 impl Default for Reign {
     fn default() -> Self {
-        Self { token: AtomicI64::new(1), over: AtomicBool::new(false) }
+        Self { token: AtomicI64::new(1), over: AtomicBool::new(false), ruled: Mutex::default() }
     }
 }
 
@@ -84,7 +88,10 @@ impl<'a> Leader<'a> {
             self.take_office_when_elected();
             let note = format!("{} {}", self.number, self.writes);
             match self.write(&note) {
-                Written::Committed => self.acknowledged.push(note),
+                Written::Committed => {
+                    self.acknowledged.push(note);
+                    self.reign.ruled.lock().unwrap().insert(self.token);
+                }
                 Written::Refused => self.present(self.reign.token.load(Ordering::SeqCst)),
                 Written::CutOff => self.start_again(self.reign.token.load(Ordering::SeqCst)),
             }

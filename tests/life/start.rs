@@ -1,21 +1,20 @@
 //! What keeps a proxy from starting is told in one line, and systemd is told what it does.
 
 use super::support::guardian::{Folder, Port};
-use super::support::proxy::{BINARY, NO_POLICIES};
+use super::support::proxy::{NO_POLICIES, fencegate};
 use super::support::{Address, DEADLINE, Options, Postgres, Proxy, ProxyOptions};
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
-use std::process::Command;
 
 /// Runs a proxy that does not start; its exit code and what it says.
 fn fails(folder: &Folder, arguments: &[&str]) -> (Option<i32>, String) {
     let policies = folder.join("policies");
     fs::create_dir_all(&policies).unwrap();
     fs::write(policies.join("p.yaml"), NO_POLICIES).unwrap();
-    let mut command = Command::new(BINARY);
+    let mut command = fencegate();
     command.args(["proxy", "--upstream", "postgres://127.0.0.1:1", "--control", "postgres://u@127.0.0.1:1/"]);
     command.args(["--policies", &policies.display().to_string()]).args(arguments);
     let output = command.output().unwrap();
@@ -44,7 +43,7 @@ fn a_variable_that_nothing_reads_is_told() {
         "FENCEGATE_ETCD_PORT",
     ];
     let known = ["FENCEGATE_CONTROL", "FENCEGATE_LOG_FORMAT", "FENCEGATE_CONFIG", "FENCEGATE_KILL_AFTER"];
-    let mut command = Command::new(BINARY);
+    let mut command = fencegate();
     command.args(["policy", "check", "examples"]).env_clear();
     command.envs(known.map(|name| (name, ""))).env("FENCEGATE_LOG_FORMAT", "json");
     command.envs(KUBERNETES.map(|name| (name, "10.0.0.1")));

@@ -69,3 +69,13 @@ fn what_holds_up_a_takeover_is_named_by_its_process() {
     let log = proxy.log();
     assert!(log.contains(&format!("process {pid} ")) && !log.contains(CANARY), "{log}");
 }
+
+/// A core file would hold the passwords of control connections.
+#[test]
+fn a_crash_leaves_no_core_file() {
+    let postgres = Postgres::start(Options::default());
+    let proxy = Proxy::start_with(&postgres, &ProxyOptions::default());
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", proxy.pid())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(line.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{line}");
+}

@@ -3,7 +3,7 @@
 use crate::line::{POLICIES, SCHEMA, assert_fields, events, start};
 use crate::support::fenced::{code, ok};
 use crate::support::wire::Wire;
-use crate::support::{DEADLINE, wait_until};
+use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, wait_until};
 
 /// How many lines of an event there are, and how many are said to have been left out.
 fn counted(log: &str, event: &str, kind: &str) -> (usize, usize) {
@@ -56,4 +56,22 @@ fn of_a_storm_of_connections_too() {
     // With those who only looked whether anybody listens.
     wait_until("all are accounted for", DEADLINE, || count().0 + count().1 >= STORM);
     assert!(count().1 > 0, "{:?}", count());
+}
+
+/// Its sessions stay open, and the control connection finds no schema time and again.
+#[test]
+fn a_database_without_fences_is_told_once() {
+    let options = Options::default().setting("log_connections", "on");
+    let postgres = Postgres::start(options);
+    postgres.sql("CREATE DATABASE plain");
+    let options = ProxyOptions::default().policies(POLICIES).arguments(&["--log-format", "json"]);
+    let proxy = Proxy::start_with(&postgres, &options);
+    let mut wire = Wire::login(&proxy.address(), "postgres", "plain");
+    let connections = || postgres.log().matches("connection authorized: user=postgres database=plain").count();
+    let before = connections();
+    wait_until("the control connection was opened anew thrice", DEADLINE, || connections() >= before + 3);
+    ok(&mut wire, "SELECT 1");
+    let log = proxy.log();
+    let told: Vec<_> = log.lines().filter(|line| line.contains("plain") && !line.contains("session_")).collect();
+    assert!(told.len() == 1 && told[0].contains("nothing_fenced") && told[0].contains("INFO"), "{told:?}");
 }

@@ -3,11 +3,10 @@
 use crate::page::{ask, get};
 use crate::support::fenced::{init, ok};
 use crate::support::programs::run;
-use crate::support::proxy::{BINARY, NO_POLICIES};
+use crate::support::proxy::{NO_POLICIES, fencegate};
 use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, Wire, wait_until};
 use crate::world::http_address;
 use std::net::TcpListener;
-use std::process::Command;
 
 fn start() -> (Postgres, Proxy, std::net::SocketAddr) {
     let postgres = Postgres::start(Options::default());
@@ -118,7 +117,7 @@ fn it_is_not_ready_while_no_new_token_could_be_admitted() {
     assert!(get(address, "/readyz").body.contains("run `fencegate init --role warden` there"));
     meets(&mut wire, "permission denied for table epoch", "fencegate init --control URL --role ROLE");
     let database = postgres.control_url() + "postgres";
-    run(Command::new(BINARY).args(["init", "--control", &database, "--role", "warden"]));
+    run(fencegate().args(["init", "--control", &database, "--role", "warden"]));
     is_ready();
     wait_until("it may write", DEADLINE, || wire.rows("INSERT INTO jobs VALUES (1)").is_ok());
     let mut superuser = Wire::login(&proxy.address(), "postgres", "postgres");
@@ -152,7 +151,7 @@ fn a_password_that_is_missing_is_told_with_where_to_give_it() {
     assert_eq!(error.code(), "LF006");
     let why = format!("the catalogue cannot be read: the control connection cannot be opened: {WHERE}");
     assert!(error.message().contains(&why) && error.hint().contains("setting control and its password"), "{error:?}");
-    let init = Command::new(BINARY).args(["init", "--control", &(control + "postgres")]).output().unwrap();
+    let init = fencegate().args(["init", "--control", &(control + "postgres")]).output().unwrap();
     assert!(String::from_utf8_lossy(&init.stderr).contains(WHERE), "{init:?}");
 }
 
@@ -180,7 +179,7 @@ fn an_address_in_use_ends_the_proxy_before_it_lets_anybody_in() {
     let address = taken.local_addr().unwrap().to_string();
     let folder = crate::support::guardian::Folder::new("http");
     std::fs::write(folder.join("policies.yaml"), NO_POLICIES).unwrap();
-    let output = Command::new(BINARY)
+    let output = fencegate()
         .args(["proxy", "--listen", "127.0.0.1:0", "--upstream", &postgres.url()])
         .args(["--control", &postgres.control_url(), "--http", &address])
         .arg("--policies")
@@ -199,7 +198,7 @@ fn a_leader_whose_address_is_in_use_does_not_campaign() {
     let etcd = crate::support::Etcd::start();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let output = Command::new(BINARY)
+    let output = fencegate()
         .args(["lead", "--etcd", &etcd.url(), "--election", "/taken", "--http", &address, "--", "true"])
         .output()
         .unwrap();

@@ -1,20 +1,16 @@
 //! `fencegate policy explain`.
 
 use super::support::guardian::Folder;
-use super::support::proxy::BINARY;
+use super::support::proxy::fencegate;
 use super::support::{Options, Postgres};
 use super::{POLICY, SCHEMA};
-use std::process::{Command, Output};
+use std::process::Output;
 
 fn explain(postgres: &Postgres, role: &str, policy: &str) -> Output {
     let folder = Folder::new("explain");
     std::fs::write(folder.join("policy.yaml"), policy).unwrap();
     let url = format!("postgres://{role}@127.0.0.1:{}/postgres", postgres.port());
-    Command::new(BINARY)
-        .args(["policy", "explain", ".", "--database", &url])
-        .current_dir(folder.path())
-        .output()
-        .unwrap()
+    fencegate().args(["policy", "explain", ".", "--database", &url]).current_dir(folder.path()).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -83,12 +79,11 @@ fn policies_for_other_databases_and_wrong_ones_are_errors() {
     let output = explain(&postgres, "postgres", "version: 1\nresourses: []\n");
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).starts_with("./policy.yaml:2:1"), "{output:?}");
-    let nobody =
-        Command::new(BINARY).args(["policy", "explain", "policies", "--database", "nonsense"]).output().unwrap();
+    let nobody = fencegate().args(["policy", "explain", "policies", "--database", "nonsense"]).output().unwrap();
     assert_eq!(nobody.status.code(), Some(2));
     assert!(text(&nobody.stderr).starts_with("fencegate: --database "), "{nobody:?}");
     let url = "postgres://nobody@127.0.0.1:1/x";
-    let nobody = Command::new(BINARY).args(["policy", "explain", "policies", "--database", url]).output().unwrap();
+    let nobody = fencegate().args(["policy", "explain", "policies", "--database", url]).output().unwrap();
     assert_eq!(nobody.status.code(), Some(1));
     assert!(text(&nobody.stderr).starts_with("fencegate: cannot connect: "), "{nobody:?}");
 }

@@ -5,12 +5,14 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod calls;
 mod cascade;
 mod definitions;
 mod explain;
 mod names;
 mod paths;
 mod stale;
+mod temporary;
 mod transaction;
 
 /// The schema of `paths` and `explain`; docs/policies.md shows a part of it.

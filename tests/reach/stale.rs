@@ -12,11 +12,15 @@ const POLICY: &str = "version: 1\nresources:\n  - name: jobs\n    tables: [publi
 
 /// A server and a proxy whose control connections can be taken away.
 fn fenced() -> Fenced {
+    fenced_by(POLICY)
+}
+
+fn fenced_by(policy: &str) -> Fenced {
     let postgres = Postgres::start(Options::default());
     postgres.sql(SCHEMA);
     init_for_control_role(&postgres);
     let control = postgres.control_url().replace("postgres@", "fencer@");
-    let proxy = Proxy::start_with(&postgres, &ProxyOptions::default().policies(POLICY).control(&control));
+    let proxy = Proxy::start_with(&postgres, &ProxyOptions::default().policies(policy).control(&control));
     postgres.sql(
         "CREATE ROLE app LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO app; GRANT ALL ON SCHEMA public TO app",
     );
@@ -26,7 +30,7 @@ fn fenced() -> Fenced {
 fn init_for_control_role(postgres: &Postgres) {
     init(postgres, "postgres");
     let database = postgres.control_url() + "postgres";
-    let mut command = std::process::Command::new(super::support::proxy::BINARY);
+    let mut command = super::support::proxy::fencegate();
     super::support::programs::run(command.args(["init", "--control", &database, "--role", "fencer"]));
 }
 
@@ -44,18 +48,58 @@ fn holder(fenced: &Fenced, token: i64) -> Wire {
     wire
 }
 
+/// Nobody hears what other proxies, or sessions around them, make of any relation. The policies name the fenced tables.
 #[test]
-fn what_was_read_stays_while_nothing_changes() {
+fn while_nobody_listens_only_what_is_named_plainly_is_known() {
     let fenced = fenced();
     let (mut leader, mut stranger) = (holder(&fenced, 1), fenced.login_as("app"));
     ok(&mut leader, "INSERT INTO listed VALUES (1)");
+    fenced.postgres.sql("CREATE VIEW copied AS SELECT * FROM plain; GRANT ALL ON copied TO app");
+    ok(&mut stranger, "INSERT INTO copied VALUES (1)");
     take_control_away(&fenced.postgres);
-    ok(&mut leader, "INSERT INTO listed VALUES (2)");
-    ok(&mut stranger, "INSERT INTO plain VALUES (2)");
+    fenced.postgres.sql("CREATE OR REPLACE VIEW copied AS SELECT * FROM items");
+    for sql in ["INSERT INTO copied VALUES (2)", "INSERT INTO plain VALUES (2)", "DROP TABLE plain CASCADE"] {
+        assert_eq!(code(&mut stranger, sql), "LF006", "{sql}");
+    }
+    ok(&mut stranger, "SELECT * FROM plain");
+    assert_eq!(code(&mut stranger, "INSERT INTO items VALUES (3)"), "LF002");
     assert_eq!(code(&mut stranger, "INSERT INTO listed VALUES (3)"), "LF002");
-    let mut late = fenced.login_as("app");
-    ok(&mut late, "INSERT INTO plain VALUES (3)");
-    assert_eq!(code(&mut late, "INSERT INTO listed VALUES (3)"), "LF002");
+    // Who is admitted goes on.
+    for sql in ["INSERT INTO items VALUES (2)", "INSERT INTO listed VALUES (2)"] {
+        ok(&mut leader, sql);
+    }
+    assert_eq!(fenced.postgres.value("SELECT count(*) FROM items"), "3");
+    fenced.postgres.sql("ALTER ROLE fencer LOGIN");
+    wait_until("somebody listens again", DEADLINE, || code(&mut stranger, "INSERT INTO plain VALUES (2)").is_empty());
+    assert_eq!(code(&mut stranger, "INSERT INTO copied VALUES (2)"), "LF002");
+}
+
+/// Of several resources each goes on with its own tables.
+#[test]
+fn while_nobody_listens_each_resource_goes_on() {
+    let policy = format!("{POLICY}  - name: other\n    tables: [public.plain]\n");
+    let fenced = fenced_by(&policy);
+    let mut leader = holder(&fenced, 1);
+    ok(&mut leader, "SET lease.fence = 'jobs=1'");
+    ok(&mut leader, "INSERT INTO items VALUES (1)");
+    take_control_away(&fenced.postgres);
+    ok(&mut leader, "INSERT INTO items VALUES (2)");
+    assert_eq!(code(&mut leader, "INSERT INTO listed VALUES (2)"), "LF006");
+    // What has changed may have changed these too.
+    ok(&mut leader, "CREATE VIEW later AS SELECT * FROM items");
+    assert_eq!(code(&mut leader, "INSERT INTO items VALUES (3)"), "LF006");
+}
+
+/// Where no table is fenced nothing leads to one.
+#[test]
+fn while_nobody_listens_a_database_without_fences_goes_on() {
+    let fenced = fenced_by(&POLICY.replace("items", "nothing"));
+    let mut stranger = fenced.login_as("app");
+    ok(&mut stranger, "INSERT INTO plain VALUES (1)");
+    take_control_away(&fenced.postgres);
+    for sql in ["INSERT INTO plain VALUES (2)", "DO $$ BEGIN END $$"] {
+        ok(&mut stranger, sql);
+    }
 }
 
 #[test]
@@ -64,18 +108,13 @@ fn what_has_changed_and_cannot_be_read_may_be_anything() {
     let (mut leader, mut stranger) = (holder(&fenced, 1), fenced.login_as("app"));
     ok(&mut leader, "INSERT INTO items VALUES (1)");
     take_control_away(&fenced.postgres);
-    // Nothing of this has to do with a fenced table.
-    for sql in
-        ["CREATE VIEW harmless AS SELECT * FROM plain", "CREATE TABLE other (id int)", "INSERT INTO plain VALUES (0)"]
-    {
-        ok(&mut stranger, sql);
-    }
     ok(&mut stranger, "CREATE VIEW later AS SELECT * FROM items");
     for sql in [
         "INSERT INTO plain VALUES (1)",
         "INSERT INTO later VALUES (1)",
         "ALTER TABLE plain ADD COLUMN n int",
         "TRUNCATE plain",
+        "DROP TABLE plain CASCADE",
     ] {
         let error = stranger.rows(sql).expect_err(sql);
         let why = "cannot tell whether this statement writes a fenced table: the catalogue cannot be read: \

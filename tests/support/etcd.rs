@@ -1,10 +1,12 @@
 //! A throwaway etcd: one member, in a folder of its own.
 
 use super::guardian::{Folder, Port, Program};
-use super::programs::run;
+use super::programs::{forget_settings, run};
 use super::wait::{DEADLINE, wait_for};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 /// A member that runs; stopped and removed when dropped.
 pub struct Etcd {
@@ -19,6 +21,8 @@ pub struct Etcd {
     certificates: Option<Certificates>,
     /// Who etcdctl is: name and password.
     user: Option<&'static str>,
+    /// The keys of candidates, by what the test calls them.
+    candidates: Mutex<HashMap<String, String>>,
 }
 
 impl Etcd {
@@ -35,7 +39,8 @@ impl Etcd {
 
     fn start_in(folder: Folder, certificates: Option<Certificates>) -> Self {
         let (client, peer) = (Port::claim(), Port::claim());
-        let mut etcd = Self { member: None, folder, client, peer, data: "data".into(), certificates, user: None };
+        let (data, candidates) = ("data".into(), Mutex::default());
+        let mut etcd = Self { member: None, folder, client, peer, data, certificates, user: None, candidates };
         etcd.start_again();
         etcd
     }
@@ -62,16 +67,41 @@ impl Etcd {
         self.certificates.as_ref().expect("it was started with TLS")
     }
 
-    /// Makes a key, and returns its create_revision.
-    pub fn put_new(&self, key: &str) -> i64 {
-        let output = run(&mut self.etcdctl(&["put", key, "somebody", "--write-out=json"]));
+    /// Puts the key of a candidate, and returns its create_revision. The last part of the name is what the test calls the
+    /// candidate; that of the key is its lease.
+    pub fn put_new(&self, name: &str) -> i64 {
+        self.put_candidate(name, "somebody")
+    }
+
+    /// The same, which proclaims this.
+    pub fn put_candidate(&self, name: &str, value: &str) -> i64 {
+        let lease = self.grant();
+        let key = format!("{}/{}", name.rsplit_once('/').unwrap().0, lease.trim_start_matches('0'));
+        self.candidates.lock().unwrap().insert(name.to_owned(), key.clone());
+        self.put(&key, value, &lease)
+    }
+
+    /// Puts this very key under a lease, and returns its revision.
+    pub fn lease_and_put(&self, key: &str) -> i64 {
+        self.put(key, "somebody", &self.grant())
+    }
+
+    fn grant(&self) -> String {
+        let granted = run(&mut self.etcdctl(&["lease", "grant", "3600"])).stdout;
+        String::from_utf8(granted).unwrap().split(' ').nth(1).expect("lease ID granted with TTL").to_owned()
+    }
+
+    fn put(&self, key: &str, value: &str, lease: &str) -> i64 {
+        let output = run(&mut self.etcdctl(&["put", key, value, &format!("--lease={lease}"), "--write-out=json"]));
         let text = String::from_utf8(output.stdout).unwrap();
         let (_, rest) = text.split_once("\"revision\":").expect("a header");
         rest.split([',', '}']).next().unwrap().parse().unwrap()
     }
 
-    pub fn delete(&self, key: &str) {
-        run(&mut self.etcdctl(&["del", key]));
+    /// Deletes the key, or that of the candidate of this name.
+    pub fn delete(&self, name: &str) {
+        let key = self.candidates.lock().unwrap().remove(name);
+        run(&mut self.etcdctl(&["del", key.as_deref().unwrap_or(name)]));
     }
 
     pub fn port(&self) -> u16 {
@@ -144,9 +174,7 @@ impl Etcd {
     /// etcd's own client.
     pub fn etcdctl(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("etcdctl");
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCD")) {
-            command.env_remove(name);
-        }
+        forget_settings(&mut command);
         command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.url())).args(arguments);
         if let Some(certificates) = &self.certificates {
             command.arg(format!("--cacert={}", certificates.file("ca.pem").display()));

@@ -2,9 +2,8 @@
 
 use super::postgres::{Options, Postgres, Rows, SUPERUSER};
 use super::programs;
-use super::proxy::{BINARY, Proxy, ProxyOptions};
+use super::proxy::{Proxy, ProxyOptions, fencegate};
 use super::wire::{Frame, Wire, error_in, rows_in};
-use std::process::Command;
 
 /// A server and its proxy. Only `prepared` databases know the schema `fencegate`.
 pub struct Fenced {
@@ -47,7 +46,7 @@ impl Fenced {
 /// Creates the schema `fencegate` in a database.
 pub fn init(postgres: &Postgres, database: &str) {
     let control = postgres.control_url() + database;
-    programs::run(Command::new(BINARY).args(["init", "--control", &control]));
+    programs::run(fencegate().args(["init", "--control", &control]));
 }
 
 /// The rows of a simple query that succeeds.

@@ -3,6 +3,7 @@
 //! A process that is killed runs no destructors, so each server has a small shell as its parent that watches a pipe
 //! from the test process and stops the server as soon as that pipe closes.
 
+use super::programs::forget_settings;
 use super::wait::{DEADLINE, wait_for};
 use std::ffi::OsStr;
 use std::fmt;
@@ -155,6 +156,7 @@ impl Port {
 /// A shell that waits for its standard input, out of reach of a Ctrl-C that is meant for the tests.
 fn shell(script: &str) -> Command {
     let mut command = Command::new("sh");
+    forget_settings(&mut command);
     command.arg("-c").arg(script).arg("guardian").stdin(Stdio::piped()).process_group(0);
     command
 }

@@ -30,5 +30,5 @@ pub use etcd::Etcd;
 pub use postgres::{Options, Postgres, Release};
 pub use proxy::{Proxy, ProxyOptions};
 pub use target::{Target, Via};
-pub use wait::{DEADLINE, wait_until};
+pub use wait::{DEADLINE, Stalls, wait_until};
 pub use wire::{Address, Frame, Wire, message};

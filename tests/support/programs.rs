@@ -126,11 +126,19 @@ fn client(program: &str, address: &Address, database: &str) -> Command {
 /// It finds this server in its environment, as the superuser, and nothing else about PostgreSQL.
 pub fn for_address(command: &mut Command, address: &Address, database: &str) {
     let (host, port) = address.host_and_port();
-    // Whatever else the user's environment says about PostgreSQL must not reach the tests.
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
-        command.env_remove(name);
-    }
+    forget_settings(command);
     command.env("PGHOST", host).env("PGPORT", port).env("PGUSER", "postgres").env("PGDATABASE", database);
+}
+
+/// Whatever the environment of who runs the tests says about PostgreSQL, etcd, fencegate and its log must not reach what
+/// they start: its variables for the tests themselves neither.
+pub fn forget_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text == "RUST_LOG" || ["PG", "FENCEGATE_", "ETCD"].iter().any(|prefix| text.starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
 }
 
 /// The cargo that runs the tests, without what it says to a test about its package: that would be news to the build

@@ -2,15 +2,25 @@
 
 use super::guardian::{Folder, Port, Program};
 use super::postgres::Postgres;
+use super::programs::forget_settings;
 use super::wait::{DEADLINE, wait_for, wait_until};
 use super::wire::Address;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::io::Read;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_fencegate");
+
+/// The program under test, with the settings that a test gives it and no others.
+pub fn fencegate() -> Command {
+    let mut command = Command::new(BINARY);
+    forget_settings(&mut command);
+    command
+}
 
 /// Nothing is fenced.
 pub const NO_POLICIES: &str = "version: 1\nresources: []\n";
@@ -124,9 +134,13 @@ impl Proxy {
             if let Some(status) = self.program.exit_status() {
                 panic!("the proxy ended with {status}:\n{}", self.log());
             }
-            TcpStream::connect(("127.0.0.1", self.port.number())).ok()?;
+            let tcp = TcpStream::connect(("127.0.0.1", self.port.number())).ok()?;
+            tcp.shutdown(Shutdown::Write).ok()?;
             // The file is there a moment before anybody listens on it.
-            UnixStream::connect(self.find_socket()?).ok().map(drop)
+            let unix = UnixStream::connect(self.find_socket()?).ok()?;
+            unix.shutdown(Shutdown::Write).ok()?;
+            // When the proxy has closed them, neither takes a place from those who come next.
+            [&mut &tcp as &mut dyn Read, &mut &unix].into_iter().all(|it| it.read(&mut [0]).is_ok()).then_some(())
         };
         wait_for("the proxy listens", DEADLINE, ready);
     }

@@ -3,10 +3,9 @@
 use super::commit_order::CommitOrder;
 use super::postgres::{Options, Postgres, SUPERUSER};
 use super::programs::run;
-use super::proxy::{BINARY, Proxy};
+use super::proxy::{Proxy, fencegate};
 use super::wait::{DEADLINE, wait_until};
 use super::wire::{Address, Fields, Wire, error_in};
-use std::process::Command;
 
 pub const TABLE: &str = "public.ticks";
 
@@ -37,7 +36,7 @@ pub fn server() -> Postgres {
 /// Makes the schema, owned by `role`, and the table, which everybody may write.
 pub fn init(postgres: &Postgres, role: &str) {
     let database = format!("{}postgres", postgres.control_url());
-    run(Command::new(BINARY).args(["init", "--control", &database, "--role", role]));
+    run(fencegate().args(["init", "--control", &database, "--role", role]));
     postgres.sql(&format!("{CREATE_TABLE}; GRANT ALL ON ticks TO PUBLIC"));
 }
 

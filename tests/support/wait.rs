@@ -1,6 +1,9 @@
 //! Waiting for a condition, never for a length of time.
 
 use std::fmt::Display;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Long enough for a busy two-core machine; what takes longer hangs.
@@ -19,6 +22,37 @@ pub fn wait_for<T>(what: impl Display, deadline: Duration, mut look: impl FnMut(
             return value;
         }
         assert!(start.elapsed() < deadline, "waited {deadline:?} in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What this machine has been too busy for: a thread that looks at the clock every few milliseconds, and how much later
+/// than that it did. What has to happen at a certain time may be late by as much.
+pub struct Stalls {
+    over: Arc<AtomicBool>,
+    watch: JoinHandle<Duration>,
+}
+
+impl Stalls {
+    pub fn watch() -> Self {
+        const STEP: Duration = Duration::from_millis(5);
+        let over = Arc::new(AtomicBool::new(false));
+        let is_over = over.clone();
+        let watch = thread::spawn(move || {
+            let mut total = Duration::ZERO;
+            while !is_over.load(Ordering::SeqCst) {
+                let start = Instant::now();
+                thread::sleep(STEP);
+                // Less is a timer's usual blur.
+                total += Some(start.elapsed() - STEP).filter(|late| *late > STEP).unwrap_or_default();
+            }
+            total
+        });
+        Self { over, watch }
+    }
+
+    pub fn total(self) -> Duration {
+        self.over.store(true, Ordering::SeqCst);
+        self.watch.join().unwrap()
     }
 }

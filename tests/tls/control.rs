@@ -2,11 +2,10 @@
 
 use super::support::certificates::{Authority, text};
 use super::support::fenced::{Fenced, init, ok};
-use super::support::proxy::BINARY;
+use super::support::proxy::fencegate;
 use super::support::ticks::POLICIES;
 use super::support::{Options, Postgres, ProxyOptions};
 use super::world::{leak, offering};
-use std::process::Command;
 
 /// How many control connections there are, and whether all of them are encrypted.
 const CONTROL: &str = "SELECT count(*) > 0 AND bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
@@ -57,7 +56,7 @@ fn a_server_that_cannot_be_trusted_gets_no_control_connection() {
 
 /// The exit code of a command, and what it says.
 fn run(arguments: &[&str]) -> (Option<i32>, String) {
-    let output = Command::new(BINARY).args(arguments).output().unwrap();
+    let output = fencegate().args(arguments).output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
 }
 

@@ -3,7 +3,7 @@
 use super::support::certificates::{Authority, text};
 use super::support::guardian::Folder;
 use super::support::programs::run;
-use super::support::proxy::BINARY;
+use super::support::proxy::fencegate;
 use super::world::leak;
 use std::fs;
 use std::process::Command;
@@ -47,7 +47,7 @@ fn files_that_cannot_be_used() {
             "--control",
         ),
     ] {
-        let mut command = Command::new(BINARY);
+        let mut command = fencegate();
         command.args(["proxy", "--upstream", "postgres://localhost", "--policies", path("policies")]);
         if !arguments.contains(&"--control") {
             command.args(["--control", "postgres://postgres@localhost"]);
@@ -60,7 +60,7 @@ fn files_that_cannot_be_used() {
     }
     // What is not used is not read.
     let arguments = ["--tls", "off", "--tls-cert", "/none", "--tls-key", "/none", "--upstream-sslmode", "disable"];
-    let mut command = Command::new(BINARY);
+    let mut command = fencegate();
     command.args(["proxy", "--upstream", "postgres://localhost", "--policies", "/none", "--control", "postgres://u@h"]);
     let output = command.args(arguments).args(["--upstream-sslrootcert", "/none"]).output().unwrap();
     assert!(!String::from_utf8_lossy(&output.stderr).contains("ssl"), "{output:?}");

@@ -2,9 +2,9 @@
 //!
 //! Owns the words. Must say what the proxy would do: it reads the same catalogue in the same way.
 
-use super::graph::{Action, Edge, Link, Way};
+use super::graph::{Action, Edge, Link, Oid, Way};
 use super::sql::{self, Views};
-use super::{Catalogue, WayTo};
+use super::{Catalogue, Dependencies, Fenced, WayTo, dependencies};
 use crate::fence::control::{Answer, answers, column, text};
 use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource, quoted};
 use crate::statement::{Operation, RelationName};
@@ -59,22 +59,25 @@ pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Exp
     // Ends when the client is dropped.
     tokio::spawn(connection);
     ask(&client, "SET standard_conforming_strings = on; SET search_path = pg_catalog").await?;
-    let tables: Vec<_> =
-        policies.resources.iter().flat_map(|resource| resource.tables.iter().map(|it| (&**resource, it))).collect();
-    let question = |views| super::question(&tables, views);
-    let answers = match ask(&client, &question(Views::Asked)).await {
+    let fences = Fenced(&policies.resources);
+    let (asked, most_rows) = super::question(fences, None, Views::Asked);
+    let answers = match ask(&client, &asked).await {
         Ok(answers) => answers,
         // Somebody alters a view.
-        Err(_) => ask(&client, &question(Views::AllWritable)).await?,
+        Err(_) => ask(&client, &super::question(fences, None, Views::AllWritable).0).await?,
     };
-    let catalogue = Catalogue::read(&answers).map_err(ExplainError::Catalogue)?;
+    let catalogue = Catalogue::read(&answers, most_rows).map_err(ExplainError::Catalogue)?;
+    let tables: Vec<&QualifiedName> = fences.tables().map(|(_, table)| &table.name).collect();
+    let answers = ask(&client, &dependencies::question(&tables)).await?;
+    let dependencies = Dependencies::read(&answers).map_err(ExplainError::Catalogue)?;
     let answers = ask(&client, &sql::database_and_functions(policies)).await?;
     let rows = || answers.iter().flat_map(|answer| &answer.rows);
     let database = rows().find_map(|row| column(row, "database")).unwrap_or_default().to_owned();
     let function =
         |row| Some(QualifiedName { schema: column(row, "schema")?.into(), name: column(row, "name")?.into() });
     let functions: HashSet<QualifiedName> = rows().filter_map(function).collect();
-    let covered = policies.resources.iter().flat_map(|resource| catalogue.covered(resource, &functions)).collect();
+    let covered =
+        policies.resources.iter().flat_map(|resource| catalogue.covered(resource, &functions, &dependencies)).collect();
     Ok(Explanation { database, covered })
 }
 
@@ -83,11 +86,17 @@ async fn ask(client: &Client, query: &str) -> Result<Vec<Answer>, ExplainError> 
 }
 
 impl Catalogue {
-    fn covered(&self, resource: &Resource, functions: &HashSet<QualifiedName>) -> Vec<Covered> {
-        let tables = resource.tables.iter().flat_map(|table| self.covered_with(table));
-        let functions = resource.functions.iter().map(|function| {
+    fn covered(
+        &self,
+        resource: &Resource,
+        functions: &HashSet<QualifiedName>,
+        dependencies: &Dependencies,
+    ) -> Vec<Covered> {
+        let tables = resource.tables.iter().flat_map(|table| self.covered_with(table, dependencies));
+        let functions = resource.functions.iter().flat_map(|function| {
             let kind = functions.contains(function).then(|| "function".to_owned());
-            (function.to_string(), kind, "call".to_owned(), NAMED.to_owned())
+            let named = (function.to_string(), kind, "call".to_owned(), NAMED.to_owned());
+            [named].into_iter().chain(self.callers_of(function))
         });
         let row = |(relation, kind, operations, path)| Covered {
             resource: resource.name.clone(),
@@ -100,14 +109,14 @@ impl Catalogue {
     }
 
     /// A table of a policy, then all by which it is reached, the nearest first.
-    fn covered_with(&self, table: &FencedTable) -> Vec<Row> {
+    fn covered_with(&self, table: &FencedTable, dependencies: &Dependencies) -> Vec<Row> {
         let name = RelationName { schema: Some(table.name.schema.clone()), name: table.name.name.clone() };
         let known = self.relations.iter().find(|(_, relation)| relation.name == name);
         let kind = known.filter(|_| self.fenced.contains(&table.name)).map(|(_, relation)| relation.kind.clone());
         let unkeyed = self.not_keyed(table).filter(|_| kind.is_some());
         let (kind, path) = match unkeyed {
             Some(why) => (None, why),
-            None => (kind, NAMED.to_owned()),
+            None => (kind, self.warned(table)),
         };
         let mut rows = vec![(table.name.to_string(), kind, listed(&table.operations), path)];
         let mut reached: Vec<(usize, Row)> =
@@ -116,7 +125,8 @@ impl Catalogue {
         rows.extend(reached.into_iter().map(|(_, row)| row));
         if table.operations.contains(&Operation::Ddl) {
             let is_covered = |name: &String| rows.iter().any(|row| row.0 == *name && row.2.ends_with("ddl"));
-            let mut dropped: Vec<Row> = self.dropped_with(&name).filter(|row| !is_covered(&row.0)).collect();
+            let mut dropped: Vec<Row> =
+                self.dropped_with(&name, dependencies).filter(|row| !is_covered(&row.0)).collect();
             dropped.sort();
             rows.extend(dropped);
         }
@@ -134,7 +144,7 @@ impl Catalogue {
     }
 
     /// How far away it is, and what is said about it; None where it does not count.
-    fn row(&self, WayTo { table: to, way }: &WayTo, table: &FencedTable, oid: u32) -> Option<(usize, Row)> {
+    fn row(&self, WayTo { table: to, way }: &WayTo, table: &FencedTable, oid: Oid) -> Option<(usize, Row)> {
         let relation = self.relations.get(&way.from).filter(|_| *to == oid)?;
         let is_new = |operation: Operation| {
             let same = if operation == Operation::TruncateCascade { Operation::Truncate } else { operation };
@@ -152,6 +162,48 @@ impl Catalogue {
         Some((hops.len(), (name, Some(relation.kind.clone()), listed(&operations), path.join(", "))))
     }
 
+    /// That a policy names it; and whether its key may become another one on the way.
+    fn warned(&self, table: &FencedTable) -> String {
+        let column = self.key_column(table).filter(|column| !column.is_guarded);
+        match column.and_then(|column| column.changed_by.as_ref()) {
+            Some(trigger) => {
+                format!("{NAMED}; trigger {} may change the key: install the guard", quoted(trigger))
+            }
+            None => NAMED.to_owned(),
+        }
+    }
+
+    /// What calls a function of a policy: other functions, then relations, the nearest first.
+    fn callers_of(&self, function: &QualifiedName) -> impl Iterator<Item = Row> {
+        let is_meant = |oid: &Oid| {
+            let named = self.functions.get(oid);
+            named.is_some_and(|it| it.schema.as_ref() == Some(&function.schema) && it.name == function.name)
+        };
+        let by_name = self.callers.iter().flat_map(|(name, all)| all.iter().map(move |caller| (name, caller)));
+        let path = || format!("calls {function}");
+        let mut functions: Vec<Row> = by_name
+            .filter(|(_, caller)| is_meant(&caller.calls))
+            .map(|(name, caller)| QualifiedName { schema: caller.schema.clone(), name: name.clone() }.to_string())
+            .map(|name| (name, Some("function".to_owned()), "call".to_owned(), path()))
+            .collect();
+        functions.sort();
+        functions.dedup();
+        let ways = self.ways.values().flatten().filter(|it| is_meant(&it.table));
+        let mut relations: Vec<(usize, Row)> = ways
+            .filter_map(|it| {
+                let relation = self.relations.get(&it.way.from)?;
+                let operations: Vec<Operation> = it.way.effects.iter().map(|(operation, _)| *operation).collect();
+                let hops = self.hops(&it.way);
+                let path: Vec<String> = hops.iter().map(|edge| self.hop_text(edge)).collect();
+                let name = sql_name(&relation.name);
+                Some((hops.len(), (name, Some(relation.kind.clone()), listed(&operations), path.join(", "))))
+            })
+            .collect();
+        relations.sort();
+        relations.dedup();
+        functions.into_iter().chain(relations.into_iter().map(|(_, row)| row))
+    }
+
     fn hops(&self, way: &Way) -> Vec<&Edge> {
         let mut hops = Vec::new();
         let mut next = Some(way.hop);
@@ -163,12 +215,16 @@ impl Catalogue {
     }
 
     fn hop_text(&self, edge: &Edge) -> String {
-        let to = self.relations.get(&edge.to).map(|to| sql_name(&to.name)).unwrap_or_default();
+        let function = || self.functions.get(&edge.to).map(|it| (it.schema.clone(), it.name.clone()));
+        let relation = self.relations.get(&edge.to).map(|it| (it.name.schema.clone(), it.name.name.clone()));
+        let to = relation.or_else(function).map(|(schema, name)| sql_name(&RelationName { schema, name }));
+        let to = to.unwrap_or_default();
         match &edge.link {
             Link::Child { of_partitioned: true } => format!("partition of {to}"),
             Link::Child { of_partitioned: false } => format!("inherits from {to}"),
             Link::Parent { .. } => format!("parent of {to}"),
             Link::View(_) => format!("view on {to}"),
+            Link::Call(_) => format!("calls {to}"),
             Link::Rule { name, .. } => format!("rule {} on {to}", quoted(name)),
             Link::ForeignKey { name, on_delete, on_update } => {
                 let action = |event, action| match action {
@@ -188,8 +244,12 @@ impl Catalogue {
     }
 
     /// The relations with which CASCADE drops something of the table.
-    fn dropped_with<'a>(&'a self, table: &'a RelationName) -> impl Iterator<Item = Row> + 'a {
-        self.depended_on.iter().flat_map(move |(name, all)| {
+    fn dropped_with<'a>(
+        &'a self,
+        table: &'a RelationName,
+        dependencies: &'a Dependencies,
+    ) -> impl Iterator<Item = Row> + 'a {
+        dependencies.0.iter().flat_map(move |(name, all)| {
             all.iter().filter(move |it| it.by == *table).map(move |it| {
                 let name = RelationName { schema: Some(it.schema.clone()), name: name.clone() };
                 let kind = self.relations.values().find(|relation| relation.name == name);
@@ -208,8 +268,9 @@ const NAMED: &str = "named in the policy";
 
 /// Each once, in the order of policies.
 fn listed(operations: &[Operation]) -> String {
-    use Operation::{Ddl, Delete, Insert, Truncate, TruncateCascade, Update};
+    use Operation::{Ddl, Delete, Insert, Read, Truncate, TruncateCascade, Update};
     let names = [
+        (Read, "select"),
         (Insert, "insert"),
         (Update, "update"),
         (Delete, "delete"),

@@ -3,16 +3,23 @@
 //! Owns the meaning of an edge: which operation becomes which. Must never leave a way out for being complicated: an
 //! operation too many asks for a token too many, one too few lets a write pass.
 
-use crate::statement::Operation::{self, Ddl, Delete, Insert, Lock, Truncate, TruncateCascade, Update};
+use crate::statement::Operation::{self, Ddl, Delete, Insert, Lock, Read, Truncate, TruncateCascade, Update};
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// `pg_class.oid`.
-pub(super) type Oid = u32;
+/// `pg_class.oid`; or `pg_proc.oid`, as [`function`] has it.
+pub(super) type Oid = u64;
 
-/// What a statement can do to a relation by which a fenced table changes or is locked. What DROP … CASCADE takes is not
-/// in these edges.
-pub(super) const OPERATIONS: [Operation; 7] = [Insert, Update, Delete, Truncate, TruncateCascade, Ddl, Lock];
+/// A function that is named in a policy, among the relations: a call of it is as if it was read.
+pub(super) fn function(oid: Oid) -> Oid {
+    oid | 1 << 32
+}
+
+/// What a statement can do to a relation by which a fenced table changes or is locked, or a function is called. What
+/// DROP … CASCADE takes is not in these edges.
+pub(super) const OPERATIONS: [Operation; 8] = [Insert, Update, Delete, Truncate, TruncateCascade, Ddl, Lock, Read];
 const ROWS: &[Operation] = &[Insert, Update, Delete];
+/// What a rule on some event may do.
+const ANY: &[Operation] = &[Insert, Update, Delete, Read];
 
 /// A write to the relation `from` is a write to the relation `to`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +42,8 @@ pub(super) enum Link {
     Rule { name: String, event: Operation },
     /// A foreign key of `to` refers to `from`.
     ForeignKey { name: String, on_delete: Action, on_update: Action },
+    /// These operations on `from` call the function `to`.
+    Call(Vec<Operation>),
 }
 
 /// What can be done through a view.
@@ -44,6 +53,8 @@ pub(super) enum Through {
     Writes { insert: bool, update: bool, delete: bool },
     /// A trigger in place of writes does what it likes.
     Trigger,
+    /// It is a materialized view: refreshing it reads what it is made of.
+    Refresh,
 }
 
 /// What a foreign key does to the rows that refer to one.
@@ -63,14 +74,20 @@ impl Link {
             // Inserting into a plain parent stays there; an update of a partitioned one moves rows between the partitions.
             (Link::Parent { partitioned: false }, Insert) => &[],
             (Link::Parent { partitioned: true }, Update) => ROWS,
+            // What is called where a relation is read is called for its own rows, not for those of its children.
+            (Link::Child { .. } | Link::Parent { .. }, Read) => &[],
             (Link::Child { .. } | Link::Parent { .. }, same) => itself(same),
+            (Link::View(Through::Refresh), Insert) => &[Read],
+            (Link::View(Through::Refresh), _) => &[],
             // A view of a view: whatever is locked by way of it.
             (Link::View(_), Lock) => &[Lock],
-            (Link::View(Through::Trigger), Insert | Update | Delete) => ROWS,
-            (Link::View(Through::Writes { insert: true, .. }), Insert)
-            | (Link::View(Through::Writes { update: true, .. }), Update)
-            | (Link::View(Through::Writes { delete: true, .. }), Delete) => itself(operation),
-            (Link::Rule { event, .. }, operation) if *event == operation => ROWS,
+            (Link::View(_), Read) => &[Read],
+            (Link::View(Through::Trigger), Insert | Update | Delete) => ANY,
+            (Link::View(Through::Writes { insert: true, .. }), Insert) => &[Insert, Read],
+            (Link::View(Through::Writes { update: true, .. }), Update) => &[Update, Read],
+            (Link::View(Through::Writes { delete: true, .. }), Delete) => &[Delete, Read],
+            (Link::Rule { event, .. }, operation) if *event == operation => ANY,
+            (Link::Call(operations), operation) if operations.contains(&operation) => &[Read],
             (Link::ForeignKey { .. }, TruncateCascade) => &[Truncate, TruncateCascade],
             (Link::ForeignKey { on_delete, .. }, Delete) => match on_delete {
                 Action::Refuse => &[],
@@ -78,7 +95,7 @@ impl Link {
                 Action::SetNull | Action::SetDefault => &[Update],
             },
             (Link::ForeignKey { on_update, .. }, Update) if *on_update != Action::Refuse => &[Update],
-            (Link::View(_) | Link::Rule { .. } | Link::ForeignKey { .. }, _) => &[],
+            (Link::View(_) | Link::Rule { .. } | Link::ForeignKey { .. } | Link::Call(_), _) => &[],
         }
     }
 
@@ -155,10 +172,19 @@ impl Graph {
     /// All ways to a table, each operation by one of the shortest paths. To the table itself as well, where writing it
     /// writes it in another manner too: by a foreign key to itself, say.
     pub(super) fn ways_to(&self, table: Oid, paths: &mut Paths) -> Vec<Way> {
+        // TRUNCATE … CASCADE is a TRUNCATE too, and only that is fenced; and reads are never fenced.
+        self.ways(table, OPERATIONS.into_iter().filter(|it| ![TruncateCascade, Read].contains(it)), paths)
+    }
+
+    /// All ways in which a function is called.
+    pub(super) fn calls_of(&self, function: Oid, paths: &mut Paths) -> Vec<Way> {
+        self.ways(function, [Read].into_iter(), paths)
+    }
+
+    fn ways(&self, to: Oid, effects: impl Iterator<Item = Operation>, paths: &mut Paths) -> Vec<Way> {
         let mut ways: HashMap<(Oid, usize), Way> = HashMap::new();
-        // TRUNCATE … CASCADE is a TRUNCATE too, and only that is fenced.
-        for effect in OPERATIONS.into_iter().filter(|it| *it != TruncateCascade) {
-            for (place, hop) in self.walk(table, effect, paths) {
+        for effect in effects {
+            for (place, hop) in self.walk(to, effect, paths) {
                 let new = || Way { from: place.relation, hop, same_columns: place.same_columns, effects: Vec::new() };
                 ways.entry((place.relation, hop)).or_insert_with(new).effects.push((place.operation, effect));
             }
@@ -297,6 +323,36 @@ mod tests {
     fn a_rule_may_do_anything_on_its_event() {
         let found = reach(&[(2, 1, Link::Rule { name: "r".into(), event: Insert })]);
         assert_eq!(found, [(2, vec![(Insert, Insert), (Insert, Update), (Insert, Delete)], false)]);
+    }
+
+    #[test]
+    fn a_function_is_called_by_whatever_reads_or_writes_what_calls_it() {
+        let called = function(9);
+        let edges = [
+            (1, called, Link::Call(vec![Insert, Update, Ddl])),
+            (2, called, Link::Call(vec![Read, Insert, Update, Delete])),
+            (3, 1, Link::View(ALL)),
+            (4, 2, Link::View(NOTHING)),
+            (5, 4, Link::View(Through::Refresh)),
+            (6, 2, Link::Rule { name: "r".into(), event: Delete }),
+        ];
+        let edges = edges.map(|(from, to, link)| Edge { from, to, link });
+        let graph = Graph::new(edges.into());
+        let found = graph.calls_of(called, &mut Paths::default());
+        let found: Vec<(Oid, Vec<Operation>)> = found
+            .into_iter()
+            .map(|way| (way.from, way.effects.into_iter().map(|(operation, _)| operation).collect()))
+            .collect();
+        let expected = [
+            (1, vec![Insert, Update, Ddl]),
+            (2, vec![Insert, Update, Delete, Read]),
+            (3, vec![Insert, Update]),
+            (4, vec![Read]),
+            (5, vec![Insert]),
+            (6, vec![Delete]),
+        ];
+        assert_eq!(found, expected);
+        assert!(graph.ways_to(2, &mut Paths::default()).iter().all(|way| way.from != 5));
     }
 
     #[test]

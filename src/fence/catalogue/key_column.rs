@@ -7,7 +7,7 @@ use crate::fence::control::{Answer, column, is_true, number};
 use crate::fence::guarded::guard_arguments;
 use crate::fence::sql::quote;
 use crate::policy::{FencedTable, QualifiedName, Resource};
-use crate::statement::rows::{Kind, Value};
+use crate::statement::rows::{KEY_TYPES, Kind, Value};
 use std::collections::HashMap;
 
 /// The key column of a fenced table.
@@ -21,6 +21,8 @@ pub struct KeyColumn {
     longest: Option<usize>,
     /// The guard looks at the key of every row that is written.
     pub is_guarded: bool,
+    /// A trigger that may give a row another value in it than the statement does.
+    pub(super) changed_by: Option<String>,
 }
 
 impl KeyColumn {
@@ -43,8 +45,9 @@ pub(super) fn query<'a>(tables: impl IntoIterator<Item = (&'a Resource, &'a Fenc
     if named.is_empty() {
         return String::new();
     }
+    let shadows = shadows();
     format!(
-        "WITH RECURSIVE named(schema, name, key, arguments) AS (VALUES {}), \
+        "{shadows}; WITH RECURSIVE named(schema, name, key, arguments) AS (VALUES {}), \
          family(root, oid) AS ( \
            SELECT c.oid, c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
              JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
@@ -62,12 +65,17 @@ pub(super) fn query<'a>(tables: impl IntoIterator<Item = (&'a Resource, &'a Fenc
                WHERE family.root = c.oid AND k.attnum = o.attnum AND (NOT l.collisdeterministic OR NOT p.opcdefault \
                  OR p.opcnamespace <> 'pg_catalog'::regnamespace \
                  OR p.opcintype <> CASE b.oid WHEN {VARCHAR} THEN {TEXT} ELSE b.oid END)) AS folds, \
+           EXISTS (SELECT FROM pg_cast k WHERE k.oid >= {FIRST_OWN} AND k.castmethod = 'f' \
+             AND k.castsource IN ({KINDS}) AND k.casttarget IN ({KINDS})) AS recast, \
            (SELECT count(*) FROM pg_attribute p WHERE p.attrelid = c.oid AND p.attnum BETWEEN 1 AND a.attnum - 1 \
              AND NOT p.attisdropped) AS place, \
            EXISTS (SELECT FROM pg_trigger g JOIN pg_proc f ON f.oid = g.tgfoid AND f.proname = 'guard' \
              JOIN pg_namespace s ON s.oid = f.pronamespace AND s.nspname = 'fencegate' \
              WHERE g.tgrelid = c.oid AND g.tgenabled = 'A' AND g.tgqual IS NULL AND g.tgtype & {ROW_INSERT} = {ROW_INSERT} \
-             AND substring(g.tgargs FROM 1 FOR octet_length(named.arguments)) = named.arguments) AS guarded \
+             AND substring(g.tgargs FROM 1 FOR octet_length(named.arguments)) = named.arguments) AS guarded, \
+           (SELECT min(g.tgname) FROM family JOIN pg_trigger g ON g.tgrelid = family.oid WHERE family.root = c.oid \
+             AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND g.tgtype & {ROW_BEFORE} = {ROW_BEFORE} \
+             AND g.tgtype & {INSERT_OR_UPDATE} <> 0) AS changed_by \
          FROM named JOIN pg_namespace n ON n.nspname = named.schema \
          JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = named.key AND a.attnum > 0 AND NOT a.attisdropped \
@@ -77,12 +85,39 @@ pub(super) fn query<'a>(tables: impl IntoIterator<Item = (&'a Resource, &'a Fenc
     )
 }
 
+/// The schemas that have an operator `=` which may be taken for that of a key's type, or a type of such a name. Where one of them
+/// is in a session's search path, the text alone does not tell its keys. Of domains, operators of the type below may be taken.
+fn shadows() -> String {
+    let names: Vec<String> = KEY_TYPES.iter().map(|name| quote(name)).collect();
+    format!(
+        "SELECT DISTINCT 'shadow' AS part, n.nspname AS schema FROM pg_namespace n JOIN ( \
+           SELECT o.oprnamespace FROM pg_operator o JOIN pg_type l ON l.oid = o.oprleft JOIN pg_type r ON r.oid = o.oprright \
+             WHERE o.oprname = '=' AND o.oid >= {FIRST_OWN} \
+             AND (l.oid < {FIRST_OWN} OR l.typtype = 'd' OR r.oid < {FIRST_OWN} OR r.typtype = 'd') \
+           UNION ALL SELECT t.typnamespace FROM pg_type t WHERE t.typname IN ({}) AND t.oid >= {FIRST_OWN}) made(schema) \
+         ON n.oid = made.schema LIMIT {MOST_SHADOWS}",
+        names.join(", ")
+    )
+}
+
+/// As many schemas are all of them.
+pub(super) const MOST_SHADOWS: usize = 1000;
+
+/// What has a lower number came with the server (`FirstNormalObjectId`).
+const FIRST_OWN: u32 = 16384;
+
+/// `pg_type.oid` of the types that tell a key.
+const KINDS: &str = "20, 21, 23, 25, 1043, 2950";
+
 /// `pg_type.oid`. The operator class of varchar is that of text.
 const VARCHAR: u32 = 1043;
 const TEXT: u32 = 25;
 
 /// Of `pg_trigger.tgtype`: for each row, on INSERT.
 const ROW_INSERT: u32 = 1 | 4;
+/// For each row, before the event.
+const ROW_BEFORE: u32 = 1 | 2;
+const INSERT_OR_UPDATE: u32 = 4 | 16;
 
 /// What the guard's trigger is told, as `pg_trigger.tgargs` has it, in hex.
 fn trigger_arguments(resource: &Resource, table: &FencedTable) -> String {
@@ -97,6 +132,7 @@ pub(super) fn read(answers: &[Answer]) -> HashMap<QualifiedName, KeyColumn> {
         let name = QualifiedName { schema: column(row, "schema")?.to_owned(), name: column(row, "name")?.to_owned() };
         let kind = match column(row, "type")? {
             _ if is_true(row, "generated") => Err("it is a generated column"),
+            _ if is_true(row, "recast") => Err("a cast that was made here may make another value of it"),
             "20" | "21" | "23" => Ok(Kind::Integer),
             _ if is_true(row, "folds") => {
                 Err("its collation, or a unique index on it, takes different values for equal")
@@ -108,7 +144,8 @@ pub(super) fn read(answers: &[Answer]) -> HashMap<QualifiedName, KeyColumn> {
         // A modifier of varchar is its length and the 4 bytes of a header.
         let longest = number::<i64>(row, "modifier").and_then(|modifier| usize::try_from(modifier - 4).ok());
         let place = number(row, "place")?;
-        Some((name, KeyColumn { kind, place, longest, is_guarded: is_true(row, "guarded") }))
+        let changed_by = column(row, "changed_by").map(str::to_owned);
+        Some((name, KeyColumn { kind, place, longest, is_guarded: is_true(row, "guarded"), changed_by }))
     })
     .collect()
 }

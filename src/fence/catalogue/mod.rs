@@ -1,14 +1,17 @@
 //! What the database's catalogue says about the fenced tables: whether one exists, and which writes to other relations
-//! are writes to one.
+//! are writes to one; and about the functions that count as writes: what calls them.
 //!
 //! Owns that question and its answer. Must never leave a relation out for being complicated: where a write may be one to
 //! a fenced table, it is.
 
+mod calls;
+mod dependencies;
 mod explain;
 mod graph;
 mod key_column;
 mod sql;
 
+pub use dependencies::Dependencies;
 pub use explain::{Covered, ExplainError, Explanation, explain};
 pub use key_column::KeyColumn;
 
@@ -17,9 +20,9 @@ use super::database::Database;
 use super::memory::CATALOGUE_CHANGED;
 use super::refusal::Hindrance;
 use crate::policy::{FencedTable, QualifiedName, Resource};
-use crate::statement::{Operation, RelationName, Write};
+use crate::statement::{FunctionName, Operation, RelationName, Write};
 use graph::{Action, Edge, Graph, Link, Oid, Paths, Through, Way};
-use sql::Views;
+use sql::{Subject, Views};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,9 +38,23 @@ pub struct Catalogue {
     ways: HashMap<String, Vec<WayTo>>,
     graph: Graph,
     paths: Paths,
-    depended_on: HashMap<String, Vec<DependedOn>>,
+    /// The functions that the policies name.
+    functions: HashMap<Oid, FunctionName>,
+    /// By the own name of a function that calls one of these.
+    callers: HashMap<String, Vec<Caller>>,
+    /// The schemas of temporary relations that lead to fenced tables, but only in the session whose they are.
+    temporary: HashSet<String>,
     key_columns: HashMap<QualifiedName, KeyColumn>,
+    /// The schemas that have an operator `=`, or a type, which may stand before the catalogue's own in what tells a key.
+    shadowing: HashSet<String>,
     has_event_triggers: bool,
+}
+
+/// A function that calls one that a policy names.
+#[derive(Debug)]
+struct Caller {
+    schema: String,
+    calls: Oid,
 }
 
 #[derive(Debug)]
@@ -52,13 +69,6 @@ struct Relation {
 struct WayTo {
     table: Oid,
     way: Way,
-}
-
-/// A relation on which something of a fenced table depends: a foreign key, a column's type, a parent.
-#[derive(Debug)]
-struct DependedOn {
-    schema: String,
-    by: RelationName,
 }
 
 /// What a write to another relation does to a fenced table.
@@ -98,6 +108,20 @@ impl Catalogue {
         self.key_columns.get(&table.name)
     }
 
+    /// Some schema has what may stand before the catalogue's own operators and types in what tells a key.
+    pub fn has_shadows(&self) -> bool {
+        !self.shadowing.is_empty()
+    }
+
+    /// With this search path, as `current_schemas(true)` shows it, operators and types without a schema are the
+    /// catalogue's own wherever they tell a key. What is not plainly so is not.
+    pub fn path_leads_to_catalogue(&self, path: &str) -> bool {
+        let schemas = path.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+        let is_plain = |schemas: &&str| schemas.is_ascii() && !schemas.contains(['"', '\\']);
+        let is_clear = |schemas: &str| schemas.split(',').all(|schema| !self.shadowing.contains(schema));
+        self.shadowing.len() < key_column::MOST_SHADOWS && schemas.filter(is_plain).is_some_and(is_clear)
+    }
+
     /// What a write does to fenced tables beside doing it to the relation that it names. That may be a fenced table too.
     pub fn reached_by<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = Reached<'a>> {
         self.ways_from(&write.relation).flat_map(move |WayTo { table, way }| {
@@ -114,11 +138,32 @@ impl Catalogue {
         self.ways_from(relation).next().is_some()
     }
 
-    /// The fenced tables that such a write to a relation changes as well, because it drops what depends on the relation.
-    pub fn cascades_to<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = &'a RelationName> {
-        let relation = &write.relation;
-        let found = self.depended_on.get(&relation.name).filter(|_| write.operation == Operation::Cascade);
-        found.into_iter().flatten().filter(move |it| is_in_schema(relation, &it.schema)).map(|it| &it.by)
+    /// The functions named in policies that such a use of a relation calls.
+    pub fn called_by<'a>(
+        &'a self,
+        relation: &'a RelationName,
+        operation: Operation,
+    ) -> impl Iterator<Item = &'a FunctionName> {
+        let uses = move |way: &Way| way.effects.iter().any(|(by, _)| *by == operation);
+        self.ways_from(relation).filter(move |it| uses(&it.way)).filter_map(|it| self.functions.get(&it.table))
+    }
+
+    /// The functions named in policies that this one calls, as far as the catalogue shows it.
+    pub fn called_by_function<'a>(&'a self, function: &'a FunctionName) -> impl Iterator<Item = &'a FunctionName> {
+        let callers = self.callers.get(&function.name).into_iter().flatten();
+        let is_meant = |it: &&Caller| function.schema.as_ref().is_none_or(|schema| *schema == it.schema);
+        callers.filter(is_meant).filter_map(|it| self.functions.get(&it.calls))
+    }
+
+    /// The functions named in policies that reading some relation calls.
+    pub fn called_by_reading(&self) -> impl Iterator<Item = &FunctionName> {
+        let reads = |it: &&WayTo| it.way.effects.iter().any(|(by, _)| *by == Operation::Read);
+        self.ways.values().flatten().filter(reads).filter_map(|it| self.functions.get(&it.table))
+    }
+
+    /// What temporary relations lead to is known only by reading the catalogue for the session whose they are.
+    pub fn leaves_to_session(&self, temporary_schema: &str) -> bool {
+        self.temporary.contains(temporary_schema)
     }
 
     fn ways_from<'a>(&'a self, relation: &'a RelationName) -> impl Iterator<Item = &'a WayTo> {
@@ -128,10 +173,10 @@ impl Catalogue {
         })
     }
 
-    fn read(answers: &[Answer]) -> Result<Self, String> {
+    fn read(answers: &[Answer], most_rows: usize) -> Result<Self, String> {
         let rows: Vec<&SimpleQueryRow> = answers.iter().flat_map(|answer| &answer.rows).collect();
-        if rows.len() > sql::MOST_ROWS {
-            return Err(format!("more than {} relations have to do with the fenced tables", sql::MOST_ROWS));
+        if rows.len() > most_rows {
+            return Err(too_many(&rows, most_rows));
         }
         let mut catalogue = Catalogue::default();
         let mut fenced: Vec<Oid> = Vec::new();
@@ -139,17 +184,26 @@ impl Catalogue {
         for row in rows {
             match column(row, "part") {
                 Some("relation") => fenced.extend(catalogue.add_relation(row)),
-                Some("dependency") => catalogue.add_dependency(row),
+                Some("temporary") => catalogue.temporary.extend(column(row, "schema").map(str::to_owned)),
+                Some("function") => catalogue.add_function(row),
+                Some("caller") => catalogue.add_caller(row),
                 Some("event trigger") => catalogue.has_event_triggers = true,
+                Some("shadow") => catalogue.shadowing.extend(column(row, "schema").map(str::to_owned)),
                 Some(part) => edges.extend(read_edges(part, row).ok_or("the catalogue has an edge that is not known")?),
                 // The lock_timeout, and key columns.
                 None => {}
             }
         }
         catalogue.key_columns = key_column::read(answers);
+        // Where a rule and a view lead to the same, the rule is what people are told of.
+        edges.sort_by_key(|edge| (!matches!(edge.link, Link::Rule { .. }), edge.from, edge.to));
         catalogue.graph = Graph::new(edges);
-        for table in fenced {
-            for way in catalogue.graph.ways_to(table, &mut catalogue.paths) {
+        let Catalogue { graph, paths, functions, .. } = &mut catalogue;
+        let mut found: Vec<(Oid, Vec<Way>)> = Vec::new();
+        found.extend(fenced.into_iter().map(|table| (table, graph.ways_to(table, paths))));
+        found.extend(functions.keys().map(|function| (*function, graph.calls_of(*function, paths))));
+        for (table, ways) in found {
+            for way in ways {
                 let Some(from) = catalogue.relations.get(&way.from) else { continue };
                 catalogue.ways.entry(from.name.name.clone()).or_default().push(WayTo { table, way });
             }
@@ -170,17 +224,52 @@ impl Catalogue {
         is_fenced.then_some(oid)
     }
 
-    fn add_dependency(&mut self, row: &SimpleQueryRow) {
+    fn add_function(&mut self, row: &SimpleQueryRow) {
+        let name = column(row, "name").unwrap_or_default().to_owned();
+        let schema = column(row, "schema").map(str::to_owned);
+        if let Some(oid) = oid(row, "from") {
+            self.functions.insert(graph::function(oid), FunctionName { schema, name });
+        }
+    }
+
+    fn add_caller(&mut self, row: &SimpleQueryRow) {
         let text = |name| column(row, name).unwrap_or_default().to_owned();
-        let by = RelationName { schema: Some(text("by_schema")), name: text("by_name") };
-        self.depended_on.entry(text("name")).or_default().push(DependedOn { schema: text("schema"), by });
+        if let Some(calls) = oid(row, "to").map(graph::function) {
+            self.callers.entry(text("name")).or_default().push(Caller { schema: text("schema"), calls });
+        }
     }
 }
 
-/// All that is asked of the catalogue.
-fn question(tables: &[(&Resource, &FencedTable)], views: Views) -> String {
-    let keys = key_column::query(tables.iter().copied());
-    format!("{}; {keys}", sql::question(tables.iter().map(|(_, table)| &table.name), views))
+/// Says whose they are, so that somebody can drop them.
+fn too_many(rows: &[&SimpleQueryRow], most: usize) -> String {
+    let owners: HashMap<&str, &str> =
+        rows.iter().filter_map(|row| Some((column(row, "from")?, column(row, "owner")?))).collect();
+    let mut edges: HashMap<&str, usize> = HashMap::new();
+    for owner in rows.iter().filter_map(|row| owners.get(column(row, "from")?)) {
+        *edges.entry(owner).or_default() += 1;
+    }
+    let whose = edges.into_iter().max_by_key(|(owner, edges)| (*edges, *owner));
+    let whose = whose.map(|(owner, _)| format!(", most of them for relations of role {owner}")).unwrap_or_default();
+    format!("more than {most} dependencies lead to the fenced tables{whose}")
+}
+
+/// All that is asked of the catalogue for one reading.
+fn question(fences: Fenced, temporary: Option<&str>, views: Views) -> (String, usize) {
+    let tables: Vec<&QualifiedName> = fences.tables().map(|(_, table)| &table.name).collect();
+    let functions: Vec<&QualifiedName> = fences.0.iter().flat_map(|resource| &resource.functions).collect();
+    let subject = Subject { tables: &tables, functions: &functions, temporary };
+    let keys = key_column::query(fences.tables());
+    (format!("{}; {keys}", sql::question(subject, views)), subject.most_rows())
+}
+
+/// What the catalogue is read for.
+#[derive(Clone, Copy)]
+pub struct Fenced<'a>(pub &'a [Arc<Resource>]);
+
+impl<'a> Fenced<'a> {
+    fn tables(self) -> impl Iterator<Item = (&'a Resource, &'a FencedTable)> {
+        self.0.iter().flat_map(|resource| resource.tables.iter().map(|table| (&**resource, table)))
+    }
 }
 
 /// The edges that a row stands for; None where it says what is not known.
@@ -200,9 +289,13 @@ fn read_edges(part: &str, row: &SimpleQueryRow) -> Option<Vec<Edge>> {
             edge(Link::ForeignKey { name: name(), on_delete: actions.next()??, on_update: actions.next()?? })
         }
         ("view", "trigger") => edge(Link::View(Through::Trigger)),
+        ("view", "stored") => edge(Link::View(Through::Refresh)),
         ("view", events) => edge(Link::View(writes(events)?)),
         ("rule", "2") => edge(Link::Rule { name: name(), event: Operation::Update }),
         ("rule", "3") => edge(Link::Rule { name: name(), event: Operation::Insert }),
+        ("call", letters) => {
+            vec![Edge { from, to: graph::function(to), link: Link::Call(calls::operations(letters)?) }]
+        }
         ("rule", "4") => edge(Link::Rule { name: name(), event: Operation::Delete }),
         _ => return None,
     })
@@ -238,23 +331,44 @@ fn is_in_schema(relation: &RelationName, schema: &str) -> bool {
 }
 
 impl Database {
-    /// Reads the catalogue for these tables. Cancel safe.
+    /// Reads the catalogue for what is fenced, as it is for all sessions. Cancel safe.
     ///
     /// # Errors
     /// When the database cannot be asked, why.
-    pub async fn catalogue(self: &Arc<Self>, tables: &[(&Resource, &FencedTable)]) -> Result<Catalogue, Hindrance> {
-        let question = |views| question(tables, views);
-        let answers = match self.look(&question(Views::Asked)).await {
+    pub async fn catalogue(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Catalogue, Hindrance> {
+        let (asked, most_rows) = question(fences, None, Views::Asked);
+        let all_writable = || question(fences, None, Views::AllWritable).0;
+        let answers = match self.look(&asked).await {
             Ok(answers) => answers,
             // Somebody alters a view: nothing is left out then.
-            Err(ControlError::Refused(_) | ControlError::Denied(_)) => self.look(&question(Views::AllWritable)).await?,
+            Err(ControlError::Refused(_) | ControlError::Denied(_) | ControlError::Locked) => {
+                self.look(&all_writable()).await?
+            }
             // Where nothing is fenced, nobody has to have run `fencegate init`; and what failed a moment ago, when the
             // database was being made, need not fail now.
-            Err(_) => self.ask_once(&question(Views::AllWritable)).await?,
+            Err(_) => self.ask_once(&all_writable()).await?,
         };
-        let catalogue = Catalogue::read(&answers)?;
+        let catalogue = Catalogue::read(&answers, most_rows)?;
         self.has_fenced_tables.store(catalogue.has_fenced_tables(), Ordering::Relaxed);
         Ok(catalogue)
+    }
+
+    /// The same, as it is for the session to which this schema of temporary relations belongs. On a connection of its own:
+    /// who makes many such relations keeps nobody else waiting. Cancel safe.
+    ///
+    /// # Errors
+    /// When the database cannot be asked, why.
+    pub async fn catalogue_of_session(&self, fences: Fenced<'_>, temporary: &str) -> Result<Catalogue, Hindrance> {
+        let whose = |why: String| format!("{why}, with the temporary relations of this session (schema {temporary})");
+        let (asked, most_rows) = question(fences, Some(temporary), Views::Asked);
+        let answers = match self.ask_once(&asked).await {
+            Ok(answers) => answers,
+            Err(_) => {
+                let all_writable = question(fences, Some(temporary), Views::AllWritable).0;
+                self.ask_once(&all_writable).await.map_err(|error| whose(error.to_string()))?
+            }
+        };
+        Ok(Catalogue::read(&answers, most_rows).map_err(whose)?)
     }
 
     /// Somebody else says that the catalogue has changed; several who do so at once are one. Cancel safe.

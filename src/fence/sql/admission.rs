@@ -114,7 +114,7 @@ pub(in crate::fence) fn admissions(who: &Identity) -> String {
 
 /// Deletes admissions, each with the name of the lock of its family: those that are still what they were when they were
 /// read. Leaves those of a process that is being ended, and of one in whose open transaction the guard has let a write
-/// pass, on the strength of that very row.
+/// pass, on the strength of that very row: the process holds the lock of the process, or that of the row.
 pub(in crate::fence) fn delete<'a>(rows: impl IntoIterator<Item = (&'a Granted, &'a str)>) -> String {
     let key = |(row, family): (&Granted, &str)| {
         let Granted { pid, backend_start, resource, epoch: Epoch { generation, token }, version, ending: _ } = row;
@@ -130,7 +130,8 @@ pub(in crate::fence) fn delete<'a>(rows: impl IntoIterator<Item = (&'a Granted, 
         "WITH theirs AS MATERIALIZED (SELECT a.pid, a.backend_start, k.resource, k.generation, k.token, k.version, k.family \
            FROM fencegate.admission a JOIN (VALUES {}) k(pid, backend_start, resource, generation, token, version, family) \
            ON a.pid = k.pid AND extract(epoch FROM a.backend_start) = k.backend_start AND a.resource = k.resource \
-             AND a.generation = k.generation AND a.token = k.token AND a.xmin = k.version) \
+             AND a.generation = k.generation AND a.token = k.token AND a.xmin = k.version \
+           FOR UPDATE OF a SKIP LOCKED) \
          DELETE FROM fencegate.admission a USING theirs t \
          WHERE (a.pid, a.backend_start, a.resource, a.generation, a.token) \
              = (t.pid, t.backend_start, t.resource, t.generation, t.token) AND a.xmin = t.version AND NOT a.ending \

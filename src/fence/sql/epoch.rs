@@ -16,20 +16,16 @@ pub(in crate::fence) fn publish(resource: &Resource, target: Epoch, known: Optio
     let name = quote(&resource.name);
     let Epoch { generation, token } = target;
     let hash = quote(&resource.fingerprint);
-    let set = format!("SET token = {token}, drained = false, updated = clock_timestamp()");
-    let is_below = format!("e.generation = {generation} AND e.token < {token} AND e.policy_hash = {hash}");
-    let raise = match known {
-        None => format!(
-            "INSERT INTO fencegate.epoch AS e (resource, token, policy_hash, policy_loaded) \
-             VALUES ({name}, {token}, {hash}, {loaded}) ON CONFLICT (resource) DO UPDATE {set} WHERE {is_below}"
-        ),
-        Some(known) => format!(
-            "UPDATE fencegate.epoch AS e {set} WHERE e.resource = {name} AND {is_below} AND e.token >= {}",
-            known.token
-        ),
+    let (is_expected, lowest) = match known {
+        None => ("true".to_owned(), 0),
+        Some(known) => (format!("EXISTS (SELECT FROM fencegate.epoch WHERE resource = {name})"), known.token),
     };
     format!(
-        "SELECT pg_advisory_xact_lock({key}); {raise}; \
+        "SELECT pg_advisory_xact_lock({key}); \
+         INSERT INTO fencegate.epoch AS e (resource, token, policy_hash, policy_loaded) \
+           SELECT {name}, {token}, {hash}, {loaded} WHERE {is_expected} \
+           ON CONFLICT (resource) DO UPDATE SET token = {token}, drained = false, updated = clock_timestamp() \
+           WHERE e.generation = {generation} AND e.token < {token} AND e.token >= {lowest} AND e.policy_hash = {hash}; \
          SELECT resource, generation, token FROM fencegate.epoch WHERE resource = {name}; \
          SELECT pg_notify('fencegate', {name})",
         key = advisory_key(&resource.name),
@@ -97,7 +93,7 @@ pub(in crate::fence) fn fences(resources: &[Arc<Resource>], most_keys: usize) ->
 }
 
 /// Mark. The third statement's count: it is drained now. The fourth's rows: the prepared
-/// transactions in the way.
+/// transactions in the way. Under other policies there may be other relations to look at: then it marks nothing.
 ///
 /// The second statement comes first to look at the processes, and the later ones see what it saw:
 /// so the locks are read after the processes. The other way round, one that prepares its
@@ -105,6 +101,7 @@ pub(in crate::fence) fn fences(resources: &[Arc<Resource>], most_keys: usize) ->
 pub(in crate::fence) fn mark(resource: &Resource, epoch: Epoch) -> String {
     let name = quote(&resource.name);
     let Epoch { generation, token } = epoch;
+    let hash = quote(&resource.fingerprint);
     let relations = relations(resource);
     let holds = holds_lock_on_relations(WRITE_LOCKS);
     let below = below("a", &resource.name, epoch);
@@ -112,7 +109,7 @@ pub(in crate::fence) fn mark(resource: &Resource, epoch: Epoch) -> String {
         "SELECT FROM fencegate.epoch WHERE resource = {name} FOR UPDATE; \
          SELECT count(*) FROM fencegate.admission a WHERE {below} AND {LIVING}; \
          {relations} UPDATE fencegate.epoch e SET drained = true, updated = clock_timestamp() \
-           WHERE e.resource = {name} AND e.generation = {generation} AND e.token = {token} AND NOT e.drained \
+           WHERE e.resource = {name} AND e.generation = {generation} AND e.token = {token} AND NOT e.drained AND e.policy_hash = {hash} \
            AND NOT EXISTS (SELECT FROM fencegate.admission a WHERE {below} AND {LIVING}) \
            AND NOT EXISTS (SELECT FROM pg_locks l WHERE l.pid IS NULL AND {holds}); \
          {relations} SELECT DISTINCT p.gid FROM pg_locks l {PREPARED} WHERE l.pid IS NULL AND {holds}",

@@ -38,15 +38,19 @@ pub(in crate::fence) fn lockers(resource: &Resource, locks: &str, pids: &[i32]) 
 }
 
 /// The epoch in force, if the guard has let a write to the resource pass in the open transaction of this process: it holds
-/// the resource's lock; or that of the process, and an admission on the strength of which it may have passed.
+/// the resource's lock; or that of the process, and an admission on the strength of which it may have passed; or it has locked
+/// the row of that admission, as nobody else does who does not delete it.
 pub(in crate::fence) fn guarded_write(resource: &Resource, pid: i32) -> String {
+    let name = quote(&resource.name);
+    let admissions = format!("fencegate.admission a WHERE a.pid = {pid} AND a.resource = {name} AND {LIVING}");
     format!(
-        "SELECT e.generation, e.token FROM fencegate.epoch e WHERE e.resource = {name} AND EXISTS ( \
-           SELECT FROM pg_locks l WHERE l.pid = {pid} AND l.locktype = 'advisory' AND l.granted \
-           AND l.database = {THIS_DATABASE} AND (({resource_lock}) OR (l.objsubid = 2 \
-             AND l.classid::bigint = hashtext({family})::bigint & 4294967295 AND l.objid = {pid} \
-             AND EXISTS (SELECT FROM fencegate.admission a WHERE a.pid = {pid} AND a.resource = {name} AND {LIVING}))))",
-        name = quote(&resource.name),
+        "WITH free AS MATERIALIZED (SELECT a.pid FROM {admissions} FOR UPDATE OF a SKIP LOCKED) \
+         SELECT e.generation, e.token FROM fencegate.epoch e WHERE e.resource = {name} AND ( \
+           (SELECT count(*) FROM {admissions}) > (SELECT count(*) FROM free) OR EXISTS ( \
+             SELECT FROM pg_locks l WHERE l.pid = {pid} AND l.locktype = 'advisory' AND l.granted \
+             AND l.database = {THIS_DATABASE} AND (({resource_lock}) OR (l.objsubid = 2 \
+               AND l.classid::bigint = hashtext({family})::bigint & 4294967295 AND l.objid = {pid} \
+               AND EXISTS (SELECT FROM {admissions})))))",
         family = quote(resource.lock_name()),
         resource_lock = is_lock_of(&resource.name),
     )

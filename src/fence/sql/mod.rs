@@ -8,6 +8,7 @@
 mod admission;
 mod epoch;
 mod lock;
+mod privilege;
 mod process;
 mod proxy;
 
@@ -18,6 +19,7 @@ pub(super) use epoch::{
     Operator, epochs, epochs_above_admissions, fences, mark, now, publish, record_policy, record_policy_of_keys, reset,
 };
 pub(super) use lock::{WRITE_OR_ROW_LOCKS, end_blockers, guarded_write, lockers, with_lock_timeout};
+pub(super) use privilege::{is_disposable, permits};
 pub(super) use process::{end_process, lacking_privileges, open, open_transactions, processes, terminate};
 pub(super) use proxy::{announce_enforced, enforcement, leave};
 
@@ -35,15 +37,20 @@ pub(crate) fn quote(text: &str) -> String {
 
 /// A common table expression of these names.
 pub(crate) fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
-    let names: Vec<String> = names.into_iter().map(pair).collect();
-    if names.is_empty() {
-        return "named(schema, name) AS (SELECT NULL::name, NULL::name WHERE false)".to_owned();
-    }
-    format!("named(schema, name) AS (VALUES {})", names.join(", "))
+    named_as("named", names)
 }
 
-fn pair(name: &QualifiedName) -> String {
-    format!("({}::name, {}::name)", quote(&name.schema), quote(&name.name))
+/// The same, under that name of its own. As two arrays: the server reads many names in them at once.
+pub(crate) fn named_as<'a>(table: &str, names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
+    let (schemas, names): (Vec<String>, Vec<String>) =
+        names.into_iter().map(|name| (element(&name.schema), element(&name.name))).unzip();
+    let array = |elements: Vec<String>| quote(&format!("{{{}}}", elements.join(",")));
+    format!("{table}(schema, name) AS (SELECT * FROM unnest({}::name[], {}::name[]))", array(schemas), array(names))
+}
+
+/// An element of an array literal.
+fn element(name: &str) -> String {
+    format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 fn below(row: &str, resource: &str, bound: Epoch) -> String {
@@ -66,5 +73,12 @@ mod tests {
         assert_eq!(quote("'; DROP TABLE x; --"), "'''; DROP TABLE x; --'");
         assert_eq!(quote("back\\slash' "), "'back\\slash'' '");
         assert_eq!(quote(""), "''");
+    }
+
+    #[test]
+    fn names_end_no_element() {
+        let name = QualifiedName { schema: "a\"b".into(), name: "it's\\".into() };
+        let expected = r#"named(schema, name) AS (SELECT * FROM unnest('{"a\"b"}'::name[], '{"it''s\\"}'::name[]))"#;
+        assert_eq!(named([&name]), expected);
     }
 }

@@ -57,8 +57,8 @@ pub(in crate::fence) fn end_process(pid: &str, backend_start: &str) -> String {
 /// the bound. One that its own proxy has released since may hold a newer admission by now, and is spared.
 ///
 /// Its admission says so from then on, and is deleted with the process only: its own proxy, which looks at the row in that very
-/// moment, waits for it, and does not release a process that is being ended. Rows that somebody else is deleting or
-/// marking are left to the next look.
+/// moment, passes over it, and does not release a process that is being ended. Rows that somebody else is deleting or
+/// marking are left to the next look. NO KEY: the guard's lock of the row, which keeps it, does not keep its process.
 pub(in crate::fence) fn terminate(processes: &str, resource: &str, bound: Epoch) -> String {
     format!(
         "WITH due AS (UPDATE fencegate.admission SET ending = true WHERE ctid = ANY (ARRAY( \
@@ -67,7 +67,7 @@ pub(in crate::fence) fn terminate(processes: &str, resource: &str, bound: Epoch)
            LEFT JOIN pg_roles t ON t.oid = s.usesysid \
            JOIN fencegate.admission a ON a.pid = s.pid AND a.backend_start = s.backend_start AND {} \
            WHERE {} AND EXISTS (SELECT FROM fencegate.epoch e WHERE e.resource = {} AND (e.generation, e.token) >= ({}, {})) \
-           FOR UPDATE OF a SKIP LOCKED)) RETURNING pid) \
+           FOR NO KEY UPDATE OF a SKIP LOCKED)) RETURNING pid) \
          SELECT pid, pg_terminate_backend(pid) FROM (SELECT DISTINCT pid FROM due) due",
         below("a", resource, bound),
         may_terminate("s", "t"),

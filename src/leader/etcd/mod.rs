@@ -10,14 +10,17 @@ use self::place::Place;
 use super::clock::BootInstant;
 use super::coordinator::{Candidate, Coordinator, CoordinatorError, Observe};
 use super::loss::Loss;
-use crate::etcd::{ElectionName, Etcd, EtcdError, Leader, Observer, Patience};
+use crate::etcd::{ElectionName, Etcd, EtcdError, Leader, Observer, Patience, leader};
 use etcd_client::{Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnResponse};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
+use tracing::info;
 
 /// Before etcd is asked again after a failure.
 const PAUSE: Duration = Duration::from_millis(100);
+/// What a leader proclaims is anybody's text: this many characters of it are told.
+const LONGEST_HOLDER: usize = 200;
 /// gRPC's code for what does not exist: so etcd answers for a lease that has ended.
 const NOT_FOUND: i32 = 5;
 
@@ -52,11 +55,13 @@ impl Coordinator for Etcd {
     }
 
     async fn await_turn(&self, candidate: &Candidate, patience: Patience) -> Result<(), CoordinatorError> {
+        let mut awaited = None;
         loop {
             match place::read(self, candidate, patience).await {
                 Ok((Place::First, _)) => return Ok(()),
                 Ok((Place::Behind(ahead), revision)) => {
-                    place::deletion(self, vec![ahead, own_key(candidate).into()], revision, patience).await;
+                    self.tell_who_leads(candidate, &mut awaited, patience).await;
+                    place::change(self, vec![ahead, own_key(candidate).into()], revision, patience).await;
                 }
                 Ok((Place::Gone, _)) => return Err(CoordinatorError::Gone),
                 Err(CoordinatorError::Unreachable { .. }) => sleep(PAUSE).await,
@@ -69,7 +74,7 @@ impl Coordinator for Etcd {
         loop {
             match place::read(self, candidate, patience).await {
                 Ok((Place::First, revision)) => {
-                    place::deletion(self, vec![own_key(candidate).into()], revision, patience).await;
+                    place::change(self, vec![own_key(candidate).into()], revision, patience).await;
                 }
                 Ok((Place::Behind(_) | Place::Gone, _)) => {
                     return place::why_not_first(self, candidate, patience).await;
@@ -101,6 +106,18 @@ impl Coordinator for Etcd {
 
     fn observe(self: &Arc<Self>, election: &ElectionName) -> Observer {
         Observer::new(self.clone(), election.clone())
+    }
+}
+
+impl Etcd {
+    /// Says whom the candidate waits for, when another leads than before. Where that cannot be read, it waits all the same.
+    async fn tell_who_leads(&self, candidate: &Candidate, awaited: &mut Option<i64>, patience: Patience) {
+        let Ok((Some(leader), _)) = leader(self, &candidate.election, patience).await else { return };
+        if awaited.replace(leader.token) != Some(leader.token) && leader.token < candidate.token {
+            let holder: String = String::from_utf8_lossy(&leader.value).chars().take(LONGEST_HOLDER).collect();
+            let (election, key) = (&candidate.election, String::from_utf8_lossy(&leader.key));
+            info!(%election, token = candidate.token, holder, leader = leader.token, %key, "lease_awaited");
+        }
     }
 }
 

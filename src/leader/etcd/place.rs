@@ -7,10 +7,13 @@ use crate::etcd::{Etcd, EtcdError, Patience, leader};
 use crate::leader::coordinator::{Candidate, CoordinatorError};
 use crate::leader::loss::Loss;
 use etcd_client::{
-    EventType, GetOptions, ResponseHeader, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, WatchFilterType,
-    WatchOptions, WatchStream,
+    Compare, CompareOp, GetOptions, ResponseHeader, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, WatchOptions,
+    WatchStream,
 };
 use tokio::time::sleep;
+
+/// As etcd's RangeRequest has it.
+const NO_LIMIT: i64 = 0;
 
 /// A candidate's place.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,32 +32,39 @@ pub(super) async fn read(
     candidate: &Candidate,
     patience: Patience,
 ) -> Result<(Place, i64), CoordinatorError> {
-    let ahead = GetOptions::new()
-        .with_prefix()
-        .with_max_create_revision(candidate.token - 1)
-        .with_sort(SortTarget::Create, SortOrder::Descend)
-        .with_limit(1)
-        .with_keys_only();
-    let ahead = TxnOp::get(candidate.election.prefix(), Some(ahead));
-    let response = commit(etcd, Txn::new().when([in_place(candidate)]).and_then([ahead]), patience).await?;
-    let revision = response.header().map_or(0, ResponseHeader::revision);
-    if !response.succeeded() {
-        return Ok((Place::Gone, revision));
-    }
-    match response.op_responses().first() {
-        Some(TxnOpResponse::Get(ahead)) => match ahead.kvs().first() {
-            Some(pair) => Ok((Place::Behind(pair.key().to_owned()), revision)),
-            None => Ok((Place::First, revision)),
-        },
-        _ => Err(CoordinatorError::Refused { reason: "the answer to a range has none".into() }),
+    let Candidate { election, lease, token, .. } = candidate;
+    // Nearly always the first of them is a candidate's.
+    let mut limit = 1;
+    loop {
+        let ahead = GetOptions::new()
+            .with_prefix()
+            .with_max_create_revision(token - 1)
+            .with_sort(SortTarget::Create, SortOrder::Descend)
+            .with_limit(limit)
+            .with_keys_only();
+        let ahead = TxnOp::get(election.prefix(), Some(ahead));
+        let in_place = [in_place(candidate), Compare::lease(election.key(*lease), CompareOp::Equal, *lease)];
+        let response = commit(etcd, Txn::new().when(in_place).and_then([ahead]), patience).await?;
+        let revision = response.header().map_or(0, ResponseHeader::revision);
+        if !response.succeeded() {
+            return Ok((Place::Gone, revision));
+        }
+        let Some(TxnOpResponse::Get(ahead)) = response.op_responses().into_iter().next() else {
+            return Err(CoordinatorError::Refused { reason: "the answer to a range has none".into() });
+        };
+        match ahead.kvs().iter().find(|pair| election.is_candidate(pair.key(), pair.lease())) {
+            Some(pair) => return Ok((Place::Behind(pair.key().to_owned()), revision)),
+            None if !ahead.more() => return Ok((Place::First, revision)),
+            None => limit = NO_LIMIT,
+        }
     }
 }
 
-/// Returns when one of the keys has been deleted after the revision, or may have been: the watch could not be set up,
-/// or has broken.
-pub(super) async fn deletion(etcd: &Etcd, keys: Vec<Vec<u8>>, revision: i64, patience: Patience) {
+/// Returns when one of the keys has changed after the revision, or may have: the watch could not be set up, or has broken.
+/// A key that is put anew may have lost its lease, and is nobody's then.
+pub(super) async fn change(etcd: &Etcd, keys: Vec<Vec<u8>>, revision: i64, patience: Patience) {
     let seen = match watch(etcd, keys, revision + 1, patience).await {
-        Ok(mut watch) => sees_deletion(&mut watch).await,
+        Ok(mut watch) => sees_change(&mut watch).await,
         Err(_) => false,
     };
     if !seen {
@@ -63,7 +73,7 @@ pub(super) async fn deletion(etcd: &Etcd, keys: Vec<Vec<u8>>, revision: i64, pat
 }
 
 async fn watch(etcd: &Etcd, keys: Vec<Vec<u8>>, revision: i64, patience: Patience) -> Result<WatchStream, EtcdError> {
-    let options = WatchOptions::new().with_start_revision(revision).with_filters([WatchFilterType::NoPut]);
+    let options = WatchOptions::new().with_start_revision(revision);
     let request = move |mut client: etcd_client::Client| {
         let (keys, options) = (keys.clone(), options.clone());
         async move {
@@ -79,12 +89,12 @@ async fn watch(etcd: &Etcd, keys: Vec<Vec<u8>>, revision: i64, patience: Patienc
 }
 
 /// False when the watch has broken.
-async fn sees_deletion(watch: &mut WatchStream) -> bool {
+async fn sees_change(watch: &mut WatchStream) -> bool {
     while let Ok(Some(response)) = watch.message().await {
         if response.canceled() {
             return false;
         }
-        if response.events().iter().any(|event| event.event_type() == EventType::Delete) {
+        if !response.events().is_empty() {
             return true;
         }
     }

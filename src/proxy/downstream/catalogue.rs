@@ -1,98 +1,173 @@
 //! What is known of a database's catalogue, and following its changes.
 //!
-//! Owns whether what was read still counts. Must never take a reading for current that a change overtook.
+//! Owns whether what was read still counts. Must never take a reading for current that began before a change was seen
+//! which came before the statement at hand.
 
 use super::{Downstream, FRESH};
-use crate::fence::{Catalogue, Hindrance};
+use crate::fence::{Catalogue, Dependencies, Fenced, Hindrance};
 use crate::policy::{PolicySet, QualifiedName};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
-/// Announcements that the catalogue has changed are heard at most this often.
-const ANNOUNCEMENTS: Duration = Duration::from_millis(250);
+/// The catalogue is read at most this often where no statement waits for it: anybody can say that it has changed.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// The catalogue is read again after this time without an announcement: whoever changed it may have been killed before
 /// saying so, or be no proxy.
 const UNANNOUNCED: Duration = Duration::from_secs(10);
+
+/// The changes seen up to a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// All of them, as far as the proxy saw or supposes them.
+    all: u64,
+    /// Those that may have to do with fenced tables.
+    pub doubts: u64,
+}
+
+/// What a statement has to know of the catalogue.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// It came after these changes. One that is seen later is made by a session beside it: the suspects of that count,
+    /// until the catalogue was read again.
+    pub since: Changes,
+    /// The schema of its session's temporary relations.
+    pub temporary: Option<Arc<str>>,
+    /// Also what CASCADE takes.
+    pub cascades: bool,
+    /// Nothing that others may have changed meanwhile: it writes what the policies name.
+    pub is_plain: bool,
+}
 
 /// What has been read of a database's catalogue.
 #[derive(Default)]
 pub(super) struct Known {
     /// As last read; what cannot be read anew stays.
     pub(super) catalogue: Arc<Catalogue>,
-    /// Nothing has changed since that may have to do with fenced tables, as far as the proxy saw.
-    current: bool,
-    /// Counts the changes seen: a reading that one overtook does not have it.
-    changes: u64,
-    /// Counts those that may have to do with fenced tables: a reading that one overtook is not current.
-    doubts: u64,
-    /// The changes that it has.
-    read: u64,
-    /// When a reading began last, and which changes had been seen then.
-    pub(super) attempted: Option<(Instant, u64)>,
-    /// The control connection that listened then: one that began later may have missed what changed in between.
+    /// Those seen.
+    seen: Changes,
+    /// Those that it has; None: it was never read.
+    read: Option<Changes>,
+    /// When a reading began last, which changes had been seen then, and by which control connection.
+    attempted: Option<(Instant, Changes, u64)>,
+    /// The one that listened when it was read: one that began later may have missed what changed in between.
     listener: u64,
     /// Why the last reading failed, if it did.
     failure: Option<Hindrance>,
     /// The fenced tables that do not exist: the log has said so.
     missing: HashSet<QualifiedName>,
+    /// What CASCADE takes: it is read when somebody has to know.
+    dependencies: Option<Apart<Dependencies>>,
+    /// As it is for a session whose temporary relations lead to fenced tables, by their schema.
+    of_sessions: HashMap<Arc<str>, Apart<Catalogue>>,
+}
+
+/// What is read only for whoever needs it.
+struct Apart<T> {
+    attempted: (Instant, Changes),
+    read: Result<Arc<T>, Hindrance>,
 }
 
 /// What is known of a database's catalogue at a moment.
 pub struct Seen {
     /// As last read.
     pub catalogue: Arc<Catalogue>,
-    /// Nothing has changed since that may have to do with fenced tables.
+    /// What CASCADE takes, where that was wanted and is known.
+    pub dependencies: Option<Arc<Dependencies>>,
+    /// Nothing had changed by then that may have to do with fenced tables.
     pub is_current: bool,
-    /// How many such changes there were until now.
+    /// Where it is not current: only because nobody listens to what others say of it.
+    pub is_unheard: bool,
+    /// How many such changes it has.
     pub doubts: u64,
     /// Why it could not be read last, where it is not current.
     pub unread: Option<Hindrance>,
 }
 
-impl Known {
-    /// What has to do with fenced tables may have changed since.
-    fn is_doubtful(&self, listener: u64) -> bool {
-        !self.current || listener != 0 && listener != self.listener
+impl Changes {
+    fn has(self, other: Changes) -> bool {
+        self.all >= other.all && self.doubts >= other.doubts
     }
+}
 
-    /// Nobody has tried to read it since the last change, or only a while ago.
-    fn is_untried(&self) -> bool {
-        self.attempted.is_none_or(|(at, changes)| changes != self.changes || at.elapsed() > FRESH)
+impl<T> Apart<T> {
+    /// It failed a while ago, or has not all these changes.
+    fn is_due(&self, since: Changes) -> bool {
+        let (at, changes) = self.attempted;
+        !changes.has(since) || self.read.is_err() && at.elapsed() > FRESH
+    }
+}
+
+impl Known {
+    /// Nobody has tried to read it since the last change, or since who listens is another, or only a while ago.
+    fn is_untried(&self, listener: u64) -> bool {
+        self.attempted.is_none_or(|(at, changes, by)| changes != self.seen || listener != by || at.elapsed() > FRESH)
     }
 }
 
 impl Downstream {
     /// Keeps what is known of the catalogue up to date, for as long as the proxy runs.
     pub fn follow(self: &Arc<Self>) {
-        tokio::spawn(follow_catalogue(self.clone()));
-        tokio::spawn(follow_harmless_changes(self.clone()));
+        tokio::spawn(hear_changes(self.clone()));
+        tokio::spawn(read_now_and_then(self.clone()));
+        tokio::spawn(announce_harmless_changes(self.clone()));
+    }
+
+    /// The changes seen until now.
+    pub fn changes(&self) -> Changes {
+        self.known().seen
     }
 
     /// What is known of the catalogue.
-    pub fn catalogue(&self) -> Seen {
+    pub fn catalogue(&self, wanted: &Wanted) -> Seen {
         let known = self.known();
-        let is_current = self.is_current(&known);
-        let unread = known.failure.as_ref().filter(|_| !is_current).cloned();
-        Seen { catalogue: known.catalogue.clone(), is_current, doubts: known.doubts, unread }
+        let is_read = self.is_read(&known, wanted.since);
+        let is_heard = self.is_heard(&known);
+        let mut seen = Seen {
+            catalogue: known.catalogue.clone(),
+            dependencies: None,
+            is_current: is_read && is_heard,
+            is_unheard: is_read && !is_heard,
+            doubts: known.read.map_or(0, |read| read.doubts),
+            unread: known.failure.clone(),
+        };
+        if wanted.cascades
+            && let Some(apart) = known.dependencies.as_ref().filter(|apart| apart.attempted.1.has(wanted.since))
+        {
+            seen.dependencies = apart.read.as_ref().ok().cloned();
+            seen.unread = seen.unread.or(apart.read.as_ref().err().cloned());
+        }
+        if let Some(schema) = self.left_to_session(&known, wanted) {
+            let apart = known.of_sessions.get(schema).filter(|apart| apart.attempted.1.has(wanted.since));
+            match apart.map(|apart| (&apart.read, apart.attempted.1)) {
+                Some((Ok(catalogue), changes)) => {
+                    (seen.catalogue, seen.doubts) = (catalogue.clone(), seen.doubts.min(changes.doubts));
+                }
+                why => {
+                    (seen.is_current, seen.is_unheard) = (false, false);
+                    seen.unread = why.and_then(|(read, _)| read.as_ref().err().cloned()).or(seen.unread);
+                }
+            }
+        }
+        seen.unread = seen.unread.filter(|_| !seen.is_current || wanted.cascades && seen.dependencies.is_none());
+        seen
     }
 
     /// The catalogue has changed: until it is read, any relation may be fenced.
     pub fn forget_catalogue(&self) {
         let mut known = self.known();
-        known.current = false;
-        known.changes += 1;
-        known.doubts += 1;
+        known.seen.all += 1;
+        known.seen.doubts += 1;
     }
 
     /// The catalogue has changed in a way that had nothing to do with fenced tables when there were so many doubts. False
     /// if there are more by now.
     pub fn note_harmless_change(&self, doubts: u64) -> bool {
         let mut known = self.known();
-        let is_harmless = known.doubts == doubts;
-        known.changes += u64::from(is_harmless);
+        let is_harmless = known.seen.doubts == doubts;
+        known.seen.all += u64::from(is_harmless);
         drop(known);
         if is_harmless {
             self.harmless_change.notify_one();
@@ -102,7 +177,7 @@ impl Downstream {
 
     /// The catalogue may have changed without a sign: it is due, and what was read before counts until then.
     fn suppose_change(&self) {
-        self.known().changes += 1;
+        self.known().seen.all += 1;
     }
 
     /// Reads the catalogue, if it is due. Cancel-safe: it is due again after a while.
@@ -113,21 +188,47 @@ impl Downstream {
         }
     }
 
+    /// The same, for what a statement has to know. Cancel-safe, as [`Self::catch_up`].
+    pub async fn catch_up_with(&self, wanted: &Wanted) {
+        let turn = self.reading.lock().await;
+        let lacks = |known: &Known| !self.is_read(known, wanted.since) || !self.is_heard(known);
+        if lacks(&self.known()) && self.is_due() {
+            self.read_catalogue().await;
+        }
+        let policies = self.policies.borrow().clone();
+        let fences = Fenced(&policies.resources);
+        if wanted.cascades && self.known().dependencies.as_ref().is_none_or(|apart| apart.is_due(wanted.since)) {
+            let attempted = (Instant::now(), self.changes());
+            let read = self.fence.dependencies(fences).await.map(Arc::new);
+            self.known().dependencies = Some(Apart { attempted, read });
+        }
+        drop(turn);
+        // Nobody else waits for what only this session can have made.
+        let _turn = self.reading_apart.lock().await;
+        let schema = {
+            let known = self.known();
+            let schema = self.left_to_session(&known, wanted).cloned();
+            schema.filter(|schema| known.of_sessions.get(schema).is_none_or(|apart| apart.is_due(wanted.since)))
+        };
+        if let Some(schema) = schema {
+            let attempted = (Instant::now(), self.changes());
+            let read = self.fence.catalogue_of_session(fences, &schema).await.map(Arc::new);
+            self.known().of_sessions.insert(schema, Apart { attempted, read });
+        }
+    }
+
     /// Reads the catalogue. While it cannot be read, what was read before stays. Cancel-safe, as [`Self::catch_up`].
     pub(super) async fn read_catalogue(&self) {
         let policies = self.policies.borrow().clone();
         let listener = self.fence.listener();
-        let (changes, doubts) = {
+        let changes = {
             let mut known = self.known();
-            known.attempted = Some((Instant::now(), known.changes));
-            (known.changes, known.doubts)
+            known.attempted = Some((Instant::now(), known.seen, listener));
+            known.seen
         };
-        let tables: Vec<_> = policies
-            .resources
-            .iter()
-            .flat_map(|resource| resource.tables.iter().map(|table| (&**resource, table)))
-            .collect();
-        let read = self.fence.catalogue(&tables).await;
+        let read = self.fence.catalogue(Fenced(&policies.resources)).await;
+        // The first connection that listens is opened for the reading itself, before it.
+        let listener = if listener == 0 { self.fence.listener() } else { listener };
         let mut known = self.known();
         match read {
             Ok(catalogue) => {
@@ -136,11 +237,11 @@ impl Downstream {
                 }
                 self.tell_missing(&policies, &catalogue, &mut known.missing);
                 known.failure = None;
+                known.of_sessions.retain(|schema, _| catalogue.leaves_to_session(schema));
                 known.catalogue = Arc::new(catalogue);
-                known.current = known.doubts == doubts;
-                known.read = changes;
-                // The first connection that listens is opened for the reading itself, before it.
-                known.listener = if listener == 0 { self.fence.listener() } else { listener };
+                known.read = Some(changes);
+                (known.attempted, known.listener) = (Some((Instant::now(), changes, listener)), listener);
+                self.suspects.forget_read(changes.doubts);
             }
             Err(error) => {
                 if known.failure.as_ref() != Some(&error) {
@@ -174,25 +275,52 @@ impl Downstream {
         }
     }
 
-    /// It is worth waiting for [`Self::catch_up`].
-    pub fn is_unread(&self) -> bool {
+    /// It is worth waiting for [`Self::catch_up_with`].
+    pub fn is_unread(&self, wanted: &Wanted) -> bool {
         let known = self.known();
-        let is_current = self.is_current(&known);
-        let is_doubtful = !is_current || known.is_doubtful(self.fence.listener());
-        is_doubtful && known.is_untried() || !is_current && self.reading.try_lock().is_err()
+        if !self.is_read(&known, wanted.since) || !wanted.is_plain && !self.is_heard(&known) {
+            return known.is_untried(self.fence.listener()) || self.reading.try_lock().is_err();
+        }
+        let lacks_dependencies =
+            || wanted.cascades && known.dependencies.as_ref().is_none_or(|apart| apart.is_due(wanted.since));
+        let lacks_own = || {
+            let schema = self.left_to_session(&known, wanted);
+            schema.is_some_and(|it| known.of_sessions.get(it).is_none_or(|apart| apart.is_due(wanted.since)))
+        };
+        lacks_dependencies() || lacks_own()
     }
 
-    /// Nothing that has not been read may have to do with fenced tables. What was harmless by itself may lead to what
-    /// somebody is defining.
-    fn is_current(&self, known: &Known) -> bool {
-        known.current && (known.read == known.changes || self.suspects.is_empty())
+    /// All that may have to do with fenced tables has been read. What was harmless by itself may lead to what somebody is
+    /// defining.
+    fn is_read(&self, known: &Known, since: Changes) -> bool {
+        let has_all = |read: Changes| read.all >= since.all || self.suspects.is_empty();
+        known.read.is_some_and(|read| read.doubts >= since.doubts && has_all(read))
+    }
+
+    /// The connection still listens that did when it was read, to what other proxies say. In a database without the schema
+    /// none ever does; and where no table is fenced nothing leads to one.
+    fn is_heard(&self, known: &Known) -> bool {
+        let must_listen = known.catalogue.has_fenced_tables() && !self.fence.is_unprepared();
+        let listener = self.fence.listener();
+        !must_listen || listener != 0 && listener == known.listener
+    }
+
+    /// The schema of the session's temporary relations, if they lead to fenced tables.
+    fn left_to_session<'w>(&self, known: &Known, wanted: &'w Wanted) -> Option<&'w Arc<str>> {
+        wanted.temporary.as_ref().filter(|schema| known.catalogue.leaves_to_session(schema))
     }
 
     /// The catalogue has changed, or may have, since it was read; and nobody has tried to read it since, or only a
     /// while ago.
     pub(super) fn is_due(&self) -> bool {
-        let known = self.known();
-        (known.is_doubtful(self.fence.listener()) || known.read != known.changes) && known.is_untried()
+        let (known, listener) = (self.known(), self.fence.listener());
+        let is_another = listener != 0 && listener != known.listener;
+        (known.read != Some(known.seen) || is_another || !self.is_heard(&known)) && known.is_untried(listener)
+    }
+
+    /// Nobody has tried to read it for a while.
+    pub(super) fn is_old(&self) -> bool {
+        self.known().attempted.is_none_or(|(at, ..)| at.elapsed() > FRESH)
     }
 
     pub(super) fn known(&self) -> MutexGuard<'_, Known> {
@@ -200,9 +328,9 @@ impl Downstream {
     }
 }
 
-/// Reads the catalogue when somebody else says that it has changed, at most once in a while: anybody can say so. And now
-/// and then in case nobody said so: writes need not wait for that.
-async fn follow_catalogue(database: Arc<Downstream>) {
+/// What somebody else says has changed counts from now on, whoever it is; and now and then in case nobody said so: writes
+/// need not wait for that. It never waits for anything else.
+async fn hear_changes(database: Arc<Downstream>) {
     loop {
         match timeout(UNANNOUNCED, database.fence.catalogue_announced()).await {
             Ok(()) => database.forget_catalogue(),
@@ -210,23 +338,31 @@ async fn follow_catalogue(database: Arc<Downstream>) {
             Err(_) if database.fence.listener() == 0 => continue,
             Err(_) => database.suppose_change(),
         }
+        database.reading_due.notify_one();
+    }
+}
+
+/// Reads the catalogue after changes for which no statement has waited.
+async fn read_now_and_then(database: Arc<Downstream>) {
+    loop {
+        database.reading_due.notified().await;
         // No connection is opened to a database in which this proxy has no sessions: it may be about to be dropped.
         if database.fence.has_sessions() {
             database.catch_up().await;
         }
-        tokio::time::sleep(ANNOUNCEMENTS).await;
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// Reads the catalogue after changes that have nothing to do with fenced tables, for those that build on them later: here,
-/// and in other proxies. At most once in a while: nobody waits for it.
-async fn follow_harmless_changes(database: Arc<Downstream>) {
+/// Changes that have nothing to do with fenced tables may have, together with what is defined elsewhere: other proxies are
+/// told, and it is read here. At most once in a while: nobody waits for it.
+async fn announce_harmless_changes(database: Arc<Downstream>) {
     loop {
         database.harmless_change.notified().await;
         if database.fence.has_sessions() {
-            database.catch_up().await;
             database.fence.announce_catalogue().await;
+            database.reading_due.notify_one();
         }
-        tokio::time::sleep(ANNOUNCEMENTS).await;
+        tokio::time::sleep(PAUSE).await;
     }
 }

@@ -10,7 +10,7 @@ use crate::fence::Database;
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
 use catalogue::Known;
-pub use catalogue::Seen;
+pub use catalogue::{Changes, Seen, Wanted};
 use recorded::Recorded;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -34,14 +34,18 @@ pub struct Downstream {
     /// Writes past fences that only observe, of which it is being asked whether they would be rejected.
     pub observations: Arc<Semaphore>,
     metrics: Arc<Metrics>,
-    /// Wakes what reads the catalogue after changes that have nothing to do with fenced tables.
+    /// Wakes what tells other proxies of changes that have nothing to do with fenced tables.
     harmless_change: Notify,
+    /// Wakes what reads the catalogue where no statement waits for it.
+    reading_due: Notify,
     /// What its sessions are defining.
     pub suspects: AllSuspects,
     /// What is recorded in it. Held while policies are being recorded.
     recorded: tokio::sync::Mutex<Recorded>,
     /// Its catalogue is being read: the others wait for that.
     reading: tokio::sync::Mutex<()>,
+    /// The same for what only one session needs.
+    reading_apart: tokio::sync::Mutex<()>,
     known: Mutex<Known>,
 }
 
@@ -55,9 +59,11 @@ impl Downstream {
             observations: Arc::new(Semaphore::new(MOST_OBSERVATIONS)),
             metrics,
             harmless_change: Notify::new(),
+            reading_due: Notify::new(),
             suspects: AllSuspects::default(),
             recorded: tokio::sync::Mutex::default(),
             reading: tokio::sync::Mutex::default(),
+            reading_apart: tokio::sync::Mutex::default(),
             known: Mutex::default(),
         })
     }
@@ -67,7 +73,7 @@ impl Downstream {
     pub async fn prepare(self: &Arc<Self>) {
         self.record_policies().await;
         let _turn = self.reading.lock().await;
-        if self.known().attempted.is_none_or(|(at, _)| at.elapsed() > FRESH) || self.is_due() {
+        if self.is_old() || self.is_due() {
             self.read_catalogue().await;
         }
     }

@@ -8,6 +8,7 @@ use super::super::suspects::Suspects;
 use super::{Need, Stop};
 use crate::fence::session::Token;
 use crate::policy::{Mode, Resource};
+use crate::statement::Statement;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -50,8 +51,14 @@ pub(super) struct Earlier {
     pub(super) passed: Vec<PassedWrite>,
     pub(super) ended_transaction: bool,
     pub(super) suspects: Suspects,
-    /// The kind of the statement at hand.
-    pub(super) kind: &'static str,
+    /// The session's role may be another.
+    pub(super) role_changes: bool,
+    /// What they run may change the search path.
+    pub(super) may_set_path: bool,
+    /// They may make what stands before the catalogue's own operators and types.
+    pub(super) shadow_keys: bool,
+    /// The statement at hand.
+    pub(super) statement: Arc<Statement>,
 }
 
 impl Earlier {
@@ -61,7 +68,7 @@ impl Earlier {
             return Err(rejection.into());
         }
         let resource = Some(resource.clone());
-        self.passed.push(PassedWrite { resource, statement: self.kind, observed: Some(rejection) });
+        self.passed.push(PassedWrite { resource, statement: self.statement.kind, observed: Some(rejection) });
         Ok(())
     }
 }

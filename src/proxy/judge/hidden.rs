@@ -8,21 +8,28 @@ use super::super::rejection::{NO_ROOM, Rejection};
 use super::super::suspects::Suspects;
 use super::super::touched::Touch;
 use super::{Earlier, Judge, Stop};
-use crate::policy::{Mode, Opaque, Resource};
+use crate::policy::{Mode, Opaque, PolicySet, Resource};
 use crate::statement::{Operation, Statement, TransactionEffect};
 use std::sync::Arc;
+
+/// What to do about what another session is defining.
+const OF_OTHERS: &str = "Try again when that session has ended its transaction.";
 
 impl Judge<'_> {
     /// The resources that an opaque statement may write, where it needs their tokens.
     pub(super) fn hidden(&self, statement: &Statement, earlier: &Earlier) -> Result<Vec<Arc<Resource>>, Stop> {
         let in_doubt = !self.catalogue_is_current || self.changes_catalogue;
         let matters = self.some_fence_acts() && (in_doubt || self.catalogue.has_fenced_tables());
-        let opaque = statement.opaque.or_else(|| self.unknown_cascade(statement)).map(str::to_owned);
+        let opaque = statement.opaque.map(str::to_owned);
         let hint = "Write to the tables directly, or set `opaque: require_token` or `allow` in the policy.";
         let opaque = opaque.map(|why| (why, hint)).or_else(|| self.suspect(statement, earlier));
         let Some((why, hint)) = opaque.filter(|_| matters) else { return Ok(Vec::new()) };
         match self.policies.opaque {
             Opaque::Allow => Ok(Vec::new()),
+            // Others may have ended what they were defining.
+            Opaque::Reject if !self.catalogue_is_current && hint == OF_OTHERS => {
+                Err(Rejection::UnreadCatalogue { why: self.unread.cloned() }.into())
+            }
             Opaque::Reject if why == NO_ROOM => Err(Rejection::NoRoom.into()),
             Opaque::Reject => {
                 let why = format!("{}: {why}", statement.kind);
@@ -47,14 +54,7 @@ impl Judge<'_> {
         let of_others = |suspects: &Arc<Suspects>| suspects.written_by(statement, self.catalogue);
         let relation = self.suspects_of_others.iter().find_map(of_others)?;
         let why = format!("\"{}\" may lead to what another session is defining", relation.name);
-        Some((why, "Try again when that session has ended its transaction."))
-    }
-
-    /// Only the catalogue tells what depends on a relation.
-    fn unknown_cascade(&self, statement: &Statement) -> Option<&'static str> {
-        let cascade = [Operation::Cascade, Operation::TruncateCascade];
-        let cascades = statement.writes.iter().any(|write| cascade.contains(&write.operation));
-        (cascades && !self.catalogue_is_current).then_some("what depends on the table cannot be looked up now")
+        Some((why, OF_OTHERS))
     }
 
     /// What is prepared defines for nobody, and for everybody as soon as any session commits it.
@@ -74,10 +74,13 @@ impl Judge<'_> {
     }
 
     /// While the catalogue is not known, any relation may be a way to any fenced table. Harmless is only a write that
-    /// needs the token of every fence anyway.
+    /// needs the token of every fence anyway; and where nothing more is known than that nobody listens, a write to tables
+    /// that the policies name. Only the catalogue tells what CASCADE takes.
     pub(super) fn refuse_what_is_unread(&self, statement: &Statement, touched: &[Touch]) -> Result<(), Stop> {
         let writes = statement.writes.iter().any(|write| write.operation != Operation::Lock);
-        if self.catalogue_is_current || !writes {
+        let cascades = statement.writes.iter().any(|write| write.operation == Operation::Cascade);
+        let is_known = self.catalogue_is_current && (!cascades || self.dependencies.is_some());
+        if is_known || !writes || self.catalogue_is_unheard && is_named_plainly(statement, self.policies) {
             return Ok(());
         }
         let is_needed = |resource: &Arc<Resource>| {
@@ -94,4 +97,12 @@ impl Judge<'_> {
     fn some_fence_acts(&self) -> bool {
         self.policies.resources.iter().any(|resource| resource.mode == Mode::Enforce)
     }
+}
+
+/// The policies name all that the statement writes, and it defines nothing.
+pub fn is_named_plainly(statement: &Statement, policies: &PolicySet) -> bool {
+    let mut writes = statement.writes.iter().filter(|write| write.operation != Operation::Lock);
+    statement.opaque.is_none()
+        && !statement.changes_catalogue
+        && writes.all(|write| policies.tables_called(&write.relation).next().is_some())
 }

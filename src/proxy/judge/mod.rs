@@ -16,10 +16,11 @@ use super::suspects::Suspects;
 use super::touched::{Touch, touched};
 use crate::fence::session::{SessionFence, Token};
 use crate::fence::value::FenceValue;
-use crate::fence::{Catalogue, Database, Hindrance, Refusal};
+use crate::fence::{Catalogue, Database, Dependencies, Hindrance, Refusal};
 use crate::policy::{PolicySet, Resource};
 use crate::statement::{ParameterEffect, Statement, TransactionEffect};
 use earlier::{Earlier, Needs};
+pub use hidden::is_named_plainly;
 pub use resolve::{opaque, resolve};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,6 +32,10 @@ pub struct Need {
     pub token: Token,
     /// Whether the token may raise the fence, or has to be in force already.
     pub may_raise: bool,
+    /// What needs it.
+    pub statement: Arc<Statement>,
+    /// What stands before it in the same string may change the session's role.
+    pub role_changes: bool,
 }
 
 /// What to do.
@@ -52,12 +57,20 @@ pub struct Judge<'a> {
     pub database: &'a Database,
     pub fence: &'a SessionFence,
     pub catalogue: &'a Catalogue,
+    /// What CASCADE takes, where that is known.
+    pub dependencies: Option<&'a Dependencies>,
     /// Nothing has changed since it was read, as far as the proxy saw.
     pub catalogue_is_current: bool,
+    /// It is not current only because nobody listens to what others say of it.
+    pub catalogue_is_unheard: bool,
     /// Why it could not be read last.
     pub unread: Option<&'a Hindrance>,
     /// This transaction has changed it where fenced tables are concerned.
     pub changes_catalogue: bool,
+    /// It may have made operators or types that stand before the catalogue's own in what tells a key.
+    pub shadows_keys: bool,
+    /// The search path, where the server was asked for it.
+    pub path: Option<&'a str>,
     /// What it may have turned into ways to fenced tables.
     pub suspects: &'a Suspects,
     /// The same of each other session that defines something. They are read before the catalogue.
@@ -67,7 +80,7 @@ pub struct Judge<'a> {
     pub parameter: &'a Parameter,
     /// The server owes replies.
     pub owed: bool,
-    /// Some of which may change the parameter.
+    /// Some of which may change the parameter, as may a rollback that they bring about.
     pub parameter_in_doubt: bool,
     /// The tokens under which this transaction has written.
     pub written: &'a HashMap<String, Token>,
@@ -80,6 +93,7 @@ enum Stop {
     Reject(Rejection),
     Settle,
     ReadValue,
+    ReadPath,
 }
 
 impl From<Rejection> for Stop {
@@ -105,7 +119,7 @@ impl Judge<'_> {
                 // The server refuses it, and all that follows in the same string.
                 break;
             }
-            earlier.kind = statement.kind;
+            earlier.statement = statement.clone();
             match self.statement(statement, &parameter, &mut earlier) {
                 Ok(more) => {
                     earlier.needs.extend(more);
@@ -114,6 +128,7 @@ impl Judge<'_> {
                 }
                 Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection, earlier.needs.into_list()),
                 Err(Stop::Settle) => return Decision::Settle,
+                Err(Stop::ReadPath) => return Decision::ReadValue,
                 // A failed transaction answers nothing.
                 Err(Stop::ReadValue) if *self.parameter.current() == Value::Unknown && !self.parameter.failed() => {
                     return Decision::ReadValue;
@@ -127,12 +142,20 @@ impl Judge<'_> {
                 }
             }
             parameter.completed(statement, parameter.failed());
+            earlier.role_changes |= statement.may_change_role();
             earlier.ended_transaction |= statement.ends_transaction();
+            earlier.may_set_path |= !statement.runs_nothing();
+            earlier.shadow_keys |= statement.may_shadow_key_types();
         }
         Decision::Forward(earlier.needs.into_list(), earlier.passed)
     }
 
-    fn statement(&self, statement: &Statement, parameter: &Parameter, earlier: &mut Earlier) -> Result<Needs, Stop> {
+    fn statement(
+        &self,
+        statement: &Arc<Statement>,
+        parameter: &Parameter,
+        earlier: &mut Earlier,
+    ) -> Result<Needs, Stop> {
         if let ParameterEffect::Set { value, .. } = &statement.parameter
             && let Err(why) = FenceValue::parse(value)
         {
@@ -149,7 +172,7 @@ impl Judge<'_> {
         }
         self.refuse_definitions_that_leave(statement, parameter, earlier)?;
         let hidden = self.hidden(statement, earlier)?;
-        let touched = touched(statement, self.policies, self.catalogue);
+        let touched = touched(statement, self.policies, self.catalogue, self.dependencies);
         self.refuse_what_is_unread(statement, &touched)?;
         let mut needs = Needs::default();
         for touch in touched {
@@ -160,7 +183,12 @@ impl Judge<'_> {
             };
             // Who has no token at all need not tell its keys; and where the guard finds them, a token there has to be.
             let are_known = !keys.is_empty() && keys.iter().all(Result::is_ok);
-            if !are_known && !self.presents(&resource, writes, parameter, earlier)? {
+            let by_path = are_known && statement.keys_by_path && self.names_may_differ(earlier);
+            if (!are_known || by_path) && !self.presents(&resource, writes, parameter, earlier)? {
+                continue;
+            }
+            if by_path && !self.path_leads_to_catalogue(earlier)? {
+                earlier.observed_or(&resource, keys::by_path(&resource))?;
                 continue;
             }
             for key in keys {
@@ -180,9 +208,24 @@ impl Judge<'_> {
         Ok(needs)
     }
 
+    /// An operator or type without a schema may not be the catalogue's own.
+    fn names_may_differ(&self, earlier: &Earlier) -> bool {
+        self.catalogue.has_shadows() || self.shadows_keys || earlier.shadow_keys
+    }
+
+    /// It is, as the search path is now. What stands before the statement in its string may change that.
+    fn path_leads_to_catalogue(&self, earlier: &Earlier) -> Result<bool, Stop> {
+        if self.shadows_keys || earlier.shadow_keys || earlier.may_set_path {
+            return Ok(false);
+        }
+        self.path.map(|path| self.catalogue.path_leads_to_catalogue(path)).ok_or(Stop::ReadPath)
+    }
+
     fn exempt_writes(&self, statements: &[Arc<Statement>]) -> Vec<PassedWrite> {
         let of_statement = |statement: &Arc<Statement>| {
-            let written = touched(statement, self.policies, self.catalogue).into_iter().filter(|touch| touch.writes);
+            let written = touched(statement, self.policies, self.catalogue, self.dependencies)
+                .into_iter()
+                .filter(|touch| touch.writes);
             let hidden = match self.hidden(statement, &Earlier::default()) {
                 Ok(resources) => resources.into_iter().map(Some).collect(),
                 // Of anybody else it would be rejected.

@@ -27,7 +27,8 @@ impl Judge<'_> {
             if resource.mode == Mode::Enforce {
                 self.check(&resource, token, earlier)?;
             }
-            needs.push(Need { resource, token, may_raise });
+            let (statement, role_changes) = (earlier.statement.clone(), earlier.role_changes);
+            needs.push(Need { resource, token, may_raise, statement, role_changes });
         }
         Ok(())
     }
@@ -40,7 +41,7 @@ impl Judge<'_> {
         parameter: &Parameter,
         earlier: &mut Earlier,
     ) -> Result<bool, Stop> {
-        if self.owed && (self.parameter_in_doubt || !self.parameter.is_settled()) {
+        if self.parameter_in_doubt {
             return Err(Stop::Settle);
         }
         let rejection = match parameter.current() {

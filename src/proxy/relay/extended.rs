@@ -83,9 +83,32 @@ impl Relay {
             return Ok(self.hold_for_lexing(header));
         }
         let statement = if needs_values { self.with_values(header, &statement) } else { statement };
+        let Some(statement) = self.with_path(statement) else { return Ok(false) };
         let sequence = self.portals.define(&portal, statement.clone(), self.batch);
         self.pass(header, Some(Request::Bind { portal, sequence, plans: statement }));
         Ok(true)
+    }
+
+    /// A portal's names are those that the search path gives them when it is bound. None: the server has to be asked.
+    fn with_path(&mut self, statement: Arc<Statement>) -> Option<Arc<Statement>> {
+        let wanted = self.wanted(std::slice::from_ref(&statement));
+        let catalogue = self.context.catalogue(&wanted).catalogue;
+        let matters = statement.keys_by_path && !statement.writes.is_empty() && self.context.policies().has_keys();
+        if !matters || !catalogue.has_shadows() || self.parameter.failed() {
+            return Some(statement);
+        }
+        if let Some(path) = &self.path {
+            return Some(Arc::new(statement.by_known_path(catalogue.path_leads_to_catalogue(path))));
+        }
+        if self.replies.is_empty() {
+            self.ask();
+            return None;
+        }
+        // During COPY it cannot be asked, and the server takes no Bind.
+        match self.settle() {
+            Verdict::Reject(..) => Some(Arc::new(statement.by_known_path(false))),
+            _ => None,
+        }
     }
 
     pub(super) fn execute(&mut self, header: Header) -> bool {

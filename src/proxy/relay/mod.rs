@@ -26,6 +26,7 @@ pub use term::Term;
 
 use super::context::{Context, Turn};
 use super::definitions::Definitions;
+use super::downstream::Changes;
 use super::names::Names;
 use super::parameter::Parameter;
 use super::peer::{HIGH_WATER, Peer, Reader, Writer};
@@ -33,8 +34,8 @@ use super::rejection::Rejection;
 use super::replies::Replies;
 use super::room::Room;
 use super::session::Session;
-use crate::fence::Refusal;
 use crate::fence::session::{Activity, SessionFence};
+use crate::fence::{Refusal, Role};
 use crate::statement::{Answer, Lexing};
 use crate::wire::frame::InvalidLength;
 use crate::wire::message::Status;
@@ -88,8 +89,16 @@ pub struct Relay {
     wait: Option<Wait>,
     /// Why an Admit for the message at hand failed.
     refused: Option<Refusal>,
+    /// As whom the message at hand would run, once that was asked for.
+    role: Asked<Role>,
+    /// The database that the message at hand needs alone was looked after.
+    is_alone: bool,
     /// The message at hand is being judged, or what has to be done first for that.
     judged_since: Option<Instant>,
+    /// The changes of the catalogue that had been seen when it came, or when what it waited for was there.
+    changes: Option<Changes>,
+    /// The schema of the session's temporary relations, if the server has said it.
+    temporary: Option<Arc<str>>,
     /// The message at hand may be read, though that may take long.
     turn: Option<Turn>,
     /// What the text of the message at hand does, as it was read in this way: it is judged again whenever more is known.
@@ -112,6 +121,8 @@ pub struct Relay {
     definitions: Definitions,
     /// An admission was taken away, and may still have its row.
     revoked: bool,
+    /// The search path, where it was asked for the message at hand.
+    path: Option<String>,
     /// What the server answered to our question.
     answer: Option<question::Answer>,
     /// The client has said goodbye.
@@ -128,6 +139,14 @@ pub struct Relay {
     hang_up: Option<Instant>,
     /// What may end it from outside.
     term: Term,
+}
+
+/// What the server is asked in the session only where it is needed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Asked<T> {
+    Not,
+    Due,
+    Answered(T),
 }
 
 /// One direction's source and the rest of the message that is being passed on from it.
@@ -164,6 +183,7 @@ pub struct Started {
     pub session: Arc<Session>,
     pub replicates: bool,
     pub fence: Arc<SessionFence>,
+    pub temporary: Option<Arc<str>>,
     pub parameter: Parameter,
     pub lexing: Lexing,
 }
@@ -194,7 +214,11 @@ impl Relay {
             written: HashMap::new(),
             wait: None,
             refused: None,
+            role: Asked::Not,
+            is_alone: false,
             judged_since: None,
+            changes: None,
+            temporary: started.temporary,
             turn: None,
             read: None,
             room: None,
@@ -206,6 +230,7 @@ impl Relay {
             catalogue_changed: false,
             definitions,
             revoked: false,
+            path: None,
             answer: None,
             terminating: false,
             client_fault: None,
@@ -341,7 +366,11 @@ impl Relay {
     /// The message at hand has been dealt with: what was found out for it is not for the next one.
     fn message_done(&mut self) {
         self.refused = None;
+        self.role = Asked::Not;
+        self.is_alone = false;
+        self.path = None;
         self.judged_since = None;
+        self.changes = None;
         self.leaving = self.room.take().flatten();
         self.read = None;
     }

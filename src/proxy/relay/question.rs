@@ -1,10 +1,13 @@
 //! What the proxy asks the server in the session, when it does not know: the value of the
-//! parameter, and how text is read. The client must see nothing of it, save an error.
+//! parameter, how text is read, and the search path. The client must see nothing of it, save an error.
 
 use super::super::login::note_setting;
 use super::super::parameter::Value;
 use super::super::replies::{Audience, Request};
-use super::{Relay, Wait};
+use super::verdict::Verdict;
+use super::{Asked, Relay, Wait};
+use crate::fence::Role;
+use crate::statement::Encoding;
 use crate::wire::frame::Header;
 use crate::wire::message;
 use std::sync::Arc;
@@ -13,9 +16,17 @@ use std::sync::Arc;
 const NAME: &str = "fencegate value";
 /// Qualified: the search path is the client's.
 const QUESTION: &str = "SELECT pg_catalog.current_setting('lease.fence', true), \
-    pg_catalog.current_setting('standard_conforming_strings'), pg_catalog.current_setting('client_encoding')";
+    pg_catalog.current_setting('standard_conforming_strings'), pg_catalog.current_setting('client_encoding'), \
+    pg_catalog.current_schemas(true)";
 
-/// The columns of the answer.
+/// As whom the session acts: two questions that take no snapshot. A transaction that has none yet must not get one before
+/// the fence is raised: what is committed until then would be hidden from it.
+const ROLE: [&str; 2] = ["SHOW role", "SHOW session_authorization"];
+/// The same, for replication sessions, to which SHOW is a command of another grammar.
+const ROLE_IN_ONE: &str =
+    "SELECT pg_catalog.current_setting('role'), pg_catalog.current_setting('session_authorization')";
+
+/// The columns of the answers.
 pub(super) type Answer = Vec<Option<String>>;
 
 impl Relay {
@@ -37,29 +48,48 @@ impl Relay {
     /// Asks the server, in the session. To be called when nothing is owed. Before a simple query by one, unless a
     /// pipeline is open: an Execute of ours would begin one, which since PostgreSQL 18 a simple query does not end.
     pub(super) fn ask(&mut self) {
-        let in_pipeline = self.executed || self.client.reader.input.first() != Some(&b'Q');
+        self.put_questions(&[QUESTION]);
+        self.wait = Some(Wait::Value);
+    }
+
+    /// Asks as whom the session acts, as soon as nothing is owed.
+    pub(super) fn ask_for_role(&mut self) -> Verdict {
+        if !self.replies.is_empty() {
+            return self.settle();
+        }
+        self.put_questions(if self.replicates { &[ROLE_IN_ONE] } else { &ROLE });
+        self.wait = Some(Wait::Role);
+        Verdict::Hold
+    }
+
+    /// The message at hand is no simple query.
+    pub(super) fn is_extended(&self) -> bool {
+        self.client.reader.input.first() != Some(&b'Q')
+    }
+
+    fn put_questions(&mut self, questions: &[&str]) {
+        let in_pipeline = self.executed || self.is_extended();
         self.note_forwarding();
         if in_pipeline {
-            self.ask_in_pipeline();
+            questions.iter().for_each(|question| self.ask_in_pipeline(question));
+            message::put_flush(&mut self.server.writer.output);
         } else {
             // Before another simple query it changes nothing; replication sessions know no other.
-            message::put_query(&mut self.server.writer.output, &[QUESTION.as_bytes()]);
-            let statements = vec![Arc::default()];
+            message::put_query(&mut self.server.writer.output, &[questions.join("; ").as_bytes()]);
+            let statements = vec![Arc::default(); questions.len()];
             self.replies.push(Request::Query { statements, completed: 0, defines: Vec::new() }, Audience::Proxy);
         }
-        self.wait = Some(Wait::Value);
     }
 
     /// A Sync would end the implicit transaction of a pipeline; without one, an error skips what follows, as the
     /// client expects it.
-    fn ask_in_pipeline(&mut self) {
+    fn ask_in_pipeline(&mut self, question: &str) {
         let output = &mut self.server.writer.output;
-        message::put_parse(output, NAME, QUESTION);
+        message::put_parse(output, NAME, question);
         message::put_bind(output, NAME, NAME);
         message::put_execute(output, NAME);
         message::put_close_portal(output, NAME);
         message::put_close_statement(output, NAME);
-        message::put_flush(output);
         let none = Vec::new;
         self.replies.push(Request::Parse { name: none(), sequence: 0 }, Audience::Proxy);
         self.replies.push(Request::Bind { portal: none(), sequence: 0, plans: Arc::default() }, Audience::Proxy);
@@ -70,22 +100,38 @@ impl Relay {
 
     /// Takes the answer, when nothing is owed any more.
     pub(super) fn take_answer(&mut self) {
-        if !matches!(self.wait, Some(Wait::Value)) || !self.replies.is_empty() {
+        if !matches!(self.wait, Some(Wait::Value | Wait::Role)) || !self.replies.is_empty() {
             return;
         }
-        self.wait = None;
         let mut columns = self.answer.take().unwrap_or_default().into_iter();
+        if matches!(self.wait.take(), Some(Wait::Role)) {
+            let (role, session) = (columns.next().flatten(), columns.next().flatten());
+            let current = role.filter(|role| role != "none").or(session).unwrap_or_default();
+            // A name in another encoding than the proxy's is not known.
+            let is_known = current.is_ascii() || self.lexing.encoding == Encoding::Utf8;
+            self.role = Asked::Answered(if is_known { Role::Current(current) } else { self.any_role() });
+            return;
+        }
         self.parameter.learn(columns.next().map_or(Value::Invalid, |value| Value::read(value.as_deref())));
-        for (name, value) in ["standard_conforming_strings", "client_encoding"].into_iter().zip(columns) {
+        for (name, value) in ["standard_conforming_strings", "client_encoding"].into_iter().zip(columns.by_ref()) {
             note_setting(name, &value.unwrap_or_default(), &mut self.lexing);
         }
+        // No path at all is none that is trusted.
+        self.path = Some(columns.next().flatten().unwrap_or_default());
         self.replies.lexing_known();
+    }
+
+    /// Whatever the session may become.
+    pub(super) fn any_role(&self) -> Role {
+        Role::AnyOf(self.session.user.clone())
     }
 
     /// The server could not answer: a cancel or a time-out met the question. What the client asked
     /// is answered by that error.
     pub(super) fn question_refused(&mut self) {
         self.wait = None;
+        self.answer = None;
+        self.role = Asked::Not;
         if let Some(front) = self.replies.front() {
             // The client's simple query: the ReadyForQuery after ours ends its answer.
             front.audience = Audience::Client;

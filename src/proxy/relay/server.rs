@@ -62,7 +62,7 @@ impl Relay {
             }
             b'D' if audience == Audience::Proxy && header.body <= WHOLE => {
                 let frame = frame_of(&mut self.server.reader, header.frame());
-                self.answer = message::columns(body(&frame));
+                self.answer.get_or_insert_default().extend(message::columns(body(&frame)).unwrap_or_default());
             }
             tag => {
                 self.note_reply(tag);
@@ -189,7 +189,7 @@ impl Relay {
             self.replies.push(Request::Sync, Audience::Client);
             self.batch += 1;
         }
-        if matches!(self.wait, Some(Wait::Value)) {
+        if matches!(self.wait, Some(Wait::Value | Wait::Role)) {
             self.question_refused();
         }
         Ok(true)
@@ -271,7 +271,11 @@ impl Relay {
 /// Appends what the server says about a text with a statement that raises an error: that error without the traces
 /// of how it was raised, everything else as the server would say it of the client's own text.
 fn put_in_place(output: &mut BytesMut, tag: u8, body: &[u8], shift: usize) {
-    let ours = field(body, b'C').is_some_and(|code| code.starts_with(b"LF"));
+    let is_raised = |context: &[u8]| context.starts_with(b"PL/pgSQL function inline_code_block line 1 at RAISE");
+    let ours = match field(body, b'C') {
+        Some(b"42501") => field(body, b'W').is_some_and(is_raised),
+        code => code.is_some_and(|code| code.starts_with(b"LF")),
+    };
     put_frame(output, tag, |out| {
         for (tag, value) in fields(body).filter(|(tag, _)| !ours || *tag != b'W') {
             out.put_u8(tag);

@@ -3,20 +3,24 @@
 //! Owns the waiting that a verdict needs. Must never forward a write that is not admitted.
 
 use super::super::context::Turn;
-use super::super::judge::{Decision, Judge, Need, resolve};
+use super::super::downstream::{Seen, Wanted};
+use super::super::judge::{Decision, Judge, Need, is_named_plainly, resolve};
 use super::super::rejection::Rejection;
-use super::{Relay, Wait};
+use super::super::touched::deeds;
+use super::{Asked, Relay, Wait};
 use crate::fence::session::Activity;
+use crate::fence::{Claim, Deed, Refusal};
 use crate::policy::Mode;
-use crate::statement::Statement;
+use crate::statement::{Operation, Statement};
 use crate::wire::message;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Statements are not held back longer than about this because the catalogue changes all the time.
-const CATCH_UP_LIMIT: Duration = Duration::from_secs(1);
+/// Statements are not held back longer than about this for the catalogue to be read.
+const CATCH_UP_LIMIT: Duration = Duration::from_secs(5);
 
 /// So many admissions are asked for before the message at hand is judged again.
 const MOST_AT_ONCE: usize = 256;
@@ -54,44 +58,60 @@ impl Relay {
         let Some(resolved) = resolve(statements, &self.statements, &self.portals, self.batch) else {
             return (self.settle(), statements.to_vec());
         };
-        let writes = resolved.iter().any(|statement| !statement.writes.is_empty() || statement.opaque.is_some());
+        let writes = resolved.iter().any(|statement| self.may_write(statement));
         if writes && (self.replies.change_catalogue() || self.replies.reject()) {
             // What is under way may make what this writes a way to a fenced table. Or this may never run: nobody is to be
             // admitted, nor a token raised, for what the server skips.
             return (self.settle(), resolved);
         }
-        if let Some(task) = self.first(&resolved) {
+        if matches!(self.refused, Some(Refusal::RoleUnknown { .. })) {
+            self.refused = None;
+            self.role = Asked::Due;
+        }
+        if let Some(verdict) = self.look_after_database(&resolved) {
+            return (verdict, resolved);
+        }
+        if self.role == Asked::Due {
+            return (self.ask_for_role(), resolved);
+        }
+        let wanted = self.wanted(&resolved);
+        if let Some(task) = self.first(&resolved, &wanted) {
             self.wait = Some(Wait::First(task));
             return (Verdict::Hold, resolved);
         }
         let others = self.definitions.of_others();
-        let seen = self.context.catalogue();
+        let seen = self.context.catalogue(&wanted);
         let judge = Judge {
             policies: self.context.policies(),
             database: self.context.database(),
             fence: &self.fence,
             catalogue: &seen.catalogue,
+            dependencies: seen.dependencies.as_deref(),
             catalogue_is_current: seen.is_current,
+            catalogue_is_unheard: seen.is_unheard,
             unread: seen.unread.as_ref(),
             changes_catalogue: self.catalogue_changed && self.definitions.concern_fences(),
+            shadows_keys: self.definitions.shadow_keys(),
+            path: self.path.as_deref(),
             suspects: self.definitions.own(),
             suspects_of_others: &others,
             exempt: self.session.exempt(self.context.policies()),
             parameter: &self.parameter,
             owed: !self.replies.is_empty(),
-            parameter_in_doubt: self.replies.affect_parameter(),
+            parameter_in_doubt: !self.replies.is_empty()
+                && (self.replies.affect_parameter() || !self.parameter.is_settled()),
             written: &self.written,
             refused: self.refused.as_ref(),
         };
         let verdict = match judge.statements(&resolved) {
             Decision::Forward(needs, passed) => {
-                let verdict = self.forward_when_admitted(needs, run);
+                let verdict = self.forward_when_admitted(needs, run, &seen);
                 if matches!(verdict, Verdict::Forward) && run == Run::Begins {
                     self.context.passed(passed);
                 }
                 verdict
             }
-            Decision::Reject(index, rejection, needs) => match self.forward_when_admitted(needs, run) {
+            Decision::Reject(index, rejection, needs) => match self.forward_when_admitted(needs, run, &seen) {
                 Verdict::Forward => Verdict::Reject(index, rejection),
                 hold => hold,
             },
@@ -110,25 +130,57 @@ impl Relay {
         for statement in &resolved[..forwarded] {
             self.definitions.note(statement, self.context.policies(), &seen);
         }
+        if matches!(verdict, Verdict::Hold) {
+            // What others change until it goes on may be over by then.
+            self.changes = None;
+        }
         (verdict, resolved)
     }
 
-    /// What has to be done before these statements can be judged. Others may change the catalogue again as soon as it is
-    /// read: that is caught up with for a moment only.
-    fn first(&mut self, statements: &[Arc<Statement>]) -> Option<JoinHandle<Option<Turn>>> {
-        let is_first = self.judged_since.is_none();
-        let since = *self.judged_since.get_or_insert_with(Instant::now);
-        let alone = statements.iter().filter(|_| is_first).find_map(|statement| statement.needs_database_alone.clone());
-        if let Some(name) = alone {
-            return Some(self.context.close_database(name));
-        }
-        let depends_on_catalogue =
-            |it: &Arc<Statement>| !it.writes.is_empty() || it.opaque.is_some() || it.changes_catalogue;
-        let may_wait = since.elapsed() < CATCH_UP_LIMIT && statements.iter().any(depends_on_catalogue);
-        if may_wait { self.context.catch_up() } else { None }
+    /// It may write a fenced table, whatever the catalogue makes of it.
+    fn may_write(&self, statement: &Statement) -> bool {
+        let reads = || self.context.policies().has_functions() && (!statement.reads.is_empty() || statement.reads_more);
+        !statement.writes.is_empty() || statement.opaque.is_some() || reads()
     }
 
-    fn forward_when_admitted(&mut self, needs: Vec<Need>, run: Run) -> Verdict {
+    /// What has to be known of the catalogue to judge these statements. Others may change it again as soon as it is read:
+    /// what was seen when the message came has to be in it, or that would have no end.
+    pub(super) fn wanted(&mut self, statements: &[Arc<Statement>]) -> Wanted {
+        let context = &self.context;
+        let since = *self.changes.get_or_insert_with(|| context.changes());
+        let cascades = statements.iter().flat_map(|it| &it.writes).any(|write| write.operation == Operation::Cascade);
+        let is_plain = statements.iter().all(|it| is_named_plainly(it, context.policies()));
+        Wanted { since, temporary: self.temporary.clone(), cascades, is_plain }
+    }
+
+    /// What has to be done before these statements can be judged.
+    fn first(&mut self, statements: &[Arc<Statement>], wanted: &Wanted) -> Option<JoinHandle<Option<Turn>>> {
+        let since = *self.judged_since.get_or_insert_with(Instant::now);
+        let depends_on_catalogue = |it: &Arc<Statement>| self.may_write(it) || it.changes_catalogue;
+        let left = CATCH_UP_LIMIT.saturating_sub(since.elapsed());
+        let may_wait = !left.is_zero() && statements.iter().any(depends_on_catalogue);
+        if may_wait { self.context.catch_up(wanted, left) } else { None }
+    }
+
+    /// Where a statement needs a database alone, closes the control connections to it first, if the session's role may do
+    /// that to the database. Otherwise the server refuses it, and nobody else is to feel it.
+    fn look_after_database(&mut self, statements: &[Arc<Statement>]) -> Option<Verdict> {
+        let name = statements.iter().find_map(|statement| statement.needs_database_alone.clone())?;
+        if self.is_alone || self.parameter.failed() {
+            return None;
+        }
+        let role = match &self.role {
+            Asked::Answered(role) => role.clone(),
+            // The server does not run it in a pipeline, which an Execute of ours would begin.
+            _ if self.is_extended() => self.any_role(),
+            Asked::Not | Asked::Due => return Some(self.ask_for_role()),
+        };
+        self.is_alone = true;
+        self.wait = Some(Wait::First(self.context.close_database(name, role)));
+        Some(Verdict::Hold)
+    }
+
+    fn forward_when_admitted(&mut self, needs: Vec<Need>, run: Run, seen: &Seen) -> Verdict {
         let (needs, observed): (Vec<Need>, Vec<Need>) =
             needs.into_iter().partition(|need| need.resource.mode == Mode::Enforce);
         if needs.is_empty()
@@ -136,9 +188,13 @@ impl Relay {
         {
             if !needs.is_empty() {
                 self.activity = Activity::Busy;
+                self.replies.admitted();
             }
             if run == Run::Begins {
-                observed.into_iter().for_each(|need| self.context.observe(need.resource, need.token));
+                for need in observed {
+                    let claim = Claim { deeds: self.deeds(&need, seen), role: Some(self.any_role()) };
+                    self.context.observe(need.resource, need.token, claim);
+                }
                 needs.iter().for_each(|need| self.context.admitted(&need.resource));
             }
             self.written.extend(needs.into_iter().map(|need| (need.resource.name.clone(), need.token)));
@@ -153,24 +209,25 @@ impl Relay {
         // All that there is to know before it is worth judging again, from the first statement on.
         let lacking: Vec<Need> = needs.iter().filter(|need| lacks(need)).take(MOST_AT_ONCE).cloned().collect();
         let lacking = if lacking.is_empty() { needs[..1].to_vec() } else { lacking };
+        let lacking = self.with_claims(lacking, seen);
         // An Admit that raises the token looks at what the process does.
         self.note_activity();
         let (database, fence) = (self.context.database().clone(), self.fence.clone());
-        let name = lacking[0].resource.name.clone();
+        let name = lacking[0].0.resource.name.clone();
         let recorded = self.context.record_missed_policies();
         let wanted = Arc::new(());
         let still_wanted = Arc::downgrade(&wanted);
         // An Admit runs to its end even when this session does not: it is not cancel-safe. But no other one begins then.
         let admission = tokio::spawn(async move {
             recorded.await;
-            for Need { resource, token, may_raise } in lacking {
+            for (Need { resource, token, may_raise, .. }, claim) in lacking {
                 if still_wanted.strong_count() == 0 {
                     break;
                 }
                 let is_admitted = fence.admission(&resource.name).is_some_and(|epoch| epoch.token == token);
                 match may_raise {
                     _ if is_admitted => {}
-                    true => database.admit(&fence, &resource, token).await?,
+                    true => database.admit_who_may(&fence, &resource, token, &claim).await?,
                     false => database.admit_in_force(&fence, &resource, token).await?,
                 }
             }
@@ -178,6 +235,29 @@ impl Relay {
         });
         self.wait = Some(Wait::Admit(name, admission, wanted));
         Verdict::Hold
+    }
+
+    /// What is needed, and on what ground it may be raised. What a statement does is the same for all keys of a resource.
+    fn with_claims(&self, needs: Vec<Need>, seen: &Seen) -> Vec<(Need, Claim)> {
+        let mut known: HashMap<(*const Statement, String), Arc<[Deed]>> = HashMap::new();
+        let with_claim = |need: Need| {
+            let role = match &self.role {
+                // Some of it the server does not run in a pipeline, which an Execute of ours would begin.
+                _ if need.statement.kind == "ALTER TABLE" && self.is_extended() => Some(self.any_role()),
+                _ if need.role_changes => Some(self.any_role()),
+                Asked::Answered(role) => Some(role.clone()),
+                Asked::Not | Asked::Due => None,
+            };
+            let place = (Arc::as_ptr(&need.statement), need.resource.lock_name().to_owned());
+            let deeds = known.entry(place).or_insert_with(|| self.deeds(&need, seen)).clone();
+            (need, Claim { deeds, role })
+        };
+        needs.into_iter().map(with_claim).collect()
+    }
+
+    fn deeds(&self, need: &Need, seen: &Seen) -> Arc<[Deed]> {
+        let Seen { catalogue, dependencies, .. } = seen;
+        deeds(&need.statement, self.context.policies(), catalogue, dependencies.as_deref(), &need.resource)
     }
 
     /// Holds the message at hand until the server owes nothing. While it waits for COPY data that would never be: it

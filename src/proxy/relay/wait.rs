@@ -20,8 +20,10 @@ const AFTER_HANG_UP: Duration = Duration::from_secs(10);
 pub(super) enum Wait {
     /// The server owes nothing any more.
     Settle,
-    /// The answer to our question.
+    /// The answer to our question: the value of the parameter.
     Value,
+    /// The same: as whom the session acts.
+    Role,
     /// Admission to the resource of that name, and to others; what comes next is asked for as long as this is wanted.
     Admit(String, JoinHandle<Result<(), Refusal>>, Arc<()>),
     /// Something to be done first: see [`Relay::first`].
@@ -49,7 +51,7 @@ impl Relay {
         let read_client =
             !client.reader.ended && server.writer.output.len() < HIGH_WATER && client.reader.input.len() < client_room;
         let read_server = !server.reader.ended && client.writer.output.len() < HIGH_WATER;
-        let waits = !matches!(wait, None | Some(Wait::Settle | Wait::Value));
+        let waits = !matches!(wait, None | Some(Wait::Settle | Wait::Value | Wait::Role));
         tokio::select! {
             result = client.reader.fill(), if read_client => {
                 term.heard();
@@ -124,7 +126,7 @@ async fn finish(
             *room = Some(asked.await.ok().flatten());
             *wait = None;
         }
-        None | Some(Wait::Settle | Wait::Value) => std::future::pending().await,
+        None | Some(Wait::Settle | Wait::Value | Wait::Role) => std::future::pending().await,
     }
 }
 

@@ -115,3 +115,32 @@ fn stray_ends_of_copies_owe_nothing() {
     replies.pop();
     assert!(replies.is_empty());
 }
+
+#[test]
+fn what_was_admitted_may_write_whatever_it_shows() {
+    let mut replies = queue([execute()]);
+    replies.admitted();
+    replies.push(execute(), Audience::Client);
+    replies.push(execute(), Audience::Client);
+    for is_owed in [true, false] {
+        assert!(replies.pop().is_some());
+        assert_eq!(replies.may_write(), is_owed);
+    }
+}
+
+#[test]
+fn what_is_owed_has_a_bound_in_bytes() {
+    let heavy = || Statement { kind: "SELECT", opaque: Some("x"), ..Statement::default() };
+    let mut replies = Replies::default();
+    let mut pushed = 0;
+    while !replies.is_full() {
+        let statements = (0..1_000).map(|_| Arc::new(heavy())).collect();
+        replies.push(Request::Query { statements, completed: 0, defines: Vec::new() }, Audience::Client);
+        pushed += 1;
+    }
+    assert!(pushed < 100, "{pushed}");
+    replies.pop();
+    assert!(!replies.is_full());
+    (1..pushed).for_each(|_| drop(replies.pop()));
+    assert!(replies.is_empty() && replies.weight == 0);
+}

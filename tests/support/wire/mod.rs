@@ -5,6 +5,7 @@ pub mod frame;
 pub mod message;
 
 pub use frame::{Fields, Frame, error_in, exact, normalised, rows_in};
+use nix::sys::socket::{setsockopt, sockopt};
 use postgres_protocol::authentication::{md5_hash, sasl};
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -135,6 +136,13 @@ impl Wire {
             Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
         }
         .expect("shutdown");
+    }
+
+    /// Breaks the connection off: the other side reads no end, but an error.
+    pub fn reset(self) {
+        let Stream::Tcp(stream) = self.stream.into_inner() else { panic!("a Unix socket is not reset") };
+        let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
+        setsockopt(&stream, sockopt::Linger, &at_once).unwrap();
     }
 
     /// The next message; None at the end of the connection. A message that is cut short fails the test.

@@ -1,0 +1,94 @@
+//! What `DROP … CASCADE` may take from fenced tables: along `pg_depend`, whatever something of theirs depends on.
+//!
+//! Owns that question and its answer, which is read only where a statement says CASCADE. Must never leave a dependency out.
+
+use super::sql::MOST_ROWS;
+use super::{Fenced, is_in_schema};
+use crate::fence::control::{Answer, column};
+use crate::fence::database::Database;
+use crate::fence::refusal::Hindrance;
+use crate::fence::sql::named;
+use crate::policy::QualifiedName;
+use crate::statement::{Operation, RelationName, Write};
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio_postgres::SimpleQueryRow;
+
+/// What CASCADE may take from fenced tables, by the own name of what is dropped.
+#[derive(Debug, Default)]
+pub struct Dependencies(pub(super) HashMap<String, Vec<DependedOn>>);
+
+/// A relation on which something of a fenced table depends: a foreign key, a column's type, a parent.
+#[derive(Debug)]
+pub(super) struct DependedOn {
+    pub(super) schema: String,
+    pub(super) by: RelationName,
+}
+
+impl Dependencies {
+    /// The fenced tables that such a write to a relation changes as well, because it drops what depends on the relation.
+    pub fn cascades_to<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = &'a RelationName> {
+        let relation = &write.relation;
+        let found = self.0.get(&relation.name).filter(|_| write.operation == Operation::Cascade);
+        found.into_iter().flatten().filter(move |it| is_in_schema(relation, &it.schema)).map(|it| &it.by)
+    }
+
+    pub(super) fn read(answers: &[Answer]) -> Result<Self, String> {
+        let rows: Vec<&SimpleQueryRow> = answers.iter().flat_map(|answer| &answer.rows).collect();
+        if rows.len() > MOST_ROWS {
+            return Err(format!("the fenced tables depend on more than {} relations", MOST_ROWS));
+        }
+        let mut dependencies = Dependencies::default();
+        for row in rows {
+            let text = |name| column(row, name).map(str::to_owned);
+            // What sets the planner's settings has none.
+            let (Some(name), Some(schema)) = (text("name"), text("schema")) else { continue };
+            let by = RelationName { schema: text("by_schema"), name: text("by_name").unwrap_or_default() };
+            dependencies.0.entry(name).or_default().push(DependedOn { schema, by });
+        }
+        Ok(dependencies)
+    }
+}
+
+impl Database {
+    /// Reads what CASCADE may take from the fenced tables. Cancel safe.
+    ///
+    /// # Errors
+    /// When the database cannot be asked, why.
+    pub async fn dependencies(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Dependencies, Hindrance> {
+        let tables: Vec<&QualifiedName> = fences.tables().map(|(_, table)| &table.name).collect();
+        let question = question(&tables);
+        let answers = match self.look(&question).await {
+            Ok(answers) => answers,
+            Err(_) => self.ask_once(&question).await?,
+        };
+        Ok(Dependencies::read(&answers)?)
+    }
+}
+
+/// What `CASCADE` may take from these tables, a row for each relation: something of the fenced table
+/// `by_schema.by_name` depends on it along `pg_depend`, from the table's parts (constraints, defaults, policies,
+/// partitions).
+pub(super) fn question(tables: &[&QualifiedName]) -> String {
+    format!(
+        "SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true); \
+         WITH RECURSIVE {named}, \
+         part(by_oid, classid, objid) AS ( \
+           SELECT c.oid, 'pg_class'::regclass::oid, c.oid FROM named \
+             JOIN pg_namespace n ON n.nspname = named.schema \
+             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
+           UNION SELECT part.by_oid, d.classid, d.objid FROM part JOIN pg_depend d \
+             ON d.refclassid = part.classid AND d.refobjid = part.objid AND d.deptype IN ('a', 'i', 'P', 'S')), \
+         needed AS ( \
+           SELECT * FROM part \
+           UNION SELECT needed.by_oid, d.refclassid, d.refobjid FROM needed JOIN pg_depend d \
+             ON d.classid = needed.classid AND d.objid = needed.objid) \
+         SELECT n.nspname AS schema, c.relname AS name, bn.nspname AS by_schema, b.relname AS by_name \
+         FROM needed JOIN pg_class c ON c.oid = needed.objid AND needed.classid = 'pg_class'::regclass \
+           JOIN pg_namespace n ON n.oid = c.relnamespace \
+           JOIN pg_class b ON b.oid = needed.by_oid JOIN pg_namespace bn ON bn.oid = b.relnamespace \
+         WHERE c.relkind IN ('r', 'p', 'f') AND c.oid <> b.oid LIMIT {limit}",
+        named = named(tables.iter().copied()),
+        limit = MOST_ROWS + 1,
+    )
+}

@@ -1,0 +1,140 @@
+//! What is asked about the privileges of a session's role.
+//!
+//! Must never name a relation by anything but the catalogue's rows: the control role need not be allowed to use its schema.
+
+use super::{named, quote};
+use crate::fence::permission::{Deed, Role};
+use crate::policy::Resource;
+use crate::statement::Operation;
+
+/// Relations that can be written.
+const WRITABLE: &str = "('r', 'p', 'v', 'f', 'm')";
+
+/// A row for each deed: `what` it is done to, and whether it is `permitted`.
+///
+/// `step` follows what the server will do: from the relation that a deed names, which the role itself has to be allowed to
+/// write, to the relations that this writes. Those of a rule or a view are written as its owner; of a view with
+/// security_invoker, as the role; by a trigger in place of a view's writes, as that function runs. Children, parents and what
+/// a foreign key changes are not asked about by the server. A relation that is nowhere yet may be made by who may create in its
+/// schema.
+pub(in crate::fence) fn permits(resource: &Resource, deeds: &[Deed], role: &Role) -> String {
+    let deeds: Vec<String> = deeds.iter().enumerate().map(|(number, deed)| row(number, deed)).collect();
+    format!(
+        "WITH RECURSIVE {named}, who(oid) AS ({who}), \
+         deed(number, schema, name, operation) AS (VALUES {deeds}), \
+         fenced(oid) AS (SELECT c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
+           JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name), \
+         step(number, relation, principal, who) AS ( \
+           SELECT d.number, c.oid, who.oid, who.oid FROM deed d CROSS JOIN who \
+             JOIN pg_class c ON c.relname = d.name AND c.relkind IN {WRITABLE} JOIN pg_namespace n ON n.oid = c.relnamespace \
+           WHERE d.operation <> 'call' AND (d.schema IS NULL OR n.nspname = d.schema) \
+             AND has_schema_privilege(who.oid, n.oid, 'USAGE') AND CASE d.operation \
+               WHEN 'insert' THEN has_any_column_privilege(who.oid, c.oid, 'INSERT') AND {inserts} \
+               WHEN 'update' THEN has_any_column_privilege(who.oid, c.oid, 'UPDATE') AND {updates} \
+               WHEN 'delete' THEN has_table_privilege(who.oid, c.oid, 'DELETE') AND {deletes} \
+               WHEN 'truncate' THEN has_table_privilege(who.oid, c.oid, 'TRUNCATE') \
+               WHEN 'truncate cascade' THEN has_table_privilege(who.oid, c.oid, 'TRUNCATE') \
+               WHEN 'lock' THEN {locks} \
+               WHEN 'ddl' THEN {owns} OR has_table_privilege(who.oid, c.oid, 'TRIGGER') \
+               ELSE {owns} END \
+           UNION SELECT step.number, next.relation, next.principal, step.who FROM step CROSS JOIN LATERAL ( \
+             SELECT h.inhrelid, step.principal FROM pg_inherits h WHERE h.inhparent = step.relation \
+             UNION ALL SELECT h.inhparent, step.principal FROM pg_inherits h WHERE h.inhrelid = step.relation \
+             UNION ALL SELECT t.oid, t.relowner FROM pg_constraint k JOIN pg_class t ON t.oid = k.conrelid \
+               WHERE k.contype = 'f' AND k.confrelid = step.relation \
+               AND (k.confdeltype IN ('c', 'n', 'd') OR k.confupdtype IN ('c', 'n', 'd')) \
+             UNION ALL SELECT c.oid, p.oid FROM pg_class v JOIN pg_rewrite r ON r.ev_class = v.oid \
+               JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid \
+                 AND d.refclassid = 'pg_class'::regclass \
+               JOIN pg_class c ON c.oid = d.refobjid AND c.oid <> v.oid AND c.relkind IN {WRITABLE} \
+               CROSS JOIN LATERAL (SELECT CASE WHEN r.ev_type = '1' AND EXISTS (SELECT FROM unnest(v.reloptions) o \
+                   WHERE o ~* '^security_invoker=(t|y|on|1)') THEN step.who ELSE v.relowner END \
+                 UNION ALL SELECT CASE WHEN f.prosecdef THEN f.proowner ELSE step.who END \
+                   FROM pg_trigger g JOIN pg_proc f ON f.oid = g.tgfoid WHERE g.tgrelid = v.oid AND g.tgtype & 64 <> 0) p(oid) \
+               WHERE v.oid = step.relation AND {writes}) next(relation, principal)) \
+         SELECT CASE d.operation WHEN 'call' THEN 'function ' ELSE 'table ' END || d.name AS what, CASE d.operation \
+           WHEN 'call' THEN EXISTS (SELECT FROM who, pg_proc f JOIN pg_namespace n ON n.oid = f.pronamespace \
+             WHERE n.nspname = d.schema AND f.proname = d.name AND has_function_privilege(who.oid, f.oid, 'EXECUTE') \
+             AND has_schema_privilege(who.oid, n.oid, 'USAGE') AND (f.prosecdef OR NOT EXISTS (SELECT FROM fenced) \
+               OR EXISTS (SELECT FROM fenced JOIN pg_class c ON c.oid = fenced.oid JOIN pg_namespace n ON n.oid = c.relnamespace \
+                 WHERE {may_write} AND has_schema_privilege(who.oid, n.oid, 'USAGE') AND ({inserts} OR {updates} OR {deletes})))) \
+           ELSE EXISTS (SELECT FROM step s WHERE s.number = d.number \
+               AND (d.operation LIKE '%cascade' OR s.relation IN (SELECT oid FROM fenced))) \
+             OR EXISTS (SELECT FROM who, named JOIN pg_namespace n ON n.nspname = named.schema \
+               WHERE named.name = d.name AND (d.schema IS NULL OR d.schema = named.schema) \
+               AND has_schema_privilege(who.oid, n.oid, 'CREATE') AND NOT EXISTS (SELECT FROM pg_class c \
+                 WHERE c.relnamespace = n.oid AND c.relname = named.name)) \
+           END AS permitted FROM deed d ORDER BY d.number",
+        named = named(resource.tables.iter().map(|table| &table.name)),
+        who = who(role),
+        deeds = deeds.join(", "),
+        inserts = lets_rows_through("a"),
+        updates = lets_rows_through("w"),
+        deletes = lets_rows_through("d"),
+        locks = any_write("who.oid"),
+        writes = any_write("p.oid"),
+        may_write = any_write("who.oid"),
+        owns = "(pg_has_role(who.oid, c.relowner, 'USAGE') OR pg_has_role(who.oid, n.nspowner, 'USAGE'))",
+    )
+}
+
+/// The row: the role may drop this database, or make a copy of it.
+pub(in crate::fence) fn is_disposable(role: &Role) -> String {
+    format!(
+        "SELECT EXISTS (SELECT FROM ({who}) who(oid) JOIN pg_roles r ON r.oid = who.oid, pg_database d \
+           WHERE d.datname = current_database() \
+           AND (pg_has_role(who.oid, d.datdba, 'USAGE') OR d.datistemplate AND r.rolcreatedb)) AS disposable",
+        who = who(role)
+    )
+}
+
+fn who(role: &Role) -> String {
+    match role {
+        Role::Current(name) => format!("SELECT r.oid FROM pg_roles r WHERE r.rolname = {}", quote(name)),
+        Role::AnyOf(login) => format!(
+            "SELECT r.oid FROM pg_roles l JOIN pg_roles r ON pg_has_role(l.oid, r.oid, 'MEMBER') WHERE l.rolname = {}",
+            quote(login)
+        ),
+    }
+}
+
+fn row(number: usize, deed: &Deed) -> String {
+    let (schema, name, operation) = match deed {
+        Deed::Call(function) => (Some(&function.schema), &function.name, "call"),
+        Deed::Write(relation, operation) => {
+            let operation = match operation {
+                Operation::Insert => "insert",
+                Operation::Update => "update",
+                Operation::Delete => "delete",
+                Operation::Truncate => "truncate",
+                Operation::TruncateCascade => "truncate cascade",
+                Operation::Lock => "lock",
+                Operation::Ddl => "ddl",
+                Operation::Cascade => "cascade",
+                // Raises nothing.
+                Operation::Read => "read",
+            };
+            (relation.schema.as_ref(), &relation.name, operation)
+        }
+    };
+    let schema = schema.map_or_else(|| "NULL".to_owned(), |schema| quote(schema));
+    format!("({number}, {schema}::name, {}::name, '{operation}')", quote(name))
+}
+
+/// The role may write relation `c` in some way.
+fn any_write(role: &str) -> String {
+    format!(
+        "(has_table_privilege({role}, c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE') \
+           OR has_any_column_privilege({role}, c.oid, 'INSERT, UPDATE'))"
+    )
+}
+
+/// Some policy for rows lets the role `who` do this with rows of relation `c`, if there are policies at all.
+fn lets_rows_through(command: &str) -> String {
+    format!(
+        "(NOT c.relrowsecurity OR NOT c.relforcerowsecurity AND pg_has_role(who.oid, c.relowner, 'USAGE') \
+           OR EXISTS (SELECT FROM pg_roles b WHERE b.oid = who.oid AND (b.rolsuper OR b.rolbypassrls)) \
+           OR EXISTS (SELECT FROM pg_policy y WHERE y.polrelid = c.oid AND y.polpermissive AND y.polcmd IN ('*', '{command}') \
+             AND EXISTS (SELECT FROM unnest(y.polroles) t WHERE t = 0 OR pg_has_role(who.oid, t, 'USAGE'))))"
+    )
+}
