@@ -160,9 +160,9 @@ fn dumped_and_restored_through_the_proxy() {
     assert_eq!(world.postgres.sql_in("restored", "SELECT n FROM jobs").len(), 2);
 }
 
-/// A load balancer may bring the request to any of the proxies.
+/// A proxy passes on what is about its own sessions: a load balancer brings the request to the proxy of the session.
 #[test]
-fn a_cancel_request_may_come_by_another_proxy() {
+fn a_cancel_request_comes_by_the_proxy_of_its_session() {
     let world = Fenced::start("CREATE TABLE jobs (n int)", POLICIES);
     let other = Proxy::start(&world.postgres, POLICIES, &[]);
     let mut wire = Wire::connect(&world.proxy.address()).unwrap();
@@ -171,8 +171,11 @@ fn a_cancel_request_may_come_by_another_proxy() {
     wire.send(&message::query("SELECT pg_sleep(600)"));
     let sleeps = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)' AND state = 'active'";
     wait_until("the statement runs", DEADLINE, || world.postgres.value(sleeps) == "1");
-    let mut cancel = Wire::connect(&other.address()).unwrap();
-    cancel.send(&message::cancel_request(&key.body));
-    assert_eq!(cancel.bytes_to_end(), b"", "nothing is said to it");
+    for (proxy, sleeping) in [(&other, "1"), (&world.proxy, "0")] {
+        let mut cancel = Wire::connect(&proxy.address()).unwrap();
+        cancel.send(&message::cancel_request(&key.body));
+        assert_eq!(cancel.bytes_to_end(), b"", "nothing is said to it");
+        wait_until("it has been dropped, or passed on", DEADLINE, || world.postgres.value(sleeps) == sleeping);
+    }
     assert_eq!(code_in(&wire.read_until_ready()), "57014");
 }

@@ -7,7 +7,7 @@ use super::relay::End;
 use crate::fence::session::Activity;
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
-use crate::wire::error::cut;
+use crate::wire::error::start_of;
 use bytes::Bytes;
 use dashmap::DashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -114,7 +114,7 @@ impl Session {
             user: user.to_owned(),
             database: database.to_owned(),
             address,
-            application_name: cut(application_name, LONGEST_NAME).to_owned(),
+            application_name: start_of(application_name, LONGEST_NAME).to_owned(),
             pid,
             cancel_key,
             cancels: Semaphore::new(2),

@@ -40,15 +40,19 @@ impl Severity {
 /// No part of an error is longer, in bytes: it may repeat what somebody else has written.
 const LONGEST: usize = 2048;
 
-fn bounded(text: impl Into<String>) -> String {
-    let text = text.into();
-    if text.len() > LONGEST { format!("{}...", cut(&text, LONGEST)) } else { text }
+/// As much of a text as goes into that many bytes, up to the end of a character.
+pub fn start_of(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+    &text[..end]
 }
 
-/// As much of the text's beginning as has at most so many bytes.
-pub(crate) fn cut(text: &str, longest: usize) -> &str {
-    let end = (0..=longest.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-    &text[..end.unwrap_or(0)]
+fn bounded(text: impl Into<String>) -> String {
+    let mut text = text.into();
+    if text.len() > LONGEST {
+        text.truncate(start_of(&text, LONGEST).len());
+        text.push_str("...");
+    }
+    text
 }
 
 /// An error that the proxy writes, in the words that the user sees.
