@@ -128,7 +128,7 @@ fn a_trigger_that_may_change_the_key_is_shown() {
     let policies = folder.path().to_str().unwrap();
     let database = world.postgres.control_url() + "postgres";
     let run = |command: &[&str]| {
-        let output = Command::new(BINARY).args(command).args([policies, "--database", &database]).output().unwrap();
+        let output = fencegate().args(command).args([policies, "--database", &database]).output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
     };
     let warning = "named in the policy; trigger \"Change\" may change the key: install the guard";
@@ -146,7 +146,7 @@ fn a_trigger_that_may_change_the_key_is_shown() {
             world.postgres.sql("DROP TRIGGER \"Change\" ON ticks_3");
         }
     }
-    let mut command = Command::new(BINARY);
+    let mut command = fencegate();
     command.args(["guard", "install", "--control", &database, "--policies", policies]);
     programs::run(&mut command);
     assert!(!run(&["policy", "explain"]).1.contains(';'));
