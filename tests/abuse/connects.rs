@@ -71,7 +71,7 @@ fn that_begin_tls_and_stop() {
     let (proxy, _postgres) = start(&["--tls-cert", &files[0], "--tls-key", &files[1]]);
     // It waits for the rest of a record that does not come; and some of those that want no answer first.
     let half = [&message::ssl_request()[..], b"\x16\x03\x01\x02\0\x01\0"].concat();
-    let said = |flood: &Flood| connect(&proxy, if flood.done() % 2 == 0 { &half[..8] } else { &half[8..] });
+    let said = |flood: &Flood| connect(&proxy, if flood.done().is_multiple_of(2) { &half[..8] } else { &half[8..] });
     let encrypted = || {
         let mut psql = psql(&proxy.address(), "postgres");
         let output = psql.env("PGSSLMODE", "require").args(["-c", "SELECT 'encrypted'"]).output().expect("psql runs");
