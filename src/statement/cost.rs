@@ -22,11 +22,18 @@ pub(super) fn is_cheap(text: &[u8], lexing: Lexing) -> bool {
 fn tokens_in_tree(text: &[u8], lexing: Lexing) -> usize {
     let (mut count, mut factor) = (0_usize, 1_usize);
     let mut lists = Lists::default();
-    for token in Tokens::new(text, lexing.standard_conforming_strings) {
+    let mut tokens = Tokens::new(text, lexing.standard_conforming_strings);
+    // Where the last token ended: one that is unsure takes all that is left.
+    let mut end = 0;
+    while let Some(token) = tokens.next() {
         if token == Token::Unsure {
-            // What follows cannot be told.
-            count += text.len();
+            let left = &text[end..];
+            if left.contains(&b'=') && assigns(text) {
+                return usize::MAX;
+            }
+            count += left.len();
         }
+        end = tokens.end();
         count += 1;
         factor = factor.saturating_mul(lists.repeated(token));
         if count.saturating_mul(factor) > MOST_TOKENS {
@@ -34,6 +41,11 @@ fn tokens_in_tree(text: &[u8], lexing: Lexing) -> usize {
         }
     }
     count.saturating_mul(factor)
+}
+
+/// It may assign something: the parser knows no other way to write that key word.
+fn assigns(text: &[u8]) -> bool {
+    text.windows(3).any(|word| word.eq_ignore_ascii_case(b"set"))
 }
 
 /// Looks for lists of columns that something is assigned to: after SET or a comma, and before `=`.
@@ -97,6 +109,8 @@ mod tests {
             format!("INSERT INTO t VALUES {} ON CONFLICT (a, b) DO NOTHING", vec![row; 100].join(", ")),
             format!("SELECT * FROM t WHERE (a, b) = (1, 2) AND n IN ({})", vec!["1"; 900].join(", ")),
             format!("SELECT '{}'", "'' \\ ( ,".repeat(5_000)),
+            "SELECT 0x1, n FROM t WHERE (a, b) = (1, 2)".to_owned(),
+            "UPDATE t SET a = 5 WHERE b = U&\"c\"".to_owned(),
         ] {
             assert!(is_cheap(text.as_bytes(), USUAL), "{}", &text[..60]);
         }
@@ -108,11 +122,21 @@ mod tests {
         let nested = (0..12).fold("SELECT 1, 2".to_owned(), |inner, level| {
             format!("WITH w{level} AS (UPDATE t SET x = 1, (a, b) = ({inner}) RETURNING *) SELECT 1, 2")
         });
+        let unsure = |token: &str| {
+            let nested = (0..12).fold("SELECT 1, 2".to_owned(), |inner, _| {
+                format!("WITH w AS (UPDATE t SET (a, b) = ({inner}) RETURNING 1) SELECT 1, 2")
+            });
+            format!("SELECT {token}; {nested}")
+        };
         let sublist = assign(&format!("(a[f(1, 2)], {})", vec!["b"; 300].join(", ")));
         for text in [
             assign(&format!("({})", vec!["a"; 100].join(","))),
             nested,
             sublist,
+            unsure("0x1"),
+            unsure("1_0"),
+            unsure("U&\"a\""),
+            unsure("\u{1}"),
             "SELECT 1 $".to_owned() + &"x ".repeat(2_000),
             "SELECT 1 ".to_owned() + &"cross join a ".repeat(1_000),
             "++".repeat(400),

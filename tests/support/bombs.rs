@@ -72,6 +72,13 @@ pub fn bombs() -> Vec<(&'static str, String)> {
                 )
             }),
         ),
+        (
+            "columns in columns, behind a number that releases read differently",
+            nest(24, "select 1, 2", |_, inner| {
+                format!("with w as (update t set (a, b) = ({inner}) returning 1) select 1, 2")
+            })
+            .replacen("with", "select 0x1; with", 1),
+        ),
         // What is run again and again.
         ("executions", executed(&format!("select {calls}"), 8_000)),
         (
