@@ -14,6 +14,7 @@ use crate::metrics::Metrics;
 use crate::policy::{Opaque, PolicySet, Resource};
 use crate::statement::{Answer, Lexing};
 use crate::wire::startup;
+use futures_util::FutureExt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use tokio_util::task::TaskTracker;
 
 /// The right to read a text now that may take long.
 pub struct Turn {
-    _permit: OwnedSemaphorePermit,
+    _turn: super::turns::Turn,
     /// In another process: its tokens alone do not prove what it does.
     apart: bool,
 }
@@ -36,25 +37,28 @@ pub struct Context {
     receiver: watch::Receiver<Arc<PolicySet>>,
     fenced: bool,
     has_database: bool,
+    /// The login role.
+    role: String,
     admitted: Admitted,
 }
 
 impl Context {
-    /// The view of a session in that database.
-    pub fn new(shared: Arc<Shared>, database: &str) -> Self {
+    /// The view of a session of that login role in that database.
+    pub fn new(shared: Arc<Shared>, database: &str, role: &str) -> Self {
         let mut receiver = shared.policies.subscribe();
         let policies = receiver.borrow_and_update().clone();
         let downstream = shared.downstream(database);
         let fenced = policies.applies_to(database);
         let admitted = Admitted::default();
-        Context { shared, downstream, policies, receiver, fenced, has_database: true, admitted }
+        let role = role.to_owned();
+        Context { shared, downstream, policies, receiver, fenced, has_database: true, role, admitted }
     }
 
     /// The view of a physical replication session. It has no database and the server refuses it SQL, so that
     /// nothing of it is judged, whatever the policies become.
-    pub fn without_database(shared: Arc<Shared>) -> Self {
+    pub fn without_database(shared: Arc<Shared>, role: &str) -> Self {
         let database = shared.settings().control_database().to_owned();
-        Context { fenced: false, has_database: false, ..Context::new(shared, &database) }
+        Context { fenced: false, has_database: false, ..Context::new(shared, &database, role) }
     }
 
     /// Takes up new policies. True when nobody has watched the session until now.
@@ -193,13 +197,10 @@ impl Context {
     }
 
     fn turn(&self, apart: bool) -> Result<Turn, JoinHandle<Option<Turn>>> {
-        let turns = if apart { &self.shared.turns_apart } else { &self.shared.turns }.clone();
-        let turn = move |permit| Turn { _permit: permit, apart };
-        turns
-            .clone()
-            .try_acquire_owned()
-            .map(turn)
-            .map_err(|_| tokio::spawn(async move { turns.acquire_owned().await.ok().map(turn) }))
+        let turns = if apart { &self.shared.turns_apart } else { &self.shared.turns };
+        let turn = move |turn| Turn { _turn: turn, apart };
+        let taken = turns.try_take(&self.role).map(turn);
+        taken.ok_or_else(|| tokio::spawn(turns.take(&self.role).map(move |taken| taken.map(turn))))
     }
 
     /// Room to hold a message of that many bytes, of which so many are there; or what is to be waited for, which gives up after a while. What stands

@@ -168,8 +168,8 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
     }
     // Not before the server has let the client in: a database that nobody may name gets no connections.
     let context = match startup.replication() {
-        Replication::Physical => Context::without_database(shared),
-        Replication::None | Replication::Logical => Context::new(shared, startup.database()),
+        Replication::Physical => Context::without_database(shared, startup.user()),
+        Replication::None | Replication::Logical => Context::new(shared, startup.database(), startup.user()),
     };
     context.prepare().await;
     let application_name = startup.parameter("application_name").unwrap_or_default();

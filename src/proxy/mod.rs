@@ -35,6 +35,7 @@ mod succession;
 mod suspects;
 mod systemd;
 mod touched;
+mod turns;
 mod upstream;
 
 use crate::config::{Address, Settings, SettingsArguments};

@@ -10,6 +10,7 @@ use super::recent::Recent;
 use super::room::Rooms;
 use super::session::Sessions;
 use super::shutdown::Stage;
+use super::turns::Turns;
 use super::{Start, succession};
 use crate::config::{Settings, SettingsArguments};
 use crate::fence::{Authority, Database, Role, is_missing};
@@ -64,9 +65,9 @@ pub struct Shared {
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
     /// A permit for each long text whose tokens are read at the same time.
-    pub turns: Arc<Semaphore>,
+    pub turns: Turns,
     /// A permit for each text that is read in another process at the same time.
-    pub turns_apart: Arc<Semaphore>,
+    pub turns_apart: Turns,
     /// For long messages; those that the server takes at once.
     pub room: Arc<Rooms>,
     /// For those behind others, [`HELD_BEHIND`].
@@ -118,8 +119,8 @@ impl Shared {
             room_behind: Rooms::new(HELD_BEHIND),
             cancels: Semaphore::new(CANCELS),
             wrong_packets: Semaphore::new(WRONG_PACKETS),
-            turns: Arc::new(Semaphore::new(TOKENS_AT_ONCE)),
-            turns_apart: Arc::new(Semaphore::new(READERS)),
+            turns: Turns::new(TOKENS_AT_ONCE),
+            turns_apart: Turns::new(READERS),
             authority,
             databases: Mutex::default(),
             id,

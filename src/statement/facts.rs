@@ -251,6 +251,8 @@ fn keep_first<T: Clone + Eq + Hash>(items: &mut Vec<T>) {
         let mut seen = HashSet::with_capacity(items.len());
         items.retain(|item| seen.insert(item.clone()));
     }
+    // It may be remembered for long, and counts by its length.
+    items.shrink_to_fit();
 }
 
 impl From<&RangeVar> for RelationName {

@@ -20,7 +20,7 @@ use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// So many at the same time. Who calls sees to it that there are no more; so many are kept for the next text.
-pub const READERS: usize = 2;
+pub const READERS: usize = 3;
 
 /// The longest text that is read apart.
 pub(super) const LONGEST: usize = super::analyse::LONGEST_TREE;

@@ -208,3 +208,18 @@ fn the_cache_stays_within_its_bound() {
     assert_eq!(cache.weight(), before);
     assert!(before <= 32 << 20);
 }
+
+/// The cache counts what it holds by its length.
+#[test]
+fn what_is_said_once_takes_the_room_of_once() {
+    for text in [
+        format!("INSERT INTO t SELECT 1 {}", ", f()".repeat(450)),
+        format!("WITH {} SELECT 1", (0..200).map(|n| format!("w{n} AS (DELETE FROM t)")).collect::<Vec<_>>().join(", ")),
+        format!("SELECT 1 FROM u {}", ", u".repeat(450)),
+    ] {
+        let script = analyse(text.as_bytes(), USUAL).unwrap();
+        let statement = &script.statements[0];
+        let rooms = [statement.writes.capacity(), statement.functions.capacity(), statement.reads.capacity()];
+        assert!(rooms.iter().all(|room| *room <= 2), "{rooms:?}");
+    }
+}
