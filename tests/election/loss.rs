@@ -112,6 +112,7 @@ async fn a_key_that_was_cut_loose_from_its_lease_leads_no_longer() {
     let campaign = queue_up(&server, &election(&server, "b", LONG));
     run(&mut server.etcdctl(&["put", &keys(&server)[0], "somebody's"]));
     assert_eq!(soon(leadership.lost()).await, Loss::KeyGone);
-    assert_eq!(soon(campaign).await.unwrap().unwrap().holder(), "b");
+    let next = soon(campaign).await.unwrap().unwrap();
+    assert_eq!(next.holder(), "b");
     wait_for_keys(&server, 1);
 }

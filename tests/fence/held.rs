@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -80,43 +81,62 @@ impl Drop for Held {
     }
 }
 
-/// Passes bytes on both ways.
+/// Passes bytes on both ways; to the server message by message.
 async fn pass(client: UnixStream, server: UnixStream, shared: Arc<Shared>) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let (mut request, mut answer) = (vec![0; 1 << 20], vec![0; 1 << 16]);
+    let (mut chunk, mut sent, mut answer) = (vec![0; 1 << 16], Vec::new(), vec![0; 1 << 16]);
+    let mut held: Option<Vec<u8>> = None;
     loop {
         tokio::select! {
+            // Also while a message is held: those before it are answered in time.
             read = from_server.read(&mut answer) => match read {
                 Ok(0) | Err(_) => return,
                 // Where nobody reads, the program has given the connection up, which its own half tells.
                 Ok(read) => drop(to_client.write_all(&answer[..read]).await),
             },
-            read = from_client.read(&mut request) => {
-                let bytes = &request[..read.unwrap_or(0)];
-                if bytes.is_empty() || contains(bytes, END_PROCESS) {
-                    return;
-                }
-                let is_wanted = shared.wanted.lock().unwrap().take_if(|text| contains(bytes, text)).is_some();
-                if is_wanted {
-                    let mut held = bytes.to_vec();
-                    shared.is_holding.notify_one();
+            read = from_client.read(&mut chunk) => {
+                let bytes = &chunk[..read.unwrap_or(0)];
+                match &mut held {
                     // Up to the end of the connection, which the program gives up.
-                    let _ = from_client.read_to_end(&mut held).await;
-                    shared.let_go.notified().await;
-                    to_server.write_all(&held).await.unwrap();
-                    to_server.shutdown().await.unwrap();
-                    let mut answered = Vec::new();
-                    let _ = from_server.read_to_end(&mut answered).await;
-                    *shared.answer.lock().unwrap() = answered;
-                    return shared.is_answered.notify_one();
+                    Some(held) if bytes.is_empty() => break arrive(held, to_server, from_server, &shared).await,
+                    Some(held) => held.extend_from_slice(bytes),
+                    None if bytes.is_empty() => return,
+                    None => sent.extend_from_slice(bytes),
                 }
-                if to_server.write_all(bytes).await.is_err() {
-                    return;
+                while held.is_none() && let Some(message) = take_message(&mut sent) {
+                    if contains(&message, END_PROCESS) {
+                        return;
+                    }
+                    if shared.wanted.lock().unwrap().take_if(|text| contains(&message, text)).is_some() {
+                        held = Some([message, std::mem::take(&mut sent)].concat());
+                        shared.is_holding.notify_one();
+                    } else if to_server.write_all(&message).await.is_err() {
+                        return;
+                    }
                 }
             }
         }
     }
+}
+
+/// Sends what was held, once that is wanted, and keeps what the server answers.
+async fn arrive(held: &[u8], mut to_server: OwnedWriteHalf, mut from_server: OwnedReadHalf, shared: &Shared) {
+    shared.let_go.notified().await;
+    to_server.write_all(held).await.unwrap();
+    to_server.shutdown().await.unwrap();
+    let mut answered = Vec::new();
+    let _ = from_server.read_to_end(&mut answered).await;
+    *shared.answer.lock().unwrap() = answered;
+    shared.is_answered.notify_one();
+}
+
+/// The first message, if all of it is there. Those that open a connection have no tag: they start with a length, so with 0.
+fn take_message(sent: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let tag = usize::from(*sent.first()? != 0);
+    let length = sent.get(tag..tag + 4)?;
+    let end = tag + u32::from_be_bytes(length.try_into().unwrap()) as usize;
+    (sent.len() >= end).then(|| sent.drain(..end).collect())
 }
 
 fn contains(bytes: &[u8], text: &[u8]) -> bool {

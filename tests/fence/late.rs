@@ -33,7 +33,8 @@ async fn giving_up_takes_nothing_that_was_admitted_since() {
         old.write_key(&family, key, Activity::Idle).await;
     }
     held.hold("DELETE FROM fencegate.admission a ");
-    assert!(reason(old.admit(&family.of_key("1025").unwrap(), 7).await).contains("did not answer"));
+    let refused = reason(old.admit(&family.of_key("1025").unwrap(), 7).await);
+    assert!(refused.contains("did not answer"), "{refused}");
     // Some that were given up are needed again.
     old.client.batch_execute("BEGIN").await.unwrap();
     old.write_key(&family, 1, Activity::Waiting).await;

@@ -22,6 +22,9 @@ const SCHEMA: &str = "CREATE TABLE shard_ticks (shard int, id int, v text, PRIMA
 const POLICIES: &str =
     "version: 1\nresources:\n  - name: shard/{shard}\n    tables: [{name: public.shard_ticks, key: shard}]\n";
 
+/// A text that holds so much is too long for the parsers.
+const TOO_LONG: usize = 512 << 10;
+
 fn world() -> Fenced {
     Fenced::start(SCHEMA, POLICIES)
 }
@@ -103,6 +106,23 @@ fn a_newer_leader_of_a_key_ends_the_older_one_and_nobody_else() {
     );
 }
 
+/// What it inserts stands there in constants: their tokens tell the keys.
+#[test]
+fn an_insert_of_constants_shows_its_keys_however_long_it_is() {
+    let world = world();
+    let long = "x".repeat(TOO_LONG);
+    let one = format!("INSERT INTO shard_ticks (shard, id, v) VALUES (3, 7, '{long}')");
+    let two = format!("INSERT INTO shard_ticks VALUES (3, 8, 'x'), (4, 9, '{long}')");
+    for (statement, tokens, missing) in [(&one, "shard/4=1", "shard/3"), (&two, "shard/3=1", "shard/4")] {
+        let error = refused(&mut holder(&world, tokens), statement);
+        assert_eq!((error.code(), error.detail()), ("LF002", format!("resource={missing}").as_str()));
+    }
+    ok(&mut holder(&world, "shard/3=1"), &one);
+    ok(&mut holder(&world, "shard/3=2, shard/4=1"), &two);
+    assert_eq!(code(&mut holder(&world, "shard/3=1"), &one), "LF001");
+    assert_eq!(world.postgres.value("SELECT string_agg(id::text, ' ' ORDER BY id) FROM shard_ticks"), "7 8 9");
+}
+
 #[test]
 fn what_does_not_show_its_key_is_refused_with_a_hint() {
     let world = world();
@@ -131,7 +151,7 @@ fn what_does_not_show_its_key_is_refused_with_a_hint() {
         assert!(error.message().contains("which \"shard\" of public.shard_ticks"), "{}", error.message());
         assert!(!error.hint().is_empty(), "{statement}");
     }
-    let long = format!("INSERT INTO shard_ticks (shard, id, v) VALUES (3, 7, '{}')", "x".repeat(512 << 10));
+    let long = format!("UPDATE shard_ticks SET v = '{}' WHERE shard = 3", "x".repeat(TOO_LONG));
     assert!(refused(&mut holder(&world, "1"), &long).message().contains("too long"));
     // Who has no token at all is told that first; who only reads is not asked.
     let mut nobody = world.login();

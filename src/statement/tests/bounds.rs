@@ -1,7 +1,7 @@
 //! What reading a text may cost, and what is read all the same.
 
 use super::*;
-use crate::statement::rows::{Rows, Value};
+use crate::statement::rows::{Kind, Rows, Value};
 use bombs::bombs;
 use nix::time::{ClockId, clock_gettime};
 use std::time::Duration;
@@ -92,6 +92,48 @@ fn tokens_tell_of_inserted_rows_what_the_tree_does() {
     let statement = std::sync::Arc::make_mut(&mut proved.statements[0]);
     assert!(std::mem::take(&mut statement.reads_more));
     assert_eq!(proved, analyse_rows(text.as_bytes(), USUAL).unwrap());
+}
+
+/// Tokens tell no key that an operator or a type makes which the search path may find elsewhere.
+#[test]
+fn what_tokens_tell_of_keys_needs_no_search_path() {
+    for key in [
+        "3::int8",
+        "'3'::int8",
+        "'3' :: text",
+        "int8 '3'",
+        "uuid '3'",
+        "varchar(9) '3'",
+        "CAST(3 AS int8)",
+        "CAST('3' AS text)",
+        "(3)",
+        "+3",
+        "- 3",
+        "-'3'",
+        "@ 3",
+        "3!",
+        "3 = 3",
+        "3 OPERATOR(public.+) 0",
+        "'3'\n'4'",
+        "E'3'",
+        "U&'3'",
+        "B'3'",
+        "$1",
+        "0x3",
+        "three",
+    ] {
+        let text = format!("INSERT INTO t (k, v) VALUES ({key}, '3'::text)");
+        let Some(proved) = read_tokens(text.as_bytes(), USUAL) else { continue };
+        let statement = &proved.statements[0];
+        let told = statement.writes[0].rows.values("k", None);
+        assert!(told.is_none() && !statement.keys_by_path, "{key}: {told:?}");
+    }
+    // Where a type stands beside a key, the key is told without it.
+    let text = "INSERT INTO t (k, v) VALUES (3, '3'::text)";
+    let proved = read_tokens(text.as_bytes(), USUAL).unwrap();
+    let three = Value::Literal { text: "3".to_owned(), kind: Some(Kind::Integer) };
+    assert_eq!(proved.statements[0].writes[0].rows.values("k", None), Some(&[three][..]));
+    assert_eq!(proved.statements[0].writes[0].rows.values("v", None), None);
 }
 
 /// Piece by piece or as a whole: the same, in the same places.

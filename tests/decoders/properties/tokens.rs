@@ -24,7 +24,8 @@ pub fn agrees(text: &[u8], lexing: Lexing) -> bool {
     true
 }
 
-/// Where tokens tell of rows, they tell of columns what the tree does.
+/// Where tokens tell of rows, they tell of columns what the tree does. It takes nothing but constants as they stand there,
+/// so no operator and no type that the search path may find elsewhere.
 fn same_rows(text: &[u8], lexing: Lexing) {
     let (Some(proved), Ok(read)) = (read_tokens(text, lexing), analyse_rows(text, lexing)) else { return };
     let told = |script: &Script| script.statements.first().and_then(|first| Some(first.writes.first()?.rows.clone()));
@@ -38,14 +39,14 @@ pub fn both(text: &[u8], lexing: Lexing) -> Option<(Vec<Statement>, Vec<Statemen
     Some((sorted(read_tokens(text, lexing)?), sorted(analyse(text, lexing).ok()?)))
 }
 
-/// The readers find functions in different orders, keep or drop the comments at the end, and tokens tell of no rows nor of
-/// what is read.
+/// The readers find functions in different orders, keep or drop the comments at the end, and tokens tell of no rows, so not by
+/// what these are told, nor of what is read.
 fn sorted(script: Script) -> Vec<Statement> {
     let mut statements: Vec<_> = script.statements.into_iter().map(Arc::unwrap_or_clone).collect();
     for statement in &mut statements {
         statement.functions.sort_by(|a, b| (&a.schema, &a.name).cmp(&(&b.schema, &b.name)));
         statement.range = 0..0;
-        (statement.reads, statement.reads_more) = (Vec::new(), false);
+        (statement.reads, statement.reads_more, statement.keys_by_path) = (Vec::new(), false, false);
         statement.writes.iter_mut().for_each(|write| write.rows = Rows::default());
     }
     statements
