@@ -36,6 +36,7 @@ const SCHEMA: &str = "
     CREATE TRIGGER t AFTER INSERT OR TRUNCATE ON watched FOR EACH STATEMENT EXECUTE FUNCTION note();
     CREATE FUNCTION outer_one() RETURNS int BEGIN ATOMIC SELECT run(); END;
     CREATE FUNCTION outer_two(n int DEFAULT outer_one()) RETURNS int LANGUAGE sql AS 'SELECT n';
+    CREATE FUNCTION reader() RETURNS int BEGIN ATOMIC SELECT max(n) FROM over_runs; END; CREATE VIEW read AS SELECT reader() AS n;
     CREATE AGGREGATE total (int) (SFUNC = add, STYPE = int, INITCOND = 0);
     CREATE OPERATOR <+> (LEFTARG = int, RIGHTARG = int, FUNCTION = add);
     CREATE VIEW summed AS SELECT total(g) FROM generate_series(1, 2) g;
@@ -92,6 +93,8 @@ const CALLS: &[&str] = &[
     "TRUNCATE watched",
     "SELECT outer_one()",
     "SELECT outer_two()",
+    "SELECT reader()",
+    "SELECT * FROM read",
     "SELECT total(g) FROM generate_series(1, 2) g",
     "SELECT * FROM summed",
     "SELECT * FROM operated",

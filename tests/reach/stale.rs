@@ -74,6 +74,27 @@ fn while_nobody_listens_only_what_is_named_plainly_is_known() {
     assert_eq!(code(&mut stranger, "INSERT INTO copied VALUES (2)"), "LF002");
 }
 
+/// A view that was made meanwhile may call a function that the policy names: then to read it is a write.
+#[test]
+fn while_nobody_listens_what_is_read_may_call_a_named_function() {
+    let fenced = fenced_by(&POLICY.replace("tables:", "functions: [public.note]\n    tables:"));
+    fenced.postgres.sql(
+        "CREATE FUNCTION note() RETURNS int LANGUAGE sql AS 'INSERT INTO items VALUES (9) RETURNING 1'; \
+         GRANT ALL ON items TO app",
+    );
+    let (mut leader, mut stranger) = (holder(&fenced, 1), fenced.login_as("app"));
+    ok(&mut leader, "INSERT INTO items VALUES (1)");
+    take_control_away(&fenced.postgres);
+    fenced.postgres.sql("CREATE VIEW later AS SELECT note() AS n; GRANT ALL ON later TO app");
+    for sql in ["SELECT * FROM later", "TABLE later", "COPY (TABLE later) TO STDOUT", "SELECT * FROM later FOR UPDATE"]
+    {
+        assert_eq!(code(&mut stranger, sql), "LF006", "{sql}");
+    }
+    ok(&mut stranger, "SELECT count(*) FROM pg_catalog.pg_class, items");
+    ok(&mut leader, "INSERT INTO items VALUES (2)");
+    assert_eq!(fenced.postgres.value("SELECT count(*) FROM items"), "2");
+}
+
 /// Of several resources each goes on with its own tables.
 #[test]
 fn while_nobody_listens_each_resource_goes_on() {

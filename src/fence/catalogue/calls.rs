@@ -12,7 +12,7 @@ use crate::statement::Operation::{self, Ddl, Delete, Insert, Read, Truncate, Upd
 /// relations by which it is called, each with the operations that do, a letter each.
 ///
 /// An operator class is what its members make it, a domain what its constraints do, and a composite type what its columns
-/// are.
+/// are. Of a view, what reads it calls.
 pub(super) fn tables(functions: &[&QualifiedName]) -> String {
     if functions.is_empty() {
         // To plan the rest takes longer than to run it.
@@ -28,7 +28,10 @@ pub(super) fn tables(functions: &[&QualifiedName]) -> String {
              SELECT d.classid, d.objid FROM pg_depend d \
                WHERE d.refclassid = calling.classid AND d.refobjid = calling.objid \
                AND (calling.classid <> 'pg_class'::regclass \
-                 OR EXISTS (SELECT FROM pg_class c WHERE c.oid = calling.objid AND c.relkind = 'c')) \
+                 OR (SELECT c.relkind = 'c' OR c.relkind = 'v' AND d.classid IN ('pg_proc'::regclass, 'pg_rewrite'::regclass) \
+                   FROM pg_class c WHERE c.oid = calling.objid)) \
+             UNION ALL SELECT 'pg_class'::regclass::oid, v.oid FROM pg_rewrite r JOIN pg_class v ON v.oid = r.ev_class \
+               WHERE calling.classid = 'pg_rewrite'::regclass AND r.oid = calling.objid AND r.ev_type = '1' AND v.relkind = 'v' \
              UNION ALL SELECT d.refclassid, d.refobjid FROM pg_depend d \
                WHERE d.classid = calling.classid AND d.objid = calling.objid AND d.deptype IN ('a', 'i') \
                AND (d.classid IN ('pg_amop'::regclass, 'pg_amproc'::regclass) \

@@ -9,7 +9,7 @@ use super::super::suspects::Suspects;
 use super::super::touched::Touch;
 use super::{Earlier, Judge, Stop};
 use crate::policy::{Mode, Opaque, PolicySet, Resource};
-use crate::statement::{Operation, Statement, TransactionEffect};
+use crate::statement::{Operation, RelationName, Statement, TransactionEffect};
 use std::sync::Arc;
 
 /// What to do about what another session is defining.
@@ -73,14 +73,15 @@ impl Judge<'_> {
         Err(Rejection::Unverifiable { why, hint: "COMMIT in the session that defines them." }.into())
     }
 
-    /// While the catalogue is not known, any relation may be a way to any fenced table. Harmless is only a write that
-    /// needs the token of every fence anyway; and where nothing more is known than that nobody listens, a write to tables
-    /// that the policies name. Only the catalogue tells what CASCADE takes.
+    /// While the catalogue is not known, any relation may be a way to any fenced table, and where policies name functions,
+    /// to read it may call one. Harmless is only a write that needs the token of every fence anyway; and where nothing more
+    /// is known than that nobody listens, what the policies name. Only the catalogue tells what CASCADE takes.
     pub(super) fn refuse_what_is_unread(&self, statement: &Statement, touched: &[Touch]) -> Result<(), Stop> {
         let writes = statement.writes.iter().any(|write| write.operation != Operation::Lock);
+        let may_write = writes || may_call_by_reading(statement, self.policies);
         let cascades = statement.writes.iter().any(|write| write.operation == Operation::Cascade);
         let is_known = self.catalogue_is_current && (!cascades || self.dependencies.is_some());
-        if is_known || !writes || self.catalogue_is_unheard && is_named_plainly(statement, self.policies) {
+        if is_known || !may_write || self.catalogue_is_unheard && is_named_plainly(statement, self.policies) {
             return Ok(());
         }
         let is_needed = |resource: &Arc<Resource>| {
@@ -99,10 +100,19 @@ impl Judge<'_> {
     }
 }
 
-/// The policies name all that the statement writes, and it defines nothing.
+/// It reads what may be a view that calls a function which the policies name.
+fn may_call_by_reading(statement: &Statement, policies: &PolicySet) -> bool {
+    let is_plain = |relation: &RelationName| {
+        relation.schema.as_deref() == Some("pg_catalog") || policies.tables_called(relation).next().is_some()
+    };
+    policies.has_functions() && (statement.reads_more || !statement.reads.iter().all(is_plain))
+}
+
+/// The policies name all that the statement writes or calls, and it defines nothing.
 pub fn is_named_plainly(statement: &Statement, policies: &PolicySet) -> bool {
     let mut writes = statement.writes.iter().filter(|write| write.operation != Operation::Lock);
     statement.opaque.is_none()
         && !statement.changes_catalogue
+        && !may_call_by_reading(statement, policies)
         && writes.all(|write| policies.tables_called(&write.relation).next().is_some())
 }

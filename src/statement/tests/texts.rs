@@ -214,7 +214,10 @@ fn the_cache_stays_within_its_bound() {
 fn what_is_said_once_takes_the_room_of_once() {
     for text in [
         format!("INSERT INTO t SELECT 1 {}", ", f()".repeat(450)),
-        format!("WITH {} SELECT 1", (0..200).map(|n| format!("w{n} AS (DELETE FROM t)")).collect::<Vec<_>>().join(", ")),
+        format!(
+            "WITH {} SELECT 1",
+            (0..200).map(|n| format!("w{n} AS (DELETE FROM t)")).collect::<Vec<_>>().join(", ")
+        ),
         format!("SELECT 1 FROM u {}", ", u".repeat(450)),
     ] {
         let script = analyse(text.as_bytes(), USUAL).unwrap();
