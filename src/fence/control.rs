@@ -9,7 +9,8 @@ use super::memory::Memory;
 use super::refusal::{Hindrance, Remedy};
 use super::sql;
 use super::turns::Turns;
-use crate::tls::{self, ControlConfig, Told, Trouble};
+use super::words::{Words, text};
+use crate::tls::ControlConfig;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,7 +30,7 @@ pub(super) const VERSION: &str = "fencegate schema version 3";
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum ControlError {
     #[error("the control connection cannot be opened: {0}")]
-    Unreachable(String),
+    Unreachable(Words),
     #[error("{0}")]
     NoDatabase(String),
     #[error("database {0} has no fencegate schema: run `fencegate init`")]
@@ -53,9 +54,9 @@ pub(super) enum ControlError {
     #[error("a lock that it needs was not given back within {} s", LIMIT.as_secs())]
     Locked,
     #[error("the control connection was lost: {0}")]
-    Lost(String),
+    Lost(Words),
     #[error("the database refused: {0}")]
-    Refused(String),
+    Refused(Words),
 }
 
 impl From<ControlError> for Hindrance {
@@ -75,11 +76,12 @@ impl From<ControlError> for Hindrance {
             | ControlError::Lost(_)
             | ControlError::Refused(_) => Remedy::TryAgain,
         };
-        // The server's own words may name the role.
         let told = match &error {
-            ControlError::Unreachable(_) => Some("the control connection cannot be opened".to_owned()),
-            ControlError::Lost(_) => Some("the control connection was lost".to_owned()),
-            ControlError::Refused(_) => Some("the database refused what the control connection asked".to_owned()),
+            ControlError::Unreachable(Words { public, .. }) => {
+                Some(format!("the control connection cannot be opened: {public}"))
+            }
+            ControlError::Lost(Words { public, .. }) => Some(format!("the control connection was lost: {public}")),
+            ControlError::Refused(Words { public, .. }) => Some(format!("the database refused: {public}")),
             ControlError::Privilege { grant, .. } => {
                 Some(format!("the control role lacks a privilege: GRANT {grant} TO it"))
             }
@@ -200,9 +202,9 @@ impl Lane {
                     return Err(ControlError::Denied(refusal.message().to_owned()));
                 }
                 Some(refusal) if !ends_process(refusal.code()) => {
-                    return Err(ControlError::Refused(refusal.message().to_owned()));
+                    return Err(ControlError::Refused(refusal.into()));
                 }
-                _ => ControlError::Lost(text(&error)),
+                _ => ControlError::Lost((&error).into()),
             },
             Err(_) => ControlError::TimedOut,
         };
@@ -227,6 +229,11 @@ impl Lane {
         if let Some(connected) = slot.connected.take() {
             self.deafen(&connected);
         }
+    }
+
+    /// The next need tries to connect, whatever failed a moment ago. Cancel-safe.
+    pub(super) async fn ask_anew(&self) {
+        self.slot.lock().await.failed = None;
     }
 
     async fn connected(&self) -> Result<Arc<Connected>, ControlError> {
@@ -412,7 +419,7 @@ pub(super) fn unreachable(error: tokio_postgres::Error) -> ControlError {
     if is_no_database(&error) {
         ControlError::NoDatabase(text(&error))
     } else {
-        ControlError::Unreachable(text(&error))
+        ControlError::Unreachable((&error).into())
     }
 }
 
@@ -423,21 +430,4 @@ fn is_no_database(error: &tokio_postgres::Error) -> bool {
 /// The server says that there is no such database; if it says nothing in time, there may be one. Cancel-safe.
 pub async fn is_missing(config: &ControlConfig) -> bool {
     matches!(timeout(LIMIT, config.connect()).await, Ok(Err(error)) if is_no_database(&error))
-}
-
-/// In place of "password missing".
-const NO_PASSWORD: &str = "the server asks for a password, and none is given: put it into the URL, \
-     into PGPASSWORD, or into the file that PGPASSFILE names (default: ~/.pgpass)";
-
-/// tokio-postgres says only "db error"; the message is in the source.
-pub(crate) fn text(error: &tokio_postgres::Error) -> String {
-    if let Some(Trouble { message, hint }) = tls::trouble(error, Told::Url) {
-        return format!("{message}. {hint}");
-    }
-    match (error.as_db_error(), std::error::Error::source(error)) {
-        (Some(refusal), _) => refusal.message().to_owned(),
-        (None, Some(source)) if source.to_string() == "password missing" => NO_PASSWORD.to_owned(),
-        (None, Some(source)) => format!("{error}: {source}"),
-        (None, None) => error.to_string(),
-    }
 }

@@ -53,7 +53,7 @@ pub struct Database {
     /// For Admits.
     pub(super) admission: Lane,
     pub(super) publish: Lane,
-    look: Lane,
+    pub(super) look: Lane,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
     found: Arc<Found>,
     /// One of the fenced tables exists, as its catalogue was read last.

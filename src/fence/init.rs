@@ -3,8 +3,9 @@
 //! Owns creating and upgrading the schema. Must never take anything away from a running proxy:
 //! it may be run at any time, by several at once.
 
-use super::control::{VERSION, column, is_true, text, version_number};
+use super::control::{VERSION, column, is_true, version_number};
 use super::sql::quote;
+use super::words::text;
 use crate::tls::ControlConfig;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};

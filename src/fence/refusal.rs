@@ -125,6 +125,11 @@ impl Hindrance {
         Hindrance { told: words, ..self }
     }
 
+    /// With more words, for everybody.
+    pub(super) fn and(self, words: &str) -> Self {
+        Hindrance { reason: self.reason + words, told: self.told.map(|told| told + words), ..self }
+    }
+
     /// What it is, for clients.
     pub fn public_reason(&self) -> &str {
         self.told.as_deref().unwrap_or(&self.reason)

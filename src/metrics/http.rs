@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
@@ -81,7 +81,8 @@ impl Listener {
     /// Answers from now on.
     pub fn serve(self, pages: Arc<impl Pages>) -> Server {
         let (stop, stopped) = watch::channel(());
-        let places = Arc::new(Places::default());
+        let free = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let places = Arc::new(Places { taken: Mutex::default(), free });
         let serve_one = |(socket, address): (TcpListener, SocketAddr)| {
             tracing::info!(%address, "metrics_served");
             serve(socket, pages.clone(), places.clone(), stopped.clone())
@@ -101,9 +102,10 @@ impl Server {
 }
 
 /// The connections that are open.
-#[derive(Default)]
 struct Places {
     taken: Mutex<Taken>,
+    /// A permit for each, until it is closed: somewhat longer than it has its place.
+    free: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -170,7 +172,10 @@ async fn serve(socket: TcpListener, pages: Arc<impl Pages>, places: Arc<Places>,
             accepted = socket.accept() => match accepted {
                 Ok((stream, address)) => {
                     let (pages, place) = (pages.clone(), places.enter(Source::new(Some(address.ip()))));
+                    // Who made room for it is closed first.
+                    let open = places.free.clone().acquire_owned().await;
                     connections.spawn(async move {
+                        let _open = open;
                         tokio::select! {
                             // First: a request that has come by now is answered.
                             biased;

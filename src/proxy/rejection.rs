@@ -144,6 +144,7 @@ impl Rejection {
     pub fn reason(&self) -> String {
         match self {
             Rejection::Unavailable { hindrance, .. } => hindrance.reason.clone(),
+            Rejection::UnreadCatalogue { why: Some(why) } => format!("the catalogue cannot be read: {why}"),
             other => other.text().message,
         }
     }
@@ -230,7 +231,8 @@ fn what_helps(remedy: Remedy) -> String {
     let what = match remedy {
         Remedy::TryAgain => "Try again; if it lasts, look into the proxy's log.",
         Remedy::Connect => {
-            "Try again; if it lasts: is the server up, and are the proxy's setting control and its password right?"
+            "Try again; if it lasts: is the server up, and are the proxy's setting control and its password right? \
+             Its log says more."
         }
         Remedy::Init => {
             "It does not pass by itself: run fencegate init --control URL --role ROLE, \

@@ -142,11 +142,15 @@ fn what_a_lost_proxy_enforces_is_unknown() {
     world.proxy.write_policies(&format!("{POLICIES}  - name: later\n    tables: [public.later]\n"));
     console.rows("RELOAD").unwrap();
     wait_until("one is lost", DEADLINE, || status(&mut console, "public.later") == "unknown 1 2");
-    ok(&mut through_other, "INSERT INTO later VALUES (1)");
+    // It goes by its own policies, but cannot tell any more what leads to the tables that they name.
+    let doubt = through_other.rows("INSERT INTO later VALUES (1)").unwrap_err();
+    assert!(doubt.code() == "LF006" && doubt.detail().is_empty(), "{doubt:?}");
     world.postgres.sql("ALTER ROLE lost LOGIN");
     wait_until("it is back, and has other policies", DEADLINE, || {
         status(&mut console, "public.later") == "pending 1 2"
     });
+    // No fence of its is on this table.
+    wait_until("it reads the catalogue", DEADLINE, || through_other.rows("INSERT INTO later VALUES (1)").is_ok());
 
     // Nor is it known what became of the sessions of one that was killed, until a while has passed.
     other.kill9();

@@ -139,9 +139,12 @@ fn what_has_changed_and_cannot_be_read_may_be_anything() {
     ] {
         let error = stranger.rows(sql).expect_err(sql);
         let why = "cannot tell whether this statement writes a fenced table: the catalogue cannot be read: \
-            the control connection cannot be opened: role \"fencer\" is not permitted to log in";
+            the control connection cannot be opened: the server does not let its role log in";
         assert_eq!((error.code(), error.message()), ("LF006", why), "{sql}");
     }
+    // Which role it is, is for the log.
+    let told = |line: &str| line.contains("write_rejected") && line.contains("not permitted to log in");
+    assert!(fenced.proxy.log().lines().any(told), "{}", fenced.proxy.log());
     // Nothing but the fenced tables can be meant where every fence is asked for anyway.
     ok(&mut leader, "INSERT INTO items VALUES (2)");
     assert_eq!(code(&mut leader, "INSERT INTO plain VALUES (2)"), "LF006");

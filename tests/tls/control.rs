@@ -1,9 +1,10 @@
 //! Control connections and the commands that open one: the same modes, also by the URL.
 
-use super::support::certificates::{Authority, text};
+use super::support::certificates::{Authority, Validity, text};
 use super::support::fenced::{Fenced, init, ok};
 use super::support::proxy::fencegate;
 use super::support::ticks::POLICIES;
+use super::support::wait::DEADLINE;
 use super::support::{Options, Postgres, ProxyOptions};
 use super::world::{leak, offering};
 
@@ -51,7 +52,27 @@ fn a_server_that_cannot_be_trusted_gets_no_control_connection() {
     let fenced = Fenced { proxy, postgres };
     let error = fenced.holder(1).rows("INSERT INTO ticks VALUES (1)").unwrap_err();
     assert_eq!(error.code(), "LF006");
-    assert!(error.message().contains("signed by no authority"), "{error:?}");
+    assert!(error.message().ends_with("signed by no authority that is known here"), "{error:?}");
+    // The log says what to do, too.
+    fenced.proxy.wait_for_log("in the connection's URL: sslrootcert=FILE", DEADLINE);
+}
+
+/// Whose certificate it is would tell where the server is.
+#[test]
+fn clients_are_not_told_the_names_in_a_certificate() {
+    let authority = Authority::new("authority");
+    let postgres =
+        Postgres::start(Options::default().tls(&authority.sign("server", "DNS:hidden.example", Validity::Now)));
+    postgres.sql(SCHEMA);
+    init(&postgres, "postgres");
+    let ca = text(&authority.pem());
+    let control = format!("{}?sslmode=verify-full&sslrootcert={ca}", postgres.control_url());
+    let options = ProxyOptions::default().policies(POLICIES).control(&control);
+    let proxy = super::support::Proxy::start_with(&postgres, &options);
+    let fenced = Fenced { proxy, postgres };
+    let error = fenced.holder(1).rows("INSERT INTO ticks VALUES (1)").unwrap_err();
+    assert!(error.code() == "LF006" && error.message().ends_with("certificate is for another name"), "{error:?}");
+    fenced.proxy.wait_for_log("hidden.example", DEADLINE);
 }
 
 /// The exit code of a command, and what it says.

@@ -15,7 +15,7 @@ pub use dependencies::Dependencies;
 pub use explain::{Covered, ExplainError, Explanation, explain};
 pub use key_column::KeyColumn;
 
-use super::control::{Answer, ControlError, answers, column, text, unreachable};
+use super::control::{Answer, ControlError, answers, column, unreachable};
 use super::database::Database;
 use super::memory::CATALOGUE_CHANGED;
 use super::refusal::Hindrance;
@@ -359,16 +359,17 @@ impl Database {
     /// # Errors
     /// When the database cannot be asked, why.
     pub async fn catalogue_of_session(&self, fences: Fenced<'_>, temporary: &str) -> Result<Catalogue, Hindrance> {
-        let whose = |why: String| format!("{why}, with the temporary relations of this session (schema {temporary})");
+        let whose =
+            |why: Hindrance| why.and(&format!(", with the temporary relations of this session (schema {temporary})"));
         let (asked, most_rows) = question(fences, Some(temporary), Views::Asked);
         let answers = match self.ask_once(&asked).await {
             Ok(answers) => answers,
             Err(_) => {
                 let all_writable = question(fences, Some(temporary), Views::AllWritable).0;
-                self.ask_once(&all_writable).await.map_err(|error| whose(error.to_string()))?
+                self.ask_once(&all_writable).await.map_err(|error| whose(error.into()))?
             }
         };
-        Ok(Catalogue::read(&answers, most_rows).map_err(whose)?)
+        Catalogue::read(&answers, most_rows).map_err(|why| whose(why.into()))
     }
 
     /// Somebody else says that the catalogue has changed; several who do so at once are one. Cancel safe.
@@ -393,7 +394,7 @@ impl Database {
         let (client, connection) = self.control.connect().await.map_err(unreachable)?;
         // Ends when the client is dropped.
         tokio::spawn(connection);
-        let refused = |error| ControlError::Refused(text(&error));
+        let refused = |error: tokio_postgres::Error| ControlError::Refused((&error).into());
         let settings = "SET application_name = 'fencegate control'; SET search_path = pg_catalog";
         client.simple_query(settings).await.map_err(refused)?;
         client.simple_query(query).await.map(answers).map_err(refused)
