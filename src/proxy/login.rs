@@ -44,6 +44,10 @@ const IDENTITY_QUESTION: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
       WHERE pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() LIMIT 1), \
     pg_catalog.current_setting('lease.fence', true)";
 
+/// Asked before it where a session starts as another role than it logged in as: that role does not see when the process
+/// began. It holds for the question only.
+const AS_LOGIN: &str = "SET LOCAL ROLE NONE; ";
+
 /// What a session says of itself at its start.
 pub(super) struct Identified {
     pub(super) identity: Result<Identity, String>,
@@ -267,7 +271,7 @@ fn asks(kind: &[u8; 4]) -> bool {
 }
 
 /// Asks the session whose process it is, and what its token is. Without an answer the session goes
-/// on, but is admitted to nothing.
+/// on, but is admitted to nothing. Not cancel-safe.
 ///
 /// # Errors
 /// When the connection to the server breaks, or the client goes away.
@@ -276,7 +280,30 @@ pub(super) async fn identify(
     server: &mut Peer,
     process_id: Option<i32>,
 ) -> Result<Identified, Refused> {
-    message::put_query(&mut server.writer.output, &[IDENTITY_QUESTION.as_bytes()]);
+    let mut answer = ask(client, server, &[IDENTITY_QUESTION.as_bytes()]).await?;
+    if let Ok([Some(pid), None, ..]) = answer.as_deref()
+        && process_id.is_some_and(|id| *pid == id.to_string())
+        && let Ok(seen) = ask(client, server, &[AS_LOGIN.as_bytes(), IDENTITY_QUESTION.as_bytes()]).await?
+    {
+        answer = Ok(seen);
+    }
+    Ok(match answer {
+        Err(failure) => Identified { identity: Err(failure), value: None, temporary: None },
+        Ok(mut columns) => {
+            let value = columns.pop().flatten();
+            let temporary = columns.pop().flatten().map(|number| format!("pg_temp_{number}").into());
+            Identified { identity: identity(columns, process_id), value, temporary }
+        }
+    })
+}
+
+/// The row that the session answers, or why there is none. Not cancel-safe.
+async fn ask(
+    client: &mut Peer,
+    server: &mut Peer,
+    question: &[&[u8]],
+) -> Result<Result<Vec<Option<String>>, String>, Refused> {
+    message::put_query(&mut server.writer.output, question);
     server.writer.flush().await.map_err(Refused::Upstream)?;
     let mut answer: Option<Vec<Option<String>>> = None;
     let mut failure = "the server did not say whose process this is".to_owned();
@@ -284,14 +311,7 @@ pub(super) async fn identify(
     loop {
         while let Some((tag, frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
             match tag {
-                b'Z' => {
-                    let Some(mut columns) = answer else {
-                        return Ok(Identified { identity: Err(failure), value: None, temporary: None });
-                    };
-                    let value = columns.pop().flatten();
-                    let temporary = columns.pop().flatten().map(|number| format!("pg_temp_{number}").into());
-                    return Ok(Identified { identity: identity(columns, process_id), value, temporary });
-                }
+                b'Z' => return Ok(answer.ok_or(failure)),
                 b'D' => answer = message::columns(body(&frame)),
                 b'E' => {
                     let reason = field(body(&frame), b'M').unwrap_or_default();

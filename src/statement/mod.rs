@@ -235,7 +235,8 @@ impl Statement {
         let sets_another = matches!(self.kind, "SET" | "RESET")
             && matches!(self.parameter, ParameterEffect::None | ParameterEffect::Unknown);
         let runs_code = self.opaque.is_some() || self.parameter == ParameterEffect::Unknown;
-        sets_another || runs_code || self.ends_transaction() || self.kind.starts_with("DISCARD")
+        let goes_back = self.ends_transaction() || matches!(self.transaction, TransactionEffect::RollbackTo(_));
+        sets_another || runs_code || goes_back || self.kind.starts_with("DISCARD")
     }
 }
 

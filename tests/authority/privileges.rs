@@ -1,6 +1,6 @@
 //! Who may not do what a statement asks for raises no fence, and shuts nobody out.
 
-use super::support::fenced::{Fenced, code, ok};
+use super::support::fenced::{Fenced, code, code_in, ok, value};
 use super::support::wire::error_in;
 use super::support::{Wire, message};
 
@@ -34,20 +34,39 @@ CREATE FUNCTION mine.nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN
 CREATE TRIGGER instead INSTEAD OF INSERT ON mine.instead FOR EACH ROW EXECUTE FUNCTION mine.nothing();
 CREATE TABLE mine.jobs (id int);
 RESET ROLE;
+CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS 'BEGIN RETURN NULL; END';
+ALTER FUNCTION audit() OWNER TO owner;
+SET ROLE stranger;
+CREATE VIEW mine.audited AS SELECT * FROM public.jobs;
+CREATE TRIGGER instead INSTEAD OF INSERT ON mine.audited FOR EACH ROW EXECUTE FUNCTION public.audit();
+RESET ROLE;
+CREATE VIEW audited AS SELECT * FROM jobs; ALTER VIEW audited OWNER TO owner; GRANT INSERT ON audited TO worker;
+CREATE TRIGGER instead INSTEAD OF INSERT ON audited FOR EACH ROW EXECUTE FUNCTION audit();
+CREATE ROLE by_view LOGIN; GRANT SELECT, INSERT ON shown TO by_view;
+CREATE FUNCTION run_by_view() RETURNS void LANGUAGE sql AS 'INSERT INTO public.shown VALUES (3)';
+CREATE ROLE by_definer LOGIN;
+CREATE FUNCTION inner_run() RETURNS void LANGUAGE sql SECURITY DEFINER AS 'INSERT INTO public.jobs VALUES (4)';
+ALTER FUNCTION inner_run() OWNER TO owner; REVOKE EXECUTE ON FUNCTION inner_run() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION inner_run() TO by_definer;
+CREATE FUNCTION outer_run() RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM public.inner_run(); END';
+CREATE TABLE referred (id int PRIMARY KEY, other int UNIQUE);
+CREATE ROLE referrer LOGIN; CREATE SCHEMA refs AUTHORIZATION referrer; GRANT REFERENCES (id) ON referred TO referrer;
+CREATE ROLE maker LOGIN; GRANT CREATE ON DATABASE postgres TO maker;
 ";
 
 const POLICIES: &str = "
 version: 1
 resources:
   - name: jobs
-    tables: [public.jobs, public.parts, public.hidden, closed.jobs, public.missing]
-    functions: [public.run, public.closed_run]
+    tables: [public.jobs, public.parts, public.hidden, closed.jobs, public.missing, public.referred,
+             fresh.jobs2]
+    functions: [public.run, public.closed_run, public.run_by_view, public.outer_run]
   - name: shard/{shard}
     tables: [{name: public.keyed, key: shard}]
 ";
 
 /// What the stranger may not do.
-const FORBIDDEN: [&str; 26] = [
+const FORBIDDEN: [&str; 31] = [
     "UPDATE jobs SET note = 'x'",
     "INSERT INTO public.jobs VALUES (1)",
     "DELETE FROM jobs",
@@ -74,6 +93,12 @@ const FORBIDDEN: [&str; 26] = [
     "INSERT INTO mine.ruled VALUES (1)",
     "SELECT run()",
     "SELECT closed_run()",
+    // Somebody else's trigger function, which runs as who may write the table.
+    "INSERT INTO mine.audited VALUES (1)",
+    "SELECT run_by_view()",
+    "SELECT outer_run()",
+    "CREATE TABLE mine.child (x int REFERENCES referred)",
+    "DROP TABLE IF EXISTS fresh.jobs2",
 ];
 
 fn epochs(world: &Fenced) -> String {
@@ -120,6 +145,9 @@ fn what_only_looks_like_the_table_raises_nothing() {
         "SET search_path = mine; INSERT INTO jobs VALUES (1)",
         "CREATE TEMP TABLE jobs (id int); INSERT INTO jobs VALUES (1)",
         "INSERT INTO public.missing VALUES (1)",
+        "INSERT INTO fresh.jobs2 VALUES (1)",
+        "CREATE TEMP VIEW of_jobs AS SELECT * FROM public.jobs",
+        "INSERT INTO of_jobs VALUES (1)",
     ] {
         code(&mut stranger, sql);
         assert_eq!(epochs(&world), "0", "{sql}");
@@ -182,6 +210,107 @@ fn who_may_write_it_raises_it() {
     assert_eq!(code(&mut session, "INSERT INTO missing VALUES (1)"), "");
     ok(&mut session, "COMMIT");
     assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "102");
+}
+
+/// Each of them with a token that is higher than the last, by the roles that the server lets.
+#[test]
+fn who_may_write_it_by_a_detour_raises_it() {
+    let world = Fenced::start(SCHEMA, POLICIES);
+    let cases: [(&str, &[&str]); 15] = [
+        ("worker", &["INSERT INTO audited VALUES (1)"]),
+        ("by_view", &["SELECT run_by_view()"]),
+        ("by_definer", &["SELECT outer_run()"]),
+        ("worker", &["CREATE TEMP VIEW v AS SELECT * FROM jobs", "INSERT INTO v VALUES (11)"]),
+        ("worker", &["CREATE TEMP VIEW v AS SELECT * FROM shown", "INSERT INTO v VALUES (12)"]),
+        (
+            "worker",
+            &[
+                "CREATE TEMP TABLE t (id int)",
+                "CREATE RULE r AS ON INSERT TO t DO ALSO INSERT INTO jobs VALUES (NEW.id)",
+                "INSERT INTO t VALUES (13)",
+            ],
+        ),
+        ("referrer", &["CREATE TABLE refs.child (x int REFERENCES referred)"]),
+        (
+            "referrer",
+            &["CREATE TABLE refs.other (x int)", "ALTER TABLE refs.other ADD FOREIGN KEY (x) REFERENCES referred"],
+        ),
+        ("postgres", &["DROP TABLE IF EXISTS fresh.jobs2"]),
+        (
+            "postgres",
+            &[
+                "BEGIN; CREATE SCHEMA fresh; CREATE TABLE fresh.jobs2 (id int); INSERT INTO fresh.jobs2 VALUES (1); ROLLBACK",
+            ],
+        ),
+        (
+            "maker",
+            &[
+                "BEGIN",
+                "CREATE SCHEMA fresh",
+                "CREATE TABLE fresh.jobs2 (id int)",
+                "INSERT INTO fresh.jobs2 VALUES (2)",
+                "ROLLBACK",
+            ],
+        ),
+        (
+            "postgres",
+            &["BEGIN; SAVEPOINT s; SET LOCAL ROLE stranger", "ROLLBACK TO s; INSERT INTO jobs VALUES (14); COMMIT"],
+        ),
+        ("postgres", &["BEGIN; SET LOCAL ROLE stranger", "ROLLBACK; INSERT INTO jobs VALUES (15)"]),
+        (
+            "postgres",
+            &["BEGIN; SAVEPOINT s; SET LOCAL ROLE stranger", "ROLLBACK TO s", "INSERT INTO jobs VALUES (16)", "COMMIT"],
+        ),
+        (
+            "postgres",
+            &["BEGIN; SAVEPOINT s; SET LOCAL ROLE stranger", "RELEASE s; ROLLBACK; INSERT INTO jobs VALUES (17)"],
+        ),
+    ];
+    let mut failed = Vec::new();
+    for (token, (user, statements)) in (1..).zip(cases) {
+        let mut session = of(&world, user, token);
+        let codes: Vec<String> = statements.iter().map(|sql| code(&mut session, sql)).collect();
+        let epoch = world.postgres.value("SELECT max(token) FROM fencegate.epoch");
+        if codes.iter().any(|code| !code.is_empty()) || epoch != token.to_string() {
+            failed.push(format!("{user}: {statements:?}: {codes:?}, epoch {epoch}"));
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+    // In a pipeline.
+    let mut session = of(&world, "postgres", 50);
+    ok(&mut session, "BEGIN; SAVEPOINT s; SET LOCAL ROLE stranger");
+    let [back, insert] = ["ROLLBACK TO s", "INSERT INTO jobs VALUES (50)"].map(|sql| message::unnamed(sql, &[]));
+    assert_eq!(code_in(&session.exchange(&[back, insert, message::sync()].concat())), "");
+    // Who has no privilege to come back to.
+    let mut session = of(&world, "stranger", 60);
+    ok(&mut session, "BEGIN; SAVEPOINT s");
+    assert_eq!(code(&mut session, "ROLLBACK TO s; INSERT INTO jobs VALUES (18)"), "42501");
+    assert_eq!(world.postgres.value("SELECT max(token) FROM fencegate.epoch"), "50");
+}
+
+/// The server tells a role nothing of a process of another one's session, not even when its own began.
+#[test]
+fn a_login_that_starts_as_another_role() {
+    let world = Fenced::start(SCHEMA, POLICIES);
+    world.postgres.sql("ALTER ROLE outer_role SET role = 'worker'");
+    let mut by_setting = of(&world, "outer_role", 5);
+    assert_eq!(value(&mut by_setting, "SELECT current_user").as_deref(), Some("worker"));
+    assert_eq!(code(&mut by_setting, "INSERT INTO jobs VALUES (5)"), "");
+    assert_eq!(value(&mut by_setting, "SHOW role").as_deref(), Some("worker"));
+    world.postgres.sql("ALTER ROLE outer_role RESET role");
+    let by_options = |user, options| {
+        let mut wire = Wire::connect(&world.proxy.address()).unwrap();
+        let frames = wire.start(&[("user", user), ("database", "postgres"), ("options", options)], "");
+        assert_eq!(error_in(&frames), None, "{options}");
+        wire
+    };
+    let mut by_option = by_options("outer_role", "-c role=worker -c lease.fence=6");
+    assert_eq!(code(&mut by_option, "INSERT INTO jobs VALUES (6)"), "");
+    assert_eq!(value(&mut by_option, "SHOW role").as_deref(), Some("worker"));
+    // What it may not as that role it may not.
+    let mut session = by_options("postgres", "-c role=stranger -c lease.fence=7");
+    assert_eq!(code(&mut session, "INSERT INTO jobs VALUES (7)"), "42501");
+    assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "6");
 }
 
 /// The lines of the log are limited, whatever the keys are.

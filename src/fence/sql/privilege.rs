@@ -14,9 +14,13 @@ const WRITABLE: &str = "('r', 'p', 'v', 'f', 'm')";
 ///
 /// `step` follows what the server will do: from the relation that a deed names, which the role itself has to be allowed to
 /// write, to the relations that this writes. Those of a rule or a view are written as its owner; of a view with
-/// security_invoker, as the role; by a trigger in place of a view's writes, as that function runs. Children, parents and what
-/// a foreign key changes are not asked about by the server. A relation that is nowhere yet may be made by who may create in its
-/// schema.
+/// security_invoker, and by a trigger in place of a view's writes, as the role. Where that trigger's function is SECURITY
+/// DEFINER its owner does not count, but the view's: anybody may use such a function in a view of his own. Children, parents
+/// and what a foreign key changes are not asked about by the server.
+///
+/// A call starts at each fenced table, and each relation that may lead to one (`start`), as the role or as the owner of a
+/// function that the role may call (`actor`). A relation that is nowhere yet may be made by who may create in its schema, or
+/// make the schema.
 pub(in crate::fence) fn permits(resource: &Resource, deeds: &[Deed], role: &Role) -> String {
     let deeds: Vec<String> = deeds.iter().enumerate().map(|(number, deed)| row(number, deed)).collect();
     format!(
@@ -24,11 +28,23 @@ pub(in crate::fence) fn permits(resource: &Resource, deeds: &[Deed], role: &Role
          deed(number, schema, name, operation) AS (VALUES {deeds}), \
          fenced(oid) AS (SELECT c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
            JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name), \
-         step(number, relation, principal, who) AS ( \
-           SELECT d.number, c.oid, who.oid, who.oid FROM deed d CROSS JOIN who \
-             JOIN pg_class c ON c.relname = d.name AND c.relkind IN {WRITABLE} JOIN pg_namespace n ON n.oid = c.relnamespace \
+         start(number, operation, relation) AS ( \
+           SELECT d.number, d.operation, c.oid FROM deed d JOIN pg_class c ON c.relname = d.name \
+             JOIN pg_namespace n ON n.oid = c.relnamespace \
            WHERE d.operation <> 'call' AND (d.schema IS NULL OR n.nspname = d.schema) \
-             AND has_schema_privilege(who.oid, n.oid, 'USAGE') AND CASE d.operation \
+           UNION ALL SELECT d.number, d.operation, c.oid FROM deed d CROSS JOIN pg_class c \
+           WHERE d.operation = 'call' AND (c.oid IN (SELECT oid FROM fenced) OR c.relhasrules OR c.relhassubclass) \
+             AND c.relnamespace NOT IN ({built_in})), \
+         actor(number, oid) AS ( \
+           SELECT d.number, who.oid FROM deed d CROSS JOIN who UNION SELECT d.number, f.proowner FROM deed d CROSS JOIN who \
+             JOIN pg_proc f ON f.prosecdef AND f.prorettype NOT IN ('trigger'::regtype, 'event_trigger'::regtype) \
+             JOIN pg_namespace n ON n.oid = f.pronamespace AND n.oid NOT IN ({built_in}) \
+           WHERE d.operation = 'call' AND has_function_privilege(who.oid, f.oid, 'EXECUTE') AND {usable}), \
+         step(number, relation, principal, who) AS ( \
+           SELECT d.number, c.oid, who.oid, who.oid FROM start d JOIN actor who ON who.number = d.number \
+             JOIN pg_class c ON c.oid = d.relation AND c.relkind IN {WRITABLE} JOIN pg_namespace n ON n.oid = c.relnamespace \
+           WHERE {usable} AND CASE d.operation \
+               WHEN 'call' THEN {may_write} AND ({inserts} OR {updates} OR {deletes}) \
                WHEN 'insert' THEN has_any_column_privilege(who.oid, c.oid, 'INSERT') AND {inserts} \
                WHEN 'update' THEN has_any_column_privilege(who.oid, c.oid, 'UPDATE') AND {updates} \
                WHEN 'delete' THEN has_table_privilege(who.oid, c.oid, 'DELETE') AND {deletes} \
@@ -36,6 +52,7 @@ pub(in crate::fence) fn permits(resource: &Resource, deeds: &[Deed], role: &Role
                WHEN 'truncate cascade' THEN has_table_privilege(who.oid, c.oid, 'TRUNCATE') \
                WHEN 'lock' THEN {locks} \
                WHEN 'ddl' THEN {owns} OR has_table_privilege(who.oid, c.oid, 'TRIGGER') \
+                 OR has_any_column_privilege(who.oid, c.oid, 'REFERENCES') \
                ELSE {owns} END \
            UNION SELECT step.number, next.relation, next.principal, step.who FROM step CROSS JOIN LATERAL ( \
              SELECT h.inhrelid, step.principal FROM pg_inherits h WHERE h.inhparent = step.relation \
@@ -49,21 +66,23 @@ pub(in crate::fence) fn permits(resource: &Resource, deeds: &[Deed], role: &Role
                JOIN pg_class c ON c.oid = d.refobjid AND c.oid <> v.oid AND c.relkind IN {WRITABLE} \
                CROSS JOIN LATERAL (SELECT CASE WHEN r.ev_type = '1' AND EXISTS (SELECT FROM unnest(v.reloptions) o \
                    WHERE o ~* '^security_invoker=(t|y|on|1)') THEN step.who ELSE v.relowner END \
-                 UNION ALL SELECT CASE WHEN f.prosecdef THEN f.proowner ELSE step.who END \
+                 UNION ALL SELECT CASE WHEN f.prosecdef THEN v.relowner ELSE step.who END \
                    FROM pg_trigger g JOIN pg_proc f ON f.oid = g.tgfoid WHERE g.tgrelid = v.oid AND g.tgtype & 64 <> 0) p(oid) \
                WHERE v.oid = step.relation AND {writes}) next(relation, principal)) \
          SELECT CASE d.operation WHEN 'call' THEN 'function ' ELSE 'table ' END || d.name AS what, CASE d.operation \
            WHEN 'call' THEN EXISTS (SELECT FROM who, pg_proc f JOIN pg_namespace n ON n.oid = f.pronamespace \
              WHERE n.nspname = d.schema AND f.proname = d.name AND has_function_privilege(who.oid, f.oid, 'EXECUTE') \
-             AND has_schema_privilege(who.oid, n.oid, 'USAGE') AND (f.prosecdef OR NOT EXISTS (SELECT FROM fenced) \
-               OR EXISTS (SELECT FROM fenced JOIN pg_class c ON c.oid = fenced.oid JOIN pg_namespace n ON n.oid = c.relnamespace \
-                 WHERE {may_write} AND has_schema_privilege(who.oid, n.oid, 'USAGE') AND ({inserts} OR {updates} OR {deletes})))) \
+             AND {usable} AND (f.prosecdef OR NOT EXISTS (SELECT FROM fenced) OR EXISTS (SELECT FROM step s \
+               WHERE s.number = d.number AND s.relation IN (SELECT oid FROM fenced)))) \
            ELSE EXISTS (SELECT FROM step s WHERE s.number = d.number \
                AND (d.operation LIKE '%cascade' OR s.relation IN (SELECT oid FROM fenced))) \
              OR EXISTS (SELECT FROM who, named JOIN pg_namespace n ON n.nspname = named.schema \
                WHERE named.name = d.name AND (d.schema IS NULL OR d.schema = named.schema) \
                AND has_schema_privilege(who.oid, n.oid, 'CREATE') AND NOT EXISTS (SELECT FROM pg_class c \
                  WHERE c.relnamespace = n.oid AND c.relname = named.name)) \
+             OR EXISTS (SELECT FROM who, named WHERE named.name = d.name AND (d.schema IS NULL OR d.schema = named.schema) \
+               AND has_database_privilege(who.oid, current_database(), 'CREATE') \
+               AND NOT EXISTS (SELECT FROM pg_namespace n WHERE n.nspname = named.schema)) \
            END AS permitted FROM deed d ORDER BY d.number",
         named = named(resource.tables.iter().map(|table| &table.name)),
         who = who(role),
@@ -74,6 +93,10 @@ pub(in crate::fence) fn permits(resource: &Resource, deeds: &[Deed], role: &Role
         locks = any_write("who.oid"),
         writes = any_write("p.oid"),
         may_write = any_write("who.oid"),
+        // Nobody but its session is said to have USAGE of a temporary schema.
+        usable = "(starts_with(n.nspname, 'pg_temp_') OR has_schema_privilege(who.oid, n.oid, 'USAGE'))",
+        built_in =
+            "SELECT s.oid FROM pg_namespace s WHERE s.nspname IN ('pg_catalog', 'information_schema', 'fencegate')",
         owns = "(pg_has_role(who.oid, c.relowner, 'USAGE') OR pg_has_role(who.oid, n.nspowner, 'USAGE'))",
     )
 }
