@@ -75,7 +75,8 @@ pub(in crate::fence) fn permits(resource: &Resource, deeds: &[Deed], role: &Role
              AND {usable} AND (f.prosecdef OR NOT EXISTS (SELECT FROM fenced) OR EXISTS (SELECT FROM step s \
                WHERE s.number = d.number AND s.relation IN (SELECT oid FROM fenced)))) \
            ELSE EXISTS (SELECT FROM step s WHERE s.number = d.number \
-               AND (d.operation LIKE '%cascade' OR s.relation IN (SELECT oid FROM fenced))) \
+               AND (s.relation IN (SELECT oid FROM fenced) OR d.operation LIKE '%cascade' AND NOT EXISTS ( \
+                 SELECT FROM named WHERE named.name = d.name AND (d.schema IS NULL OR d.schema = named.schema)))) \
              OR EXISTS (SELECT FROM who, named JOIN pg_namespace n ON n.nspname = named.schema \
                WHERE named.name = d.name AND (d.schema IS NULL OR d.schema = named.schema) \
                AND has_schema_privilege(who.oid, n.oid, 'CREATE') AND NOT EXISTS (SELECT FROM pg_class c \
