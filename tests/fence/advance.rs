@@ -138,6 +138,27 @@ async fn raises_its_token_while_another_proxy_releases_its_sessions() {
     other_admitted.unwrap();
 }
 
+/// Whoever looks at an admission, or marks it, locks its row for a moment: that is not the guard, which has seen a write.
+#[tokio::test]
+async fn raises_its_token_while_somebody_else_locks_its_row() {
+    let world = World::new().await;
+    let proxy = world.proxy("p1");
+    let session = world.session(&proxy).await;
+    for (token, lock) in [(2, "FOR UPDATE"), (3, "FOR NO KEY UPDATE")] {
+        session.admit(&world.resource, token - 1).await.unwrap();
+        world.run(&format!("BEGIN; SELECT FROM fencegate.admission {lock}")).await;
+        let for_a_moment = async {
+            let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted";
+            while world.ask(waits).await == "0" {
+                sleep(Duration::from_millis(1)).await;
+            }
+            world.run("COMMIT").await;
+        };
+        let (admitted, ()) = tokio::join!(session.admit(&world.resource, token), for_a_moment);
+        admitted.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn foreign_idle_process_is_ended_after_the_grace_and_its_row_not_before() {
     let world = World::new().await;

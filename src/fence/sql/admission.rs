@@ -124,15 +124,18 @@ pub(in crate::fence) fn delete<'a>(rows: impl IntoIterator<Item = (&'a Granted, 
         )
     };
     let keys: Vec<String> = rows.into_iter().map(key).collect();
+    // First a lock that the guard's does not keep off: after it, only the guard's is in the way of the second.
     // Materialized: only the locks of these processes are asked for, in whatever order a plan looks at the rows. Another
     // proxy that found the lock of its own process taken would believe that the guard has seen a write.
     format!(
         "WITH theirs AS MATERIALIZED (SELECT a.pid, a.backend_start, k.resource, k.generation, k.token, k.version, k.family \
            FROM fencegate.admission a JOIN (VALUES {}) k(pid, backend_start, resource, generation, token, version, family) \
            ON a.pid = k.pid AND extract(epoch FROM a.backend_start) = k.backend_start AND a.resource = k.resource \
-             AND a.generation = k.generation AND a.token = k.token AND a.xmin = k.version \
-           FOR UPDATE OF a SKIP LOCKED) \
-         DELETE FROM fencegate.admission a USING theirs t \
+             AND a.generation = k.generation AND a.token = k.token AND a.xmin = k.version FOR NO KEY UPDATE OF a), \
+           free AS MATERIALIZED (SELECT t.* FROM fencegate.admission a JOIN theirs t \
+             ON (a.pid, a.backend_start, a.resource, a.generation, a.token) \
+               = (t.pid, t.backend_start, t.resource, t.generation, t.token) FOR UPDATE OF a SKIP LOCKED) \
+         DELETE FROM fencegate.admission a USING free t \
          WHERE (a.pid, a.backend_start, a.resource, a.generation, a.token) \
              = (t.pid, t.backend_start, t.resource, t.generation, t.token) AND a.xmin = t.version AND NOT a.ending \
            AND pg_try_advisory_xact_lock({}) \

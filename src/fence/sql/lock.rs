@@ -39,14 +39,17 @@ pub(in crate::fence) fn lockers(resource: &Resource, locks: &str, pids: &[i32]) 
 
 /// The epoch in force, if the guard has let a write to the resource pass in the open transaction of this process: it holds
 /// the resource's lock; or that of the process, and an admission on the strength of which it may have passed; or it has locked
-/// the row of that admission, as nobody else does who does not delete it.
+/// the row of that admission: whoever else has is waited for by the first lock of the row, which that of the guard does not
+/// keep off.
 pub(in crate::fence) fn guarded_write(resource: &Resource, pid: i32) -> String {
     let name = quote(&resource.name);
     let admissions = format!("fencegate.admission a WHERE a.pid = {pid} AND a.resource = {name} AND {LIVING}");
     format!(
-        "WITH free AS MATERIALIZED (SELECT a.pid FROM {admissions} FOR UPDATE OF a SKIP LOCKED) \
+        "WITH theirs AS MATERIALIZED (SELECT a.generation, a.token FROM {admissions} FOR NO KEY UPDATE OF a), \
+           free AS MATERIALIZED (SELECT a.pid FROM {admissions} \
+             AND (a.generation, a.token) IN (SELECT generation, token FROM theirs) FOR UPDATE OF a SKIP LOCKED) \
          SELECT e.generation, e.token FROM fencegate.epoch e WHERE e.resource = {name} AND ( \
-           (SELECT count(*) FROM {admissions}) > (SELECT count(*) FROM free) OR EXISTS ( \
+           (SELECT count(*) FROM theirs) > (SELECT count(*) FROM free) OR EXISTS ( \
              SELECT FROM pg_locks l WHERE l.pid = {pid} AND l.locktype = 'advisory' AND l.granted \
              AND l.database = {THIS_DATABASE} AND (({resource_lock}) OR (l.objsubid = 2 \
                AND l.classid::bigint = hashtext({family})::bigint & 4294967295 AND l.objid = {pid} \
