@@ -64,9 +64,9 @@ pub struct Shared {
     pub health: Health,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
-    /// A permit for each long text whose tokens are read at the same time.
+    /// To read the tokens of a long text: [`TOKENS_AT_ONCE`].
     pub turns: Turns,
-    /// A permit for each text that is read in another process at the same time.
+    /// To have a text read in another process: [`READERS`].
     pub turns_apart: Turns,
     /// For long messages; those that the server takes at once.
     pub room: Arc<Rooms>,

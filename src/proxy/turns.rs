@@ -1,7 +1,7 @@
-//! Turns to read texts that may take long: so many texts at the same time, and of each login role fewer.
+//! Turns to read texts that may take long. They are few, and each login role has a share of them.
 //!
-//! Owns who is next: the first to come, but for roles that have their share. Must never let one role have all turns,
-//! however many sessions it has.
+//! Owns the order of the waiting sessions: first come, first served, as long as the role has not used up its share. Must
+//! never let one role take all turns, however many sessions it has.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,9 +10,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// All turns of one kind.
 pub struct Turns {
     all: Arc<Semaphore>,
-    /// So many has a role at the same time, at most; what it wants more of does not wait among the others.
+    /// The share of a role. Its other sessions wait in a queue of their own, not in front of other roles.
     of_each: usize,
-    /// Those of the roles that have a turn, or wait for one.
+    /// By login role: the shares of the roles that have a turn, or wait for one.
     roles: Mutex<HashMap<String, Weak<Semaphore>>>,
 }
 
@@ -23,7 +23,7 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// So many at the same time; one role has all but one of them at most.
+    /// That many turns. The share of a role is all but one of them, and one at least.
     pub fn new(all: usize) -> Self {
         Turns { all: Arc::new(Semaphore::new(all)), of_each: all.saturating_sub(1).max(1), roles: Mutex::default() }
     }

@@ -73,9 +73,9 @@ impl Judge<'_> {
         Err(Rejection::Unverifiable { why, hint: "COMMIT in the session that defines them." }.into())
     }
 
-    /// While the catalogue is not known, any relation may be a way to any fenced table, and where policies name functions,
-    /// to read it may call one. Harmless is only a write that needs the token of every fence anyway; and where nothing more
-    /// is known than that nobody listens, what the policies name. Only the catalogue tells what CASCADE takes.
+    /// While the catalogue is not known, any relation may be a way to any fenced table; and where policies name functions,
+    /// reading it may call one. A write is harmless only if it needs the token of every fence anyway. Where the only doubt is
+    /// that nobody listens, so is what the policies name. Only the catalogue tells what CASCADE takes.
     pub(super) fn refuse_what_is_unread(&self, statement: &Statement, touched: &[Touch]) -> Result<(), Stop> {
         let writes = statement.writes.iter().any(|write| write.operation != Operation::Lock);
         let may_write = writes || may_call_by_reading(statement, self.policies);
