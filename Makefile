@@ -26,17 +26,17 @@ test:
 # The same steps with every driver and pool that docs/compatibility.md names, also with those that need more to be installed.
 drivers:
 	@scripts/setup.sh drivers
-	cargo test --locked --test drivers -- --include-ignored
+	cargo test --locked --test soak -- --include-ignored drivers::
 
 # PostgreSQL's own regression tests: the same through the proxy as without it, byte for byte.
 compat:
 	@scripts/setup.sh compat
-	cargo test --locked --test compat -- --include-ignored --nocapture --test-threads 1
+	cargo test --locked --test soak -- --include-ignored compat:: --nocapture --test-threads 1
 
 lint:
 	@scripts/setup.sh demo
 	cargo fmt --check
-	cargo fmt --check --manifest-path tests/drivers/sqlx/Cargo.toml
+	cargo fmt --check --manifest-path tests/soak/drivers/sqlx/Cargo.toml
 	cargo clippy --locked --all-targets -- -D warnings
 
 # Licences, known holes and sources of all that is built in, by deny.toml. Needs cargo-deny; fetches the list of known holes.

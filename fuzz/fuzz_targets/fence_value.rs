@@ -1,8 +1,8 @@
-//! The properties of `tests/decoders/properties/fence_value.rs`, for long runs.
+//! The properties of `tests/behaviour/decoders/properties/fence_value.rs`, for long runs.
 
 #![no_main]
 
-#[path = "../../tests/decoders/properties/fence_value.rs"]
+#[path = "../../tests/behaviour/decoders/properties/fence_value.rs"]
 mod property;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

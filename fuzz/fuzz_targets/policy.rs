@@ -1,8 +1,8 @@
-//! The properties of `tests/decoders/properties/policy.rs`, for long runs.
+//! The properties of `tests/behaviour/decoders/properties/policy.rs`, for long runs.
 
 #![no_main]
 
-#[path = "../../tests/decoders/properties/policy.rs"]
+#[path = "../../tests/behaviour/decoders/properties/policy.rs"]
 mod property;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

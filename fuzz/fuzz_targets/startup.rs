@@ -1,8 +1,8 @@
-//! The properties of `tests/decoders/properties/startup.rs`, for long runs.
+//! The properties of `tests/behaviour/decoders/properties/startup.rs`, for long runs.
 
 #![no_main]
 
-#[path = "../../tests/decoders/properties/startup.rs"]
+#[path = "../../tests/behaviour/decoders/properties/startup.rs"]
 mod property;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

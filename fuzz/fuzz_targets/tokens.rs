@@ -1,8 +1,8 @@
-//! The properties of `tests/decoders/properties/tokens.rs`, for long runs.
+//! The properties of `tests/behaviour/decoders/properties/tokens.rs`, for long runs.
 
 #![no_main]
 
-#[path = "../../tests/decoders/properties/tokens.rs"]
+#[path = "../../tests/behaviour/decoders/properties/tokens.rs"]
 mod property;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

@@ -1,7 +1,7 @@
 //! Which rows a query touches: the values of columns, from VALUES, SET and conditions.
 //!
 //! Must never tell a column of which a touched row may have another value: a form that is not understood here tells
-//! nothing. What the forms mean is the server's to say; `tests/keys` asks it.
+//! nothing. What the forms mean is the server's to say; `tests/behaviour/keys` asks it.
 
 use super::facts::parts;
 use super::rows::{Column, Kind, MOST_VALUES, Rows, Value};

@@ -1,0 +1,45 @@
+//! A policy with an election needs an etcd.
+
+use super::world::POLICIES;
+use crate::support::guardian::Folder;
+use crate::support::proxy::fencegate;
+use crate::support::ticks::{self, WRITE, ok, refused, session};
+use crate::support::{DEADLINE, Proxy};
+use std::fs;
+
+fn start(arguments: &[&str]) -> (Option<i32>, String) {
+    let folder = Folder::new("settings");
+    fs::write(folder.join("policies.yaml"), POLICIES).unwrap();
+    let mut command = fencegate();
+    command.args(["proxy", "--listen", "127.0.0.1:1", "--upstream", "postgres://127.0.0.1:1"]);
+    command.args(["--control", "postgres://u@127.0.0.1:1/", "--policies", &folder.path().display().to_string()]);
+    let output = command.args(arguments).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn without_one_the_proxy_does_not_start() {
+    for (arguments, message) in [
+        (&[][..], "fencegate: resource `scheduler` names the election /cron/scheduler/leader: give --etcd"),
+        (&["--etcd", "h:1"], "fencegate: --etcd or FENCEGATE_ETCD: `h:1` is no member of etcd"),
+        (&["--etcd", "https://h:1", "--etcd-ca", "/nowhere.pem"], "fencegate: /nowhere.pem: cannot read the file"),
+        (&["--etcd", "http://h:1", "--etcd-user", "u"], "fencegate: --etcd-password or FENCEGATE_ETCD_PASSWORD: is"),
+    ] {
+        let (code, error) = start(arguments);
+        assert_eq!(code, Some(2), "{error}");
+        assert!(error.starts_with(message), "{error}");
+    }
+}
+
+#[test]
+fn a_reload_with_one_is_refused_whole() {
+    let postgres = ticks::server();
+    let mut proxy = Proxy::start(&postgres, ticks::POLICIES, &[]);
+    ok(&mut session(&proxy.address(), 5), WRITE);
+    proxy.write_policies(&POLICIES.replace("[public.ticks]", "[public.other]"));
+    proxy.sighup();
+    proxy.wait_for_log("what is in force stays", DEADLINE);
+    assert!(proxy.log().contains("names the election /cron/scheduler/leader"));
+    refused(&mut session(&proxy.address(), 4), WRITE, "LF001");
+    ok(&mut session(&proxy.address(), 6), WRITE);
+}

@@ -1,0 +1,89 @@
+//! The Dockerfile, as far as a process without a container needs it.
+
+use crate::compose::read;
+use std::collections::BTreeMap;
+
+/// Its stages, in their order.
+#[derive(Debug)]
+pub struct Dockerfile {
+    stages: Vec<(String, Stage)>,
+}
+
+/// A stage, with what it has from the one that it begins with.
+#[derive(Clone, Debug, Default)]
+pub struct Stage {
+    /// The image that it begins with in the end.
+    pub from: String,
+    pub environment: BTreeMap<String, String>,
+    pub user: String,
+    pub entrypoint: Vec<String>,
+    pub command: Vec<String>,
+    pub healthcheck: Vec<String>,
+    run: Vec<String>,
+    copied: Vec<String>,
+}
+
+impl Dockerfile {
+    pub fn read() -> Self {
+        let text = read("Dockerfile").replace("\\\n", "");
+        let instructions = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let mut dockerfile = Self { stages: Vec::new() };
+        for (name, rest) in instructions.map(|line| line.split_once(' ').expect("an instruction")) {
+            if name == "FROM" {
+                let (from, name) = rest.split_once(" AS ").expect("a name");
+                let begun = dockerfile.stages.iter().find(|(name, _)| name == from).map(|(_, stage)| stage.clone());
+                let stage = begun.unwrap_or_else(|| Stage { from: from.to_owned(), ..Stage::default() });
+                dockerfile.stages.push((name.to_owned(), stage));
+            } else {
+                dockerfile.stages.last_mut().expect("FROM comes first").1.add(name, rest);
+            }
+        }
+        dockerfile
+    }
+
+    pub fn stage(&self, name: &str) -> &Stage {
+        &self.stages.iter().find(|(it, _)| it == name).unwrap_or_else(|| panic!("no stage {name}")).1
+    }
+
+    pub fn last(&self) -> &Stage {
+        &self.stages.last().expect("a stage").1
+    }
+
+    /// What comes from the project.
+    pub fn copied(&self) -> impl Iterator<Item = String> {
+        self.stage("build").copied.iter().cloned()
+    }
+}
+
+impl Stage {
+    fn add(&mut self, instruction: &str, rest: &str) {
+        match instruction {
+            "ENV" => self.environment.extend(rest.split_whitespace().map(|pair| {
+                let (name, value) = pair.split_once('=').expect("name=value");
+                (name.to_owned(), value.to_owned())
+            })),
+            "USER" => self.user = rest.to_owned(),
+            "ENTRYPOINT" => self.entrypoint = strings(rest),
+            "CMD" => self.command = strings(rest),
+            "HEALTHCHECK" => self.healthcheck = strings(rest.split_once("CMD ").expect("CMD").1),
+            "RUN" => self.run.push(rest.to_owned()),
+            "COPY" if !rest.starts_with("--from=") => {
+                let mut paths: Vec<_> = rest.split_whitespace().map(str::to_owned).collect();
+                paths.pop().expect("where to");
+                self.copied.extend(paths);
+            }
+            "COPY" | "WORKDIR" | "EXPOSE" | "STOPSIGNAL" => {}
+            other => panic!("{other} is not known here"),
+        }
+    }
+
+    /// Some RUN has this in it.
+    pub fn runs(&self, text: &str) -> bool {
+        self.run.iter().any(|run| run.contains(text))
+    }
+}
+
+/// A list in JSON, which is YAML as well.
+fn strings(json: &str) -> Vec<String> {
+    serde_saphyr::from_str(json).unwrap_or_else(|error| panic!("{json}: {error}"))
+}

@@ -1,0 +1,196 @@
+//! What each command answers, with names and types: these are stable.
+
+use super::world::World;
+use crate::support::ticks::{WRITE, refused};
+use std::time::{Duration, SystemTime};
+use tokio_postgres::types::{FromSql, Type};
+use tokio_postgres::{Client, Row};
+
+/// Each command, with its columns and their types. i: int8, t: text, b: bool, z: timestamptz.
+const COLUMNS: [(&str, &str); 11] = [
+    (
+        "SHOW FENCES",
+        "database t, resource t, mode t, election t, generation i, token i, drained b, admissions i, leader i",
+    ),
+    (
+        "SHOW SESSIONS",
+        "session i, database t, user t, address t, application_name t, pid i, started z, state t, state_since z, \
+         presented t, admitted t, queries i, received_bytes i, sent_bytes i",
+    ),
+    (
+        "SHOW ADMISSIONS",
+        "database t, resource t, generation i, token i, pid i, backend_start z, admitted z, proxy t, session i, alive b",
+    ),
+    (
+        "SHOW POLICIES",
+        "database t, resource t, table t, operations t, key t, functions t, on_missing t, mode t, election t, status t, \
+         enforcing i, proxies i",
+    ),
+    (
+        "SHOW REJECTIONS",
+        "time z, session i, user t, database t, resource t, verdict t, sqlstate t, presented i, highest i, statement t, \
+         table t",
+    ),
+    (
+        "SHOW STATS",
+        "database t, resource t, mode t, admitted i, stale i, missing i, invalid i, unverifiable i, unissued i, \
+         unavailable i, exempt i",
+    ),
+    ("SHOW CONFIG", "key t, value t, default t, source t, reload t"),
+    ("SHOW VERSION", "fencegate t, server t, started z"),
+    ("SHOW HELP", "command t, description t"),
+    ("RELOAD", "what t, name t, change t, before t, after t, in_force b"),
+    (
+        "FENCE RESET scheduler TO 47",
+        "database t, resource t, generation_before i, token_before i, generation i, token i",
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_command_has_its_columns_and_types() {
+    let world = World::start();
+    let _writer = tokio::task::block_in_place(|| world.writer(47));
+    let console = world.driver().await;
+    for (command, expected) in COLUMNS {
+        let prepared = console.prepare(command).await.unwrap();
+        let columns: Vec<_> =
+            prepared.columns().iter().map(|column| format!("{} {}", column.name(), letter(column.type_()))).collect();
+        assert_eq!(columns.join(", "), expected, "{command}");
+        // In binary, as they were described.
+        let rows = console.query(&prepared, &[]).await.unwrap();
+        let may_be_empty = ["RELOAD", "SHOW REJECTIONS"].contains(&command);
+        assert!(may_be_empty || !rows.is_empty(), "{command}");
+        for row in &rows {
+            (0..row.len()).for_each(|index| decodes(row, index));
+        }
+    }
+}
+
+fn letter(kind: &Type) -> &'static str {
+    match *kind {
+        Type::INT8 => "i",
+        Type::TEXT => "t",
+        Type::BOOL => "b",
+        Type::TIMESTAMPTZ => "z",
+        _ => panic!("{kind}"),
+    }
+}
+
+fn decodes(row: &Row, index: usize) {
+    match *row.columns()[index].type_() {
+        Type::INT8 => drop(row.get::<_, Option<i64>>(index)),
+        Type::TEXT => drop(row.get::<_, Option<String>>(index)),
+        Type::BOOL => drop(row.get::<_, Option<bool>>(index)),
+        _ => drop(row.get::<_, Option<SystemTime>>(index)),
+    }
+}
+
+/// The only row of which the column has the value.
+async fn row<'a, T: FromSql<'a> + PartialEq>(rows: &'a [Row], column: &str, value: T) -> &'a Row {
+    let mut found = rows.iter().filter(|row| row.get::<_, Option<T>>(column).as_ref() == Some(&value));
+    let row = found.next().unwrap_or_else(|| panic!("no such {column}"));
+    assert!(found.next().is_none(), "{column} twice");
+    row
+}
+
+async fn all(console: &Client, command: &str) -> Vec<Row> {
+    console.query(command, &[]).await.unwrap()
+}
+
+fn is_recent(time: SystemTime) -> bool {
+    time.elapsed().is_ok_and(|ago| ago < Duration::from_secs(60))
+}
+
+/// What is shown is what is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_admissions_and_rejections_are_shown() {
+    let world = World::start();
+    let console = world.driver().await;
+    let (writer, mut stale) = tokio::task::block_in_place(|| {
+        let mut stale = crate::support::ticks::session(&world.proxy.address(), 46);
+        let writer = world.writer(47);
+        refused(&mut stale, WRITE, "LF001");
+        crate::support::ticks::ok(&mut stale, "BEGIN");
+        (writer, stale)
+    });
+    let pid = world.postgres.value("SELECT pid FROM fencegate.admission WHERE token = 47").parse::<i64>().unwrap();
+
+    let sessions = all(&console, "SHOW SESSIONS").await;
+    assert_eq!(sessions.len(), 2);
+    let of_writer = row(&sessions, "pid", pid).await;
+    assert_eq!(of_writer.get::<_, &str>("presented"), "47");
+    assert_eq!(of_writer.get::<_, &str>("admitted"), "scheduler=47");
+    assert_eq!(of_writer.get::<_, &str>("user"), "postgres");
+    assert_eq!(of_writer.get::<_, &str>("state"), "idle");
+    assert!(of_writer.get::<_, &str>("address").starts_with("127.0.0.1:"));
+    assert!(is_recent(of_writer.get("started")) && is_recent(of_writer.get("state_since")));
+    let of_stale = row(&sessions, "presented", "46").await;
+    assert_eq!((of_stale.get::<_, &str>("admitted"), of_stale.get::<_, &str>("state")), ("", "idle in transaction"));
+    let number: i64 = of_stale.get("session");
+
+    let admissions = all(&console, "SHOW ADMISSIONS").await;
+    assert_eq!(admissions.len(), 1);
+    let admission = row(&admissions, "pid", pid).await;
+    assert_eq!((admission.get::<_, i64>("token"), admission.get::<_, bool>("alive")), (47, true));
+    assert_eq!(admission.get::<_, i64>("session"), of_writer.get::<_, i64>("session"));
+    assert!(is_recent(admission.get("backend_start")) && is_recent(admission.get("admitted")));
+
+    let rejections = all(&console, "SHOW REJECTIONS").await;
+    assert_eq!(rejections.len(), 1);
+    let rejection = row(&rejections, "session", number).await;
+    assert_eq!((rejection.get::<_, &str>("verdict"), rejection.get::<_, &str>("sqlstate")), ("stale", "LF001"));
+    assert_eq!((rejection.get::<_, i64>("presented"), rejection.get::<_, i64>("highest")), (46, 47));
+    assert_eq!((rejection.get::<_, &str>("resource"), rejection.get::<_, &str>("statement")), ("scheduler", "INSERT"));
+    assert_eq!(rejection.get::<_, &str>("table"), "ticks");
+    assert!(is_recent(rejection.get("time")));
+
+    let stats = all(&console, "SHOW STATS").await;
+    let of_scheduler = row(&stats, "resource", "scheduler").await;
+    assert_eq!((of_scheduler.get::<_, &str>("database"), of_scheduler.get::<_, &str>("mode")), ("postgres", "enforce"));
+    let counts = ["admitted", "stale", "missing"].map(|verdict| of_scheduler.get::<_, i64>(verdict));
+    assert_eq!(counts, [1, 1, 0]);
+
+    // Who changes the token presents another one; who has gone is not shown.
+    tokio::task::block_in_place(|| {
+        crate::support::ticks::ok(&mut stale, "ROLLBACK; SET lease.fence = 'scheduler=48, other=1'")
+    });
+    row(&all(&console, "SHOW SESSIONS").await, "presented", "other=1, scheduler=48").await;
+    drop(writer);
+    while all(&console, "SHOW SESSIONS").await.len() > 1 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_version_and_help_are_shown() {
+    let world = World::start();
+    let console = world.driver().await;
+    let config = all(&console, "SHOW CONFIG").await;
+    assert_eq!(config.len(), fencegate::config::SETTINGS.len());
+    let control = row(&config, "key", "control").await;
+    assert_eq!(
+        (control.get::<_, &str>("source"), control.get::<_, &str>("reload")),
+        ("flag or environment", "restart")
+    );
+    let connections = row(&config, "key", "max_connections").await;
+    assert_eq!((connections.get::<_, &str>("value"), connections.get::<_, &str>("default")), ("1000", "1000"));
+    assert_eq!(connections.get::<_, &str>("source"), "default");
+
+    let admins = row(&config, "key", "admin_roles").await;
+    assert_eq!((admins.get::<_, &str>("value"), admins.get::<_, &str>("source")), ("postgres", "default"));
+
+    let tls = row(&config, "key", "tls").await;
+    assert_eq!((tls.get::<_, &str>("value"), tls.get::<_, &str>("source")), ("off", "default"));
+
+    let version = all(&console, "SHOW VERSION").await;
+    assert_eq!(version[0].get::<_, &str>("fencegate"), env!("CARGO_PKG_VERSION"));
+    assert_eq!(version[0].get::<_, &str>("server"), world.postgres.value("SHOW server_version"));
+    assert!(is_recent(version[0].get("started")));
+
+    let help = all(&console, "HELP").await;
+    assert_eq!(help.len(), COLUMNS.len());
+    for (command, _) in COLUMNS {
+        let keywords = command.strip_suffix(" scheduler TO 47").unwrap_or(command);
+        assert!(help.iter().any(|row| row.get::<_, &str>(0).starts_with(keywords)), "{keywords}");
+    }
+}

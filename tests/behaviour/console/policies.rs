@@ -1,0 +1,160 @@
+//! SHOW POLICIES: how far fences are enforced, which only all proxies together can tell.
+
+use super::world::{World, console};
+use crate::support::ticks::{self, POLICIES, ok};
+use crate::support::{DEADLINE, Proxy, ProxyOptions, Wire, wait_until};
+
+/// The status of a table, and by how many proxies of how many it is enforced.
+fn status(console: &mut Wire, table: &str) -> String {
+    let rows = console.rows("SHOW POLICIES").unwrap();
+    let row = rows.into_iter().find(|row| row[2].as_deref() == Some(table)).expect("the table");
+    row[9..].iter().map(|column| column.clone().unwrap_or_default()).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_fence_is_enforced_once_nothing_is_open_from_before() {
+    let world = World::start();
+    let mut writer = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    ok(&mut writer, "CREATE TABLE later (n int)");
+    let mut console = world.console();
+    wait_until("the first fence is enforced", DEADLINE, || status(&mut console, "public.ticks") == "enforced 1 1");
+    ok(&mut writer, "BEGIN; INSERT INTO later VALUES (1)");
+    world.proxy.write_policies(&format!("{POLICIES}  - name: later\n    tables: [public.later, public.missing]\n"));
+    console.rows("RELOAD").unwrap();
+    assert_eq!(status(&mut console, "public.later"), "pending 0 1");
+    assert_eq!(status(&mut console, "public.missing"), "unresolved 0 1");
+    ok(&mut writer, "COMMIT");
+    wait_until("the new fence is enforced", DEADLINE, || status(&mut console, "public.later") == "enforced 1 1");
+}
+
+/// It was let through before the fence, and may write yet.
+#[test]
+fn a_transaction_that_has_locked_nothing_yet_is_open_too() {
+    let world = World::start();
+    let mut reader = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    ok(&mut reader, "CREATE TABLE later (n int)");
+    ok(&mut reader, "BEGIN; SELECT 1");
+    world.proxy.write_policies(&format!("{POLICIES}  - name: later\n    tables: [public.later]\n"));
+    let mut console = world.console();
+    console.rows("RELOAD").unwrap();
+    // Each asks the database behind what the proxy asks it for the fence.
+    for _ in 0..50 {
+        assert_eq!(status(&mut console, "public.later"), "pending 0 1");
+    }
+    ok(&mut reader, "COMMIT");
+    wait_until("the new fence is enforced", DEADLINE, || status(&mut console, "public.later") == "enforced 1 1");
+}
+
+#[test]
+fn a_fence_that_observes_is_observed() {
+    let world = World::start();
+    world.proxy.write_policies(&format!("{POLICIES}    mode: observe\n"));
+    let mut console = world.console();
+    console.rows("RELOAD").unwrap();
+    let _session = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    wait_until("all observe it", DEADLINE, || status(&mut console, "public.ticks") == "observed 1 1");
+}
+
+/// Where nobody has said that something is fenced, and nothing is, there is nothing to show, to warn of, or to reset.
+#[test]
+fn a_database_without_fences_is_not_shown() {
+    let world = World::start();
+    world.postgres.sql("CREATE DATABASE plain");
+    let mut console = world.console();
+    let notices =
+        |console: &mut Wire, command: &str| console.query(command).iter().filter(|frame| frame.tag == b'N').count();
+    // No session has come yet: that is said.
+    assert_eq!(status(&mut console, "public.ticks"), "unknown  ");
+    assert_eq!([notices(&mut console, "SHOW FENCES"), notices(&mut console, "SHOW POLICIES")], [1, 1]);
+
+    let _writer = world.writer(47);
+    let _plain = Wire::login(&world.proxy.address(), "postgres", "plain");
+    for _ in 0..2 {
+        for command in ["SHOW POLICIES", "SHOW FENCES"] {
+            let rows = console.rows(command).unwrap();
+            assert!(rows.len() == 1 && rows[0][0].as_deref() == Some("postgres"), "{command}: {rows:?}");
+            assert_eq!(notices(&mut console, command), 0, "{command}");
+        }
+        for database in ["plain", "template1"] {
+            let error = console.rows(&format!("FENCE RESET scheduler IN DATABASE {database} TO 47")).unwrap_err();
+            assert_eq!(error.code(), "55000", "{error:?}");
+            assert!(error.message().ends_with("it has no schema fencegate"), "{error:?}");
+        }
+        let frames = console.query("FENCE RESET scheduler TO 47");
+        assert!(frames.iter().all(|frame| frame.tag != b'N' && frame.tag != b'E'), "{frames:?}");
+    }
+    // With a fenced table it is, from the next session that looks on.
+    world.postgres.sql_in("plain", "CREATE TABLE ticks (n int)");
+    wait_until("it is shown", DEADLINE, || {
+        Wire::login(&world.proxy.address(), "postgres", "plain");
+        console
+            .rows("SHOW POLICIES")
+            .unwrap()
+            .iter()
+            .any(|row| row[0].as_deref() == Some("plain") && row[9].as_deref() == Some("unknown"))
+    });
+    assert_eq!(notices(&mut console, "SHOW POLICIES"), 1);
+}
+
+#[test]
+fn all_live_proxies_have_to_enforce_it() {
+    let world = World::start();
+    let mut other = ticks::proxy(&world.postgres);
+    let _through = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    let _through_other = Wire::login(&other.address(), "postgres", "postgres");
+    let mut console = console(&world.proxy);
+    wait_until("both enforce it", DEADLINE, || status(&mut console, "public.ticks") == "enforced 2 2");
+    // A reload of one is not known to the other.
+    world.proxy.write_policies(&POLICIES.replace("[public.ticks]", "[{name: public.ticks, operations: [insert]}]"));
+    console.rows("RELOAD").unwrap();
+    wait_until("this one enforces it", DEADLINE, || status(&mut console, "public.ticks") == "pending 1 2");
+    // Who says that it leaves needs no reload.
+    assert_eq!(other.terminate(), 0);
+    wait_until("all that are left enforce it", DEADLINE, || status(&mut console, "public.ticks") == "enforced 1 1");
+}
+
+#[test]
+fn a_proxy_without_sessions_is_none_of_them() {
+    let world = World::start();
+    let other = ticks::proxy(&world.postgres);
+    let _through = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    let through_other = Wire::login(&other.address(), "postgres", "postgres");
+    let mut console = console(&world.proxy);
+    wait_until("both enforce it", DEADLINE, || status(&mut console, "public.ticks") == "enforced 2 2");
+    drop(through_other);
+    wait_until("the other has left", DEADLINE, || status(&mut console, "public.ticks") == "enforced 1 1");
+}
+
+#[test]
+fn what_a_lost_proxy_enforces_is_unknown() {
+    let world = World::start();
+    world.postgres.sql("CREATE TABLE later (n int); CREATE ROLE lost LOGIN SUPERUSER");
+    let control = world.postgres.control_url().replace("postgres@", "lost@");
+    let options = ProxyOptions::default().policies(POLICIES).control(&control);
+    let mut other = Proxy::start_with(&world.postgres, &options);
+    let _through = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    let mut through_other = Wire::login(&other.address(), "postgres", "postgres");
+    let mut console = console(&world.proxy);
+    wait_until("both enforce it", DEADLINE, || status(&mut console, "public.ticks") == "enforced 2 2");
+
+    let away = "ALTER ROLE lost NOLOGIN; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'lost'";
+    world.postgres.sql(away);
+    world.proxy.write_policies(&format!("{POLICIES}  - name: later\n    tables: [public.later]\n"));
+    console.rows("RELOAD").unwrap();
+    wait_until("one is lost", DEADLINE, || status(&mut console, "public.later") == "unknown 1 2");
+    // It goes by its own policies, but cannot tell any more what leads to the tables that they name.
+    let doubt = through_other.rows("INSERT INTO later VALUES (1)").unwrap_err();
+    assert!(doubt.code() == "LF006" && doubt.detail().is_empty(), "{doubt:?}");
+    world.postgres.sql("ALTER ROLE lost LOGIN");
+    wait_until("it is back, and has other policies", DEADLINE, || {
+        status(&mut console, "public.later") == "pending 1 2"
+    });
+    // No fence of its is on this table.
+    wait_until("it reads the catalogue", DEADLINE, || through_other.rows("INSERT INTO later VALUES (1)").is_ok());
+
+    // Nor is it known what became of the sessions of one that was killed, until a while has passed.
+    other.kill9();
+    wait_until("it is lost", DEADLINE, || status(&mut console, "public.later") == "unknown 1 2");
+    world.postgres.sql("UPDATE fencegate.proxy SET announced = announced - interval '10 minutes'");
+    assert_eq!(status(&mut console, "public.later"), "enforced 1 1");
+}

@@ -1,0 +1,123 @@
+//! FENCE RESET and the sessions with higher tokens: it does not cut them off unless it is told to.
+
+use super::world::{World, console};
+use crate::support::fenced::init;
+use crate::support::ticks::{self, WRITE, ok, session};
+use crate::support::wire::rows_in;
+use crate::support::{DEADLINE, Wire, wait_until};
+
+/// A reset waits for the lock.
+const WAITS: &str =
+    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND NOT granted";
+
+const LIVING: &str = "SELECT count(*) FROM fencegate.admission JOIN pg_stat_activity USING (pid, backend_start)";
+
+#[test]
+fn a_reset_below_a_living_session_needs_force() {
+    let world = World::start();
+    let other = ticks::proxy(&world.postgres);
+    let mut holder = world.writer(50);
+    let mut through_other = session(&other.address(), 50);
+    ok(&mut through_other, WRITE);
+    let pids = world.postgres.value("SELECT string_agg(pid::text, ' ' ORDER BY proxy) FROM fencegate.admission");
+    let mut console = world.console();
+
+    let error = console.rows("FENCE RESET scheduler TO 49").unwrap_err();
+    assert_eq!((error.severity(), error.code()), ("ERROR", "55006"));
+    assert!(error.message().contains("2 sessions that are admitted under higher tokens, up to 50"), "{error:?}");
+    assert!(pids.split(' ').all(|pid| error.detail().contains(&format!("pid {pid} under token 50"))), "{error:?}");
+    assert!(error.detail().contains(" of postgres from 127.0.0.1:"), "{error:?}");
+    assert!(error.detail().contains("a session of another proxy") && error.hint().contains("FORCE"), "{error:?}");
+    // Nothing has happened.
+    assert_eq!(world.postgres.value("SELECT generation || ' ' || token FROM fencegate.epoch"), "1 50");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate.reset"), "0");
+    for writer in [&mut holder, &mut through_other] {
+        ok(writer, WRITE);
+    }
+    assert_eq!(console.rows("FENCE RESET scheduler TO 49 FORCE").unwrap().len(), 1);
+    assert_eq!(
+        world.postgres.value(
+            "SELECT resource || ' ' || generation || ' ' || token || ' ' || role || ' ' || forced FROM fencegate.reset"
+        ),
+        "scheduler 2 49 postgres true"
+    );
+    let mut successor = session(&world.proxy.address(), 49);
+    ok(&mut successor, WRITE);
+}
+
+#[test]
+fn whoever_has_gone_is_in_nobodys_way() {
+    let world = World::start();
+    drop(world.writer(50));
+    wait_until("its process has ended", DEADLINE, || world.postgres.value(LIVING) == "0");
+    // The row of a dead process counts for nothing, though it may still be there.
+    assert_eq!(world.console().rows("FENCE RESET scheduler TO 7").unwrap().len(), 1);
+    assert_eq!(world.postgres.value("SELECT forced FROM fencegate.reset"), "f");
+}
+
+/// The check and the reset are one step: whoever is admitted while the reset waits for the lock is seen by it.
+#[test]
+fn an_admission_before_the_lock_is_had_is_in_the_way() {
+    let world = World::start();
+    drop(world.writer(50));
+    wait_until("its process has ended", DEADLINE, || world.postgres.value(LIVING) == "0");
+    let mut admitting = Wire::login(&world.postgres.address(), "postgres", "postgres");
+    // As the control connection of another proxy, which nobody ends: it holds the lock until its row is committed.
+    ok(&mut admitting, "SET application_name = 'fencegate control'");
+    ok(&mut admitting, "BEGIN");
+    ok(&mut admitting, "SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate:scheduler', 0))");
+    let refusal = std::thread::scope(|scope| {
+        let resetting = scope.spawn(|| console(&world.proxy).rows("FENCE RESET scheduler IN DATABASE postgres TO 7"));
+        wait_until("the reset waits", DEADLINE, || world.postgres.value(WAITS) == "1");
+        let admit = "INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy) \
+            SELECT pid, backend_start, 'scheduler', 1, 50, 'another' FROM pg_stat_activity WHERE pid = pg_backend_pid()";
+        ok(&mut admitting, admit);
+        ok(&mut admitting, "COMMIT");
+        resetting.join().unwrap().unwrap_err()
+    });
+    assert_eq!(refusal.code(), "55006", "{refusal:?}");
+    assert_eq!(world.postgres.value("SELECT generation || ' ' || token FROM fencegate.epoch"), "1 50");
+}
+
+/// Neither one that never was nor one that is gone is known from then on.
+#[test]
+fn a_database_that_is_not_there_is_told_and_forgotten() {
+    let world = World::start();
+    let _writer = world.writer(47);
+    let mut console = world.console();
+    // Without a warning of another.
+    let is_only_known = |console: &mut Wire| {
+        let frames = console.query("SHOW FENCES");
+        let rows = rows_in(&frames);
+        frames.iter().all(|frame| frame.tag != b'N') && rows.len() == 1 && rows[0][0].as_deref() == Some("postgres")
+    };
+    let missing = |console: &mut Wire, name: &str| {
+        let error = console.rows(&format!("FENCE RESET scheduler IN DATABASE {name} TO 7")).unwrap_err();
+        assert_eq!((error.severity(), error.code()), ("ERROR", "3D000"), "{error:?}");
+        assert_eq!(error.message(), format!("database \"{name}\" does not exist"));
+    };
+    missing(&mut console, "postgers");
+    assert!(is_only_known(&mut console));
+
+    world.postgres.sql("CREATE DATABASE passing");
+    drop(Wire::login(&world.proxy.address(), "postgres", "passing"));
+    wait_until("its session has gone", DEADLINE, || console.rows("SHOW SESSIONS").unwrap().len() == 1);
+    world.postgres.sql("DROP DATABASE passing WITH (FORCE)");
+    wait_until("it is forgotten", DEADLINE, || is_only_known(&mut console));
+    missing(&mut console, "passing");
+    assert!(is_only_known(&mut console));
+    world.proxy.write_policies(&format!("{}  - name: more\n    tables: [public.more]\n", ticks::POLICIES));
+    assert_eq!(console.rows("RELOAD").unwrap().len(), 1);
+    let log = world.proxy.log();
+    assert!(!log.contains("outcome") && !log.contains("does not exist"), "{log}");
+    // It comes back.
+    world.postgres.sql("CREATE DATABASE passing");
+    init(&world.postgres, "passing");
+    let _session = Wire::login(&world.proxy.address(), "postgres", "passing");
+    let shown = |console: &mut Wire| console.rows("SHOW SESSIONS").unwrap().len() == 2;
+    wait_until("it is known again", DEADLINE, || shown(&mut console));
+    assert!(console.rows("SHOW POLICIES").unwrap().iter().any(|row| row[0].as_deref() == Some("passing")));
+
+    assert_eq!(console.rows("FENCE RESET scheduler TO 50").unwrap().len(), 1);
+    assert!(world.proxy.log().lines().any(|line| line.contains("fence_reset") && line.contains("forced=false")));
+}

@@ -1,0 +1,42 @@
+//! A server with `public.ticks`, fenced, and somebody at the console.
+
+use crate::support::ticks;
+use crate::support::{Postgres, Proxy, Wire};
+use tokio_postgres::{Client, NoTls};
+
+pub struct World {
+    pub proxy: Proxy,
+    pub postgres: Postgres,
+}
+
+impl World {
+    pub fn start() -> Self {
+        let postgres = ticks::server();
+        Self { proxy: ticks::proxy(&postgres), postgres }
+    }
+
+    /// At the console, in the simple protocol.
+    pub fn console(&self) -> Wire {
+        console(&self.proxy)
+    }
+
+    /// A session that has written under the token.
+    pub fn writer(&self, token: i64) -> Wire {
+        let mut writer = ticks::session(&self.proxy.address(), token);
+        ticks::ok(&mut writer, ticks::WRITE);
+        writer
+    }
+
+    /// At the console, in the extended protocol with binary results.
+    pub async fn driver(&self) -> Client {
+        let (host, port) = self.proxy.address().host_and_port();
+        let config = format!("host={host} port={port} user=postgres dbname=fencegate");
+        let (client, connection) = tokio_postgres::connect(&config, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+}
+
+pub fn console(proxy: &Proxy) -> Wire {
+    Wire::login(&proxy.address(), "postgres", "fencegate")
+}

@@ -1,0 +1,79 @@
+//! The decoders of what comes from outside, with random and damaged input: they never panic, never read past the end,
+//! and what they have read is what was written.
+//!
+//! The properties stand in `properties`, where the targets in `fuzz/` find them too. Every case can be repeated: the
+//! dice are seeded, and a failure shows its input.
+
+mod agreement;
+mod corpus;
+mod properties;
+
+use crate::support::dice::Dice;
+
+const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Half random bytes and half damaged good ones. Says how many cases the decoder took for good: a corpus that is
+/// always refused would test nothing.
+fn check(decoder: &str, cases: usize, corpus: &[&[u8]], property: impl Fn(&[u8]) -> bool) {
+    let mut dice = Dice(SEED);
+    let mut good = 0;
+    for case in 0..cases {
+        let input = if case % 2 == 0 { dice.mutated(corpus) } else { dice.random_bytes(64) };
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| property(&input)));
+        let is_good = result.unwrap_or_else(|_| panic!("{decoder}, case {case}: {}", input.escape_ascii()));
+        good += usize::from(is_good);
+    }
+    println!("{decoder}: {cases} cases, {good} of them good");
+    assert!(good > cases / 20, "{decoder}: only {good} of {cases} cases were good");
+}
+
+#[test]
+fn frames() {
+    let corpus = corpus::frames();
+    check("frames", 40_000, &corpus::borrow(&corpus), properties::frame::check);
+}
+
+#[test]
+fn startup_packets() {
+    let corpus = corpus::startup_packets();
+    check("startup packets", 40_000, &corpus::borrow(&corpus), properties::startup::check);
+}
+
+#[test]
+fn messages_of_a_server() {
+    let corpus = corpus::bodies();
+    check("messages", 40_000, &corpus::borrow(&corpus), properties::message::check);
+}
+
+#[test]
+fn what_clients_bind() {
+    let corpus = corpus::binds();
+    check("what is bound", 40_000, &corpus::borrow(&corpus), properties::bind::check);
+}
+
+#[test]
+fn values_of_the_parameter() {
+    check("values", 40_000, &corpus::VALUES.map(str::as_bytes), properties::fence_value::check);
+}
+
+#[test]
+fn policy_files() {
+    let corpus = corpus::POLICIES.map(str::as_bytes);
+    assert!(corpus.iter().all(|file| properties::policy::check(file)));
+    check("policy files", 20_000, &corpus, properties::policy::check);
+}
+
+#[test]
+fn texts_of_statements() {
+    check("texts", 10_000, &corpus::TEXTS.map(str::as_bytes), properties::statement::check);
+}
+
+/// Damaged texts, and such as a grammar makes of all that the reader of tokens knows.
+#[test]
+fn tokens_of_statements() {
+    check("tokens", 10_000, &corpus::PLAIN.map(str::as_bytes), properties::tokens::check);
+    let mut dice = Dice(SEED);
+    let proved = (0..20_000).filter(|_| properties::tokens::check(corpus::sentence(&mut dice).as_bytes())).count();
+    println!("{proved} sentences of 20,000 are proved");
+    assert!(proved > 500, "{proved}");
+}

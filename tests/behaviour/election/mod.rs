@@ -1,0 +1,80 @@
+//! Elections on a real etcd: who leads, who waits, and when leadership ends.
+
+mod callbacks;
+mod cluster;
+mod etcdctl;
+mod loss;
+mod nested;
+mod outage;
+mod phantom;
+mod queue;
+mod renewal;
+mod session;
+
+use crate::support::etcd::Etcd;
+use crate::support::programs::run;
+use crate::support::{DEADLINE, wait_until};
+use fencegate::etcd::{Etcd as Client, EtcdArguments, Leader, Patience, leader};
+use fencegate::leader::{Election, LeaderError, Leadership, Timings};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+const NAME: &str = "/test/leader";
+/// So long that no renewal, and no expiry, has a part in the test.
+const LONG: u64 = 300;
+
+type Campaign = JoinHandle<Result<Leadership, LeaderError>>;
+
+fn client(members: &[&str]) -> Arc<Client> {
+    let etcd = members.iter().map(|&url| url.to_owned()).collect();
+    let arguments = EtcdArguments { etcd, ..EtcdArguments::default() };
+    Client::new(&arguments.settings().unwrap().unwrap()).unwrap()
+}
+
+fn timings(ttl: u64) -> Timings {
+    Timings::new(Duration::from_secs(ttl)).unwrap()
+}
+
+fn election(server: &Etcd, holder: &str, ttl: u64) -> Election<Client> {
+    Election::new(client(&[&server.url()]), NAME.parse().unwrap(), holder, timings(ttl))
+}
+
+async fn win(election: &Election<Client>) -> Leadership {
+    soon(election.campaign()).await.unwrap()
+}
+
+/// Campaigns in a task of its own, and returns when it has its place in the queue.
+fn queue_up(server: &Etcd, election: &Election<Client>) -> Campaign {
+    let (before, election) = (keys(server).len(), election.clone());
+    let campaign = tokio::spawn(async move { election.campaign().await });
+    wait_for_keys(server, before + 1);
+    campaign
+}
+
+/// What has to happen, with no time of its own.
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, what).await.expect("it happens in time")
+}
+
+/// The keys of all candidates, in the order of their places.
+fn keys(server: &Etcd) -> Vec<String> {
+    let order = ["--sort-by=CREATE", "--order=ASCEND"];
+    let arguments = ["get", "--prefix", &format!("{NAME}/"), "--keys-only"];
+    let output = run(server.etcdctl(&arguments).args(order)).stdout;
+    String::from_utf8(output).unwrap().lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+fn wait_for_keys(server: &Etcd, count: usize) {
+    wait_until(format!("the election has {count} candidates"), DEADLINE, || keys(server).len() == count);
+}
+
+fn lease(key: &str) -> &str {
+    key.rsplit_once('/').unwrap().1
+}
+
+/// As etcd sees it.
+async fn current(server: &Etcd) -> Option<Leader> {
+    leader(&client(&[&server.url()]), &NAME.parse().unwrap(), Patience::USUAL).await.unwrap().0
+}

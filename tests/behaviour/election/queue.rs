@@ -1,0 +1,107 @@
+//! Waiting for one's turn.
+
+use super::{LONG, NAME, client, election, keys, lease, queue_up, soon, wait_for_keys, win};
+use crate::support::etcd::Etcd;
+use crate::support::programs::run;
+use crate::support::{DEADLINE, wait_until};
+use fencegate::etcd::Observer;
+use std::time::Duration;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn candidates_lead_in_the_order_in_which_they_came() {
+    let server = Etcd::start();
+    let mut leadership = win(&election(&server, "0", LONG)).await;
+    let campaigns: Vec<_> =
+        (1..4).map(|number| queue_up(&server, &election(&server, &number.to_string(), LONG))).collect();
+    for (number, campaign) in (1..4).zip(campaigns) {
+        let before = leadership.token();
+        leadership.resign().await.unwrap();
+        leadership = soon(campaign).await.unwrap().unwrap();
+        assert_eq!(leadership.holder(), number.to_string());
+        assert!(leadership.token() > before);
+    }
+}
+
+/// The one in the middle goes: who comes after it must not take that for its turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gap_in_the_queue_is_no_win() {
+    let server = Etcd::start();
+    let first = win(&election(&server, "first", LONG)).await;
+    let second = queue_up(&server, &election(&server, "second", LONG));
+    let third = queue_up(&server, &election(&server, "third", LONG));
+    second.abort();
+    wait_for_keys(&server, 2);
+    first.proclaim("first, still").await.unwrap();
+    assert!(!third.is_finished());
+    first.resign().await.unwrap();
+    assert_eq!(soon(third).await.unwrap().unwrap().holder(), "third");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_campaign_that_is_dropped_leaves_no_key() {
+    let server = Etcd::start();
+    let _holder = win(&election(&server, "holder", LONG)).await;
+    let campaign = queue_up(&server, &election(&server, "candidate", LONG));
+    campaign.abort();
+    wait_for_keys(&server, 1);
+}
+
+/// Dropped before it could have an answer to anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_campaign_that_is_dropped_early_leaves_no_key() {
+    let server = Etcd::start();
+    let holder = win(&election(&server, "holder", LONG)).await;
+    let election = election(&server, "candidate", LONG);
+    let campaign = tokio::time::timeout(Duration::ZERO, election.campaign());
+    assert!(campaign.await.is_err());
+    holder.resign().await.unwrap();
+    let _last = win(&super::election(&server, "last", LONG)).await;
+    wait_for_keys(&server, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lease_is_kept_alive_in_the_queue() {
+    let server = Etcd::start();
+    let holder = win(&election(&server, "holder", LONG)).await;
+    let campaign = queue_up(&server, &election(&server, "candidate", 2));
+    let queue = keys(&server);
+    // Longer than the lease lives without renewals, however late etcd ends it.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(keys(&server), queue);
+    holder.resign().await.unwrap();
+    soon(campaign).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_that_is_lost_is_taken_anew() {
+    let server = Etcd::start();
+    let holder = win(&election(&server, "holder", LONG)).await;
+    let campaign = queue_up(&server, &election(&server, "candidate", LONG));
+    for how in ["lease", "key"] {
+        let lost = keys(&server).pop().unwrap();
+        match how {
+            "lease" => run(&mut server.etcdctl(&["lease", "revoke", lease(&lost)])),
+            _ => run(&mut server.etcdctl(&["del", &lost])),
+        };
+        wait_until("the candidate has another place", DEADLINE, || {
+            let keys = keys(&server);
+            keys.len() == 2 && !keys.contains(&lost)
+        });
+    }
+    assert!(!campaign.is_finished());
+    holder.resign().await.unwrap();
+    soon(campaign).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_leader_proclaims_is_observed() {
+    let server = Etcd::start();
+    let mut observer = Observer::new(client(&[&server.url()]), NAME.parse().unwrap());
+    assert_eq!(soon(observer.next()).await.unwrap(), None);
+    let leadership = win(&election(&server, "ours", LONG)).await;
+    assert_eq!(soon(observer.next()).await.unwrap().unwrap().value, b"ours");
+    leadership.proclaim("http://here").await.unwrap();
+    let leader = soon(observer.next()).await.unwrap().unwrap();
+    assert_eq!((leader.value.as_slice(), leader.token), (&b"http://here"[..], leadership.token()));
+    assert_ne!(leader.lease, 0, "a proclaimed value ends with the lease");
+}

@@ -1,0 +1,68 @@
+//! Until when a lease is believed in.
+
+use super::{NAME, client, keys, lease, soon};
+use crate::support::etcd::Etcd;
+use crate::support::programs::run;
+use fencegate::etcd::{Etcd as Client, Patience};
+use fencegate::leader::clock::BootInstant;
+use fencegate::leader::{Candidate, Coordinator, CoordinatorError};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+const TTL: Duration = Duration::from_secs(30);
+const PATIENCE: Patience = Patience { limit: TTL, member: Duration::from_millis(500) };
+/// Less than what makes the connection give the member up.
+const SILENCE: Duration = Duration::from_millis(800);
+
+async fn enrol(server: &Etcd) -> (Arc<Client>, Candidate) {
+    let client = client(&[&server.url()]);
+    let (candidate, _) = client.enrol(&NAME.parse().unwrap(), "ours", TTL, PATIENCE).await.unwrap();
+    (client, candidate)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_deadline_counts_from_when_the_renewal_was_sent() {
+    let mut server = Etcd::start();
+    let (client, candidate) = enrol(&server).await;
+    server.signal("STOP");
+    let mut renewal = pin!(client.renew(&candidate, PATIENCE));
+    tokio::select! {
+        // First, so that it has been sent when the silence begins.
+        biased;
+        answer = &mut renewal => panic!("{answer:?} of a process that stands still"),
+        () = tokio::time::sleep(SILENCE) => {}
+    }
+    let silent_until = BootInstant::now();
+    server.signal("CONT");
+    let deadline = soon(renewal).await.unwrap();
+    assert!(deadline < silent_until + TTL, "the answer's delay is taken for life of the lease");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_deadline_counts_from_the_attempt_that_was_answered() {
+    let mut silent = Etcd::start();
+    let server = Etcd::start();
+    let (_, candidate) = enrol(&server).await;
+    let members = client(&[&silent.url(), &server.url()]);
+    silent.signal("STOP");
+    let started = BootInstant::now();
+    let deadline = soon(members.renew(&candidate, PATIENCE)).await.unwrap();
+    assert!(deadline >= started + PATIENCE.member + TTL, "the second member was asked later than the first");
+    assert!(deadline <= BootInstant::now() + TTL);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_gone_is_told_apart_from_an_outage() {
+    let mut server = Etcd::start();
+    let (client, candidate) = enrol(&server).await;
+    run(&mut server.etcdctl(&["lease", "revoke", lease(&keys(&server)[0])]));
+    assert_eq!(client.renew(&candidate, PATIENCE).await, Err(CoordinatorError::Gone));
+    assert_eq!(client.proclaim(&candidate, b"x".to_vec(), PATIENCE).await, Err(CoordinatorError::Gone));
+    assert_eq!(client.await_turn(&candidate, PATIENCE).await, Err(CoordinatorError::Gone));
+    assert_eq!(client.withdraw(&candidate, PATIENCE).await, Ok(()));
+    server.kill9();
+    let patience = Patience { limit: Duration::from_millis(200), ..PATIENCE };
+    let error = client.renew(&candidate, patience).await.unwrap_err();
+    assert!(matches!(error, CoordinatorError::Unreachable { .. }), "{error}");
+}

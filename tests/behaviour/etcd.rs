@@ -1,0 +1,97 @@
+//! The connection to etcd: silence and failure of a member do not keep the others from answering.
+
+use crate::support::etcd::Etcd;
+use crate::support::guardian::Port;
+use crate::support::programs::run;
+use fencegate::etcd::{ElectionName, Etcd as Client, EtcdArguments, EtcdError, Observer, Patience, leader};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn client(members: &[&str]) -> Arc<Client> {
+    let etcd = members.iter().map(|&url| url.to_owned()).collect();
+    let arguments = EtcdArguments { etcd, ..EtcdArguments::default() };
+    Client::new(&arguments.settings().unwrap().unwrap()).unwrap()
+}
+
+fn election() -> ElectionName {
+    "/test/leader".parse().unwrap()
+}
+
+#[tokio::test]
+async fn the_lowest_create_revision_leads() {
+    let server = Etcd::start();
+    let client = client(&[&server.url()]);
+    assert_eq!(leader(&client, &election(), Patience::USUAL).await.unwrap().0, None);
+    let first = server.put_candidate("/test/leader/b", "b");
+    for name in ["/test/leader/a", "/test/leaders/0"] {
+        server.put_new(name);
+    }
+    let (found, revision) = leader(&client, &election(), Patience::USUAL).await.unwrap();
+    let found = found.unwrap();
+    assert_eq!(found.key, election().key(found.lease).into_bytes());
+    assert_eq!((found.value.as_slice(), found.token, revision), (&b"b"[..], first, first + 2));
+}
+
+/// What stands before the candidates, however much it is, does not lead.
+#[tokio::test]
+async fn what_is_no_candidates_does_not_lead() {
+    let server = Etcd::start();
+    let client = client(&[&server.url()]);
+    for key in ["/test/leader/1", "/test/leader/config", "/test/leader/"] {
+        run(&mut server.etcdctl(&["put", key, "nobody's"]));
+    }
+    server.put_new("/test/leader/nested/a");
+    server.lease_and_put("/test/leader/named-otherwise");
+    assert_eq!(leader(&client, &election(), Patience::USUAL).await.unwrap().0, None);
+    let first = server.put_candidate("/test/leader/a", "a");
+    server.put_new("/test/leader/b");
+    let found = leader(&client, &election(), Patience::USUAL).await.unwrap().0.unwrap();
+    assert_eq!((found.value.as_slice(), found.token), (&b"a"[..], first));
+    let candidates = fencegate::etcd::candidates(&client, &election(), Patience::USUAL).await.unwrap();
+    assert_eq!(candidates.len(), 2);
+}
+
+#[tokio::test]
+async fn a_silent_and_a_dead_member_do_not_keep_the_living_one_from_answering() {
+    let mut silent = Etcd::start();
+    let living = Etcd::start();
+    let nobody = Port::claim();
+    let client = client(&[&silent.url(), &format!("http://127.0.0.1:{}", nobody.number()), &living.url()]);
+    silent.signal("STOP");
+    let patience = Patience { limit: Duration::from_secs(20), member: Duration::from_millis(100) };
+    leader(&client, &election(), patience).await.unwrap();
+}
+
+#[tokio::test]
+async fn silence_is_an_error_in_time() {
+    let mut server = Etcd::start();
+    let client = client(&[&server.url()]);
+    leader(&client, &election(), Patience::USUAL).await.unwrap();
+    server.signal("STOP");
+    let patience = Patience { limit: Duration::from_millis(500), member: Duration::from_millis(100) };
+    let error = leader(&client, &election(), patience).await.unwrap_err();
+    assert!(matches!(error, EtcdError::Unreachable { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn an_observer_sees_each_leader_also_across_an_outage() {
+    let mut server = Etcd::start();
+    let mut observer = Observer::new(client(&[&server.url()]), election());
+    assert_eq!(observer.next().await.unwrap(), None);
+    server.put_candidate("/test/leader/1", "a");
+    assert_eq!(observer.next().await.unwrap().unwrap().value, b"a");
+    server.kill9();
+    server.start_again();
+    server.put_candidate("/test/leader/2", "b");
+    server.delete("/test/leader/1");
+    let next = async {
+        loop {
+            // While etcd was away it may say so.
+            if let Ok(leader) = observer.next().await {
+                break leader;
+            }
+        }
+    };
+    let leader = tokio::time::timeout(crate::support::DEADLINE, next).await.unwrap();
+    assert_eq!(leader.unwrap().value, b"b");
+}

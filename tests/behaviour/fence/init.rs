@@ -1,0 +1,117 @@
+//! `init`, and what it creates.
+
+use crate::fence::reason;
+use crate::fence::server::{World, connect, one};
+use fencegate::fence::{Refusal, Remedy};
+
+#[tokio::test]
+async fn token_function_reads_both_forms() {
+    let world = World::new().await;
+    let client = connect(&world.config(&format!("{}_app", world.database))).await;
+    for (value, resource, expected) in [
+        ("", "scheduler", "none"),
+        ("47", "scheduler", "47"),
+        (" 47 ", "scheduler", "47"),
+        ("scheduler=47, shard/3=55", "scheduler", "47"),
+        (" scheduler = 47 ,\tshard/3=55 ", "shard/3", "55"),
+        ("scheduler=47, shard/3=55", "shard/30", "none"),
+        ("9223372036854775807", "x", "9223372036854775807"),
+        ("9223372036854775808", "x", "none"),
+        ("0", "x", "none"),
+        ("x=y", "x", "none"),
+        ("x=1=2", "x", "none"),
+    ] {
+        let query = format!(
+            "SELECT set_config('lease.fence', '{value}', false); SELECT coalesce(fencegate.token('{resource}')::text, 'none')"
+        );
+        let messages = client.simple_query(&query).await.unwrap();
+        let row = messages.iter().filter_map(|message| match message {
+            tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        });
+        assert_eq!(row.last(), Some(expected), "{value:?} for {resource}");
+    }
+    let fresh = connect(&world.config(&format!("{}_app", world.database))).await;
+    assert_eq!(one(&fresh, "SELECT fencegate.token('x') IS NULL").await, ["t"]);
+    assert!(fresh.batch_execute("SELECT * FROM fencegate.epoch").await.is_err(), "no table privileges");
+}
+
+#[tokio::test]
+async fn init_may_be_run_again_and_at_once() {
+    let world = World::bare().await;
+    let (config, control) = (world.control_config("postgres"), world.control());
+    let run = || fencegate::fence::init(&config, Some(&control));
+    let (a, b, c) = tokio::join!(run(), run(), run());
+    for report in [a.unwrap(), b.unwrap(), c.unwrap()] {
+        assert_eq!(report.role, control);
+        assert!(report.to_run.is_empty());
+    }
+    assert_eq!(world.ask("SELECT count(*) FROM pg_tables WHERE schemaname = 'fencegate' AND tableowner = current_database() || '_control'").await, "4");
+    let again = run().await.unwrap();
+    assert!(!again.created && again.granted.is_empty());
+
+    // A role that may create a schema, but not grant.
+    let poor = World::bare().await;
+    poor.run(&format!("GRANT CREATE ON DATABASE {} TO {}", poor.database, poor.control())).await;
+    let report = fencegate::fence::init(&poor.control_config(&poor.control()), None).await.unwrap();
+    assert!(report.created);
+    assert_eq!(report.to_run.len(), 2);
+    poor.run(&report.to_run.join(";")).await;
+    assert!(fencegate::fence::init(&poor.control_config(&poor.control()), None).await.unwrap().to_run.is_empty());
+}
+
+/// Whoever holds a lock on the tables, a backup or a writer that the guard has looked at, is not waited for: those who
+/// come after would wait as well.
+#[tokio::test]
+async fn init_again_waits_for_nobody_who_uses_the_tables() {
+    let world = World::new().await;
+    let (config, control) = (world.control_config("postgres"), world.control());
+    let tables = "fencegate.epoch, fencegate.admission, fencegate.proxy, fencegate.reset";
+    world.run(&format!("BEGIN; LOCK TABLE {tables} IN ROW EXCLUSIVE MODE")).await;
+    fencegate::fence::init(&config, Some(&control)).await.unwrap();
+    // What has to be changed waits, and lets others pass meanwhile.
+    let (proxy, role) = (world.proxy("p1"), format!("{}_app", world.database));
+    let session = world.session(&proxy).await;
+    let (changed, ()) = tokio::join!(fencegate::fence::init(&config, Some(&role)), async {
+        session.admit(&world.resource, 1).await.unwrap();
+        world.run("COMMIT").await;
+    });
+    assert_eq!(changed.unwrap().role, role);
+    let owners = "SELECT string_agg(DISTINCT tableowner, ',') FROM pg_tables WHERE schemaname = 'fencegate'";
+    assert_eq!(world.ask(owners).await, role);
+}
+
+/// The schema as version 2 had it, in which somebody is admitted.
+#[tokio::test]
+async fn the_schema_of_version_2_is_upgraded_and_keeps_what_it_has() {
+    let world = World::new().await;
+    let (config, control) = (world.control_config("postgres"), world.control());
+    let as_it_was = "ALTER TABLE fencegate.epoch DROP COLUMN policy_loaded; ALTER TABLE fencegate.admission DROP COLUMN ending; \
+        COMMENT ON SCHEMA fencegate IS 'fencegate schema version 2'; \
+        INSERT INTO fencegate.epoch (resource, token, drained, policy_hash) VALUES ('scheduler', 7, true, 'a')";
+    world.run(as_it_was).await;
+    let session = world.session(&world.proxy("p1")).await;
+    assert!(reason(session.admit(&world.resource, 7).await).contains("run `fencegate init`"));
+    let run = || fencegate::fence::init(&config, Some(&control));
+    let (one, two) = tokio::join!(run(), run());
+    assert!([one.unwrap(), two.unwrap()].iter().any(|report| report.upgraded == Some((2, 3))));
+    assert_eq!(run().await.unwrap().upgraded, None);
+    assert_eq!(world.epoch().await, "(1,7,t)");
+    let session = world.session(&world.proxy("p2")).await;
+    session.admit(&world.resource, 7).await.unwrap();
+    session.admit(&world.resource, 8).await.unwrap();
+}
+
+/// Who goes back to an older program runs its `init`; nothing is taken away, so that the newer one finds it again.
+#[tokio::test]
+async fn the_schema_of_a_newer_program_is_told_as_such() {
+    let world = World::new().await;
+    world.run("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 10'").await;
+    let session = world.session(&world.proxy("p1")).await;
+    let refused = session.admit(&world.resource, 1).await;
+    let Err(Refusal::Unavailable { hindrance, .. }) = refused else { panic!("{refused:?}") };
+    assert!(hindrance.reason.contains("version 10"), "{hindrance}");
+    assert_eq!(hindrance.remedy, Remedy::Upgrade);
+    fencegate::fence::init(&world.control_config("postgres"), Some(&world.control())).await.unwrap();
+    world.session(&world.proxy("p2")).await.admit(&world.resource, 1).await.unwrap();
+}

@@ -1,0 +1,197 @@
+//! Queries that arrive when their control connections were given up long ago, and much has happened since.
+
+use crate::fence::held::Held;
+use crate::fence::keys::{family, seed};
+use crate::fence::reason;
+use crate::fence::server::{World, control_config, metrics, resource};
+use fencegate::fence::session::{Activity, Epoch, FULL};
+use fencegate::fence::{Database, ResetError};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A proxy on whose way to the server messages may be held up.
+fn proxy_behind(world: &World, held: &Held) -> Arc<Database> {
+    let mut config = tokio_postgres::Config::new();
+    config.host_path(held.directory()).dbname(&world.database).user(world.control());
+    let proxy = Database::new(world.database.clone(), control_config(config), "behind", None, metrics());
+    proxy.put_in_force(std::slice::from_ref(&world.resource));
+    proxy
+}
+
+fn slice(resource: &Arc<fencegate::policy::Resource>) -> &[Arc<fencegate::policy::Resource>] {
+    std::slice::from_ref(resource)
+}
+
+#[tokio::test]
+async fn giving_up_takes_nothing_that_was_admitted_since() {
+    let (world, family) = (World::new().await, family());
+    seed(&world, &family, FULL + 1).await;
+    let held = Held::new(&world);
+    let (behind, other) = (proxy_behind(&world, &held), world.proxy("p2"));
+    let (old, new) = (world.session(&behind).await, world.session(&other).await);
+    for key in 1..=FULL {
+        old.write_key(&family, key, Activity::Idle).await;
+    }
+    held.hold("DELETE FROM fencegate.admission a ");
+    let refused = reason(old.admit(&family.of_key("1025").unwrap(), 7).await);
+    assert!(refused.contains("did not answer"), "{refused}");
+    // Some that were given up are needed again.
+    old.client.batch_execute("BEGIN").await.unwrap();
+    old.write_key(&family, 1, Activity::Waiting).await;
+    held.is_holding().await;
+    held.arrives(&format!("DELETE {}", FULL - 1)).await;
+    new.admit(&family.of_key("1").unwrap(), 8).await.unwrap();
+    assert!(!world.lives(&old).await, "what token 7 has written would be committed after token 8");
+}
+
+#[tokio::test]
+async fn a_release_takes_nothing_that_was_admitted_since() {
+    let world = World::new().await;
+    let held = Held::new(&world);
+    let (behind, other) = (proxy_behind(&world, &held), world.proxy("p2"));
+    let (old, new) = (world.session(&behind).await, world.session(&other).await);
+    old.admit(&world.resource, 5).await.unwrap();
+    world.run("UPDATE fencegate.epoch SET token = 6").await;
+    let _ = old.fence.revoke("scheduler", Epoch { generation: 1, token: 6 });
+    held.hold("DELETE FROM fencegate.admission a ");
+    behind.release(&old.fence).await;
+    held.is_holding().await;
+    behind.release(&old.fence).await;
+    assert_eq!(world.admissions(&old).await, "0");
+    // The operator forgets the epoch, and the session is the first of the next.
+    assert_eq!(world.ask("SELECT fencegate.prune('0', 'scheduler')").await, "1");
+    old.admit(&world.resource, 5).await.unwrap();
+    old.write(5).await;
+    held.arrives("DELETE 0").await;
+    new.admit(&world.resource, 6).await.unwrap();
+    assert!(!world.lives(&old).await);
+}
+
+#[tokio::test]
+async fn older_policies_do_not_replace_newer_ones() {
+    let world = World::new().await;
+    let held = Held::new(&world);
+    let (behind, other) = (proxy_behind(&world, &held), world.proxy("p2"));
+    let (first, second) = (world.session(&behind).await, world.session(&other).await);
+    first.admit(&world.resource, 1).await.unwrap();
+    let (older, newer) = (resource("scheduler", "b"), resource("scheduler", "c"));
+    held.hold("SET policy_hash = 'b'");
+    assert!(behind.apply_policy(slice(&older)).await.unwrap_err().contains("did not answer"));
+    held.is_holding().await;
+    for proxy in [&behind, &other] {
+        proxy.apply_policy(slice(&newer)).await.unwrap();
+    }
+    held.arrives("UPDATE 0").await;
+    assert_eq!(world.ask("SELECT policy_hash FROM fencegate.epoch").await, "c");
+    for session in [&first, &second] {
+        session.admit(&newer, 2).await.unwrap();
+    }
+}
+
+/// Whatever has brought older policies back: who has loaded newer ones puts them in force again, and who has not waits.
+#[tokio::test]
+async fn newer_policies_replace_older_ones_wherever_they_are_met() {
+    let world = World::new().await;
+    let (one, two) = (world.proxy("p1"), world.proxy("p2"));
+    let (older, newer) = (world.resource.clone(), resource("scheduler", "b"));
+    one.apply_policy(slice(&older)).await.unwrap();
+    two.apply_policy(slice(&newer)).await.unwrap();
+    let (first, second) = (world.session(&one).await, world.session(&two).await);
+    second.admit(&newer, 1).await.unwrap();
+    let recorded = "SELECT policy_hash FROM fencegate.epoch";
+    let as_before = "UPDATE fencegate.epoch SET policy_hash = 'a', policy_loaded = 1";
+    world.run(as_before).await;
+    second.admit(&newer, 2).await.unwrap();
+    assert!(reason(first.admit(&older, 2).await).contains("reload"));
+    assert!(reason(one.overtake(&older, 3).await).contains("policies"));
+    assert_eq!(one.reset(&older, 5, "operator", true).await, Err(ResetError::OtherPolicies));
+    assert_eq!(world.ask(recorded).await, "b");
+    world.run(as_before).await;
+    two.overtake(&newer, 4).await.unwrap();
+    assert_eq!(world.ask(recorded).await, "b");
+    world.run(as_before).await;
+    assert_eq!(two.reset(&newer, 3, "operator", true).await.unwrap().after, Epoch { generation: 2, token: 3 });
+    // Loaded again, they are as new as that; and what was loaded before is older, however late it is recorded.
+    world.run("UPDATE fencegate.epoch SET policy_loaded = 1").await;
+    two.apply_policy(slice(&newer)).await.unwrap();
+    let a_minute_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+    one.apply_policy_of(slice(&older), a_minute_ago).await.unwrap();
+    assert_eq!(world.ask(recorded).await, "b");
+    // A clock that was ahead, and was set right, shuts nobody out.
+    world.run("UPDATE fencegate.epoch SET policy_loaded = 9000000000000000").await;
+    one.apply_policy(slice(&older)).await.unwrap();
+    assert_eq!(world.ask(recorded).await, "a");
+    first.admit(&older, 7).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reset_changes_nothing_that_was_raised_since() {
+    let world = World::new().await;
+    let held = Held::new(&world);
+    let (behind, other) = (proxy_behind(&world, &held), world.proxy("p2"));
+    let (stays, new) = (world.session(&behind).await, world.session(&other).await);
+    new.admit(&world.resource, 100).await.unwrap();
+    held.hold("INSERT INTO fencegate.reset");
+    let reset = behind.reset(&world.resource, 50, "operator", true).await;
+    assert!(matches!(reset, Err(ResetError::Unavailable(_))), "{reset:?}");
+    held.is_holding().await;
+    new.admit(&world.resource, 120).await.unwrap();
+    held.arrives("SELECT 0").await;
+    assert_eq!(world.epoch().await, "(1,120,t)");
+    assert_eq!(behind.reset(&world.resource, 50, "operator", true).await.unwrap().after.generation, 2);
+    stays.admit(&world.resource, 50).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_publish_raises_nothing_that_was_pruned_since() {
+    let world = World::new().await;
+    let held = Held::new(&world);
+    let (behind, other) = (proxy_behind(&world, &held), world.proxy("p2"));
+    let (late, new) = (world.session(&behind).await, world.session(&other).await);
+    world
+        .run("INSERT INTO fencegate.epoch (resource, token, drained, policy_hash) VALUES ('scheduler', 5, true, 'a')")
+        .await;
+    held.hold("SET token = 7");
+    assert!(reason(late.admit(&world.resource, 7).await).contains("did not answer"));
+    held.is_holding().await;
+    assert_eq!(world.ask("SELECT fencegate.prune('0', 'scheduler')").await, "1");
+    new.admit(&world.resource, 3).await.unwrap();
+    held.arrives("INSERT 0 0").await;
+    assert_eq!(world.epoch().await, "(1,3,t)");
+}
+
+/// It makes a row that nobody uses, and that the next token finds like any other.
+#[tokio::test]
+async fn an_admit_that_is_late_admits_to_what_is_in_force_only() {
+    for token in [5, 6] {
+        let world = World::new().await;
+        let held = Held::new(&world);
+        let (behind, other) = (proxy_behind(&world, &held), world.proxy("p2"));
+        let (late, new) = (world.session(&behind).await, world.session(&other).await);
+        new.admit(&world.resource, 5).await.unwrap();
+        held.hold("INSERT INTO fencegate.admission");
+        assert!(reason(late.admit(&world.resource, 5).await).contains("did not answer"));
+        held.is_holding().await;
+        new.admit(&world.resource, token).await.unwrap();
+        held.arrives(if token == 5 { "INSERT 0 1" } else { "INSERT 0 0" }).await;
+        assert!(!late.fence.begin_write([("scheduler", 5)]));
+        new.admit(&world.resource, 7).await.unwrap();
+        assert_eq!(world.admissions(&late).await, "0");
+    }
+}
+
+#[tokio::test]
+async fn a_mark_counts_under_the_policies_of_its_drain_only() {
+    let world = World::new().await;
+    let held = Held::new(&world);
+    let (behind, other) = (proxy_behind(&world, &held), world.proxy("p2"));
+    let (late, new) = (world.session(&behind).await, world.session(&other).await);
+    held.hold("SET drained = true");
+    assert!(reason(late.admit(&world.resource, 1).await).contains("did not answer"));
+    held.is_holding().await;
+    let newer = resource("scheduler", "b");
+    other.apply_policy(slice(&newer)).await.unwrap();
+    held.arrives("UPDATE 0").await;
+    assert_eq!(world.epoch().await, "(1,1,f)");
+    new.admit(&newer, 1).await.unwrap();
+}

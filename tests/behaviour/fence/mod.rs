@@ -1,0 +1,27 @@
+//! The fence against real server processes: every hole that a first version had, and the ways back.
+mod admit;
+mod advance;
+mod control;
+mod held;
+mod init;
+mod keys;
+mod late;
+mod overtake;
+mod prune;
+mod server;
+
+use fencegate::fence::Refusal;
+
+fn reason(result: Result<(), Refusal>) -> String {
+    match result {
+        Err(Refusal::Unavailable { hindrance, .. }) => hindrance.reason,
+        other => panic!("expected LF006, got {other:?}"),
+    }
+}
+
+fn stale_below(result: Result<(), Refusal>, highest: i64) {
+    match result {
+        Err(Refusal::Stale { highest: epoch, .. }) => assert_eq!(epoch.token, highest),
+        other => panic!("expected LF001, got {other:?}"),
+    }
+}

@@ -1,0 +1,141 @@
+//! Forgetting the epochs of keys that are not used any more, and what comes of it.
+
+use crate::fence::keys::{family, seed};
+use crate::fence::server::{World, connect};
+use crate::fence::stale_below;
+use fencegate::fence::session::{Activity, Token};
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+const EPOCHS: &str =
+    "SELECT coalesce(string_agg(resource || '=' || token, ' ' ORDER BY resource), '') FROM fencegate.epoch";
+
+/// A world with the epochs of keys 1 to `keys`, which were last raised two days ago.
+async fn aged(keys: usize) -> (World, std::sync::Arc<fencegate::policy::Resource>) {
+    let (world, family) = (World::new().await, family());
+    seed(&world, &family, keys).await;
+    world.run("UPDATE fencegate.epoch SET updated = updated - interval '2 days'").await;
+    (world, family)
+}
+
+/// As the control role.
+async fn prune(world: &World, not_raised_for: &str, starting_with: &str) -> String {
+    let client = connect(&world.config(&world.control())).await;
+    let call = format!("SELECT fencegate.prune('{not_raised_for}', '{starting_with}')");
+    crate::fence::server::one(&client, &call).await[0].clone()
+}
+
+#[tokio::test]
+async fn what_is_old_and_so_called_and_unused_is_forgotten() {
+    let (world, family) = aged(2500).await;
+    world.run("INSERT INTO fencegate.epoch (resource, token, updated) VALUES ('scheduler', 7, '2000-01-01'), ('shardXof/1/x', 7, '2000-01-01')").await;
+    let proxy = world.proxy("p1");
+    let (reader, writer) = (world.session(&proxy).await, world.session(&proxy).await);
+    writer.admit(&family.of_key("1").unwrap(), 7).await.unwrap();
+    reader.admit(&family.of_key("2").unwrap(), 8).await.unwrap();
+    drop(reader);
+    while world.ask("SELECT count(*) FROM fencegate.admission").await != "1" {
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(prune(&world, "3 days", "shard_of/").await, "0");
+    let mut batches = Vec::new();
+    for _ in 0..4 {
+        batches.push(prune(&world, "1 day", "shard_of/").await);
+    }
+    assert_eq!(batches, ["1000", "1000", "498", "0"]);
+    assert_eq!(world.ask(EPOCHS).await, "scheduler=7 shardXof/1/x=7 shard_of/1/x=7 shard_of/2/x=8");
+    assert!(world.lives(&writer).await && writer.fence.begin_write([("shard_of/1/x", 7)]));
+}
+
+#[tokio::test]
+async fn what_somebody_is_being_admitted_to_or_raises_is_in_use() {
+    let (world, family) = aged(3).await;
+    let (sharing, raising) = (connect(&world.config("postgres")).await, connect(&world.config("postgres")).await);
+    let key = |name: &str| format!("hashtextextended('fencegate:{name}', 0)");
+    let shared = format!("BEGIN; SELECT pg_advisory_xact_lock_shared({})", key("shard_of/1/x"));
+    sharing.batch_execute(&shared).await.unwrap();
+    raising
+        .batch_execute("BEGIN; SELECT FROM fencegate.epoch WHERE resource = 'shard_of/2/x' FOR UPDATE")
+        .await
+        .unwrap();
+    assert_eq!(prune(&world, "1 day", "").await, "1");
+    assert_eq!(world.ask(EPOCHS).await, "shard_of/1/x=7 shard_of/2/x=7");
+    drop(family);
+}
+
+/// An admission that is committed while the function runs has to be seen.
+#[tokio::test]
+async fn an_older_snapshot_is_refused() {
+    let (world, _) = aged(1).await;
+    let client = connect(&world.config(&world.control())).await;
+    let call = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT fencegate.prune('1 day', '')";
+    let error = client.batch_execute(call).await.unwrap_err();
+    assert_eq!(error.code().map(|code| code.code()), Some("25001"));
+    assert_eq!(world.ask(EPOCHS).await, "shard_of/1/x=7");
+}
+
+#[tokio::test]
+async fn an_admission_that_comes_while_it_runs_is_seen() {
+    let (world, family) = aged(2).await;
+    let proxy = world.proxy("p1");
+    let session = world.session(&proxy).await;
+    // What is admitted between the look at all keys and the one at this key.
+    let gate = connect(&world.config("postgres")).await;
+    world
+        .run(
+            "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS \
+             'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN OLD; END'; \
+             CREATE TRIGGER wait BEFORE DELETE ON fencegate.epoch FOR EACH ROW EXECUTE FUNCTION wait()",
+        )
+        .await;
+    gate.batch_execute("SELECT pg_advisory_lock(1)").await.unwrap();
+    let admitted = async {
+        let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND objid = 1";
+        while world.ask(waiting).await == "0" {
+            sleep(Duration::from_millis(5)).await;
+        }
+        session.admit(&family.of_key("2").unwrap(), 7).await.unwrap();
+        gate.batch_execute("SELECT pg_advisory_unlock(1)").await.unwrap();
+    };
+    let (pruned, ()) = tokio::join!(prune(&world, "1 day", ""), admitted);
+    assert_eq!((pruned.as_str(), world.ask(EPOCHS).await.as_str()), ("1", "shard_of/2/x=7"));
+}
+
+#[tokio::test]
+async fn nobody_else_may_prune() {
+    let (world, _) = aged(1).await;
+    let client = connect(&world.config(&format!("{}_app", world.database))).await;
+    let error = client.batch_execute("SELECT fencegate.prune('1 day', '')").await.unwrap_err();
+    assert_eq!(error.code().map(|code| code.code()), Some("42501"));
+}
+
+/// Without an election whoever comes next is believed: also one that was stale. The next higher token ends it as ever.
+#[tokio::test]
+async fn a_forgotten_token_rejects_nobody_any_more() {
+    let (world, family) = aged(1).await;
+    let proxy = world.proxy("p1");
+    let key = family.of_key("1").unwrap();
+    let (zombie, leader) = (world.session(&proxy).await, world.session(&proxy).await);
+    let old: Token = 6;
+    // From memory, once the proxy listens.
+    while proxy.known_stale(&key.name, old).is_none() {
+        stale_below(zombie.admit(&key, old).await, 7);
+    }
+    assert_eq!(prune(&world, "1 day", "shard_of/").await, "1");
+    // Told so, and read again: what was known of it does not only become old.
+    let told = async {
+        while proxy.is_current(&key, 7) {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), told).await.expect("the proxy reads the row again");
+    assert_eq!(proxy.known_stale(&key.name, old), None);
+    zombie.admit(&key, old).await.unwrap();
+    assert_eq!(world.ask(EPOCHS).await, "shard_of/1/x=6");
+    assert!(zombie.fence.begin_write([(key.name.as_str(), old)]));
+    zombie.client.batch_execute("BEGIN; INSERT INTO ticks VALUES (1)").await.unwrap();
+    zombie.fence.set_activity(Activity::Waiting);
+    leader.admit(&key, 7).await.unwrap();
+    assert!(!world.lives(&zombie).await);
+    assert_eq!(world.ask(EPOCHS).await, "shard_of/1/x=7");
+}

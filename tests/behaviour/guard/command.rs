@@ -1,0 +1,205 @@
+//! `fencegate guard`: install, status and remove.
+
+use super::world::{LEVELS, POLICIES, World, attempt, guard, policy_folder};
+use crate::support::fenced::ok;
+use crate::support::postgres::Options;
+use crate::support::ticks;
+use crate::support::{DEADLINE, Postgres, Release, Wire, wait_until};
+use std::process::Output;
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The lines of `status` that are not well, by their first and third word: the same for whoever asks.
+fn complaints(world: &World) -> Vec<String> {
+    let output = world.try_guard("status");
+    let asked_by_others = guard("status", &world.control("reader"), Some(&world.folder));
+    assert_eq!((stdout(&asked_by_others), asked_by_others.status), (stdout(&output), output.status));
+    let complaints: Vec<String> = stdout(&output)
+        .lines()
+        .skip(1)
+        .filter(|line| !line.contains("  ok") && !line.contains("  none"))
+        .map(|line| {
+            let state =
+                ["missing", "changed", "disabled"].into_iter().find(|state| line.contains(&format!("  {state}")));
+            format!("{} {}", line.split("  ").next().unwrap(), state.unwrap_or("?"))
+        })
+        .collect();
+    assert_eq!(output.status.code(), Some(i32::from(!complaints.is_empty())), "{output:?}");
+    assert_eq!(stderr(&output).contains("run `fencegate guard install`"), !complaints.is_empty(), "{output:?}");
+    complaints
+}
+
+#[test]
+fn again_and_again() {
+    let world = World::start("again_and_again");
+    // The lock of a resource that is called so is another.
+    let mut other = world.around(5);
+    ok(&mut other, "SELECT pg_advisory_lock(hashtextextended('fencegate:init', 0))");
+    assert_eq!(complaints(&world), [""; 0]);
+    let table = "\
+TABLE             RESOURCE   GUARD  DIFFERENCE
+public.owned      scheduler  ok
+public.part       scheduler  ok
+public.parts      scheduler  ok
+public.ticks      scheduler  ok
+(functions)                  ok
+(event triggers)             ok
+";
+    assert_eq!(stdout(&world.guard("status")), table);
+    assert_eq!(stdout(&world.guard("install")), "guard: 12 triggers on 4 tables, up to date\n");
+
+    // What a policy no longer fences is let go.
+    let less = "version: 1\nresources: [{name: scheduler, tables: [public.ticks]}]\n";
+    std::fs::write(world.folder.join("policies.yaml"), less).unwrap();
+    assert_eq!(complaints(&world), ["public.owned changed", "public.part changed", "public.parts changed"]);
+    assert_eq!(stdout(&world.guard("install")), "guard: 3 triggers on 1 table, 7 changes\n");
+    assert_eq!(complaints(&world), [""; 0]);
+
+    let removed = stdout(&world.guard("remove"));
+    assert_eq!(removed.lines().count(), 3 + 2 + 8, "{removed}");
+    assert_eq!(
+        world.postgres.value("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal AND tgname LIKE 'fencegate%'"),
+        "0"
+    );
+    assert_eq!(stdout(&world.guard("remove")), "there was no guard\n");
+    assert_eq!(complaints(&world), ["public.ticks missing", "(functions) missing"]);
+    assert_eq!(stdout(&world.guard("install")), "guard: 3 triggers on 1 table, 8 changes\n");
+}
+
+#[test]
+fn status_sees_what_differs() {
+    let world = World::start("status_sees_what_differs");
+    let trigger = |table: &str, kind: &str| {
+        world.postgres.value(&format!(
+            "SELECT tgname FROM pg_trigger WHERE tgrelid = '{table}'::regclass AND tgname LIKE '%_{kind}'"
+        ))
+    };
+    let (statement, insert) = (trigger("ticks", "statement"), trigger("ticks", "insert"));
+    let function =
+        "CREATE OR REPLACE FUNCTION fencegate.guard() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'";
+    for (sql, expected) in [
+        (format!("ALTER TABLE ticks DISABLE TRIGGER {statement}"), "public.ticks disabled"),
+        (format!("ALTER TABLE ticks ENABLE TRIGGER {statement}"), "public.ticks disabled"),
+        (format!("ALTER TABLE ticks ENABLE REPLICA TRIGGER {insert}"), "public.ticks disabled"),
+        (format!("ALTER TABLE part DISABLE TRIGGER {}", trigger("part", "insert")), "public.part disabled"),
+        (format!("DROP TRIGGER {insert} ON ticks"), "public.ticks missing"),
+        (format!("DROP TRIGGER {insert} ON ticks; CREATE TRIGGER {insert} AFTER INSERT ON ticks EXECUTE FUNCTION fencegate.guard('observe')"), "public.ticks changed"),
+        ("CREATE TRIGGER fencegate_guard_other AFTER INSERT ON elsewhere EXECUTE FUNCTION fencegate.guard('observe')".into(), "public.elsewhere changed"),
+        (function.into(), "(functions) changed"),
+        ("ALTER SCHEMA fencegate OWNER TO reader".into(), "(functions) changed"),
+        ("ALTER FUNCTION fencegate.check_write(text, text, boolean) RESET search_path".into(), "(functions) changed"),
+        ("ALTER EVENT TRIGGER fencegate_guard_drop DISABLE".into(), "(event triggers) disabled"),
+        ("DROP EVENT TRIGGER fencegate_guard_drop".into(), "(event triggers) missing"),
+        ("DROP EVENT TRIGGER fencegate_guard_drop; DROP EVENT TRIGGER fencegate_guard_definition".into(), "(event triggers) missing"),
+        ("CREATE OR REPLACE FUNCTION fencegate.notice_definition() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'".into(), "(event triggers) changed"),
+        ("REVOKE USAGE ON SCHEMA fencegate FROM PUBLIC".into(), "(functions) disabled"),
+        ("REVOKE EXECUTE ON FUNCTION fencegate.check_write(text, text, boolean) FROM PUBLIC".into(), "(functions) disabled"),
+    ] {
+        world.postgres.sql(&sql);
+        assert_eq!(complaints(&world), [expected], "{sql}");
+        assert!(!stdout(&world.guard("install")).contains("up to date"), "{sql}");
+        assert_eq!(complaints(&world), [""; 0], "{sql}");
+    }
+}
+
+#[test]
+fn status_says_what_is_different() {
+    let world = World::start("status_says_what_is_different");
+    let other = POLICIES.to_owned() + "exempt_roles: [reader]\n";
+    std::fs::write(world.folder.join("policies.yaml"), other).unwrap();
+    let status = stdout(&world.try_guard("status"));
+    let line = status.lines().find(|line| line.starts_with("public.ticks ")).unwrap();
+    assert!(line.contains("_statement has '') in place of '', 'reader')"), "{line}");
+    assert!(!line.contains("CREATE TRIGGER"), "{line}");
+}
+
+/// A leader that locks the tables in another order: it is not ended as the victim of a deadlock.
+#[test]
+fn while_somebody_writes() {
+    let world = World::start("while_somebody_writes");
+    let mut holder = world.around(5);
+    let process = ticks::process(&mut holder);
+    for what in ["remove", "install"] {
+        ok(&mut holder, "BEGIN; DELETE FROM owned WHERE id = 1");
+        std::thread::scope(|scope| {
+            let changed = scope.spawn(|| world.guard(what));
+            wait_until(what, DEADLINE, || {
+                world.postgres.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") == "1"
+            });
+            ok(&mut holder, "DELETE FROM parts");
+            ok(&mut holder, "DELETE FROM ticks");
+            ok(&mut holder, "COMMIT");
+            changed.join().unwrap();
+        });
+    }
+    assert_eq!(complaints(&world), [""; 0]);
+
+    world.guard("remove");
+    ok(&mut holder, "BEGIN; INSERT INTO part VALUES (1, 'held')");
+    let output = world.try_guard("install");
+    assert_eq!(output.status.code(), Some(1));
+    let said = format!("held up by process {process}, idle in transaction, query: BEGIN; INSERT INTO part");
+    assert!(stderr(&output).contains(&said), "{output:?}");
+    ok(&mut holder, "COMMIT");
+}
+
+#[test]
+fn what_it_cannot_guard() {
+    let policies = "version: 1\nresources: [{name: r, tables: [public.absent, public.seen, public.ticks]}]\n";
+    let folder = policy_folder("what_it_cannot_guard", policies);
+    let postgres = Postgres::start(Options::default());
+    let control = format!("{}postgres", postgres.control_url());
+    let output = guard("install", &control, Some(&folder));
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stderr(&output), "fencegate: database postgres has no fencegate schema: run `fencegate init` first\n");
+
+    postgres.sql("CREATE ROLE control LOGIN");
+    ticks::init(&postgres, "control");
+    postgres.sql("CREATE VIEW seen AS SELECT 1 AS one");
+    let output = guard("install", &control, Some(&folder));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(stderr(&output).contains("warning: table public.absent of resource r does not exist"), "{output:?}");
+    assert!(stderr(&output).contains("warning: public.seen of resource r is no table"), "{output:?}");
+
+    std::fs::write(folder.join("policies.yaml"), "version: 1\nnonsense: 1\n").unwrap();
+    let output = guard("install", &control, Some(&folder));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("policies.yaml:2:1: "), "{output:?}");
+}
+
+/// A definition around the proxies is made known; a temporary one is nobody's business.
+#[test]
+fn definitions_are_made_known() {
+    let world = World::start("definitions_are_made_known");
+    let mut listener = world.around(5);
+    ok(&mut listener, "LISTEN fencegate");
+    let heard = |listener: &mut Wire, sql: &str| {
+        world.postgres.sql(sql);
+        listener
+            .query("SELECT 1")
+            .iter()
+            .any(|frame| frame.tag == b'A' && frame.body.windows(11).any(|part| part == b"{catalogue}"))
+    };
+    assert!(heard(&mut listener, "CREATE TABLE fresh (id int)"));
+    assert!(heard(&mut listener, "DROP TABLE fresh"));
+    assert!(!heard(&mut listener, "CREATE TEMP TABLE fresh (id int); DROP TABLE fresh"));
+}
+
+/// The server's own words for a trigger, and the copies on partitions, are the same there.
+#[test]
+fn on_postgres_18() {
+    let options = Options::default().release(Release::Eighteen);
+    let world = World::start_with("on_postgres_18", POLICIES, options);
+    assert_eq!(complaints(&world), [""; 0]);
+    assert_eq!(stdout(&world.guard("install")), "guard: 12 triggers on 4 tables, up to date\n");
+    for level in LEVELS {
+        assert_eq!(attempt(&mut world.around(4), level, &["INSERT INTO part VALUES (1, '')"]), "LF001");
+        assert_eq!(attempt(&mut world.session(5), level, &["SELECT unnamed()"]), "");
+    }
+}

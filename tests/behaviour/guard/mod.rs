@@ -1,0 +1,13 @@
+//! The guard: what the gate cannot see is stopped inside the database, at every isolation level, through the proxy and
+//! around it; and whoever leads is let through.
+
+mod bypasses;
+mod command;
+mod keyed;
+mod moved;
+mod replication;
+mod roles;
+mod settings;
+mod snapshots;
+mod takeover;
+mod world;

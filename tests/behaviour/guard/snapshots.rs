@@ -1,0 +1,119 @@
+//! Transactions whose snapshot is older than what the guard has to know.
+
+use super::world::{LEVELS, World, attempt};
+use crate::support::Wire;
+use crate::support::fenced::{code, ok};
+use crate::support::ticks::WRITE;
+
+/// A transaction that has its snapshot.
+fn begin(session: &mut Wire, level: &str) {
+    ok(session, &format!("BEGIN ISOLATION LEVEL {level}"));
+    ok(session, "SELECT count(*) FROM elsewhere");
+}
+
+/// The first write of a new leader, in a transaction that has read before: neither the epoch nor its admission is in the snapshot.
+#[test]
+fn older_than_the_epoch() {
+    let world = World::start("older_than_the_epoch");
+    for (level, token) in LEVELS.into_iter().zip(6..) {
+        let mut leader = world.session(token);
+        begin(&mut leader, level);
+        for sql in [WRITE, "SELECT unnamed()", "DELETE FROM owned WHERE id = 1", "COMMIT"] {
+            assert_eq!(code(&mut leader, sql), "", "{level}: {sql}");
+        }
+    }
+}
+
+/// The epoch is in the snapshot, the admission is not.
+#[test]
+fn older_than_the_admission() {
+    let world = World::start("older_than_the_admission");
+    for level in LEVELS {
+        let mut leader = world.session(5);
+        begin(&mut leader, level);
+        for sql in [WRITE, "SELECT unnamed()", "COMMIT"] {
+            assert_eq!(code(&mut leader, sql), "", "{level}: {sql}");
+        }
+    }
+}
+
+/// The admission is in the snapshot, and was taken away since: what the snapshot shows is not believed.
+#[test]
+fn older_than_the_end_of_the_admission() {
+    let world = World::start("older_than_the_end_of_the_admission");
+    for (level, token) in LEVELS.into_iter().zip(6..) {
+        let mut old = world.session(token);
+        assert_eq!(code(&mut old, WRITE), "");
+        begin(&mut old, level);
+        assert_eq!(code(&mut world.session(token + 1), WRITE), "");
+        let before = world.state();
+        let expected = if level == "READ COMMITTED" { "LF001" } else { "40001" };
+        assert_eq!(code(&mut old, "SELECT unnamed()"), expected, "{level}");
+        code(&mut old, "ROLLBACK");
+        assert_eq!(world.state(), before);
+        assert_eq!(attempt(&mut old, level, &["SELECT unnamed()"]), "LF001", "{level}");
+    }
+}
+
+/// Without an admission what counts is the epoch, and not the one that the snapshot shows.
+#[test]
+fn older_than_an_epoch_that_was_raised() {
+    let world = World::start("older_than_an_epoch_that_was_raised");
+    for level in LEVELS {
+        let mut old = world.around(5);
+        begin(&mut old, level);
+        world.postgres.sql("UPDATE fencegate.epoch SET token = 6");
+        let expected = if level == "READ COMMITTED" { "LF001" } else { "40001" };
+        assert_eq!(code(&mut old, "SELECT unnamed()"), expected, "{level}");
+        world.postgres.sql("UPDATE fencegate.epoch SET token = 5");
+    }
+}
+
+/// The row of a process that has ended, and had the same pid, is nobody's.
+#[test]
+fn the_admission_of_an_earlier_process() {
+    let world = World::start("the_admission_of_an_earlier_process");
+    for level in LEVELS {
+        let mut stale = world.around(4);
+        ok(
+            &mut stale,
+            "INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy) \
+            VALUES (pg_backend_pid(), '2000-01-01', 'scheduler', 1, 4, 'gone')",
+        );
+        assert_eq!(attempt(&mut stale, level, &["SELECT unnamed()"]), "LF001", "{level}");
+    }
+}
+
+/// What the guard reads and tries makes no transaction of another leader fail.
+#[test]
+fn two_leaders_under_serializable() {
+    let policies = "
+version: 1
+resources:
+  - {name: scheduler, tables: [public.ticks]}
+  - {name: other, tables: [public.elsewhere]}
+opaque: allow
+";
+    let world = World::start_with("two_leaders_under_serializable", policies, Default::default());
+    let (mut one, mut other) = (world.session(5), world.session(7));
+    for _ in 0..3 {
+        for session in [&mut one, &mut other] {
+            ok(session, "BEGIN ISOLATION LEVEL SERIALIZABLE");
+            ok(session, "SELECT count(*) FROM inbox");
+        }
+        assert_eq!(code(&mut one, WRITE), "");
+        assert_eq!(code(&mut other, "INSERT INTO elsewhere VALUES (1)"), "");
+        assert_eq!(code(&mut one, "SELECT unnamed()"), "");
+        assert_eq!(code(&mut one, "COMMIT"), "");
+        assert_eq!(code(&mut other, "COMMIT"), "");
+    }
+}
+
+/// The guard leaves nothing behind where it finds out that a process is not admitted.
+#[test]
+fn nothing_stays_of_a_probe() {
+    let world = World::start("nothing_stays_of_a_probe");
+    let mut leader = world.around(5);
+    assert_eq!(attempt(&mut leader, "REPEATABLE READ", &["SELECT unnamed()", "SELECT unnamed()"]), "");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate.admission WHERE proxy = 'probe'"), "0");
+}

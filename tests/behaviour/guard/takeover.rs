@@ -1,0 +1,303 @@
+//! A next leader, while a transaction is open that wrote where only the guard saw it.
+
+use super::world::{LEVELS, POLICIES, World, attempt, without_token};
+use crate::support::commit_order::CommitOrder;
+use crate::support::fenced::{code, ok};
+use crate::support::ticks::{self, WRITE, refused, tokens, wait_for_process, wait_until_harmless};
+use crate::support::{DEADLINE, Options, Wire, message, wait_until, wire::error_in};
+
+const TWO_RESOURCES: &str = "
+version: 1
+resources:
+  - name: scheduler
+    tables: [public.ticks]
+  - name: other
+    tables: [public.elsewhere]
+opaque: allow
+";
+const OTHER_WRITE: &str = "INSERT INTO elsewhere VALUES (1)";
+
+#[test]
+fn idle_in_its_transaction() {
+    take_over(
+        "idle_in_its_transaction",
+        "SELECT unnamed()",
+        "state = 'idle in transaction' AND query LIKE '%unnamed%'",
+    );
+}
+
+#[test]
+fn with_a_statement_running() {
+    take_over("with_a_statement_running", "SELECT unnamed(), pg_sleep(600)", "wait_event = 'PgSleep'");
+}
+
+fn take_over(name: &str, sql: &str, state: &str) {
+    for (route, level) in ["through", "around"].into_iter().flat_map(|route| LEVELS.map(|level| (route, level))) {
+        let world = World::start(name);
+        let mut order = CommitOrder::start(&world.postgres, "postgres");
+        let mut old = if route == "around" { world.around(5) } else { world.session(5) };
+        let process = ticks::process(&mut old);
+        ok(&mut old, &format!("BEGIN ISOLATION LEVEL {level}"));
+        old.send(&message::query(sql));
+        wait_for_process(&world.postgres, &process, state);
+
+        assert_eq!(code(&mut world.session(6), WRITE), "", "{level}");
+        // What it is told: as the answer to its statement, or to its next.
+        let mut told = old.read_until_ready();
+        if error_in(&told).is_none() {
+            old.send(&message::query("COMMIT"));
+            told = old.read_until_ready();
+        }
+        assert_eq!(error_in(&told).map(|error| error.severity().to_owned()), Some("FATAL".into()), "{level}: {told:?}");
+        wait_until_harmless(&world.postgres, &process);
+        assert_eq!(tokens(&mut order), [6], "{level}");
+    }
+}
+
+/// It would wait for itself.
+#[test]
+fn a_session_that_raises_its_own_token() {
+    let world = World::start("a_session_that_raises_its_own_token");
+    for level in LEVELS {
+        // Not admitted: it holds the lock of the resource. Admitted: it holds that of its process.
+        let (unadmitted, mut admitted) = (world.session(5), world.session(5));
+        assert_eq!(code(&mut admitted, WRITE), "");
+        for mut session in [unadmitted, admitted] {
+            ok(&mut session, &format!("BEGIN ISOLATION LEVEL {level}"));
+            ok(&mut session, "SELECT unnamed()");
+            ok(&mut session, "SET lease.fence = 6");
+            let error = refused(&mut session, WRITE, "LF003");
+            assert_eq!(error.detail(), "resource=scheduler presented=6 highest=5", "{level}");
+            ok(&mut session, "ROLLBACK");
+        }
+        assert_eq!(world.postgres.value("SELECT count(*) FROM ticks WHERE token = 6"), "0");
+    }
+}
+
+/// As if the guard had let it write at the very moment in which its proxy takes its admission away: it is ended.
+#[test]
+fn an_admission_that_the_guard_has_just_found() {
+    let world = World::start("an_admission_that_the_guard_has_just_found");
+    let mut old = world.session(5);
+    assert_eq!(code(&mut old, WRITE), "");
+    let process = ticks::process(&mut old);
+    ok(&mut old, "BEGIN");
+    ok(&mut old, "SELECT pg_advisory_xact_lock_shared(hashtext('scheduler'), pg_backend_pid())");
+    assert_eq!(code(&mut world.session(6), WRITE), "");
+    assert_eq!(world.postgres.value(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}")), "0");
+}
+
+/// Everybody may take advisory locks. Who takes that of the process makes nobody wait.
+#[test]
+fn a_lock_that_somebody_else_takes() {
+    let world = World::start("a_lock_that_somebody_else_takes");
+    for level in LEVELS {
+        let mut leader = world.session(5);
+        assert_eq!(code(&mut leader, WRITE), "");
+        ok(&mut leader, "SET statement_timeout = '10s'");
+        let mut attacker = without_token(&world.postgres.socket());
+        let process = ticks::process(&mut leader);
+        ok(&mut attacker, &format!("SELECT pg_advisory_lock(hashtext('scheduler'), {process})"));
+        assert_eq!(attempt(&mut leader, level, &[WRITE, "SELECT unnamed()"]), "", "{level}");
+        assert_eq!(attempt(&mut world.around(4), level, &["SELECT unnamed()"]), "LF001", "{level}");
+    }
+    // The fence holds all the same: the next leader ends who writes then.
+    let mut old = world.session(5);
+    assert_eq!(code(&mut old, WRITE), "");
+    let process = ticks::process(&mut old);
+    let mut attacker = without_token(&world.postgres.socket());
+    ok(&mut attacker, &format!("SELECT pg_advisory_lock(hashtext('scheduler'), {process})"));
+    ok(&mut old, "BEGIN; SELECT unnamed()");
+    assert_eq!(code(&mut world.session(6), WRITE), "");
+    wait_until_harmless(&world.postgres, &process);
+    assert_eq!(world.postgres.value("SELECT note FROM ticks ORDER BY id DESC LIMIT 1"), "tick");
+}
+
+/// Nobody can end it but who knows of it.
+#[test]
+fn a_prepared_transaction() {
+    let options = Options::default().setting("max_prepared_transactions", "2");
+    let world = World::start_with("a_prepared_transaction", POLICIES, options);
+    let mut old = world.around(5);
+    ok(&mut old, "BEGIN; SELECT unnamed()");
+    ok(&mut old, "PREPARE TRANSACTION 'hidden'");
+    let mut new = world.session(6);
+    let error = refused(&mut new, WRITE, "LF006");
+    assert!(error.message().contains("prepared transaction hidden"), "{}", error.message());
+    ok(&mut old, "COMMIT PREPARED 'hidden'");
+    ok(&mut new, WRITE);
+    assert_eq!(world.postgres.value("SELECT string_agg(note, ' ' ORDER BY id) FROM ticks"), "tick function tick");
+}
+
+/// All Publishes of a database take one connection.
+#[test]
+fn of_another_resource_meanwhile() {
+    let options = Options::default().setting("max_prepared_transactions", "2");
+    let world = World::start_with("of_another_resource_meanwhile", TWO_RESOURCES, options);
+    let mut old = world.around(5);
+    ok(&mut old, "BEGIN; SELECT unnamed()");
+    ok(&mut old, "PREPARE TRANSACTION 'hidden'");
+    let (mut new, mut other) = (world.session(6), world.session(5));
+    new.send(&message::query(WRITE));
+    wait_for_lock(&world);
+    ok(&mut other, OTHER_WRITE);
+    assert_eq!(code(&mut world.session(6), OTHER_WRITE), "");
+    let error = error_in(&new.read_until_ready()).expect("it is refused");
+    assert_eq!(error.code(), "LF006", "{error:?}");
+    assert!(error.message().contains("prepared transaction hidden"), "{}", error.message());
+    ok(&mut old, "ROLLBACK PREPARED 'hidden'");
+}
+
+fn wait_for_lock(world: &World) {
+    let waiting = "SELECT count(*) > 0 FROM pg_stat_activity \
+        WHERE application_name = 'fencegate control' AND wait_event_type = 'Lock'";
+    wait_until("a control connection waits", DEADLINE, || world.postgres.value(waiting) == "t");
+}
+
+/// Any role can take the lock of a resource, in a session of its own. It is ended, and the leader admitted.
+#[test]
+fn the_lock_in_the_hands_of_a_stranger() {
+    let world = World::start("the_lock_in_the_hands_of_a_stranger");
+    world.postgres.sql("CREATE ROLE stranger LOGIN");
+    for lock in ["pg_advisory_lock", "pg_advisory_xact_lock"] {
+        let mut stranger = Wire::login(&world.postgres.address(), "stranger", "postgres");
+        // No name helps it.
+        ok(&mut stranger, "SET application_name = 'fencegate control'");
+        ok(&mut stranger, "BEGIN");
+        ok(&mut stranger, &format!("SELECT {lock}(hashtextextended('fencegate:scheduler', 0))"));
+        assert_eq!(code(&mut world.session(5), WRITE), "", "{lock}");
+        assert_eq!(code(&mut stranger, "SELECT 1"), "57P01", "{lock}");
+    }
+}
+
+/// It waits for what a leader has let pass, and the next Admit waits for it.
+#[test]
+fn a_stranger_ahead_in_the_queue() {
+    let world = World::start("a_stranger_ahead_in_the_queue");
+    let mut writer = world.around(5);
+    ok(&mut writer, "BEGIN; SELECT unnamed()");
+    let mut stranger = without_token(&world.postgres.address());
+    let process = ticks::process(&mut stranger);
+    stranger.send(&message::query("SELECT pg_advisory_lock(hashtextextended('fencegate:scheduler', 0))"));
+    wait_for_process(&world.postgres, &process, "wait_event_type = 'Lock'");
+    assert_eq!(code(&mut world.session(5), WRITE), "");
+    assert_eq!(error_in(&stranger.read_until_ready()).expect("it is ended").code(), "57P01");
+    ok(&mut writer, "COMMIT");
+}
+
+/// All Admits of a database take one connection, however many of them wait.
+#[test]
+fn admissions_to_another_resource_meanwhile() {
+    let options = Options::default().setting("max_prepared_transactions", "2");
+    let world = World::start_with("admissions_to_another_resource_meanwhile", TWO_RESOURCES, options);
+    assert_eq!(code(&mut world.session(5), OTHER_WRITE), "");
+    let mut stranger = without_token(&world.postgres.address());
+    ok(&mut stranger, "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencegate:scheduler', 0))");
+    ok(&mut stranger, "PREPARE TRANSACTION 'hidden'");
+    let mut waiting: Vec<_> = (0..30).map(|_| world.session(5)).collect();
+    waiting.iter_mut().for_each(|session| session.send(&message::query(WRITE)));
+    wait_for_lock(&world);
+    // Not only the first, which comes before those that wait again.
+    for _ in 0..3 {
+        assert_eq!(code(&mut world.session(5), OTHER_WRITE), "");
+    }
+    for session in &mut waiting {
+        let error = error_in(&session.read_until_ready()).expect("it is refused");
+        assert_eq!(error.code(), "LF006", "{error:?}");
+        assert!(error.message().contains("prepared transaction hidden"), "{}", error.message());
+    }
+    ok(&mut stranger, "ROLLBACK PREPARED 'hidden'");
+    ok(&mut waiting[0], WRITE);
+}
+
+/// Both locks that the guard asks for, in the hands of one who may take any.
+fn take_both(world: &World, process: &str) -> Wire {
+    let mut stranger = Wire::login(&world.postgres.address(), "reader", "postgres");
+    ok(&mut stranger, &format!("SELECT pg_advisory_lock(hashtext('scheduler'), {process})"));
+    ok(&mut stranger, "SELECT pg_advisory_lock(hashtextextended('fencegate:scheduler', 0))");
+    stranger
+}
+
+/// Who is admitted waits for nobody, and the stranger is left alone; who is not, until the stranger is ended.
+#[test]
+fn a_stranger_with_both_locks() {
+    let world = World::start("a_stranger_with_both_locks");
+    for level in LEVELS {
+        let mut leader = world.session(5);
+        assert_eq!(code(&mut leader, WRITE), "");
+        ok(&mut leader, "SET statement_timeout = '20s'");
+        let process = ticks::process(&mut leader);
+        let mut stranger = take_both(&world, &process);
+        assert_eq!(attempt(&mut leader, level, &["SELECT unnamed()", "SELECT unnamed()"]), "", "{level}");
+        assert_eq!(code(&mut stranger, "SELECT 1"), "", "nobody had to wait for it");
+
+        let mut around = world.around(5);
+        ok(&mut around, "SET statement_timeout = '20s'");
+        assert_eq!(attempt(&mut around, level, &["SELECT unnamed()"]), "", "{level}");
+        assert_eq!(code(&mut stranger, "SELECT 1"), "57P01", "{level}");
+    }
+}
+
+/// What was written while a stranger held the lock of the process is not overlooked when it has let go.
+#[test]
+fn a_write_beside_a_stranger_is_drained() {
+    for level in LEVELS {
+        let world = World::start("a_write_beside_a_stranger_is_drained");
+        let mut order = CommitOrder::start(&world.postgres, "postgres");
+        let mut old = world.session(5);
+        assert_eq!(code(&mut old, WRITE), "");
+        let process = ticks::process(&mut old);
+        let stranger = take_both(&world, &process);
+        ok(&mut old, &format!("BEGIN ISOLATION LEVEL {level}; SELECT unnamed()"));
+        drop(stranger);
+        wait_until("it has let go", DEADLINE, || {
+            world.postgres.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == "0"
+        });
+        assert_eq!(code(&mut world.session(6), WRITE), "", "{level}");
+        let told = old.query("COMMIT");
+        assert_eq!(error_in(&told).map(|error| error.severity().to_owned()), Some("FATAL".into()), "{level}: {told:?}");
+        wait_until_harmless(&world.postgres, &process);
+        assert_eq!(tokens(&mut order), [5, 6], "{level}");
+    }
+}
+
+/// Nor by the session's own next token.
+#[test]
+fn a_write_beside_a_stranger_counts_for_the_sessions_own_next_token() {
+    let world = World::start("a_write_beside_a_stranger_counts");
+    let mut session = world.session(5);
+    assert_eq!(code(&mut session, WRITE), "");
+    let stranger = take_both(&world, &ticks::process(&mut session));
+    ok(&mut session, "BEGIN; SELECT unnamed()");
+    drop(stranger);
+    ok(&mut session, "SET lease.fence = 6");
+    refused(&mut session, WRITE, "LF003");
+    assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "5");
+}
+
+/// Where the stranger cannot be ended, who is not admitted is told so in time.
+#[test]
+fn a_stranger_that_cannot_be_ended() {
+    let options = Options::default().setting("max_prepared_transactions", "2");
+    let world = World::start_with("a_stranger_that_cannot_be_ended", POLICIES, options);
+    let mut stranger = Wire::login(&world.postgres.address(), "reader", "postgres");
+    ok(&mut stranger, "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencegate:scheduler', 0))");
+    ok(&mut stranger, "PREPARE TRANSACTION 'hidden'");
+    let error = refused(&mut world.around(5), "SELECT unnamed()", "LF006");
+    assert!(error.message().contains("lock"), "{error:?}");
+    ok(&mut stranger, "ROLLBACK PREPARED 'hidden'");
+    ok(&mut world.around(5), "SELECT unnamed()");
+}
+
+/// No role gets others ended by calling the guard's functions: what they lock is no fence's.
+#[test]
+fn the_guard_ends_nobody_for_a_fence_that_is_not_there() {
+    let world = World::start("the_guard_ends_nobody");
+    let mut other = Wire::login(&world.postgres.address(), "reader", "postgres");
+    ok(&mut other, "SELECT pg_advisory_lock(hashtextextended('fencegate:elsewhere', 0))");
+    let mut caller = Wire::login(&world.postgres.address(), "reader", "postgres");
+    ok(&mut caller, "SET lease.fence = 5");
+    assert_eq!(code(&mut caller, "SELECT fencegate.check_write('elsewhere', 'elsewhere', false)"), "LF004");
+    assert_eq!(code(&mut caller, "SELECT fencegate.await_lock('elsewhere')"), "42501");
+    assert_eq!(code(&mut other, "SELECT 1"), "");
+}

@@ -1,0 +1,26 @@
+//! Holes that a fencing proxy may have, one by one, through real proxies: each test opens what it can of the hole and
+//! shows that nothing comes through. `docs/guarantees.md` says which holes there are and which test is for which;
+//! those that need an interleaving no client can bring about are in `tests/behaviour/fence`.
+
+mod identity;
+mod login;
+mod outage;
+mod process;
+mod strings;
+mod two_phase;
+
+use crate::support::ticks::{self, POLICIES};
+use crate::support::{Options, Postgres, Proxy, ProxyOptions};
+
+const CONTROL_ROLE: &str = "fencer";
+const APPLICATION_ROLE: &str = "app";
+
+/// A server whose control role and whose application role are no superusers, and a proxy.
+fn with_ordinary_roles() -> (Postgres, Proxy) {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql(&format!("CREATE ROLE {CONTROL_ROLE} LOGIN; CREATE ROLE {APPLICATION_ROLE} LOGIN"));
+    ticks::init(&postgres, CONTROL_ROLE);
+    let control = postgres.control_url().replace("postgres@", &format!("{CONTROL_ROLE}@"));
+    let proxy = Proxy::start_with(&postgres, &ProxyOptions::default().policies(POLICIES).control(&control));
+    (postgres, proxy)
+}

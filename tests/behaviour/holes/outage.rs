@@ -1,0 +1,105 @@
+//! Outages: what the proxy knew is gone or cannot be read, and still no lower token is admitted.
+
+use super::{APPLICATION_ROLE, CONTROL_ROLE, with_ordinary_roles};
+use crate::support::ticks::{self, WRITE, ok, refused, session_of};
+use crate::support::wire::error_in;
+use crate::support::{DEADLINE, Postgres, Wire, wait_until};
+
+/// Who is admitted goes on; whoever would have to be is told to try again, until there is a control connection.
+#[test]
+fn control_connections_that_are_killed_and_cannot_come_back() {
+    let (postgres, proxy) = with_ordinary_roles();
+    let session = |token| session_of(&proxy.address(), APPLICATION_ROLE, token);
+    let (mut admitted, mut late, mut stale) = (session(2), session(2), session(1));
+    ok(&mut admitted, WRITE);
+    refused(&mut stale, WRITE, "LF001");
+    postgres.sql(&format!("ALTER ROLE {CONTROL_ROLE} NOLOGIN"));
+    kill_control_connections(&postgres);
+    refused(&mut late, WRITE, "LF006");
+    wait_until("memory alone refuses nobody", DEADLINE, || {
+        error_in(&stale.query(WRITE)).expect("it is refused").code() == "LF006"
+    });
+    ok(&mut admitted, WRITE);
+    postgres.sql(&format!("ALTER ROLE {CONTROL_ROLE} LOGIN"));
+    wait_until_served(&mut late);
+    refused(&mut stale, WRITE, "LF001");
+    ok(&mut session(3), WRITE);
+    refused(&mut late, WRITE, "LF001");
+}
+
+#[test]
+fn control_connections_that_are_killed() {
+    let postgres = ticks::server();
+    let proxy = ticks::proxy(&postgres);
+    let mut admitted = ticks::session(&proxy.address(), 2);
+    ok(&mut admitted, WRITE);
+    kill_control_connections(&postgres);
+    ok(&mut admitted, WRITE);
+    wait_until_served(&mut ticks::session(&proxy.address(), 2));
+    refused(&mut ticks::session(&proxy.address(), 1), WRITE, "LF001");
+}
+
+#[test]
+fn a_crash_of_the_server() {
+    let mut postgres = ticks::server();
+    let proxy = ticks::proxy(&postgres);
+    ok(&mut ticks::session(&proxy.address(), 2), WRITE);
+    postgres.crash_restart();
+    assert_eq!(postgres.value("SELECT token FROM fencegate.epoch"), "2");
+    assert_eq!(postgres.value("SELECT count(*) FROM fencegate.admission"), "0");
+    wait_until_served(&mut ticks::session(&proxy.address(), 2));
+    refused(&mut ticks::session(&proxy.address(), 1), WRITE, "LF001");
+}
+
+#[test]
+fn a_proxy_that_is_killed_and_started_again() {
+    let postgres = ticks::server();
+    let mut proxy = ticks::proxy(&postgres);
+    ok(&mut ticks::session(&proxy.address(), 2), WRITE);
+    proxy.kill9();
+    let again = ticks::proxy(&postgres);
+    let error = refused(&mut ticks::session(&again.address(), 1), WRITE, "LF001");
+    assert_eq!(error.detail(), "resource=scheduler presented=1 highest=2");
+    ok(&mut ticks::session(&again.address(), 2), WRITE);
+}
+
+/// Any role may send one: it says that something is to be read again, never what.
+#[test]
+fn notifications_that_anybody_sends() {
+    let (postgres, proxy) = with_ordinary_roles();
+    let session = |token| session_of(&proxy.address(), APPLICATION_ROLE, token);
+    let mut leader = session(1);
+    ok(&mut leader, WRITE);
+    let mut anybody = Wire::login(&postgres.address(), APPLICATION_ROLE, "postgres");
+    for payload in ["scheduler", "scheduler=99", "scheduler 1 99", "{\"resource\": \"scheduler\", \"token\": 99}", ""] {
+        ok(&mut anybody, &format!("NOTIFY fencegate, '{payload}'"));
+    }
+    ok(&mut leader, WRITE);
+    ok(&mut session(1), WRITE);
+    // By way of the same connection, so that those before it have been received.
+    ok(&mut session(2), WRITE);
+    ok(&mut session(2), WRITE);
+    assert_eq!(postgres.value("SELECT token FROM fencegate.epoch"), "2");
+}
+
+/// Returns when they have ended; others may have been opened in their place.
+fn kill_control_connections(postgres: &Postgres) {
+    let kill =
+        "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fencegate control'";
+    let killed: Vec<String> = postgres.sql(kill).into_iter().filter_map(|row| row[0].clone()).collect();
+    assert!(!killed.is_empty());
+    let left = format!("SELECT count(*) FROM pg_stat_activity WHERE pid IN ({})", killed.join(", "));
+    wait_until("the control connections have ended", DEADLINE, || postgres.value(&left) == "0");
+}
+
+/// LF006 says "try again": nothing else may be the answer until the write is done.
+#[track_caller]
+fn wait_until_served(session: &mut Wire) {
+    wait_until("the session is served", DEADLINE, || match error_in(&session.query(WRITE)) {
+        None => true,
+        Some(error) => {
+            assert_eq!((error.severity(), error.code()), ("ERROR", "LF006"), "{error:?}");
+            false
+        }
+    });
+}

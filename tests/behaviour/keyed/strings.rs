@@ -1,0 +1,50 @@
+//! Many keys in one string: what that costs grows with its length, not with the square of it.
+
+use super::{holder, ok, world};
+use crate::support::wire::{Wire, error_in};
+
+const KEYS: usize = 1_000;
+
+/// In hundredths of a second. Judged anew for every key, they took minutes.
+const PROCESSOR_TIME: u64 = 1_500;
+
+fn string(from: usize) -> String {
+    let insert = |key| format!("INSERT INTO shard_ticks (shard, id) VALUES ({key}, {key});");
+    (from..from + KEYS).map(insert).collect()
+}
+
+#[test]
+fn a_string_for_many_keys_is_not_judged_anew_for_each() {
+    let world = world();
+    let mut wire = holder(&world, "47");
+    ok(&mut wire, "INSERT INTO shard_ticks (shard, id) VALUES (0, 0)");
+    let before = world.proxy.processor_time();
+    assert_eq!(error_in(&wire.query(&string(1))), None);
+    let first = world.proxy.processor_time() - before;
+    println!("{} bytes: {first} ticks", string(1).len());
+    assert!(first < PROCESSOR_TIME, "{first} ticks");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate.admission"), (KEYS + 1).to_string());
+}
+
+/// Nobody is admitted to what a session asks for that has ended.
+#[test]
+fn nothing_is_asked_for_a_session_that_has_ended() {
+    let world = world();
+    let mut wire = holder(&world, "47");
+    ok(&mut wire, "INSERT INTO shard_ticks (shard, id) VALUES (0, 0)");
+    // Nobody is admitted to anything until the table can be written again.
+    let mut blocker = Wire::login(&world.postgres.address(), "postgres", "postgres");
+    ok(&mut blocker, "BEGIN; LOCK TABLE fencegate.admission IN EXCLUSIVE MODE");
+    wire.send(&crate::support::message::query(&string(1)));
+    let waits = "SELECT count(*) FROM pg_locks WHERE relation = 'fencegate.admission'::regclass AND NOT granted";
+    crate::support::wait_until("an admission waits", crate::support::DEADLINE, || world.postgres.value(waits) == "1");
+    let of_session =
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'INSERT INTO shard_ticks%'";
+    ok(&mut blocker, of_session);
+    wire.read_to_end();
+    ok(&mut blocker, "COMMIT");
+    let mut other = holder(&world, "47");
+    ok(&mut other, "INSERT INTO shard_ticks (shard, id) VALUES (0, 1)");
+    let epochs = world.postgres.value("SELECT count(*) FROM fencegate.epoch").parse::<usize>().unwrap();
+    assert!(epochs < KEYS / 2, "{epochs} epochs");
+}

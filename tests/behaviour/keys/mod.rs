@@ -1,0 +1,188 @@
+//! What the text of a statement tells of the keys that it writes, held against what Postgres then does: triggers record
+//! the keys of every row that is touched, and each of them has to be among those that were told.
+//!
+//! `FENCEGATE_SEED=n` and `FENCEGATE_STATEMENTS=n` try other and more statements. A failure prints its statement.
+
+mod generator;
+
+use crate::support::dice::Dice;
+use crate::support::message::{execute, parse, query, sync, tagged};
+use crate::support::wire::{error_in, rows_in};
+use crate::support::{Options, Postgres, Release, Wire};
+use fencegate::statement::rows::{Declared, Kind, Value};
+use fencegate::statement::{Encoding, Lexing, Operation, PreparedEffect, ServerEncoding, Statement, analyse_rows};
+use fencegate::wire::message::{Bound, bound_values, parameter_types};
+use generator::{Case, ColumnType, TYPES, statement};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+const LEXING: Lexing =
+    Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
+/// Where the key stands among the columns of the table.
+const PLACE: usize = 1;
+
+#[test]
+fn told_keys_are_those_that_postgres_touches() {
+    check_release(Release::Installed);
+}
+
+/// It has `WHEN NOT MATCHED BY SOURCE`.
+#[test]
+fn told_keys_are_those_that_postgres_18_touches() {
+    check_release(Release::Eighteen);
+}
+
+/// What chance meets too seldom: the key that the text seems to have is not the one that is written.
+#[test]
+fn traps() {
+    let postgres = Postgres::start(Options::default());
+    let column = TYPES.iter().find(|column| column.name == "text").unwrap();
+    postgres.sql(&column.schema());
+    let mut wire = Wire::login(&postgres.address(), "postgres", "postgres");
+    wire.query("SET search_path = s_text, pg_catalog");
+    let cases = [
+        // The first use makes it an integer.
+        Case::new("INSERT INTO t (id, k) VALUES ($1::int, $1::text)", &["0099"]),
+        Case::new("INSERT INTO t (id, k) VALUES ('101', '0099'), (102, 7) ORDER BY 1", &[]),
+        Case::new("SELECT z.v FROM t AS z (id, v, k) WHERE k = 'v1' FOR UPDATE", &[]),
+        Case::new("INSERT INTO t (id, k, v) VALUES ((t_row()).*)", &[]),
+    ];
+    wire.query("CREATE FUNCTION t_row() RETURNS t LANGUAGE sql AS $$ SELECT 101, 'a', 'x' $$");
+    let mut tally = Tally::default();
+    cases.iter().for_each(|case| check(&mut wire, column, case, &mut tally));
+    assert_eq!((tally.ran, tally.told), (cases.len(), 0), "{tally:?}");
+}
+
+fn check_release(release: Release) {
+    let postgres = Postgres::start(Options::default().release(release));
+    let (seed, count) = (number("FENCEGATE_SEED", 1), number("FENCEGATE_STATEMENTS", 6000));
+    let mut tally = Tally::default();
+    for (index, column) in TYPES.iter().enumerate() {
+        postgres.sql(&column.schema());
+        let mut wire = Wire::login(&postgres.address(), "postgres", "postgres");
+        wire.query(&format!("SET search_path = s_{}, pg_catalog", column.name));
+        let mut dice = Dice(0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(2 * seed + 1) ^ index as u64);
+        for _ in 0..count / TYPES.len() as u64 {
+            check(&mut wire, column, &statement(&mut dice, column), &mut tally);
+        }
+    }
+    println!("seed {seed}: {tally:?}");
+    // Whoever tells nothing is never wrong.
+    assert!(tally.ran > tally.all / 4, "few statements ran: {tally:?}");
+    assert!(tally.told > tally.ran / 4, "few statements told their keys: {tally:?}");
+    assert!(tally.rows > tally.told / 4, "few of them touched a row: {tally:?}");
+}
+
+fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).map_or(usual, |value| value.parse().expect("a number"))
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    all: usize,
+    /// The server had no objection.
+    ran: usize,
+    /// Of some write, its keys were told.
+    told: usize,
+    /// Rows that were touched by what was told.
+    rows: usize,
+}
+
+/// A row that was touched, with its keys before and after.
+struct Touched {
+    operation: Operation,
+    keys: Vec<String>,
+}
+
+fn check(wire: &mut Wire, column: &ColumnType, case: &Case, tally: &mut Tally) {
+    tally.all += 1;
+    let bind = case.bind();
+    let frames = match case.prepares() {
+        Some([prepare, run]) => {
+            wire.query("BEGIN");
+            wire.query(prepare);
+            wire.query(run)
+        }
+        None if case.parameters.is_empty() => {
+            wire.query("BEGIN");
+            wire.query(&case.text)
+        }
+        None => {
+            let types: Vec<u32> = case.parameters.iter().map(|parameter| parameter.oid).collect();
+            let messages = [parse("", &case.text, &types), tagged(b'B', &bind), execute("", 0), sync()];
+            wire.exchange(&[query("BEGIN"), messages.concat()].concat());
+            wire.read_until_ready()
+        }
+    };
+    let failed = error_in(&frames).is_some();
+    let mut touched = Vec::new();
+    if !failed {
+        touched.extend(locked(case, &rows_in(&frames)));
+        touched.extend(wire.rows("SELECT op, before, after FROM touched").unwrap().iter().map(|row| recorded(row)));
+    }
+    wire.query("ROLLBACK; DEALLOCATE ALL");
+    if failed {
+        return;
+    }
+    tally.ran += 1;
+    let statement = analysed(case, &bind);
+    let mut any_told = false;
+    for operation in [Operation::Insert, Operation::Update, Operation::Delete, Operation::Lock] {
+        let Some(told) = told(&statement, operation, column.kind) else { continue };
+        any_told |= !told.is_empty();
+        for row in touched.iter().filter(|row| row.operation == operation) {
+            tally.rows += 1;
+            for key in &row.keys {
+                assert!(told.contains(key), "{operation:?} of {key:?}, told were {told:?}: {case:#?}\n{statement:#?}");
+            }
+        }
+    }
+    tally.told += usize::from(any_told);
+}
+
+fn locked(case: &Case, rows: &[Vec<Option<String>>]) -> Vec<Touched> {
+    let key = |row: &Vec<Option<String>>| row.first().cloned().flatten().expect("a key");
+    let rows = rows.iter().filter(|_| case.locks);
+    rows.map(|row| Touched { operation: Operation::Lock, keys: vec![key(row)] }).collect()
+}
+
+fn recorded(row: &[Option<String>]) -> Touched {
+    let operation = match row[0].as_deref() {
+        Some("INSERT") => Operation::Insert,
+        Some("UPDATE") => Operation::Update,
+        _ => Operation::Delete,
+    };
+    Touched { operation, keys: row[1..].iter().flatten().cloned().collect() }
+}
+
+/// What the proxy makes of it: the statement that is judged.
+fn analysed(case: &Case, bind: &[u8]) -> Statement {
+    let read = |text: &str| -> Arc<Statement> { analyse_rows(text.as_bytes(), LEXING).unwrap().statements.remove(0) };
+    if let Some([prepare, run]) = case.prepares() {
+        let prepared = read(prepare);
+        let PreparedEffect::Prepare { statement, .. } = &prepared.prepared else { panic!("{prepare}") };
+        return read(run).executing(Some(statement));
+    }
+    let oids: Vec<u8> = case.parameters.iter().flat_map(|parameter| parameter.oid.to_be_bytes()).collect();
+    let count = u16::try_from(case.parameters.len()).unwrap().to_be_bytes();
+    let types = parameter_types(&[&count[..], &oids].concat()).unwrap();
+    let declared = types.into_iter().map(Declared::from_oid).collect();
+    let values = bound_values(&bind[2..]).unwrap().into_iter().map(|value| match value {
+        Bound::Null => None,
+        Bound::Text(bytes) => Value::from_text(bytes),
+        Bound::Binary(bytes) => Value::from_binary(bytes),
+    });
+    let statement = Statement { declared, ..Arc::unwrap_or_clone(read(&case.text)) };
+    statement.bound(&values.collect::<Vec<_>>())
+}
+
+/// The keys that the statement may touch in that way; None when it does not tell.
+fn told(statement: &Statement, operation: Operation, kind: Kind) -> Option<HashSet<String>> {
+    let mut keys = HashSet::new();
+    for write in statement.writes.iter().filter(|write| write.operation == operation && write.relation.name == "t") {
+        for value in write.rows.values("k", Some(PLACE))? {
+            keys.insert(value.in_column(kind)?);
+        }
+    }
+    Some(keys)
+}

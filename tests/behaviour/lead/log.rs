@@ -1,0 +1,33 @@
+//! What becomes of a leader when nobody reads the standard error that it shares with its command.
+
+use crate::lead::stage::{ENDLESS, Stage, wait_until_dead};
+
+/// The command line of a leader, with its standard error where the shell's script says.
+fn with_errors_at(stage: &Stage, script: &str, leader: Vec<String>) -> Vec<String> {
+    let shell = ["bash", "-c", script].map(str::to_owned).into_iter();
+    shell.chain([stage.folder.join("fifo").display().to_string()]).chain(leader).collect()
+}
+
+#[test]
+fn a_reader_that_has_gone_ends_nothing() {
+    let stage = Stage::new();
+    for reader in ["\"$@\" 2> >(exec true)", "\"$@\" 2>/dev/full", "\"$@\" 2>&-"] {
+        let command = stage.command(ENDLESS, &[], "sleep 0.2; exit 7");
+        assert_eq!(stage.run(&with_errors_at(&stage, reader, command)).wait(), 7, "{reader}");
+        assert!(stage.candidates().is_empty(), "{reader}");
+    }
+}
+
+#[test]
+fn a_reader_that_stands_still_holds_up_nothing() {
+    let stage = Stage::new();
+    // Fills the pipe, and then knows no SIGTERM.
+    let command = r#"timeout 0.3 yes >&2; trap "" TERM; echo $$ >"$1/stubborn"; while :; do sleep 0.02; done"#;
+    let command = stage.command(ENDLESS, &["--kill-after", "0.2"], command);
+    let script = r#"mkfifo "$0"; exec 3<>"$0"; exec "$@" 2>&3"#;
+    let mut lead = stage.run(&with_errors_at(&stage, script, command));
+    let command = stage.process("stubborn");
+    stage.revoke();
+    wait_until_dead(command);
+    assert_eq!(lead.wait(), 75);
+}

@@ -1,0 +1,150 @@
+//! Leadership is lost while the command runs: when it is told, when it is killed, and what is returned.
+
+use crate::lead::stage::{ENDLESS, STUBBORN, STUBBORN_CHILD, Stage, state, stop, wait_until_dead};
+use crate::support::Stalls;
+use std::time::{Duration, SystemTime};
+
+const LOST: i32 = 75;
+/// In seconds. Its third is 1 s.
+const TTL: u32 = 3;
+/// What timers may add or take, on a machine that has the time.
+const BLUR: Duration = Duration::from_millis(100);
+
+#[test]
+fn silence_of_etcd_is_told_with_a_third_left_and_kills_at_the_deadline() {
+    let (mut stage, stalls) = (Stage::new(), Stalls::watch());
+    let mut lead = stage.lead(TTL, &["--kill-after", "600"], STUBBORN);
+    let command = stage.process("stubborn");
+    let silent = SystemTime::now();
+    stage.etcd.signal("STOP");
+    stage.wait_for("term");
+    wait_until_dead(command);
+    let dead = SystemTime::now();
+    let told = stage.written_at("term");
+    assert_eq!(lead.wait(), LOST, "{}", stage.log());
+    let (second, blur) = (Duration::from_secs(1), BLUR + stalls.total());
+    // The last renewal was sent up to a third of the TTL before.
+    assert!(told.duration_since(silent).unwrap() >= second.saturating_sub(blur), "not told before it must be");
+    assert!(dead.duration_since(told).unwrap() >= second.saturating_sub(blur), "it had the last third of the lease");
+    assert!(
+        dead.duration_since(silent).unwrap() >= (2 * second).saturating_sub(blur),
+        "not killed before the deadline"
+    );
+}
+
+#[test]
+fn a_revoked_lease_is_told_at_once_and_kills_after_the_grace() {
+    let (stage, stalls) = (Stage::new(), Stalls::watch());
+    let mut lead = stage.lead(ENDLESS, &["--kill-after", "0.5"], STUBBORN);
+    let command = stage.process("stubborn");
+    stage.revoke();
+    stage.wait_for("term");
+    let told = stage.written_at("term");
+    wait_until_dead(command);
+    let grace = SystemTime::now().duration_since(told).unwrap();
+    assert_eq!(lead.wait(), LOST, "{}", stage.log());
+    assert!(grace >= Duration::from_millis(500).saturating_sub(BLUR + stalls.total()), "{grace:?}");
+}
+
+#[test]
+fn a_command_that_ends_in_good_order_has_lost_all_the_same() {
+    let stage = Stage::new();
+    let script = r#"trap 'echo >"$1/cleaned"; exit 0' TERM; echo >"$1/leads"; while :; do sleep 0.02; done"#;
+    let mut lead = stage.lead(ENDLESS, &["--kill-after", "600"], script);
+    stage.wait_for("leads");
+    stage.revoke();
+    assert_eq!(lead.wait(), LOST, "{}", stage.log());
+    assert!(stage.has("cleaned"));
+}
+
+#[test]
+fn a_stopped_command_is_told_too() {
+    let stage = Stage::new();
+    let script = r#"trap 'echo >"$1/told"; exit 0' TERM; echo $$ >"$1/command"; while :; do sleep 0.02; done"#;
+    let mut lead = stage.lead(ENDLESS, &["--kill-after", "600"], script);
+    let command = stage.process("command");
+    stop(command);
+    stage.revoke();
+    assert_eq!(lead.wait(), LOST, "{}", stage.log());
+    assert!(stage.has("told"));
+}
+
+#[test]
+fn a_stopped_command_that_ignores_it_is_killed() {
+    let stage = Stage::new();
+    let mut lead =
+        stage.lead(ENDLESS, &["--kill-after", "0"], r#"trap "" TERM; echo $$ >"$1/command"; kill -s STOP $$"#);
+    let command = stage.process("command");
+    crate::support::wait_until("it has stopped", crate::support::DEADLINE, || state(command) == Some('T'));
+    stage.revoke();
+    assert_eq!(lead.wait(), LOST, "{}", stage.log());
+    assert_eq!(state(command), None);
+}
+
+#[test]
+fn the_whole_group_dies_and_who_has_left_it() {
+    let stage = Stage::new();
+    // timeout(1) makes a process group of its own.
+    let script = format!(
+        r#"{STUBBORN_CHILD}
+        timeout 1000 sh -c 'trap "" TERM; echo $$ >"$1/elsewhere"; while :; do sleep 0.02; done' sh "$1" & wait"#
+    );
+    let mut lead = stage.lead(ENDLESS, &["--kill-after", "0.2"], &script);
+    let (child, elsewhere) = (stage.process("stubborn"), stage.process("elsewhere"));
+    stage.revoke();
+    assert_eq!(lead.wait(), LOST, "{}", stage.log());
+    assert_eq!([state(child), state(elsewhere)], [None, None]);
+}
+
+#[test]
+fn a_command_in_a_group_of_its_own_is_told_and_killed() {
+    let stage = Stage::new();
+    let mut command = stage.command(ENDLESS, &["--kill-after", "0.2"], STUBBORN);
+    let dashes = command.iter().position(|argument| argument == "--").unwrap();
+    command.splice(dashes + 1..=dashes, ["timeout", "1000"].map(str::to_owned));
+    let mut lead = stage.run(&command);
+    let command = stage.process("stubborn");
+    stage.revoke();
+    stage.wait_for("term");
+    assert_eq!(lead.wait(), LOST, "{}", stage.log());
+    assert_eq!(state(command), None);
+}
+
+#[test]
+fn children_of_the_shell_that_became_the_leader_are_left_alone() {
+    let stage = Stage::new();
+    let before = r#"folder=$1; shift; sleep 60 & echo $! >"$folder/stranger"; exec "$@""#;
+    let folder = stage.folder.path().display().to_string();
+    let mut command: Vec<String> = ["sh", "-c", before, "sh", &folder].map(str::to_owned).into();
+    command.extend(stage.command(ENDLESS, &["--kill-after", "0.2"], STUBBORN));
+    let mut lead = stage.run(&command);
+    let (command, stranger) = (stage.process("stubborn"), stage.process("stranger"));
+    stage.revoke();
+    assert_eq!(lead.wait(), LOST, "{}", stage.log());
+    assert_eq!(state(command), None);
+    assert!(state(stranger).is_some());
+    crate::lead::stage::kill("KILL", stranger);
+}
+
+#[test]
+fn the_lease_is_released_only_when_the_whole_group_is_gone() {
+    let stage = Stage::new();
+    let mut first = stage.lead(ENDLESS, &["--kill-after", "0.5"], &format!("{STUBBORN_CHILD} exit 3"));
+    let child = stage.process("stubborn");
+    let overlaps = r#"kill -s 0 "$(cat "$1/stubborn")" 2>/dev/null && echo overlap || echo alone"#;
+    let mut second = stage.lead(ENDLESS, &[], &format!(r#"({overlaps}) >"$1/successor""#));
+    assert_eq!(second.wait(), 0);
+    assert_eq!(stage.wait_for("successor"), "alone\n", "{}", stage.log());
+    assert_eq!((first.wait(), state(child)), (3, None));
+}
+
+#[test]
+fn what_an_ended_command_leaves_behind_may_end_in_good_order() {
+    let stage = Stage::new();
+    let script = r#"
+        sh -c 'trap "echo >\"\$1/cleaned\"; exit 0" TERM; echo >"$1/ready"; while :; do sleep 0.02; done' sh "$1" &
+        while [ ! -e "$1/ready" ]; do sleep 0.02; done; exit 3"#;
+    let mut lead = stage.lead(ENDLESS, &["--kill-after", "600"], script);
+    assert_eq!(lead.wait(), 3, "{}", stage.log());
+    assert!(stage.has("cleaned"), "{}", stage.log());
+}

@@ -1,0 +1,140 @@
+//! `fencegate lead` stands still while its lease runs out: whoever looks first, and whatever has happened meanwhile,
+//! the exit code says whether the command ended by itself or was ended with its leadership.
+
+use crate::lead::stage::{ENDLESS, STUBBORN, Stage, guard_of, kill, state, stop, wait_until_dead};
+use std::io::Write;
+
+const LOST: i32 = 75;
+/// In seconds.
+const TTL: u32 = 3;
+/// Ends by itself, when it is told to, with this code.
+const ENDS_WITH_3: &str = r#"echo $$ >"$1/command"; while [ ! -e "$1/end" ]; do sleep 0.02; done; exit 3"#;
+
+impl Stage {
+    fn end_command(&self, command: u32) {
+        std::fs::write(self.folder.join("end"), "").unwrap();
+        wait_until_dead(command);
+    }
+
+    /// Returns when the lease of the one that stands still has run out: somebody else leads.
+    fn wait_for_a_successor(&self) {
+        let mut successor = self.lead(ENDLESS, &[], r#"echo >"$1/successor""#);
+        self.wait_for("successor");
+        assert_eq!(successor.wait(), 0);
+    }
+}
+
+/// The guard is told, in its leader's place, that the deadline has passed: so it is certain to be the first.
+#[test]
+fn whom_the_guard_kills_before_anybody_else_looks_was_deposed() {
+    let stage = Stage::new();
+    let mut lead = stage.lead(ENDLESS, &[], STUBBORN);
+    let command = stage.process("stubborn");
+    let orders = format!("/proc/{}/fd/0", guard_of(lead.pid()));
+    let order = [1, u64::from(command)].map(u64::to_ne_bytes).concat();
+    std::fs::OpenOptions::new().write(true).open(orders).unwrap().write_all(&order).unwrap();
+    assert_eq!(lead.wait(), LOST, "{}", stage.log());
+    assert_eq!((state(command), stage.has("term")), (None, false));
+    assert!(stage.log().contains("the guard has killed the command"), "{}", stage.log());
+    assert_eq!(stage.candidates(), [""; 0]);
+}
+
+#[test]
+fn a_signal_that_came_meanwhile_changes_nothing() {
+    let stage = Stage::new();
+    let mut lead = stage.lead(TTL, &[], STUBBORN);
+    let command = stage.process("stubborn");
+    stop(lead.pid());
+    lead.signal("TERM");
+    wait_until_dead(command);
+    lead.signal("CONT");
+    assert_eq!(lead.wait(), LOST, "{}", stage.log());
+}
+
+#[test]
+fn a_command_that_has_ended_by_itself_meanwhile_keeps_its_code() {
+    let stage = Stage::new();
+    let mut lead = stage.lead(TTL, &[], ENDS_WITH_3);
+    let (command, guard) = (stage.process("command"), guard_of(lead.pid()));
+    [guard, lead.pid()].into_iter().for_each(stop);
+    stage.end_command(command);
+    kill("CONT", guard);
+    wait_until_dead(guard);
+    lead.signal("CONT");
+    assert_eq!(lead.wait(), 3, "{}", stage.log());
+}
+
+#[test]
+fn a_command_that_somebody_else_has_killed_meanwhile_keeps_its_code() {
+    let stage = Stage::new();
+    let mut lead = stage.lead(TTL, &[], STUBBORN);
+    let (command, guard) = (stage.process("stubborn"), guard_of(lead.pid()));
+    [guard, lead.pid()].into_iter().for_each(stop);
+    kill("KILL", command);
+    wait_until_dead(command);
+    kill("CONT", guard);
+    wait_until_dead(guard);
+    lead.signal("CONT");
+    assert_eq!(lead.wait(), 137, "{}", stage.log());
+}
+
+/// As when the whole machine stands still, and the leader is the first to run again.
+#[test]
+fn a_command_that_ended_before_the_machine_stood_still_keeps_its_code() {
+    for (end, code) in [("exit", 3), ("KILL", 137)] {
+        let stage = Stage::new();
+        let mut lead = stage.lead(TTL, &[], ENDS_WITH_3);
+        let command = stage.process("command");
+        [guard_of(lead.pid()), lead.pid()].into_iter().for_each(stop);
+        if end == "exit" {
+            stage.end_command(command);
+        } else {
+            kill(end, command);
+            wait_until_dead(command);
+        }
+        stage.wait_for_a_successor();
+        lead.signal("CONT");
+        assert_eq!(lead.wait(), code, "{}", stage.log());
+    }
+}
+
+#[test]
+fn a_command_that_runs_on_where_the_machine_stood_still_is_deposed() {
+    let stage = Stage::new();
+    let mut lead = stage.lead(TTL, &[], STUBBORN);
+    let (command, guard) = (stage.process("stubborn"), guard_of(lead.pid()));
+    [command, guard, lead.pid()].into_iter().for_each(stop);
+    stage.wait_for_a_successor();
+    lead.signal("CONT");
+    assert_eq!(lead.wait(), LOST, "{}", stage.log());
+    assert_eq!([state(command), state(guard)], [None, None]);
+}
+
+/// timeout(1) makes a group of its own, where the guard does not reach it.
+#[test]
+fn a_command_that_the_guard_does_not_reach_is_deposed() {
+    let stage = Stage::new();
+    let mut command = stage.command(TTL, &[], STUBBORN);
+    let dashes = command.iter().position(|argument| argument == "--").unwrap();
+    command.splice(dashes + 1..=dashes, ["timeout", "1000"].map(str::to_owned));
+    let mut lead = stage.run(&command);
+    let (command, guard) = (stage.process("stubborn"), guard_of(lead.pid()));
+    stop(lead.pid());
+    wait_until_dead(guard);
+    assert!(state(command).is_some());
+    lead.signal("CONT");
+    assert_eq!(lead.wait(), LOST, "{}", stage.log());
+    assert_eq!(state(command), None);
+}
+
+#[test]
+fn a_command_that_was_asked_to_end_and_loses_its_leadership_was_deposed() {
+    let stage = Stage::new();
+    let mut lead = stage.lead(ENDLESS, &["--kill-after", "0.2"], STUBBORN);
+    let command = stage.process("stubborn");
+    lead.signal("TERM");
+    stage.wait_for("term");
+    stage.revoke();
+    assert_eq!(lead.wait(), LOST, "{}", stage.log());
+    assert_eq!(state(command), None);
+}

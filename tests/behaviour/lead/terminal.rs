@@ -1,0 +1,73 @@
+//! `fencegate lead` started from a terminal: the command can read it, and gives it back.
+
+use crate::lead::stage::{ENDLESS, Stage};
+use crate::support::guardian::Program;
+use crate::support::{DEADLINE, wait_until};
+use std::fs;
+
+impl Stage {
+    /// Runs a shell script on a terminal of its own; `{lead}` starts a leader with the command that follows.
+    fn on_a_terminal(&self, script: &str, typed: &[&str]) -> Program {
+        for (index, typed) in typed.iter().enumerate() {
+            fs::write(self.folder.join(&format!("typed-{}", index + 1)), typed).unwrap();
+        }
+        let lead = self.command(ENDLESS, &[], "");
+        let dashes = lead.iter().position(|argument| argument == "--").unwrap();
+        let script = script.replace("{lead}", &lead[..=dashes].join(" "));
+        let folder = self.folder.path().display().to_string();
+        let python = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/behaviour/lead/terminal.py");
+        self.run(&["python3", python, &folder, "sh", "-c", &script, "sh", &folder].map(str::to_owned))
+    }
+
+    fn screen(&self) -> String {
+        self.read("screen").unwrap_or_default()
+    }
+}
+
+#[test]
+fn a_command_reads_it_and_its_shell_has_it_back() {
+    let stage = Stage::new();
+    let ask = |number: u32| format!(r#">"$1/wanted-{number}"; read -r line; echo "$1: {number} got $line""#);
+    let (first, second) = (ask(1).replace("$1:", "command:"), ask(2).replace("$1:", "shell:"));
+    let script = format!(r#"{{lead}} sh -c '{first}' sh "$1"; {second}"#);
+    let mut session = stage.on_a_terminal(&script, &["hello\n", "again\n"]);
+    assert_eq!(session.wait(), 0, "{}\n{}", stage.screen(), stage.log());
+    let screen = stage.screen();
+    assert!(screen.contains("command: 1 got hello") && screen.contains("shell: 2 got again"), "{screen}");
+}
+
+#[test]
+fn control_c_ends_the_command_whether_it_has_the_terminal_or_not() {
+    for first in ["", "read -r line;"] {
+        let stage = Stage::new();
+        let script = format!(
+            r#"trap : INT; {{lead}} sh -c '{first} trap "exit 9" INT; >"$1/wanted-2"; while :; do sleep 0.02; done' sh "$1"; exit $?"#
+        );
+        fs::write(stage.folder.join("wanted-1"), "").unwrap();
+        let mut session = stage.on_a_terminal(&script, &["line\n", "\x03"]);
+        assert_eq!(session.wait(), 9, "{}\n{}", stage.screen(), stage.log());
+    }
+}
+
+#[test]
+fn control_z_does_not_suspend_it() {
+    for first in ["", "read -r line;"] {
+        let stage = Stage::new();
+        let script =
+            format!(r#"{{lead}} sh -c '{first} >"$1/wanted-2"; while [ ! -e "$1/end" ]; do sleep 0.02; done' sh "$1""#);
+        fs::write(stage.folder.join("wanted-1"), "").unwrap();
+        let mut session = stage.on_a_terminal(&script, &["line\n", "\x1a"]);
+        wait_until("it is told so", DEADLINE, || stage.screen().contains("not suspended"));
+        fs::write(stage.folder.join("end"), "").unwrap();
+        assert_eq!(session.wait(), 0, "{}\n{}", stage.screen(), stage.log());
+    }
+}
+
+#[test]
+fn a_pager_after_it_keeps_the_terminal() {
+    let stage = Stage::new();
+    let script = r#"{lead} sh -c 'echo output; >"$1/wanted-1"' sh "$1" | (read -r line; read -r key </dev/tty; echo "$line, $key")"#;
+    let mut session = stage.on_a_terminal(script, &["key\n"]);
+    assert_eq!(session.wait(), 0, "{}\n{}", stage.screen(), stage.log());
+    assert!(stage.screen().contains("output, key"), "{}", stage.screen());
+}

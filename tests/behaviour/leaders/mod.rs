@@ -1,0 +1,80 @@
+//! Forty leaders under load for a minute, over two proxies, while the token is raised five times a second: the
+//! server's own log of commits has the tokens in order, and every commit that was acknowledged.
+//!
+//! The same leaders behind a gate that knows the highest token, but does not drain, are out of order: so the load is
+//! such that the drain matters, and the judge sees it where it is missing.
+
+mod leader;
+
+use crate::support::DEADLINE;
+use crate::support::commit_order::{CommitOrder, Inserted};
+use crate::support::ticks::{self, out_of_order};
+use leader::{Door, Leader, Reign};
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const LEADERS: usize = 40;
+const BETWEEN_ELECTIONS: Duration = Duration::from_millis(200);
+/// So many tokens have to come to write, however long it takes.
+const ENOUGH_REIGNS: usize = 30;
+
+#[test]
+fn forty_leaders_commit_in_the_order_of_their_tokens() {
+    let postgres = ticks::server();
+    let proxies = [ticks::proxy(&postgres), ticks::proxy(&postgres)];
+    let mut order = CommitOrder::start(&postgres, "postgres");
+    let doors: Vec<Door> = proxies.iter().map(|proxy| Door::Proxy(proxy.address())).collect();
+    let acknowledged = rule(&doors, minute());
+
+    let rows = order.take(ticks::TABLE);
+    let tokens: Vec<i64> = rows.iter().map(|row| row.number("token")).collect();
+    assert_eq!(out_of_order(&tokens), 0, "of {} writes", tokens.len());
+    let committed = notes(&rows);
+    let lost: Vec<&String> = acknowledged.iter().filter(|note| !committed.contains(note.as_str())).collect();
+    assert!(lost.is_empty(), "acknowledged, and not in the log: {lost:?}");
+    let reigns: HashSet<i64> = tokens.iter().copied().collect();
+    println!("{} writes under {} tokens, {} of them acknowledged", tokens.len(), reigns.len(), acknowledged.len());
+    // Otherwise there was nothing to get out of order.
+    assert!(reigns.len() >= ENOUGH_REIGNS, "{} tokens came to write", reigns.len());
+}
+
+#[test]
+fn a_gate_with_a_memory_and_no_drain_lets_them_commit_out_of_order() {
+    const ENOUGH: Duration = Duration::from_secs(10);
+    let postgres = ticks::server();
+    let mut order = CommitOrder::start(&postgres, "postgres");
+    let doors = [Door::memory(postgres.address())];
+    rule(&doors, minute().min(ENOUGH));
+
+    let tokens: Vec<i64> = order.take(ticks::TABLE).iter().map(|row| row.number("token")).collect();
+    println!("{} of {} writes out of order", out_of_order(&tokens), tokens.len());
+    assert!(out_of_order(&tokens) > 0, "of {} writes", tokens.len());
+}
+
+/// Lets the leaders write, each through one of the doors. Returns what was acknowledged to them.
+fn rule(doors: &[Door], time: Duration) -> Vec<String> {
+    let reign = Reign::default();
+    thread::scope(|scope| {
+        let leader = |number: usize| Leader::new(number, LEADERS, &doors[number % doors.len()], &reign);
+        let leaders: Vec<_> = (0..LEADERS).map(|number| scope.spawn(move || leader(number).run())).collect();
+        let start = Instant::now();
+        let enough = || start.elapsed() >= time && reign.ruled.lock().unwrap().len() >= ENOUGH_REIGNS;
+        while !enough() && start.elapsed() < time + DEADLINE && leaders.iter().all(|leader| !leader.is_finished()) {
+            thread::sleep(BETWEEN_ELECTIONS);
+            reign.token.fetch_add(1, Ordering::SeqCst);
+        }
+        reign.over.store(true, Ordering::SeqCst);
+        leaders.into_iter().flat_map(|leader| leader.join().unwrap()).collect()
+    })
+}
+
+fn notes(rows: &[Inserted]) -> HashSet<&str> {
+    rows.iter().filter_map(|row| row.columns["note"].as_deref()).collect()
+}
+
+fn minute() -> Duration {
+    let seconds = std::env::var("FENCEGATE_LEADERS_SECONDS").map_or(60, |text| text.parse().expect("whole seconds"));
+    Duration::from_secs(seconds)
+}

@@ -1,0 +1,199 @@
+//! How many clients may come, and what the next one is told.
+
+use crate::support::fenced::{ok, value};
+use crate::support::proxy::NO_POLICIES;
+use crate::support::wire::error_in;
+use crate::support::{DEADLINE, Frame, Options, Postgres, Proxy, ProxyOptions, Wire, message, wait_until};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+const CONSOLE: [(&str, &str); 2] = [("user", "postgres"), ("database", "fencegate")];
+
+fn start(arguments: &[&str]) -> (Proxy, Postgres) {
+    start_with(Options::default(), arguments)
+}
+
+fn start_with(options: Options, arguments: &[&str]) -> (Proxy, Postgres) {
+    let postgres = Postgres::start(options);
+    postgres.sql("CREATE ROLE ada LOGIN PASSWORD 'secret'; CREATE ROLE bob LOGIN");
+    (Proxy::start(&postgres, NO_POLICIES, arguments), postgres)
+}
+
+fn try_login(proxy: &Proxy, parameters: &[(&str, &str)]) -> (Wire, String) {
+    let mut wire = Wire::connect(&proxy.address()).unwrap();
+    let frames: Vec<Frame> = wire.start(parameters, "");
+    let code = error_in(&frames).map_or_else(String::new, |error| error.code().to_owned());
+    (wire, code)
+}
+
+fn login_as(proxy: &Proxy, user: &str) -> (Wire, String) {
+    try_login(proxy, &[("user", user), ("database", "postgres")])
+}
+
+#[test]
+fn beyond_the_limit_clients_are_refused_and_whoever_leaves_makes_room() {
+    let (proxy, postgres) = start(&["--max-connections", "2"]);
+    let (mut one, _) = login_as(&proxy, "ada");
+    let (two, _) = login_as(&proxy, "ada");
+    assert_eq!(login_as(&proxy, "ada").1, "53300");
+    // The server has not been asked.
+    assert_eq!(postgres.value("SELECT count(*) FROM pg_stat_activity WHERE usename = 'ada'"), "2");
+    drop(two);
+    wait_until("there is room", DEADLINE, || login_as(&proxy, "ada").1.is_empty());
+    ok(&mut one, "SELECT 1");
+}
+
+#[test]
+fn when_it_is_full_statements_can_be_cancelled_and_the_console_is_open_to_administrators() {
+    let (proxy, _postgres) = start(&["--max-connections", "1"]);
+    let mut wire = Wire::connect(&proxy.address()).unwrap();
+    let frames = wire.start(&[("user", "ada"), ("database", "postgres")], "");
+    let key = frames.iter().find(|frame| frame.tag == b'K').unwrap().body.clone();
+    let consoles: Vec<_> = (0..4).map(|_| try_login(&proxy, &CONSOLE)).collect();
+    let codes: Vec<_> = consoles.iter().map(|(_, code)| code.as_str()).collect();
+    assert_eq!(codes, ["", "", "", "53300"]);
+    assert_eq!(try_login(&proxy, &[("user", "ada"), ("database", "fencegate")]).1, "53300");
+
+    wire.send(&message::query("SELECT pg_sleep(600)"));
+    let mut cancel = Wire::connect(&proxy.address()).unwrap();
+    cancel.send(&message::cancel_request(&key));
+    assert_eq!(error_in(&wire.read_until_ready()).unwrap().code(), "57014");
+}
+
+#[test]
+fn who_claims_an_administrators_name_keeps_no_administrator_out() {
+    const ADA: [(&str, &str); 2] = [("user", "ada"), ("database", "fencegate")];
+    let asked = Options::default().hba("host all ada all scram-sha-256");
+    let limits = ["--max-connections", "1", "--startup-timeout", "1h", "--admin-roles", "ada"];
+    let (proxy, _postgres) = start_with(asked, &limits);
+    let (mut bob, _) = login_as(&proxy, "bob");
+    let claim = || {
+        let mut wire = Wire::connect(&proxy.address()).unwrap();
+        wire.send(&message::startup(message::PROTOCOL_3_0, &ADA));
+        let answer = wire.frame().unwrap();
+        (wire, answer)
+    };
+    let mut strangers: Vec<_> = (0..6).map(|_| claim()).collect();
+    assert!(strangers.iter().all(|(_, answer)| answer.tag == b'R'), "each is asked for a password");
+    let login = |_| {
+        let mut wire = Wire::connect(&proxy.address()).unwrap();
+        let frames = wire.start(&ADA, "secret");
+        assert!(frames.last().is_some_and(|frame| frame.tag == b'Z'), "{frames:?}");
+        wire
+    };
+    let mut administrators: Vec<_> = (0..3).map(login).collect();
+    // All have made room, and those who have shown who they are do not.
+    for (wire, _) in &mut strangers {
+        assert_eq!(error_in(&wire.read_to_end()).unwrap().code(), "53300");
+    }
+    assert_eq!(error_in(&[claim().1]).unwrap().code(), "53300");
+    administrators.iter_mut().for_each(|wire| drop(ok(wire, "SHOW VERSION")));
+    ok(&mut bob, "SELECT 1");
+}
+
+#[test]
+fn a_user_has_a_limit_that_nobody_else_can_use_up() {
+    let asked = Options::default().hba("host all ada all scram-sha-256");
+    let (proxy, _postgres) = start_with(asked, &["--max-connections-per-user", "1"]);
+    // Whoever says that they are ada, and does not show it, does not count.
+    let mut strangers: Vec<_> = (0..3).map(|_| Wire::connect(&proxy.address()).unwrap()).collect();
+    for wire in &mut strangers {
+        wire.send(&message::startup(message::PROTOCOL_3_0, &[("user", "ada"), ("database", "postgres")]));
+        assert_eq!(wire.frame().unwrap().tag, b'R');
+    }
+    let login = || {
+        let mut wire = Wire::connect(&proxy.address()).unwrap();
+        let frames = wire.start(&[("user", "ada"), ("database", "postgres")], "secret");
+        (wire, error_in(&frames).map_or_else(String::new, |error| error.code().to_owned()))
+    };
+    let (ada, code) = login();
+    assert_eq!(code, "");
+    assert_eq!(login().1, "53300");
+    assert_eq!(login_as(&proxy, "bob").1, "");
+    drop(ada);
+    wait_until("there is room", DEADLINE, || login().1.is_empty());
+}
+
+#[test]
+fn silent_connections_keep_nobody_out() {
+    let (proxy, _postgres) = start(&["--max-connections", "5", "--startup-timeout", "1h"]);
+    let mut silent: Vec<_> = (0..20).map(|_| Wire::connect(&proxy.address()).unwrap()).collect();
+    let (mut wire, code) = login_as(&proxy, "ada");
+    assert_eq!(code, "");
+    ok(&mut wire, "SELECT 1");
+    // Those that have waited longest made room.
+    assert_eq!(silent[0].frame(), None);
+}
+
+#[test]
+fn what_the_server_is_asked_of_packets_takes_few_connections_and_not_for_long() {
+    const PACKETS: usize = 100;
+    const AT_ONCE: usize = 8;
+    let postgres = Postgres::start(Options::default());
+    // A server that never answers: its connections stay in the backlog.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("postgres://{}", silent.local_addr().unwrap());
+    let proxy = Proxy::start_with(&postgres, &ProxyOptions::default().upstream(&url));
+    let malformed = || {
+        let mut wire = Wire::connect(&proxy.address()).unwrap();
+        wire.send(&message::startup(4 << 16, &[("user", "ada")]));
+        wire
+    };
+    let sent = Instant::now();
+    for wire in &mut (0..PACKETS).map(|_| malformed()).collect::<Vec<_>>() {
+        assert_eq!(error_in(&wire.read_to_end()).unwrap().code(), "08P01");
+    }
+    assert!(sent.elapsed() < Duration::from_secs(30), "they have waited too long");
+    silent.set_nonblocking(true).unwrap();
+    let asked = std::iter::from_fn(|| silent.accept().ok()).count();
+    assert!((1..=AT_ONCE).contains(&asked), "{asked} connections to the server");
+}
+
+#[test]
+fn refusals_are_logged_at_a_bounded_rate() {
+    let (proxy, _postgres) = start(&["--max-connections", "1"]);
+    let (_wire, _) = login_as(&proxy, "ada");
+    for _ in 0..50 {
+        assert_eq!(login_as(&proxy, "ada").1, "53300");
+    }
+    proxy.wait_for_log("lines_left_out", DEADLINE);
+    let one_by_one = proxy.log().matches("session_refused").count();
+    assert!(one_by_one < 50, "{}", proxy.log());
+}
+
+#[test]
+fn a_reload_applies_to_who_comes_next() {
+    let (mut proxy, _postgres) = start_with_file("max_connections: 1\n");
+    let (mut wire, _) = login_as(&proxy.proxy, "ada");
+    assert_eq!(login_as(&proxy.proxy, "ada").1, "53300");
+    proxy.reload("max_connections: 2\nidle_timeout: 200ms\n");
+    // A session that was idle already ends as well.
+    assert_eq!(
+        wire.read_to_end().pop().map(|frame| error_in(&[frame]).unwrap().code().to_owned()).as_deref(),
+        Some("57P05")
+    );
+    assert_eq!(login_as(&proxy.proxy, "ada").1, "");
+    assert!(value(&mut login_as(&proxy.proxy, "ada").0, "SELECT 1").is_some());
+}
+
+struct WithFile {
+    proxy: Proxy,
+    file: std::path::PathBuf,
+    _folder: crate::support::guardian::Folder,
+}
+
+impl WithFile {
+    fn reload(&mut self, settings: &str) {
+        std::fs::write(&self.file, settings).unwrap();
+        self.proxy.sighup();
+        self.proxy.wait_for_log("policies_loaded", DEADLINE);
+    }
+}
+
+fn start_with_file(settings: &str) -> (WithFile, Postgres) {
+    let folder = crate::support::guardian::Folder::new("settings");
+    let file = folder.join("fencegate.yaml");
+    std::fs::write(&file, settings).unwrap();
+    let (proxy, postgres) = start(&["--config", &file.display().to_string()]);
+    (WithFile { proxy, file, _folder: folder }, postgres)
+}

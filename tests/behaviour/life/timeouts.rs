@@ -1,0 +1,98 @@
+//! Clients that say nothing, before they are let in and after.
+
+use crate::support::fenced::{ok, value};
+use crate::support::guardian::Folder;
+use crate::support::proxy::NO_POLICIES;
+use crate::support::wire::error_in;
+use crate::support::{DEADLINE, Options, Postgres, Proxy, Wire, message, wait_until};
+
+fn start(arguments: &[&str]) -> (Proxy, Postgres) {
+    let postgres = Postgres::start(Options::default());
+    (Proxy::start(&postgres, NO_POLICIES, arguments), postgres)
+}
+
+fn code_at_end(wire: &mut Wire) -> Option<String> {
+    Some(error_in(&[wire.read_to_end().pop()?]).expect("an error is the last word").code().to_owned())
+}
+
+#[test]
+fn a_client_that_does_not_log_in_is_closed() {
+    let postgres = Postgres::start(Options::default().hba("host all ada all scram-sha-256"));
+    postgres.sql("CREATE ROLE ada LOGIN PASSWORD 'secret'");
+    let proxy = Proxy::start(&postgres, NO_POLICIES, &["--startup-timeout", "300ms"]);
+    let mut silent = Wire::connect(&proxy.address()).unwrap();
+    let mut half = Wire::connect(&proxy.address()).unwrap();
+    let startup = message::startup(message::PROTOCOL_3_0, &[("user", "ada"), ("database", "postgres")]);
+    half.send(&startup[..startup.len() - 1]);
+    // Like the server, it says nothing to who has said nothing.
+    assert_eq!((silent.bytes_to_end(), half.bytes_to_end()), (Vec::new(), Vec::new()));
+    let mut stalls = Wire::connect(&proxy.address()).unwrap();
+    stalls.send(&startup);
+    let told = stalls.read_to_end();
+    let (last, asked) = told.split_last().expect("it is told why");
+    assert_eq!(error_in(std::slice::from_ref(last)).unwrap().code(), "57014");
+    // It was asked for its password, unless the machine was too slow for that.
+    assert!(asked.len() <= 1 && asked.iter().all(|frame| frame.tag == b'R'), "{asked:?}");
+    wait_until("its server process ends", DEADLINE, || {
+        postgres.value("SELECT count(*) FROM pg_stat_activity WHERE usename = 'ada'") == "0"
+    });
+}
+
+#[test]
+fn an_idle_session_ends_and_one_in_a_transaction_does_not() {
+    const STEPS: usize = 12;
+    let folder = Folder::new("settings");
+    let file = folder.join("fencegate.yaml");
+    std::fs::write(&file, "idle_timeout: 0\n").unwrap();
+    let (mut proxy, postgres) = start(&["--config", &file.display().to_string()]);
+    let login = || Wire::login(&proxy.address(), "postgres", "postgres");
+    let (mut idle, mut open, mut running, mut active) = (login(), login(), login(), login());
+    ok(&mut idle, "SET application_name = 'idle'");
+    ok(&mut open, "BEGIN");
+    let mut holder = Wire::login(&postgres.address(), "postgres", "postgres");
+    ok(&mut holder, "SELECT pg_advisory_lock(1)");
+    running.send(&message::query("SELECT pg_advisory_xact_lock(1)"));
+    // Idle again and again, and never for long; in all for longer than it may be.
+    active.send(&message::query("SELECT pg_sleep(0.1)").repeat(STEPS));
+    // Only now, so that nobody has to be quick.
+    std::fs::write(&file, "idle_timeout: 500ms\n").unwrap();
+    proxy.sighup();
+    (0..STEPS).for_each(|_| assert_eq!(error_in(&active.read_until_ready()), None));
+    assert_eq!(code_at_end(&mut idle).as_deref(), Some("57P05"));
+    wait_until("its server process ends", DEADLINE, || {
+        postgres.value("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'idle'") == "0"
+    });
+    assert_eq!(value(&mut open, "SELECT 1").as_deref(), Some("1"));
+    ok(&mut holder, "SELECT pg_advisory_unlock(1)");
+    assert_eq!(running.read_until_ready().len(), 4);
+    assert_eq!(code_at_end(&mut active).as_deref(), Some("57P05"));
+}
+
+#[test]
+fn both_sides_are_asked_whether_they_are_there() {
+    // Like netstat -o: a timer of kind 2 is that of the next probe.
+    let keepalive = |port: u16| {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let own = |line: &&str| {
+            let fields: Vec<_> = line.split_whitespace().collect();
+            let port = format!(":{port:04X}");
+            // Established, with the client's or the server's port at one end and of the proxy's own end.
+            fields.get(3) == Some(&"01") && (fields[1].ends_with(&port) || fields[2].ends_with(&port))
+        };
+        let timers: Vec<_> =
+            table.lines().filter(own).map(|line| line.split_whitespace().nth(5).unwrap().to_owned()).collect();
+        timers
+    };
+    let (proxy, postgres) = start(&["--keepalive", "100s"]);
+    let mut wire = Wire::login(&proxy.address(), "postgres", "postgres");
+    ok(&mut wire, "SELECT 1");
+    let port = |address: crate::support::Address| address.host_and_port().1.parse::<u16>().unwrap();
+    for port in [port(proxy.address()), port(postgres.address())] {
+        // In hundredths of a second, at most what was asked for, and more than half of it.
+        let is_ours = |timer: &String| {
+            let (kind, left) = timer.split_once(':').unwrap();
+            kind == "02" && (5_000..=10_000).contains(&u32::from_str_radix(left, 16).unwrap())
+        };
+        wait_until("the timer runs", DEADLINE, || keepalive(port).iter().any(is_ours));
+    }
+}

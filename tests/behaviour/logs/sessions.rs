@@ -1,0 +1,132 @@
+//! The lines at the start and the end of a session.
+
+use crate::logs::line::{POLICIES, SCHEMA, assert_fields, event, events, lines, start};
+use crate::support::fenced::{Fenced, code, ok, value};
+use crate::support::wait::wait_for;
+use crate::support::wire::{error_in, message};
+use crate::support::{DEADLINE, Wire};
+
+#[test]
+fn one_line_at_the_start_and_one_at_the_end() {
+    let fenced = start(SCHEMA, POLICIES, &[]);
+    let mut wire = fenced.login();
+    let started = event(|| fenced.proxy.log(), "session_started");
+    assert_fields(&started, &[("user", "postgres"), ("database", "postgres"), ("level", "INFO")]);
+    assert!(started["address"].starts_with("127.0.0.1:"), "{started:?}");
+    ok(&mut wire, "SELECT 1");
+    ok(&mut wire, "SELECT repeat('x', 10000)");
+    drop(wire);
+    let ended = event(|| fenced.proxy.log(), "session_ended");
+    assert_fields(
+        &ended,
+        &[("user", "postgres"), ("database", "postgres"), ("session", &started["session"]), ("queries", "2")],
+    );
+    assert_fields(&ended, &[("address", &started["address"]), ("reason", "client closed the connection")]);
+    let number = |name: &str| ended[name].parse::<f64>().unwrap();
+    assert!(number("sent") > 10_000.0 && number("sent") < 12_000.0, "{ended:?}");
+    assert!(number("received") > 20.0 && number("received") < 1_000.0 && number("seconds") > 0.0, "{ended:?}");
+    assert_eq!(events(&fenced.proxy.log(), "session_ended").len(), 1);
+}
+
+#[test]
+fn the_level_is_a_setting() {
+    for level in ["off", "debug"] {
+        let mut fenced = start(SCHEMA, POLICIES, &["--log-sessions", level]);
+        ok(&mut fenced.login(), "SELECT 1");
+        fenced.proxy.terminate();
+        let log = fenced.proxy.log();
+        assert!(
+            lines(&log).iter().all(|line| !["session_started", "session_ended"].contains(&line["message"].as_str())),
+            "{log}"
+        );
+    }
+}
+
+#[test]
+fn who_gets_no_session_is_told_of_with_the_reason() {
+    let fenced = start(SCHEMA, POLICIES, &[]);
+    let mut wire = Wire::connect(&fenced.proxy.address()).unwrap();
+    wire.start(&[("user", "postgres"), ("database", "nowhere")], "");
+    let refused = || events(&fenced.proxy.log(), "session_refused");
+    let by_server = wait_for("it is told", DEADLINE, || {
+        refused().into_iter().find(|line| line["reason"] == "refused by the server")
+    });
+    assert_fields(&by_server, &[("user", "postgres"), ("database", "nowhere"), ("code", "3D000")]);
+    let mut wire = Wire::connect(&fenced.proxy.address()).unwrap();
+    wire.start(&[("user", "postgres"), ("options", "-c lease.fence=none")], "");
+    let by_proxy = wait_for("it is told", DEADLINE, || {
+        refused().into_iter().find(|line| line.get("code").is_some_and(|it| it == "LF003"))
+    });
+    assert_fields(&by_proxy, &[("user", "postgres"), ("database", "postgres")]);
+    // It hangs up before it has said who it is.
+    drop(Wire::connect(&fenced.proxy.address()).unwrap());
+    let nobody = wait_for("it is told", DEADLINE, || refused().into_iter().find(|line| !line.contains_key("user")));
+    assert!(!nobody.contains_key("code") && !nobody.contains_key("database"), "{nobody:?}");
+}
+
+#[test]
+fn a_session_of_the_console_says_why_it_ended() {
+    let mut fenced = start(SCHEMA, POLICIES, &[]);
+    let console = || Wire::login(&fenced.proxy.address(), "postgres", "fencegate");
+    let ended = |number: usize| {
+        wait_for("the end is logged", DEADLINE, || events(&fenced.proxy.log(), "console_ended").get(number).cloned())
+    };
+    console().send(&message::terminate());
+    assert_fields(&ended(0), &[("role", "postgres"), ("reason", "client closed the connection")]);
+    let mut faulty = console();
+    faulty.send(&message::tagged(b'!', b""));
+    assert_eq!(error_in(&faulty.read_to_end()).unwrap().code(), "08P01");
+    assert_fields(&ended(1), &[("reason", "client broke the protocol: invalid frontend message type 33")]);
+    let _open = console();
+    fenced.proxy.terminate();
+    let stopped = events(&fenced.proxy.log(), "console_ended").pop().unwrap();
+    assert_fields(&stopped, &[("role", "postgres"), ("reason", "the proxy is shutting down")]);
+    assert!(stopped["address"].starts_with("127.0.0.1:"), "{stopped:?}");
+}
+
+/// What the log says of why the next session ended, once it has.
+fn reason(fenced: &Fenced, wire: &mut Wire, end: impl FnOnce(&mut Wire)) -> String {
+    let seen = events(&fenced.proxy.log(), "session_ended").len();
+    end(wire);
+    wait_for("the end is logged", DEADLINE, || {
+        Some(events(&fenced.proxy.log(), "session_ended").get(seen)?["reason"].clone())
+    })
+}
+
+#[test]
+fn the_reason_is_who_has_ended_the_session() {
+    let fenced = start(SCHEMA, POLICIES, &["--idle-timeout", "3s"]);
+    let said_goodbye = reason(&fenced, &mut fenced.login(), |wire| wire.send(&message::terminate()));
+    assert_eq!(said_goodbye, "client closed the connection");
+    let hung_up = reason(&fenced, &mut fenced.login(), Wire::finish_sending);
+    assert_eq!(hung_up, "client closed the connection");
+    let left_a_transaction = reason(&fenced, &mut fenced.login(), |wire| {
+        ok(wire, "BEGIN; SELECT 1");
+        wire.send(&[message::query("SELECT 2"), message::terminate()].concat());
+    });
+    assert_eq!(left_a_transaction, "client closed the connection");
+    let reset = reason(&fenced, &mut fenced.login(), |wire| std::mem::replace(wire, fenced.login()).reset());
+    assert!(reset.starts_with("connection to the client was lost: "), "{reset}");
+    let broke_the_protocol = reason(&fenced, &mut fenced.login(), |wire| wire.send(&message::header(b'Q', 3)));
+    assert!(broke_the_protocol.starts_with("client broke the protocol: "), "{broke_the_protocol}");
+    let terminated = reason(&fenced, &mut fenced.login(), |wire| {
+        let pid = value(wire, "SELECT pg_backend_pid()").unwrap();
+        fenced.postgres.sql(&format!("SELECT pg_terminate_backend({pid})"));
+    });
+    assert_eq!(terminated, "server ended the session");
+    let cut_off = reason(&fenced, &mut fenced.holder(46), |wire| {
+        ok(wire, "BEGIN; INSERT INTO jobs VALUES (1)");
+        ok(&mut fenced.holder(47), "INSERT INTO jobs VALUES (2)");
+        assert_eq!(code(wire, "SELECT 1"), "LF001");
+    });
+    assert_eq!(cut_off, "cut off by a newer token for resource jobs");
+    assert_eq!(reason(&fenced, &mut fenced.login(), |_| ()), "idle-session timeout");
+}
+
+#[test]
+fn a_proxy_that_stops_is_the_reason() {
+    let mut fenced = start(SCHEMA, POLICIES, &[]);
+    let _idle = fenced.login();
+    fenced.proxy.terminate();
+    assert_fields(&event(|| fenced.proxy.log(), "session_ended"), &[("reason", "the proxy is shutting down")]);
+}

@@ -1,0 +1,77 @@
+//! Storms of lines that are alike.
+
+use crate::logs::line::{POLICIES, SCHEMA, assert_fields, events, start};
+use crate::support::fenced::{code, ok};
+use crate::support::wire::Wire;
+use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, wait_until};
+
+/// How many lines of an event there are, and how many are said to have been left out.
+fn counted(log: &str, event: &str, kind: &str) -> (usize, usize) {
+    let left_out = events(log, "lines_left_out");
+    let left_out = left_out.iter().filter(|line| line["event"] == kind);
+    (events(log, event).len(), left_out.map(|line| line["left_out"].parse::<usize>().unwrap()).sum())
+}
+
+#[test]
+fn of_a_storm_of_rejections_a_few_are_logged_and_the_others_counted() {
+    const STORM: usize = 500;
+    let fenced = start(SCHEMA, POLICIES, &[]);
+    ok(&mut fenced.holder(47), "INSERT INTO jobs VALUES (1)");
+    let mut stale = fenced.holder(46);
+    for _ in 0..STORM {
+        assert_eq!(code(&mut stale, "INSERT INTO jobs VALUES (2)"), "LF001");
+    }
+    // Another verdict has its own lines.
+    assert_eq!(code(&mut fenced.login(), "DELETE FROM jobs"), "LF002");
+    let count = || counted(&fenced.proxy.log(), "stale_write_blocked", "stale");
+    wait_until("all are accounted for, though nothing follows", DEADLINE, || count().0 + count().1 == STORM);
+    assert!(count().0 < STORM / 4, "{:?}", count());
+    assert_eq!(counted(&fenced.proxy.log(), "write_rejected", "missing"), (1, 0));
+    assert_fields(&events(&fenced.proxy.log(), "lines_left_out")[0], &[("resource", "jobs"), ("event", "stale")]);
+}
+
+#[test]
+fn the_count_is_told_at_the_end_of_the_proxy() {
+    const STORM: usize = 60;
+    let mut fenced = start(SCHEMA, POLICIES, &[]);
+    let mut wire = fenced.login();
+    for _ in 0..STORM {
+        assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (2)"), "LF002");
+    }
+    assert_eq!(fenced.proxy.terminate(), 0);
+    let (logged, left_out) = counted(&fenced.proxy.log(), "write_rejected", "missing");
+    assert_eq!(logged + left_out, STORM, "{logged} and {left_out}");
+    assert!(left_out > 0);
+}
+
+#[test]
+fn of_a_storm_of_connections_too() {
+    const STORM: usize = 100;
+    let fenced = start(SCHEMA, POLICIES, &[]);
+    for _ in 0..STORM {
+        let mut wire = Wire::connect(&fenced.proxy.address()).unwrap();
+        wire.start(&[("user", "postgres"), ("database", "nowhere")], "");
+    }
+    let count = || counted(&fenced.proxy.log(), "session_refused", "session_refused");
+    // With those who only looked whether anybody listens.
+    wait_until("all are accounted for", DEADLINE, || count().0 + count().1 >= STORM);
+    assert!(count().1 > 0, "{:?}", count());
+}
+
+/// Its sessions stay open, and the control connection finds no schema time and again.
+#[test]
+fn a_database_without_fences_is_told_once() {
+    let options = Options::default().setting("log_connections", "on");
+    let postgres = Postgres::start(options);
+    postgres.sql("CREATE DATABASE plain");
+    let options = ProxyOptions::default().policies(POLICIES).arguments(&["--log-format", "json"]);
+    let proxy = Proxy::start_with(&postgres, &options);
+    let mut wire = Wire::login(&proxy.address(), "postgres", "plain");
+    let connections = || postgres.log().matches("connection authorized: user=postgres database=plain").count();
+    let before = connections();
+    wait_until("the control connection was opened anew thrice", DEADLINE, || connections() >= before + 3);
+    ok(&mut wire, "SELECT 1");
+    let log = proxy.log();
+    let told: Vec<_> = log.lines().filter(|line| line.contains("plain") && !line.contains("session_")).collect();
+    assert!(told.len() == 1 && told[0].contains("nothing_fenced") && told[0].contains("INFO"), "{told:?}");
+}

@@ -1,0 +1,42 @@
+//! What the programs do, against real servers: a module for each subject.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod authority;
+mod compose;
+mod console;
+mod decoders;
+mod drain;
+mod election;
+mod etcd;
+mod failures;
+mod fence;
+mod guard;
+mod harness;
+mod holes;
+mod hostile;
+mod hygiene;
+mod keyed;
+mod keys;
+mod lead;
+mod leaders;
+mod life;
+mod logs;
+mod metrics;
+mod opaque;
+mod operations;
+mod parameter;
+mod policies;
+mod policy_check;
+mod prepared;
+mod reach;
+mod refusals_cli;
+mod rejections;
+mod relay;
+mod robustness;
+mod startup;
+mod tls;
+mod transparency;

@@ -1,0 +1,210 @@
+//! `/healthz` and `/readyz`.
+
+use crate::metrics::page::{ask, get};
+use crate::metrics::world::http_address;
+use crate::support::fenced::{init, ok};
+use crate::support::programs::run;
+use crate::support::proxy::{NO_POLICIES, fencegate};
+use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, Wire, wait_until};
+use std::net::TcpListener;
+
+fn start() -> (Postgres, Proxy, std::net::SocketAddr) {
+    let postgres = Postgres::start(Options::default());
+    let proxy = Proxy::start(&postgres, NO_POLICIES, &["--http", "127.0.0.1:0"]);
+    let address = http_address(|| proxy.log());
+    (postgres, proxy, address)
+}
+
+#[test]
+fn each_page_answers_get_and_head_and_nothing_else() {
+    let (_postgres, _proxy, address) = start();
+    for path in ["/metrics", "/healthz", "/readyz"] {
+        let page = get(address, path);
+        assert_eq!(page.status, 200, "{page:?}");
+        let head = ask(address, "HEAD", path);
+        assert_eq!((head.status, head.body.as_str()), (200, ""));
+        for method in ["POST", "PUT", "DELETE", "OPTIONS", "BREW"] {
+            let refused = ask(address, method, path);
+            assert!(refused.status == 405 && refused.head.contains("allow: get, head"), "{refused:?}");
+        }
+    }
+    assert!(get(address, "/metrics").head.contains("content-type: text/plain; version=0.0.4"));
+    for path in ["/", "/metrics/", "/metric", "/../metrics", "//metrics"] {
+        assert_eq!(get(address, path).status, 404, "{path}");
+    }
+    assert_eq!(get(address, "/metrics?all=1").status, 200);
+}
+
+#[test]
+fn it_is_ready_while_the_control_connection_can_be_opened() {
+    let (mut postgres, _proxy, address) = start();
+    assert_eq!((get(address, "/readyz").status, get(address, "/readyz").body.as_str()), (200, "ok\n"));
+    postgres.stop();
+    wait_until("it is not ready", DEADLINE, || get(address, "/readyz").status == 503);
+    let page = get(address, "/readyz");
+    assert!(page.body.starts_with("the control connection cannot be opened: "), "{page:?}");
+    assert_eq!(get(address, "/healthz").status, 200);
+    assert!(get(address, "/metrics").body.contains("\nfencegate_ready 0\n"));
+    postgres.start_again();
+    wait_until("it is ready again", DEADLINE, || get(address, "/readyz").status == 200);
+    assert!(get(address, "/metrics").body.contains("\nfencegate_ready 1\n"));
+}
+
+#[test]
+fn in_front_of_a_standby_it_is_not_ready() {
+    let (mut postgres, _proxy, address) = start();
+    postgres.restart_as_standby();
+    wait_until("it knows", DEADLINE, || get(address, "/readyz").body.contains("on a standby nothing fenced"));
+    assert_eq!(get(address, "/readyz").status, 503);
+    postgres.sql("SELECT pg_promote()");
+    wait_until("it is ready", DEADLINE, || get(address, "/readyz").status == 200);
+}
+
+#[test]
+fn while_it_stops_it_is_not_ready_and_can_be_scraped() {
+    let (_postgres, mut proxy, address) = start();
+    let mut open = Wire::login(&proxy.address(), "postgres", "postgres");
+    ok(&mut open, "BEGIN");
+    proxy.signal("TERM");
+    wait_until("it is not ready", DEADLINE, || get(address, "/readyz").status == 503);
+    assert_eq!(get(address, "/readyz").body, "the proxy is stopping\n");
+    let page = get(address, "/metrics");
+    assert!(page.status == 200 && page.body.contains("\nfencegate_sessions 1\n"), "{page:?}");
+    ok(&mut open, "COMMIT");
+    assert_eq!(proxy.wait(), 0);
+}
+
+#[test]
+fn it_is_not_ready_while_no_new_token_could_be_admitted() {
+    const GRANTS: &str = "GRANT pg_read_all_stats TO warden; GRANT pg_signal_backend TO warden";
+    let postgres = Postgres::start(Options::default());
+    postgres.sql(
+        "CREATE ROLE warden LOGIN; CREATE ROLE writer LOGIN; CREATE TABLE jobs (n int); GRANT ALL ON jobs TO writer",
+    );
+    let options = ProxyOptions::default()
+        .policies("version: 1\nresources:\n  - {name: jobs, tables: [public.jobs]}\n")
+        .control(&postgres.control_url().replace("postgres@", "warden@"))
+        .arguments(&["--http", "127.0.0.1:0"]);
+    let proxy = Proxy::start_with(&postgres, &options);
+    let address = http_address(|| proxy.log());
+    let refused = |why: &str| wait_until(why, DEADLINE, || get(address, "/readyz").body.contains(why));
+    // A write gets LF006 meanwhile, and its hint says what helps.
+    let meets = |wire: &mut Wire, why: &str, hint: &str| {
+        wait_until(why, DEADLINE, || {
+            let error = wire.rows("INSERT INTO jobs VALUES (1)").expect_err(why);
+            assert_eq!(error.code(), "LF006", "{error:?}");
+            error.message().contains(why)
+                && error.hint().starts_with("Nothing was written. ")
+                && error.hint().contains(hint)
+        });
+    };
+    let is_ready = || wait_until("it is ready", DEADLINE, || get(address, "/readyz").status == 200);
+    refused("the control role warden lacks a privilege: GRANT pg_read_all_stats TO warden");
+    proxy.wait_for_log("control_unusable", DEADLINE);
+    postgres.sql(GRANTS);
+    is_ready();
+    // Nobody is in a database with fences until now.
+    let mut wire = Wire::login(&proxy.address(), "writer", "postgres");
+    ok(&mut wire, "SET lease.fence = 7");
+    refused("database postgres has no fencegate schema: run `fencegate init`");
+    meets(&mut wire, "database postgres has no fencegate schema", "fencegate init --control URL --role ROLE");
+    init(&postgres, "postgres");
+    postgres.sql("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 1'");
+    refused("the schema fencegate of database postgres is \"fencegate schema version 1\"");
+    init(&postgres, "postgres");
+    // The schema is the superuser's, and the control role may do nothing in it.
+    refused("the control role warden lacks privileges in the schema fencegate of database postgres (");
+    assert!(get(address, "/readyz").body.contains("run `fencegate init --role warden` there"));
+    meets(&mut wire, "permission denied for table epoch", "fencegate init --control URL --role ROLE");
+    let database = postgres.control_url() + "postgres";
+    run(fencegate().args(["init", "--control", &database, "--role", "warden"]));
+    is_ready();
+    wait_until("it may write", DEADLINE, || wire.rows("INSERT INTO jobs VALUES (1)").is_ok());
+    let mut superuser = Wire::login(&proxy.address(), "postgres", "postgres");
+    ok(&mut superuser, "SET lease.fence = 7");
+    meets(&mut superuser, "a superuser's session needs", "give the proxy a superuser as its control role");
+}
+
+#[test]
+fn a_password_that_is_missing_is_told_with_where_to_give_it() {
+    const WHERE: &str = "the server asks for a password, and none is given: put it into the URL, into PGPASSWORD, \
+        or into the file that PGPASSFILE names";
+    let postgres = Postgres::start(Options::default().hba("host all warden all scram-sha-256"));
+    postgres.sql("CREATE ROLE warden LOGIN PASSWORD 'secret'; CREATE TABLE jobs (n int); CREATE TABLE free (n int)");
+    let control = postgres.control_url().replace("postgres@", "warden@");
+    let options = ProxyOptions::default()
+        .policies("version: 1\nresources:\n  - {name: jobs, tables: [public.jobs]}\n")
+        .control(&control)
+        .arguments(&["--http", "127.0.0.1:0"]);
+    let proxy = Proxy::start_with(&postgres, &options);
+    let address = http_address(|| proxy.log());
+    proxy.wait_for_log("control_unusable", DEADLINE);
+    assert!(
+        proxy.log().lines().any(|line| line.contains("control_unusable") && line.contains(WHERE)),
+        "{}",
+        proxy.log()
+    );
+    let page = get(address, "/readyz");
+    assert!(page.status == 503 && page.body.contains(WHERE), "{page:?}");
+    let mut wire = Wire::login(&proxy.address(), "postgres", "postgres");
+    let error = wire.rows("INSERT INTO free VALUES (1)").unwrap_err();
+    assert_eq!(error.code(), "LF006");
+    let why = format!("the catalogue cannot be read: the control connection cannot be opened: {WHERE}");
+    assert!(error.message().contains(&why) && error.hint().contains("setting control and its password"), "{error:?}");
+    let init = fencegate().args(["init", "--control", &(control + "postgres")]).output().unwrap();
+    assert!(String::from_utf8_lossy(&init.stderr).contains(WHERE), "{init:?}");
+}
+
+#[test]
+fn asking_whether_it_is_ready_leaves_nothing_at_the_server() {
+    let (postgres, _proxy, address) = start();
+    postgres.sql("SELECT pg_stat_force_next_flush()");
+    let sessions = || postgres.value("SELECT sessions FROM pg_stat_database WHERE datname = 'postgres'").parse::<i64>();
+    let before = sessions().unwrap();
+    for _ in 0..50 {
+        assert_eq!(get(address, "/readyz").status, 200);
+    }
+    wait_until("its sessions have ended", DEADLINE, || {
+        postgres.value("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'") == "1"
+    });
+    let asked = sessions().unwrap() - before;
+    // Those of this test are counted too: one for each question of its own.
+    assert!(asked < 25, "the server was asked {asked} times for 50");
+}
+
+#[test]
+fn an_address_in_use_ends_the_proxy_before_it_lets_anybody_in() {
+    let postgres = Postgres::start(Options::default());
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let folder = crate::support::guardian::Folder::new("http");
+    std::fs::write(folder.join("policies.yaml"), NO_POLICIES).unwrap();
+    let output = fencegate()
+        .args(["proxy", "--listen", "127.0.0.1:0", "--upstream", &postgres.url()])
+        .args(["--control", &postgres.control_url(), "--http", &address])
+        .arg("--policies")
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("cannot listen on {address}: Address already in use")), "{said}");
+    assert!(!said.contains("listening"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+fn a_leader_whose_address_is_in_use_does_not_campaign() {
+    let etcd = crate::support::Etcd::start();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = fencegate()
+        .args(["lead", "--etcd", &etcd.url(), "--election", "/taken", "--http", &address, "--", "true"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("cannot listen on {address}: ")) && said.lines().count() == 1, "{said}");
+    let keys = run(&mut etcd.etcdctl(&["get", "--prefix", "/taken"]));
+    assert_eq!(keys.stdout, b"");
+}

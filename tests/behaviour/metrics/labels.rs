@@ -1,0 +1,33 @@
+//! Bounds on labels: nobody who writes decides how many series there are.
+
+use crate::metrics::page::{get, samples};
+use crate::metrics::world::World;
+use crate::support::Wire;
+use crate::support::fenced::{code, ok};
+
+#[test]
+fn keys_and_names_of_databases_make_no_series() {
+    let world = World::start();
+    let mut wire = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    let write = |key: i32| format!("INSERT INTO shards VALUES ({key}, 1)");
+    ok(&mut wire, "SET lease.fence = 7");
+    let series = || samples(&get(world.of_proxy(), "/metrics").body).len();
+    ok(&mut wire, &write(0));
+    let before = series();
+    for key in 1..200 {
+        ok(&mut wire, &write(key));
+    }
+    ok(&mut wire, "SET lease.fence = 6");
+    for key in 1..200 {
+        assert_eq!(code(&mut wire, &write(key)), "LF001");
+    }
+    for name in ["nowhere", "elsewhere"] {
+        let mut stranger = Wire::connect(&world.proxy.address()).unwrap();
+        stranger.start(&[("user", "postgres"), ("database", name)], "");
+    }
+    assert_eq!(series(), before);
+    let page = get(world.of_proxy(), "/metrics").body;
+    let counted =
+        r#"fencegate_writes_total{database="postgres",mode="enforce",resource="shard/{shard}",verdict="stale"} 199"#;
+    assert!(page.contains(counted), "{page}");
+}

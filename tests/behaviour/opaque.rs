@@ -1,0 +1,312 @@
+//! Statements whose text does not tell what they write: what each setting of `opaque` lets pass, and where.
+
+use crate::support::fenced::{Fenced, code, code_in, ok, value};
+use crate::support::message::{bind_text, copy_done, execute, function_call, query, sync};
+use crate::support::wire::error_in;
+use crate::support::{Frame, Options, ProxyOptions, Wire};
+
+const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE bills (n int); \
+    CREATE FUNCTION run_tick() RETURNS int LANGUAGE sql AS 'INSERT INTO jobs VALUES (1) RETURNING 1'; \
+    CREATE PROCEDURE work() LANGUAGE sql AS 'INSERT INTO jobs VALUES (1)'";
+const ONE: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
+const TWO: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n  - {name: billing, tables: [public.bills]}\n";
+
+const DO: &str = "DO $$ BEGIN INSERT INTO jobs VALUES (1); END $$";
+const COUNT: &str = "SELECT count(*) FROM jobs";
+
+/// What the proxy cannot look into, and the answer of a server that runs it.
+type Opaque = fn(&mut Wire, &Fenced) -> Vec<Frame>;
+const OPAQUE: &[(&str, Opaque, &str)] = &[
+    ("DO", |wire, _| wire.query(DO), ""),
+    ("CALL", |wire, _| wire.query("CALL work()"), ""),
+    ("a fast-path call", call, ""),
+    ("EXECUTE of an unknown name", |wire, _| wire.query("EXECUTE nobody_made_it"), "26000"),
+    ("EXPLAIN ANALYZE EXECUTE", |wire, _| wire.query("EXPLAIN ANALYZE EXECUTE nobody_made_it"), "26000"),
+    ("Bind of an unknown name", bind_unknown, "26000"),
+    ("a long statement", |wire, _| wire.query(&format!("SELECT '{}'", "x".repeat(17 << 20))), ""),
+];
+
+fn call(wire: &mut Wire, world: &Fenced) -> Vec<Frame> {
+    let run_tick = world.postgres.value("SELECT oid FROM pg_proc WHERE proname = 'run_tick'").parse().unwrap();
+    wire.exchange(&function_call(run_tick, &[]))
+}
+
+fn bind_unknown(wire: &mut Wire, _: &Fenced) -> Vec<Frame> {
+    wire.exchange(&[bind_text("", "nobody made it", &[]), execute("", 0), sync()].concat())
+}
+
+/// Sessions that the current leader of token 47 could meet.
+const SESSIONS: [&str; 4] =
+    ["RESET lease.fence", "SET lease.fence = 46", "SET lease.fence = 47", "SET lease.fence = 48"];
+
+#[test]
+fn what_each_setting_lets_pass() {
+    // For each of the sessions; None: as the server answers.
+    let settings = [
+        ("", [Some("LF004"); 4]),
+        ("opaque: reject\n", [Some("LF004"); 4]),
+        ("opaque: require_token\n", [Some("LF002"), Some("LF001"), None, Some("LF004")]),
+        ("opaque: allow\n", [None; 4]),
+    ];
+    for (setting, expected) in settings {
+        let world = Fenced::start(SCHEMA, &(ONE.to_owned() + setting));
+        ok(&mut world.holder(47), "DELETE FROM jobs");
+        for (session, expected) in SESSIONS.iter().zip(expected) {
+            for (name, send, answer) in OPAQUE {
+                let mut wire = world.login();
+                ok(&mut wire, session);
+                let what = format!("{setting}{session}: {name}");
+                // The server finds out that the name is unknown before there is anything to run.
+                let expected = if *name == "Bind of an unknown name" { *answer } else { expected.unwrap_or(*answer) };
+                assert_eq!(code_in(&send(&mut wire, &world)), expected, "{what}");
+                assert_eq!(value(&mut wire, "SELECT 'goes on'").as_deref(), Some("goes on"), "{what}");
+            }
+        }
+        let passing = expected.iter().filter(|expected| expected.is_none()).count();
+        assert_eq!(world.postgres.value(COUNT), (3 * passing).to_string(), "{setting}");
+        assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "47", "{setting}");
+    }
+}
+
+#[test]
+fn a_database_in_which_nothing_is_fenced() {
+    for setting in ["opaque: reject\n", "opaque: require_token\n", "opaque: allow\n"] {
+        let world = Fenced::start(&SCHEMA.replace("jobs", "other"), &(ONE.to_owned() + setting));
+        for session in SESSIONS {
+            for (name, send, answer) in OPAQUE {
+                let mut wire = world.login();
+                ok(&mut wire, session);
+                assert_eq!(
+                    code_in(&send(&mut wire, &world)).replace("42P01", ""),
+                    *answer,
+                    "{setting}{session}: {name}"
+                );
+            }
+        }
+        assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate.epoch"), "0");
+    }
+}
+
+#[test]
+fn a_transaction_where_nothing_is_fenced() {
+    let world = Fenced::start("CREATE TABLE other (n int)", ONE);
+    let mut wire = world.login();
+    // What the first may have made unseen, it may have written as well.
+    for sql in ["BEGIN", "DO $$ BEGIN END $$", "CREATE TABLE another (n int)", "DO $$ BEGIN END $$", "COMMIT"] {
+        ok(&mut wire, sql);
+    }
+    ok(&mut wire, "BEGIN; CREATE TABLE jobs (n int)");
+    assert_eq!(code(&mut wire, DO), "LF004", "a table of that name is fenced");
+}
+
+#[test]
+fn a_token_that_nothing_has_put_in_force_yet() {
+    let world = Fenced::start(SCHEMA, &(ONE.to_owned() + "opaque: require_token\n"));
+    let mut wire = world.holder(47);
+    let error = wire.rows(DO).unwrap_err();
+    assert_eq!((error.code(), error.detail()), ("LF004", "resource=scheduler presented=47"));
+    assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate.epoch"), "0");
+    // As the hint says.
+    ok(&mut wire, "BEGIN; LOCK TABLE jobs IN ROW EXCLUSIVE MODE; COMMIT");
+    ok(&mut wire, DO);
+    let error = world.holder(48).rows(DO).unwrap_err();
+    assert_eq!((error.code(), error.detail()), ("LF004", "resource=scheduler presented=48 highest=47"));
+    // In one string, what comes first counts.
+    assert_eq!(code(&mut world.holder(48), &format!("{DO}; DELETE FROM jobs")), "LF004");
+    ok(&mut world.holder(48), &format!("DELETE FROM jobs; {DO}"));
+    assert_eq!(code(&mut wire, DO), "LF001");
+    assert_eq!(world.postgres.value(COUNT), "1");
+}
+
+/// It may write any of them.
+#[test]
+fn every_resource_needs_its_token() {
+    let world = Fenced::start(SCHEMA, &(TWO.to_owned() + "opaque: require_token\n"));
+    let mut wire = world.login();
+    ok(&mut wire, "SET lease.fence = 'scheduler=47, billing=7'; DELETE FROM jobs; DELETE FROM bills");
+    ok(&mut wire, DO);
+    ok(&mut wire, "SET lease.fence = 'scheduler=47'");
+    let error = wire.rows(DO).unwrap_err();
+    assert_eq!((error.code(), error.detail()), ("LF002", "resource=billing"));
+    ok(&mut wire, "SET lease.fence = 'scheduler=47, billing=6'");
+    let error = wire.rows(DO).unwrap_err();
+    assert_eq!((error.code(), error.detail()), ("LF001", "resource=billing presented=6 highest=7"));
+    // One that is not in this database does not count.
+    ok(&mut wire, "SET lease.fence = 'billing=7'; DROP TABLE bills; SET lease.fence = 'scheduler=47'");
+    ok(&mut wire, DO);
+    assert_eq!(world.postgres.value(COUNT), "2");
+}
+
+#[test]
+fn fences_that_observe_or_allow_sessions_without_a_token() {
+    for lenient in ["on_missing: allow", "mode: observe"] {
+        let billing = "{name: billing, tables: [public.bills]";
+        let policies = TWO.replace(billing, &format!("{billing}, {lenient}"));
+        let world = Fenced::start(SCHEMA, &(policies + "opaque: require_token\n"));
+        let mut wire = world.login();
+        ok(&mut wire, "SET lease.fence = 'scheduler=47'; DELETE FROM jobs");
+        ok(&mut wire, DO);
+    }
+}
+
+/// Who ran one may have written, whatever the text says: the next token ends it.
+#[test]
+fn what_it_wrote_is_drained() {
+    let world = Fenced::start(SCHEMA, &(ONE.to_owned() + "opaque: require_token\n"));
+    let mut wire = world.holder(47);
+    ok(&mut wire, "DELETE FROM jobs");
+    ok(&mut wire, "BEGIN");
+    ok(&mut wire, DO);
+    ok(&mut world.holder(48), "DELETE FROM jobs");
+    let error = wire.rows("COMMIT").unwrap_err();
+    assert_eq!((error.code(), error.severity()), ("LF001", "FATAL"));
+    assert_eq!(error.detail(), "resource=scheduler presented=47 highest=48 outcome=rolled_back");
+    assert_eq!(world.postgres.value(COUNT), "0");
+
+    let mut wire = world.holder(48);
+    ok(&mut wire, "BEGIN");
+    ok(&mut wire, DO);
+    ok(&mut wire, "SET lease.fence = 49");
+    assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (1)"), "LF003");
+}
+
+/// What a session answers to this, to be compared with the server's own answer.
+const REPLICATION: &str = "IDENTIFY_SYSTEM";
+
+fn replicate(world: &Fenced, proxied: bool, mode: &str, database: &str) -> (Wire, Vec<Frame>) {
+    let address = if proxied { world.proxy.address() } else { world.postgres.address() };
+    let mut wire = Wire::connect(&address).unwrap();
+    let frames = wire.start(&[("user", "postgres"), ("database", database), ("replication", mode)], "");
+    (wire, frames)
+}
+
+#[test]
+fn logical_replication() {
+    for (setting, fenced) in [("reject", true), ("reject", false), ("require_token", true), ("allow", true)] {
+        let schema = if fenced { "CREATE TABLE jobs (n int)" } else { "CREATE TABLE other (n int)" };
+        let world = Fenced::start(schema, &format!("{ONE}opaque: {setting}\n"));
+        let (mut wire, frames) = replicate(&world, true, "database", "postgres");
+        if setting == "reject" && fenced {
+            let error = error_in(&frames).unwrap();
+            assert_eq!((error.severity(), error.code()), ("FATAL", "LF004"));
+            continue;
+        }
+        if setting == "require_token" {
+            assert_eq!(code(&mut wire, REPLICATION), "LF002");
+            // SQL is judged as everywhere, also the value of the parameter is asked for.
+            ok(&mut wire, "SELECT set_config('lease.' || 'fence', '47', false)");
+            assert_eq!(code(&mut wire, REPLICATION), "LF004");
+            ok(&mut wire, "DELETE FROM jobs");
+        }
+        stream_a_change(&world, &mut wire, if fenced { "jobs" } else { "other" });
+    }
+}
+
+/// Makes a slot, reads the change of a row from it, and goes on.
+fn stream_a_change(world: &Fenced, wire: &mut Wire, table: &str) {
+    ok(wire, REPLICATION);
+    ok(wire, "CREATE_REPLICATION_SLOT changes TEMPORARY LOGICAL test_decoding NOEXPORT_SNAPSHOT");
+    world.postgres.sql(&format!("INSERT INTO {table} VALUES (4711)"));
+    wire.send(&query("START_REPLICATION SLOT changes LOGICAL 0/0"));
+    wire.read_until(b'W');
+    let mut seen = String::new();
+    while !seen.contains("4711") {
+        let frame = wire.frame().expect("the change");
+        assert_eq!(frame.tag, b'd', "{frame:?}");
+        seen = String::from_utf8_lossy(&frame.body).into_owned();
+    }
+    let frames = wire.exchange(&copy_done());
+    assert_eq!(error_in(&frames), None);
+    ok(wire, REPLICATION);
+}
+
+/// Of `replication` the server adds up what it finds: `database`, then `true`, is a session with SQL that a proxy which goes by
+/// the last takes for one without.
+#[test]
+fn what_kind_of_session_it_is_stands_there_once() {
+    let server = Options::default().hba("host replication all 127.0.0.1/32 trust");
+    let world = Fenced::start_with(server, SCHEMA, &ProxyOptions::default().policies(ONE));
+    let values = ["database", "true", "t", "ON", "1", "false", "off", "no", "0"];
+    for (first, second) in values.iter().flat_map(|first| values.map(|second| (*first, second))) {
+        let twice = [("user", "postgres"), ("database", "postgres"), ("replication", first), ("replication", second)];
+        let mut wire = Wire::connect(&world.proxy.address()).unwrap();
+        let error = error_in(&wire.start(&twice, ""));
+        assert_ne!(error, None, "{first}, {second}");
+        assert!(error.unwrap().message().contains("replication"), "{first}, {second}");
+    }
+    for name in ["user", "database"] {
+        let twice = [("user", "postgres"), ("database", "postgres"), (name, "template1")];
+        let mut wire = Wire::connect(&world.proxy.address()).unwrap();
+        let error = error_in(&wire.start(&twice, "")).unwrap();
+        assert_eq!((error.severity(), error.code()), ("FATAL", "08P01"), "{name}");
+    }
+    // As the server reads it, whatever the form.
+    for (value, expected) in [("t", "0A000"), ("TRU", "0A000"), ("of", "LF002"), ("N", "LF002"), ("database", "LF004")]
+    {
+        let (mut wire, frames) = replicate(&world, true, value, "postgres");
+        let code = error_in(&frames).map(|error| error.code().to_owned());
+        assert_eq!(code.unwrap_or_else(|| code_in(&wire.query("DELETE FROM jobs"))), expected, "{value}");
+    }
+}
+
+/// A superuser may write the catalogue itself: a table is another one then, or has no trigger any more.
+#[test]
+fn a_write_to_the_catalogue() {
+    let world = Fenced::start(SCHEMA, &(ONE.to_owned() + "opaque: reject\n"));
+    let statements = [
+        "UPDATE pg_class SET relname = 'other' WHERE relname = 'jobs'",
+        "UPDATE pg_catalog.pg_class SET relname = 'other' WHERE relname = 'jobs'",
+        "UPDATE ONLY \"pg_class\" AS c SET relname = 'other' WHERE c.relname = 'jobs'",
+        "SET search_path = public, pg_catalog; UPDATE pg_class SET relname = 'other' WHERE relname = 'jobs'",
+        "WITH u AS (UPDATE pg_class SET relname = 'other' WHERE relname = 'jobs' RETURNING 1) SELECT * FROM u",
+        "DELETE FROM pg_trigger",
+        "INSERT INTO pg_rewrite SELECT * FROM pg_rewrite",
+        "INSERT INTO pg_inherits VALUES (1, 2, 3, false) ON CONFLICT DO NOTHING",
+        "MERGE INTO pg_class c USING (SELECT 1) s ON c.relname = 'jobs' WHEN MATCHED THEN UPDATE SET relname = 'other'",
+        "COPY pg_class FROM STDIN",
+        "COPY pg_catalog.pg_class (relname) FROM STDIN",
+        "PREPARE p AS UPDATE pg_class SET relname = 'other' WHERE relname = 'jobs'; EXECUTE p",
+        "EXPLAIN ANALYZE UPDATE pg_class SET relname = 'other' WHERE relname = 'jobs'",
+        "SET allow_system_table_mods = on; TRUNCATE pg_trigger",
+        "SET allow_system_table_mods = on; ALTER TABLE pg_class RENAME TO pg_klass",
+        "SET allow_system_table_mods = on; DROP TABLE pg_depend",
+        "UPDATE pg_proc SET prosrc = '' WHERE proname = 'run_tick'",
+        "UPDATE pg_authid SET rolsuper = true",
+        "UPDATE pg_toast.pg_toast_1255 SET chunk_seq = 1",
+        "UPDATE fencegate.epoch SET token = 1",
+        "DELETE FROM fencegate.admission",
+    ];
+    for statement in statements {
+        let mut wire = world.login();
+        assert_eq!(code(&mut wire, &format!("BEGIN; {statement}")), "LF004", "{statement}");
+        ok(&mut wire, "ROLLBACK");
+    }
+    let mut wire = world.login();
+    for statement in [
+        "SELECT 1 FROM pg_class FOR UPDATE",
+        "LOCK TABLE pg_class",
+        "UPDATE pg_settings SET setting = '5MB' WHERE name = 'work_mem'",
+    ] {
+        ok(&mut wire, &format!("BEGIN; {statement}; COMMIT"));
+    }
+    ok(&mut wire, "CREATE TABLE public.pg_mine (n int)");
+    ok(&mut wire, "INSERT INTO public.pg_mine VALUES (1)");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM pg_class WHERE relname = 'jobs'"), "1");
+}
+
+/// It has no database, and no SQL: nothing to fence, also where the role has the name of a fenced database.
+#[test]
+fn physical_replication() {
+    let server = Options::default().hba("host replication all 127.0.0.1/32 trust");
+    let world = Fenced::start_with(server, SCHEMA, &ProxyOptions::default().policies(ONE));
+    for command in [REPLICATION, "SHOW wal_segment_size", "SELECT 1"] {
+        let [direct, proxied] = [false, true].map(|proxied| {
+            let (mut wire, frames) = replicate(&world, proxied, "true", "postgres");
+            assert_eq!(error_in(&frames), None);
+            wire.query(command)
+        });
+        let tags = |frames: &[Frame]| frames.iter().map(|frame| frame.tag).collect::<Vec<_>>();
+        assert_eq!(tags(&proxied), tags(&direct), "{command}");
+        assert_eq!(code_in(&proxied), code_in(&direct), "{command}");
+    }
+}

@@ -1,0 +1,177 @@
+//! docs/operations.md is true: its tables of settings and errors are those of the code, and its way to back up and
+//! restore fences works.
+
+use crate::support::fenced::{self, Fenced, code, code_in, ok};
+use crate::support::guardian::Folder;
+use crate::support::{DEADLINE, Options, Postgres, Proxy, Wire, message, programs, wait_until};
+use fencegate::config::{Fallback, Reload, SETTINGS, Setting};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const PAGE: &str = include_str!("../../docs/operations.md");
+
+/// On a failure, what is to stand there is printed.
+#[test]
+fn the_table_of_settings_is_that_of_the_code() {
+    let rows: String = SETTINGS.iter().map(row).collect();
+    let table = format!("| key | what it is | range | default | reload |\n|---|---|---|---|---|\n{rows}");
+    let (_, rest) = PAGE.split_once("<!-- settings -->\n").unwrap();
+    let (shown, _) = rest.split_once("<!-- end of settings -->").unwrap();
+    assert!(shown == table, "docs/operations.md is to have:\n{table}");
+}
+
+fn row(setting: &Setting) -> String {
+    let default = match setting.default {
+        Fallback::Required => "required".to_owned(),
+        Fallback::Is(text) => format!("`{text}`"),
+        Fallback::Nothing(meaning) => meaning.to_owned(),
+    };
+    let reload = match setting.reload {
+        Reload::Applies => "applies",
+        Reload::ReadsFiles => "reads files",
+        Reload::Stays => "restart",
+    };
+    format!("| `{}` | {} | {} | {default} | {reload} |\n", setting.key, setting.help, setting.range)
+}
+
+#[test]
+fn the_table_of_errors_has_all_that_the_proxy_says() {
+    let (_, chapter) = PAGE.split_once("## Errors, and what to do about them\n").unwrap();
+    let (chapter, _) = chapter.split_once("\n## ").unwrap();
+    let rows = chapter.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
+    let shown: BTreeSet<String> = rows.filter(|code| is_code(code)).map(str::to_owned).collect();
+    // pgwire's own, of the console.
+    let mut said = BTreeSet::from(["26000".to_owned()]);
+    for folder in ["src/proxy", "src/console", "src/wire"] {
+        for file in files(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)) {
+            let text = fs::read_to_string(file).unwrap();
+            let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+            said.extend(code.split('"').filter(|literal| is_code(literal)).map(str::to_owned));
+        }
+    }
+    assert_eq!(shown, said);
+}
+
+/// An SQLSTATE; words of five capitals are not.
+fn is_code(literal: &str) -> bool {
+    let known = |character: char| character.is_ascii_digit() || character.is_ascii_uppercase();
+    literal.len() == 5 && literal.chars().all(known) && literal.contains(|character: char| character.is_ascii_digit())
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn the_table_of_events_has_all_that_the_log_says() {
+    let (_, chapter) = PAGE.split_once("## The log\n").unwrap();
+    let (chapter, _) = chapter.split_once("\n## ").unwrap();
+    let mut missing = Vec::new();
+    for file in files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
+        for (level, message) in messages(&fs::read_to_string(file).unwrap()) {
+            let is_event = message.contains('_') && message.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            // What is told of a thing in words, at the level of what is only for us, may change.
+            let is_shown = is_event || level != "debug";
+            // `{error}` is the last line of a program that ends.
+            if is_shown && !message.contains('{') && !chapter.contains(&format!("`{message}`")) {
+                missing.push(message);
+            }
+        }
+    }
+    assert_eq!(missing, [""; 0], "docs/operations.md does not have them");
+}
+
+/// What is logged in a file, with its level.
+fn messages(source: &str) -> Vec<(&'static str, String)> {
+    let calls = ["error", "warn", "info", "debug"].map(|level| {
+        let start = format!("{level}!(");
+        let calls = source.split(&start).skip(1).map(in_parentheses);
+        // The last text of a call; the backticks in it would end what is quoted.
+        let texts = calls.filter_map(|call| call.rsplit('"').nth(1)).map(|text| text.replace('`', ""));
+        texts.map(|text| (level, text)).collect::<Vec<_>>()
+    });
+    calls.concat()
+}
+
+/// What stands before the parenthesis that closes the one before the text.
+fn in_parentheses(text: &str) -> &str {
+    let (mut depth, mut quoted) = (1, false);
+    let end = text.find(|character| {
+        match character {
+            '"' => quoted = !quoted,
+            '(' if !quoted => depth += 1,
+            ')' if !quoted => depth -= 1,
+            _ => {}
+        }
+        depth == 0
+    });
+    &text[..end.expect("a parenthesis")]
+}
+
+const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
+
+#[test]
+fn a_dump_carries_the_fences() {
+    let world = Fenced::start("CREATE TABLE jobs (n int)", POLICIES);
+    ok(&mut world.holder(47), "INSERT INTO jobs VALUES (47)");
+    let dump = programs::run(&mut programs::pg_dump(&world.postgres.address(), "postgres"));
+
+    let other = Postgres::start(Options::default());
+    let file = Folder::new("dump");
+    fs::write(file.join("dump.sql"), dump.stdout).unwrap();
+    programs::run(programs::psql(&other.address(), "postgres").arg("-qf").arg(file.join("dump.sql")));
+    fenced::init(&other, "postgres");
+    let restored = Fenced { proxy: Proxy::start(&other, POLICIES, &[]), postgres: other };
+    assert_eq!(code(&mut restored.holder(46), "INSERT INTO jobs VALUES (46)"), "LF001");
+    ok(&mut restored.holder(47), "INSERT INTO jobs VALUES (47)");
+}
+
+/// A dump is a read, also of what fencegate keeps. A restore writes and defines what is fenced: only an exempt role may.
+#[test]
+fn dumped_and_restored_through_the_proxy() {
+    let world = Fenced::start("CREATE TABLE jobs (n int)", &(POLICIES.to_owned() + "exempt_roles: [migrator]\n"));
+    world.postgres.sql("CREATE ROLE migrator SUPERUSER LOGIN");
+    ok(&mut world.holder(47), "INSERT INTO jobs VALUES (47)");
+    let folder = Folder::new("dump");
+    let dump = folder.join("dump");
+    programs::run(programs::pg_dump(&world.proxy.address(), "postgres").args(["-Fc", "-f"]).arg(&dump));
+
+    let restore = |role: &str| {
+        world.postgres.sql("DROP DATABASE IF EXISTS restored");
+        world.postgres.sql("CREATE DATABASE restored");
+        let mut restore = programs::pg_restore(&world.proxy.address(), "restored");
+        restore.env("PGUSER", role).arg(&dump).output().unwrap()
+    };
+    let refused = restore("postgres");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("this session has no token"), "{refused:?}");
+    let restored = restore("migrator");
+    assert!(restored.status.success(), "{restored:?}");
+
+    let mut wire = Wire::login(&world.proxy.address(), "postgres", "restored");
+    ok(&mut wire, "SET lease.fence = 46");
+    assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (46)"), "LF001");
+    ok(&mut wire, "SET lease.fence = 47; INSERT INTO jobs VALUES (47)");
+    assert_eq!(world.postgres.sql_in("restored", "SELECT n FROM jobs").len(), 2);
+}
+
+/// A proxy passes on what is about its own sessions: a load balancer brings the request to the proxy of the session.
+#[test]
+fn a_cancel_request_comes_by_the_proxy_of_its_session() {
+    let world = Fenced::start("CREATE TABLE jobs (n int)", POLICIES);
+    let other = Proxy::start(&world.postgres, POLICIES, &[]);
+    let mut wire = Wire::connect(&world.proxy.address()).unwrap();
+    let greeting = wire.start(&[("user", "postgres"), ("database", "postgres")], "");
+    let key = greeting.iter().find(|frame| frame.tag == b'K').expect("BackendKeyData");
+    wire.send(&message::query("SELECT pg_sleep(600)"));
+    let sleeps = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)' AND state = 'active'";
+    wait_until("the statement runs", DEADLINE, || world.postgres.value(sleeps) == "1");
+    for (proxy, sleeping) in [(&other, "1"), (&world.proxy, "0")] {
+        let mut cancel = Wire::connect(&proxy.address()).unwrap();
+        cancel.send(&message::cancel_request(&key.body));
+        assert_eq!(cancel.bytes_to_end(), b"", "nothing is said to it");
+        wait_until("it has been dropped, or passed on", DEADLINE, || world.postgres.value(sleeps) == sleeping);
+    }
+    assert_eq!(code_in(&wire.read_until_ready()), "57014");
+}

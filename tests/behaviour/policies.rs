@@ -1,0 +1,351 @@
+//! What a policy makes of a session's statements: which are writes, of whom, and what they meet.
+
+use crate::support::fenced::{Fenced, code, code_in, init, ok};
+use crate::support::message::{
+    bind_text, copy_data, copy_done, describe_statement, execute, function_call, parse, query, sync,
+};
+use crate::support::programs::run;
+use crate::support::proxy::fencegate;
+use crate::support::{DEADLINE, Proxy, ProxyOptions, Wire, wait_until};
+
+const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE free (n int); CREATE TABLE log (n int); \
+    CREATE SCHEMA other; CREATE TABLE other.jobs (n int); CREATE TABLE \"Odd Näme\" (n int); CREATE SCHEMA \"Other\"; \
+    CREATE TABLE \"Other\".\"Jobs\" (n int); CREATE ROLE migrator LOGIN; GRANT ALL ON jobs TO migrator; \
+    CREATE FUNCTION run_tick() RETURNS int LANGUAGE sql AS 'INSERT INTO jobs VALUES (1) RETURNING 1'; \
+    CREATE FUNCTION harmless() RETURNS int LANGUAGE sql AS 'SELECT 1'; \
+    CREATE PROCEDURE work() LANGUAGE sql AS 'INSERT INTO jobs VALUES (1)'";
+const POLICIES: &str = r#"version: 1
+resources:
+  - name: scheduler
+    tables: [public.jobs, 'public."Odd Näme"', '"Other"."Jobs"']
+    functions: [public.run_tick]
+"#;
+
+/// Each statement alone in a session without a token: what it meets.
+#[track_caller]
+fn meets(wire: &mut Wire, expected: &str, statements: &[&str]) {
+    for statement in statements {
+        wire.query("BEGIN");
+        wire.send(&query(statement));
+        let mut frames = Vec::new();
+        while let Some(frame) = wire.frame() {
+            if frame.tag == b'G' {
+                wire.send(&copy_done());
+            }
+            let ready = frame.tag == b'Z';
+            frames.push(frame);
+            if ready {
+                break;
+            }
+        }
+        assert_eq!(code_in(&frames), expected, "{statement}");
+        wire.query("ROLLBACK");
+        let frames = wire.exchange(&[parse("", statement, &[]), sync()].concat());
+        if code_in(&frames).is_empty() && !statement.starts_with("COPY") {
+            wire.query("BEGIN");
+            let frames =
+                wire.exchange(&[parse("", statement, &[]), bind_text("", "", &[]), execute("", 0), sync()].concat());
+            assert_eq!(code_in(&frames), expected, "{statement}, extended");
+            wire.query("ROLLBACK");
+        }
+    }
+}
+
+#[test]
+fn what_is_a_write() {
+    let world = Fenced::start(SCHEMA, POLICIES);
+    let mut wire = world.login();
+    let writes = [
+        "INSERT INTO jobs VALUES (1)",
+        "INSERT INTO jobs VALUES (1) ON CONFLICT DO NOTHING",
+        "INSERT INTO jobs DEFAULT VALUES RETURNING n",
+        "UPDATE jobs SET n = 1",
+        "UPDATE ONLY jobs SET n = 1",
+        "UPDATE jobs AS free SET n = 1 FROM free AS jobs",
+        "DELETE FROM jobs",
+        "DELETE FROM ONLY (jobs) USING free",
+        "TRUNCATE free, jobs",
+        "MERGE INTO jobs USING free ON jobs.n = free.n WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT VALUES (1)",
+        "MERGE INTO ONLY jobs USING free ON true WHEN MATCHED THEN UPDATE SET n = 2",
+        "COPY jobs FROM STDIN",
+        "COPY jobs (n) FROM STDIN WITH (FORMAT csv)",
+        "COPY (DELETE FROM jobs RETURNING n) TO STDOUT",
+        "WITH gone AS (DELETE FROM jobs RETURNING n) SELECT * FROM gone",
+        "WITH jobs AS (DELETE FROM jobs RETURNING n) INSERT INTO free SELECT n FROM jobs",
+        "SELECT * FROM (SELECT 1) a WHERE EXISTS (SELECT run_tick())",
+        "EXPLAIN ANALYZE INSERT INTO jobs VALUES (1)",
+        "EXPLAIN (ANALYZE, BUFFERS) DELETE FROM jobs",
+        "SELECT run_tick()",
+        "SELECT public.run_tick() FROM free",
+        "SELECT * FROM run_tick() AS t(n)",
+        "INSERT INTO free SELECT run_tick()",
+        "CREATE TEMP TABLE t AS SELECT run_tick()",
+        "PREPARE p AS SELECT run_tick(); EXECUTE p",
+        "DECLARE c CURSOR FOR SELECT run_tick()",
+        "ALTER TABLE jobs ADD COLUMN m int",
+        "ALTER TABLE IF EXISTS ONLY jobs RENAME TO gone",
+        "ALTER TABLE jobs SET SCHEMA other",
+        "DROP TABLE IF EXISTS nothing, jobs",
+        "CREATE TRIGGER t BEFORE INSERT ON jobs EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        "CREATE RULE r AS ON INSERT TO jobs DO INSTEAD NOTHING",
+        "CREATE TABLE part PARTITION OF jobs DEFAULT",
+        // Names.
+        "INSERT INTO public.jobs VALUES (1)",
+        "INSERT INTO postgres.public.jobs VALUES (1)",
+        "INSERT INTO \"jobs\" VALUES (1)",
+        "INSERT INTO JOBS VALUES (1)",
+        "INSERT INTO Public.\"jobs\" VALUES (1)",
+        "INSERT INTO U&\"jo\\0062s\" VALUES (1)",
+        "INSERT INTO U&\"jo!0062s\" UESCAPE '!' VALUES (1)",
+        "INSERT INTO \"Odd Näme\" VALUES (1)",
+        "INSERT INTO public.U&\"Odd N\\00e4me\" VALUES (1)",
+        "INSERT INTO \"Other\".\"Jobs\" VALUES (1)",
+        "INSERT/**/INTO/* jobs */jobs/**/VALUES(1)",
+        "TABLE free; INSERT INTO jobs VALUES (1)",
+    ];
+    meets(&mut wire, "LF002", &writes);
+    let reads = [
+        "SELECT * FROM jobs",
+        "TABLE jobs",
+        "COPY jobs TO STDOUT",
+        "SELECT * FROM jobs FOR UPDATE",
+        "LOCK TABLE jobs",
+        "EXPLAIN INSERT INTO jobs VALUES (1)",
+        "PREPARE r AS INSERT INTO jobs VALUES (1); DEALLOCATE r",
+        "INSERT INTO free SELECT n FROM jobs",
+        "INSERT INTO other.jobs VALUES (1)",
+        "CREATE TEMP TABLE u AS TABLE jobs",
+        "SELECT n INTO TEMP v FROM jobs",
+        "SELECT 'INSERT INTO jobs VALUES (1)' -- INSERT INTO jobs",
+        "SELECT harmless()",
+        "CREATE INDEX ON jobs (n)",
+        "ANALYZE jobs",
+        "COMMENT ON TABLE jobs IS 'fenced'",
+        "GRANT SELECT ON jobs TO migrator",
+        "CREATE VIEW seen AS TABLE jobs",
+    ];
+    meets(&mut wire, "", &reads);
+    let opaque = [
+        "DO $$ BEGIN END $$",
+        "CALL work()",
+        "EXPLAIN ANALYZE EXECUTE unknown",
+        "EXECUTE unknown",
+        "CREATE TABLE t AS EXECUTE unknown",
+        "INSERT INTO free VALUES (1) nonsense",
+    ];
+    meets(&mut wire, "LF004", &opaque[..5]);
+    // What the proxy cannot read, the server cannot either: its own error.
+    meets(&mut wire, "42601", &opaque[5..]);
+    assert_eq!(world.postgres.value("SELECT count(*) FROM jobs"), "0");
+
+    // In another search path the name may mean the fenced table or not: it counts as fenced.
+    ok(&mut wire, "SET search_path = other");
+    meets(&mut wire, "LF002", &["INSERT INTO jobs VALUES (1)"]);
+    meets(&mut wire, "", &["INSERT INTO other.jobs VALUES (1)"]);
+}
+
+#[test]
+fn locks_of_a_stale_holder() {
+    let world = Fenced::start(SCHEMA, POLICIES);
+    ok(&mut world.holder(100), "DELETE FROM jobs");
+    let mut stale = world.holder(47);
+    meets(
+        &mut stale,
+        "LF001",
+        &[
+            "SELECT * FROM jobs FOR UPDATE",
+            "SELECT * FROM jobs, free FOR SHARE OF jobs",
+            "LOCK TABLE jobs",
+            "LOCK TABLE jobs IN ROW SHARE MODE",
+        ],
+    );
+    meets(
+        &mut stale,
+        "",
+        &[
+            "SELECT * FROM jobs",
+            "SELECT * FROM free FOR UPDATE",
+            "SELECT * FROM jobs, free FOR SHARE OF free",
+            "BEGIN; LOCK TABLE jobs, fencegate.epoch IN ACCESS SHARE MODE; COMMIT",
+        ],
+    );
+    ok(&mut world.holder(101), "BEGIN; SELECT * FROM jobs FOR UPDATE; COMMIT");
+    assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "101");
+}
+
+#[test]
+fn the_operations_that_are_fenced() {
+    let policies = "version: 1\nresources:\n  - name: scheduler\n    tables:\n      - {name: public.jobs, operations: [update, delete]}\n";
+    let world = Fenced::start(SCHEMA, policies);
+    world.postgres.sql("CREATE UNIQUE INDEX ON jobs (n)");
+    let mut wire = world.login();
+    meets(
+        &mut wire,
+        "",
+        &["INSERT INTO jobs VALUES (1)", "TRUNCATE jobs", "COPY jobs FROM STDIN", "ALTER TABLE jobs ADD m int"],
+    );
+    let fenced = [
+        "UPDATE jobs SET n = 1",
+        "DELETE FROM jobs",
+        "INSERT INTO jobs AS j VALUES (1) ON CONFLICT (n) DO UPDATE SET n = 2",
+        "MERGE INTO jobs USING free ON true WHEN MATCHED THEN DELETE",
+    ];
+    meets(&mut wire, "LF002", &fenced);
+    meets(&mut wire, "", &["MERGE INTO jobs USING free ON false WHEN NOT MATCHED THEN INSERT VALUES (1)"]);
+}
+
+#[test]
+fn sessions_without_a_token_may_be_allowed() {
+    let world = Fenced::start(SCHEMA, &(POLICIES.to_owned() + "    on_missing: allow\n"));
+    let mut wire = world.login();
+    ok(&mut wire, "INSERT INTO jobs VALUES (1)");
+    ok(&mut world.holder(100), "INSERT INTO jobs VALUES (2)");
+    ok(&mut wire, "INSERT INTO jobs VALUES (3)");
+    // Who has one is held to it.
+    assert_eq!(code(&mut world.holder(47), "INSERT INTO jobs VALUES (4)"), "LF001");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM jobs"), "3");
+}
+
+#[test]
+fn a_fence_that_observes() {
+    let world = Fenced::start(SCHEMA, &(POLICIES.to_owned() + "    mode: observe\n"));
+    ok(&mut world.login(), "INSERT INTO jobs VALUES (1)");
+    world.proxy.wait_for_log("write_would_be_rejected", DEADLINE);
+    ok(&mut world.holder(100), "INSERT INTO jobs VALUES (2)");
+    wait_until("the token is recorded", DEADLINE, || {
+        world.postgres.value("SELECT token FROM fencegate.epoch") == "100"
+    });
+    ok(&mut world.holder(47), "INSERT INTO jobs VALUES (3)");
+    world.proxy.wait_for_log("stale_write_observed", DEADLINE);
+    assert_eq!(world.postgres.value("SELECT count(*) FROM jobs"), "3");
+}
+
+#[test]
+fn roles_that_are_exempt() {
+    let world = Fenced::start(SCHEMA, &(POLICIES.to_owned() + "exempt_roles: [migrator]\n"));
+    let mut wire = world.login_as("migrator");
+    ok(&mut wire, "INSERT INTO jobs VALUES (1)");
+    world.proxy.wait_for_log("exempt_write", DEADLINE);
+    ok(&mut wire, "DO $$ BEGIN INSERT INTO jobs VALUES (2); END $$");
+    // Who logged in counts, not who one becomes.
+    let mut wire = world.login();
+    ok(&mut wire, "SET ROLE migrator");
+    assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (3)"), "LF002");
+    ok(&mut wire, "SET SESSION AUTHORIZATION migrator");
+    assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (3)"), "LF002");
+}
+
+#[test]
+fn opaque_statements_may_be_allowed() {
+    let world = Fenced::start(SCHEMA, &(POLICIES.to_owned() + "opaque: allow\n"));
+    let mut wire = world.login();
+    ok(&mut wire, "DO $$ BEGIN INSERT INTO jobs VALUES (1); END $$; CALL work()");
+    let run_tick = world.postgres.value("SELECT 'run_tick'::regproc::oid").parse().unwrap();
+    assert_eq!(code_in(&wire.exchange(&function_call(run_tick, &[]))), "");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM jobs"), "3");
+    assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (1)"), "LF002");
+}
+
+#[test]
+fn opaque_statements_matter_where_something_is_fenced() {
+    let world = Fenced::start("SELECT 1", POLICIES);
+    let mut wire = world.login();
+    ok(&mut wire, "DO $$ BEGIN END $$");
+    // From the moment that there is a fenced table, also within the transaction that makes it.
+    ok(&mut wire, "BEGIN; CREATE TABLE jobs (n int)");
+    assert_eq!(code(&mut wire, "DO $$ BEGIN INSERT INTO jobs VALUES (1); END $$"), "LF004");
+    ok(&mut wire, "ROLLBACK");
+    ok(&mut wire, "CREATE TABLE jobs (n int)");
+    assert_eq!(code(&mut wire, "DO $$ BEGIN INSERT INTO jobs VALUES (1); END $$"), "LF004");
+    assert_eq!(code(&mut world.login(), "DO $$ BEGIN INSERT INTO jobs VALUES (1); END $$"), "LF004");
+    ok(&mut world.holder(47), "DROP TABLE jobs");
+    wait_until("it is known to be gone", DEADLINE, || code(&mut wire, "DO $$ BEGIN END $$").is_empty());
+}
+
+#[test]
+fn databases_that_are_named() {
+    let world = Fenced::start("CREATE DATABASE app", &(POLICIES.to_owned() + "databases: [app]\n"));
+    init(&world.postgres, "app");
+    for database in ["app", "postgres"] {
+        world.postgres.sql_in(database, "CREATE TABLE jobs (n int)");
+    }
+    ok(&mut world.login(), "INSERT INTO jobs VALUES (1); DO $$ BEGIN END $$");
+    let mut app = Wire::login(&world.proxy.address(), "postgres", "app");
+    assert_eq!(code(&mut app, "INSERT INTO jobs VALUES (1)"), "LF002");
+    ok(&mut app, "SET lease.fence = 47; INSERT INTO jobs VALUES (1)");
+}
+
+#[test]
+fn a_reload_applies_whole() {
+    let mut world = Fenced::start(SCHEMA, POLICIES);
+    let (mut running, mut prepared) = (world.login(), world.login());
+    ok(&mut prepared, "PREPARE q AS INSERT INTO free VALUES (1)");
+    prepared.exchange(&[parse("s", "INSERT INTO free VALUES (1)", &[]), describe_statement("s"), sync()].concat());
+    let run = [bind_text("", "s", &[]), execute("", 0), sync()].concat();
+    assert_eq!(code_in(&prepared.exchange(&run)), "");
+
+    // Broken: what is in force stays, also what the file would have allowed.
+    world.proxy.write_policies(&POLICIES.replace("public.jobs", "jobs"));
+    world.proxy.sighup();
+    world.proxy.wait_for_log("not reloaded", DEADLINE);
+    assert_eq!(code(&mut running, "INSERT INTO jobs VALUES (1)"), "LF002");
+    ok(&mut running, "INSERT INTO free VALUES (1)");
+
+    // Another fence: for sessions that run, and for what they prepared.
+    world.proxy.write_policies(&POLICIES.replace("public.jobs", "public.free"));
+    world.proxy.sighup();
+    world.proxy.wait_for_log("policies_loaded", DEADLINE);
+    wait_until("the new fence acts", DEADLINE, || code(&mut running, "INSERT INTO free VALUES (1)") == "LF002");
+    ok(&mut running, "INSERT INTO jobs VALUES (1)");
+    wait_until("in every session", DEADLINE, || code(&mut prepared, "EXECUTE q") == "LF002");
+    assert_eq!(code_in(&prepared.exchange(&run)), "LF002");
+    ok(&mut prepared, "SET lease.fence = 47; EXECUTE q");
+    assert_eq!(code_in(&prepared.exchange(&run)), "");
+}
+
+#[test]
+fn a_fence_for_sessions_that_nobody_watched() {
+    let mut world = Fenced::start(SCHEMA, "version: 1\nresources: []\n");
+    let mut wire = world.login();
+    ok(&mut wire, "SET lease.fence = 47; PREPARE q AS INSERT INTO jobs VALUES (1)");
+    wire.exchange(&[parse("s", "SELECT 1", &[]), sync()].concat());
+    world.proxy.write_policies(POLICIES);
+    world.proxy.sighup();
+    wait_until("the fence acts", DEADLINE, || code(&mut world.login(), "INSERT INTO jobs VALUES (1)") == "LF002");
+    // The token is read; what was prepared before cannot be known.
+    ok(&mut wire, "INSERT INTO jobs VALUES (1)");
+    assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "47");
+    assert_eq!(code(&mut wire, "EXECUTE q"), "LF004");
+    assert_eq!(code_in(&wire.exchange(&[bind_text("", "s", &[]), execute("", 0), sync()].concat())), "LF004");
+    ok(&mut wire, "DEALLOCATE ALL; PREPARE q AS INSERT INTO jobs VALUES (1)");
+    ok(&mut wire, "EXECUTE q");
+}
+
+#[test]
+fn a_copy_of_a_holder() {
+    let world = Fenced::start(SCHEMA, POLICIES);
+    let mut wire = world.holder(47);
+    wire.send(&query("COPY jobs FROM STDIN"));
+    wire.read_until(b'G');
+    assert_eq!(code_in(&wire.exchange(&[copy_data(b"1\n2\n"), copy_done()].concat())), "");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM jobs"), "2");
+}
+
+#[test]
+fn what_is_prepared_late_serves_the_sessions_that_are_there() {
+    let policies = |tables: &str| format!("version: 1\nresources:\n  - {{name: jobs, tables: [{tables}]}}\n");
+    let mut fenced = Fenced::start("CREATE TABLE jobs (n int); CREATE TABLE more (n int)", &policies("public.jobs"));
+    ok(&mut fenced.holder(7), "INSERT INTO jobs VALUES (1)");
+    fenced.proxy.terminate();
+    fenced.postgres.sql("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 1'");
+    let other = ProxyOptions::default().policies(&policies("public.jobs, public.more"));
+    fenced.proxy = Proxy::start_with(&fenced.postgres, &other);
+    let mut wire = fenced.holder(7);
+    assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (2)"), "LF006");
+    assert!(fenced.proxy.log().contains("policies_not_recorded"), "{}", fenced.proxy.log());
+    let control = fenced.postgres.control_url() + "postgres";
+    let prepare = || run(fencegate().args(["init", "--control", &control])).stdout;
+    assert!(prepare().starts_with(b"schema fencegate: upgraded from version 1 to 3, owned by postgres"));
+    assert!(prepare().starts_with(b"schema fencegate: up to date, owned by postgres"));
+    wait_until("its writes are admitted", DEADLINE, || code(&mut wire, "INSERT INTO jobs VALUES (3)").is_empty());
+}

@@ -1,0 +1,247 @@
+//! Ways that lead on from what a transaction defines, and definitions of other sessions: before their transactions end,
+//! and after that for as long as the proxy has not read them.
+
+use crate::support::fenced::{Fenced, code, code_in, ok};
+use crate::support::message::{bind_text, execute, flush, parse, query, sync};
+use crate::support::{DEADLINE, Wire, wait_until};
+
+const SCHEMA: &str = "
+    CREATE TABLE ticks (id int, name text);
+    CREATE TABLE inbox (id int);
+    CREATE TABLE free (id int);
+    CREATE VIEW inbox_view AS SELECT * FROM inbox;
+    CREATE TABLE source (id int PRIMARY KEY);
+    CREATE TABLE middle (id int REFERENCES source ON DELETE CASCADE);
+    INSERT INTO source VALUES (1); INSERT INTO middle VALUES (1);
+    CREATE TABLE parts (id int, name text) PARTITION BY LIST (id);
+    CREATE VIEW parts_view AS SELECT * FROM parts;
+    CREATE TABLE base (id int, name text);
+    CREATE TABLE spare (id int, name text);
+    CREATE VIEW moved AS SELECT * FROM spare";
+const POLICY: &str = "version: 1
+resources:
+  - name: scheduler
+    tables: [{name: public.ticks, operations: [insert, update, delete, truncate]}]
+";
+const RULE: &str = "CREATE RULE r AS ON INSERT TO inbox DO ALSO INSERT INTO ticks VALUES (NEW.id, 'x')";
+const WRITE: &str = "INSERT INTO inbox VALUES (1)";
+
+#[test]
+fn relations_that_lead_to_a_definition_count_in_its_transaction() {
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    for (define, write) in [
+        (RULE, "INSERT INTO inbox_view VALUES (77)"),
+        ("CREATE RULE r AS ON DELETE TO middle DO ALSO INSERT INTO ticks VALUES (OLD.id, 'x')", "DELETE FROM source"),
+        ("ALTER TABLE parts ATTACH PARTITION ticks DEFAULT", "INSERT INTO parts_view VALUES (1, 'x')"),
+    ] {
+        let mut stranger = fenced.login();
+        ok(&mut stranger, &format!("BEGIN; {define}"));
+        let error = stranger.rows(write).expect_err(write);
+        assert_eq!(
+            (error.code(), error.hint()),
+            ("LF004", "Commit the definitions before you write to what they made."),
+            "{write}"
+        );
+        ok(&mut stranger, "ROLLBACK");
+        assert_eq!(code(&mut stranger, &format!("{define}; {write}")), "LF004", "{write}");
+    }
+    assert_eq!(fenced.postgres.value("SELECT count(*) FROM ticks"), "0");
+}
+
+/// The transaction is over, and the session goes on without a word that it is.
+#[test]
+fn what_was_committed_counts_before_its_session_is_idle() {
+    type Commit = fn(&mut Wire);
+    let ways: [(&str, Commit); 3] = [
+        ("COMMIT AND CHAIN", |wire| {
+            for sql in ["BEGIN", RULE, "COMMIT AND CHAIN"] {
+                ok(wire, sql);
+            }
+        }),
+        ("one string", |wire| wire.send(&query(&format!("BEGIN; {RULE}; COMMIT; SELECT pg_sleep(4)")))),
+        ("no Sync", |wire| {
+            let run = |sql| [parse("", sql, &[]), bind_text("", "", &[]), execute("", 0)].concat();
+            wire.send(&[run("BEGIN"), run(RULE), run("COMMIT"), flush()].concat());
+        }),
+    ];
+    for (way, commit) in ways {
+        let fenced = Fenced::start(SCHEMA, POLICY);
+        let (mut author, mut stranger) = (fenced.login(), fenced.login());
+        ok(&mut stranger, "INSERT INTO free VALUES (1)");
+        commit(&mut author);
+        wait_until("the rule is committed", DEADLINE, || fenced.postgres.value(RULES) == "1");
+        assert!(["LF002", "LF004"].contains(&&*code(&mut stranger, WRITE)), "{way}");
+        ok(&mut stranger, "INSERT INTO free VALUES (1)");
+        drop(author);
+        wait_until("it is no more than a way", DEADLINE, || code(&mut stranger, WRITE) == "LF002");
+        ok(&mut fenced.holder(1), WRITE);
+        assert_eq!(fenced.postgres.value("SELECT count(*) FROM ticks"), "1", "{way}");
+    }
+}
+
+const RULES: &str = "SELECT count(*) FROM pg_rewrite WHERE rulename = 'r'";
+
+/// A chain that has defined nothing yet holds up nobody, nor itself.
+#[test]
+fn after_commit_and_chain_it_is_known() {
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let mut author = fenced.login();
+    for sql in ["BEGIN", RULE, "COMMIT AND CHAIN", "INSERT INTO free VALUES (1)"] {
+        ok(&mut author, sql);
+    }
+    assert_eq!(code(&mut fenced.login(), WRITE), "LF002");
+}
+
+/// It would wait for the lock, and then do what it was not judged for.
+#[test]
+fn a_write_to_what_another_session_defines_is_opaque() {
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let (mut author, mut stranger) = (fenced.login(), fenced.login());
+    ok(&mut author, &format!("BEGIN; {RULE}"));
+    let error = stranger.rows(WRITE).expect_err("it waits for the rule");
+    assert_eq!((error.code(), error.hint()), ("LF004", "Try again when that session has ended its transaction."));
+    for sql in ["INSERT INTO free VALUES (1)", "SELECT * FROM ticks", "DELETE FROM source"] {
+        ok(&mut stranger, sql);
+    }
+    ok(&mut author, "ROLLBACK");
+    ok(&mut stranger, WRITE);
+    // Nor does who is gone hold up anybody.
+    ok(&mut author, &format!("BEGIN; {RULE}"));
+    drop(author);
+    wait_until("nobody defines anything", DEADLINE, || code(&mut stranger, WRITE).is_empty());
+    assert_eq!(fenced.postgres.value("SELECT count(*) FROM ticks"), "0");
+}
+
+/// It is harmless when it is judged, and leads to a fenced table when it is done.
+#[test]
+fn a_definition_that_waited_for_another_is_known() {
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let (mut author, mut waiting) = (fenced.login(), fenced.login());
+    ok(&mut author, &format!("BEGIN; {RULE}"));
+    let sql = [query("CREATE VIEW later AS TABLE inbox"), query("INSERT INTO later VALUES (1)")];
+    waiting.send(&sql[0]);
+    wait_until("it waits", DEADLINE, || {
+        fenced.postgres.value("SELECT count(*) FROM pg_locks WHERE NOT granted") == "1"
+    });
+    ok(&mut author, "COMMIT");
+    assert_eq!(code_in(&waiting.read_until_ready()), "");
+    assert_eq!(code_in(&waiting.exchange(&sql[1])), "LF002");
+}
+
+/// The server has committed, and the proxy does not see it: a view on that is no harmless one, and counts before it is read.
+#[test]
+fn a_definition_beside_one_that_is_committed_unseen_is_known() {
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let (mut author, mut stranger) = (fenced.login(), fenced.login());
+    let direct = || Wire::login(&fenced.postgres.address(), "postgres", "postgres");
+    let (mut lock, mut reading) = (direct(), direct());
+    ok(&mut lock, "SELECT pg_advisory_lock(1)");
+    let redefine = "CREATE OR REPLACE VIEW moved AS SELECT * FROM ticks";
+    author.send(&query(&format!("BEGIN; {redefine}; COMMIT; SELECT pg_advisory_lock(1)")));
+    wait_until("it is committed", DEADLINE, || {
+        fenced.postgres.value("SELECT pg_get_viewdef('moved') LIKE '%ticks%'") == "t"
+    });
+    // The proxy cannot read the catalogue until this is given back.
+    ok(&mut reading, "BEGIN; LOCK TABLE pg_inherits");
+    ok(&mut stranger, "CREATE VIEW later AS SELECT * FROM moved");
+    assert_eq!(code(&mut stranger, "INSERT INTO later VALUES (1, 'x')"), "LF006");
+    ok(&mut reading, "ROLLBACK");
+    wait_until("it is read", DEADLINE, || code(&mut stranger, "INSERT INTO later VALUES (1, 'x')") == "LF002");
+    assert_eq!(fenced.postgres.value("SELECT count(*) FROM ticks"), "0");
+}
+
+/// What an open transaction made a way makes one of the view that another defines on it.
+#[test]
+fn a_definition_on_what_another_session_defines_is_suspect() {
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let (mut author, mut other, mut stranger) = (fenced.login(), fenced.login(), fenced.login());
+    ok(&mut author, "BEGIN; ALTER TABLE ticks INHERIT base");
+    ok(&mut other, "BEGIN; CREATE OR REPLACE VIEW moved AS SELECT * FROM base");
+    let write = "UPDATE moved SET name = 'stale'";
+    for wire in [&mut stranger, &mut other] {
+        assert_eq!(code(wire, write), "LF004");
+    }
+    ok(&mut author, "COMMIT");
+    assert_eq!(code(&mut stranger, write), "LF004");
+    ok(&mut other, "ROLLBACK");
+    ok(&mut stranger, write);
+}
+
+/// What it makes is nowhere in the text of the statement that fires it.
+#[test]
+fn a_definition_that_an_event_trigger_makes_is_known() {
+    let make = "IF to_regclass('made') IS NOT NULL THEN CREATE VIEW led AS TABLE ticks; END IF";
+    let trigger = format!(
+        "CREATE FUNCTION lead() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN {make}; END $$;
+         CREATE EVENT TRIGGER lead ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION lead()"
+    );
+    let fenced = Fenced::start(&format!("{SCHEMA}; {trigger}"), POLICY);
+    let mut stranger = fenced.login();
+    for sql in ["CREATE TABLE other (id int)", "CREATE TABLE made (id int)"] {
+        ok(&mut stranger, sql);
+    }
+    assert_eq!(code(&mut stranger, "INSERT INTO led VALUES (1, 'x')"), "LF002");
+}
+
+/// The proxy has given the session up, and the server goes on with what it was sent.
+#[test]
+fn what_is_defined_after_a_hang_up_is_known() {
+    let schema = "CREATE VIEW names AS SELECT DISTINCT id, name FROM ticks;
+        CREATE FUNCTION add() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN INSERT INTO ticks VALUES (NEW.id, NEW.name); RETURN NEW; END $$";
+    let fenced = Fenced::start(&format!("{SCHEMA}; {schema}"), POLICY);
+    let (mut author, mut stranger) = (fenced.login(), fenced.login());
+    let mut lock = Wire::login(&fenced.postgres.address(), "postgres", "postgres");
+    ok(&mut lock, "SELECT pg_advisory_lock(1)");
+    let define = "CREATE TRIGGER added INSTEAD OF INSERT ON names FOR EACH ROW EXECUTE FUNCTION add()";
+    author.send(&query(&format!("SELECT repeat('x', 100000); SELECT pg_advisory_lock(1); {define}")));
+    wait_until("it waits", DEADLINE, || {
+        fenced.postgres.value("SELECT count(*) FROM pg_locks WHERE NOT granted") == "1"
+    });
+    // What it leaves unread makes that a reset.
+    author.byte();
+    drop(author);
+    fenced.proxy.wait_for_log("connection to the client was lost", DEADLINE);
+    ok(&mut lock, "SELECT pg_advisory_unlock(1)");
+    // Rolled back: whatever is done until it is known is not kept.
+    wait_until("the proxy knows the trigger", DEADLINE, || {
+        let code = code(&mut stranger, "BEGIN; INSERT INTO names VALUES (1, 'x')");
+        ok(&mut stranger, "ROLLBACK");
+        code == "LF002"
+    });
+}
+
+/// Sessions that make and drop tables and views all the time, and one whose views lead to the fenced table, keep nobody
+/// from writing elsewhere.
+#[test]
+fn a_storm_of_definitions_stops_nobody() {
+    const ROUNDS: usize = 40;
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let (author, writers) = (fenced.login(), [fenced.login(), fenced.login(), fenced.login(), fenced.login()]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut author = author;
+            (0..ROUNDS).for_each(|_| ok(&mut author, "CREATE VIEW led AS TABLE ticks; DROP VIEW led").clear());
+        });
+        for (number, mut wire) in writers.into_iter().enumerate() {
+            scope.spawn(move || {
+                let name = format!("made_{number}");
+                for _ in 0..ROUNDS {
+                    ok(&mut wire, &format!("CREATE TABLE {name} (id int)"));
+                    ok(&mut wire, &format!("CREATE VIEW {name}_view AS TABLE {name}"));
+                    ok(&mut wire, &format!("INSERT INTO {name}_view VALUES (1)"));
+                    ok(&mut wire, &format!("DROP TABLE {name} CASCADE"));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn definitions_do_not_leave_by_two_phase_commit() {
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let mut author = fenced.login();
+    ok(&mut author, &format!("BEGIN; {RULE}"));
+    assert_eq!(code(&mut author, "PREPARE TRANSACTION 'x'"), "LF004");
+    assert_eq!(code_in(&author.exchange(&sync())), "");
+}

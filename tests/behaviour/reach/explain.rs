@@ -1,0 +1,127 @@
+//! `fencegate policy explain`.
+
+use super::{POLICY, SCHEMA};
+use crate::support::guardian::Folder;
+use crate::support::proxy::fencegate;
+use crate::support::{Options, Postgres};
+use std::process::Output;
+
+fn explain(postgres: &Postgres, role: &str, policy: &str) -> Output {
+    let folder = Folder::new("explain");
+    std::fs::write(folder.join("policy.yaml"), policy).unwrap();
+    let url = format!("postgres://{role}@127.0.0.1:{}/postgres", postgres.port());
+    fencegate().args(["policy", "explain", ".", "--database", &url]).current_dir(folder.path()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// The lines after the header, with one blank for the many between columns.
+fn lines(output: &Output) -> Vec<String> {
+    let squeezed =
+        |line: &str| line.split("  ").map(str::trim).filter(|it| !it.is_empty()).collect::<Vec<_>>().join(" | ");
+    text(&output.stdout).lines().skip(1).map(squeezed).collect()
+}
+
+/// No `fencegate init`, and a role that may read no table.
+#[test]
+fn every_relation_that_counts_is_shown_with_its_path() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql(&format!("{SCHEMA} CREATE ROLE reader LOGIN"));
+    let output = explain(&postgres, "reader", POLICY);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    let expected = "
+jobs | public.jobs | partitioned table | insert, update, delete, truncate, ddl | named in the policy
+jobs | public.jobs_low | partition | insert, update, delete, truncate, ddl | partition of public.jobs
+jobs | public.open_jobs | view | insert, update, delete | view on public.jobs
+jobs | public.owner | table | delete, truncate cascade | foreign key jobs_owner_fkey of public.jobs on delete cascade
+jobs | public.region | table | update, delete, truncate cascade | foreign key jobs_region_fkey of public.jobs on delete set default on update cascade
+jobs | public.jobs_lowest | partition | insert, update, delete, truncate, ddl | partition of public.jobs_low, partition of public.jobs
+jobs | public.my_jobs | view | insert, update, delete | view on public.open_jobs, view on public.jobs
+jobs | public.lowest | view | insert, update, delete | view on public.jobs_lowest, partition of public.jobs_low, partition of public.jobs
+jobs | public.owner | table | drop cascade | needed by public.jobs
+jobs | public.region | table | drop cascade | needed by public.jobs
+low | public.low_ticks | partition | insert, update, delete, truncate, ddl | named in the policy
+low | public.ticks | partitioned table | insert, update, delete, truncate, ddl | parent of public.low_ticks
+items | public.items | table | insert, update, delete, truncate, ddl | named in the policy
+items | public.inbox | table | insert | rule deliver on public.items
+items | public.special_items | table | insert, update, delete, truncate, ddl | inherits from public.items
+items | public.things | table | update, delete, truncate, ddl | parent of public.items
+items | public.outbox | view | insert | rule pass on public.inbox, rule deliver on public.items";
+    assert_eq!(lines(&output), expected.lines().skip(1).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_does_not_exist_is_unresolved_and_an_error() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE TABLE \"Odd Name\" (id int); CREATE FUNCTION tick() RETURNS int LANGUAGE sql AS 'SELECT 1'");
+    let policy = "version: 1\nresources:\n  - name: jobs\n    tables: ['public.\"Odd Name\"', {name: public.nothing, operations: [insert]}]\n    \
+                  functions: [public.tick, public.tock]\n";
+    let output = explain(&postgres, "postgres", policy);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), ""));
+    let expected = "\
+RESOURCE  RELATION           KIND        OPERATIONS                             PATH
+jobs      public.\"Odd Name\"  table       insert, update, delete, truncate, ddl  named in the policy
+jobs      public.nothing     unresolved  insert                                 named in the policy
+jobs      public.tick        function    call                                   named in the policy
+jobs      public.tock        unresolved  call                                   named in the policy
+";
+    assert_eq!(text(&output.stdout), expected);
+}
+
+#[test]
+fn policies_for_other_databases_and_wrong_ones_are_errors() {
+    let postgres = Postgres::start(Options::default());
+    let output = explain(&postgres, "postgres", &format!("{POLICY}databases: [app]\n"));
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""));
+    assert_eq!(text(&output.stderr), "fencegate: the policies fence nothing in database postgres\n");
+    let output = explain(&postgres, "postgres", "version: 1\nresourses: []\n");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).starts_with("./policy.yaml:2:1"), "{output:?}");
+    let nobody = fencegate().args(["policy", "explain", "policies", "--database", "nonsense"]).output().unwrap();
+    assert_eq!(nobody.status.code(), Some(2));
+    assert!(text(&nobody.stderr).starts_with("fencegate: --database "), "{nobody:?}");
+    let url = "postgres://nobody@127.0.0.1:1/x";
+    let nobody = fencegate().args(["policy", "explain", "policies", "--database", url]).output().unwrap();
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(text(&nobody.stderr).starts_with("fencegate: cannot connect: "), "{nobody:?}");
+}
+
+/// The example in docs/policies.md is what the program prints.
+#[test]
+fn the_documented_output_is_real() {
+    let documented = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/policies.md")).unwrap();
+    let block = |after: &str| {
+        let (_, rest) = documented.split_once(after).expect(after);
+        rest.split_once("\n```").expect("the end of the block").0.to_owned()
+    };
+    let postgres = Postgres::start(Options::default());
+    postgres.sql(&block("```sql\n"));
+    let output =
+        explain(&postgres, "postgres", "version: 1\nresources:\n  - name: scheduler\n    tables: [public.ticks]\n");
+    let prompt = "$ fencegate policy explain policies --database postgres://app@127.0.0.1/app\n";
+    assert_eq!(text(&output.stdout), block(prompt) + "\n");
+}
+
+#[test]
+fn a_key_that_tells_no_rows_apart_is_unresolved_and_an_error() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE TABLE a (k int); CREATE TABLE b (k numeric); CREATE TABLE c (n int)");
+    let tables = ["a", "b", "c"].map(|table| format!("{{name: public.{table}, key: k}}")).join(", ");
+    let output = explain(
+        &postgres,
+        "postgres",
+        &format!("version: 1\nresources:\n  - {{name: 's/{{k}}', tables: [{tables}]}}\n"),
+    );
+    assert_eq!(output.status.code(), Some(1));
+    let operations = "insert, update, delete, truncate, ddl";
+    let expected = [
+        format!("s/{{k}} | public.a | table | {operations} | named in the policy"),
+        format!(
+            "s/{{k}} | public.b | unresolved | {operations} | key column k: its type is not an integer, text, varchar or uuid"
+        ),
+        format!("s/{{k}} | public.c | unresolved | {operations} | key column k does not exist"),
+    ];
+    assert_eq!(lines(&output), expected);
+}

@@ -1,0 +1,23 @@
+//! What counts as writing a fenced table, beside writing it by its own name: as the catalogue has it, against real servers.
+
+mod calls;
+mod cascade;
+mod definitions;
+mod explain;
+mod names;
+mod paths;
+mod stale;
+mod temporary;
+mod transaction;
+
+/// The schema of `paths` and `explain`; docs/policies.md shows a part of it.
+const SCHEMA: &str = include_str!("schema.sql");
+const POLICY: &str = "version: 1
+resources:
+  - name: jobs
+    tables: [public.jobs]
+  - name: low
+    tables: [public.low_ticks]
+  - name: items
+    tables: [public.items]
+";

@@ -1,0 +1,262 @@
+//! When the catalogue is read, and what the answer is while it cannot be.
+
+use crate::support::fenced::{Fenced, code, init, ok};
+use crate::support::proxy::{Proxy, ProxyOptions};
+use crate::support::{DEADLINE, Options, Postgres, Wire, wait_until};
+use std::time::Duration;
+
+const SCHEMA: &str = "
+    CREATE TABLE items (id int); CREATE TABLE plain (id int); CREATE VIEW listed AS SELECT * FROM items;
+    CREATE ROLE fencer LOGIN";
+const POLICY: &str = "version: 1\nresources:\n  - name: jobs\n    tables: [public.items]\n";
+
+/// A server and a proxy whose control connections can be taken away.
+fn fenced() -> Fenced {
+    fenced_by(POLICY)
+}
+
+fn fenced_by(policy: &str) -> Fenced {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql(SCHEMA);
+    init_for_control_role(&postgres);
+    let control = postgres.control_url().replace("postgres@", "fencer@");
+    let proxy = Proxy::start_with(&postgres, &ProxyOptions::default().policies(policy).control(&control));
+    postgres.sql(
+        "CREATE ROLE app LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO app; GRANT ALL ON SCHEMA public TO app",
+    );
+    Fenced { proxy, postgres }
+}
+
+fn init_for_control_role(postgres: &Postgres) {
+    init(postgres, "postgres");
+    let database = postgres.control_url() + "postgres";
+    let mut command = crate::support::proxy::fencegate();
+    crate::support::programs::run(command.args(["init", "--control", &database, "--role", "fencer"]));
+}
+
+fn take_control_away(postgres: &Postgres) {
+    postgres.sql("ALTER ROLE fencer NOLOGIN");
+    postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'fencer'");
+    wait_until("the control connections have ended", DEADLINE, || {
+        postgres.value("SELECT count(*) FROM pg_stat_activity WHERE usename = 'fencer'") == "0"
+    });
+}
+
+fn holder(fenced: &Fenced, token: i64) -> Wire {
+    let mut wire = fenced.login_as("app");
+    ok(&mut wire, &format!("SET lease.fence = {token}"));
+    wire
+}
+
+/// Nobody hears what other proxies, or sessions around them, make of any relation. The policies name the fenced tables.
+#[test]
+fn while_nobody_listens_only_what_is_named_plainly_is_known() {
+    let fenced = fenced();
+    let (mut leader, mut stranger) = (holder(&fenced, 1), fenced.login_as("app"));
+    ok(&mut leader, "INSERT INTO listed VALUES (1)");
+    fenced.postgres.sql("CREATE VIEW copied AS SELECT * FROM plain; GRANT ALL ON copied TO app");
+    ok(&mut stranger, "INSERT INTO copied VALUES (1)");
+    take_control_away(&fenced.postgres);
+    fenced.postgres.sql("CREATE OR REPLACE VIEW copied AS SELECT * FROM items");
+    for sql in ["INSERT INTO copied VALUES (2)", "INSERT INTO plain VALUES (2)", "DROP TABLE plain CASCADE"] {
+        assert_eq!(code(&mut stranger, sql), "LF006", "{sql}");
+    }
+    ok(&mut stranger, "SELECT * FROM plain");
+    assert_eq!(code(&mut stranger, "INSERT INTO items VALUES (3)"), "LF002");
+    assert_eq!(code(&mut stranger, "INSERT INTO listed VALUES (3)"), "LF002");
+    // Who is admitted goes on.
+    for sql in ["INSERT INTO items VALUES (2)", "INSERT INTO listed VALUES (2)"] {
+        ok(&mut leader, sql);
+    }
+    assert_eq!(fenced.postgres.value("SELECT count(*) FROM items"), "3");
+    fenced.postgres.sql("ALTER ROLE fencer LOGIN");
+    wait_until("somebody listens again", DEADLINE, || code(&mut stranger, "INSERT INTO plain VALUES (2)").is_empty());
+    assert_eq!(code(&mut stranger, "INSERT INTO copied VALUES (2)"), "LF002");
+}
+
+/// A view that was made meanwhile may call a function that the policy names: then to read it is a write.
+#[test]
+fn while_nobody_listens_what_is_read_may_call_a_named_function() {
+    let fenced = fenced_by(&POLICY.replace("tables:", "functions: [public.note]\n    tables:"));
+    fenced.postgres.sql(
+        "CREATE FUNCTION note() RETURNS int LANGUAGE sql AS 'INSERT INTO items VALUES (9) RETURNING 1'; \
+         GRANT ALL ON items TO app",
+    );
+    let (mut leader, mut stranger) = (holder(&fenced, 1), fenced.login_as("app"));
+    ok(&mut leader, "INSERT INTO items VALUES (1)");
+    take_control_away(&fenced.postgres);
+    fenced.postgres.sql("CREATE VIEW later AS SELECT note() AS n; GRANT ALL ON later TO app");
+    for sql in ["SELECT * FROM later", "TABLE later", "COPY (TABLE later) TO STDOUT", "SELECT * FROM later FOR UPDATE"]
+    {
+        assert_eq!(code(&mut stranger, sql), "LF006", "{sql}");
+    }
+    ok(&mut stranger, "SELECT count(*) FROM pg_catalog.pg_class, items");
+    ok(&mut leader, "INSERT INTO items VALUES (2)");
+    assert_eq!(fenced.postgres.value("SELECT count(*) FROM items"), "2");
+}
+
+/// Of several resources each goes on with its own tables.
+#[test]
+fn while_nobody_listens_each_resource_goes_on() {
+    let policy = format!("{POLICY}  - name: other\n    tables: [public.plain]\n");
+    let fenced = fenced_by(&policy);
+    let mut leader = holder(&fenced, 1);
+    ok(&mut leader, "SET lease.fence = 'jobs=1'");
+    ok(&mut leader, "INSERT INTO items VALUES (1)");
+    take_control_away(&fenced.postgres);
+    ok(&mut leader, "INSERT INTO items VALUES (2)");
+    assert_eq!(code(&mut leader, "INSERT INTO listed VALUES (2)"), "LF006");
+    // What has changed may have changed these too.
+    ok(&mut leader, "CREATE VIEW later AS SELECT * FROM items");
+    assert_eq!(code(&mut leader, "INSERT INTO items VALUES (3)"), "LF006");
+}
+
+/// Where no table is fenced nothing leads to one.
+#[test]
+fn while_nobody_listens_a_database_without_fences_goes_on() {
+    let fenced = fenced_by(&POLICY.replace("items", "nothing"));
+    let mut stranger = fenced.login_as("app");
+    ok(&mut stranger, "INSERT INTO plain VALUES (1)");
+    take_control_away(&fenced.postgres);
+    for sql in ["INSERT INTO plain VALUES (2)", "DO $$ BEGIN END $$"] {
+        ok(&mut stranger, sql);
+    }
+}
+
+#[test]
+fn what_has_changed_and_cannot_be_read_may_be_anything() {
+    let fenced = fenced();
+    let (mut leader, mut stranger) = (holder(&fenced, 1), fenced.login_as("app"));
+    ok(&mut leader, "INSERT INTO items VALUES (1)");
+    take_control_away(&fenced.postgres);
+    ok(&mut stranger, "CREATE VIEW later AS SELECT * FROM items");
+    for sql in [
+        "INSERT INTO plain VALUES (1)",
+        "INSERT INTO later VALUES (1)",
+        "ALTER TABLE plain ADD COLUMN n int",
+        "TRUNCATE plain",
+        "DROP TABLE plain CASCADE",
+    ] {
+        let error = stranger.rows(sql).expect_err(sql);
+        let why = "cannot tell whether this statement writes a fenced table: the catalogue cannot be read: \
+            the control connection cannot be opened: the server does not let its role log in";
+        assert_eq!((error.code(), error.message()), ("LF006", why), "{sql}");
+    }
+    // Which role it is, is for the log.
+    let told = |line: &str| line.contains("write_rejected") && line.contains("not permitted to log in");
+    assert!(fenced.proxy.log().lines().any(told), "{}", fenced.proxy.log());
+    // Nothing but the fenced tables can be meant where every fence is asked for anyway.
+    ok(&mut leader, "INSERT INTO items VALUES (2)");
+    assert_eq!(code(&mut leader, "INSERT INTO plain VALUES (2)"), "LF006");
+    ok(&mut stranger, "SELECT * FROM plain FOR UPDATE");
+    ok(&mut stranger, "CREATE TABLE made (id int)");
+    assert_eq!(code(&mut stranger, "INSERT INTO made VALUES (2)"), "LF006");
+    fenced.postgres.sql("ALTER ROLE fencer LOGIN");
+    wait_until("the catalogue is read again", DEADLINE, || {
+        code(&mut stranger, "INSERT INTO made VALUES (1)").is_empty()
+    });
+    ok(&mut leader, "INSERT INTO plain VALUES (2)");
+}
+
+#[test]
+fn what_was_never_read_may_be_anything() {
+    let fenced = fenced();
+    take_control_away_before_any_session(&fenced.postgres);
+    let mut stranger = fenced.login_as("app");
+    assert_eq!(code(&mut stranger, "INSERT INTO plain VALUES (1)"), "LF006");
+    ok(&mut stranger, "SELECT * FROM plain");
+    fenced.postgres.sql("ALTER ROLE fencer LOGIN");
+    wait_until("the catalogue is read", DEADLINE, || code(&mut stranger, "INSERT INTO plain VALUES (1)").is_empty());
+}
+
+fn take_control_away_before_any_session(postgres: &Postgres) {
+    postgres.sql("ALTER ROLE fencer NOLOGIN");
+}
+
+/// A database that the policies leave alone is none of the proxy's business.
+#[test]
+fn other_databases_go_on() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE TABLE plain (id int)");
+    let options = ProxyOptions::default().policies(&format!("{POLICY}databases: [app]\n"));
+    let proxy = Proxy::start_with(&postgres, &options.control("postgres://nobody@127.0.0.1:1/"));
+    ok(&mut Wire::login(&proxy.address(), "postgres", "postgres"), "INSERT INTO plain VALUES (1)");
+}
+
+/// Without `fencegate init` the catalogue can be read all the same.
+#[test]
+fn a_database_without_the_schema_is_read() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE TABLE plain (id int)");
+    let proxy = Proxy::start(&postgres, POLICY, &[]);
+    ok(&mut Wire::login(&proxy.address(), "postgres", "postgres"), "INSERT INTO plain VALUES (1)");
+}
+
+/// Whoever alters a view locks it, which must not keep the catalogue from being read.
+#[test]
+fn a_view_that_is_being_altered_keeps_nobody() {
+    let fenced = fenced();
+    fenced.postgres.sql("CREATE VIEW counted AS SELECT count(*) FROM items");
+    let mut owner = Wire::login(&fenced.postgres.address(), "postgres", "postgres");
+    ok(&mut owner, "BEGIN; LOCK TABLE counted");
+    let mut stranger = fenced.login_as("app");
+    ok(&mut stranger, "CREATE TABLE made (id int)");
+    ok(&mut stranger, "INSERT INTO made VALUES (1)");
+    assert_eq!(code(&mut stranger, "INSERT INTO listed VALUES (1)"), "LF002");
+    // Not known to be the server's to refuse.
+    assert_eq!(code(&mut stranger, "DELETE FROM counted"), "LF002");
+}
+
+/// DDL by way of one proxy is known to the others, without a new session.
+#[test]
+fn other_proxies_are_told() {
+    let fenced = fenced();
+    let control = fenced.postgres.control_url().replace("postgres@", "fencer@");
+    let other = Proxy::start_with(&fenced.postgres, &ProxyOptions::default().policies(POLICY).control(&control));
+    let mut there = Wire::login(&other.address(), "app", "postgres");
+    assert_eq!(code(&mut there, "INSERT INTO listed VALUES (1)"), "LF002");
+    let mut here = fenced.login_as("app");
+    ok(&mut here, "CREATE VIEW later AS SELECT * FROM items; GRANT ALL ON later TO app");
+    // Rolled back: whatever is done until it is known is not kept.
+    wait_until("the other proxy knows the view", DEADLINE, || {
+        let code = code(&mut there, "BEGIN; INSERT INTO later VALUES (1)");
+        ok(&mut there, "ROLLBACK");
+        code == "LF002"
+    });
+}
+
+/// Whoever changed it may have been killed before saying so: nobody says anything here, and no session begins.
+#[test]
+fn a_definition_that_nobody_announces_is_found_by_sessions_that_stay() {
+    let fenced = fenced();
+    let mut stranger = fenced.login_as("app");
+    ok(&mut stranger, "INSERT INTO plain VALUES (1)");
+    fenced.postgres.sql("CREATE VIEW around AS SELECT * FROM items; GRANT ALL ON around TO app");
+    wait_until("the proxy knows the view", Duration::from_secs(20), || {
+        let code = code(&mut stranger, "BEGIN; INSERT INTO around VALUES (1)");
+        ok(&mut stranger, "ROLLBACK");
+        code == "LF002"
+    });
+}
+
+/// What an event trigger may send for DDL that goes around the proxies.
+#[test]
+fn anybody_can_say_that_the_catalogue_has_changed_and_keep_nobody_busy() {
+    let fenced = fenced();
+    let mut stranger = fenced.login_as("app");
+    ok(&mut stranger, "INSERT INTO plain VALUES (1)");
+    fenced
+        .postgres
+        .sql("CREATE VIEW around AS SELECT * FROM items; GRANT ALL ON around TO app; NOTIFY fencegate, '{catalogue}'");
+    wait_until("the proxy knows the view", DEADLINE, || {
+        let code = code(&mut stranger, "BEGIN; INSERT INTO around VALUES (1)");
+        ok(&mut stranger, "ROLLBACK");
+        code == "LF002"
+    });
+    let mut anybody = Wire::login(&fenced.postgres.address(), "app", "postgres");
+    for number in 0..200 {
+        ok(&mut anybody, "NOTIFY fencegate, '{catalogue}'");
+        ok(&mut stranger, &format!("INSERT INTO plain VALUES ({number})"));
+    }
+    assert_eq!(code(&mut stranger, "INSERT INTO around VALUES (1)"), "LF002");
+}

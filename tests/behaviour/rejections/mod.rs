@@ -1,0 +1,133 @@
+//! A rejected statement looks to a client as a statement that the server itself refuses: the same messages in the
+//! same order, the same transaction state, nothing written, and the session goes on.
+//!
+//! Everything that is rejected (`rejected.rs`) meets a session in every state (`states.rs`) in every shape that the
+//! protocol has for it (`shapes.rs`). Each cell of that matrix is asked of the server itself with a statement that
+//! divides by zero at the same place, and of the proxy with the one that it rejects (`compare.rs`).
+
+mod compare;
+mod conversation;
+mod pipeline;
+mod rejected;
+mod shapes;
+mod states;
+mod undecided;
+
+use compare::World;
+use rejected::Rejected;
+use shapes::{RESUMED, SHAPES, Shape};
+use states::{FAILED, STATES, State};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+#[test]
+fn a_stale_token() {
+    let world = World::start();
+    world.raise(100);
+    everywhere(&world, &rejected::stale());
+}
+
+#[test]
+fn no_token() {
+    everywhere(&World::start(), &rejected::missing());
+}
+
+#[test]
+fn an_invalid_token() {
+    everywhere(&World::start(), &rejected::invalid());
+}
+
+#[test]
+fn code_that_the_proxy_cannot_see() {
+    everywhere(&World::start(), &rejected::unverifiable());
+}
+
+#[test]
+fn a_transaction_prepared_by_a_holder() {
+    let world = World::start();
+    everywhere(&world, &[rejected::prepare_transaction()]);
+    assert_eq!(world.fenced.postgres.value("SELECT count(*) FROM pg_prepared_xacts"), "0");
+}
+
+/// The server itself rolls it back, so that nothing is to be rejected.
+#[test]
+fn a_failed_transaction_that_a_holder_prepares() {
+    let world = World::start();
+    let mut cells = Cells::default();
+    let rejected = rejected::prepare_transaction();
+    let itself = Rejected { reference: rejected.statement, ..rejected };
+    let comes_first = ["a string", "the first of a string", "the extended protocol", "with Describe"];
+    for shape in SHAPES.iter().filter(|shape| comes_first.contains(&shape.name)) {
+        cells.compare(&world, &itself, &FAILED, shape);
+    }
+    cells.finish();
+}
+
+#[test]
+fn a_database_without_a_fence() {
+    everywhere(&World::start(), &rejected::unavailable());
+}
+
+/// Only what depends on the token can pass when a portal starts and be rejected when it is resumed. A newer token would
+/// end the session: its transaction may have written.
+#[test]
+fn a_portal_that_is_resumed() {
+    let world = World::start();
+    let mut cells = Cells::default();
+    for rejected in rejected::resumed() {
+        for (state, shape) in pairs(RESUMED) {
+            // In a failed transaction and during COPY no portal starts; and only a transaction block keeps one.
+            if !state.failed && !state.copying && (state.is_block || !shape.needs_block) {
+                cells.compare(&world, &rejected, state, shape);
+            }
+        }
+    }
+    cells.finish();
+}
+
+#[track_caller]
+fn everywhere(world: &World, rejected: &[Rejected]) {
+    let mut cells = Cells::default();
+    for rejected in rejected {
+        for (state, shape) in pairs(SHAPES) {
+            // Where the transaction has failed it rolls that back: see `a_failed_transaction_that_a_holder_prepares`.
+            let meets_failure = state.failed || state.is_block && shape.repeats;
+            if !(rejected.ends_failure && meets_failure) {
+                cells.compare(world, rejected, state, shape);
+            }
+        }
+    }
+    cells.finish();
+}
+
+fn pairs(shapes: &'static [Shape]) -> impl Iterator<Item = (&'static State, &'static Shape)> {
+    STATES.iter().flat_map(|state| shapes.iter().map(move |shape| (state, shape)))
+}
+
+/// How many cells all tests have compared.
+static COMPARED: AtomicUsize = AtomicUsize::new(0);
+
+/// Those of one test.
+#[derive(Default)]
+struct Cells {
+    compared: usize,
+    differences: Vec<String>,
+}
+
+impl Cells {
+    fn compare(&mut self, world: &World, rejected: &Rejected, state: &State, shape: &Shape) {
+        self.compared += 1;
+        let cell = format!("{} {} × {} × {}", rejected.code, rejected.name, state.name, shape.name);
+        if let Err(difference) = world.compare(rejected, state, shape) {
+            self.differences.push(format!("{cell}\n{difference}"));
+        }
+    }
+
+    #[track_caller]
+    fn finish(self) {
+        let all = COMPARED.fetch_add(self.compared, Relaxed) + self.compared;
+        println!("{} cells, {all} so far", self.compared);
+        let (count, first) = (self.differences.len(), self.differences.first());
+        let names: Vec<_> = self.differences.iter().filter_map(|text| text.lines().next()).collect();
+        assert_eq!(count, 0, "cells differ:\n{}\n\nthe first: {}", names.join("\n"), first.unwrap());
+    }
+}

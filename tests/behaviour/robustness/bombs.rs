@@ -1,0 +1,111 @@
+//! Texts that cost far more than their length: they end nothing, keep nobody waiting, and leave nothing behind.
+
+use super::world::{WRITE, World, codes};
+use crate::support::bombs::bombs;
+use crate::support::fenced::value;
+use crate::support::message::{bind_text, execute, parse, query, sync};
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a text may take of the proxy's own memory, in KiB; a process apart has as much.
+const MEMORY: u64 = 64 << 10;
+
+/// What may be left of it, beside the buffers of the sessions.
+const LEFT: u64 = 16 << 10;
+
+/// In hundredths of a second, of all threads, without optimisation. What is not bounded takes minutes.
+const PROCESSOR_TIME: u64 = 500;
+
+#[test]
+fn every_text_has_a_bound() {
+    let mut world = World::new();
+    let pid = world.fenced.proxy.pid();
+    for (what, text) in bombs() {
+        let hiding = format!("{text}; {WRITE}");
+        let pipeline = [parse("", &text, &[]), bind_text("", "", &[]), execute("", 0), sync()].concat();
+        for (how, message) in [("simple", query(&hiding)), ("extended", pipeline)] {
+            let (memory, time) = (resident(pid), world.fenced.proxy.processor_time());
+            forget_peak(pid);
+            let mut wire = world.hostile();
+            wire.send(&message);
+            world.is_unharmed();
+            let frames = wire.read_until_ready();
+            drop(wire);
+            world.is_unharmed();
+            let time = world.fenced.proxy.processor_time() - time;
+            let peak = world.fenced.proxy.peak_memory().saturating_sub(memory);
+            let left = resident(pid).saturating_sub(memory);
+            let codes = codes(&frames);
+            println!("{what}, {how}: {} bytes, {time} ticks, {peak} KiB, {left} KiB left, {codes:?}", text.len());
+            assert!(how == "extended" || codes.len() == 1, "{what}: {codes:?}");
+            assert!(time < PROCESSOR_TIME, "{what}, {how}: {time} ticks");
+            assert!(peak < MEMORY, "{what}, {how}: {peak} KiB");
+            assert!(left < LEFT, "{what}, {how}: {left} KiB left");
+        }
+    }
+    world.ends_well(MEMORY);
+}
+
+/// While strangers send what takes longest, others are served.
+#[test]
+fn others_are_served_meanwhile() {
+    const STRANGERS: usize = 4;
+    let world = World::new();
+    let bombs = bombs();
+    let over = AtomicBool::new(false);
+    let longest = std::thread::scope(|scope| {
+        for stranger in 0..STRANGERS {
+            let (world, bombs, over) = (&world, &bombs, &over);
+            scope.spawn(move || {
+                let mut wire = world.hostile();
+                for (_, text) in bombs.iter().skip(stranger).step_by(STRANGERS) {
+                    wire.query(&format!("{text}; {WRITE}"));
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+                over.store(true, Ordering::Relaxed);
+            });
+        }
+        let mut wire = world.fenced.login();
+        let mut longest = Duration::ZERO;
+        while !over.load(Ordering::Relaxed) {
+            let asked = Instant::now();
+            assert_eq!(value(&mut wire, "SELECT 'served'").as_deref(), Some("served"));
+            longest = longest.max(asked.elapsed());
+        }
+        longest
+    });
+    println!("the longest wait was {longest:?}");
+    assert!(longest < Duration::from_secs(2), "{longest:?}");
+    world.ends_well(MEMORY * 2);
+}
+
+/// A text that ends its reader is refused; the next one has another reader.
+#[test]
+fn a_reader_that_ends_is_replaced() {
+    let mut world = World::new();
+    let mut wire = world.hostile();
+    let list = vec!["12"; 20_000].join(",");
+    let deadly = format!("UPDATE free SET ({}) = (SELECT {list})", vec!["n"; 20_000].join(","));
+    for _ in 0..3 {
+        assert_eq!(codes(&wire.query(&deadly)), ["LF004"]);
+        let rows = wire.rows(&format!("SELECT 1 WHERE 12 IN ({list}) FOR UPDATE")).unwrap();
+        assert_eq!(rows.len(), 1);
+    }
+    drop(wire);
+    world.is_unharmed();
+    world.ends_well(MEMORY);
+}
+
+fn resident(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// From now on the most memory that the process held is counted anew.
+fn forget_peak(pid: u32) {
+    fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
+}

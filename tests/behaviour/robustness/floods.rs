@@ -1,0 +1,100 @@
+//! Clients that send and send, and never read an answer.
+
+use super::world::{WRITE, World, codes};
+use crate::support::message::{
+    self, bind_text, close_statement, describe_statement, execute, flush, parse, query, sync,
+};
+use crate::support::{DEADLINE, Wire, wait_until};
+
+/// What the proxy may need beyond what it needed for small talk, in KiB.
+const ALLOWED: u64 = 16 * 1024;
+/// A client that could send this much has met no resistance.
+const ENOUGH: usize = 24 << 20;
+/// It is blocked when the proxy took nothing at this many looks, and did nothing in between.
+const LOOKS: usize = 20;
+
+/// Sends the message again and again until nobody takes it. Returns how many bytes were taken.
+fn flood(world: &World, wire: &mut Wire, message: &[u8]) -> usize {
+    let many = message.repeat((64 << 10) / message.len() + 1);
+    let (mut sent, mut refused, mut worked) = (0, 0, 0);
+    wait_until("the proxy takes no more", DEADLINE, || {
+        while sent < ENOUGH {
+            let Some(taken) = wire.try_send(&many[sent % many.len()..]) else {
+                let before = std::mem::replace(&mut worked, world.fenced.proxy.processor_time());
+                refused = if worked == before { refused + 1 } else { 0 };
+                return refused == LOOKS;
+            };
+            sent += taken;
+            refused = 0;
+        }
+        true
+    });
+    sent
+}
+
+fn floods(messages: &[(&str, Vec<u8>)]) {
+    let mut world = World::new();
+    for (what, message) in messages {
+        let mut wire = world.hostile();
+        let sent = flood(&world, &mut wire, message);
+        println!("{what}: {sent} bytes");
+        world.is_unharmed();
+        world.is_within_memory(ALLOWED);
+    }
+    world.ends_well(ALLOWED);
+}
+
+#[test]
+fn of_small_messages() {
+    floods(&[
+        ("Sync", sync()),
+        ("Flush", flush()),
+        ("Parse", parse("", "SELECT 1", &[])),
+        ("Parse and Flush", [parse("", "SELECT 1", &[]), flush()].concat()),
+        ("Bind", [bind_text("", "", &[]), flush()].concat()),
+        ("Describe and Sync", [describe_statement("x"), sync()].concat()),
+        ("Close", close_statement("x")),
+        ("a pipeline", [message::unnamed("SELECT repeat('x', 100)", &[]), sync()].concat()),
+        ("Query", query("SELECT 1")),
+        ("empty Query", query("")),
+        ("CopyData", message::copy_data(b"x")),
+    ]);
+}
+
+/// The proxy answers these itself: nothing but its own care stops it from piling up the answers.
+#[test]
+fn of_rejected_queries() {
+    floods(&[("a stale write", query(WRITE)), ("an unreadable one", query("SELECT"))]);
+}
+
+/// The server takes the first bytes of a name only, and so must the proxy.
+#[test]
+fn of_long_names() {
+    let name = "n".repeat(3 << 20);
+    floods(&[
+        ("Parse", parse(&name, "SELECT 1", &[])),
+        ("Bind", [parse("", "SELECT 1", &[]), bind_text(&name[..60_000], "", &[])].concat()),
+        ("Close", close_statement(&name[..9_000])),
+        ("Execute", [message::unnamed("SELECT 1", &[]), execute(&name[..9_000], 0), sync()].concat()),
+    ]);
+}
+
+/// What the proxy remembers of a statement is bounded, however many are prepared.
+#[test]
+fn of_statements_that_name_much() {
+    const STATEMENTS: usize = 200;
+    let mut world = World::new();
+    let mut wire = world.hostile();
+    // Too long for the cache of texts; what such a statement names takes half a MiB in the proxy's memory.
+    let tables: Vec<_> = (0..7_000).map(|number| format!("table{number}")).collect();
+    // The server looks for the tables when it runs.
+    let text = format!("TRUNCATE {}", tables.join(","));
+    for number in 0..STATEMENTS {
+        let frames = wire.exchange(&[parse(&format!("s{number}"), &text, &[]), sync()].concat());
+        assert_eq!(codes(&frames), Vec::<String>::new());
+    }
+    world.is_unharmed();
+    drop(wire);
+    // The statements, and the tree of one of them.
+    world.ends_well(80 * 1024);
+}

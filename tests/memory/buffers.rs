@@ -1,0 +1,91 @@
+//! The proxy holds no message because of its size, and no more than a little for a client that does not read.
+//!
+use crate::support::message::{copy_data, copy_done, query};
+use crate::support::wire::error_in;
+use crate::support::{DEADLINE, Options, Target, Via, wait_until};
+use std::sync::Mutex;
+
+crate::routes!(a_row_of_a_gigabyte, a_reader_that_stops, a_gigabyte_of_copy_data);
+
+/// What the proxy may need beyond what it needed for small talk, in KiB.
+const ALLOWED: u64 = 8 * 1024;
+
+/// The server needs several gigabytes for a row of that size: one at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn a_row_of_a_gigabyte(via: Via) {
+    // As near to the server's limit as its own buffers allow.
+    const SIZE: usize = 1_000_000_000;
+    within_memory(via, |target| {
+        let mut wire = target.login();
+        wire.send(&query(&format!("SELECT repeat('x', {SIZE})")));
+        let mut frames = Vec::new();
+        while frames.last().is_none_or(|(tag, _)| *tag != b'Z') {
+            frames.push(wire.skip_frame().expect("the session goes on"));
+        }
+        let columns_and_length = 6;
+        assert!(frames.contains(&(b'D', SIZE + columns_and_length)), "{frames:?}");
+    });
+}
+
+fn a_reader_that_stops(via: Via) {
+    const LINES: usize = 1000;
+    within_memory(via, |target| {
+        let mut wire = target.login();
+        let copy = format!("COPY (SELECT repeat('x', 1000000) FROM generate_series(1, {LINES})) TO STDOUT");
+        wire.send(&query(&copy));
+        wait_until_blocked(target);
+        let mut lines = 0;
+        loop {
+            match wire.skip_frame().expect("the session goes on").0 {
+                b'd' => lines += 1,
+                b'Z' => break,
+                _ => {}
+            }
+        }
+        assert_eq!(lines, LINES);
+    });
+}
+
+fn a_gigabyte_of_copy_data(via: Via) {
+    // One message of many lines, and many of them: a value as large as the message would fill the server's memory.
+    const LINE: usize = 10_000;
+    const LINES: usize = 25_000;
+    const MESSAGES: usize = 4;
+    within_memory(via, |target| {
+        target.postgres.sql("CREATE UNLOGGED TABLE t (line text)");
+        let line = [vec![b'x'; LINE - 1], vec![b'\n']].concat();
+        let data = copy_data(&line.repeat(LINES));
+        let mut wire = target.login();
+        wire.send(&query("COPY t FROM STDIN WHERE length(line) < 10"));
+        wire.read_until(b'G');
+        (0..MESSAGES).for_each(|_| wire.send(&data));
+        let frames = wire.exchange(&copy_done());
+        assert_eq!(error_in(&frames), None);
+        assert_eq!(frames.last().unwrap().tag, b'Z');
+    });
+}
+
+fn within_memory(via: Via, work: impl Fn(&Target)) {
+    // A test that failed has poisoned nothing: the next one starts its own servers.
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let target = via.start(Options::default());
+    let mut wire = target.login();
+    (0..100).for_each(|_| assert_eq!(error_in(&wire.query("SELECT repeat('x', 10000)")), None));
+    let peak = || target.proxy.as_ref().map_or(0, |proxy| proxy.peak_memory());
+    let before = peak();
+    work(&target);
+    let grown = peak() - before;
+    assert!(grown < ALLOWED, "the proxy grew by {grown} KiB");
+}
+
+/// Returns when the server has long been unable to send.
+fn wait_until_blocked(target: &Target) {
+    const LOOKS: usize = 20;
+    let query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite' AND query LIKE 'COPY%'";
+    let mut blocked = 0;
+    wait_until("the server waits for its client", DEADLINE, || {
+        blocked = if target.postgres.value(query) == "1" { blocked + 1 } else { 0 };
+        blocked == LOOKS
+    });
+}

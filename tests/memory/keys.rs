@@ -1,0 +1,139 @@
+//! A million keys do not grow the proxy: what it keeps of each has a bound.
+//!
+use crate::support::fenced::init;
+use crate::support::{Options, Postgres};
+use fencegate::config::ServerTls;
+use fencegate::fence::session::{Activity, FULL, Identity, SessionFence};
+use fencegate::fence::{Database, Registration};
+use fencegate::metrics::Metrics;
+use fencegate::policy::{Resource, load};
+use fencegate::tls::{Connector, ControlConfig};
+use std::sync::Arc;
+use std::time::Instant;
+use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
+
+const KEYS: usize = 20_000;
+const SESSIONS: usize = 4;
+
+/// What may be kept, in KiB: the epochs of 65,536 keys, and the admissions of the sessions.
+const ALLOWED: i64 = 16 * 1024;
+
+const POLICIES: &str =
+    "version: 1\nresources:\n  - name: shard/{shard}\n    tables: [{name: public.shards, key: shard}]\n";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_keys_are_written_and_little_is_kept() {
+    let keys = std::env::var("FENCEGATE_KEYS").map_or(KEYS, |number| number.parse().unwrap());
+    let postgres = Postgres::start(Options::default());
+    init(&postgres, "postgres");
+    let family = family();
+    // Nearly all have an epoch already: making them is what would take the time.
+    let seeded = keys - 500;
+    postgres.sql(&format!(
+        "INSERT INTO fencegate.epoch (resource, token, drained, policy_hash) \
+         SELECT 'shard/' || n, 7, true, 'other' FROM generate_series(0, {seeded} - 1) n"
+    ));
+    let config: Config = (postgres.control_url() + "postgres").parse().unwrap();
+    let control = ControlConfig::new(config.clone(), Arc::new(Connector::new(ServerTls::default()).unwrap()));
+    let database = Database::new("postgres", control, "p1", None, Arc::new(Metrics::new().unwrap()));
+    let mut sessions = Vec::new();
+    for _ in 0..SESSIONS {
+        sessions.push(Session::open(&database, &config).await);
+    }
+    let began = Instant::now();
+    database.apply_policy(std::slice::from_ref(&family)).await.unwrap();
+    println!("policies recorded in {seeded} epochs: {:?}", began.elapsed());
+    let began = Instant::now();
+    database.apply_policy(std::slice::from_ref(&family)).await.unwrap();
+    println!("policies found recorded: {:?}", began.elapsed());
+
+    // What everybody needs for the first few is there.
+    sessions[0].write(&database, &family, 0..100).await;
+    let (before, began) = (memory(), Instant::now());
+    let writers = sessions.into_iter().enumerate().map(|(number, session)| {
+        let (database, family) = (database.clone(), family.clone());
+        tokio::spawn(async move {
+            session.write(&database, &family, (number..keys).step_by(SESSIONS)).await;
+            session
+        })
+    });
+    let mut written = Vec::new();
+    for writer in writers.collect::<Vec<_>>() {
+        written.push(writer.await.unwrap());
+    }
+    let grown = memory() - before;
+    println!("{keys} keys in {:?}; memory {before} KiB, grown by {grown} KiB", began.elapsed());
+    let rows: usize = postgres.value("SELECT count(*) FROM fencegate.admission").parse().unwrap();
+    println!("rows of admissions: {rows}");
+    assert!(rows <= SESSIONS * FULL, "{rows} admissions");
+    assert!(grown < ALLOWED, "grown by {grown} KiB");
+    assert_eq!(postgres.value("SELECT count(*) FROM fencegate.epoch"), keys.to_string());
+
+    let began = Instant::now();
+    let fences = database.fences(std::slice::from_ref(&family)).await.unwrap();
+    println!("fences shown: {:?}", began.elapsed());
+    assert_eq!((fences.of_keys.len(), fences.left_out), (1000, keys - 1000));
+}
+
+struct Session {
+    fence: Arc<SessionFence>,
+    _client: Client,
+    _registration: Registration,
+}
+
+impl Session {
+    async fn open(database: &Arc<Database>, config: &Config) -> Session {
+        let (client, connection) = config.connect(NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let fence = Arc::new(SessionFence::new(Ok(identity(&client).await)));
+        Session { _registration: database.register(fence.clone()), fence, _client: client }
+    }
+
+    /// What a relay does with a write to each, as far as the fence knows.
+    async fn write(&self, database: &Arc<Database>, family: &Resource, keys: impl Iterator<Item = usize>) {
+        for key in keys {
+            let resource = family.of_key(&key.to_string()).unwrap();
+            database.admit(&self.fence, &resource, 7).await.unwrap();
+            assert!(self.fence.begin_write([(resource.name.as_str(), 7)]));
+            self.fence.set_activity(Activity::Idle);
+            if key % 100_000 == 0 {
+                println!("key {key}: {} KiB", memory());
+            }
+        }
+    }
+}
+
+async fn identity(client: &Client) -> Identity {
+    let messages = client
+        .simple_query(
+            "SELECT pg_backend_pid(), (SELECT extract(epoch FROM backend_start) FROM \
+             pg_stat_get_activity(pg_backend_pid())), (SELECT system_identifier FROM pg_control_system()), \
+             extract(epoch FROM pg_postmaster_start_time())",
+        )
+        .await
+        .unwrap();
+    let row = messages.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let field = |index| row.unwrap().get(index).unwrap().to_owned();
+    Identity {
+        pid: field(0).parse().unwrap(),
+        backend_start: field(1),
+        system_identifier: field(2),
+        postmaster_start: field(3),
+    }
+}
+
+fn family() -> Arc<Resource> {
+    let folder = crate::support::guardian::Folder::new("keys");
+    std::fs::write(folder.join("keys.yaml"), POLICIES).unwrap();
+    load(folder.path()).unwrap().resources[0].clone()
+}
+
+/// What this process holds now, in KiB.
+fn memory() -> i64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}

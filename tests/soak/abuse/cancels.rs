@@ -1,0 +1,80 @@
+//! Requests to cancel.
+
+use super::flood::{answered, beside};
+use crate::support::proxy::NO_POLICIES;
+use crate::support::wire::error_in;
+use crate::support::{DEADLINE, Options, Postgres, Proxy, Wire, message, wait_until};
+
+const USER: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
+
+/// A session, and with which key it is cancelled.
+fn session(proxy: &Proxy) -> (Wire, Vec<u8>) {
+    let mut wire = Wire::connect(&proxy.address()).unwrap();
+    let frames = wire.start(&USER, "");
+    let key = frames.iter().find(|frame| frame.tag == b'K').expect("a key").body.clone();
+    (wire, key)
+}
+
+fn send_cancel(proxy: &Proxy, key: &[u8]) -> Wire {
+    let mut wire = Wire::connect(&proxy.address()).unwrap();
+    wire.send(&message::cancel_request(key));
+    wire
+}
+
+/// A statement runs, and is cancelled.
+fn cancelled(proxy: &Proxy, postgres: &Postgres, (wire, key): &mut (Wire, Vec<u8>)) {
+    wire.send(&message::query("SELECT pg_sleep(600) AS held"));
+    let running =
+        "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT pg_sleep% AS held'";
+    wait_until("it runs", DEADLINE, || postgres.value(running) == "1");
+    let mut cancel = send_cancel(proxy, key);
+    assert_eq!(error_in(&wire.read_until_ready()).expect("an error").code(), "57014");
+    // The server sends its signal twice: the second one must not meet the next statement.
+    assert_eq!(cancel.bytes_to_end(), b"");
+}
+
+#[test]
+fn of_keys_that_nobody_has() {
+    let postgres = Postgres::start(Options::default());
+    let proxy = Proxy::start(&postgres, NO_POLICIES, &[]);
+    let mut held = session(&proxy);
+    // Nobody waits for them, as in an attack.
+    let unknown = |_: &_| send_cancel(&proxy, &[7; 8]);
+    beside("cancels of unknown keys", (1000, 600), unknown, 10, || cancelled(&proxy, &postgres, &mut held));
+}
+
+#[test]
+fn unknown_keys_reach_no_server() {
+    let postgres = Postgres::start(Options::default().setting("log_connections", "on"));
+    let proxy = Proxy::start(&postgres, NO_POLICIES, &[]);
+    let (_wire, mut key) = session(&proxy);
+    let connections = || postgres.log().matches("connection received").count();
+    let before = connections();
+    // The process is there, its secret another; a key of protocol 3.2; none at all.
+    *key.last_mut().unwrap() ^= 1;
+    for key in [key, [1; 8].into(), [2; 36].into(), [3; 256].into(), Vec::new()] {
+        assert_eq!(send_cancel(&proxy, &key).bytes_to_end(), b"");
+    }
+    postgres.sql("SELECT 1");
+    wait_until("the server has logged it", DEADLINE, || connections() > before);
+    assert_eq!(connections(), before + 1, "{}", postgres.log());
+}
+
+/// Whoever has a session may cancel it as often as they like, and hold up nobody.
+#[test]
+fn of_ones_own_session() {
+    let postgres = Postgres::start(Options::default());
+    let proxy = Proxy::start(&postgres, NO_POLICIES, &[]);
+    let mut held = session(&proxy);
+    let (_own, key) = session(&proxy);
+    let own = |_: &_| send_cancel(&proxy, &key);
+    beside("cancels of one's own session", (1000, 600), own, 10, || cancelled(&proxy, &postgres, &mut held));
+}
+
+#[test]
+fn one_by_one_all_work() {
+    let postgres = Postgres::start(Options::default());
+    let proxy = Proxy::start(&postgres, NO_POLICIES, &[]);
+    let mut held = session(&proxy);
+    answered("cancels", 20, || cancelled(&proxy, &postgres, &mut held));
+}

@@ -1,0 +1,92 @@
+//! A flood, and a client beside it.
+
+use crate::support::{DEADLINE, wait_until};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// No request of a client that behaves well may take longer, however busy the machine is: what was wrong took from ten
+/// seconds on, or for ever.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// So many threads flood at the same time.
+const THREADS: usize = 4;
+/// Each begins a step this often at most: 4,000 steps a second in all, so that tests beside it go on.
+const PACE: Duration = Duration::from_millis(1);
+
+/// What a flood may ask, and has to tell.
+pub struct Flood {
+    over: AtomicBool,
+    done: AtomicUsize,
+}
+
+impl Flood {
+    pub fn done(&self) -> usize {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+}
+
+/// Ends the flood also where the client beside it panics.
+struct Ends<'a>(&'a Flood);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs the request so many times while the flood runs, from when that has done `first` of what it does. Each step of
+/// the flood gets what it keeps; what that returns is kept until `kept` more have come.
+pub fn beside<T>(
+    what: &str,
+    (first, kept): (usize, usize),
+    step: impl Fn(&Flood) -> T + Sync,
+    times: usize,
+    mut request: impl FnMut(),
+) {
+    let flood = Flood { over: AtomicBool::new(false), done: AtomicUsize::new(0) };
+    let run = || {
+        let mut held = VecDeque::new();
+        while !flood.is_over() {
+            let next = Instant::now() + PACE;
+            held.push_back(step(&flood));
+            flood.done.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            if held.len() > kept.div_ceil(THREADS) {
+                held.pop_front();
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let ends = Ends(&flood);
+        (0..THREADS).for_each(|_| drop(scope.spawn(run)));
+        wait_until(format!("{what}: the flood runs"), DEADLINE, || flood.done() >= first);
+        let (before, start) = (flood.done(), Instant::now());
+        let took: Vec<Duration> = (0..times).map(|_| timed(&mut request)).collect();
+        let rate = (flood.done() - before) as f64 / start.elapsed().as_secs_f64();
+        drop(ends);
+        judge(&format!("{what} ({rate:.0}/s)"), took);
+    });
+}
+
+/// Runs the request so many times, and judges how long each took.
+pub fn answered(what: &str, times: usize, mut request: impl FnMut()) {
+    judge(what, (0..times).map(|_| timed(&mut request)).collect());
+}
+
+fn timed(request: &mut impl FnMut()) -> Duration {
+    let start = Instant::now();
+    request();
+    start.elapsed()
+}
+
+fn judge(what: &str, mut took: Vec<Duration>) {
+    took.sort();
+    let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);
+    println!("{what}: {} requests, median {median:?}, longest {longest:?}", took.len());
+    assert!(longest < PATIENCE, "{what}: a request took {longest:?}");
+}

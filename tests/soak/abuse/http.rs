@@ -1,0 +1,89 @@
+//! Whoever reaches the address of metrics and health.
+
+use super::flood::{answered, beside};
+use crate::support::proxy::NO_POLICIES;
+use crate::support::wait::wait_for;
+use crate::support::{DEADLINE, Options, Postgres, Proxy};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+struct World {
+    proxy: Proxy,
+    address: SocketAddr,
+    _postgres: Postgres,
+}
+
+fn start() -> World {
+    let postgres = Postgres::start(Options::default());
+    let proxy = Proxy::start(&postgres, NO_POLICIES, &["--http", "127.0.0.1:0"]);
+    let address = address(&proxy);
+    World { proxy, address, _postgres: postgres }
+}
+
+fn address(proxy: &Proxy) -> SocketAddr {
+    wait_for("metrics are served", DEADLINE, || {
+        let log = proxy.log();
+        let (_, rest) = log.split_once("metrics_served address=")?;
+        rest.split_once('\n')?.0.trim().parse().ok()
+    })
+}
+
+fn send(address: SocketAddr, text: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    // It may have been closed already.
+    let _ = stream.write_all(text);
+    stream
+}
+
+/// In a flood it need not come about.
+fn try_send(address: SocketAddr, text: &[u8]) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.write_all(text).ok()?;
+    Some(stream)
+}
+
+fn ask(address: SocketAddr, path: &str) -> String {
+    let mut stream = send(address, format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").as_bytes());
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap_or_else(|error| panic!("{error} after {answer:?}"));
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
+    answer
+}
+
+/// What a proxy that serves metrics says there.
+pub fn page(proxy: &Proxy, path: &str) -> String {
+    ask(address(proxy), path)
+}
+
+fn healthz(address: SocketAddr) {
+    ask(address, "/healthz");
+}
+
+#[test]
+fn half_requests_and_silence() {
+    let World { proxy, address, .. } = &start();
+    let address = *address;
+    let files = proxy.open_files();
+    for text in ["", "GET /healthz HTTP/1.1\r\nHost:", "GET /metrics HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n"] {
+        let _half: Vec<_> = (0..400).map(|_| send(address, text.as_bytes())).collect();
+        answered(&format!("400 connections that sent {text:?}"), 20, || healthz(address));
+        assert!(proxy.open_files() < files + 100, "{} files of {files}", proxy.open_files());
+    }
+}
+
+#[test]
+fn a_stream_of_half_requests() {
+    let World { address, .. } = &start();
+    let address = *address;
+    let half = |_: &_| try_send(address, b"GET /healthz HTTP/1.1\r\n");
+    beside("half requests", (1000, 400), half, 50, || healthz(address));
+}
+
+#[test]
+fn a_stream_of_requests_whose_answers_nobody_reads() {
+    let World { address, .. } = &start();
+    let address = *address;
+    let unread = |_: &_| try_send(address, b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
+    beside("unread answers", (200, 400), unread, 50, || healthz(address));
+}

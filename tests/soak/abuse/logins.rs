@@ -1,0 +1,83 @@
+//! Logins that begin, and do not end.
+
+use super::flood::{answered, beside};
+use crate::support::proxy::NO_POLICIES;
+use crate::support::wire::error_in;
+use crate::support::{DEADLINE, Options, Postgres, Proxy, Wire, message, wait_until};
+
+const USER: [(&str, &str); 2] = [("user", "ada"), ("database", "postgres")];
+const CONSOLE: [(&str, &str); 2] = [("user", "ada"), ("database", "fencegate")];
+
+/// The server has few slots, and asks ada for a password.
+fn start(arguments: &[&str]) -> (Proxy, Postgres) {
+    let options = Options::default().setting("max_connections", "100").hba("host all ada all scram-sha-256");
+    let postgres = Postgres::start(options);
+    postgres.sql("CREATE ROLE ada LOGIN PASSWORD 'secret'; CREATE ROLE bob LOGIN");
+    (Proxy::start(&postgres, NO_POLICIES, arguments), postgres)
+}
+
+fn login(proxy: &Proxy, parameters: &[(&str, &str)]) -> Wire {
+    let mut wire = Wire::connect(&proxy.address()).unwrap();
+    let frames = wire.start(parameters, "secret");
+    assert_eq!(error_in(&frames), None);
+    assert_eq!(frames.last().map(|frame| frame.tag), Some(b'Z'), "the connection was closed");
+    wire
+}
+
+fn unanswered(proxy: &Proxy, parameters: &[(&str, &str)]) -> Wire {
+    let mut wire = Wire::connect(&proxy.address()).unwrap();
+    wire.send(&message::startup(message::PROTOCOL_3_0, parameters));
+    wire
+}
+
+#[test]
+fn more_than_the_server_has_slots_for() {
+    let (proxy, _postgres) = start(&[]);
+    let mut held: Vec<_> = (0..150).map(|_| unanswered(&proxy, &USER)).collect();
+    assert_eq!(held[0].frame().map(|frame| frame.tag), Some(b'R'), "it is asked for a password");
+    answered("150 unanswered logins", 10, || drop(login(&proxy, &USER)));
+}
+
+#[test]
+fn as_many_as_the_proxy_has_places() {
+    let (proxy, _postgres) = start(&["--max-connections", "10"]);
+    let sessions: Vec<_> = (0..7).map(|_| login(&proxy, &USER)).collect();
+    let mut held: Vec<_> = (0..30).map(|_| unanswered(&proxy, &USER)).collect();
+    assert!(held[0].frame().is_some(), "it is asked for a password");
+    answered("logins in all places", 4, || drop(login(&proxy, &USER)));
+    drop(sessions);
+}
+
+#[test]
+fn in_a_stream() {
+    let (proxy, _postgres) = start(&[]);
+    // Of one who waits for the server's question, so that each reaches the server.
+    let one = |_: &_| {
+        let mut wire = unanswered(&proxy, &USER);
+        wire.frame();
+        wire
+    };
+    beside("a stream of unanswered logins", (60, 200), one, 10, || drop(login(&proxy, &USER)));
+}
+
+/// By the name of somebody who may use the console, which nobody has to prove before the server asks.
+#[test]
+fn at_the_console_in_the_name_of_an_administrator() {
+    let (proxy, _postgres) = start(&["--admin-roles", "ada", "--max-connections", "20"]);
+    let mut held: Vec<_> = (0..60).map(|_| unanswered(&proxy, &CONSOLE)).collect();
+    assert!(held[0].frame().is_some(), "it is asked for a password");
+    answered("logins beside unanswered ones at the console", 10, || drop(login(&proxy, &USER)));
+    answered("logins at the console beside unanswered ones there", 3, || drop(login(&proxy, &CONSOLE)));
+}
+
+/// They are over before those who have a session: no place is lost.
+#[test]
+fn that_are_broken_off() {
+    let (proxy, postgres) = start(&["--max-connections", "10"]);
+    for _ in 0..200 {
+        drop(unanswered(&proxy, &USER));
+    }
+    answered("logins after broken ones", 10, || drop(login(&proxy, &USER)));
+    let left = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'ada'";
+    wait_until("the server's processes have ended", DEADLINE, || postgres.value(left) == "0");
+}

@@ -1,0 +1,96 @@
+//! Every statement of Postgres' own regression tests, against its verdict: none crashes the readers, none that the
+//! server takes is unknown to them, few are opaque, and what the server really wrote is what the verdict said.
+
+mod session;
+mod stream;
+mod suite;
+#[path = "../../behaviour/decoders/properties/tokens.rs"]
+#[allow(dead_code, reason = "here each text is read as its session reads it")]
+mod tokens;
+mod trial;
+
+use crate::support::postgres_source;
+use fencegate::statement::{Statement, Unreadable};
+use session::Record;
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+/// Postgres refuses this way of partitioning after its grammar up to 15, and in its grammar since then.
+const REFUSED_LATER: &str = "PARTITION BY MAGIC";
+
+const LIST: &str = include_str!("opaque.txt");
+
+static SUITE: LazyLock<Record> = LazyLock::new(suite::run);
+
+#[test]
+fn what_the_server_takes_is_no_syntax_error_here() {
+    let queries = SUITE.queries.len();
+    println!("{queries} query strings");
+    assert!(queries > 40_000, "{queries}");
+    let unknown: Vec<_> =
+        SUITE.unknown.iter().filter(|text| !text.contains(REFUSED_LATER)).map(String::as_str).collect();
+    assert!(unknown.is_empty(), "{} unknown:\n{}", unknown.len(), unknown.join("\n"));
+}
+
+/// All that are opaque, by kind and reason. The list says where that changes; its counts are those of one release.
+#[test]
+fn few_are_opaque() {
+    let (mut total, mut opaque) = (0, BTreeMap::<String, usize>::new());
+    for query in &SUITE.queries {
+        match &query.read {
+            Ok(script) => {
+                let counted = |statement: &&Arc<Statement>| !["DO", "CALL"].contains(&statement.kind);
+                for statement in script.statements.iter().filter(counted) {
+                    total += 1;
+                    if let Some(why) = statement.opaque {
+                        *opaque.entry(format!("{}: {why}", statement.kind)).or_default() += 1;
+                    }
+                }
+            }
+            // What the server refuses as well.
+            Err(Unreadable::Syntax) => {}
+            Err(why) => {
+                total += 1;
+                *opaque.entry(format!("a text: {}", why.reason())).or_default() += 1;
+            }
+        }
+    }
+    let all: usize = opaque.values().sum();
+    println!("{all} of {total} are opaque");
+    let release = postgres_source::release();
+    let found: Vec<_> = opaque.iter().map(|(kind, count)| format!("{count:>4} {kind}")).collect();
+    let found = [format!("{release}\n"), found.join("\n"), "\n".to_owned()].concat();
+    let is_same_release = LIST.lines().next() == Some(release.as_str());
+    let comparable = |list: &str| -> Vec<String> {
+        let lines = list.lines().skip(1);
+        lines
+            .map(|line| if is_same_release { line.into() } else { line.trim_start()[2..].trim_start().into() })
+            .collect()
+    };
+    assert!(all * 100 <= total, "{all} of {total} are opaque:\n{found}");
+    assert_eq!(comparable(&found), comparable(LIST), "tests/soak/corpus/opaque.txt should be:\n{found}");
+}
+
+#[test]
+fn what_was_written_is_what_the_verdict_says() {
+    let trials = &SUITE.trials;
+    println!("{trials:#?}");
+    assert!(trials["written as the verdict names it"] > 3_000);
+    let missed = &SUITE.missed;
+    assert!(missed.is_empty(), "{} missed:\n{}", missed.len(), missed.join("\n"));
+}
+
+#[test]
+fn what_tokens_prove_is_what_the_parsers_say() {
+    let (mut proved, mut wrong) = (0, Vec::new());
+    for query in &SUITE.queries {
+        let Some((proof, read)) = tokens::both(&query.text, query.lexing) else { continue };
+        proved += 1;
+        if proof != read {
+            wrong.push(format!("{}\n    {proof:?}\n    {read:?}", query.text.escape_ascii()));
+        }
+    }
+    println!("{proved} query strings are proved by their tokens");
+    assert!(wrong.is_empty(), "{} proved wrongly:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(proved > 5_000, "{proved}");
+}

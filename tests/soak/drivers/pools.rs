@@ -1,0 +1,99 @@
+//! Connection pools: who checks a connection out presents the token of the moment, whatever its last holder presented,
+//! and gets another one when that was cut off.
+//!
+//! docs/frameworks.md has the code to copy: it is part of the programs that run here.
+
+use crate::drivers::program::{self, java, node, python, sqlx};
+use crate::drivers::steps::{Report, World};
+use std::process::Command;
+
+const FRAMEWORKS: &str = include_str!("../../../docs/frameworks.md");
+
+#[test]
+fn with_psycopg_pool() {
+    visits_a_pool("psycopg-pool", || python("psycopg_pool_steps.py"));
+}
+
+#[test]
+fn with_sqlalchemy_pool() {
+    visits_a_pool("SQLAlchemy", || python("sqlalchemy_pool_steps.py"));
+}
+
+#[test]
+fn with_asyncpg_pool() {
+    visits_a_pool("asyncpg", || python("asyncpg_pool_steps.py"));
+}
+
+#[test]
+fn with_node_postgres_pool() {
+    visits_a_pool("pg-pool", || node("node_postgres_pool_steps.js"));
+}
+
+#[test]
+#[ignore = "needs a JDK and two packages: make drivers"]
+fn with_hikari_pool() {
+    visits_a_pool("HikariCP", || java("HikariPoolSteps.java"));
+}
+
+#[test]
+#[ignore = "builds a crate of its own: make drivers"]
+fn with_sqlx_pool() {
+    visits_a_pool("sqlx", || sqlx("pool_steps"));
+}
+
+#[test]
+fn the_documented_code_is_what_runs() {
+    let programs = [
+        include_str!("python/psycopg_pool_steps.py"),
+        include_str!("python/sqlalchemy_pool_steps.py"),
+        include_str!("python/asyncpg_pool_steps.py"),
+        include_str!("node/node_postgres_pool_steps.js"),
+        include_str!("java/HikariPoolSteps.java"),
+        include_str!("sqlx/src/bin/pool_steps.rs"),
+    ];
+    let blocks: Vec<&str> = section().split("```").skip(1).step_by(2).collect();
+    assert_eq!(blocks.len(), programs.len(), "a block for each pool, in this order");
+    for (block, program) in blocks.iter().zip(programs) {
+        let (_, code) = block.split_once('\n').expect("the language");
+        for paragraph in code.split("\n\n") {
+            assert!(flush_left(program).contains(flush_left(paragraph).trim()), "not in the program: {paragraph}");
+        }
+    }
+}
+
+/// What docs/frameworks.md says of pools.
+fn section() -> &'static str {
+    let (_, section) = FRAMEWORKS.split_once("\n## Connection pools\n").expect("the section");
+    section.split("\n## ").next().unwrap_or_default()
+}
+
+fn flush_left(code: &str) -> String {
+    code.lines().map(|line| format!("{}\n", line.trim())).collect()
+}
+
+/// The pool has one connection.
+fn visits_a_pool(name: &str, command: impl FnOnce() -> Command) {
+    let world = World::start();
+    let report = Report::of(&program::output(command(), &world.address()));
+    // HikariCP is what the system brings.
+    if let Some(version) = report.result("version") {
+        assert!(
+            section().contains(&format!("{name} {version}")),
+            "docs/frameworks.md names another version than {version}"
+        );
+    }
+    let found = |visit: &str| report.result(visit).unwrap_or_else(|| panic!("{visit}: {report:#?}")).to_owned();
+    let (token, session) =
+        found("first").split_once(' ').map(|(token, pid)| (token.to_owned(), pid.to_owned())).unwrap();
+    assert_eq!(token, "'1'");
+    // The same session, but the token is the visitor's own.
+    assert_eq!(found("newer"), format!("'2' {session}"));
+    assert_eq!(found("none"), format!("'' {session}"));
+    assert_eq!(found("refused"), "LF002");
+    assert_eq!(found("rolled_back"), format!("'2' {session}"));
+    assert_eq!(found("cut_off"), "LF001");
+    let after = found("after");
+    assert!(after.starts_with("'3' ") && !after.ends_with(&format!(" {session}")), "{report:#?}");
+    // Nothing is there that was refused or cut off.
+    assert_eq!(world.jobs(), "0");
+}

@@ -1,0 +1,9 @@
+//! What users of Django, SQLAlchemy and Active Record see: with a token their habits run through the proxy as they do
+//! on the server; without one, or with a stale one, only what writes to the fenced table fails.
+
+mod active_record;
+mod databases;
+mod django;
+mod sqlalchemy;
+
+mod world;

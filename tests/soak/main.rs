@@ -1,0 +1,16 @@
+//! What takes long, needs the network, or floods the machine. Run by `make soak`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod abuse;
+mod compat;
+mod corpus;
+mod demo;
+mod distributed_cron;
+mod drivers;
+mod frameworks;
+mod pgbench;
+mod readme;

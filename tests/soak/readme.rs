@@ -1,0 +1,134 @@
+//! The README is true: its `sh` blocks run, in their order, and the demo prints what it says.
+//!
+//! The blocks run as they stand, save that the ports are those of a throwaway server. `make` targets are only asked
+//! what they would do: the demo and the tests are run by themselves, and building them twice proves nothing.
+
+use crate::support::guardian::{Folder, Port, Program};
+use crate::support::proxy::{BINARY, fencegate};
+use crate::support::wait::{DEADLINE, wait_until};
+use crate::support::{Etcd, Options, Postgres, programs};
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const README: &str = include_str!("../../README.md");
+
+#[test]
+fn every_command_runs() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE DATABASE app");
+    postgres.sql("ALTER ROLE postgres PASSWORD 'first'; CREATE ROLE app LOGIN PASSWORD 'second'");
+    postgres.sql_in("app", "CREATE TABLE public.ticks (tick text PRIMARY KEY, run_by text)");
+    postgres.sql_in("app", "INSERT INTO public.ticks VALUES ('12:00'); GRANT ALL ON public.ticks TO app");
+    // Who connects as the README does is asked for a password, the superuser too; the tests, by the socket, are not.
+    fs::write(postgres.value("SHOW hba_file"), "local all all trust\nhost all all all scram-sha-256\n").unwrap();
+    postgres.sql("SELECT pg_reload_conf()");
+    let etcd = Etcd::start();
+    let (folder, port) = (Folder::new("readme"), Port::claim());
+    let passwords = folder.join(".pgpass");
+    fs::write(&passwords, "*:*:*:postgres:first\n*:*:*:app:second\n").unwrap();
+    fs::set_permissions(&passwords, fs::Permissions::from_mode(0o600)).unwrap();
+    let mut proxy = None;
+    let blocks = blocks("sh");
+    assert!(blocks.len() >= 6, "{blocks:?}");
+    for block in blocks {
+        let script = block
+            .replace("127.0.0.1:5432", &format!("127.0.0.1:{}", postgres.port()))
+            .replace("127.0.0.1:6432", &format!("127.0.0.1:{}", port.number()))
+            .replace("http://127.0.0.1:2379", &etcd.url())
+            .replace("port=5432", &format!("port={}", postgres.port()))
+            .replace("port=6432", &format!("port={}", port.number()));
+        if script.starts_with("make ") {
+            assert_eq!(script.lines().count(), 1);
+            run(
+                "make --dry-run",
+                &script.replacen("make ", "make --dry-run ", 1),
+                Path::new(env!("CARGO_MANIFEST_DIR")),
+            );
+        } else if script.starts_with("fencegate proxy ") {
+            proxy = Some(start(&script, &folder, port.number()));
+        } else {
+            run(&block, &script, folder.path());
+        }
+    }
+    assert!(proxy.is_some(), "the README says how to run the proxy");
+    let row = postgres.sql_in("app", "SELECT run_by FROM ticks");
+    assert_eq!(row, [[Some("node-a".to_owned())]], "the README's write landed");
+    let epoch = postgres.sql_in("app", "SELECT resource, token::text FROM fencegate.epoch");
+    // The first key of an etcd has create_revision 2.
+    assert_eq!(epoch, [["scheduler", "2"].map(|text| Some(text.to_owned()))], "it was fenced");
+}
+
+#[test]
+fn the_demo_prints_what_is_shown() {
+    let output = fencegate().arg("demo").stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let shown = blocks("text").into_iter().next().expect("the README shows the demo");
+    assert_eq!(without_times(&shown), without_times(&String::from_utf8(output.stdout).unwrap()));
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    for link in README.split("](").skip(1).map(|rest| rest.split([')', '#']).next().unwrap()) {
+        assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(link).exists(), "{link}");
+    }
+}
+
+/// The fenced blocks of that language.
+fn blocks(language: &str) -> Vec<String> {
+    let start = format!("```{language}\n");
+    let rest = README.split(&start).skip(1);
+    rest.map(|rest| rest.split("\n```").next().unwrap().to_owned()).collect()
+}
+
+/// The lines, whatever their times and their order: answers that come in the same millisecond may change places.
+fn without_times(text: &str) -> BTreeSet<String> {
+    let is_number = |word: &str| word.starts_with(|c: char| c.is_ascii_digit()) && word.parse::<f64>().is_ok();
+    let line = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let timeless = words.iter().enumerate().filter(|(place, word)| {
+            let next = words.get(place + 1).copied().unwrap_or_default();
+            !(is_number(word) && next.starts_with("ms"))
+        });
+        timeless.map(|(_, word)| *word).collect::<Vec<_>>().join(" ")
+    };
+    text.lines().map(line).filter(|line| !line.is_empty()).collect()
+}
+
+fn run(shown: &str, script: &str, folder: &Path) {
+    let output = shell(script).current_dir(folder).env("HOME", folder).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{shown}\n{out}{error}");
+}
+
+/// Starts what runs until it is stopped.
+fn start(script: &str, folder: &Folder, port: u16) -> Program {
+    let path = path();
+    let script = format!("cd '{}' && PATH='{path}' exec {script}", folder.path().display());
+    let mut program = Program::start(&["sh", "-c", &script], folder, &folder.join("log"), "KILL");
+    wait_until("the proxy listens", DEADLINE, || {
+        let log = || fs::read_to_string(folder.join("log")).unwrap_or_default();
+        assert_eq!(program.exit_status(), None, "{}", log());
+        TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    program
+}
+
+fn shell(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-eu", "-c", script]).env("PATH", path()).stdin(Stdio::null());
+    programs::forget_settings(&mut command);
+    command
+}
+
+/// With the program under test and PostgreSQL's in front.
+fn path() -> String {
+    let program = Path::new(BINARY).parent().unwrap().display().to_string();
+    let postgres = programs::postgres_program("psql");
+    let postgres = postgres.parent().unwrap().display().to_string();
+    format!("{program}:{postgres}:{}", std::env::var("PATH").unwrap())
+}
