@@ -405,7 +405,8 @@ impl Writer<'_, '_> {
         if self.with_parameters && self.chance(3) {
             return self.parameter();
         }
-        let literal = quoted(*self.dice.pick(self.column.keys));
+        let key = *self.dice.pick(self.column.keys);
+        let literal = quoted(key);
         let bare = self.column.kind == Kind::Integer;
         match self.dice.below(14) {
             4 if self.with_parameters => format!("{}::{}", self.parameter(), self.dice.pick(self.column.casts)),

@@ -9,6 +9,7 @@ pub fn phrase(dice: &mut Dice) -> Vec<Act> {
     let (statement, portal) = (*dice.pick(&["s", "t", ""]), *dice.pick(&["p", "q", ""]));
     let text = *dice.pick(&[READ, ROWS, WRITE, WRITE_ROWS, WRITE_ROWS, BROKEN]);
     let limit = *dice.pick(&[0, 1]);
+    let sql = *dice.pick(TEXTS);
     match dice.below(10) {
         0 | 1 => vec![CloseStatement(statement), Parse(statement, text)],
         2 => vec![Parse(statement, text), Bind(portal, statement)],
@@ -16,9 +17,9 @@ pub fn phrase(dice: &mut Dice) -> Vec<Act> {
         4 => vec![Bind(portal, statement)],
         5 => vec![Execute(portal, limit), *dice.pick(&[Flush, Sync])],
         6 => vec![*dice.pick(&[CloseStatement(statement), ClosePortal(portal)])],
-        7 => vec![Run(*dice.pick(TEXTS))],
-        8 => vec![Query(*dice.pick(TEXTS))],
-        _ => vec![Sync, Query(*dice.pick(TEXTS))],
+        7 => vec![Run(sql)],
+        8 => vec![Query(sql)],
+        _ => vec![Sync, Query(sql)],
     }
 }
 
