@@ -1,6 +1,6 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
-.PHONY: build demo distributed_cron test drivers compat lint deny bench failover guard
+.PHONY: build demo distributed_cron test drivers compat lint deny bench failover guard definitions
 
 build:
 	@scripts/setup.sh demo
@@ -52,9 +52,14 @@ bench:
 # How long a follower takes to write after its leader's crash, stall or resignation, against the TTL.
 failover:
 	@scripts/setup.sh demo
-	@cargo bench --locked --quiet --bench failover guard
+	@cargo bench --locked --quiet --bench failover guard definitions
 
 # What the guard inside the database costs, a statement and a row.
 guard:
 	@scripts/setup.sh demo
 	@cargo bench --locked --quiet --bench guard
+
+# What DDL costs where hundreds and thousands of tables are fenced: a reading of the catalogue, and the writes that wait for it.
+definitions:
+	@scripts/setup.sh demo
+	@cargo bench --locked --quiet --bench definitions

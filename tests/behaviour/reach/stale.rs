@@ -185,6 +185,19 @@ fn a_write_that_needs_every_token_waits_for_no_reading() {
     });
 }
 
+/// The catalogue is known, only what CASCADE takes is not to be had.
+#[test]
+fn while_dependencies_cannot_be_read_cascade_is_to_be_tried_again() {
+    let fenced = fenced();
+    let mut owner = fenced.login();
+    ok(&mut owner, "INSERT INTO plain VALUES (1)");
+    fenced.postgres.sql("REVOKE SELECT ON pg_depend FROM public");
+    assert_eq!(code(&mut owner, "DROP TABLE plain CASCADE"), "LF006");
+    ok(&mut owner, "INSERT INTO plain VALUES (2)");
+    fenced.postgres.sql("GRANT SELECT ON pg_depend TO public");
+    wait_until("it can be read again", DEADLINE, || code(&mut owner, "DROP TABLE plain CASCADE").is_empty());
+}
+
 #[test]
 fn what_was_never_read_may_be_anything() {
     let fenced = fenced();
