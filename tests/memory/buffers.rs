@@ -1,5 +1,5 @@
 //! The proxy holds no message because of its size, and no more than a little for a client that does not read.
-//!
+
 use crate::support::message::{copy_data, copy_done, query};
 use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Options, Target, Via, wait_until};

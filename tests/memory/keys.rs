@@ -1,5 +1,5 @@
 //! A million keys do not grow the proxy: what it keeps of each has a bound.
-//!
+
 use crate::support::fenced::init;
 use crate::support::{Options, Postgres};
 use fencegate::config::ServerTls;
