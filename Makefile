@@ -1,6 +1,6 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
-.PHONY: build demo distributed_cron test soak drivers compat lint deny bench failover guard
+.PHONY: build demo distributed_cron test soak drivers compat lint deny bench failover guard definitions
 
 build:
 	@scripts/setup.sh demo
@@ -66,3 +66,8 @@ failover:
 guard:
 	@scripts/setup.sh demo
 	@cargo bench --locked --quiet --bench guard
+
+# What DDL costs where hundreds and thousands of tables are fenced: a reading of the catalogue, and the writes that wait for it.
+definitions:
+	@scripts/setup.sh demo
+	@cargo bench --locked --quiet --bench definitions

@@ -154,13 +154,13 @@ impl Context {
         })
     }
 
-    /// Statements of this session have changed the catalogue: the others are told, and this proxy reads it.
+    /// Statements of this session have changed the catalogue: the others are told, and this proxy reads it soon.
     pub fn catalogue_changed(&self) {
         self.downstream.forget_catalogue();
         let downstream = self.downstream.clone();
         self.shared.announcements.spawn(async move {
             downstream.fence.announce_catalogue().await;
-            downstream.catch_up().await;
+            downstream.read_soon();
         });
     }
 

@@ -9,7 +9,7 @@ use super::super::suspects::Suspects;
 use super::super::touched::Touch;
 use super::{Earlier, Judge, Stop};
 use crate::policy::{Mode, Opaque, PolicySet, Resource};
-use crate::statement::{Operation, RelationName, Statement, TransactionEffect};
+use crate::statement::{Operation, RelationName, Statement, TransactionEffect, Write};
 use std::sync::Arc;
 
 /// What to do about what another session is defining.
@@ -106,6 +106,19 @@ fn may_call_by_reading(statement: &Statement, policies: &PolicySet) -> bool {
         relation.schema.as_deref() == Some("pg_catalog") || policies.tables_called(relation).next().is_some()
     };
     policies.has_functions() && (statement.reads_more || !statement.reads.iter().all(is_plain))
+}
+
+/// Whatever the catalogue has become, it may pass under the tokens that its text asks for: those of all resources. So it need not
+/// wait for a reading, unless it writes what others are defining.
+pub fn needs_every_token(statement: &Statement, policies: &PolicySet) -> bool {
+    let is_needed = |resource: &Arc<Resource>| {
+        let mut writes = statement.writes.iter().filter(|write| write.operation != Operation::Lock);
+        let is_written = |write: &Write| {
+            policies.fenced(&write.relation, write.operation).any(|(written, _)| Arc::ptr_eq(written, resource))
+        };
+        resource.keyed.is_none() && writes.any(is_written)
+    };
+    is_named_plainly(statement, policies) && policies.resources.iter().all(is_needed)
 }
 
 /// The policies name all that the statement writes or calls, and it defines nothing.

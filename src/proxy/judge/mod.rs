@@ -20,7 +20,7 @@ use crate::fence::{Catalogue, Database, Dependencies, Hindrance, Refusal};
 use crate::policy::{PolicySet, Resource};
 use crate::statement::{ParameterEffect, Statement, TransactionEffect};
 use earlier::{Earlier, Needs};
-pub use hidden::is_named_plainly;
+pub use hidden::{is_named_plainly, needs_every_token};
 pub use resolve::{opaque, resolve};
 use std::collections::HashMap;
 use std::sync::Arc;

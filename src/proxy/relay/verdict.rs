@@ -4,8 +4,9 @@
 
 use super::super::context::Turn;
 use super::super::downstream::{Seen, Wanted};
-use super::super::judge::{Decision, Judge, Need, is_named_plainly, resolve};
+use super::super::judge::{Decision, Judge, Need, is_named_plainly, needs_every_token, resolve};
 use super::super::rejection::Rejection;
+use super::super::suspects::Suspects;
 use super::super::touched::deeds;
 use super::{Asked, Relay, Wait};
 use crate::fence::session::Activity;
@@ -75,12 +76,16 @@ impl Relay {
             return (self.ask_for_role(), resolved);
         }
         let wanted = self.wanted(&resolved);
-        if let Some(task) = self.first(&resolved, &wanted) {
-            self.wait = Some(Wait::First(task));
-            return (Verdict::Hold, resolved);
-        }
         let others = self.definitions.of_others();
-        let seen = self.context.catalogue(&wanted);
+        let mut seen = self.context.catalogue(&wanted);
+        if resolved.iter().any(|statement| self.depends_on_catalogue(statement, &others, &seen)) {
+            if let Some(task) = self.first(&wanted) {
+                self.wait = Some(Wait::First(task));
+                return (Verdict::Hold, resolved);
+            }
+            // It may have been read just now.
+            seen = self.context.catalogue(&wanted);
+        }
         let judge = Judge {
             policies: self.context.policies(),
             database: self.context.database(),
@@ -153,13 +158,18 @@ impl Relay {
         Wanted { since, temporary: self.temporary.clone(), cascades, is_plain }
     }
 
-    /// What has to be done before these statements can be judged.
-    fn first(&mut self, statements: &[Arc<Statement>], wanted: &Wanted) -> Option<JoinHandle<Option<Turn>>> {
+    /// What has changed in the catalogue may make another verdict of it.
+    fn depends_on_catalogue(&self, statement: &Statement, others: &[Arc<Suspects>], seen: &Seen) -> bool {
+        let is_suspect = || others.iter().any(|it| it.written_by(statement, &seen.catalogue).is_some());
+        (self.may_write(statement) || statement.changes_catalogue)
+            && (!needs_every_token(statement, self.context.policies()) || is_suspect())
+    }
+
+    /// What has to be done before the statements at hand can be judged.
+    fn first(&mut self, wanted: &Wanted) -> Option<JoinHandle<Option<Turn>>> {
         let since = *self.judged_since.get_or_insert_with(Instant::now);
-        let depends_on_catalogue = |it: &Arc<Statement>| self.may_write(it) || it.changes_catalogue;
         let left = CATCH_UP_LIMIT.saturating_sub(since.elapsed());
-        let may_wait = !left.is_zero() && statements.iter().any(depends_on_catalogue);
-        if may_wait { self.context.catch_up(wanted, left) } else { None }
+        if left.is_zero() { None } else { self.context.catch_up(wanted, left) }
     }
 
     /// Where a statement needs a database alone, closes the control connections to it first, if the session's role may do

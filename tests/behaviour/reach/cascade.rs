@@ -1,5 +1,6 @@
 //! CASCADE in DROP TABLE, ALTER TABLE and TRUNCATE: it counts as changing the fenced tables that depend on the relation.
 
+use crate::support::Wire;
 use crate::support::fenced::{Fenced, code, ok};
 
 const POLICY: &str = "version: 1\nresources:\n  - name: jobs\n    tables: [public.jobs, public.items]\n";
@@ -49,4 +50,17 @@ fn cascade_counts_as_changing_the_fenced_tables_that_depend_on_the_relation() {
     ok(&mut stranger, "CREATE TABLE late (id int PRIMARY KEY)");
     ok(&mut fenced.holder(3), "ALTER TABLE items ADD FOREIGN KEY (id) REFERENCES late");
     assert_eq!(code(&mut stranger, "DROP TABLE late CASCADE"), "LF002");
+}
+
+/// It is no fault of the statement that it cannot be told now what CASCADE takes.
+#[test]
+fn what_it_takes_cannot_be_told_now() {
+    let fenced = Fenced::start("CREATE TABLE jobs (id int); CREATE TABLE plain (id int)", POLICY);
+    let mut stranger = fenced.login();
+    ok(&mut stranger, "INSERT INTO plain VALUES (1)");
+    let mut lock = Wire::login(&fenced.postgres.address(), "postgres", "postgres");
+    ok(&mut lock, "BEGIN; LOCK TABLE pg_depend IN ACCESS EXCLUSIVE MODE");
+    assert_eq!(code(&mut stranger, "DROP TABLE plain CASCADE"), "LF006");
+    ok(&mut lock, "ROLLBACK");
+    ok(&mut stranger, "DROP TABLE plain CASCADE");
 }

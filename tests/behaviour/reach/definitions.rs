@@ -237,6 +237,19 @@ fn a_storm_of_definitions_stops_nobody() {
     });
 }
 
+/// It would wait for no reading, but what was made on its table is not known without.
+#[test]
+fn a_write_to_what_was_just_redefined_waits_and_passes() {
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let (mut author, mut leader) = (fenced.holder(1), fenced.holder(1));
+    ok(&mut author, "CREATE VIEW led AS TABLE ticks");
+    for round in 0..20 {
+        ok(&mut author, "CREATE RULE more AS ON DELETE TO ticks DO ALSO INSERT INTO led VALUES (OLD.id, OLD.name)");
+        ok(&mut leader, &format!("INSERT INTO ticks VALUES ({round}, 'x')"));
+        ok(&mut author, "DROP RULE more ON ticks");
+    }
+}
+
 #[test]
 fn definitions_do_not_leave_by_two_phase_commit() {
     let fenced = Fenced::start(SCHEMA, POLICY);

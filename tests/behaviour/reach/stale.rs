@@ -3,6 +3,8 @@
 use crate::support::fenced::{Fenced, code, init, ok};
 use crate::support::proxy::{Proxy, ProxyOptions};
 use crate::support::{DEADLINE, Options, Postgres, Wire, wait_until};
+use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 const SCHEMA: &str = "
@@ -156,6 +158,44 @@ fn what_has_changed_and_cannot_be_read_may_be_anything() {
         code(&mut stranger, "INSERT INTO made VALUES (1)").is_empty()
     });
     ok(&mut leader, "INSERT INTO plain VALUES (2)");
+}
+
+/// Whatever the catalogue has become, the leader has all the tokens that there are.
+#[test]
+fn a_write_that_needs_every_token_waits_for_no_reading() {
+    let fenced = fenced();
+    let (mut leader, mut stranger) = (holder(&fenced, 1), fenced.login_as("app"));
+    ok(&mut leader, "INSERT INTO items VALUES (1)");
+    let control = fenced.postgres.sql("SELECT pid FROM pg_stat_activity WHERE usename = 'fencer'");
+    let signal = |name: &str| {
+        let pids = control.iter().flatten().flatten();
+        let sent = Command::new("kill").arg(format!("-{name}")).args(pids).status().expect("kill runs");
+        assert!(sent.success(), "{name}");
+    };
+    signal("STOP");
+    ok(&mut stranger, "CREATE VIEW later AS SELECT * FROM items");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| code(&mut stranger, "INSERT INTO plain VALUES (1)"));
+        for number in 0..100 {
+            ok(&mut leader, &format!("INSERT INTO items VALUES ({number})"));
+        }
+        assert!(!waiting.is_finished(), "the reading has come to an end");
+        signal("CONT");
+        assert_eq!(waiting.join().expect("it is answered"), "");
+    });
+}
+
+/// The catalogue is known, only what CASCADE takes is not to be had.
+#[test]
+fn while_dependencies_cannot_be_read_cascade_is_to_be_tried_again() {
+    let fenced = fenced();
+    let mut owner = fenced.login();
+    ok(&mut owner, "INSERT INTO plain VALUES (1)");
+    fenced.postgres.sql("REVOKE SELECT ON pg_depend FROM public");
+    assert_eq!(code(&mut owner, "DROP TABLE plain CASCADE"), "LF006");
+    ok(&mut owner, "INSERT INTO plain VALUES (2)");
+    fenced.postgres.sql("GRANT SELECT ON pg_depend TO public");
+    wait_until("it can be read again", DEADLINE, || code(&mut owner, "DROP TABLE plain CASCADE").is_empty());
 }
 
 #[test]
