@@ -60,7 +60,7 @@ bench:
 # How long a follower takes to write after its leader's crash, stall or resignation, against the TTL.
 failover:
 	@scripts/setup.sh demo
-	@cargo bench --locked --quiet --bench failover guard
+	@cargo bench --locked --quiet --bench failover
 
 # What the guard inside the database costs, a statement and a row.
 guard:
