@@ -91,7 +91,9 @@ fn an_admission_that_the_guard_has_just_found() {
 /// proxy does not wait for that lock, which the old leader may keep for as long as it likes.
 #[test]
 fn an_admission_whose_row_the_guard_has_just_locked() {
-    let world = World::start("an_admission_whose_row_the_guard_has_just_locked");
+    // Without functions: with them, any open transaction with an id may have written.
+    let world =
+        World::start_with("an_admission_whose_row_the_guard_has_just_locked", TWO_RESOURCES, Options::default());
     let mut order = CommitOrder::start(&world.postgres, "postgres");
     let mut old = world.session(5);
     assert_eq!(code(&mut old, WRITE), "");
