@@ -1,6 +1,6 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
-.PHONY: build demo distributed_cron test drivers compat lint deny bench failover guard
+.PHONY: build demo distributed_cron test soak drivers compat lint deny bench failover guard
 
 build:
 	@scripts/setup.sh demo
@@ -18,10 +18,18 @@ distributed_cron:
 	@cargo build --release --locked --quiet --bin fencegate --example distributed_cron
 	@target/release/examples/distributed_cron
 
-# Without optimisation: the tests wait for servers, not for our code, and it builds in half the time.
+# Every guarantee, in a few minutes and without the network; a little of each random suite. Without optimisation: the
+# tests wait for servers, not for our code, and it builds in half the time.
 test:
 	@scripts/setup.sh test
-	cargo test --locked --no-fail-fast
+	@scripts/tests.sh --lib --bins --test behaviour --test memory
+
+# The rest, at full length: random suites, drivers and frameworks, PostgreSQL 18, floods, the demo, the README.
+soak:
+	@scripts/setup.sh soak
+	@FENCEGATE_LENGTH=1 scripts/tests.sh --test soak --test memory
+	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- --ignored --skip waits_to_be_killed
+	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- decoders:: keys:: leaders:: parameter:: prepared:: transparency::
 
 # The same steps with every driver and pool that docs/compatibility.md names, also with those that need more to be installed.
 drivers:

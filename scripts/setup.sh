@@ -1,9 +1,9 @@
 #!/bin/sh
 # Sees to it that what the build, the demo and the tests need is there; installs Debian packages where it may.
-# Usage: scripts/setup.sh demo|test|drivers|compat. Does nothing, and says nothing, when all is there.
+# Usage: scripts/setup.sh demo|test|soak|drivers|compat. Does nothing, and says nothing, when all is there.
 set -eu
 
-wanted=${1:?usage: scripts/setup.sh demo|test|drivers|compat}
+wanted=${1:?usage: scripts/setup.sh demo|test|soak|drivers|compat}
 cargo_needed=1.89
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -31,7 +31,8 @@ has_c_compiler() { has cc && has_c_headers; }
 has_c_headers() { echo '#include <stdint.h>' | cc -E - >/dev/null 2>&1; }
 
 # pip is part of a virtual environment only where ensurepip is.
-has_python() { has python3 && python3 -c 'import venv, ensurepip' >/dev/null 2>&1; }
+has_python3() { has python3; }
+has_venv() { has python3 && python3 -c 'import venv, ensurepip' >/dev/null 2>&1; }
 
 need() { "$1" || missing="$missing $2"; }
 has_postgres() { [ "$(postgres_version)" -ge 14 ] && [ -n "$(newest /usr/lib/postgresql/*/bin/pgbench)$(command -v pgbench)" ]; }
@@ -66,13 +67,16 @@ find_missing() {
     if [ "$wanted" != demo ]; then
         need has_etcdctl etcd-client
         need has_openssl openssl
-        need has_python python3-venv
-        need has_bzip2 bzip2
+        need has_python3 python3
         need has_prometheus prometheus
-        need has_node "nodejs npm"
-        need has_active_record "ruby-activerecord ruby-pg"
         need has_docker_compose docker-compose
         need has_systemd_analyze systemd
+    fi
+    if [ "$wanted" != demo ] && [ "$wanted" != test ]; then
+        need has_venv python3-venv
+        need has_bzip2 bzip2
+        need has_node "nodejs npm"
+        need has_active_record "ruby-activerecord ruby-pg"
     fi
     if [ "$wanted" = compat ]; then
         need has_pg_regress postgresql-client-15

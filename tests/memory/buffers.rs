@@ -1,11 +1,11 @@
 //! The proxy holds no message because of its size, and no more than a little for a client that does not read.
-//!
+
 use crate::support::message::{copy_data, copy_done, query};
 use crate::support::wire::error_in;
-use crate::support::{DEADLINE, Options, Target, Via, wait_until};
+use crate::support::{DEADLINE, Options, Target, Via, length, wait_until};
 use std::sync::Mutex;
 
-crate::routes!(a_row_of_a_gigabyte, a_reader_that_stops, a_gigabyte_of_copy_data);
+crate::routes!(a_row_of_the_longest, a_reader_that_stops, long_messages_of_copy_data);
 
 /// What the proxy may need beyond what it needed for small talk, in KiB.
 const ALLOWED: u64 = 8 * 1024;
@@ -13,26 +13,26 @@ const ALLOWED: u64 = 8 * 1024;
 /// The server needs several gigabytes for a row of that size: one at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-fn a_row_of_a_gigabyte(via: Via) {
+fn a_row_of_the_longest(via: Via) {
     // As near to the server's limit as its own buffers allow.
-    const SIZE: usize = 1_000_000_000;
+    let size = lengths(100_000_000, 1_000_000_000);
     within_memory(via, |target| {
         let mut wire = target.login();
-        wire.send(&query(&format!("SELECT repeat('x', {SIZE})")));
+        wire.send(&query(&format!("SELECT repeat('x', {size})")));
         let mut frames = Vec::new();
         while frames.last().is_none_or(|(tag, _)| *tag != b'Z') {
             frames.push(wire.skip_frame().expect("the session goes on"));
         }
         let columns_and_length = 6;
-        assert!(frames.contains(&(b'D', SIZE + columns_and_length)), "{frames:?}");
+        assert!(frames.contains(&(b'D', size + columns_and_length)), "{frames:?}");
     });
 }
 
 fn a_reader_that_stops(via: Via) {
-    const LINES: usize = 1000;
+    let lines_sent = lengths(100, 1000);
     within_memory(via, |target| {
         let mut wire = target.login();
-        let copy = format!("COPY (SELECT repeat('x', 1000000) FROM generate_series(1, {LINES})) TO STDOUT");
+        let copy = format!("COPY (SELECT repeat('x', 1000000) FROM generate_series(1, {lines_sent})) TO STDOUT");
         wire.send(&query(&copy));
         wait_until_blocked(target);
         let mut lines = 0;
@@ -43,19 +43,19 @@ fn a_reader_that_stops(via: Via) {
                 _ => {}
             }
         }
-        assert_eq!(lines, LINES);
+        assert_eq!(lines, lines_sent);
     });
 }
 
-fn a_gigabyte_of_copy_data(via: Via) {
+fn long_messages_of_copy_data(via: Via) {
     // One message of many lines, and many of them: a value as large as the message would fill the server's memory.
     const LINE: usize = 10_000;
-    const LINES: usize = 25_000;
     const MESSAGES: usize = 4;
+    let lines = lengths(2_500, 25_000);
     within_memory(via, |target| {
         target.postgres.sql("CREATE UNLOGGED TABLE t (line text)");
         let line = [vec![b'x'; LINE - 1], vec![b'\n']].concat();
-        let data = copy_data(&line.repeat(LINES));
+        let data = copy_data(&line.repeat(lines));
         let mut wire = target.login();
         wire.send(&query("COPY t FROM STDIN WHERE length(line) < 10"));
         wire.read_until(b'G');
@@ -64,6 +64,10 @@ fn a_gigabyte_of_copy_data(via: Via) {
         assert_eq!(error_in(&frames), None);
         assert_eq!(frames.last().unwrap().tag, b'Z');
     });
+}
+
+fn lengths(small: u64, full: u64) -> usize {
+    usize::try_from(length(small, full)).unwrap()
 }
 
 fn within_memory(via: Via, work: impl Fn(&Target)) {

@@ -1,7 +1,7 @@
-//! A million keys do not grow the proxy: what it keeps of each has a bound.
-//!
+//! Many keys do not grow the proxy: what it keeps of each has a bound. With FENCEGATE_LENGTH=25 they are a million.
+
 use crate::support::fenced::init;
-use crate::support::{Options, Postgres};
+use crate::support::{Options, Postgres, length};
 use fencegate::config::ServerTls;
 use fencegate::fence::session::{Activity, FULL, Identity, SessionFence};
 use fencegate::fence::{Database, Registration};
@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
-const KEYS: usize = 20_000;
 const SESSIONS: usize = 4;
 
 /// What may be kept, in KiB: the epochs of 65,536 keys, and the admissions of the sessions.
@@ -23,7 +22,7 @@ const POLICIES: &str =
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_keys_are_written_and_little_is_kept() {
-    let keys = std::env::var("FENCEGATE_KEYS").map_or(KEYS, |number| number.parse().unwrap());
+    let keys = usize::try_from(length(4_000, 40_000)).unwrap();
     let postgres = Postgres::start(Options::default());
     init(&postgres, "postgres");
     let family = family();

@@ -11,6 +11,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_fencegate");
@@ -108,6 +109,7 @@ pub struct Proxy {
     program: Program,
     folder: Folder,
     port: Port,
+    _user: Arc<()>,
 }
 
 impl Proxy {
@@ -124,7 +126,7 @@ impl Proxy {
         fs::write(folder.join("policies/policies.yaml"), &options.policies).unwrap();
         let command = command(postgres, options, &folder, port.number());
         let program = Program::start(&command, &folder, &folder.join("log"), "KILL");
-        let mut proxy = Self { program, folder, port };
+        let mut proxy = Self { program, folder, port, _user: postgres.user() };
         proxy.wait_until_ready();
         proxy
     }

@@ -6,7 +6,7 @@ use crate::support::{Options, Postgres, fenced};
 use fencegate::fence::value::FenceValue;
 use std::collections::BTreeSet;
 
-const VALUES: usize = 6_000;
+const VALUES: u64 = 6_000;
 const RESOURCES: [&str; 8] = ["scheduler", "shard/3", "a", "b", "47", "dev", "v", ""];
 
 #[test]
@@ -38,13 +38,13 @@ fn the_database_reads_the_same_tokens() {
 /// Values that the proxy can read: from the others nobody writes.
 fn values() -> Vec<(String, FenceValue)> {
     let corpus = corpus::VALUES.map(str::as_bytes);
-    let mut dice = Dice(super::SEED);
+    let mut dice = Dice::new(crate::support::seed());
     let texts = std::iter::from_fn(|| Some(String::from_utf8(dice.mutated(&corpus))));
     let mut seen = BTreeSet::new();
     texts
         .flatten()
         .filter(|text| seen.insert(text.clone()))
         .filter_map(|text| FenceValue::parse(&text).ok().map(|value| (text, value)))
-        .take(VALUES)
+        .take(super::share(VALUES))
         .collect()
 }

@@ -149,7 +149,7 @@ pub fn sentence(dice: &mut Dice) -> String {
         "numeric(1)", "text(a)", "left('x', 1)", "ON CONFLICT", "DO NOTHING", "DO UPDATE SET a =", "RETURNING", "FOR UPDATE",
         "WITH x AS (", "INTO u", ";", "SELECT", "UNION", "VALUES (", "JOIN u ON", "CASE WHEN", "THEN", "END", "ROW(",
     ];
-    let words = (0..=dice.roll(9)).map(|_| dice.pick(&WORDS)).collect::<Vec<_>>().join(" ");
+    let words = (0..=dice.below(9)).map(|_| *dice.pick(&WORDS)).collect::<Vec<_>>().join(" ");
     let sentence = format!("{} {words}", dice.pick(&STARTS));
     let open = sentence.matches('(').count().saturating_sub(sentence.matches(')').count());
     sentence + &")".repeat(open)

@@ -1,5 +1,6 @@
 //! One PostgreSQL for all tests of this file that run at the same time, with a database for each.
 
+use crate::support::{Address, Options, Postgres};
 use fencegate::config::ServerTls;
 use fencegate::fence::session::{Activity, Identity, SessionFence, Token};
 use fencegate::fence::{Database, Refusal, Registration, init};
@@ -7,92 +8,38 @@ use fencegate::metrics::Metrics;
 use fencegate::policy::{FencedTable, Mode, OnMissing, QualifiedName, Resource};
 use fencegate::statement::Operation;
 use fencegate::tls::{Connector, ControlConfig};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
-const BIN: &str = "/usr/lib/postgresql/15/bin";
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 static RUNNING: Mutex<Weak<Server>> = Mutex::new(Weak::new());
 
-/// A server in a temporary directory, reached by its Unix socket only. Stopped and deleted on drop.
-pub struct Server {
-    directory: PathBuf,
-    process: Child,
-}
+/// Reached by its Unix socket only.
+pub struct Server(Postgres);
 
 impl Server {
-    async fn shared() -> Arc<Server> {
-        let server = {
-            let mut running = RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            running.upgrade().unwrap_or_else(|| {
-                let server = Arc::new(Server::start());
-                *running = Arc::downgrade(&server);
-                server
-            })
-        };
-        for _ in 0..200 {
-            if server.config("postgres", "postgres").connect(NoTls).await.is_ok() {
-                return server;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        panic!("the server does not start");
-    }
-
-    fn start() -> Server {
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("fencegate-fence-{}-{number}", std::process::id()));
-        std::fs::create_dir(&directory).unwrap();
-        let root = Command::new("id").arg("-u").output().unwrap().stdout == b"0\n";
-        if root {
-            assert!(Command::new("chown").arg("postgres").arg(&directory).status().unwrap().success());
-        }
-        let program = |name: &str| {
-            let path = Path::new(BIN).join(name);
-            let mut command = if root {
-                let mut command = Command::new("setpriv");
-                command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
-                command.arg(path);
-                command
-            } else {
-                Command::new(path)
-            };
-            command.current_dir(&directory).stdout(Stdio::null()).stderr(Stdio::null());
-            command
-        };
-        let data = directory.join("data");
-        let initialised = program("initdb").args(["-N", "-A", "trust", "-U", "postgres", "-D"]).arg(&data).status();
-        assert!(initialised.unwrap().success());
-        let mut command = program("postgres");
-        command.arg("-D").arg(&data).arg("-k").arg(&directory).args(["-h", ""]);
-        for setting in ["fsync=off", "max_connections=300", "max_prepared_transactions=5", "track_commit_timestamp=on"]
-        {
-            command.args(["-c", setting]);
-        }
-        let process = command.spawn().unwrap();
-        Server { directory, process }
+    fn shared() -> Arc<Server> {
+        let mut running = RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        running.upgrade().unwrap_or_else(|| {
+            let options = Options::default().setting("max_connections", "300").setting("track_commit_timestamp", "on");
+            let server = Arc::new(Server(Postgres::start(options)));
+            *running = Arc::downgrade(&server);
+            server
+        })
     }
 
     pub fn socket(&self) -> PathBuf {
-        self.directory.join(".s.PGSQL.5432")
+        let Address::Unix(socket) = self.0.socket() else { unreachable!() };
+        socket
     }
 
     pub fn config(&self, database: &str, user: &str) -> Config {
         let mut config = Config::new();
-        config.host_path(&self.directory).dbname(database).user(user);
+        config.host_path(self.0.socket_dir()).port(self.0.port()).dbname(database).user(user);
         config
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = Command::new("kill").args(["-INT", &self.process.id().to_string()]).status();
-        let _ = self.process.wait();
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -115,7 +62,7 @@ impl World {
 
     /// Without the schema.
     pub async fn bare() -> World {
-        let server = Server::shared().await;
+        let server = Server::shared();
         let database = format!("t{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let admin = connect(&server.config("postgres", "postgres")).await;
         for statement in ["CREATE DATABASE %", "CREATE ROLE %_control LOGIN", "CREATE ROLE %_app LOGIN"] {

@@ -193,6 +193,7 @@ fn definitions_are_made_known() {
 
 /// The server's own words for a trigger, and the copies on partitions, are the same there.
 #[test]
+#[ignore = "needs what comes from the network: make soak"]
 fn on_postgres_18() {
     let options = Options::default().release(Release::Eighteen);
     let world = World::start_with("on_postgres_18", POLICIES, options);

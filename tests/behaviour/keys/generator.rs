@@ -164,11 +164,11 @@ struct Names {
 impl Writer<'_, '_> {
     /// One in so many.
     fn chance(&mut self, sides: usize) -> bool {
-        self.dice.roll(sides) == 0
+        self.dice.below(sides) == 0
     }
 
     fn write(&mut self) -> String {
-        match self.dice.roll(8) {
+        match self.dice.below(8) {
             0 | 1 => self.delete(),
             2..=4 => self.update(),
             5 | 6 => self.insert(),
@@ -178,7 +178,7 @@ impl Writer<'_, '_> {
 
     fn names(&mut self, other: Option<&'static str>) -> Names {
         let schema = format!("s_{}", self.column.name);
-        let (target, own) = match self.dice.roll(5) {
+        let (target, own) = match self.dice.below(5) {
             0 => ("t AS x".to_owned(), "x".to_owned()),
             1 => (format!("{schema}.t"), format!("{schema}.t")),
             2 => ("t \"X\"".to_owned(), "\"X\"".to_owned()),
@@ -190,7 +190,7 @@ impl Writer<'_, '_> {
 
     /// Another relation for FROM or USING, and what it is called.
     fn other(&mut self) -> (String, Option<&'static str>) {
-        match self.dice.roll(8) {
+        match self.dice.below(8) {
             0 => ("u".into(), Some("u")),
             1 => ("u AS y".into(), Some("y")),
             // Where the target has an alias, this one has its name.
@@ -232,8 +232,8 @@ impl Writer<'_, '_> {
     }
 
     fn insert(&mut self) -> String {
-        let rows = 1 + self.dice.roll(3);
-        let (columns, order) = match self.dice.roll(4) {
+        let rows = 1 + self.dice.below(3);
+        let (columns, order) = match self.dice.below(4) {
             0 => ("", "ikv"),
             1 => ("(k, id)", "ki"),
             2 => ("(v, \"k\", id)", "vki"),
@@ -245,12 +245,12 @@ impl Writer<'_, '_> {
             lists.push(format!("({})", items.join(", ")));
         }
         let lists = lists.join(", ");
-        let end = match self.dice.roll(16) {
+        let end = match self.dice.below(16) {
             0 => " ORDER BY 1",
             1 => " LIMIT 2",
             _ => "",
         };
-        let (target, own) = match self.dice.roll(3) {
+        let (target, own) = match self.dice.below(3) {
             0 => ("t AS x", "x"),
             _ => ("t", "t"),
         };
@@ -269,23 +269,23 @@ impl Writer<'_, '_> {
 
     /// Those of rows that are there, and of rows that are not.
     fn id(&mut self) -> String {
-        match self.dice.roll(8) {
+        match self.dice.below(8) {
             // What is a key elsewhere gets another type here.
             0 | 1 if self.with_parameters => self.parameter(),
             2 if self.with_parameters => format!("{}::int", self.parameter()),
-            _ => (1 + self.dice.roll(24)).to_string(),
+            _ => (1 + self.dice.below(24)).to_string(),
         }
     }
 
     fn word(&mut self) -> String {
-        match self.dice.roll(6) {
+        match self.dice.below(6) {
             0 if self.with_parameters => self.parameter(),
-            _ => format!("'v{}'", self.dice.roll(3)),
+            _ => format!("'v{}'", self.dice.below(3)),
         }
     }
 
     fn conflict(&mut self, own: &str) -> String {
-        let target = match self.dice.roll(8) {
+        let target = match self.dice.below(8) {
             0..=2 => return String::new(),
             3 => "DO NOTHING",
             4 => "(id) DO UPDATE SET",
@@ -296,11 +296,11 @@ impl Writer<'_, '_> {
             return format!("ON CONFLICT {target}");
         }
         let names = Names { target: String::new(), own: own.into(), other: Some("excluded") };
-        let set = match self.dice.roll(3) {
+        let set = match self.dice.below(3) {
             0 => "k = excluded.k".to_owned(),
             _ => self.set(&names),
         };
-        let condition = match self.dice.roll(2) {
+        let condition = match self.dice.below(2) {
             0 => format!(" WHERE {}", self.condition(&names, 1)),
             _ => String::new(),
         };
@@ -310,22 +310,22 @@ impl Writer<'_, '_> {
     fn merge(&mut self) -> String {
         let names = self.names(Some("y"));
         let own = names.own.clone();
-        let on = match self.dice.roll(3) {
+        let on = match self.dice.below(3) {
             0 => format!("{own}.id = y.id"),
             1 => self.condition(&names, 1),
             _ => format!("{own}.id = y.id AND {}", self.condition(&names, 1)),
         };
-        let branches: Vec<String> = (0..1 + self.dice.roll(2)).map(|_| self.branch(&names)).collect();
+        let branches: Vec<String> = (0..1 + self.dice.below(2)).map(|_| self.branch(&names)).collect();
         let source = self.dice.pick(&["u AS y", "(SELECT id + 6 AS id, k, v FROM u) AS y"]).to_owned();
         format!("MERGE INTO {} USING {source} ON {on} {}", names.target, branches.join(" "))
     }
 
     fn branch(&mut self, names: &Names) -> String {
-        let and = match self.dice.roll(2) {
+        let and = match self.dice.below(2) {
             0 => format!(" AND {}", self.condition(names, 1)),
             _ => String::new(),
         };
-        match self.dice.roll(6) {
+        match self.dice.below(6) {
             0 => format!("WHEN MATCHED{and} THEN DELETE"),
             1 => format!("WHEN MATCHED{and} THEN UPDATE SET {}", self.set(names)),
             2 => format!("WHEN NOT MATCHED BY SOURCE{and} THEN DELETE"),
@@ -341,7 +341,7 @@ impl Writer<'_, '_> {
     /// What stands behind SET.
     fn set(&mut self, names: &Names) -> String {
         let own = &names.own;
-        match self.dice.roll(9) {
+        match self.dice.below(9) {
             0 => format!("k = {own}.k, v = 'x'"),
             1 => "k = k".to_owned(),
             2 => format!("k = {}.k", names.other.unwrap_or("t")),
@@ -353,7 +353,7 @@ impl Writer<'_, '_> {
     }
 
     fn condition(&mut self, names: &Names, depth: usize) -> String {
-        let pick = self.dice.roll(if depth == 0 { 14 } else { 20 });
+        let pick = self.dice.below(if depth == 0 { 14 } else { 20 });
         match pick {
             0..=4 => format!("{} = {}", self.key(names), self.value()),
             5 => format!("{} = {}", self.value(), self.key(names)),
@@ -378,7 +378,7 @@ impl Writer<'_, '_> {
 
     /// The key's column, or one that has its name.
     fn key(&mut self, names: &Names) -> String {
-        match (self.dice.roll(8), names.other) {
+        match (self.dice.below(8), names.other) {
             (0 | 1, _) => "k".to_owned(),
             (2, Some(other)) => format!("{other}.k"),
             (3, _) => format!("s_{}.t.k", self.column.name),
@@ -389,12 +389,12 @@ impl Writer<'_, '_> {
     }
 
     fn list(&mut self) -> String {
-        (0..1 + self.dice.roll(3)).map(|_| self.value()).collect::<Vec<_>>().join(", ")
+        (0..1 + self.dice.below(3)).map(|_| self.value()).collect::<Vec<_>>().join(", ")
     }
 
     /// A value to store: the server converts more than in a comparison.
     fn assigned(&mut self) -> String {
-        match self.dice.roll(10) {
+        match self.dice.below(10) {
             0 => "7".to_owned(),
             1 => "007".to_owned(),
             _ => self.value(),
@@ -405,16 +405,16 @@ impl Writer<'_, '_> {
         if self.with_parameters && self.chance(3) {
             return self.parameter();
         }
-        let literal = quoted(self.dice.pick(self.column.keys));
+        let literal = quoted(*self.dice.pick(self.column.keys));
         let bare = self.column.kind == Kind::Integer;
-        match self.dice.roll(14) {
+        match self.dice.below(14) {
             4 if self.with_parameters => format!("{}::{}", self.parameter(), self.dice.pick(self.column.casts)),
             5 => format!("{literal}::{}", self.dice.pick(self.column.casts)),
             6 => format!("CAST({literal} AS {})", self.dice.pick(self.column.casts)),
             7 if bare => format!("' {} '", literal.trim_matches('\'')),
             7 => literal.to_uppercase(),
             8 => format!("E{literal}"),
-            9 => match self.dice.roll(4) {
+            9 => match self.dice.below(4) {
                 0 => format!("(SELECT {literal}::{})", self.column.name),
                 1 => "NULL".to_owned(),
                 2 => format!("{literal} COLLATE \"C\""),
@@ -429,13 +429,13 @@ impl Writer<'_, '_> {
     fn parameter(&mut self) -> String {
         let count = self.parameters.len();
         if count > 0 && self.chance(2) {
-            return format!("${}", 1 + self.dice.roll(count));
+            return format!("${}", 1 + self.dice.below(count));
         }
-        let oid = match self.dice.roll(8) {
+        let oid = match self.dice.below(8) {
             0..=3 => 0,
             4 | 5 => self.column.oid,
             6 => 25,
-            _ => [20, 21, 23, 1043, 1700, 2950][self.dice.roll(6)],
+            _ => [20, 21, 23, 1043, 1700, 2950][self.dice.below(6)],
         };
         let key = *self.dice.pick(&self.column.keys.iter().collect::<Vec<_>>());
         let is_binary = self.chance(2);

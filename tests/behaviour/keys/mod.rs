@@ -8,7 +8,7 @@ mod generator;
 use crate::support::dice::Dice;
 use crate::support::message::{execute, parse, query, sync, tagged};
 use crate::support::wire::{error_in, rows_in};
-use crate::support::{Options, Postgres, Release, Wire};
+use crate::support::{Options, Postgres, Release, Wire, length, seed};
 use fencegate::statement::rows::{Declared, Kind, Value};
 use fencegate::statement::{Encoding, Lexing, Operation, PreparedEffect, ServerEncoding, Statement, analyse_rows};
 use fencegate::wire::message::{Bound, bound_values, parameter_types};
@@ -28,6 +28,7 @@ fn told_keys_are_those_that_postgres_touches() {
 
 /// It has `WHEN NOT MATCHED BY SOURCE`.
 #[test]
+#[ignore = "needs what comes from the network: make soak"]
 fn told_keys_are_those_that_postgres_18_touches() {
     check_release(Release::Eighteen);
 }
@@ -55,13 +56,13 @@ fn traps() {
 
 fn check_release(release: Release) {
     let postgres = Postgres::start(Options::default().release(release));
-    let (seed, count) = (number("FENCEGATE_SEED", 1), number("FENCEGATE_STATEMENTS", 6000));
+    let (seed, count) = (seed(), length(600, 6000));
     let mut tally = Tally::default();
     for (index, column) in TYPES.iter().enumerate() {
         postgres.sql(&column.schema());
         let mut wire = Wire::login(&postgres.address(), "postgres", "postgres");
         wire.query(&format!("SET search_path = s_{}, pg_catalog", column.name));
-        let mut dice = Dice(0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(2 * seed + 1) ^ index as u64);
+        let mut dice = Dice::new(seed * 1000 + index as u64);
         for _ in 0..count / TYPES.len() as u64 {
             check(&mut wire, column, &statement(&mut dice, column), &mut tally);
         }
@@ -71,10 +72,6 @@ fn check_release(release: Release) {
     assert!(tally.ran > tally.all / 4, "few statements ran: {tally:?}");
     assert!(tally.told > tally.ran / 4, "few statements told their keys: {tally:?}");
     assert!(tally.rows > tally.told / 4, "few of them touched a row: {tally:?}");
-}
-
-fn number(name: &str, usual: u64) -> u64 {
-    std::env::var(name).map_or(usual, |value| value.parse().expect("a number"))
 }
 
 #[derive(Debug, Default)]

@@ -1,19 +1,19 @@
 //! After every step of random sequences, what the proxy enforces is `current_setting('lease.fence', true)`.
 //!
-//! Somebody holds the highest token, so that the error of a write says which one the session presents. Deterministic;
-//! `FENCEGATE_SEED=n` and `FENCEGATE_SEQUENCES=n` try other and more sequences, and a failure prints the shortest
-//! that was found, as statements. With `--nocapture` it says how much was tried.
+//! Somebody holds the highest token, so that the error of a write says which one the session presents. A failure prints
+//! the shortest sequence that was found, as statements.
 
 use super::sequence::{Action, Probe, Startup, Step, sequences};
 use crate::support::fenced::{Fenced, init, ok};
 use crate::support::message::{bind_text, close_statement, execute, parse, query, sync, unnamed};
 use crate::support::wire::{Fields, error_in, rows_in};
-use crate::support::{Frame, Options, ProxyOptions, Wire};
+use crate::support::{Frame, Options, ProxyOptions, Wire, length, seed};
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 
 const THREADS: u64 = 2;
+const FEW: u64 = 120;
 const SEQUENCES: u64 = 2400;
 
 const ROLES: &str = "CREATE ROLE leader LOGIN; ALTER ROLE leader SET lease.fence = '31'; CREATE ROLE unused";
@@ -47,8 +47,8 @@ struct Counts {
 
 #[test]
 fn after_every_step() {
-    let seed = number("FENCEGATE_SEED", 1);
-    let count = number("FENCEGATE_SEQUENCES", SEQUENCES);
+    let seed = seed();
+    let count = length(FEW, SEQUENCES);
     let (world, counts) = (start(), Counts::default());
     thread::scope(|scope| {
         let (world, counts) = (&world, &counts);
@@ -63,10 +63,6 @@ fn after_every_step() {
         [&counts.sequences, &counts.steps, &counts.probes].map(|count| count.load(Relaxed));
     println!("seed {seed}: {sequences} sequences, {steps} steps, {probes} probes");
     assert_eq!(world.postgres.value("SELECT count(*) FROM jobs"), "0");
-}
-
-fn number(variable: &str, otherwise: u64) -> u64 {
-    std::env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
 }
 
 fn start() -> Fenced {

@@ -6,13 +6,13 @@
 mod random;
 mod scenarios;
 
+use crate::support::dice::Dice;
 use crate::support::fenced::{Fenced, code_in, ok};
 use crate::support::message::{
     bind_text, close_portal, close_statement, execute, flush, parse, query, sync, terminate, unnamed,
 };
 use crate::support::wire::{error_in, exact};
-use crate::support::{Address, Frame, Wire};
-use random::Random;
+use crate::support::{Address, Frame, Wire, length, seed};
 use scenarios::SCENARIOS;
 
 const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE free (n int)";
@@ -228,14 +228,13 @@ fn thousands_of_names() {
 
 #[test]
 fn random_conversations() {
-    const CONVERSATIONS: u64 = 200;
     const LENGTH: usize = 30;
     let world = World::start();
-    let first = std::env::var("SEED").map_or(1, |seed| seed.parse().expect("SEED is a number"));
-    for seed in first..first + CONVERSATIONS {
-        let mut random = Random(seed);
-        let acts: Vec<Act> = (0..LENGTH).flat_map(|_| random.phrase()).collect();
-        println!("SEED={seed}");
+    let first = seed();
+    for number in 0..length(20, 200) {
+        let mut dice = Dice::new(first * 1_000_000 + number);
+        let acts: Vec<Act> = (0..LENGTH).flat_map(|_| random::phrase(&mut dice)).collect();
+        println!("conversation {number}");
         world.check(&acts);
     }
 }

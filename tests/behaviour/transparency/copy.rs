@@ -1,7 +1,7 @@
 //! COPY in all directions, formats and protocols: right data, wrong data, data in odd pieces, and ends of all kinds.
 
-use super::dice::Dice;
 use super::session::{Step, Then};
+use crate::support::dice::Dice;
 use crate::support::message::{copy_data, copy_done, copy_fail, flush, query, sync, unnamed};
 
 pub fn conversation(dice: &mut Dice) -> Vec<Step> {

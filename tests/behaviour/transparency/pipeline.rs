@@ -1,9 +1,9 @@
 //! The extended protocol: its messages in the right order and in every other, whole and damaged.
 
-use super::dice::Dice;
 use super::session::{Step, Then};
 use super::sql::{self, Scope};
 use super::values;
+use crate::support::dice::Dice;
 use crate::support::message::{
     close_portal, close_statement, copy_done, copy_fail, describe_portal, describe_statement, execute, flush, parse,
     query, sync, tagged,

@@ -1,8 +1,8 @@
 //! Queries: anything that returns rows, over tables of many types.
 
-use super::dice::Dice;
 use super::sql::table;
 use super::values::{Type, value};
+use crate::support::dice::Dice;
 
 /// Columns of the table `wide`, and what they hold.
 const COLUMNS: [(&str, Type); 38] = {

@@ -1,6 +1,6 @@
 //! What a session is: steps that one of its clients takes, and how each of them knows that the answer is complete.
 
-use super::dice::Dice;
+use crate::support::dice::Dice;
 use crate::support::message;
 use std::fmt;
 

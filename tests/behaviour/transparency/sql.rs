@@ -1,9 +1,9 @@
 //! Statements in the manner of SQLsmith: most are right, many fail, and all give the same result wherever they run.
 //! Nothing in them depends on clocks, process ids, transaction ids or the physical order of rows.
 
-use super::dice::Dice;
 use super::query::{query, text};
 use super::values::{Type, value};
+use crate::support::dice::Dice;
 
 /// What statements may hold.
 #[derive(Clone, Copy, PartialEq, Eq)]

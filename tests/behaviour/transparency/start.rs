@@ -11,6 +11,7 @@ fn sessions_start_alike() {
 }
 
 #[test]
+#[ignore = "needs what comes from the network: make soak"]
 fn sessions_start_alike_with_18() {
     start_alike(Release::Eighteen);
 }

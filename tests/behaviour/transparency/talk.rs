@@ -1,9 +1,9 @@
 //! Sessions made by chance: conversations one after the other, each of which leaves a session that goes on.
 
-use super::dice::Dice;
 use super::session::{Session, Step, Then};
 use super::sql::{self, Scope};
 use super::{copy, pipeline};
+use crate::support::dice::Dice;
 use crate::support::message::{self, query};
 
 /// Every session holds this token: where a table is fenced its writes are judged and admitted.

@@ -1,0 +1,44 @@
+#!/bin/sh
+# Runs test programs and says at the end what took longest; fails when a process or a file of theirs is left.
+# Usage: scripts/tests.sh ARGUMENT…   (of `cargo test`; those of the test programs after `--`)
+set -eu
+cd "$(dirname "$0")/.."
+
+# All that the tests start and write has this folder in its environment or in its path. Short: so are paths of sockets.
+folder=$(mktemp -d /tmp/fencegate-XXXXXX)
+chmod 755 "$folder"
+mkdir -m 1777 "$folder/t"
+trap 'rm -rf "$folder"' EXIT
+trap 'exit 1' INT TERM HUP
+
+case " $* " in *" -- "*) ;; *) set -- "$@" -- ;; esac
+# Tests wait for servers more than they work. RUSTC_BOOTSTRAP: the clock of the test programs is not a stable option.
+threads=$(($(nproc) * 4))
+{
+    status=0
+    TMPDIR="$folder/t" cargo test --locked --no-fail-fast --config "target.'cfg(all())'.runner = ['env', 'RUSTC_BOOTSTRAP=1']" \
+        "$@" -Z unstable-options --report-time --test-threads "$threads" 2>&1 || status=$?
+    echo "$status" >"$folder/status"
+} | tee "$folder/log"
+
+echo "What took longest, in seconds:"
+sed -n 's/^test \(.*\) \.\.\. .*<\([0-9.]*\)s>$/\2 \1/p' "$folder/log" | sort -rn | head -n 10
+
+# Those who clean up need a moment after the tests have ended.
+left() {
+    find "$folder/t" -mindepth 1 -maxdepth 1
+    grep -lsxz "TMPDIR=$folder/t" /proc/[0-9]*/environ | sed 's|/proc/\(.*\)/environ|\1|' | while read -r process; do
+        tr '\0' ' ' <"/proc/$process/cmdline" 2>/dev/null && echo
+    done
+}
+looks=0
+while [ -n "$(left)" ] && [ "$looks" -lt 50 ]; do
+    looks=$((looks + 1))
+    sleep 0.2
+done
+if [ -n "$(left)" ]; then
+    echo "The tests left behind:" >&2
+    left >&2
+    exit 1
+fi
+exit "$(cat "$folder/status")"

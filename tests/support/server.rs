@@ -1,0 +1,312 @@
+//! A PostgreSQL server in a folder of its own.
+
+use super::certificates::{Authority, Certificate};
+use super::guardian::{Folder, Port, Program};
+use super::programs::{postgres_18, postgres_program};
+use super::wait::{DEADLINE, wait_for};
+use super::wire::{Address, Fields, Wire, error_in};
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The server refuses to run as root; then it runs as the user that Debian's package made for it.
+const UNPRIVILEGED_USER: &str = "postgres";
+pub const SUPERUSER: &str = "postgres";
+
+/// Rows of text; None is NULL.
+pub type Rows = Vec<Vec<Option<String>>>;
+
+/// Which PostgreSQL it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Release {
+    /// The newest that this machine has installed.
+    #[default]
+    Installed,
+    /// 18, from a package of npm.
+    Eighteen,
+}
+
+impl Release {
+    fn program(self, name: &str) -> PathBuf {
+        match self {
+            Self::Installed => postgres_program(name),
+            Self::Eighteen => postgres_18().join("bin").join(name),
+        }
+    }
+}
+
+/// What differs from server to server.
+#[derive(Clone, Default, PartialEq)]
+pub struct Options {
+    release: Release,
+    settings: Vec<(String, String)>,
+    hba: Vec<String>,
+    /// Copied into its data folder, under these names.
+    files: Vec<(PathBuf, &'static str)>,
+}
+
+impl Options {
+    pub fn release(mut self, release: Release) -> Self {
+        self.release = release;
+        self
+    }
+
+    /// A setting as in postgresql.conf; a later one wins.
+    pub fn setting(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// It has TLS, with this certificate.
+    pub fn tls(mut self, certificate: &Certificate) -> Self {
+        self.files.push((certificate.pem.clone(), "server.crt"));
+        self.files.push((certificate.key.clone(), "server.key"));
+        self.setting("ssl", "on")
+    }
+
+    /// Certificates of clients are checked against this authority.
+    pub fn client_authority(mut self, authority: &Authority) -> Self {
+        self.files.push((authority.pem(), "clients.crt"));
+        self.setting("ssl_ca_file", "clients.crt")
+    }
+
+    /// Other tests may want the same.
+    pub fn is_common(&self) -> bool {
+        self.release == Release::Installed && self.files.is_empty()
+    }
+
+    /// A line of pg_hba.conf. They stand before the last lines, which trust everybody, and after the first, which
+    /// always let the superuser in: the tests themselves and the control connection need it.
+    pub fn hba(mut self, line: &str) -> Self {
+        self.hba.push(line.into());
+        self
+    }
+}
+
+/// A server that runs; stopped and removed when dropped.
+pub struct Server {
+    // Before the folder: fields are dropped in this order.
+    program: Option<Program>,
+    folder: Folder,
+    port: Port,
+    options: Options,
+    /// In bytes: what stands before is of other tests.
+    log_start: usize,
+}
+
+impl Server {
+    pub fn start(options: Options) -> Self {
+        let folder = Folder::new("pg");
+        copy_folder(&template(options.release), &folder.join("data"));
+        fs::write(folder.join("data/pg_hba.conf"), hba_file(&options.hba)).unwrap();
+        for (file, name) in &options.files {
+            fs::copy(file, folder.join("data").join(name)).unwrap();
+        }
+        give_to_server(&folder.join("data"));
+        give_to_server(folder.path());
+        let mut server = Self { program: None, folder, port: Port::claim(), options, log_start: 0 };
+        server.start_again();
+        server
+    }
+
+    /// Starts a server that was stopped.
+    pub fn start_again(&mut self) {
+        assert!(self.program.is_none(), "the server runs already");
+        let mut program = Program::start(&self.command(), &self.folder, &self.log_path(), "QUIT");
+        let ready = || {
+            if let Some(status) = program.exit_status() {
+                panic!("postgres ended with {status}:\n{}", self.log());
+            }
+            let mut wire = Wire::connect(&self.socket()).ok()?;
+            let greeting = wire.start(&[("user", SUPERUSER), ("database", "postgres")], "");
+            (!greeting.is_empty() && error_in(&greeting).is_none()).then_some(())
+        };
+        wait_for("postgres is ready", DEADLINE, ready);
+        self.program = Some(program);
+    }
+
+    /// Stops it in the orderly way: sessions are ended, a checkpoint is written.
+    pub fn stop(&mut self) {
+        self.end("INT");
+    }
+
+    /// Starts it anew as a standby, which follows nobody until it is promoted.
+    pub fn restart_as_standby(&mut self) {
+        self.stop();
+        let signal = self.folder.join("data/standby.signal");
+        fs::write(&signal, "").unwrap();
+        give_to_server(&signal);
+        self.start_again();
+    }
+
+    /// The server dies as in a crash, and comes back by way of recovery.
+    pub fn crash_restart(&mut self) {
+        self.end("QUIT");
+        self.start_again();
+    }
+
+    fn end(&mut self, signal: &str) {
+        let mut program = self.program.take().expect("the server runs");
+        program.signal(signal);
+        program.wait();
+    }
+
+    /// Runs SQL as the superuser in the database `postgres`; an error fails the test. It blocks, and needs no runtime.
+    pub fn sql(&self, sql: &str) -> Rows {
+        self.sql_in("postgres", sql)
+    }
+
+    pub fn sql_in(&self, database: &str, sql: &str) -> Rows {
+        self.try_sql(database, sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"))
+    }
+
+    pub fn try_sql(&self, database: &str, sql: &str) -> Result<Rows, Fields> {
+        Wire::login(&self.socket(), SUPERUSER, database).rows(sql)
+    }
+
+    /// The first column of the first row; the empty text where there is none.
+    pub fn value(&self, sql: &str) -> String {
+        self.sql(sql).into_iter().flatten().next().flatten().unwrap_or_default()
+    }
+
+    /// A session of the superuser by way of tokio-postgres.
+    pub async fn connect(&self, database: &str) -> tokio_postgres::Client {
+        super::target::connect(&self.address(), SUPERUSER, database).await
+    }
+
+    pub fn address(&self) -> Address {
+        Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port())))
+    }
+
+    pub fn socket(&self) -> Address {
+        Address::Unix(self.folder.join(&format!(".s.PGSQL.{}", self.port())))
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    pub fn socket_dir(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Without user and database.
+    pub fn url(&self) -> String {
+        format!("postgres://127.0.0.1:{}", self.port())
+    }
+
+    /// The superuser's, without database.
+    pub fn control_url(&self) -> String {
+        format!("postgres://{SUPERUSER}@127.0.0.1:{}/", self.port())
+    }
+
+    pub fn log(&self) -> String {
+        let log = fs::read(self.log_path()).unwrap_or_default();
+        String::from_utf8_lossy(log.get(self.log_start..).unwrap_or_default()).into_owned()
+    }
+
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Of what it has logged until now nothing is shown any more.
+    pub fn forget_log(&mut self) {
+        self.log_start = fs::metadata(self.log_path()).map_or(0, |log| log.len() as usize);
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    fn command(&self) -> Vec<String> {
+        let defaults = [
+            ("port", self.port().to_string()),
+            ("listen_addresses", "127.0.0.1".into()),
+            ("unix_socket_directories", self.folder.path().display().to_string()),
+            ("fsync", "off".into()),
+            ("wal_level", "logical".into()),
+            ("max_connections", "200".into()),
+            ("max_prepared_transactions", "20".into()),
+            // Small enough for many servers at once.
+            ("shared_buffers", "32MB".into()),
+            ("lc_messages", "C".into()),
+        ];
+        let defaults = defaults.map(|(name, value)| (name.to_owned(), value));
+        let settings = defaults.iter().chain(&self.options.settings);
+        let mut command = server_command(&self.options.release.program("postgres"));
+        command.extend(["-D".to_owned(), self.folder.join("data").display().to_string()]);
+        command.extend(settings.flat_map(|(name, value)| ["-c".to_owned(), format!("{name}={value}")]));
+        command
+    }
+}
+
+fn hba_file(lines: &[String]) -> String {
+    let first = format!("local all {SUPERUSER} trust\nhost all {SUPERUSER} 127.0.0.1/32 trust\n");
+    let last = "local all all trust\nhost all all 127.0.0.1/32 trust\nlocal replication all trust\n";
+    lines.iter().fold(first, |file, line| file + line + "\n") + last
+}
+
+/// A data folder as initdb leaves it, made once and kept in the build folder: initdb takes a second or two.
+fn template(release: Release) -> PathBuf {
+    let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let name: String =
+        server_version(release).chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let template = tmp.join(name);
+    let lock = File::create(tmp.join("template.lock")).unwrap();
+    lock.lock().unwrap();
+    if !template.exists() {
+        // The server's user may not enter the build folder, so it works elsewhere.
+        let folder = Folder::new("initdb");
+        give_to_server(folder.path());
+        let mut command = server_command(&release.program("initdb"));
+        let arguments = ["--no-sync", "-A", "trust", "-U", SUPERUSER, "-E", "UTF8", "--locale=C", "-D"];
+        command.extend(arguments.map(str::to_owned));
+        command.push(folder.join("data").display().to_string());
+        run(&command);
+        let unfinished = tmp.join("template.unfinished");
+        let _ = fs::remove_dir_all(&unfinished);
+        copy_folder(&folder.join("data"), &unfinished);
+        fs::rename(&unfinished, &template).unwrap();
+    }
+    template
+}
+
+fn server_version(release: Release) -> String {
+    let output = Command::new(release.program("postgres")).arg("--version").output().expect("postgres --version");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// The command line that starts a program of the server, as a user it accepts. It replaces itself by the server, so
+/// that its process id is the server's.
+pub fn server_command(program: &Path) -> Vec<String> {
+    let program = program.display().to_string();
+    if !is_root() {
+        return vec![program];
+    }
+    let ids = [format!("--reuid={UNPRIVILEGED_USER}"), format!("--regid={UNPRIVILEGED_USER}")];
+    let [user, group] = ids;
+    // Where it stands may be closed to that user.
+    vec!["env".into(), "-C/".into(), "setpriv".into(), user, group, "--init-groups".into(), program]
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
+}
+
+pub fn give_to_server(path: &Path) {
+    if is_root() {
+        run(&["chown", "-R", &format!("{UNPRIVILEGED_USER}:"), &path.display().to_string()]);
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    run(&["cp", "-a", &from.display().to_string(), &to.display().to_string()]);
+}
+
+fn run<S: AsRef<std::ffi::OsStr>>(command: &[S]) {
+    let output = Command::new(&command[0]).args(&command[1..]).stdin(Stdio::null()).output().expect("it starts");
+    let shown = || String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{:?}: {}", command[0].as_ref(), shown());
+}
