@@ -19,10 +19,14 @@ use crate::statement::apart::{READER_COMMAND, read_for_another};
 use crate::tls::{Connector, ControlConfig};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
-use std::{ffi::OsString, fmt::Display, process::ExitCode, sync::Arc};
+use std::{ffi::OsString, fmt::Display, process::ExitCode, sync::Arc, time::Duration};
+use tokio::runtime::{Builder, Runtime};
 
 /// Wrong usage or configuration.
 const EXIT_USAGE: u8 = 2;
+
+/// How long a thread without work stays: a century.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// A fencing-aware storage proxy for PostgreSQL
 #[derive(Parser)]
@@ -61,11 +65,17 @@ enum Command {
 }
 
 /// A runtime for what is asynchronous; where there cannot be one, the exit code.
-fn runtime() -> Result<tokio::runtime::Runtime, ExitCode> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
+///
+/// Where the system starts no more threads, work that blocks, like a long text or a reload, waits for a thread that is
+/// there. With none besides those that run sessions it would panic. So there is one more from the start, and none ends.
+fn runtime() -> Result<Runtime, ExitCode> {
+    let mut builder = Builder::new_multi_thread();
+    let runtime = builder.enable_all().thread_keep_alive(FOR_EVER).build().map_err(|error| {
         tracing::error!(%error, "cannot start the runtime");
         ExitCode::FAILURE
-    })
+    })?;
+    runtime.spawn_blocking(|| ());
+    Ok(runtime)
 }
 
 /// How to connect to the database that a flag names; where that cannot be, the exit code.

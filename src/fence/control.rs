@@ -16,11 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, SimpleQueryRow, error::SqlState};
 
 /// The longest that anything on a control connection may take: connecting, or one Query.
 pub(super) const LIMIT: Duration = Duration::from_secs(5);
+/// Between two looks whether a connection has come to its end.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 /// How long a failed attempt to connect is the answer to everybody, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The schema version that this program works with; `schema.sql` has the same.
@@ -229,6 +231,21 @@ impl Lane {
         if let Some(connected) = slot.connected.take() {
             self.deafen(&connected);
         }
+    }
+
+    /// The same, and returns when its server process has ended; nothing tells that of a connection that is only closed.
+    pub(super) async fn end(&self) {
+        let mut slot = self.slot.lock().await;
+        let Some(connected) = slot.connected.take() else { return };
+        self.deafen(&connected);
+        let ended = async {
+            // The answer is that it has ended.
+            connected.client.simple_query("SELECT pg_terminate_backend(pg_backend_pid())").await.ok();
+            while !connected.driver.is_finished() {
+                sleep(BETWEEN_LOOKS).await;
+            }
+        };
+        timeout(LIMIT, ended).await.ok();
     }
 
     /// The next need tries to connect, whatever failed a moment ago. Cancel-safe.

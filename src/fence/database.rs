@@ -7,11 +7,11 @@
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
 use super::advance::granted;
+use super::alone::Wanted;
 use super::authority::Authority;
 use super::control::{Answer, ControlError, Found, Lane, column, number};
 use super::enforcement::Enforced;
 use super::memory::Memory;
-use super::permission::Role;
 use super::refusal::CutOff;
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::sql::{self, Granted};
@@ -58,6 +58,7 @@ pub struct Database {
     found: Arc<Found>,
     /// One of the fenced tables exists, as its catalogue was read last.
     pub(super) has_fenced_tables: AtomicBool,
+    pub(super) wanted: Wanted,
 }
 
 /// The policies in force.
@@ -146,6 +147,7 @@ impl Database {
             watcher: Mutex::default(),
             found,
             has_fenced_tables: AtomicBool::new(false),
+            wanted: Wanted::default(),
         })
     }
 
@@ -343,24 +345,16 @@ impl Database {
         }
     }
 
-    /// Closes the control connections: before `DROP DATABASE` and the like. The next need opens
-    /// them again; until then memory is not believed. Cancel safe.
+    /// Closes the control connections. The next need opens them again; until then memory is not believed. Cancel safe.
     pub async fn close(&self) {
-        if let Some(watcher) = self.watcher().take() {
-            watcher.abort();
-        }
+        self.stop_watching();
         self.close_lanes().await;
     }
 
-    /// The same, if the role may drop this database or copy it. True when none is open then. A question that fails closes
-    /// none: the server refuses the statement, and it may be tried again. Cancel safe.
-    pub async fn close_for(self: &Arc<Self>, role: &Role) -> bool {
-        let is_open = [&self.admission, &self.publish, &self.look].iter().any(|lane| lane.is_open());
-        let may_close = !is_open || self.is_disposable_for(role).await.unwrap_or(false);
-        if may_close {
-            self.close().await;
+    pub(super) fn stop_watching(&self) {
+        if let Some(watcher) = self.watcher().take() {
+            watcher.abort();
         }
-        may_close
     }
 
     pub(super) async fn close_lanes(&self) {
@@ -372,7 +366,7 @@ impl Database {
 
     /// Says that no session writes through this proxy any more, if that is so; opens no connection for it. Where it fails,
     /// this proxy counts as lost for a while.
-    async fn leave(&self) {
+    pub(super) async fn leave(&self) {
         if self.sessions.is_empty()
             && self.memory.listener() != 0
             && let Err(error) = self.look.run(&sql::leave(&self.proxy)).await

@@ -33,6 +33,7 @@
 mod admissions;
 mod admit;
 mod advance;
+mod alone;
 mod authority;
 mod blockers;
 mod catalogue;

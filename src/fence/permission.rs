@@ -3,7 +3,7 @@
 //! Owns the question alone. Must never let a write pass: a yes only lets the token be raised, and after a no the statement
 //! is rejected, not forwarded.
 
-use super::control::{ControlError, column, is_true};
+use super::control::{column, is_true};
 use super::database::Database;
 use super::refusal::Refusal;
 use super::session::Token;
@@ -60,11 +60,5 @@ impl Database {
                 Err(Refusal::Denied { resource: resource.name.clone(), presented: token, what })
             }
         }
-    }
-
-    /// The role may drop this database, or copy it. Cancel-safe.
-    pub(super) async fn is_disposable_for(self: &Arc<Self>, role: &Role) -> Result<bool, ControlError> {
-        let answers = self.look(&sql::is_disposable(role)).await?;
-        Ok(answers.iter().flat_map(|answer| &answer.rows).any(|row| is_true(row, "disposable")))
     }
 }

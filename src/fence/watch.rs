@@ -49,7 +49,7 @@ async fn watch(database: Weak<Database>) {
         }
         if sessions > 0 {
             alone_since = None;
-        } else if alone_since.get_or_insert_with(Instant::now).elapsed() >= LINGER && retire(&current) {
+        } else if alone_since.get_or_insert_with(Instant::now).elapsed() >= linger(&current) && retire(&current) {
             return current.close_lanes().await;
         }
         let memory = current.memory.clone();
@@ -60,6 +60,10 @@ async fn watch(database: Weak<Database>) {
             () = sleep(pause) => {}
         }
     }
+}
+
+fn linger(database: &Database) -> Duration {
+    if database.wanted.lasts() { Duration::ZERO } else { LINGER }
 }
 
 /// Ends the watcher's turn, unless somebody has registered: whoever needs a connection from here on

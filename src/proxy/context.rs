@@ -12,7 +12,7 @@ use crate::fence::{Database, Role};
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::{Opaque, PolicySet, Resource};
-use crate::statement::{Answer, Lexing};
+use crate::statement::{Alone, Answer, Lexing};
 use crate::wire::startup;
 use futures_util::FutureExt;
 use std::io;
@@ -242,12 +242,17 @@ impl Context {
         upstream::cancel(&self.shared, startup::cancel_request(key)).await
     }
 
-    /// Closes the control connections to a database that has to be without any, if the role may do that to it.
-    pub fn close_database(&self, name: String, role: Role) -> JoinHandle<Option<Turn>> {
+    /// Gets out of the way of a statement that needs a database alone.
+    pub fn leave_alone(&self, wanted: Alone, role: Role) -> JoinHandle<Option<Turn>> {
         let shared = self.shared.clone();
         tokio::spawn(async move {
-            shared.close_database(&name, &role).await;
+            shared.leave_alone(&wanted, &role).await;
             None
         })
+    }
+
+    /// A database of that name was dropped, renamed or the like.
+    pub fn forget_database(&self, name: &str) {
+        self.shared.forget_database(name);
     }
 }

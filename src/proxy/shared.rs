@@ -17,8 +17,8 @@ use crate::fence::{Authority, Database, Role, is_missing};
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
-use crate::statement::Cache;
 use crate::statement::apart::READERS;
+use crate::statement::{Alone, Cache};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
@@ -196,13 +196,18 @@ impl Shared {
         }
     }
 
-    /// Closes the control connections to a database, if the role may drop or copy it; the next need opens them again. It may be another one of that name
-    /// by then: nothing that was read of its catalogue counts any more. Cancel-safe.
-    pub async fn close_database(&self, name: &str, role: &Role) {
-        let known = self.databases().get(name).cloned();
-        if let Some(database) = known
-            && database.fence.close_for(role).await
-        {
+    /// Gets the control connections to a database out of the way of a statement that needs it alone, as
+    /// [`Database::close_for`] does. Cancel-safe.
+    pub async fn leave_alone(&self, wanted: &Alone, role: &Role) {
+        let known = self.databases().get(&wanted.database).cloned();
+        if let Some(database) = known {
+            database.fence.close_for(role, wanted.by_force).await;
+        }
+    }
+
+    /// There may be another database of that name now: nothing that was read of its catalogue counts any more.
+    pub fn forget_database(&self, name: &str) {
+        if let Some(database) = self.databases().get(name) {
             database.forget_catalogue();
         }
     }

@@ -248,10 +248,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
 
         // The cluster: databases, roles, tablespaces, the server.
         N::CreatedbStmt(create) => ddl::create_database(create, into),
-        N::DropdbStmt(drop) => {
-            into.needs_database_alone = Some(drop.dbname.clone());
-            "DROP DATABASE"
-        }
+        N::DropdbStmt(drop) => ddl::drop_database(drop, into),
         N::AlterDatabaseStmt(alter) => ddl::alter_database(alter, into),
         N::AlterDatabaseSetStmt(_) | N::AlterDatabaseRefreshCollStmt(_) => "ALTER DATABASE",
         N::CreateRoleStmt(_) => "CREATE ROLE",

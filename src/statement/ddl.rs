@@ -4,12 +4,12 @@
 
 use super::facts::{parts, string};
 use super::query::{Walk, range_var};
-use super::{Operation, Redirect, RelationName, Statement, own};
+use super::{Alone, Operation, Redirect, RelationName, Statement, own};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{
     AlterDatabaseStmt, AlterDomainStmt, AlterObjectSchemaStmt, AlterTableCmd, AlterTableStmt, AlterTableType,
-    Constraint, CreateStmt, CreatedbStmt, DropBehavior, DropStmt, IndexStmt, Node, ObjectType, PartitionBoundSpec,
-    RangeVar, RenameStmt, TruncateStmt,
+    Constraint, CreateStmt, CreatedbStmt, DropBehavior, DropStmt, DropdbStmt, IndexStmt, Node, ObjectType,
+    PartitionBoundSpec, RangeVar, RenameStmt, TruncateStmt,
 };
 
 const CASCADES: &str = "CASCADE also changes what depends on it, which it does not name";
@@ -271,7 +271,7 @@ pub(super) fn rename(rename: &RenameStmt, into: &mut Statement) -> &'static str 
     match rename.rename_type() {
         ObjectType::ObjectSchema => into.set_opaque("it renames every table of the schema"),
         ObjectType::ObjectAttribute => into.set_opaque("it changes tables of that type"),
-        ObjectType::ObjectDatabase => into.needs_database_alone = Some(rename.subname.clone()),
+        ObjectType::ObjectDatabase => into.needs_database_alone = alone(&rename.subname),
         _ => write(&rename.relation, Operation::Ddl, into),
     }
     if is_relation(rename.rename_type())
@@ -305,15 +305,26 @@ pub(super) fn set_schema(alter: &AlterObjectSchemaStmt, into: &mut Statement) ->
 /// The template must have no other connection; without a name it is `template1`.
 pub(super) fn create_database(create: &CreatedbStmt, into: &mut Statement) -> &'static str {
     let template = option(&create.options, "template").and_then(string).unwrap_or("template1");
-    into.needs_database_alone = Some(template.to_owned());
+    into.needs_database_alone = alone(template);
     "CREATE DATABASE"
 }
 
 pub(super) fn alter_database(alter: &AlterDatabaseStmt, into: &mut Statement) -> &'static str {
     if option(&alter.options, "tablespace").is_some() {
-        into.needs_database_alone = Some(alter.dbname.clone());
+        into.needs_database_alone = alone(&alter.dbname);
     }
     "ALTER DATABASE"
+}
+
+pub(super) fn drop_database(drop: &DropdbStmt, into: &mut Statement) -> &'static str {
+    // FORCE is the only option that there is.
+    let by_force = !drop.options.is_empty();
+    into.needs_database_alone = Some(Alone { database: drop.dbname.clone(), by_force });
+    "DROP DATABASE"
+}
+
+fn alone(database: &str) -> Option<Alone> {
+    Some(Alone { database: database.to_owned(), by_force: false })
 }
 
 fn option<'o>(options: &'o [Node], name: &str) -> Option<&'o Node> {

@@ -233,7 +233,7 @@ impl Statement {
             | PreparedEffect::Deallocate { name } => Some(name.as_str()),
             PreparedEffect::None | PreparedEffect::DeallocateAll => None,
         };
-        [value, savepoint, prepared, self.needs_database_alone.as_deref()]
+        [value, savepoint, prepared, self.needs_database_alone.as_ref().map(|it| it.database.as_str())]
     }
 }
 

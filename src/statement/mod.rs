@@ -226,7 +226,16 @@ pub struct Statement {
     /// How, as far as a write to one relation becomes one to another. Others do not see that before the transaction ends.
     pub redirects: Vec<Redirect>,
     /// A database that must have no other connection while this runs: `DROP DATABASE x`, `CREATE DATABASE y TEMPLATE x`, `ALTER DATABASE x RENAME/SET TABLESPACE`.
-    pub needs_database_alone: Option<String>,
+    pub needs_database_alone: Option<Alone>,
+}
+
+/// What a statement needs alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alone {
+    /// The database's name.
+    pub database: String,
+    /// The server ends the others: `DROP DATABASE x WITH (FORCE)`.
+    pub by_force: bool,
 }
 
 impl Statement {

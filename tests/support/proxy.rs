@@ -227,8 +227,18 @@ impl Proxy {
 
     /// The most memory it ever held, in KiB.
     pub fn peak_memory(&self) -> u64 {
+        self.status("VmHWM:")
+    }
+
+    /// The memory that it has the right to use, in bytes.
+    pub fn address_space(&self) -> u64 {
+        self.status("VmSize:") * 1024
+    }
+
+    /// A line of its status, in KiB.
+    fn status(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("VmHWM");
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line of that name");
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 

@@ -19,7 +19,7 @@ pub(super) use epoch::{
     Operator, epochs, epochs_above_admissions, fences, mark, now, publish, record_policy, record_policy_of_keys, reset,
 };
 pub(super) use lock::{WRITE_OR_ROW_LOCKS, end_blockers, guarded_write, lockers, with_lock_timeout};
-pub(super) use privilege::{is_disposable, permits};
+pub(super) use privilege::{is_disposable, is_disposable_by_force, permits};
 pub(super) use process::{end_process, lacking_privileges, open, open_transactions, processes, terminate};
 pub(super) use proxy::{announce_enforced, enforcement, leave};
 

@@ -2,7 +2,7 @@
 //!
 //! Must never name a relation by anything but the catalogue's rows: the control role need not be allowed to use its schema.
 
-use super::{named, quote};
+use super::{THIS_DATABASE, named, quote};
 use crate::fence::permission::{Deed, Role};
 use crate::policy::Resource;
 use crate::statement::Operation;
@@ -109,6 +109,24 @@ pub(in crate::fence) fn is_disposable(role: &Role) -> String {
            WHERE d.datname = current_database() \
            AND (pg_has_role(who.oid, d.datdba, 'USAGE') OR d.datistemplate AND r.rolcreatedb)) AS disposable",
         who = who(role)
+    )
+}
+
+/// The row: the role may drop this database, and may end everybody in it but these: the server would do both.
+/// It would not where a prepared transaction or a replication slot is in use there, which no FORCE ends.
+pub(in crate::fence) fn is_disposable_by_force(role: &Role, but: &[(String, String)]) -> String {
+    let but: Vec<String> = but.iter().map(|(pid, start)| format!("({pid}, {}::numeric)", quote(start))).collect();
+    format!(
+        "SELECT EXISTS (SELECT FROM ({who}) who(oid) JOIN pg_roles r ON r.oid = who.oid, pg_database d \
+           WHERE d.oid = {THIS_DATABASE} AND pg_has_role(who.oid, d.datdba, 'USAGE') AND NOT d.datistemplate \
+           AND NOT EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.database = d.datname) \
+           AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.database = d.datname AND s.active) \
+           AND NOT EXISTS (SELECT FROM pg_stat_get_activity(NULL) a LEFT JOIN pg_roles t ON t.oid = a.usesysid \
+             WHERE a.datid = d.oid AND (a.pid, extract(epoch FROM a.backend_start)) NOT IN (VALUES {but}) \
+             AND (r.rolsuper OR NOT t.rolsuper AND (pg_has_role(who.oid, 'pg_signal_backend', 'USAGE') \
+               OR pg_has_role(who.oid, t.oid, 'USAGE'))) IS NOT TRUE)) AS disposable",
+        who = who(role),
+        but = but.join(", ")
     )
 }
 

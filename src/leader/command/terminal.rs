@@ -26,9 +26,9 @@ fn pass(from: Pid, to: Pid) -> bool {
     }
     // To one in the background the kernel answers with SIGTTOU, unless it is blocked: in a thread of its own, because
     // what is started by this one would inherit that.
-    let passing = thread::spawn(move || {
+    let passing = thread::Builder::new().spawn(move || {
         SigSet::from(Signal::SIGTTOU).thread_block()?;
         tcsetpgrp(&terminal, to)
     });
-    matches!(passing.join(), Ok(Ok(())))
+    passing.is_ok_and(|passing| matches!(passing.join(), Ok(Ok(()))))
 }

@@ -4,7 +4,7 @@ use super::super::login::note_lexing;
 use super::super::peer::{HIGH_WATER, body};
 use super::super::replies::{Audience, Reply, Request};
 use super::{End, Relay, Wait, frame_of, server_fault};
-use crate::statement::{PreparedEffect, Statement, TransactionEffect};
+use crate::statement::{Alone, PreparedEffect, Statement, TransactionEffect};
 use crate::wire::error::{field, fields};
 use crate::wire::frame::{HEADER, Header, put_frame};
 use crate::wire::message::{self, Status};
@@ -146,6 +146,9 @@ impl Relay {
         self.may_have_committed |= !rolled_back && (statement.may_commit() || !self.context.is_fenced());
         self.parameter.completed(statement, rolled_back);
         self.catalogue_changed |= statement.changes_catalogue;
+        if let Some(Alone { database, .. }) = &statement.needs_database_alone {
+            self.context.forget_database(database);
+        }
         if matches!(statement.transaction, TransactionEffect::Commit | TransactionEffect::Rollback) {
             self.transaction_ended();
             self.definitions_over();

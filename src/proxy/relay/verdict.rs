@@ -13,7 +13,7 @@ use crate::fence::session::Activity;
 use crate::fence::{Claim, Deed, Refusal};
 use crate::policy::Mode;
 use crate::statement::{Operation, Statement};
-use crate::wire::message;
+use crate::wire::message::{self, Status};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -172,11 +172,19 @@ impl Relay {
         if left.is_zero() { None } else { self.context.catch_up(wanted, left) }
     }
 
-    /// Where a statement needs a database alone, closes the control connections to it first, if the session's role may do
-    /// that to the database. Otherwise the server refuses it, and nobody else is to feel it.
+    /// Where a statement needs a database alone, gets the control connections to it out of its way, if the server may run
+    /// it. Where the server refuses it nobody else is to feel it.
     fn look_after_database(&mut self, statements: &[Arc<Statement>]) -> Option<Verdict> {
-        let name = statements.iter().find_map(|statement| statement.needs_database_alone.clone())?;
-        if self.is_alone || self.parameter.failed() {
+        let [statement] = statements else { return None };
+        let wanted = statement.needs_database_alone.clone()?;
+        let is_own = wanted.database == self.context.database().name() && statement.kind != "CREATE DATABASE";
+        if self.is_alone || is_own {
+            return None;
+        }
+        if !self.replies.is_empty() {
+            return Some(self.settle());
+        }
+        if self.status != Status::Idle || self.executed {
             return None;
         }
         let role = match &self.role {
@@ -186,7 +194,7 @@ impl Relay {
             Asked::Not | Asked::Due => return Some(self.ask_for_role()),
         };
         self.is_alone = true;
-        self.wait = Some(Wait::First(self.context.close_database(name, role)));
+        self.wait = Some(Wait::First(self.context.leave_alone(wanted, role)));
         Some(Verdict::Hold)
     }
 

@@ -290,7 +290,7 @@ fn maintenance_is_not_ddl() {
 fn databases_that_must_be_alone_are_named() {
     check(&[
         ("DROP DATABASE d", "alone(d)"),
-        ("DROP DATABASE IF EXISTS \"D\" WITH (FORCE)", "alone(D)"),
+        ("DROP DATABASE IF EXISTS \"D\" WITH (FORCE)", "alone(D by force)"),
         ("CREATE DATABASE n", "alone(template1)"),
         ("CREATE DATABASE n TEMPLATE d OWNER r", "alone(d)"),
         ("CREATE DATABASE n WITH TEMPLATE = \"D\"", "alone(D)"),

@@ -87,6 +87,24 @@ fn an_admission_that_the_guard_has_just_found() {
     assert_eq!(world.postgres.value(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}")), "0");
 }
 
+/// The same, while a stranger held the lock of the process, and had let go of it by then: the guard has locked the row. Its
+/// proxy does not wait for that lock, which the old leader may keep for as long as it likes.
+#[test]
+fn an_admission_whose_row_the_guard_has_just_locked() {
+    // Without functions: with them, any open transaction with an id may have written.
+    let world =
+        World::start_with("an_admission_whose_row_the_guard_has_just_locked", TWO_RESOURCES, Options::default());
+    let mut order = CommitOrder::start(&world.postgres, "postgres");
+    let mut old = world.session(5);
+    assert_eq!(code(&mut old, WRITE), "");
+    let process = ticks::process(&mut old);
+    ok(&mut old, "BEGIN");
+    ok(&mut old, "SELECT FROM fencegate.admission WHERE pid = pg_backend_pid() FOR KEY SHARE");
+    assert_eq!(code(&mut world.session(6), WRITE), "");
+    assert_eq!(world.postgres.value(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}")), "0");
+    assert_eq!(tokens(&mut order), [5, 6]);
+}
+
 /// Everybody may take advisory locks. Who takes that of the process makes nobody wait.
 #[test]
 fn a_lock_that_somebody_else_takes() {

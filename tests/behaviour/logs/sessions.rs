@@ -130,3 +130,17 @@ fn a_proxy_that_stops_is_the_reason() {
     fenced.proxy.terminate();
     assert_fields(&event(|| fenced.proxy.log(), "session_ended"), &[("reason", "the proxy is shutting down")]);
 }
+
+/// While it reads a text, the parser puts a pipe of its own in the place of standard error: what is written there is lost. A
+/// parser that is built for tests does not, so that only the descriptor shows.
+#[test]
+fn the_log_has_a_descriptor_of_its_own() {
+    let fenced = start(SCHEMA, POLICIES, &[]);
+    let file = |descriptor: &str| std::fs::read_link(format!("/proc/{}/fd/{descriptor}", fenced.proxy.pid())).ok();
+    let log = file("2").unwrap();
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", fenced.proxy.pid())).unwrap();
+    let names = descriptors.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let others: Vec<_> =
+        names.filter(|name| !["1", "2"].contains(&&**name) && file(name).as_ref() == Some(&log)).collect();
+    assert_eq!(others.len(), 1, "{others:?}");
+}

@@ -8,4 +8,5 @@ mod encodings;
 mod floods;
 mod servers;
 mod statements;
+mod threads;
 mod world;

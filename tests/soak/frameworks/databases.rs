@@ -42,23 +42,134 @@ fn databases_that_were_just_in_use_are_copied_renamed_and_dropped() {
     }
 }
 
-/// A session that stays keeps them open: nothing but such a statement is a reason to close them.
+/// The server has the statement, and waits for those who use the database.
+fn wait_until_it_waits(world: &World, statement: &str) {
+    let runs = format!("SELECT FROM pg_stat_activity WHERE state = 'active' AND query = '{statement}'");
+    wait_until("the server waits", DEADLINE, || !world.postgres.sql(&runs).is_empty());
+}
+
+/// Its owner may drop the database, and the server refuses it while others use it. They feel nothing of it.
 #[test]
-fn control_connections_close_before_a_statement_that_needs_the_database_alone() {
+fn control_connections_stay_open_for_who_uses_the_database() {
+    let world = World::start("");
+    world.postgres.sql("CREATE ROLE owner LOGIN CREATEDB; ALTER DATABASE app OWNER TO owner");
+    world.postgres.sql_in("app", "CREATE TABLE jobs (n int)");
+    let login = |user: &str, database: &str| Wire::login(&world.proxy.address(), user, database);
+    let mut session = login(SUPERUSER, "app");
+    ok(&mut session, "SET lease.fence = 1; INSERT INTO jobs VALUES (1)");
+    let before = world.control_processes_of("app");
+    assert_ne!(before, "");
+    for user in ["owner", SUPERUSER] {
+        let mut runner = login(user, "postgres");
+        for statement in [
+            "DROP DATABASE app",
+            "CREATE DATABASE copy TEMPLATE app",
+            "ALTER DATABASE app RENAME TO renamed",
+            "ALTER DATABASE app SET TABLESPACE other",
+        ] {
+            let extended = [message::unnamed(statement, &[]), message::sync()].concat();
+            for bytes in [query(statement), extended] {
+                // The same for all: it is refused before anything waits.
+                if statement.contains("TABLESPACE") {
+                    assert_eq!(code_in(&runner.exchange(&bytes)), "42704", "{user}: {statement}");
+                } else {
+                    runner.send(&bytes);
+                    wait_until_it_waits(&world, statement);
+                    let cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query =";
+                    world.postgres.sql(&format!("{cancel} '{statement}'"));
+                    // Between two messages a cancel has no effect.
+                    let refusal = code_in(&runner.read_until_ready());
+                    assert!(["57014", "55006"].contains(&&*refusal), "{user}: {statement}: {refusal}");
+                }
+                assert_eq!(world.control_processes_of("app"), before, "{user}: {statement}");
+                ok(&mut session, "INSERT INTO jobs VALUES (1)");
+            }
+        }
+    }
+}
+
+/// It ends those who use the database only where the server runs it.
+#[test]
+fn control_connections_stay_open_where_force_is_refused() {
+    let world = World::start("");
+    world.postgres.sql("CREATE ROLE owner LOGIN CREATEDB; ALTER DATABASE app OWNER TO owner");
+    world.postgres.sql_in("app", "CREATE TABLE jobs (n int)");
+    let login = |user: &str, database: &str| Wire::login(&world.proxy.address(), user, database);
+    let (mut session, mut within) = (login(SUPERUSER, "app"), login("owner", "app"));
+    ok(&mut session, "SET lease.fence = 1; INSERT INTO jobs VALUES (1)");
+    let before = world.control_processes_of("app");
+    let force = "DROP DATABASE app WITH (FORCE)";
+    let refused = |runner: &mut Wire, statement: &str, expected: &str| {
+        assert_eq!(code(runner, statement), expected, "{statement}");
+        assert_eq!(world.control_processes_of("app"), before, "{statement}");
+    };
+    refused(&mut within, force, "55006");
+    refused(&mut login(SUPERUSER, "app"), force, "55006");
+    let mut runner = login(SUPERUSER, "postgres");
+    refused(&mut runner, &format!("SELECT 1; {force}"), "25001");
+    ok(&mut runner, "BEGIN");
+    refused(&mut runner, force, "25001");
+    ok(&mut runner, "ROLLBACK");
+    let behind = [message::unnamed("SELECT 1", &[]), message::unnamed(force, &[]), message::sync()].concat();
+    assert_eq!(code_in(&runner.exchange(&behind)), "25001");
+    assert_eq!(world.control_processes_of("app"), before, "in a pipeline");
+    let begun = [query("BEGIN"), message::unnamed(force, &[]), message::sync()].concat();
+    assert_eq!(code_in(&runner.exchange(&begun)), "");
+    assert_eq!(code_in(&runner.read_until_ready()), "25001");
+    assert_eq!(world.control_processes_of("app"), before, "behind a message that begins a transaction");
+    ok(&mut runner, "ROLLBACK");
+    // The session is a superuser's.
+    refused(&mut login("owner", "postgres"), force, "42501");
+    world.postgres.sql("ALTER DATABASE app IS_TEMPLATE true");
+    refused(&mut runner, force, "42809");
+    world.postgres.sql("ALTER DATABASE app IS_TEMPLATE false");
+    world.postgres.sql_in("app", "BEGIN; CREATE TABLE t (n int); PREPARE TRANSACTION 'open'");
+    refused(&mut runner, force, "55006");
+    world.postgres.sql_in("app", "ROLLBACK PREPARED 'open'");
+    let mut reader = Wire::connect(&world.postgres.address()).unwrap();
+    reader.start(&[("user", SUPERUSER), ("database", "app"), ("replication", "database")], "");
+    reader.query("CREATE_REPLICATION_SLOT reader TEMPORARY LOGICAL test_decoding");
+    refused(&mut runner, force, "55006");
+    ok(&mut session, "INSERT INTO jobs VALUES (1)");
+}
+
+/// Who may end all others need not be one who may end the proxy's own connections.
+#[test]
+fn force_ends_who_uses_the_database() {
+    let world = World::start("");
+    world.postgres.sql("CREATE ROLE owner LOGIN CREATEDB");
+    for (name, user, stays) in [("one", "owner", true), ("two", "owner", false), ("three", SUPERUSER, true)] {
+        world.postgres.sql(&format!("CREATE DATABASE {name} OWNER {user}"));
+        init(&world.postgres, name);
+        world.postgres.sql_in(name, "CREATE TABLE jobs (n int); GRANT ALL ON jobs TO owner");
+        let mut session = Wire::login(&world.proxy.address(), user, name);
+        ok(&mut session, "SET lease.fence = 1; INSERT INTO jobs VALUES (1)");
+        assert_ne!(world.control_processes_of(name), "");
+        let mut runner = Wire::login(&world.proxy.address(), user, "postgres");
+        let mut session = Some(session).filter(|_| stays);
+        ok(&mut runner, &format!("DROP DATABASE {name} WITH (FORCE)"));
+        if let Some(session) = &mut session {
+            assert_eq!(code_in(&session.read_to_end()), "57P01");
+        }
+    }
+}
+
+/// The server waits some seconds for those who use the database. When they leave, the proxy is not in the way.
+#[test]
+fn control_connections_close_behind_the_last_who_uses_the_database() {
     let world = World::start("");
     world.postgres.sql_in("app", "CREATE TABLE jobs (n int)");
     let login = |database: &str| Wire::login(&world.proxy.address(), SUPERUSER, database);
-    let (mut session, mut runner) = (login("app"), login("postgres"));
-    let statements = ["CREATE DATABASE copy TEMPLATE app", "ALTER DATABASE app RENAME TO renamed", "DROP DATABASE app"];
+    let mut runner = login("postgres");
+    let statements =
+        ["CREATE DATABASE copy TEMPLATE app", "ALTER DATABASE app RENAME TO renamed", "DROP DATABASE renamed"];
     for (token, statement) in (1..).zip(statements) {
-        ok(&mut session, &format!("SET lease.fence = {token}"));
-        ok(&mut session, "INSERT INTO jobs VALUES (1)");
-        assert_ne!(world.control_connections_to("app"), "0");
+        let mut session = login(if statement.starts_with("DROP") { "renamed" } else { "app" });
+        ok(&mut session, &format!("SET lease.fence = {token}; INSERT INTO jobs VALUES (1)"));
         runner.send(&query(statement));
-        wait_until("they are closed", DEADLINE, || world.control_connections_to("app") == "0");
-        // The session is in its way: it would wait for seconds, and fail.
-        world.postgres.sql(&format!("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query = '{statement}'"));
-        runner.read_until_ready();
+        wait_until_it_waits(&world, statement);
+        drop(session);
+        assert_eq!(code_in(&runner.read_until_ready()), "", "{statement}");
     }
 }
 
@@ -85,13 +196,7 @@ fn control_connections_stay_open_for_who_may_not_have_the_database_alone() {
     let login = |user: &str, database: &str| Wire::login(&world.proxy.address(), user, database);
     let mut session = login(SUPERUSER, "app");
     ok(&mut session, "SET lease.fence = 1; INSERT INTO jobs VALUES (1)");
-    let control = || {
-        world.postgres.value(
-            "SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity \
-             WHERE datname = 'app' AND application_name = 'fencegate control'",
-        )
-    };
-    let before = control();
+    let before = world.control_processes_of("app");
     assert_ne!(before, "");
     let roles = [("stranger", ""), ("maker", ""), ("maker", "SET ROLE stranger"), (SUPERUSER, "SET ROLE stranger")];
     for (user, become_it) in roles {
@@ -110,7 +215,7 @@ fn control_connections_stay_open_for_who_may_not_have_the_database_alone() {
                 let extended = [message::unnamed(statement, &[]), message::sync()].concat();
                 assert_eq!(code_in(&runner.exchange(&extended)), "42501", "{user}: {statement}");
             }
-            assert_eq!(control(), before, "{user}: {statement}");
+            assert_eq!(world.control_processes_of("app"), before, "{user}: {statement}");
         }
     }
     // The owner of a database may.

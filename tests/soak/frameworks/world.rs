@@ -29,8 +29,10 @@ impl World {
         ok(&mut leader, "DELETE FROM jobs");
     }
 
-    pub fn control_connections_to(&self, database: &str) -> String {
-        let open = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fencegate control'";
+    /// Which control connections are open; the empty text where none is.
+    pub fn control_processes_of(&self, database: &str) -> String {
+        let open = "SELECT coalesce(string_agg(pid::text, ' ' ORDER BY pid), '') FROM pg_stat_activity \
+             WHERE application_name = 'fencegate control'";
         self.postgres.value(&format!("{open} AND datname = '{database}'"))
     }
 
