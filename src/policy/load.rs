@@ -22,10 +22,10 @@ use std::{
 /// Everything that is wrong with the directory, in the order of the files' names and then of the places in them.
 pub fn load(directory: &Path) -> Result<PolicySet, Vec<PolicyError>> {
     let paths = policy_files(directory)
-        .map_err(|error| vec![error_at(directory, Position::START, format!("cannot read the directory: {error}"))])?;
+        .map_err(|error| vec![error_at(directory, Position::START, &format!("cannot read the directory: {error}"))])?;
     if paths.is_empty() {
         let message = "the directory has no policies: no file in it ends in .yaml or .yml";
-        return Err(vec![error_at(directory, Position::START, message.to_owned())]);
+        return Err(vec![error_at(directory, Position::START, message)]);
     }
     let files = paths.into_iter().map(|path| {
         let content = read_bounded(&path);
@@ -115,7 +115,7 @@ impl Joining {
         self.add_setting("exempt_roles", document.exempt_roles, |settings| &mut settings.exempt_roles, &mut faults);
         faults.sort_by_key(|fault| (fault.at.line, fault.at.column));
         let file = &self.files[self.files.len() - 1];
-        self.errors.extend(faults.into_iter().map(|fault| error_at(file, fault.at, fault.message)));
+        self.errors.extend(faults.into_iter().map(|fault| error_at(file, fault.at, &fault.message)));
     }
 
     fn add_resource(&mut self, resource: DeclaredResource, faults: &mut Vec<Fault>) {
@@ -227,6 +227,13 @@ impl Joining {
     }
 }
 
-fn error_at(file: &Path, at: Position, message: String) -> PolicyError {
-    PolicyError { file: file.to_owned(), line: at.line, column: at.column, message }
+/// What a message shows of the file may have several lines; the message has one.
+fn error_at(file: &Path, at: Position, message: &str) -> PolicyError {
+    let shown = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() };
+    PolicyError {
+        file: file.to_owned(),
+        line: at.line,
+        column: at.column,
+        message: message.chars().map(shown).collect(),
+    }
 }

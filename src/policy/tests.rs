@@ -190,6 +190,8 @@ fn keys_are_said_where_they_belong() {
     assert_errors(&keyed("'a/{k}'", "'/e {k}'"), &["4:15: `/e {k}` names no election: "]);
     assert_errors(&keyed("'a/{k}{l}'", "'/e/{k}'"), &["3:11: `a/{k}{l}` is no name for resources: it takes one"]);
     assert_errors(&keyed("'a b/{k}'", "'/e/{k}'"), &["3:11: `a b/{k}` is no name for a resource"]);
+    // The name has two lines, the message one.
+    assert_errors(&keyed("\"a\\nb/{k}\"", "'/e/{k}'"), &["3:11: `a\\nb/{k}` is no name for a resource"]);
 }
 
 #[test]
