@@ -3,7 +3,7 @@
 use crate::lead::stage::{ENDLESS, Stage};
 use crate::support::guardian::Program;
 use crate::support::{DEADLINE, wait_until};
-use std::fs;
+use std::{fmt, fs};
 
 impl Stage {
     /// Runs a shell script on a terminal of its own; `{lead}` starts a leader with the command that follows.
@@ -21,6 +21,15 @@ impl Stage {
 
     fn screen(&self) -> String {
         self.read("screen").unwrap_or_default()
+    }
+}
+
+/// Shown when it has been waited for in vain.
+struct Screen<'a>(&'a Stage);
+
+impl fmt::Display for Screen<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "it is told so on the screen:\n{}\nin the log:\n{}", self.0.screen(), self.0.log())
     }
 }
 
@@ -57,7 +66,7 @@ fn control_z_does_not_suspend_it() {
             format!(r#"{{lead}} sh -c '{first} >"$1/wanted-2"; while [ ! -e "$1/end" ]; do sleep 0.02; done' sh "$1""#);
         fs::write(stage.folder.join("wanted-1"), "").unwrap();
         let mut session = stage.on_a_terminal(&script, &["line\n", "\x1a"]);
-        wait_until("it is told so", DEADLINE, || stage.screen().contains("not suspended"));
+        wait_until(Screen(&stage), DEADLINE, || stage.screen().contains("not suspended"));
         fs::write(stage.folder.join("end"), "").unwrap();
         assert_eq!(session.wait(), 0, "{}\n{}", stage.screen(), stage.log());
     }
