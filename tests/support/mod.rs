@@ -33,5 +33,5 @@ pub use length::{length, seed};
 pub use postgres::{Options, Postgres, Release};
 pub use proxy::{Proxy, ProxyOptions};
 pub use target::{Target, Via};
-pub use wait::{DEADLINE, Stalls, wait_until};
+pub use wait::{DEADLINE, Stalls, until, wait_until};
 pub use wire::{Address, Frame, Wire, message};

@@ -26,6 +26,17 @@ pub fn wait_for<T>(what: impl Display, deadline: Duration, mut look: impl FnMut(
     }
 }
 
+/// As [`wait_until`], for conditions that are asked about.
+pub async fn until(what: impl Display, mut condition: impl AsyncFnMut() -> bool) {
+    let looks = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let waited = tokio::time::timeout(DEADLINE, looks).await;
+    assert!(waited.is_ok(), "waited {DEADLINE:?} in vain until {what}");
+}
+
 /// What this machine has been too busy for: a thread that looks at the clock every few milliseconds, and how much later
 /// than that it did. What has to happen at a certain time may be late by as much.
 pub struct Stalls {

@@ -2,6 +2,7 @@
 
 use crate::fence::server::{Session, World, connect, metrics};
 use crate::fence::{reason, stale_below};
+use crate::support::until;
 use fencegate::fence::session::{Activity, Epoch};
 use fencegate::fence::{CutOff, Database, Refusal};
 use std::time::Duration;
@@ -149,9 +150,7 @@ async fn raises_its_token_while_somebody_else_locks_its_row() {
         world.run(&format!("BEGIN; SELECT FROM fencegate.admission {lock}")).await;
         let for_a_moment = async {
             let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted";
-            while world.ask(waits).await == "0" {
-                sleep(Duration::from_millis(1)).await;
-            }
+            until("somebody waits for the row", async || world.ask(waits).await != "0").await;
             world.run("COMMIT").await;
         };
         let (admitted, ()) = tokio::join!(session.admit(&world.resource, token), for_a_moment);
@@ -178,7 +177,6 @@ async fn foreign_idle_process_is_ended_after_the_grace_and_its_row_not_before() 
     let (admitted, died) = tokio::join!(admitting, watching);
     admitted.unwrap();
     assert!(died >= Duration::from_millis(90), "{died:?}");
-    assert!(died < Duration::from_millis(2000), "{died:?}");
 }
 
 #[tokio::test]
@@ -191,8 +189,7 @@ async fn foreign_idle_process_is_released_by_its_own_proxy() {
     assert!(world.lives(&old).await);
     assert_eq!(world.admissions(&old).await, "0");
     assert!(!old.fence.begin_write([("scheduler", 1)]));
-    sleep(Duration::from_millis(50)).await;
-    assert!(one.known_stale("scheduler", 1).is_some(), "the notification was followed by a look");
+    until("the notification is followed by a look", async || one.known_stale("scheduler", 1).is_some()).await;
 }
 
 #[tokio::test]
@@ -249,9 +246,7 @@ async fn what_is_being_ended_is_not_released() {
     one.close().await;
     signal("STOP", old.pid());
     let crossing = async {
-        while !is_being_ended(old.pid()) {
-            sleep(Duration::from_millis(1)).await;
-        }
+        until("it is being ended", async || is_being_ended(old.pid())).await;
         let _ = old.fence.revoke("scheduler", Epoch { generation: 1, token: 2 });
         one.release(&old.fence).await;
         let left = world.admissions(&old).await;
@@ -327,7 +322,7 @@ async fn privilege_lost_in_mid_drain_makes_nobody_dead() {
     one.close().await;
     let admitting = new.admit(&world.resource, 2);
     let hiding = async {
-        until(&world, "(1,2,f)").await;
+        becomes(&world, "(1,2,f)").await;
         world.run(&format!("REVOKE pg_read_all_stats FROM {}", world.control())).await;
         sleep(Duration::from_millis(300)).await;
         assert!(world.lives(&old).await, "the test needs it alive");
@@ -341,10 +336,8 @@ async fn privilege_lost_in_mid_drain_makes_nobody_dead() {
 }
 
 /// Waits for the epoch row to become this.
-async fn until(world: &World, epoch: &str) {
-    while world.epoch().await != epoch {
-        sleep(Duration::from_millis(1)).await;
-    }
+async fn becomes(world: &World, epoch: &str) {
+    until(format!("the epoch is {epoch}"), async || world.epoch().await == epoch).await;
 }
 
 /// Runs the statements between the drain of an advance to 2 and its Mark: the old holder, of a
@@ -355,12 +348,10 @@ async fn before_mark(world: &World, statements: &str) -> Result<(), Refusal> {
     old.admit(&world.resource, 1).await.unwrap();
     one.close().await;
     let intervening = async {
-        until(world, "(1,2,f)").await;
+        becomes(world, "(1,2,f)").await;
         let locker = connect(&world.config("postgres")).await;
         locker.batch_execute("BEGIN; SELECT FROM fencegate.epoch FOR UPDATE").await.unwrap();
-        while world.lives(&old).await {
-            sleep(Duration::from_millis(1)).await;
-        }
+        until("the process has ended", async || !world.lives(&old).await).await;
         sleep(Duration::from_millis(200)).await;
         locker.batch_execute(&format!("{statements}; COMMIT")).await.unwrap();
     };

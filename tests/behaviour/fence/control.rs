@@ -2,9 +2,10 @@
 
 use crate::fence::server::{World, connect};
 use crate::fence::{reason, stale_below};
+use crate::support::until;
 use fencegate::fence::session::Activity;
 use std::time::Duration;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 #[tokio::test]
 async fn notification_alone_raises_nothing() {
@@ -52,20 +53,16 @@ async fn killed_control_connections_are_replaced() {
     world
         .run("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'fencegate control'")
         .await;
-    sleep(Duration::from_millis(20)).await;
-    assert_eq!(proxy.known_stale("scheduler", 1), None, "nobody listens");
+    until("nobody listens", async || proxy.known_stale("scheduler", 1).is_none()).await;
     assert!(old.fence.begin_write([("scheduler", 2)]), "who is admitted goes on");
     old.fence.set_activity(Activity::Idle);
     new.admit(&world.resource, 3).await.unwrap();
     stale_below(old.admit(&world.resource, 2).await, 3);
-    timeout(Duration::from_secs(5), async {
-        while proxy.known_stale("scheduler", 2).is_none() {
-            let _ = old.admit(&world.resource, 2).await;
-            sleep(Duration::from_millis(20)).await;
-        }
+    until("memory is believed again", async || {
+        let _ = old.admit(&world.resource, 2).await;
+        proxy.known_stale("scheduler", 2).is_some()
     })
-    .await
-    .expect("memory is believed again");
+    .await;
 }
 
 #[tokio::test]
@@ -94,13 +91,8 @@ async fn blocked_control_connection_is_given_up_and_its_process_ended() {
     };
     let (asked, process) = tokio::join!(proxy.fences(std::slice::from_ref(&world.resource)), process);
     assert!(asked.unwrap_err().contains("did not answer"));
-    timeout(Duration::from_secs(5), async {
-        while world.ask(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}")).await != "0" {
-            sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await
-    .expect("what was half sent is ended");
+    let half_sent = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}");
+    until("what was half sent is ended", async || world.ask(&half_sent).await == "0").await;
     blocker.batch_execute("ROLLBACK").await.unwrap();
     other.admit(&world.resource, 1).await.unwrap();
 }
@@ -115,11 +107,9 @@ async fn connections_close_after_the_last_session_and_on_demand() {
     session.admit(&world.resource, 1).await.unwrap();
     assert_eq!(world.ask(count).await, "3");
     proxy.close().await;
-    sleep(Duration::from_millis(200)).await;
-    assert_eq!(world.ask(count).await, "0");
+    until("they are closed", async || world.ask(count).await == "0").await;
     session.admit(&world.resource, 2).await.unwrap();
     assert_eq!(world.ask(count).await, "3");
     session.registration = None;
-    sleep(Duration::from_millis(1500)).await;
-    assert_eq!(world.ask(count).await, "0");
+    until("they are closed", async || world.ask(count).await == "0").await;
 }

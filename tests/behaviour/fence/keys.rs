@@ -2,12 +2,11 @@
 
 use crate::fence::reason;
 use crate::fence::server::{Session, World, connect};
+use crate::support::until;
 use fencegate::fence::session::{Activity, FULL, MOST_AT_ONCE};
 use fencegate::policy::{Resource, load};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
-use tokio::time::sleep;
 
 const POLICIES: &str = "version: 1\nresources:\n  - name: shard_of/{shard}/x\n    \
                         tables: [{name: public.ticks, key: n, operations: [insert]}]\n";
@@ -159,9 +158,7 @@ async fn policies_are_recorded_for_a_key_whose_token_is_raised_meanwhile() {
     let raise = async {
         let waiting =
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        while world.ask(waiting).await == "0" {
-            sleep(Duration::from_millis(1)).await;
-        }
+        until("the record waits", async || world.ask(waiting).await != "0").await;
         raising.batch_execute("COMMIT").await.unwrap();
     };
     let (applied, ()) = tokio::join!(proxy.apply_policy(std::slice::from_ref(&family)), raise);

@@ -3,9 +3,8 @@
 use crate::fence::keys::{family, seed};
 use crate::fence::server::{World, connect};
 use crate::fence::stale_below;
+use crate::support::until;
 use fencegate::fence::session::{Activity, Token};
-use std::time::Duration;
-use tokio::time::{sleep, timeout};
 
 const EPOCHS: &str =
     "SELECT coalesce(string_agg(resource || '=' || token, ' ' ORDER BY resource), '') FROM fencegate.epoch";
@@ -34,9 +33,10 @@ async fn what_is_old_and_so_called_and_unused_is_forgotten() {
     writer.admit(&family.of_key("1").unwrap(), 7).await.unwrap();
     reader.admit(&family.of_key("2").unwrap(), 8).await.unwrap();
     drop(reader);
-    while world.ask("SELECT count(*) FROM fencegate.admission").await != "1" {
-        sleep(Duration::from_millis(10)).await;
-    }
+    until("the reader has given its admission up", async || {
+        world.ask("SELECT count(*) FROM fencegate.admission").await == "1"
+    })
+    .await;
     assert_eq!(prune(&world, "3 days", "shard_of/").await, "0");
     let mut batches = Vec::new();
     for _ in 0..4 {
@@ -91,9 +91,7 @@ async fn an_admission_that_comes_while_it_runs_is_seen() {
     gate.batch_execute("SELECT pg_advisory_lock(1)").await.unwrap();
     let admitted = async {
         let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND objid = 1";
-        while world.ask(waiting).await == "0" {
-            sleep(Duration::from_millis(5)).await;
-        }
+        until("the prune waits", async || world.ask(waiting).await != "0").await;
         session.admit(&family.of_key("2").unwrap(), 7).await.unwrap();
         gate.batch_execute("SELECT pg_advisory_unlock(1)").await.unwrap();
     };
@@ -123,12 +121,7 @@ async fn a_forgotten_token_rejects_nobody_any_more() {
     }
     assert_eq!(prune(&world, "1 day", "shard_of/").await, "1");
     // Told so, and read again: what was known of it does not only become old.
-    let told = async {
-        while proxy.is_current(&key, 7) {
-            sleep(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(Duration::from_secs(20), told).await.expect("the proxy reads the row again");
+    until("the proxy has read the row again", async || !proxy.is_current(&key, 7)).await;
     assert_eq!(proxy.known_stale(&key.name, old), None);
     zombie.admit(&key, old).await.unwrap();
     assert_eq!(world.ask(EPOCHS).await, "shard_of/1/x=6");

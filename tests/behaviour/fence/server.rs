@@ -1,6 +1,6 @@
 //! One PostgreSQL for all tests of this file that run at the same time, with a database for each.
 
-use crate::support::{Address, Options, Postgres};
+use crate::support::{Address, Options, Postgres, until};
 use fencegate::config::ServerTls;
 use fencegate::fence::session::{Activity, Identity, SessionFence, Token};
 use fencegate::fence::{Database, Refusal, Registration, init};
@@ -11,7 +11,6 @@ use fencegate::tls::{Connector, ControlConfig};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -131,9 +130,7 @@ impl World {
     pub async fn somebody_waits(&self) {
         let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
-        while self.ask(waiting).await == "0" {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until("a process waits for an advisory lock", async || self.ask(waiting).await != "0").await;
     }
 
     /// The epoch row as text: (generation,token,drained).
