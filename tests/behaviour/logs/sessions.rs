@@ -84,12 +84,13 @@ fn a_session_of_the_console_says_why_it_ended() {
     assert!(stopped["address"].starts_with("127.0.0.1:"), "{stopped:?}");
 }
 
-/// What the log says of why the next session ended, once it has.
+/// What the log says of why the session ended, once it has.
 fn reason(fenced: &Fenced, wire: &mut Wire, end: impl FnOnce(&mut Wire)) -> String {
-    let seen = events(&fenced.proxy.log(), "session_ended").len();
+    let address = wire.local_address();
     end(wire);
     wait_for("the end is logged", DEADLINE, || {
-        Some(events(&fenced.proxy.log(), "session_ended").get(seen)?["reason"].clone())
+        let ended = events(&fenced.proxy.log(), "session_ended");
+        Some(ended.into_iter().find(|event| event["address"] == address)?["reason"].clone())
     })
 }
 

@@ -60,6 +60,14 @@ impl Wire {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
+    /// As the other side sees it.
+    pub fn local_address(&self) -> String {
+        match self.stream.get_ref() {
+            Stream::Tcp(stream) => stream.local_addr().unwrap().to_string(),
+            Stream::Unix(_) => String::new(),
+        }
+    }
+
     /// A session that is ready for its first query. Fails the test when the server refuses it.
     pub fn login(address: &Address, user: &str, database: &str) -> Self {
         let mut wire = Self::connect(address).expect("the server accepts connections");
