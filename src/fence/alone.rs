@@ -29,23 +29,24 @@ impl Wanted {
 }
 
 impl Database {
-    /// To be called before a statement is forwarded that needs this database alone, if the session acts as that role. Where
-    /// the role may run it, the control connections are closed; but while sessions use the database that the statement does
+    /// To be called before a statement is forwarded that needs this database alone, if the session acts as that role, and
+    /// whether it is in this database itself (it may copy it). Where the role may run it, the control connections are closed; but while sessions use the database that the statement does
     /// not end they stay, and are closed behind the last one, if it leaves in the time that the server waits for it.
     ///
     /// Where the role cannot be asked about they stay as well: the server refuses the statement, which may be tried again.
     /// Cancel-safe.
-    pub async fn close_for(self: &Arc<Self>, role: &Role, by_force: bool) {
+    pub async fn close_for(self: &Arc<Self>, role: &Role, by_force: bool, from_here: bool) {
         if !self.lanes().iter().any(|lane| lane.is_open()) {
             return;
         }
-        let ends_sessions = by_force && self.has_sessions();
+        let has_others = self.sessions.len() > usize::from(from_here);
+        let ends_sessions = by_force && has_others;
         let may = if ends_sessions { self.may_force(role).await } else { self.may_have_alone(role).await };
         if !may.unwrap_or(false) {
             return;
         }
         self.wanted.begins();
-        match self.has_sessions() {
+        match has_others {
             // The server waits for nobody: it ends those whom the role may end, which need not be the control connections.
             _ if by_force => self.end_connections().await,
             false => self.close().await,

@@ -244,9 +244,9 @@ impl Context {
 
     /// Gets out of the way of a statement that needs a database alone.
     pub fn leave_alone(&self, wanted: Alone, role: Role) -> JoinHandle<Option<Turn>> {
-        let shared = self.shared.clone();
+        let (shared, from) = (self.shared.clone(), self.database().name().to_owned());
         tokio::spawn(async move {
-            shared.leave_alone(&wanted, &role).await;
+            shared.leave_alone(&wanted, &role, &from).await;
             None
         })
     }

@@ -196,12 +196,12 @@ impl Shared {
         }
     }
 
-    /// Gets the control connections to a database out of the way of a statement that needs it alone, as
+    /// Gets the control connections to a database out of the way of a session's statement that needs it alone, as
     /// [`Database::close_for`] does. Cancel-safe.
-    pub async fn leave_alone(&self, wanted: &Alone, role: &Role) {
+    pub async fn leave_alone(&self, wanted: &Alone, role: &Role, from: &str) {
         let known = self.databases().get(&wanted.database).cloned();
         if let Some(database) = known {
-            database.fence.close_for(role, wanted.by_force).await;
+            database.fence.close_for(role, wanted.by_force, wanted.database == from).await;
         }
     }
 

@@ -305,12 +305,11 @@ impl Downstream {
         known.read.is_some_and(|read| read.doubts >= since.doubts && has_all(read))
     }
 
-    /// The connection still listens that did when it was read, to what other proxies say. In a database without the schema
-    /// none ever does; and where no table is fenced nothing leads to one.
+    /// The connection still listens that did when it was read, to what other proxies say: also where no table was fenced
+    /// then, since the first may come at any time. In a database without the schema none ever does.
     fn is_heard(&self, known: &Known) -> bool {
-        let must_listen = known.catalogue.has_fenced_tables() && !self.fence.is_unprepared();
         let listener = self.fence.listener();
-        !must_listen || listener != 0 && listener == known.listener
+        self.fence.is_unprepared() || listener != 0 && listener == known.listener
     }
 
     /// The schema of the session's temporary relations, if they lead to fenced tables.

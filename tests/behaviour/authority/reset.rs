@@ -2,6 +2,7 @@
 
 use super::world::{WITHOUT_ELECTION, World, detail_is};
 use crate::support::ticks::{WRITE, ok, refused, session, wait_for_process};
+use crate::support::wait::wait_for;
 use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Proxy, Wire, wait_until};
 
@@ -97,8 +98,9 @@ fn a_publish_under_way_does_not_undo_a_reset() {
     ok(&mut operator, "SELECT FROM fencegate.epoch FOR SHARE");
     world.depose("a");
     let waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%ON CONFLICT%'";
-    wait_until("a Publish waits for the row", DEADLINE, || !world.postgres.value(waiting).is_empty());
-    let publisher = world.postgres.value(waiting);
+    let publisher = wait_for("a Publish waits for the row", DEADLINE, || {
+        Some(world.postgres.value(waiting)).filter(|process| !process.is_empty())
+    });
     world.depose("b");
     ok(&mut operator, "UPDATE fencegate.epoch SET generation = 2, token = 1, drained = false");
     ok(&mut operator, "COMMIT");

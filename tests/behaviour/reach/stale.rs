@@ -76,6 +76,24 @@ fn while_nobody_listens_only_what_is_named_plainly_is_known() {
     assert_eq!(code(&mut stranger, "INSERT INTO copied VALUES (2)"), "LF002");
 }
 
+/// No table was fenced when the catalogue was read. The first may come, and a view on it, while nobody listens.
+#[test]
+fn while_nobody_listens_the_first_fenced_table_may_have_come() {
+    let fenced = fenced();
+    fenced.postgres.sql("DROP TABLE items CASCADE");
+    let mut stranger = fenced.login_as("app");
+    ok(&mut stranger, "INSERT INTO plain VALUES (1)");
+    take_control_away(&fenced.postgres);
+    let made =
+        "CREATE TABLE items (id int); CREATE VIEW listed AS SELECT * FROM items; GRANT ALL ON items, listed TO app";
+    fenced.postgres.sql(made);
+    assert_eq!(code(&mut stranger, "INSERT INTO listed VALUES (1)"), "LF006");
+    assert_eq!(fenced.postgres.value("SELECT count(*) FROM items"), "0");
+    fenced.postgres.sql("ALTER ROLE fencer LOGIN");
+    wait_until("somebody listens again", DEADLINE, || code(&mut stranger, "INSERT INTO plain VALUES (2)").is_empty());
+    assert_eq!(code(&mut stranger, "INSERT INTO listed VALUES (2)"), "LF002");
+}
+
 /// A view that was made meanwhile may call a function that the policy names: then to read it is a write.
 #[test]
 fn while_nobody_listens_what_is_read_may_call_a_named_function() {
@@ -113,11 +131,13 @@ fn while_nobody_listens_each_resource_goes_on() {
     assert_eq!(code(&mut leader, "INSERT INTO items VALUES (3)"), "LF006");
 }
 
-/// Where no table is fenced nothing leads to one.
+/// Nobody was ever admitted in a database that was not prepared for fences.
 #[test]
-fn while_nobody_listens_a_database_without_fences_goes_on() {
-    let fenced = fenced_by(&POLICY.replace("items", "nothing"));
-    let mut stranger = fenced.login_as("app");
+fn while_nobody_listens_a_database_without_the_schema_goes_on() {
+    let fenced = fenced();
+    fenced.postgres.sql("CREATE DATABASE other");
+    fenced.postgres.sql_in("other", "CREATE TABLE plain (id int); GRANT ALL ON plain TO app");
+    let mut stranger = Wire::login(&fenced.proxy.address(), "app", "other");
     ok(&mut stranger, "INSERT INTO plain VALUES (1)");
     take_control_away(&fenced.postgres);
     for sql in ["INSERT INTO plain VALUES (2)", "DO $$ BEGIN END $$"] {

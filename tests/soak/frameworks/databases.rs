@@ -42,6 +42,19 @@ fn databases_that_were_just_in_use_are_copied_renamed_and_dropped() {
     }
 }
 
+/// The server does not count the session that wants the copy.
+#[test]
+fn a_database_is_copied_from_within() {
+    let world = World::start("");
+    world.postgres.sql_in("app", "CREATE TABLE jobs (n int)");
+    let mut session = Wire::login(&world.proxy.address(), SUPERUSER, "app");
+    ok(&mut session, "SET lease.fence = 1");
+    ok(&mut session, "INSERT INTO jobs VALUES (1)");
+    assert_ne!(world.control_processes_of("app"), "");
+    ok(&mut session, "CREATE DATABASE copy TEMPLATE app");
+    ok(&mut session, "INSERT INTO jobs VALUES (2)");
+}
+
 /// The server has the statement, and waits for those who use the database.
 fn wait_until_it_waits(world: &World, statement: &str) {
     let runs = format!("SELECT FROM pg_stat_activity WHERE state = 'active' AND query = '{statement}'");
