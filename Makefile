@@ -24,10 +24,12 @@ test:
 	@scripts/setup.sh test
 	@scripts/tests.sh --lib --bins --test behaviour --test memory
 
-# The rest, at full length: random suites, drivers and frameworks, PostgreSQL 18, floods, the demo, the README.
+# The rest, at full length: random suites, drivers and frameworks, PostgreSQL 18, floods, the demo, the README. Floods
+# run alone: they measure what they leave to others.
 soak:
 	@scripts/setup.sh soak
-	@FENCEGATE_LENGTH=1 scripts/tests.sh --test soak --test memory
+	@FENCEGATE_LENGTH=1 scripts/tests.sh --test soak --test memory -- --skip abuse::
+	@RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- abuse::
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- --ignored --skip waits_to_be_killed
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- decoders:: keys:: leaders:: parameter:: prepared:: transparency::
 
