@@ -30,8 +30,8 @@ has_libclang() {
 has_c_compiler() { has cc && has_c_headers; }
 has_c_headers() { echo '#include <stdint.h>' | cc -E - >/dev/null 2>&1; }
 
-# pip is part of a virtual environment only where ensurepip is.
 has_python3() { has python3; }
+# pip is part of a virtual environment only where ensurepip is.
 has_venv() { has python3 && python3 -c 'import venv, ensurepip' >/dev/null 2>&1; }
 
 need() { "$1" || missing="$missing $2"; }

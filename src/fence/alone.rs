@@ -1,7 +1,7 @@
-//! Out of the way of who needs a database alone: `DROP DATABASE` and the like.
+//! `DROP DATABASE` and its like need a database alone: the control connections get out of their way.
 //!
-//! Owns when the control connections are closed for that. Must never close them while a session has need of them, unless
-//! the statement ends all sessions: the server refuses it as long as they stay, and they are not to feel it.
+//! Owns when the control connections are closed for such a statement. Must never close them while sessions need them,
+//! unless the statement ends those sessions: a statement that the server refuses must cost nobody anything.
 
 use super::control::{ControlError, Lane, is_true};
 use super::database::Database;
@@ -10,30 +10,31 @@ use super::sql;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// So long the server waits for others to leave, before it refuses the statement.
+/// How long the server waits for others to leave before it refuses the statement (`CountOtherDBBackends`).
 const SERVER_WAITS: Duration = Duration::from_secs(5);
 
-/// Until when somebody wants the database alone.
+/// Until when a statement waits to have the database alone.
 #[derive(Debug, Default)]
-pub(super) struct Wanted(Mutex<Option<Instant>>);
+pub(super) struct Vacating(Mutex<Option<Instant>>);
 
-impl Wanted {
+impl Vacating {
     fn begins(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + SERVER_WAITS);
     }
 
-    /// Somebody wants it: the control connections are to be closed as soon as no session is left.
+    /// A statement waits: the control connections close as soon as no session is left.
     pub(super) fn lasts(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| Instant::now() < until)
     }
 }
 
 impl Database {
-    /// To be called before a statement is forwarded that needs this database alone, if the session acts as that role, and
-    /// whether it is in this database itself (it may copy it). Where the role may run it, the control connections are closed; but while sessions use the database that the statement does
-    /// not end they stay, and are closed behind the last one, if it leaves in the time that the server waits for it.
+    /// Call this before a statement is forwarded that needs this database alone. It closes the control connections if
+    /// `role`, as which the session acts, may run the statement. If other sessions use the database and the statement does
+    /// not end them, the connections close behind the last of these sessions, if it leaves while the server waits for it.
+    /// `from_here`: the session of the statement is itself in this database, and does not count.
     ///
-    /// Where the role cannot be asked about they stay as well: the server refuses the statement, which may be tried again.
+    /// Where the role cannot be asked about, they stay: the server refuses the statement, and it can be tried again.
     /// Cancel-safe.
     pub async fn close_for(self: &Arc<Self>, role: &Role, by_force: bool, from_here: bool) {
         if !self.lanes().iter().any(|lane| lane.is_open()) {
@@ -45,12 +46,12 @@ impl Database {
         if !may.unwrap_or(false) {
             return;
         }
-        self.wanted.begins();
-        match has_others {
-            // The server waits for nobody: it ends those whom the role may end, which need not be the control connections.
-            _ if by_force => self.end_connections().await,
-            false => self.close().await,
-            true => {}
+        self.vacating.begins();
+        if by_force {
+            // The server does not wait: it ends the sessions that the role may end, and the control role's may not be among them.
+            self.end_connections().await;
+        } else if !has_others {
+            self.close().await;
         }
     }
 

@@ -7,7 +7,7 @@
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
 use super::advance::granted;
-use super::alone::Wanted;
+use super::alone::Vacating;
 use super::authority::Authority;
 use super::control::{Answer, ControlError, Found, Lane, column, number};
 use super::enforcement::Enforced;
@@ -58,7 +58,7 @@ pub struct Database {
     found: Arc<Found>,
     /// One of the fenced tables exists, as its catalogue was read last.
     pub(super) has_fenced_tables: AtomicBool,
-    pub(super) wanted: Wanted,
+    pub(super) vacating: Vacating,
 }
 
 /// The policies in force.
@@ -147,7 +147,7 @@ impl Database {
             watcher: Mutex::default(),
             found,
             has_fenced_tables: AtomicBool::new(false),
-            wanted: Wanted::default(),
+            vacating: Vacating::default(),
         })
     }
 

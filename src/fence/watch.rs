@@ -63,7 +63,7 @@ async fn watch(database: Weak<Database>) {
 }
 
 fn linger(database: &Database) -> Duration {
-    if database.wanted.lasts() { Duration::ZERO } else { LINGER }
+    if database.vacating.lasts() { Duration::ZERO } else { LINGER }
 }
 
 /// Ends the watcher's turn, unless somebody has registered: whoever needs a connection from here on

@@ -5,7 +5,7 @@ use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Options, Target, Via, length, wait_until};
 use std::sync::Mutex;
 
-crate::routes!(a_row_of_the_longest, a_reader_that_stops, long_messages_of_copy_data);
+crate::routes!(a_very_long_row, a_reader_that_stops, long_messages_of_copy_data);
 
 /// What the proxy may need beyond what it needed for small talk, in KiB.
 const ALLOWED: u64 = 8 * 1024;
@@ -13,7 +13,7 @@ const ALLOWED: u64 = 8 * 1024;
 /// The server needs several gigabytes for a row of that size: one at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-fn a_row_of_the_longest(via: Via) {
+fn a_very_long_row(via: Via) {
     // As near to the server's limit as its own buffers allow.
     let size = lengths(100_000_000, 1_000_000_000);
     within_memory(via, |target| {

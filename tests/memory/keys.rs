@@ -1,16 +1,17 @@
 //! Many keys do not grow the proxy: what it keeps of each has a bound. With FENCEGATE_LENGTH=25 they are a million.
 
 use crate::support::fenced::init;
+use crate::support::identity::identity;
 use crate::support::{Options, Postgres, length};
 use fencegate::config::ServerTls;
-use fencegate::fence::session::{Activity, FULL, Identity, SessionFence};
+use fencegate::fence::session::{Activity, FULL, SessionFence};
 use fencegate::fence::{Database, Registration};
 use fencegate::metrics::Metrics;
 use fencegate::policy::{Resource, load};
 use fencegate::tls::{Connector, ControlConfig};
 use std::sync::Arc;
 use std::time::Instant;
-use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
+use tokio_postgres::{Client, Config, NoTls};
 
 const SESSIONS: usize = 4;
 
@@ -99,28 +100,6 @@ impl Session {
                 println!("key {key}: {} KiB", memory());
             }
         }
-    }
-}
-
-async fn identity(client: &Client) -> Identity {
-    let messages = client
-        .simple_query(
-            "SELECT pg_backend_pid(), (SELECT extract(epoch FROM backend_start) FROM \
-             pg_stat_get_activity(pg_backend_pid())), (SELECT system_identifier FROM pg_control_system()), \
-             extract(epoch FROM pg_postmaster_start_time())",
-        )
-        .await
-        .unwrap();
-    let row = messages.iter().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => Some(row),
-        _ => None,
-    });
-    let field = |index| row.unwrap().get(index).unwrap().to_owned();
-    Identity {
-        pid: field(0).parse().unwrap(),
-        backend_start: field(1),
-        system_identifier: field(2),
-        postmaster_start: field(3),
     }
 }
 

@@ -1,5 +1,4 @@
-//! What is measured is the memory of this program or of a proxy at its limit: the rest of the tests would only be in the
-//! way.
+//! Tests that measure memory: of a proxy with the longest messages, and of this process. No other test runs in it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -15,6 +15,7 @@ pub mod etcd;
 pub mod example;
 pub mod fenced;
 pub mod guardian;
+pub mod identity;
 pub mod length;
 pub mod link;
 pub mod malicious;

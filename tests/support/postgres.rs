@@ -106,7 +106,8 @@ fn make_as_new(server: &Server) -> Option<()> {
     let undo = "SELECT format('DROP DATABASE %I WITH (FORCE)', datname) FROM pg_database \
                 WHERE datname NOT IN ('template0', 'template1') \
                 UNION ALL SELECT format('DROP ROLE %I', rolname) FROM pg_roles WHERE oid >= 16384 \
-                UNION ALL SELECT format('ALTER ROLE %s RESET ALL', setrole::regrole) FROM pg_db_role_setting WHERE setdatabase = 0 AND setrole <> 0";
+                UNION ALL SELECT format('ALTER ROLE %s RESET ALL', setrole::regrole) FROM pg_db_role_setting \
+                WHERE setdatabase = 0 AND setrole <> 0";
     for statement in rows(undo)?.into_iter().flatten() {
         rows(&statement?)?;
     }

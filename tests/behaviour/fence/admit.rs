@@ -2,6 +2,7 @@
 
 use crate::fence::server::{Session, World, connect, metrics, resource};
 use crate::fence::{reason, stale_below};
+use crate::support::identity::identity;
 use fencegate::fence::CutOff;
 use fencegate::fence::session::{Activity, Epoch};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -182,7 +183,7 @@ async fn process_that_is_not_what_it_says_is_refused() {
     session.admit(&world.resource, 1).await.unwrap();
     let good = session.fence.identity.clone().unwrap();
     let other = connect(&world.server.config("postgres", &format!("{}_app", world.database))).await;
-    let elsewhere = world.identity(&other).await;
+    let elsewhere = identity(&other).await;
     let wrong = [
         (fencegate::fence::session::Identity { pid: 1, ..good.clone() }, "no such server process"),
         (fencegate::fence::session::Identity { backend_start: "1.000000".into(), ..good.clone() }, "another process"),

@@ -1,7 +1,8 @@
 //! `init`, and what it creates.
 
 use crate::fence::reason;
-use crate::fence::server::{World, connect, one};
+use crate::fence::server::{World, connect};
+use crate::support::identity::one;
 use fencegate::fence::{Refusal, Remedy};
 
 #[tokio::test]

@@ -21,7 +21,7 @@ async fn aged(keys: usize) -> (World, std::sync::Arc<fencegate::policy::Resource
 async fn prune(world: &World, not_raised_for: &str, starting_with: &str) -> String {
     let client = connect(&world.config(&world.control())).await;
     let call = format!("SELECT fencegate.prune('{not_raised_for}', '{starting_with}')");
-    crate::fence::server::one(&client, &call).await[0].clone()
+    crate::support::identity::one(&client, &call).await[0].clone()
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! One PostgreSQL for all tests of this file that run at the same time, with a database for each.
 
+use crate::support::identity::{identity, one};
 use crate::support::{Address, Options, Postgres, until};
 use fencegate::config::ServerTls;
 use fencegate::fence::session::{Activity, Identity, SessionFence, Token};
@@ -11,7 +12,7 @@ use fencegate::tls::{Connector, ControlConfig};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
+use tokio_postgres::{Client, Config, NoTls};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 static RUNNING: Mutex<Weak<Server>> = Mutex::new(Weak::new());
@@ -97,24 +98,8 @@ impl World {
 
     pub async fn session_as(&self, proxy: &Arc<Database>, user: &str) -> Session {
         let client = connect(&self.config(user)).await;
-        let identity = self.identity(&client).await;
+        let identity = identity(&client).await;
         Session::new(proxy, client, identity)
-    }
-
-    pub async fn identity(&self, client: &Client) -> Identity {
-        let row = one(
-            client,
-            "SELECT pg_backend_pid(), (SELECT extract(epoch FROM backend_start) FROM \
-             pg_stat_get_activity(pg_backend_pid())), (SELECT system_identifier FROM pg_control_system()), \
-             extract(epoch FROM pg_postmaster_start_time())",
-        )
-        .await;
-        Identity {
-            pid: row[0].parse().unwrap(),
-            backend_start: row[1].clone(),
-            system_identifier: row[2].clone(),
-            postmaster_start: row[3].clone(),
-        }
     }
 
     /// The first column of the first row, as superuser.
@@ -205,16 +190,6 @@ pub async fn connect(config: &Config) -> Client {
     let (client, connection) = config.connect(NoTls).await.unwrap();
     tokio::spawn(connection);
     client
-}
-
-pub async fn one(client: &Client, query: &str) -> Vec<String> {
-    let messages = client.simple_query(query).await.unwrap();
-    let row = messages.iter().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => Some(row),
-        _ => None,
-    });
-    let row = row.unwrap_or_else(|| panic!("no row: {query}"));
-    (0..row.len()).map(|index| row.get(index).unwrap_or_default().to_owned()).collect()
 }
 
 /// Counters that nobody reads.

@@ -7,10 +7,16 @@ use crate::support::{DEADLINE, Wire, postgres::SUPERUSER, wait_until};
 
 const CONNECTS: usize = 300;
 
-#[test]
-fn databases_that_were_just_in_use_are_copied_renamed_and_dropped() {
+/// `jobs` is fenced in every database.
+fn start() -> World {
     let world = World::start("");
     world.postgres.sql_in("app", "CREATE TABLE jobs (n int)");
+    world
+}
+
+#[test]
+fn databases_that_were_just_in_use_are_copied_renamed_and_dropped() {
+    let world = start();
     let login = |database: &str| Wire::login(&world.proxy.address(), SUPERUSER, database);
     let mut runner = login("postgres");
     for token in 2..=4 {
@@ -45,8 +51,7 @@ fn databases_that_were_just_in_use_are_copied_renamed_and_dropped() {
 /// The server does not count the session that wants the copy.
 #[test]
 fn a_database_is_copied_from_within() {
-    let world = World::start("");
-    world.postgres.sql_in("app", "CREATE TABLE jobs (n int)");
+    let world = start();
     let mut session = Wire::login(&world.proxy.address(), SUPERUSER, "app");
     ok(&mut session, "SET lease.fence = 1");
     ok(&mut session, "INSERT INTO jobs VALUES (1)");
@@ -64,9 +69,8 @@ fn wait_until_it_waits(world: &World, statement: &str) {
 /// Its owner may drop the database, and the server refuses it while others use it. They feel nothing of it.
 #[test]
 fn control_connections_stay_open_for_who_uses_the_database() {
-    let world = World::start("");
+    let world = start();
     world.postgres.sql("CREATE ROLE owner LOGIN CREATEDB; ALTER DATABASE app OWNER TO owner");
-    world.postgres.sql_in("app", "CREATE TABLE jobs (n int)");
     let login = |user: &str, database: &str| Wire::login(&world.proxy.address(), user, database);
     let mut session = login(SUPERUSER, "app");
     ok(&mut session, "SET lease.fence = 1; INSERT INTO jobs VALUES (1)");
@@ -104,9 +108,8 @@ fn control_connections_stay_open_for_who_uses_the_database() {
 /// It ends those who use the database only where the server runs it.
 #[test]
 fn control_connections_stay_open_where_force_is_refused() {
-    let world = World::start("");
+    let world = start();
     world.postgres.sql("CREATE ROLE owner LOGIN CREATEDB; ALTER DATABASE app OWNER TO owner");
-    world.postgres.sql_in("app", "CREATE TABLE jobs (n int)");
     let login = |user: &str, database: &str| Wire::login(&world.proxy.address(), user, database);
     let (mut session, mut within) = (login(SUPERUSER, "app"), login("owner", "app"));
     ok(&mut session, "SET lease.fence = 1; INSERT INTO jobs VALUES (1)");
@@ -170,8 +173,7 @@ fn force_ends_who_uses_the_database() {
 /// The server waits some seconds for those who use the database. When they leave, the proxy is not in the way.
 #[test]
 fn control_connections_close_behind_the_last_who_uses_the_database() {
-    let world = World::start("");
-    world.postgres.sql_in("app", "CREATE TABLE jobs (n int)");
+    let world = start();
     let login = |database: &str| Wire::login(&world.proxy.address(), SUPERUSER, database);
     let mut runner = login("postgres");
     let statements =
@@ -188,8 +190,7 @@ fn control_connections_close_behind_the_last_who_uses_the_database() {
 
 #[test]
 fn many_connects_leave_nothing_behind() {
-    let world = World::start("");
-    world.postgres.sql_in("app", "CREATE TABLE jobs (n int)");
+    let world = start();
     for _ in 0..CONNECTS {
         let mut session = Wire::login(&world.proxy.address(), SUPERUSER, "app");
         ok(&mut session, "SET lease.fence = 1; INSERT INTO jobs VALUES (1)");
