@@ -44,6 +44,7 @@ pub struct Options {
     hba: Vec<String>,
     /// Copied into its data folder, under these names.
     files: Vec<(PathBuf, &'static str)>,
+    is_unused: bool,
 }
 
 impl Options {
@@ -71,9 +72,15 @@ impl Options {
         self.setting("ssl_ca_file", "clients.crt")
     }
 
+    /// No test has had it before: it gives its objects the same numbers as every server that was just started.
+    pub fn unused(mut self) -> Self {
+        self.is_unused = true;
+        self
+    }
+
     /// Other tests may want the same.
     pub fn is_common(&self) -> bool {
-        self.release == Release::Installed && self.files.is_empty()
+        self.release == Release::Installed && self.files.is_empty() && !self.is_unused
     }
 
     /// A line of pg_hba.conf. They stand before the last lines, which trust everybody, and after the first, which

@@ -76,6 +76,7 @@ fn start(release: Release) -> Postgres {
 /// Nothing happens at a time of its own, and rows come in the order in which they lie.
 fn settings(release: Release) -> Options {
     Options::default()
+        .unused()
         .release(release)
         .setting("autovacuum", "off")
         .setting("synchronize_seqscans", "off")

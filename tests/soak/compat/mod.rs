@@ -52,7 +52,7 @@ fn make_database(postgres: &Postgres, name: &str) {
 /// Runs the suite on a server of its own, then on another through the proxy.
 fn assert_same(suite: &Suite, policies: &str, prepare: impl Fn(&Postgres)) {
     let start = || {
-        let postgres = Postgres::start(Options::default().setting("autovacuum", "off"));
+        let postgres = Postgres::start(Options::default().unused().setting("autovacuum", "off"));
         prepare(&postgres);
         postgres
     };
