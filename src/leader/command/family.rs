@@ -13,6 +13,7 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, getpid};
 use std::collections::HashSet;
 use std::ffi::OsString;
+use std::mem;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
@@ -38,6 +39,8 @@ pub(super) struct Family {
     guard_ended: bool,
     /// The guard has found the command running at the deadline.
     overran: bool,
+    /// The guard has seen that the group was to suspend, and nobody has asked for it yet.
+    suspended: bool,
     /// Children that this process had before, from a shell that became it.
     strangers: HashSet<Pid>,
 }
@@ -64,7 +67,7 @@ impl Family {
             .spawn()
             .map_err(|error| CommandError::Start { what: "the command", error })?;
         guard.command = Some(Pid::from_raw(command.id().cast_signed()));
-        Ok(Family { guard, command, status: None, guard_ended: false, overran: false, strangers })
+        Ok(Family { guard, command, status: None, guard_ended: false, overran: false, suspended: false, strangers })
     }
 
     /// True when the group has no guard any more.
@@ -115,16 +118,17 @@ impl Family {
         Ok(processes)
     }
 
-    /// The signal that has stopped the command since this was last asked.
-    pub(super) fn stopped(&self) -> Option<Signal> {
+    /// The signal that has stopped the command, or processes of its group, since this was last asked.
+    pub(super) fn stopped(&mut self) -> Option<Signal> {
+        let suspended = mem::take(&mut self.suspended).then_some(Signal::SIGTSTP);
         let stopped = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
         match waitid(Id::Pid(self.command_id()), stopped) {
-            Ok(WaitStatus::Stopped(_, signal)) if self.status.is_none() => Some(signal),
-            _ => None,
+            Ok(WaitStatus::Stopped(_, signal)) if self.status.is_none() => suspended.or(Some(signal)),
+            _ => suspended,
         }
     }
 
-    /// Takes the status of every child that has ended: also of orphans, which are ours.
+    /// Takes the status of every child that has ended, also of orphans, which are ours, and what the guard reports.
     ///
     /// # Errors
     /// When the system refuses.
@@ -140,7 +144,9 @@ impl Family {
             }
         }
         // After the command's status is known: by then the guard has written why.
-        self.overran |= ran && self.guard.take_report();
+        let reports = self.guard.take_reports();
+        self.overran |= ran && reports.overran;
+        self.suspended |= reports.suspended;
         Ok(())
     }
 

@@ -2,14 +2,17 @@
 //!
 //! It is the first member and the leader of that group, so the group's id means no other group while it lives.
 //! It knows two things: the pipe on its standard input, which closes when `fencegate lead` ends, however it ends;
-//! and the lease's deadline, which `fencegate lead` writes there whenever it moves. It reports one: that the command
-//! still ran at the deadline, so that the SIGKILL which ended it is known for ours. Must never
-//! write to anything that the command writes to, nor be ended by a signal that is meant for the command.
+//! and the lease's deadline, which `fencegate lead` writes there whenever it moves. It reports two: that the command
+//! still ran at the deadline, so that the SIGKILL which ended it is known for ours; and that the terminal asked the
+//! group to suspend. Must never write to anything that the command writes to, nor be ended by a signal that is meant
+//! for the command.
 
 use super::{CommandError, processes};
 use crate::leader::clock::BootInstant;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::unistd::{Pid, getpgrp, getpid, read, write};
@@ -30,6 +33,13 @@ const START: Duration = Duration::from_secs(5);
 /// On the pipe to it: the deadline in ns since the machine was started, and the command's process id, 0 before there
 /// is one. Shorter than what a pipe takes at once or not at all.
 const MESSAGE: usize = 2 * size_of::<u64>();
+
+/// What the guard writes, a byte each: it is ready.
+const READY: u8 = b'.';
+/// The command ran at the deadline, and is killed.
+const OVERRAN: u8 = b'!';
+/// The group has got SIGTSTP.
+const SUSPENDED: u8 = b'z';
 
 /// The guard, as `fencegate lead` sees it. Dropping it kills the group.
 pub(super) struct Guard {
@@ -83,11 +93,31 @@ impl Guard {
         }
     }
 
-    /// True when the command still ran at the deadline that the guard knew: it kills it then. Once, the report is taken.
-    pub(super) fn take_report(&self) -> bool {
-        // Not through tokio, which may not have noticed it yet: what is reported is there before anybody is killed.
-        matches!(read(self.reports.as_fd(), &mut [0]), Ok(1))
+    /// Returns when there is something to [take](Self::take_reports), or the guard has ended. Cancel-safe.
+    pub(super) async fn has_reported(&self) {
+        // An error would come again when it is taken.
+        let _ = self.reports.readable().await;
     }
+
+    /// What the guard has reported since this was last asked.
+    pub(super) fn take_reports(&self) -> Reports {
+        let mut bytes = [0; 64];
+        // Not through tokio, which may not have noticed it yet: what is reported is there before anybody is killed.
+        let noticed = read(self.reports.as_fd(), &mut bytes).unwrap_or(0);
+        // Then through tokio, so that it notices that there is no more.
+        let length = noticed + self.reports.try_read(&mut bytes[noticed..]).unwrap_or(0);
+        let has = |report| bytes[..length].contains(&report);
+        Reports { overran: has(OVERRAN), suspended: has(SUSPENDED) }
+    }
+}
+
+/// What the guard has reported.
+pub(super) struct Reports {
+    /// The command still ran at the deadline that the guard knew: the guard kills it then.
+    pub(super) overran: bool,
+    /// The group has got SIGTSTP. That its processes have stopped shows in none of them for sure: a shell that starts a
+    /// program by vfork(2) waits, and is not stopped, while its child is.
+    pub(super) suspended: bool,
 }
 
 /// What the guard is told.
@@ -141,26 +171,34 @@ pub fn keep_guard() -> ExitCode {
 fn guard_until_the_end() -> nix::Result<()> {
     // What is sent to the group is not meant for the guard. Blocked is enough: there is one thread.
     SigSet::all().thread_block()?;
-    write(io::stdout(), b".")?;
+    let suspends = SignalFd::with_flags(&SigSet::from(Signal::SIGTSTP), SfdFlags::SFD_CLOEXEC)?;
+    // Whoever reads the reports may stand still.
+    fcntl(io::stdout(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    write(io::stdout(), &[READY])?;
     // Counts while the machine is suspended, and rings when it wakes up.
     let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?;
     let input = io::stdin();
     let mut command = None;
     loop {
         let mut sources =
-            [PollFd::new(input.as_fd(), PollFlags::POLLIN), PollFd::new(timer.as_fd(), PollFlags::POLLIN)];
+            [input.as_fd(), timer.as_fd(), suspends.as_fd()].map(|source| PollFd::new(source, PollFlags::POLLIN));
         poll(&mut sources, PollTimeout::NONE)?;
+        let [ordered, rang, suspended] = sources.map(|source| source.any() == Some(true));
         // First: a newer deadline may be waiting beside the one that has passed.
-        if sources[0].any() == Some(true) {
+        if ordered {
             let Some(order) = read_order(input.as_fd())? else { return Ok(()) };
             command = order.command;
             set(&timer, order.deadline)?;
-        } else if sources[1].any() == Some(true) {
+        } else if rang {
             // Whoever has ended before was not killed by us.
             if command.is_none_or(processes::lives) {
-                write(io::stdout(), b"!")?;
+                write(io::stdout(), &[OVERRAN])?;
             }
             return Ok(());
+        } else if suspended {
+            suspends.read_signal()?;
+            // The pipe may be full of the same report.
+            let _ = write(io::stdout(), &[SUSPENDED]);
         }
     }
 }

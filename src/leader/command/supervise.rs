@@ -76,6 +76,7 @@ pub(super) async fn run(
             deadline = supervisor.tell_guard(told) => told = deadline,
             signal = signals.next() => supervisor.pass_on(signal)?,
             _ = children.recv() => {}
+            () = supervisor.family.guard.has_reported(), if !supervisor.family.is_unguarded() => {}
             () = sleep(LOOK), if supervisor.ending.is_some() || supervisor.awaits_terminal => {}
         }
     }

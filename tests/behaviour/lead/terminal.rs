@@ -59,7 +59,6 @@ fn control_c_ends_the_command_whether_it_has_the_terminal_or_not() {
 }
 
 #[test]
-#[ignore = "beside many others it fails now and then, for a reason not yet known: make soak"]
 fn control_z_does_not_suspend_it() {
     for first in ["", "read -r line;"] {
         let stage = Stage::new();
@@ -71,6 +70,21 @@ fn control_z_does_not_suspend_it() {
         fs::write(stage.folder.join("end"), "").unwrap();
         assert_eq!(session.wait(), 0, "{}\n{}", stage.screen(), stage.log());
     }
+}
+
+/// A shell that starts a program by vfork(2) is not stopped itself while the program is, and cannot go on.
+#[test]
+fn control_z_between_fork_and_exec_does_not_suspend_it() {
+    let stage = Stage::new();
+    let hold = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/behaviour/lead/hold.py");
+    let mut holder = stage.run(&["python3", hold, &stage.folder.path().display().to_string()].map(str::to_owned));
+    wait_until("the program is held back", DEADLINE, || stage.folder.join("held").exists());
+    fs::write(stage.folder.join("wanted-1"), "").unwrap();
+    let script = r#"{lead} sh -c 'read -r line; "$1/program"; exit $?' sh "$1"; exit $?"#;
+    let mut session = stage.on_a_terminal(script, &["line\n", "\x1a"]);
+    wait_until(Screen(&stage), DEADLINE, || stage.screen().contains("not suspended"));
+    fs::write(stage.folder.join("end"), "").unwrap();
+    assert_eq!((session.wait(), holder.wait()), (5, 0), "{}\n{}", stage.screen(), stage.log());
 }
 
 #[test]
