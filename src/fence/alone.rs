@@ -7,24 +7,44 @@ use super::control::{ControlError, Lane, is_true};
 use super::database::Database;
 use super::permission::Role;
 use super::sql;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the server waits for others to leave before it refuses the statement (`CountOtherDBBackends`).
 const SERVER_WAITS: Duration = Duration::from_secs(5);
 
-/// Until when a statement waits to have the database alone.
+/// A statement is about to have the database alone.
 #[derive(Debug, Default)]
-pub(super) struct Vacating(Mutex<Option<Instant>>);
+pub(super) struct Vacating(Mutex<Option<Wanted>>);
+
+#[derive(Debug)]
+struct Wanted {
+    by_force: bool,
+    until: Instant,
+}
 
 impl Vacating {
-    fn begins(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + SERVER_WAITS);
+    fn begins(&self, by_force: bool) {
+        *self.wanted() = Some(Wanted { by_force, until: Instant::now() + SERVER_WAITS });
+    }
+
+    /// The statement has been run.
+    pub(super) fn is_over(&self) {
+        *self.wanted() = None;
     }
 
     /// A statement waits: the control connections close as soon as no session is left.
     pub(super) fn lasts(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| Instant::now() < until)
+        self.wanted().as_ref().is_some_and(|wanted| Instant::now() < wanted.until)
+    }
+
+    /// The statement ends everybody: no connection opens that it might not be able to end.
+    pub(super) fn is_forced(&self) -> bool {
+        self.wanted().as_ref().is_some_and(|wanted| wanted.by_force && Instant::now() < wanted.until)
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, Option<Wanted>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -46,7 +66,7 @@ impl Database {
         if !may.unwrap_or(false) {
             return;
         }
-        self.vacating.begins();
+        self.vacating.begins(by_force);
         if by_force {
             // The server does not wait: it ends the sessions that the role may end, and the control role's may not be among them.
             self.end_connections().await;
@@ -55,7 +75,11 @@ impl Database {
         }
     }
 
-    /// The next need opens them again.
+    /// The database was dropped, renamed or the like: another one may have its name now. Control connections open again.
+    pub fn is_no_longer_vacated(&self) {
+        self.vacating.is_over();
+    }
+
     async fn end_connections(&self) {
         self.stop_watching();
         self.leave().await;

@@ -5,6 +5,7 @@
 //!
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
+use super::alone::Vacating;
 use super::memory::Memory;
 use super::refusal::{Hindrance, Remedy};
 use super::sql;
@@ -43,6 +44,8 @@ pub(super) enum ControlError {
     Newer { database: String, found: String },
     #[error("the control role {role} lacks a privilege: GRANT {grant} TO {role}")]
     Privilege { role: String, grant: &'static str },
+    #[error("the database is being dropped")]
+    Vacated,
     #[error("the server is in recovery: on a standby nothing fenced can be written")]
     Standby,
     #[error(
@@ -72,6 +75,7 @@ impl From<ControlError> for Hindrance {
             ControlError::Privilege { .. } => Remedy::Grant,
             ControlError::Newer { .. } => Remedy::Upgrade,
             ControlError::NoDatabase(_)
+            | ControlError::Vacated
             | ControlError::TimedOut
             | ControlError::Locked
             | ControlError::Standby
@@ -91,6 +95,7 @@ impl From<ControlError> for Hindrance {
                 "the control role lacks privileges in the schema fencegate of database {database} ({lacking})"
             )),
             ControlError::NoDatabase(_)
+            | ControlError::Vacated
             | ControlError::Uninitialised(_)
             | ControlError::Version { .. }
             | ControlError::Newer { .. }
@@ -142,6 +147,7 @@ pub(super) struct Lane {
     /// Set for the lane that listens.
     listener: Option<Arc<Memory>>,
     found: Arc<Found>,
+    vacating: Arc<Vacating>,
     slot: Mutex<Slot>,
     /// Among those who wait again for a lock of a resource, by resource; then among the first of each of these.
     pub(super) turns: Turns,
@@ -177,12 +183,14 @@ impl Lane {
         synchronous_commit: &'static str,
         listener: Option<Arc<Memory>>,
         found: Arc<Found>,
+        vacating: Arc<Vacating>,
     ) -> Self {
         Lane {
             config,
             synchronous_commit,
             listener,
             found,
+            vacating,
             slot: Mutex::default(),
             turns: Turns::default(),
             turn: Mutex::default(),
@@ -261,6 +269,9 @@ impl Lane {
             }
             self.deafen(connected);
             slot.connected = None;
+        }
+        if self.vacating.is_forced() {
+            return Err(ControlError::Vacated);
         }
         if let Some(failure) = slot.failed.as_ref().filter(|failure| Instant::now() < failure.until) {
             return Err(failure.error.clone());

@@ -58,7 +58,7 @@ pub struct Database {
     found: Arc<Found>,
     /// One of the fenced tables exists, as its catalogue was read last.
     pub(super) has_fenced_tables: AtomicBool,
-    pub(super) vacating: Vacating,
+    pub(super) vacating: Arc<Vacating>,
 }
 
 /// The policies in force.
@@ -129,6 +129,10 @@ impl Database {
     ) -> Arc<Self> {
         let memory = Arc::new(Memory::default());
         let found = Arc::new(Found::default());
+        let vacating = Arc::new(Vacating::default());
+        let lane = |synchronous_commit, listener| {
+            Lane::new(control.clone(), synchronous_commit, listener, found.clone(), vacating.clone())
+        };
         Arc::new(Database {
             name: name.into(),
             proxy: proxy.into(),
@@ -136,9 +140,9 @@ impl Database {
             policies: RwLock::new(InForce { resources: Vec::new(), loaded: Instant::now(), loaded_there: 0 }),
             enforced: Enforced::default(),
             turns: Turns::default(),
-            admission: Lane::new(control.clone(), "off", None, found.clone()),
-            publish: Lane::new(control.clone(), "on", None, found.clone()),
-            look: Lane::new(control.clone(), "off", Some(memory.clone()), found.clone()),
+            admission: lane("off", None),
+            publish: lane("on", None),
+            look: lane("off", Some(memory.clone())),
             control,
             authority,
             memory,
@@ -147,7 +151,7 @@ impl Database {
             watcher: Mutex::default(),
             found,
             has_fenced_tables: AtomicBool::new(false),
-            vacating: Vacating::default(),
+            vacating,
         })
     }
 

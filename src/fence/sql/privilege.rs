@@ -113,13 +113,14 @@ pub(in crate::fence) fn is_disposable(role: &Role) -> String {
 }
 
 /// The row: the role may drop this database, and may end everybody in it but these: the server would do both.
-/// It would not where a prepared transaction or a replication slot is in use there, which no FORCE ends.
+/// It would not where there is a prepared transaction or a subscription, or a replication slot is in use: no FORCE ends them.
 pub(in crate::fence) fn is_disposable_by_force(role: &Role, but: &[(String, String)]) -> String {
     let but: String = but.iter().map(|(pid, start)| format!(", ({pid}, {}::numeric)", quote(start))).collect();
     format!(
         "SELECT EXISTS (SELECT FROM ({who}) who(oid) JOIN pg_roles r ON r.oid = who.oid, pg_database d \
            WHERE d.oid = {THIS_DATABASE} AND pg_has_role(who.oid, d.datdba, 'USAGE') AND NOT d.datistemplate \
            AND NOT EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.database = d.datname) \
+           AND NOT EXISTS (SELECT s.subdbid FROM pg_subscription s WHERE s.subdbid = d.oid) \
            AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.database = d.datname AND s.active) \
            AND NOT EXISTS (SELECT FROM pg_stat_get_activity(NULL) a LEFT JOIN pg_roles t ON t.oid = a.usesysid \
              WHERE a.datid = d.oid AND (a.pid, extract(epoch FROM a.backend_start)) NOT IN (VALUES (0, 0::numeric){but}) \

@@ -4,8 +4,11 @@ use crate::frameworks::world::World;
 use crate::support::fenced::{code, code_in, init, ok};
 use crate::support::message::{self, query};
 use crate::support::{DEADLINE, Wire, postgres::SUPERUSER, wait_until};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 
 const CONNECTS: usize = 300;
+const ROUNDS: usize = 5;
 
 /// `jobs` is fenced in every database.
 fn start() -> World {
@@ -167,6 +170,43 @@ fn force_ends_who_uses_the_database() {
         if let Some(session) = &mut session {
             assert_eq!(code_in(&session.read_to_end()), "57P01");
         }
+    }
+}
+
+/// Its sessions ask for admissions all the time, for which control connections would open that the owner may not end.
+#[test]
+fn force_ends_who_uses_the_database_without_a_pause() {
+    const WRITERS: usize = 6;
+    let world = World::start("");
+    world.postgres.sql("CREATE ROLE owner LOGIN CREATEDB");
+    let mut runner = Wire::login(&world.proxy.address(), "owner", "postgres");
+    for round in 0..ROUNDS {
+        let name = format!("busy{round}");
+        world.postgres.sql(&format!("CREATE DATABASE {name} OWNER owner"));
+        init(&world.postgres, &name);
+        world.postgres.sql_in(&name, "CREATE TABLE jobs (n int); GRANT ALL ON jobs TO owner");
+        let (tokens, is_over) = (AtomicU64::new(1), AtomicBool::new(false));
+        let write = || {
+            let mut wire = Wire::connect(&world.proxy.address()).unwrap();
+            wire.start(&[("user", "owner"), ("database", &name)], "");
+            let token = tokens.fetch_add(1, Ordering::Relaxed);
+            wire.send(&query(&format!("SET lease.fence = {token}; INSERT INTO jobs VALUES (1)")));
+            wire.read_until_ready();
+        };
+        let answer = thread::scope(|scope| {
+            for _ in 0..WRITERS {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        write()
+                    }
+                });
+            }
+            wait_until("they write", DEADLINE, || tokens.load(Ordering::Relaxed) > 20);
+            let answer = code(&mut runner, &format!("DROP DATABASE {name} WITH (FORCE)"));
+            is_over.store(true, Ordering::Relaxed);
+            answer
+        });
+        assert_eq!(answer, "", "{name}");
     }
 }
 
