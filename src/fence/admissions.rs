@@ -2,10 +2,10 @@
 //!
 //! Must never be asked whether somebody may write: they may have changed since.
 
-use super::control::{ControlError, column, is_true, number};
 use super::database::{Database, epoch};
 use super::session::Epoch;
-use super::sql;
+use super::store::control::{ControlError, column, is_true, number};
+use super::store::sql;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -7,12 +7,12 @@
 
 use super::advance::{Raising, granted};
 use super::authority::may_raise;
-use super::control::{Answer, ControlError, is_true};
 use super::database::{Database, Presented, epoch, key};
 use super::permission::Claim;
 use super::refusal::{Hindrance, Refusal, Remedy};
 use super::session::{Activity, Epoch, Identity, MOST_AT_ONCE, SessionFence, Token};
-use super::sql::{self, Granted};
+use super::store::control::{Answer, ControlError, is_true};
+use super::store::sql::{self, Granted};
 use crate::policy::Resource;
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -7,11 +7,11 @@
 //!
 //! Not cancel-safe where nothing else is said: a step may be half done, and is repeated by whoever needs it.
 
-use super::control::{ControlError, column, is_true, number};
 use super::database::{Database, Key, epoch, key};
 use super::refusal::{Hindrance, Obstacle, Refusal, Remedy};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
-use super::sql::{self, Granted};
+use super::store::control::{ControlError, column, is_true, number};
+use super::store::sql::{self, Granted};
 use crate::policy::Resource;
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -3,10 +3,10 @@
 //! Owns when the control connections are closed for such a statement. Must never close them while sessions need them,
 //! unless the statement ends those sessions: a statement that the server refuses must cost nobody anything.
 
-use super::control::{ControlError, Lane, is_true};
 use super::database::Database;
 use super::permission::Role;
-use super::sql;
+use super::store::control::{ControlError, Lane, is_true};
+use super::store::sql;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 

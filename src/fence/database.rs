@@ -9,12 +9,12 @@
 use super::advance::granted;
 use super::alone::Vacating;
 use super::authority::Authority;
-use super::control::{Answer, ControlError, Found, Lane, column, number};
 use super::enforcement::Enforced;
 use super::memory::Memory;
 use super::refusal::CutOff;
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
-use super::sql::{self, Granted};
+use super::store::control::{Answer, ControlError, Found, Lane, column, number};
+use super::store::sql::{self, Granted};
 use super::turns::{Turn, Turns};
 use super::watch;
 use crate::log_limit::LogLimit;

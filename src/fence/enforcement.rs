@@ -4,9 +4,9 @@
 //! Owns that wait, and what each proxy says of itself in `fencegate.proxy`. Must never end anybody's transaction: nobody was
 //! asked for a token then. What it says is for people: no write is let through because of it.
 
-use super::control::{ControlError, column, number};
 use super::database::{Database, Key, Session};
-use super::sql;
+use super::store::control::{ControlError, column, number};
+use super::store::sql;
 use crate::policy::{QualifiedName, Resource};
 use dashmap::mapref::multiple::RefMulti;
 use std::collections::{BTreeSet, HashMap, HashSet};

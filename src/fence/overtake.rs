@@ -6,11 +6,11 @@
 //! Not cancel-safe where nothing else is said: a step may be half done, and is repeated by whoever needs it.
 
 use super::authority::may_raise;
-use super::control::{ControlError, is_true};
 use super::database::{Database, epoch};
 use super::refusal::{Hindrance, Refusal, Remedy};
 use super::session::{Epoch, Token};
-use super::sql;
+use super::store::control::{ControlError, is_true};
+use super::store::sql;
 use crate::policy::{Mode, Resource};
 use std::sync::Arc;
 use std::time::Duration;

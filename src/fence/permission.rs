@@ -3,11 +3,11 @@
 //! Owns the question alone. Must never let a write pass: a yes only lets the token be raised, and after a no the statement
 //! is rejected, not forwarded.
 
-use super::control::{column, is_true};
 use super::database::Database;
 use super::refusal::Refusal;
 use super::session::Token;
-use super::sql;
+use super::store::control::{column, is_true};
+use super::store::sql;
 use crate::policy::{QualifiedName, Resource};
 use crate::statement::{Operation, RelationName};
 use std::sync::Arc;

@@ -3,11 +3,11 @@
 //! Owns raising the generation, the only way in which an epoch's token becomes lower. Must never
 //! leave the generation as it is: processes admitted before would then count as newer.
 
-use super::control::{Answer, ControlError, column, is_true, number};
 use super::database::{Database, epoch};
 use super::refusal::{Refusal, Remedy};
 use super::session::{Epoch, Token};
-use super::sql::{self, Operator};
+use super::store::control::{Answer, ControlError, column, is_true, number};
+use super::store::sql::{self, Operator};
 use crate::policy::{Mode, Resource};
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 
 use super::database::Database;
 use super::session::Epoch;
-use super::sql;
+use super::store::sql;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};

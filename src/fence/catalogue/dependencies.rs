@@ -4,10 +4,10 @@
 
 use super::sql::MOST_ROWS;
 use super::{Fenced, is_in_schema};
-use crate::fence::control::{Answer, column};
 use crate::fence::database::Database;
 use crate::fence::refusal::Hindrance;
-use crate::fence::sql::named;
+use crate::fence::store::control::{Answer, column};
+use crate::fence::store::named;
 use crate::policy::QualifiedName;
 use crate::statement::{Operation, RelationName, Write};
 use std::collections::HashMap;

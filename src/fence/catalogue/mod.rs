@@ -15,10 +15,10 @@ pub use dependencies::Dependencies;
 pub use explain::{Covered, ExplainError, Explanation, explain};
 pub use key_column::KeyColumn;
 
-use super::control::{Answer, ControlError, answers, column, unreachable};
 use super::database::Database;
 use super::memory::CATALOGUE_CHANGED;
 use super::refusal::Hindrance;
+use super::store::control::{Answer, ControlError, answers, column, unreachable};
 use crate::policy::{FencedTable, QualifiedName, Resource};
 use crate::statement::{FunctionName, Operation, RelationName, Write};
 use graph::{Action, Edge, Graph, Link, Oid, Paths, Through, Way};

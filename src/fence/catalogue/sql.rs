@@ -4,7 +4,7 @@
 //! 100,000 relations, and anybody may make more.
 
 use super::calls;
-use crate::fence::sql::{named, quote};
+use crate::fence::store::{named, quote};
 use crate::policy::{PolicySet, QualifiedName};
 
 /// More rows than this are not taken. Whatever makes so many relations reach a fenced table may be an attack.

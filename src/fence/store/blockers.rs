@@ -5,11 +5,12 @@
 //!
 //! Not cancel-safe: the Query may have taken effect, and processes may have been ended.
 
-use super::advance::GRACE;
 use super::control::{Answer, ControlError, LIMIT, Lane, column};
-use super::database::Database;
-use super::refusal::{Obstacle, Refusal};
-use super::{sql, watch};
+use super::sql;
+use crate::fence::advance::GRACE;
+use crate::fence::database::Database;
+use crate::fence::refusal::{Obstacle, Refusal};
+use crate::fence::watch;
 use crate::policy::Resource;
 use std::pin::pin;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ impl Database {
     ///
     /// # Errors
     /// LF006, with those who did not end.
-    pub(super) async fn run_past_blockers(
+    pub(in crate::fence) async fn run_past_blockers(
         self: &Arc<Self>,
         lane: &Lane,
         resource: &Resource,

@@ -5,12 +5,12 @@
 //!
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
-use super::alone::Vacating;
-use super::memory::Memory;
-use super::refusal::{Hindrance, Remedy};
 use super::sql;
-use super::turns::Turns;
 use super::words::{Words, text};
+use crate::fence::alone::Vacating;
+use crate::fence::memory::Memory;
+use crate::fence::refusal::{Hindrance, Remedy};
+use crate::fence::turns::Turns;
 use crate::tls::ControlConfig;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, SimpleQueryRow, error::SqlState};
 
 /// The longest that anything on a control connection may take: connecting, or one Query.
-pub(super) const LIMIT: Duration = Duration::from_secs(5);
+pub(in crate::fence) const LIMIT: Duration = Duration::from_secs(5);
 /// Between two looks whether a connection has come to its end.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 /// How long a failed attempt to connect is the answer to everybody, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The schema version that this program works with; `schema.sql` has the same.
-pub(super) const VERSION: &str = "fencegate schema version 3";
+pub(in crate::fence) const VERSION: &str = "fencegate schema version 3";
 
 /// Why a control connection did not answer.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(super) enum ControlError {
+pub(in crate::fence) enum ControlError {
     #[error("the control connection cannot be opened: {0}")]
     Unreachable(Words),
     #[error("{0}")]
@@ -110,11 +110,11 @@ impl From<ControlError> for Hindrance {
 
 /// What the attempts to connect to a database have shown of it, by whichever lane.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(in crate::fence) struct Found {
     /// The server said that there is no such database.
-    pub(super) missing: AtomicBool,
+    pub(in crate::fence) missing: AtomicBool,
     /// It has no schema `fencegate`.
-    pub(super) unprepared: AtomicBool,
+    pub(in crate::fence) unprepared: AtomicBool,
 }
 
 impl Found {
@@ -133,14 +133,14 @@ impl Found {
 
 /// What one statement of a Query returned.
 #[derive(Debug, Default)]
-pub(super) struct Answer {
-    pub(super) rows: Vec<SimpleQueryRow>,
-    pub(super) affected: u64,
+pub(in crate::fence) struct Answer {
+    pub(in crate::fence) rows: Vec<SimpleQueryRow>,
+    pub(in crate::fence) affected: u64,
 }
 
 /// One control connection, or the place for one.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(in crate::fence) struct Lane {
     config: ControlConfig,
     /// `on` where a commit must be durable before it is believed.
     synchronous_commit: &'static str,
@@ -150,8 +150,8 @@ pub(super) struct Lane {
     vacating: Arc<Vacating>,
     slot: Mutex<Slot>,
     /// Among those who wait again for a lock of a resource, by resource; then among the first of each of these.
-    pub(super) turns: Turns,
-    pub(super) turn: Mutex<()>,
+    pub(in crate::fence) turns: Turns,
+    pub(in crate::fence) turn: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -178,7 +178,7 @@ struct Connected {
 }
 
 impl Lane {
-    pub(super) fn new(
+    pub(in crate::fence) fn new(
         config: ControlConfig,
         synchronous_commit: &'static str,
         listener: Option<Arc<Memory>>,
@@ -201,7 +201,7 @@ impl Lane {
     ///
     /// After any error but [`ControlError::Refused`], [`ControlError::Denied`] and [`ControlError::Locked`] it is unknown
     /// whether the statements took effect. Not cancel safe: a Query that was sent goes on.
-    pub(super) async fn run(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
+    pub(in crate::fence) async fn run(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
         let connected = self.connected().await?;
         let error = match timeout(LIMIT, connected.client.simple_query(query)).await {
             Ok(Ok(messages)) => return Ok(answers(messages)),
@@ -223,18 +223,18 @@ impl Lane {
     }
 
     /// The server process of the connection, with its start; None while it is not open, or just being opened.
-    pub(super) fn process(&self) -> Option<(String, String)> {
+    pub(in crate::fence) fn process(&self) -> Option<(String, String)> {
         let slot = self.slot.try_lock().ok()?;
         slot.connected.as_ref().map(|connected| (connected.pid.clone(), connected.backend_start.clone()))
     }
 
     /// It is open, or busy with that.
-    pub(super) fn is_open(&self) -> bool {
+    pub(in crate::fence) fn is_open(&self) -> bool {
         self.slot.try_lock().map_or(true, |slot| slot.connected.is_some())
     }
 
     /// Closes the connection, if it is open, once the queries on it are answered.
-    pub(super) async fn close(&self) {
+    pub(in crate::fence) async fn close(&self) {
         let mut slot = self.slot.lock().await;
         if let Some(connected) = slot.connected.take() {
             self.deafen(&connected);
@@ -242,7 +242,7 @@ impl Lane {
     }
 
     /// The same, and returns when its server process has ended; nothing tells that of a connection that is only closed.
-    pub(super) async fn end(&self) {
+    pub(in crate::fence) async fn end(&self) {
         let mut slot = self.slot.lock().await;
         let Some(connected) = slot.connected.take() else { return };
         self.deafen(&connected);
@@ -257,7 +257,7 @@ impl Lane {
     }
 
     /// The next need tries to connect, whatever failed a moment ago. Cancel-safe.
-    pub(super) async fn ask_anew(&self) {
+    pub(in crate::fence) async fn ask_anew(&self) {
         self.slot.lock().await.failed = None;
     }
 
@@ -359,17 +359,17 @@ impl Lane {
 }
 
 /// What a new control connection says of its server, its database and its role.
-pub(super) struct Said(Vec<Answer>);
+pub(in crate::fence) struct Said(Vec<Answer>);
 
 impl Said {
     /// Makes the connection's settings as the fence needs them, and asks. Not cancel-safe, as the module.
-    pub(super) async fn of(client: &Client, synchronous_commit: &str) -> Result<Self, ControlError> {
+    pub(in crate::fence) async fn of(client: &Client, synchronous_commit: &str) -> Result<Self, ControlError> {
         let opened = client.simple_query(&sql::open(synchronous_commit)).await.map_err(unreachable)?;
         Ok(Said(answers(opened)))
     }
 
     /// The role may see and end the processes of others.
-    pub(super) fn has_privileges(&self) -> Result<(), ControlError> {
+    pub(in crate::fence) fn has_privileges(&self) -> Result<(), ControlError> {
         for (column, grant) in [("sees", "pg_read_all_stats"), ("signals", "pg_signal_backend")] {
             if self.field(column) != "t" {
                 return Err(ControlError::Privilege { role: self.field("role"), grant });
@@ -379,7 +379,7 @@ impl Said {
     }
 
     /// The database has the schema that this program works with.
-    pub(super) fn has_schema(&self) -> Result<(), ControlError> {
+    pub(in crate::fence) fn has_schema(&self) -> Result<(), ControlError> {
         let (database, found) = (self.field("database"), self.field("version"));
         match found.as_str() {
             VERSION => Ok(()),
@@ -390,7 +390,7 @@ impl Said {
     }
 
     /// The role may use the tables of that schema as it has to.
-    pub(super) async fn has_tables(&self, client: &Client) -> Result<(), ControlError> {
+    pub(in crate::fence) async fn has_tables(&self, client: &Client) -> Result<(), ControlError> {
         let answers = answers(client.simple_query(&sql::lacking_privileges()).await.map_err(unreachable)?);
         let lacking = answers.iter().flat_map(|answer| &answer.rows).find_map(|row| column(row, "lacking"));
         let (role, database) = (self.field("role"), self.field("database"));
@@ -409,7 +409,7 @@ pub(crate) fn column<'a>(row: &'a SimpleQueryRow, name: &str) -> Option<&'a str>
 }
 
 /// A column read as a number.
-pub(super) fn number<T: std::str::FromStr>(row: &SimpleQueryRow, name: &str) -> Option<T> {
+pub(in crate::fence) fn number<T: std::str::FromStr>(row: &SimpleQueryRow, name: &str) -> Option<T> {
     column(row, name)?.parse().ok()
 }
 
@@ -418,7 +418,7 @@ pub(crate) fn is_true(row: &SimpleQueryRow, name: &str) -> bool {
     column(row, name) == Some("t")
 }
 
-pub(super) fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<Answer> {
+pub(in crate::fence) fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<Answer> {
     let mut answers = Vec::new();
     let mut answer = Answer::default();
     for message in messages {
@@ -434,7 +434,7 @@ pub(super) fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<Answer> {
 }
 
 /// The number in the schema's comment, if it is one of ours.
-pub(super) fn version_number(comment: &str) -> Option<u32> {
+pub(in crate::fence) fn version_number(comment: &str) -> Option<u32> {
     comment.rsplit(' ').next()?.parse().ok()
 }
 
@@ -443,7 +443,7 @@ fn ends_process(code: &SqlState) -> bool {
     [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW].contains(code)
 }
 
-pub(super) fn unreachable(error: tokio_postgres::Error) -> ControlError {
+pub(in crate::fence) fn unreachable(error: tokio_postgres::Error) -> ControlError {
     if is_no_database(&error) {
         ControlError::NoDatabase(text(&error))
     } else {

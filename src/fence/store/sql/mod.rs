@@ -12,16 +12,18 @@ mod privilege;
 mod process;
 mod proxy;
 
-use super::session::Epoch;
+use crate::fence::session::Epoch;
 use crate::policy::QualifiedName;
-pub(super) use admission::{Granted, IDENTITY_ITEMS, admissions, admit, all_admissions, delete, delete_dead, holders};
-pub(super) use epoch::{
+pub(in crate::fence) use admission::{
+    Granted, IDENTITY_ITEMS, admissions, admit, all_admissions, delete, delete_dead, holders,
+};
+pub(in crate::fence) use epoch::{
     Operator, epochs, epochs_above_admissions, fences, mark, now, publish, record_policy, record_policy_of_keys, reset,
 };
-pub(super) use lock::{WRITE_OR_ROW_LOCKS, end_blockers, guarded_write, lockers, with_lock_timeout};
-pub(super) use privilege::{is_disposable, is_disposable_by_force, permits};
-pub(super) use process::{end_process, lacking_privileges, open, open_transactions, processes, terminate};
-pub(super) use proxy::{announce_enforced, enforcement, leave};
+pub(in crate::fence) use lock::{WRITE_OR_ROW_LOCKS, end_blockers, guarded_write, lockers, with_lock_timeout};
+pub(in crate::fence) use privilege::{is_disposable, is_disposable_by_force, permits};
+pub(in crate::fence) use process::{end_process, lacking_privileges, open, open_transactions, processes, terminate};
+pub(in crate::fence) use proxy::{announce_enforced, enforcement, leave};
 
 /// A row of `admission a` belongs to a living process: the pid is there, and its backend_start is
 /// the same or hidden.

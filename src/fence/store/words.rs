@@ -9,9 +9,9 @@ use tokio_postgres::error::{DbError, SqlState};
 
 /// An error in words: for the log, which [`fmt::Display`] writes, and for clients.
 #[derive(Clone, Debug)]
-pub(super) struct Words {
+pub(in crate::fence) struct Words {
     log: String,
-    pub(super) public: String,
+    pub(in crate::fence) public: String,
 }
 
 impl fmt::Display for Words {
