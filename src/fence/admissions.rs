@@ -2,14 +2,11 @@
 //!
 //! Must never be asked whether somebody may write: they may have changed since.
 
-use super::database::{Database, epoch};
+use super::database::Database;
 use super::session::Epoch;
-use super::store::control::{ControlError, column, is_true, number};
-use super::store::sql;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio_postgres::SimpleQueryRow;
+use std::time::SystemTime;
 
 /// So many are shown of a database.
 const MOST: usize = 10_000;
@@ -50,52 +47,11 @@ impl Database {
     /// # Errors
     /// When the database cannot be asked, why.
     pub async fn admissions(self: &Arc<Self>) -> Result<Admissions, String> {
-        let answers = self.look(&sql::all_admissions(MOST)).await.map_err(|error: ControlError| error.to_string())?;
-        let [list, count] = answers.as_slice() else {
-            return Err("the database's answer about the admissions has an unknown form".to_owned());
-        };
-        let list: Vec<_> = list.rows.iter().filter_map(|row| self.read_admission(row)).collect();
-        let all = count.rows.first().and_then(|row| number(row, "admissions")).unwrap_or(list.len());
-        Ok(Admissions { left_out: all.saturating_sub(list.len()), list })
+        self.store().admissions(MOST).await.map_err(|error| error.to_string())
     }
 
     /// What the sessions of this proxy are admitted to, by server process.
     pub fn own_admissions(&self) -> HashMap<i32, Vec<(String, Epoch)>> {
         self.sessions.iter().map(|session| (session.key().0, session.fence.admissions())).collect()
-    }
-
-    fn read_admission(&self, row: &SimpleQueryRow) -> Option<Admission> {
-        let proxy = column(row, "proxy")?.to_owned();
-        Some(Admission {
-            resource: column(row, "resource")?.to_owned(),
-            epoch: epoch(row)?,
-            pid: number(row, "pid")?,
-            backend_start: column(row, "backend_start").and_then(time),
-            admitted: column(row, "admitted").and_then(time),
-            is_ours: proxy == self.proxy,
-            proxy,
-            is_alive: is_true(row, "alive"),
-        })
-    }
-}
-
-/// Seconds since 1970, exact to the microsecond. None for what no clock shows.
-fn time(seconds: &str) -> Option<SystemTime> {
-    let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, ""));
-    let micros: u64 = format!("{fraction:0<6}").get(..6)?.parse().ok()?;
-    UNIX_EPOCH.checked_add(Duration::from_secs(whole.parse().ok()?) + Duration::from_micros(micros))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_exact() {
-        let since = |seconds| time(seconds).map(|it| it.duration_since(UNIX_EPOCH).unwrap().as_micros());
-        assert_eq!(since("1795322693.123456"), Some(1_795_322_693_123_456));
-        assert_eq!(since("1795322693.5"), Some(1_795_322_693_500_000));
-        assert_eq!(since("7"), Some(7_000_000));
-        assert_eq!([since("-1"), since(""), since("x.1")], [None; 3]);
     }
 }

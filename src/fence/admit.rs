@@ -5,14 +5,13 @@
 //! admissions up as well, of an idle session that has many; must never delete the row of a session
 //! that was not revoked first.
 
-use super::advance::{Raising, granted};
+use super::advance::Raising;
 use super::authority::may_raise;
-use super::database::{Database, Presented, epoch, key};
+use super::database::{Database, Presented, key};
 use super::permission::Claim;
 use super::refusal::{Hindrance, Refusal, Remedy};
 use super::session::{Activity, Epoch, Identity, MOST_AT_ONCE, SessionFence, Token};
-use super::store::control::{Answer, ControlError, is_true};
-use super::store::sql::{self, Granted};
+use super::store::{Granted, Recorded, Report, Standing, StoreError};
 use crate::policy::Resource;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -158,7 +157,7 @@ impl Database {
                 }
                 Verdict::OlderPolicies => {
                     let recorded = self.record_policy(resource).await;
-                    recorded.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+                    recorded.map_err(|error| Refusal::of_store(&resource.name, error))?;
                 }
                 Verdict::Refused(refusal) => return Err(refusal),
             }
@@ -179,7 +178,7 @@ impl Database {
         }
         if session.activity() == Activity::Idle {
             let given_up = self.give_up(session, who).await;
-            given_up.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+            given_up.map_err(|error| Refusal::of_store(&resource.name, error))?;
         }
         if session.has_too_many() {
             let reason = format!("a transaction may write to {MOST_AT_ONCE} resources at most: do it in several");
@@ -190,9 +189,8 @@ impl Database {
 
     /// Does nothing where the session is not idle. The rows are read before it is revoked from them, and deleted as they were
     /// then: an Admit that comes later makes others of them, however late the DELETE arrives.
-    async fn give_up(self: &Arc<Self>, session: &SessionFence, who: &Identity) -> Result<(), ControlError> {
-        let answers = self.look(&sql::admissions(who)).await?;
-        let rows: Vec<Granted> = answers.iter().flat_map(|answer| &answer.rows).filter_map(granted).collect();
+    async fn give_up(self: &Arc<Self>, session: &SessionFence, who: &Identity) -> Result<(), StoreError> {
+        let rows = self.store().admissions_of(who).await?;
         let Some(kept) = session.give_up() else { return Ok(()) };
         let kept: HashSet<&(String, Epoch)> = kept.iter().collect();
         let given_up = |row: &&Granted| !kept.contains(&(row.resource.clone(), row.epoch));
@@ -252,9 +250,11 @@ impl Database {
     }
 
     async fn verdict(self: &Arc<Self>, who: &Identity, resource: &Resource, token: Token) -> Result<Verdict, Refusal> {
-        let query = sql::admit(who, resource, token, &self.proxy, self.loaded(resource));
-        let answers = self.run_past_blockers(&self.admission, resource, &query).await?;
-        let verdict = decide(&answers, who, resource, token);
+        let report = self.store().admit(who, resource, token, self.loaded(resource)).await;
+        let verdict = match report {
+            Ok(report) => decide(report, resource, token),
+            Err(error) => return Err(Refusal::of_store(&resource.name, error)),
+        };
         match &verdict {
             Verdict::Admitted { row: Granted { epoch: current, .. }, .. }
             | Verdict::Refused(Refusal::Stale { highest: current, .. }) => {
@@ -267,50 +267,35 @@ impl Database {
     }
 }
 
-fn decide(answers: &[Answer], who: &Identity, resource: &Resource, token: Token) -> Verdict {
+fn decide(report: Report, resource: &Resource, token: Token) -> Verdict {
     let hindered = |hindrance| Verdict::Refused(Refusal::unavailable(&resource.name, hindrance));
-    let refused = |reason: &str| hindered(reason.into());
-    let [_, _, inserted, report] = answers else {
-        return refused("the database's answer to Admit has an unknown form");
-    };
-    let Some(row) = report.rows.first() else {
-        return refused("the database's answer to Admit is empty");
-    };
-    for (item, meaning) in sql::IDENTITY_ITEMS {
-        if !is_true(row, item) {
-            let reason = format!("the session's server process {} cannot be fenced: {meaning}", who.pid);
-            let remedy = match item {
-                "killable" => Remedy::Superuser,
-                "same_server" | "running" => Remedy::SameServer,
-                _ => Remedy::TryAgain,
-            };
-            return hindered(Hindrance::new(reason, remedy));
-        }
+    if let Some(hindrance) = report.unfenceable {
+        return hindered(hindrance);
     }
-    let Some(current) = epoch(row) else {
+    let Some((Standing { epoch: current, drained, .. }, recorded)) = report.current else {
         return Verdict::Above { target: Epoch { generation: 1, token }, current: None };
     };
     if token < current.token {
         let resource = resource.name.clone();
         return Verdict::Refused(Refusal::Stale { resource, presented: token, highest: current });
     }
-    if !is_true(row, "same_policy") && is_true(row, "older_policy") {
-        return Verdict::OlderPolicies;
-    }
-    if !is_true(row, "same_policy") {
-        let reason = "another proxy has loaded other policies since: reload this proxy";
-        return hindered(Hindrance::new(reason, Remedy::Reload));
+    match recorded {
+        Recorded::Same => {}
+        Recorded::Older => return Verdict::OlderPolicies,
+        Recorded::Others => {
+            let reason = "another proxy has loaded other policies since: reload this proxy";
+            return hindered(Hindrance::new(reason, Remedy::Reload));
+        }
     }
     if token > current.token {
         let target = Epoch { generation: current.generation, token };
         return Verdict::Above { target, current: Some(current) };
     }
-    if !is_true(row, "drained") {
+    if !drained {
         return Verdict::Undrained(current);
     }
-    let admission = inserted.rows.first().and_then(|row| Some((granted(row)?, is_true(row, "is_new"))));
-    if let Some((row, is_new)) = admission.filter(|(row, _)| row.epoch == current && token == current.token) {
-        return Verdict::Admitted { row, is_new };
+    match report.admission {
+        Some((row, is_new)) if row.epoch == current && token == current.token => Verdict::Admitted { row, is_new },
+        _ => hindered("the database did not admit the session's server process".into()),
     }
-    refused("the database did not admit the session's server process")
 }

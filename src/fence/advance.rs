@@ -7,30 +7,20 @@
 //!
 //! Not cancel-safe where nothing else is said: a step may be half done, and is repeated by whoever needs it.
 
-use super::database::{Database, Key, epoch, key};
-use super::refusal::{Hindrance, Obstacle, Refusal, Remedy};
+use super::database::{Database, key};
+use super::refusal::{Hindrance, Refusal, Remedy};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
-use super::store::control::{ControlError, column, is_true, number};
-use super::store::sql::{self, Granted};
+use super::store::{Granted, Holder, Key, Marked, StoreError};
 use crate::policy::Resource;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use tokio_postgres::SimpleQueryRow;
 
 /// What other proxies get to release their idle sessions before those are terminated.
 pub(super) const GRACE: Duration = Duration::from_millis(100);
 /// Between two looks at the processes, at first and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
-
-/// An admission below the epoch that is to be drained.
-struct Holder {
-    key: Key,
-    row: Granted,
-    proxy: String,
-    obstacle: Obstacle,
-}
 
 /// The session that needs the epoch: it keeps its server process. A reset, and a leader that is shut out before its
 /// successor writes, need no session.
@@ -65,9 +55,10 @@ impl Database {
         target: Epoch,
         known: Option<Epoch>,
     ) -> Result<Option<Epoch>, Refusal> {
-        let publish = sql::publish(resource, target, known, self.loaded(resource));
-        let answers = self.run_past_blockers(&self.publish, resource, &publish).await?;
-        Ok(self.learn(&answers).into_iter().next().map(|(_, epoch)| epoch))
+        let now = self.store().publish(resource, target, known, self.loaded(resource)).await;
+        let now = now.map_err(|error| Refusal::of_store(&resource.name, error))?;
+        now.iter().for_each(|now| self.memory.learn(&resource.name, *now));
+        Ok(now)
     }
 
     /// Drains what is below the epoch, and marks it. Ok does not mean admitted: ask again.
@@ -78,38 +69,31 @@ impl Database {
         current: Epoch,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        let unavailable = |error| Refusal::unavailable(&resource.name, error);
         let start = Instant::now();
         let drained = self.drain(raising, resource, current, deadline).await;
         let waited = start.elapsed();
         self.metrics.drain_seconds.observe(waited.as_secs_f64());
         drained?;
-        let marked = self.publish(&sql::mark(resource, current)).await.map_err(unavailable)?;
-        let [_, _, update, prepared] = marked.as_slice() else { return Ok(()) };
-        if update.affected > 0 {
-            self.metrics.advances.inc();
-            let Epoch { generation, token } = current;
-            // However many keys there are, those of a resource are one kind.
-            if !self.log_limit.allows("fence_advanced", resource.lock_name()) {
-                return Ok(());
+        let marked = self.store().mark(resource, current).await;
+        match marked.map_err(|error| Refusal::of_store(&resource.name, error))? {
+            Marked::Drained => self.advanced(resource, current, waited),
+            Marked::Prepared(gids) => {
+                let reason = format!("prepared transactions hold writes on it: {}", gids.join(", "));
+                return Err(Refusal::unavailable(&resource.name, Hindrance::new(reason, Remedy::EndThem)));
             }
-            tracing::info!(
-                database = self.name(),
-                resource = resource.name,
-                token,
-                generation,
-                ?waited,
-                "fence_advanced"
-            );
-            return Ok(());
+            // Marked or raised by somebody else meanwhile.
+            Marked::Nothing => {}
         }
-        let gids: Vec<&str> = prepared.rows.iter().filter_map(|row| column(row, "gid")).collect();
-        if !gids.is_empty() {
-            let reason = format!("prepared transactions hold writes on it: {}", gids.join(", "));
-            return Err(Refusal::unavailable(&resource.name, Hindrance::new(reason, Remedy::EndThem)));
-        }
-        // Marked or raised by somebody else meanwhile.
         Ok(())
+    }
+
+    fn advanced(&self, resource: &Resource, Epoch { generation, token }: Epoch, waited: Duration) {
+        self.metrics.advances.inc();
+        // However many keys there are, those of a resource are one kind.
+        if self.log_limit.allows("fence_advanced", resource.lock_name()) {
+            let (database, resource) = (self.name(), resource.name.as_str());
+            tracing::info!(database, resource, token, generation, ?waited, "fence_advanced");
+        }
     }
 
     /// Returns when no admission below the bound is left.
@@ -120,14 +104,13 @@ impl Database {
         bound: Epoch,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        let unavailable = |error| Refusal::unavailable(&resource.name, error);
         let start = Instant::now();
         let mut pause = PAUSE.0;
         let mut signalled = HashSet::new();
         loop {
             self.bury(resource, bound, &signalled).await?;
             let mut holders = self.holders(resource, bound).await?;
-            let is_its = |holder: &Holder, it: &Raising<'_>| holder.key == key(it.who) && !holder.row.ending;
+            let is_its = |holder: &Holder, it: &Raising<'_>| holder.row.key() == key(it.who) && !holder.row.ending;
             if let Some(raising) = raising.filter(|it| holders.iter().any(|holder| is_its(holder, it))) {
                 // It keeps its process and whatever it has locked: its row is replaced, not drained.
                 self.refuse_if_written(raising, resource, bound).await?;
@@ -140,21 +123,18 @@ impl Database {
             }
             let rows: Vec<Granted> = holders.iter().map(|holder| holder.row.clone()).collect();
             let spared = self.spare(resource, bound, &rows).await?;
-            holders.retain(|holder| !spared.contains(&holder.key));
+            holders.retain(|holder| !spared.contains(&holder.row.key()));
             if holders.is_empty() {
                 return Ok(());
             }
             let grace_over = start.elapsed() >= GRACE;
-            let mut due: Vec<&Key> = Vec::new();
-            for holder in &holders {
-                if (grace_over || holder.proxy == self.proxy) && !due.contains(&&holder.key) {
-                    due.push(&holder.key);
-                }
-            }
+            let is_due = |holder: &&Holder| grace_over || holder.proxy == self.proxy;
+            let due: HashSet<Key> = holders.iter().filter(is_due).map(|holder| holder.row.key()).collect();
             if !due.is_empty() {
-                let processes = sql::processes(due.iter().map(|(pid, start)| (*pid, start.as_str())));
-                self.look(&sql::terminate(&processes, &resource.name, bound)).await.map_err(unavailable)?;
-                signalled.extend(due.into_iter().cloned());
+                let due: Vec<Key> = due.into_iter().collect();
+                let signals = self.store().terminate(&due, &resource.name, bound).await;
+                signals.map_err(|error| Refusal::of_store(&resource.name, error))?;
+                signalled.extend(due);
             }
             if Instant::now() >= deadline {
                 let left: Vec<_> = holders.into_iter().map(|holder| holder.obstacle).collect();
@@ -190,7 +170,8 @@ impl Database {
         // locks are there, and nothing more can be forwarded.
         if !waiting.is_empty() {
             let pids: Vec<i32> = waiting.iter().map(|(pid, _)| *pid).collect();
-            let lockers = self.lockers(resource, sql::WRITE_OR_ROW_LOCKS, &pids).await?;
+            let lockers = self.store().lockers(resource, &pids).await;
+            let lockers = lockers.map_err(|error| Refusal::of_store(&resource.name, error))?;
             waiting.retain(|(pid, _)| !lockers.contains(pid));
         }
         // What was forwarded since may have written where only the guard saw it: then the row stays.
@@ -198,7 +179,7 @@ impl Database {
         for (how, keys) in [("idle", &idle), ("released", &waiting)] {
             let rows: Vec<Granted> = rows.iter().filter(|row| keys.contains(&row.key())).cloned().collect();
             for row in self.delete_rows(resource, &rows).await? {
-                self.drained(how, resource, Some(row.epoch.token), bound);
+                self.drained(how, resource, row.epoch.token, bound);
                 spared.insert(row.key());
             }
         }
@@ -219,16 +200,15 @@ impl Database {
     ) -> Result<Vec<Granted>, Refusal> {
         let rows: Vec<_> = rows.iter().map(|row| (row, resource.lock_name())).collect();
         let deleted = self.delete(&rows).await;
-        deleted.map_err(|error| Refusal::unavailable(&resource.name, error))
+        deleted.map_err(|error| Refusal::of_store(&resource.name, error))
     }
 
     /// The same for admissions to any resources, each with the name of the lock of its family.
-    pub(super) async fn delete(self: &Arc<Self>, rows: &[(&Granted, &str)]) -> Result<Vec<Granted>, ControlError> {
+    pub(super) async fn delete(self: &Arc<Self>, rows: &[(&Granted, &str)]) -> Result<Vec<Granted>, StoreError> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let answers = self.look(&sql::delete(rows.iter().copied())).await?;
-        let deleted: Vec<Granted> = answers.iter().flat_map(|answer| &answer.rows).filter_map(granted).collect();
+        let deleted = self.store().delete(rows).await?;
         deleted.iter().for_each(|row| self.released(&row.key(), &row.resource, row.epoch));
         Ok(deleted)
     }
@@ -244,9 +224,8 @@ impl Database {
             return self.refuse_if_held(raising, resource, bound).await;
         }
         // Where the text does not show a write, the guard has seen it.
-        let seen = self.look(&sql::guarded_write(resource, raising.who.pid)).await;
-        let seen = seen.map_err(|error| Refusal::unavailable(&resource.name, error))?;
-        let current = seen.iter().flat_map(|answer| &answer.rows).find_map(epoch);
+        let current = self.store().guarded_write(resource, raising.who.pid).await;
+        let current = current.map_err(|error| Refusal::of_store(&resource.name, error))?;
         current.map_or(Ok(()), |current| Err(written_under(resource, bound.token, current)))
     }
 
@@ -258,7 +237,8 @@ impl Database {
         bound: Epoch,
     ) -> Result<(), Refusal> {
         let holders = self.holders(resource, bound).await?;
-        let own = holders.iter().filter(|holder| holder.key == key(raising.who)).map(|holder| holder.row.epoch).max();
+        let own =
+            holders.iter().filter(|holder| holder.row.key() == key(raising.who)).map(|holder| holder.row.epoch).max();
         own.map_or(Ok(()), |epoch| Err(written_under(resource, bound.token, epoch)))
     }
 
@@ -269,42 +249,16 @@ impl Database {
         bound: Epoch,
         signalled: &HashSet<Key>,
     ) -> Result<(), Refusal> {
-        let dead = self.look(&sql::delete_dead(Some((&resource.name, bound)))).await;
-        let dead = dead.map_err(|error| Refusal::unavailable(&resource.name, error))?;
-        for row in dead.iter().flat_map(|answer| &answer.rows) {
-            let by_us = key_of(row).is_some_and(|key| signalled.contains(&key));
-            self.drained(if by_us { "terminated" } else { "dead" }, resource, number(row, "token"), bound);
+        let dead = self.store().delete_dead(Some((&resource.name, bound))).await;
+        for (key, token) in dead.map_err(|error| Refusal::of_store(&resource.name, error))? {
+            self.drained(if signalled.contains(&key) { "terminated" } else { "dead" }, resource, token, bound);
         }
         Ok(())
     }
 
     async fn holders(self: &Arc<Self>, resource: &Resource, bound: Epoch) -> Result<Vec<Holder>, Refusal> {
-        let unreadable = || Refusal::unavailable(&resource.name, "an admission cannot be read");
-        let answers = self.look(&sql::holders(&resource.name, bound)).await;
-        let answers = answers.map_err(|error| Refusal::unavailable(&resource.name, error))?;
-        let rows = answers.iter().flat_map(|answer| &answer.rows);
-        rows.map(|row| {
-            let granted = granted(row).ok_or_else(unreadable)?;
-            let waits = column(row, "waits").unwrap_or("nothing");
-            let obstacle = Obstacle {
-                who: format!("process {} under token {}, waiting for {waits}", granted.pid, granted.epoch.token),
-                query: column(row, "query").unwrap_or_default().to_owned(),
-            };
-            let proxy = column(row, "proxy").unwrap_or_default().to_owned();
-            Ok(Holder { key: granted.key(), row: granted, proxy, obstacle })
-        })
-        .collect()
-    }
-
-    async fn lockers(
-        self: &Arc<Self>,
-        resource: &Resource,
-        locks: &str,
-        pids: &[i32],
-    ) -> Result<HashSet<i32>, Refusal> {
-        let answers = self.look(&sql::lockers(resource, locks, pids)).await;
-        let answers = answers.map_err(|error| Refusal::unavailable(&resource.name, error))?;
-        Ok(answers.iter().flat_map(|answer| &answer.rows).filter_map(|row| number(row, "pid")).collect())
+        let holders = self.store().holders(&resource.name, bound).await;
+        holders.map_err(|error| Refusal::of_store(&resource.name, error))
     }
 
     /// The own sessions among those that have these rows.
@@ -313,7 +267,7 @@ impl Database {
         keys.iter().filter_map(|key| self.sessions.get(key).map(|session| session.fence.clone())).collect()
     }
 
-    fn drained(&self, how: &str, resource: &Resource, presented: Option<i64>, highest: Epoch) {
+    fn drained(&self, how: &str, resource: &Resource, presented: Token, highest: Epoch) {
         self.metrics.drained_sessions.with_label_values(&[how]).inc();
         let (resource, highest) = (resource.name.as_str(), highest.token);
         tracing::info!(database = self.name(), resource, presented, highest, how, "session_drained");
@@ -325,23 +279,6 @@ fn written_under(resource: &Resource, presented: Token, epoch: Epoch) -> Refusal
     Refusal::WrittenUnderAnotherToken { resource: resource.name.clone(), presented, current: epoch.token }
 }
 
-fn key_of(row: &SimpleQueryRow) -> Option<Key> {
-    Some((number(row, "pid")?, column(row, "backend_start")?.to_owned()))
-}
-
 fn rows_of(holders: Vec<Holder>) -> Vec<Granted> {
     holders.into_iter().map(|holder| holder.row).collect()
-}
-
-/// An admission, as it was read.
-pub(super) fn granted(row: &SimpleQueryRow) -> Option<Granted> {
-    let (pid, backend_start) = key_of(row)?;
-    let (resource, version) = (column(row, "resource")?.to_owned(), number(row, "version")?);
-    Some(Granted { pid, backend_start, resource, epoch: epoch(row)?, version, ending: is_true(row, "ending") })
-}
-
-impl Granted {
-    pub(super) fn key(&self) -> Key {
-        (self.pid, self.backend_start.clone())
-    }
 }

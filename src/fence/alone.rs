@@ -5,45 +5,24 @@
 
 use super::database::Database;
 use super::permission::Role;
-use super::store::control::{ControlError, Lane, is_true};
-use super::store::sql;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How long the server waits for others to leave before it refuses the statement (`CountOtherDBBackends`).
 const SERVER_WAITS: Duration = Duration::from_secs(5);
 
-/// A statement is about to have the database alone.
+/// Until when a statement waits that is about to have the database alone.
 #[derive(Debug, Default)]
-pub(super) struct Vacating(Mutex<Option<Wanted>>);
-
-#[derive(Debug)]
-struct Wanted {
-    by_force: bool,
-    until: Instant,
-}
+pub(super) struct Vacating(Mutex<Option<Instant>>);
 
 impl Vacating {
-    fn begins(&self, by_force: bool) {
-        *self.wanted() = Some(Wanted { by_force, until: Instant::now() + SERVER_WAITS });
-    }
-
-    /// The statement has been run.
-    pub(super) fn is_over(&self) {
-        *self.wanted() = None;
-    }
-
     /// A statement waits: the control connections close as soon as no session is left.
     pub(super) fn lasts(&self) -> bool {
-        self.wanted().as_ref().is_some_and(|wanted| Instant::now() < wanted.until)
+        self.until().is_some_and(|until| Instant::now() < until)
     }
 
-    /// The statement ends everybody: no connection opens that it might not be able to end.
-    pub(super) fn is_forced(&self) -> bool {
-        self.wanted().as_ref().is_some_and(|wanted| wanted.by_force && Instant::now() < wanted.until)
-    }
-
-    fn wanted(&self) -> MutexGuard<'_, Option<Wanted>> {
+    fn until(&self) -> MutexGuard<'_, Option<Instant>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -57,52 +36,27 @@ impl Database {
     /// Where the role cannot be asked about, they stay: the server refuses the statement, and it can be tried again.
     /// Cancel-safe.
     pub async fn close_for(self: &Arc<Self>, role: &Role, by_force: bool, from_here: bool) {
-        if !self.lanes().iter().any(|lane| lane.is_open()) {
+        if !self.store.is_open() {
             return;
         }
         let has_others = self.sessions.len() > usize::from(from_here);
-        let ends_sessions = by_force && has_others;
-        let may = if ends_sessions { self.may_force(role).await } else { self.may_have_alone(role).await };
-        if !may.unwrap_or(false) {
+        if !self.store().may_have_alone(role, by_force && has_others).await.unwrap_or(false) {
             return;
         }
-        self.vacating.begins(by_force);
-        if by_force {
-            // The server does not wait: it ends the sessions that the role may end, and the control role's may not be among them.
-            self.end_connections().await;
-        } else if !has_others {
-            self.close().await;
+        let until = Instant::now() + SERVER_WAITS;
+        *self.vacating.until() = Some(until);
+        self.store.keep_closed(by_force.then_some(until));
+        if by_force || !has_others {
+            // By force the server does not wait: it ends the sessions that the role may end, and the control role's may not be
+            // among them. So those have to have ended, and no connection opens that it might not be able to end.
+            self.stop_watching();
+            self.close_connections(by_force).await;
         }
     }
 
     /// The database was dropped, renamed or the like: another one may have its name now. Control connections open again.
     pub fn is_no_longer_vacated(&self) {
-        self.vacating.is_over();
-    }
-
-    async fn end_connections(&self) {
-        self.stop_watching();
-        self.leave().await;
-        for lane in self.lanes() {
-            lane.end().await;
-        }
-    }
-
-    async fn may_have_alone(self: &Arc<Self>, role: &Role) -> Result<bool, ControlError> {
-        self.says_disposable(&sql::is_disposable(role)).await
-    }
-
-    async fn may_force(self: &Arc<Self>, role: &Role) -> Result<bool, ControlError> {
-        let own: Vec<_> = self.lanes().into_iter().filter_map(Lane::process).collect();
-        self.says_disposable(&sql::is_disposable_by_force(role, &own)).await
-    }
-
-    async fn says_disposable(self: &Arc<Self>, query: &str) -> Result<bool, ControlError> {
-        let answers = self.look(query).await?;
-        Ok(answers.iter().flat_map(|answer| &answer.rows).any(|row| is_true(row, "disposable")))
-    }
-
-    fn lanes(&self) -> [&Lane; 3] {
-        [&self.admission, &self.publish, &self.look]
+        *self.vacating.until() = None;
+        self.store.keep_closed(None);
     }
 }

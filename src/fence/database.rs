@@ -6,15 +6,13 @@
 //!
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
-use super::advance::granted;
 use super::alone::Vacating;
 use super::authority::Authority;
 use super::enforcement::Enforced;
 use super::memory::Memory;
 use super::refusal::CutOff;
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
-use super::store::control::{Answer, ControlError, Found, Lane, column, number};
-use super::store::sql::{self, Granted};
+use super::store::{Found, Key, Listener, Postgres, Store, StoreError};
 use super::turns::{Turn, Turns};
 use super::watch;
 use crate::log_limit::LogLimit;
@@ -36,7 +34,7 @@ const CUT_OFF_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Database {
     name: String,
-    pub(super) control: ControlConfig,
+    pub(super) store: Arc<dyn Store>,
     /// In the rows of the admissions that this process gave; different for every proxy process.
     pub(super) proxy: String,
     /// Asked before a fence is raised whose policy names an election.
@@ -50,15 +48,10 @@ pub struct Database {
     pub(super) enforced: Enforced,
     /// One advance at a time per resource in this process: the others wait for its result.
     turns: Turns,
-    /// For Admits.
-    pub(super) admission: Lane,
-    pub(super) publish: Lane,
-    pub(super) look: Lane,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
-    found: Arc<Found>,
     /// One of the fenced tables exists, as its catalogue was read last.
     pub(super) has_fenced_tables: AtomicBool,
-    pub(super) vacating: Arc<Vacating>,
+    pub(super) vacating: Vacating,
 }
 
 /// The policies in force.
@@ -67,12 +60,9 @@ struct InForce {
     /// What a notification's name means.
     resources: Vec<Arc<Resource>>,
     loaded: Instant,
-    /// The same by the clock of the database, as [`sql::now`] tells it; 0 while that was not asked.
+    /// The same by the clock of the database, as [`Store::now`] tells it; 0 while that was not asked.
     loaded_there: i64,
 }
-
-/// A server process: pid and backend_start, as in [`Identity`].
-pub(super) type Key = (i32, String);
 
 /// What is known of a registered session beyond its own half.
 #[derive(Debug)]
@@ -118,7 +108,7 @@ impl Drop for Database {
 }
 
 impl Database {
-    /// A database to which no connection is open yet. `control` has the database's name set;
+    /// A database of PostgreSQL to which no connection is open yet. `control` has the database's name set;
     /// `proxy` is different for every proxy process that ever runs.
     pub fn new(
         name: impl Into<String>,
@@ -127,31 +117,35 @@ impl Database {
         authority: Option<Arc<Authority>>,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
+        let proxy = proxy.into();
+        let store = |listener| Arc::new(Postgres::new(control, proxy.clone(), listener)) as Arc<dyn Store>;
+        Database::over(store, name, &proxy, authority, metrics)
+    }
+
+    /// A database in any store, which tells the listener of news.
+    pub fn over(
+        store: impl FnOnce(Arc<dyn Listener>) -> Arc<dyn Store>,
+        name: impl Into<String>,
+        proxy: &str,
+        authority: Option<Arc<Authority>>,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
         let memory = Arc::new(Memory::default());
-        let found = Arc::new(Found::default());
-        let vacating = Arc::new(Vacating::default());
-        let lane = |synchronous_commit, listener| {
-            Lane::new(control.clone(), synchronous_commit, listener, found.clone(), vacating.clone())
-        };
         Arc::new(Database {
             name: name.into(),
-            proxy: proxy.into(),
+            store: store(memory.clone()),
+            proxy: proxy.to_owned(),
             sessions: DashMap::new(),
             policies: RwLock::new(InForce { resources: Vec::new(), loaded: Instant::now(), loaded_there: 0 }),
             enforced: Enforced::default(),
             turns: Turns::default(),
-            admission: lane("off", None),
-            publish: lane("on", None),
-            look: lane("off", Some(memory.clone())),
-            control,
             authority,
             memory,
             metrics,
             log_limit: Arc::default(),
             watcher: Mutex::default(),
-            found,
             has_fenced_tables: AtomicBool::new(false),
-            vacating,
+            vacating: Vacating::default(),
         })
     }
 
@@ -167,12 +161,12 @@ impl Database {
 
     /// There was none of that name on the server at the last attempt to connect, and no session has come since.
     pub fn is_missing(&self) -> bool {
-        self.found.missing.load(Ordering::Relaxed) && !self.has_sessions()
+        self.store.found() == Found::Missing && !self.has_sessions()
     }
 
     /// It had no schema `fencegate` at the last attempt to connect.
     pub fn is_unprepared(&self) -> bool {
-        self.found.unprepared.load(Ordering::Relaxed)
+        self.store.found() == Found::Unprepared
     }
 
     /// As far as is known it has neither the schema `fencegate` nor any of the fenced tables.
@@ -258,36 +252,24 @@ impl Database {
     }
 
     /// Asked once, and kept. Whatever the answer takes, it is not later than they were loaded.
-    async fn ask_when_loaded(self: &Arc<Self>) -> Result<(), ControlError> {
+    async fn ask_when_loaded(self: &Arc<Self>) -> Result<(), StoreError> {
         let loaded = self.policies().loaded;
-        let answers = self.look(&sql::now()).await?;
-        let now: Option<i64> = answers.iter().flat_map(|answer| &answer.rows).find_map(|row| number(row, "now"));
+        let now = self.store().now().await?;
         let age = i64::try_from(loaded.elapsed().as_micros()).unwrap_or(i64::MAX);
         let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
         if policies.loaded == loaded && policies.loaded_there == 0 {
-            policies.loaded_there = now.unwrap_or_default().saturating_sub(age).max(0);
+            policies.loaded_there = now.saturating_sub(age).max(0);
         }
         Ok(())
     }
 
     /// Records the policies of a resource, if they were loaded after those that are recorded.
-    /// The rows of a keyed resource's keys are recorded some at a time, so that nobody waits long for one of them.
-    pub(super) async fn record_policy(self: &Arc<Self>, resource: &Resource) -> Result<(), ControlError> {
+    pub(super) async fn record_policy(self: &Arc<Self>, resource: &Resource) -> Result<(), StoreError> {
         let loaded = self.loaded(resource);
         if loaded == 0 {
             return Ok(());
         }
-        let Some(keyed) = &resource.keyed else {
-            // One row per transaction, so that two proxies that load at once cannot deadlock.
-            return self.publish(&sql::record_policy(resource, loaded)).await.map(drop);
-        };
-        let mut after = String::new();
-        loop {
-            let answers = self.publish(&sql::record_policy_of_keys(resource, &keyed.names, &after, loaded)).await?;
-            let last = answers.iter().flat_map(|answer| &answer.rows).find_map(|row| column(row, "last"));
-            let Some(last) = last else { return Ok(()) };
-            after = last.to_owned();
-        }
+        self.store().record_policy(resource, loaded).await
     }
 
     /// To be called when a revoked session has become idle, or has nothing running: takes its
@@ -303,8 +285,7 @@ impl Database {
         if floors.is_empty() || session.activity() == Activity::Busy {
             return;
         }
-        let Ok(answers) = self.look(&sql::admissions(who)).await else { return };
-        let rows: Vec<Granted> = answers.iter().flat_map(|answer| &answer.rows).filter_map(granted).collect();
+        let Ok(rows) = self.store().admissions_of(who).await else { return };
         for row in &rows {
             let Some(floor) = floors.get(&row.resource).filter(|floor| row.epoch < **floor) else { continue };
             if let Some(resource) = self.resource(&row.resource)
@@ -328,7 +309,7 @@ impl Database {
             return None;
         }
         let names = presented.keys().chain(asking.iter().map(|(resource, _)| resource)).map(String::as_str);
-        let read = timeout(CUT_OFF_LIMIT, self.read_epochs(names)).await;
+        let read = timeout(CUT_OFF_LIMIT, self.read_epochs(&names.collect::<Vec<_>>())).await;
         let highest = read.ok().and_then(Result::ok).unwrap_or_else(|| session.floors());
         highest.into_iter().find_map(|(resource, highest)| {
             let asked =
@@ -352,7 +333,7 @@ impl Database {
     /// Closes the control connections. The next need opens them again; until then memory is not believed. Cancel safe.
     pub async fn close(&self) {
         self.stop_watching();
-        self.close_lanes().await;
+        self.close_connections(false).await;
     }
 
     pub(super) fn stop_watching(&self) {
@@ -361,57 +342,41 @@ impl Database {
         }
     }
 
-    pub(super) async fn close_lanes(&self) {
+    pub(super) async fn close_connections(&self, wait: bool) {
         self.leave().await;
-        self.admission.close().await;
-        self.publish.close().await;
-        self.look.close().await;
+        self.store.close(wait).await;
     }
 
     /// Says that no session writes through this proxy any more, if that is so; opens no connection for it. Where it fails,
     /// this proxy counts as lost for a while.
-    pub(super) async fn leave(&self) {
+    async fn leave(&self) {
         if self.sessions.is_empty()
             && self.memory.listener() != 0
-            && let Err(error) = self.look.run(&sql::leave(&self.proxy)).await
+            && let Err(error) = self.store.leave().await
         {
             tracing::debug!(database = self.name, %error, "the proxy's row is left");
         }
     }
 
-    /// On the connection whose commits are durable, and which may wait for Admits to end.
-    pub(super) async fn publish(self: &Arc<Self>, query: &str) -> Result<Vec<Answer>, ControlError> {
+    /// The database, to be asked; and the watcher, for as long as it is.
+    pub(super) fn store(self: &Arc<Self>) -> &dyn Store {
         watch::ensure(self);
-        self.publish.run(query).await
+        &*self.store
     }
 
-    /// On the connection for looks, signals and deletes, which listens.
-    pub(super) async fn look(self: &Arc<Self>, query: &str) -> Result<Vec<Answer>, ControlError> {
-        watch::ensure(self);
-        self.look.run(query).await
-    }
-
-    /// Reads epoch rows, and remembers them, and which are not there.
-    pub(super) async fn read_epochs<'a>(
-        self: &Arc<Self>,
-        resources: impl IntoIterator<Item = &'a str> + Clone,
-    ) -> Result<Vec<(String, Epoch)>, ControlError> {
-        let answers = self.look(&sql::epochs(resources.clone())).await?;
-        let read = self.learn(&answers);
+    /// Reads the epochs of these resources, and remembers them, and who has none.
+    pub(super) async fn read_epochs(self: &Arc<Self>, resources: &[&str]) -> Result<Vec<(String, Epoch)>, StoreError> {
+        let read = self.store().epochs(resources).await?;
+        let read: Vec<_> = read.into_iter().map(|it| (it.resource, it.epoch)).collect();
+        self.learn(&read);
         let there: HashSet<&str> = read.iter().map(|(resource, _)| resource.as_str()).collect();
-        resources.into_iter().filter(|resource| !there.contains(resource)).for_each(|it| self.memory.forget(it));
+        resources.iter().filter(|resource| !there.contains(*resource)).for_each(|it| self.memory.forget(it));
         Ok(read)
     }
 
-    /// Remembers every epoch row among the answers, and returns them.
-    pub(super) fn learn(&self, answers: &[Answer]) -> Vec<(String, Epoch)> {
-        let rows = answers.iter().flat_map(|answer| &answer.rows);
-        let read: Vec<(String, Epoch)> =
-            rows.filter_map(|row| Some((column(row, "resource")?.to_owned(), epoch(row)?))).collect();
-        for (resource, epoch) in &read {
-            self.memory.learn(resource, *epoch);
-        }
-        read
+    /// Remembers epochs that were read.
+    pub(super) fn learn(&self, read: &[(String, Epoch)]) {
+        read.iter().for_each(|(resource, epoch)| self.memory.learn(resource, *epoch));
     }
 
     /// The resource in force of that name, or that of a key; the latter is made anew each time, since there may be any
@@ -438,9 +403,4 @@ impl Database {
 
 pub(super) fn key(who: &Identity) -> Key {
     (who.pid, who.backend_start.clone())
-}
-
-/// The columns generation and token of a row.
-pub(super) fn epoch(row: &tokio_postgres::SimpleQueryRow) -> Option<Epoch> {
-    Some(Epoch { generation: number(row, "generation")?, token: number(row, "token")? })
 }

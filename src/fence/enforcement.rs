@@ -4,14 +4,14 @@
 //! Owns that wait, and what each proxy says of itself in `fencegate.proxy`. Must never end anybody's transaction: nobody was
 //! asked for a token then. What it says is for people: no write is let through because of it.
 
-use super::database::{Database, Key, Session};
-use super::store::control::{ControlError, column, number};
-use super::store::sql;
+use super::database::{Database, Session};
+use super::store::{Key, StoreError};
 use crate::policy::{QualifiedName, Resource};
 use dashmap::mapref::multiple::RefMulti;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// A proxy says again after this time which fences it enforces, to be known as lately seen should it be lost.
 const REPEATED: Duration = Duration::from_secs(60);
@@ -80,33 +80,18 @@ impl Database {
     /// When the database cannot be asked, why.
     pub async fn enforcement(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<Enforcement, String> {
         self.announce().await.map_err(|error| error.to_string())?;
-        let fingerprints: Vec<_> = resources.iter().map(|resource| resource.fingerprint.as_str()).collect();
-        let tables: Vec<_> = resources.iter().flat_map(|resource| resource.tables.iter().map(|it| &it.name)).collect();
-        let answers = self.look(&sql::enforcement(&fingerprints, &tables)).await.map_err(|error| error.to_string())?;
-        let [reach, unresolved] = answers.as_slice() else {
-            return Err("the database's answer about its proxies has an unknown form".to_owned());
-        };
-        let of_fence = |row| {
-            let (proxies, lost) = (number(row, "proxies")?, number(row, "lost")?);
-            let reach = Reach { proxies, lost, enforcing: number(row, "enforcing")? };
-            Some((column(row, "fingerprint")?.to_owned(), reach))
-        };
-        let table = |row| {
-            Some(QualifiedName { schema: column(row, "schema")?.to_owned(), name: column(row, "name")?.to_owned() })
-        };
-        let unresolved = unresolved.rows.iter().filter_map(table).collect();
-        Ok(Enforcement { reach: reach.rows.iter().filter_map(of_fence).collect(), unresolved })
+        self.store().enforcement(resources).await.map_err(|error| error.to_string())
     }
 
     /// Says in the database which fences this proxy enforces, unless that was said over the same connection lately.
-    pub(super) async fn announce(self: &Arc<Self>) -> Result<(), ControlError> {
+    pub(super) async fn announce(self: &Arc<Self>) -> Result<(), StoreError> {
         let listener = self.memory.listener();
         if self.enforced.is_announced(listener) {
             return Ok(());
         }
         let fences = self.enforced.known().fences.clone();
         let fingerprints: Vec<_> = fences.iter().cloned().collect();
-        self.look(&sql::announce_enforced(&self.proxy, &fingerprints)).await?;
+        self.store().announce_enforced(&fingerprints).await?;
         // The connection may be another one by now: then it is said once more.
         self.enforced.known().announced = Some((listener, fences, Instant::now()));
         Ok(())
@@ -130,10 +115,10 @@ impl Database {
                 self.sessions.get(key).is_some_and(|it| it.fence.rests_while_busy() == Some(*rests))
             });
         }
-        let mut open = self.open_transactions().await.map_err(|error| error.to_string())?;
+        let mut open = self.store().open_transactions().await.map_err(|error| error.to_string())?;
         while !open.is_empty() {
             tokio::time::sleep(PAUSE).await;
-            let still = self.open_transactions().await.map_err(|error| error.to_string())?;
+            let still = self.store().open_transactions().await.map_err(|error| error.to_string())?;
             open.retain(|transaction| still.contains(transaction));
         }
         // Unless other policies are in force by now.
@@ -142,11 +127,5 @@ impl Database {
             self.memory.wake.notify_one();
         }
         Ok(())
-    }
-
-    async fn open_transactions(self: &Arc<Self>) -> Result<HashSet<String>, ControlError> {
-        let answers = self.look(&sql::open_transactions()).await?;
-        let rows = answers.iter().flat_map(|answer| &answer.rows);
-        Ok(rows.filter_map(|row| column(row, "transaction").map(str::to_owned)).collect())
     }
 }

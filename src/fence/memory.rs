@@ -6,10 +6,12 @@
 //! finds nothing here asks the database.
 
 use super::session::{Epoch, Token};
+use super::store::Listener;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How long a verdict from memory stands without the database's confirmation.
 const CONFIRMED_FOR: Duration = Duration::from_secs(1);
@@ -17,9 +19,6 @@ const CONFIRMED_FOR: Duration = Duration::from_secs(1);
 const MOST_NEWS: usize = 1024;
 /// Epochs of at most twice as many resources are remembered.
 const GENERATION: usize = 32 * 1024;
-
-/// The payload that says that the catalogue has changed; no resource can have this name.
-pub(super) const CATALOGUE_CHANGED: &str = "{catalogue}";
 
 /// The epochs last read, and whether they may be believed.
 #[derive(Debug, Default)]
@@ -32,8 +31,6 @@ pub(super) struct Memory {
     pub(super) wake: tokio::sync::Notify,
     /// An epoch was read that is another than was known.
     pub(super) changed: tokio::sync::Notify,
-    /// The server process of the connection that listens.
-    listening_process: AtomicI32,
     /// Somebody says that the catalogue has changed.
     pub(super) catalogue: tokio::sync::Notify,
 }
@@ -118,43 +115,9 @@ impl Memory {
         self.epochs().get(resource).map(|(epoch, _)| epoch)
     }
 
-    /// A new connection listens from now on; whatever was known before it did is forgotten.
-    pub(super) fn listens(&self, serial: u64, process: i32) {
-        *self.epochs() = Epochs::default();
-        self.listening_process.store(process, Ordering::Relaxed);
-        self.listener.store(serial, Ordering::Release);
-        self.news().all = true;
-        self.wake.notify_one();
-    }
-
-    /// That connection does not listen any more. A later one may already do.
-    pub(super) fn lost(&self, serial: u64) {
-        let _ = self.listener.compare_exchange(serial, 0, Ordering::AcqRel, Ordering::Acquire);
-    }
-
     /// The number of the connection that listens; another one may have missed what was said before it did. 0: none does.
     pub(super) fn listener(&self) -> u64 {
         self.listener.load(Ordering::Acquire)
-    }
-
-    /// A notification came from that server process.
-    pub(super) fn notified(&self, payload: &str, process: i32) {
-        if payload == CATALOGUE_CHANGED {
-            // What this proxy has said itself is no news to it.
-            if process != self.listening_process.load(Ordering::Relaxed) {
-                self.catalogue.notify_one();
-            }
-            return;
-        }
-        let resource = payload;
-        let mut news = self.news();
-        if news.resources.len() < MOST_NEWS {
-            news.resources.insert(resource.to_owned());
-        } else {
-            news.all = true;
-        }
-        drop(news);
-        self.wake.notify_one();
     }
 
     /// What came since the last call.
@@ -171,6 +134,36 @@ impl Memory {
     }
 }
 
+impl Listener for Memory {
+    /// Whatever was known before is forgotten.
+    fn listens(&self, connection: u64) {
+        *self.epochs() = Epochs::default();
+        self.listener.store(connection, Ordering::Release);
+        self.news().all = true;
+        self.wake.notify_one();
+    }
+
+    fn lost(&self, connection: u64) {
+        let _ = self.listener.compare_exchange(connection, 0, Ordering::AcqRel, Ordering::Acquire);
+        self.wake.notify_one();
+    }
+
+    fn announced(&self, resource: &str) {
+        let mut news = self.news();
+        if news.resources.len() < MOST_NEWS {
+            news.resources.insert(resource.to_owned());
+        } else {
+            news.all = true;
+        }
+        drop(news);
+        self.wake.notify_one();
+    }
+
+    fn catalogue_changed(&self) {
+        self.catalogue.notify_one();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,7 +175,7 @@ mod tests {
         let memory = Memory::default();
         memory.learn("r", FIVE);
         assert_eq!(memory.above("r", 4), None);
-        memory.listens(1, 0);
+        memory.listens(1);
         assert_eq!(memory.above("r", 4), None, "what was learnt before is forgotten");
         memory.learn("r", FIVE);
         assert_eq!(memory.above("r", 4), Some(FIVE));
@@ -197,7 +190,7 @@ mod tests {
     #[test]
     fn needs_confirmation() {
         let memory = Memory::default();
-        memory.listens(1, 0);
+        memory.listens(1);
         memory.epochs().insert("r", (FIVE, Instant::now() - CONFIRMED_FOR));
         assert_eq!(memory.above("r", 4), None);
     }
@@ -205,7 +198,7 @@ mod tests {
     #[test]
     fn what_has_no_epoch_any_more_is_forgotten() {
         let memory = Memory::default();
-        memory.listens(1, 0);
+        memory.listens(1);
         memory.learn("r", FIVE);
         memory.forget("r");
         assert_eq!(memory.above("r", 4), None);
@@ -215,7 +208,7 @@ mod tests {
     #[test]
     fn what_was_read_lately_is_known_of_so_many_and_no_more() {
         let memory = Memory::default();
-        memory.listens(1, 0);
+        memory.listens(1);
         let name = |number: usize| format!("shard/{number}");
         for number in 0..5 * GENERATION {
             memory.learn(&name(number), FIVE);
@@ -232,7 +225,7 @@ mod tests {
     fn a_flood_of_notifications_is_one() {
         let memory = Memory::default();
         for number in 0..2 * MOST_NEWS {
-            memory.notified(&number.to_string(), 0);
+            memory.announced(&number.to_string());
         }
         let news = memory.take_news();
         assert!(news.all);

@@ -6,11 +6,10 @@
 //! Not cancel-safe where nothing else is said: a step may be half done, and is repeated by whoever needs it.
 
 use super::authority::may_raise;
-use super::database::{Database, epoch};
+use super::database::Database;
 use super::refusal::{Hindrance, Refusal, Remedy};
 use super::session::{Epoch, Token};
-use super::store::control::{ControlError, is_true};
-use super::store::sql;
+use super::store::{Standing, StoreError};
 use crate::policy::{Mode, Resource};
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,7 +96,7 @@ impl Database {
         if now.is_some_and(|now| now < target) {
             // A late record of older policies, perhaps.
             let recorded = self.record_policy(resource).await;
-            recorded.map_err(|error| Refusal::unavailable(&resource.name, error))?;
+            recorded.map_err(|error| Refusal::of_store(&resource.name, error))?;
             now = self.publish_epoch(resource, target, known).await?;
         }
         let reason = "the policies that the database has recorded are others";
@@ -107,15 +106,16 @@ impl Database {
 
     /// The resource's epoch, and whether it is drained.
     async fn epoch_of(self: &Arc<Self>, resource: &Resource) -> Result<Option<(Epoch, bool)>, Refusal> {
-        let answers = match self.look(&sql::epochs([resource.name.as_str()])).await {
+        let mut read = match self.store().epochs(&[resource.name.as_str()]).await {
             // Where there is no schema, nobody was ever admitted.
-            Err(ControlError::Uninitialised(_)) => return Ok(None),
-            answers => answers.map_err(|error| Refusal::unavailable(&resource.name, error))?,
+            Err(StoreError::Unprepared(_)) => return Ok(None),
+            read => read.map_err(|error| Refusal::of_store(&resource.name, error))?,
         };
-        if self.learn(&answers).is_empty() {
+        let Some(Standing { epoch, drained, .. }) = read.pop() else {
             self.memory.forget(&resource.name);
-        }
-        let row = answers.iter().flat_map(|answer| &answer.rows).next();
-        Ok(row.and_then(|row| Some((epoch(row)?, is_true(row, "drained")))))
+            return Ok(None);
+        };
+        self.memory.learn(&resource.name, epoch);
+        Ok(Some((epoch, drained)))
     }
 }

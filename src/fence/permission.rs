@@ -6,8 +6,6 @@
 use super::database::Database;
 use super::refusal::Refusal;
 use super::session::Token;
-use super::store::control::{column, is_true};
-use super::store::sql;
 use crate::policy::{QualifiedName, Resource};
 use crate::statement::{Operation, RelationName};
 use std::sync::Arc;
@@ -50,15 +48,10 @@ impl Database {
             // What it names was a way to the resource when it was judged.
             return Err(Refusal::unavailable(&resource.name, "the catalogue has changed meanwhile"));
         }
-        let answers = self.look(&sql::permits(resource, &claim.deeds, role)).await;
-        let answers = answers.map_err(|error| Refusal::unavailable(&resource.name, error))?;
-        let mut rows = answers.iter().flat_map(|answer| &answer.rows);
-        match rows.find(|row| !is_true(row, "permitted")) {
-            None if answers.iter().map(|answer| answer.rows.len()).sum::<usize>() == claim.deeds.len() => Ok(()),
-            denied => {
-                let what = denied.and_then(|row| column(row, "what")).unwrap_or("what it names").to_owned();
-                Err(Refusal::Denied { resource: resource.name.clone(), presented: token, what })
-            }
+        let denied = self.store().denied(resource, &claim.deeds, role).await;
+        match denied.map_err(|error| Refusal::of_store(&resource.name, error))? {
+            None => Ok(()),
+            Some(what) => Err(Refusal::Denied { resource: resource.name.clone(), presented: token, what }),
         }
     }
 }

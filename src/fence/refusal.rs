@@ -1,6 +1,7 @@
 //! What a session is told when it may not write.
 
 use super::session::{Epoch, Token};
+use super::store::StoreError;
 use std::fmt;
 
 /// Why a session was not admitted. Nothing was written in any of these cases.
@@ -150,12 +151,12 @@ impl fmt::Display for Hindrance {
 }
 
 /// Somebody who is in the way.
-#[derive(Clone, Debug)]
-pub(super) struct Obstacle {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle {
     /// Who it is, for people.
-    pub(super) who: String,
+    pub who: String,
     /// What they run; empty where it is no process.
-    pub(super) query: String,
+    pub query: String,
 }
 
 impl Refusal {
@@ -175,6 +176,16 @@ impl Refusal {
     /// LF006 with what is in the way.
     pub fn unavailable(resource: &str, hindrance: impl Into<Hindrance>) -> Self {
         Refusal::Unavailable { resource: resource.to_owned(), hindrance: hindrance.into(), queries: String::new() }
+    }
+
+    /// LF006, since the database did not answer.
+    pub(super) fn of_store(resource: &str, error: StoreError) -> Self {
+        match error {
+            StoreError::Obstructed(by) => Refusal::obstructed(resource, "its lock is held by", &by),
+            StoreError::Unprepared(hindrance) | StoreError::Unavailable(hindrance) => {
+                Refusal::unavailable(resource, hindrance)
+            }
+        }
     }
 
     /// LF006 with who is in the way.

@@ -3,17 +3,15 @@
 //! Owns raising the generation, the only way in which an epoch's token becomes lower. Must never
 //! leave the generation as it is: processes admitted before would then count as newer.
 
-use super::database::{Database, epoch};
+use super::database::Database;
 use super::refusal::{Refusal, Remedy};
 use super::session::{Epoch, Token};
-use super::store::control::{Answer, ControlError, column, is_true, number};
-use super::store::sql::{self, Operator};
+use super::store::ResetReport;
 use crate::policy::{Mode, Resource};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use tokio_postgres::SimpleQueryRow;
 
 /// How long the drain after a reset may take.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -119,8 +117,7 @@ impl Database {
         force: bool,
     ) -> Result<Reset, ResetError> {
         // What the server said to others a moment ago is no answer to an operator: the database may have been dropped since.
-        self.look.ask_anew().await;
-        self.publish.ask_anew().await;
+        self.store.ask_anew().await;
         let deadline = Instant::now() + LIMIT;
         let reset = loop {
             if let Some(reset) = self.reset_known(resource, token, role, force).await? {
@@ -156,35 +153,24 @@ impl Database {
             Refusal::Unavailable { hindrance, .. } => ResetError::Unavailable(hindrance.reason),
             other => ResetError::Unavailable(other.to_string()),
         };
-        let failed = |error| unavailable(Refusal::unavailable(&resource.name, error));
+        let failed = |error| unavailable(Refusal::of_store(&resource.name, error));
         // A late record of older policies is not in the way.
         self.record_policy(resource).await.map_err(failed)?;
-        let known = self.read_epochs([resource.name.as_str()]).await.map_err(failed)?;
+        let known = self.read_epochs(&[resource.name.as_str()]).await.map_err(failed)?;
         let known = known.into_iter().map(|(_, epoch)| epoch).next().ok_or(ResetError::NoEpoch)?;
-        let by = Operator { role, proxy: &self.proxy };
-        let reset = sql::reset(resource, known, token, &by, force);
-        let answers = self.run_past_blockers(&self.publish, resource, &reset).await.map_err(unavailable)?;
-        let [_, before, higher, after, _] = answers.as_slice() else {
-            return Err(ResetError::Unavailable("the database's answer to a reset has an unknown form".into()));
-        };
-        let same_policy = before.rows.first().is_some_and(|row| is_true(row, "same_policy"));
-        let before = first_epoch(before).ok_or(ResetError::NoEpoch)?;
-        if let Some(after) = first_epoch(after) {
+        let report = self.store().reset(resource, known, token, role, force).await.map_err(failed)?;
+        let ResetReport { before, same_policy, higher, after } = report;
+        let before = before.ok_or(ResetError::NoEpoch)?;
+        if let Some(after) = after {
             return Ok(Some(Reset { before, after }));
         }
         if !same_policy {
             return Err(ResetError::OtherPolicies);
         }
-        let higher: Vec<_> = higher.rows.iter().filter_map(|row| self.higher(row)).collect();
         if before != known && (force || higher.is_empty()) {
             return Ok(None);
         }
         Err(ResetError::InUse(higher))
-    }
-
-    fn higher(&self, row: &SimpleQueryRow) -> Option<Higher> {
-        let is_ours = column(row, "proxy") == Some(&self.proxy);
-        Some(Higher { pid: number(row, "pid")?, token: number(row, "token")?, is_ours })
     }
 
     /// The fences of these resources that have an epoch. Cancel-safe.
@@ -192,20 +178,10 @@ impl Database {
     /// # Errors
     /// When the database cannot be asked, why.
     pub async fn fences(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<Fences, String> {
-        let answers = self.look(&sql::fences(resources, MOST_KEYS)).await;
-        let answers = answers.map_err(|error: ControlError| error.to_string())?;
-        self.learn(&answers);
-        let [plain, of_keys, count] = answers.as_slice() else {
-            return Err("the database's answer about the fences has an unknown form".to_owned());
-        };
-        let fence = |row| {
-            let (epoch, admissions) = (epoch(row)?, number(row, "admissions")?);
-            Some((column(row, "resource")?.to_owned(), Fence { epoch, drained: is_true(row, "drained"), admissions }))
-        };
-        let of_keys: Vec<_> = of_keys.rows.iter().filter_map(fence).collect();
-        let keys = count.rows.first().and_then(|row| number(row, "keys")).unwrap_or(of_keys.len());
-        let left_out = keys.saturating_sub(of_keys.len());
-        Ok(Fences { plain: plain.rows.iter().filter_map(fence).collect(), of_keys, left_out })
+        let fences = self.store().fences(resources, MOST_KEYS).await.map_err(|error| error.to_string())?;
+        let all = fences.plain.iter().chain(fences.of_keys.iter().map(|(name, fence)| (name, fence)));
+        all.for_each(|(name, fence)| self.memory.learn(name, fence.epoch));
+        Ok(fences)
     }
 
     /// The resource has an epoch. Cancel-safe.
@@ -213,11 +189,7 @@ impl Database {
     /// # Errors
     /// When the database cannot be asked, why.
     pub async fn has_epoch(self: &Arc<Self>, resource: &Resource) -> Result<bool, String> {
-        let read = self.read_epochs([resource.name.as_str()]).await;
+        let read = self.read_epochs(&[resource.name.as_str()]).await;
         read.map(|epochs| !epochs.is_empty()).map_err(|error| error.to_string())
     }
-}
-
-fn first_epoch(answer: &Answer) -> Option<Epoch> {
-    answer.rows.first().and_then(epoch)
 }

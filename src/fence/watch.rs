@@ -8,7 +8,6 @@
 
 use super::database::Database;
 use super::session::Epoch;
-use super::store::sql;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -50,7 +49,7 @@ async fn watch(database: Weak<Database>) {
         if sessions > 0 {
             alone_since = None;
         } else if alone_since.get_or_insert_with(Instant::now).elapsed() >= linger(&current) && retire(&current) {
-            return current.close_lanes().await;
+            return current.close_connections(false).await;
         }
         let memory = current.memory.clone();
         drop(current);
@@ -79,7 +78,7 @@ fn retire(database: &Database) -> bool {
 /// A connection that is lost in silence is found out here, and opened again. What is in the way is told once, and not at all
 /// where there is nothing to guard.
 async fn beat(database: &Arc<Database>, told: &mut Option<String>) {
-    let trouble = database.look("SELECT 1").await.err().map(|error| error.to_string());
+    let trouble = database.store().beat().await.err().map(|error| error.to_string());
     if let Some(error) = trouble.as_ref().filter(|error| told.as_ref() != Some(error) && !database.fences_nothing()) {
         tracing::warn!(database = database.name(), %error, "the control connection does not listen");
     }
@@ -101,8 +100,11 @@ async fn attend(database: &Arc<Database>) {
     let news = database.memory.take_news();
     let mut read: Vec<(String, Epoch)> = Vec::new();
     if news.all {
-        match database.look(&sql::epochs_above_admissions(&database.proxy)).await {
-            Ok(answers) => read.extend(database.learn(&answers)),
+        match database.store().epochs_above_admissions().await {
+            Ok(epochs) => {
+                database.learn(&epochs);
+                read.extend(epochs);
+            }
             Err(error) => tracing::debug!(database = database.name(), %error, "epochs cannot be read"),
         }
     }
@@ -112,7 +114,7 @@ async fn attend(database: &Arc<Database>) {
         names.extend(database.plain_resources());
     }
     if !names.is_empty() {
-        match database.read_epochs(names.iter().map(String::as_str)).await {
+        match database.read_epochs(&names.iter().map(String::as_str).collect::<Vec<_>>()).await {
             Ok(epochs) => read.extend(epochs),
             Err(error) => tracing::debug!(database = database.name(), %error, "epochs cannot be read"),
         }
@@ -128,7 +130,7 @@ async fn attend(database: &Arc<Database>) {
 
 /// Deletes the rows of dead processes.
 async fn sweep(database: &Arc<Database>) {
-    if let Err(error) = database.look(&sql::delete_dead(None)).await {
+    if let Err(error) = database.store().delete_dead(None).await {
         tracing::debug!(database = database.name(), %error, "dead processes' rows are left");
     }
 }

@@ -2,16 +2,12 @@
 //!
 //! Owns that question and its answer, which is read only where a statement says CASCADE. Must never leave a dependency out.
 
+use super::is_in_schema;
 use super::sql::MOST_ROWS;
-use super::{Fenced, is_in_schema};
-use crate::fence::database::Database;
-use crate::fence::refusal::Hindrance;
-use crate::fence::store::control::{Answer, column};
-use crate::fence::store::named;
+use crate::fence::store::{Answer, column, named};
 use crate::policy::QualifiedName;
 use crate::statement::{Operation, RelationName, Write};
 use std::collections::HashMap;
-use std::sync::Arc;
 use tokio_postgres::SimpleQueryRow;
 
 /// What CASCADE may take from fenced tables, by the own name of what is dropped.
@@ -47,22 +43,6 @@ impl Dependencies {
             dependencies.0.entry(name).or_default().push(DependedOn { schema, by });
         }
         Ok(dependencies)
-    }
-}
-
-impl Database {
-    /// Reads what CASCADE may take from the fenced tables. Cancel safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
-    pub async fn dependencies(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Dependencies, Hindrance> {
-        let tables: Vec<&QualifiedName> = fences.tables().map(|(_, table)| &table.name).collect();
-        let question = question(&tables);
-        let answers = match self.look(&question).await {
-            Ok(answers) => answers,
-            Err(_) => self.ask_once(&question).await?,
-        };
-        Ok(Dependencies::read(&answers)?)
     }
 }
 

@@ -5,8 +5,8 @@
 use super::graph::{Action, Edge, Link, Oid, Way};
 use super::sql::{self, Views};
 use super::{Catalogue, Dependencies, Fenced, WayTo, dependencies};
-use crate::fence::store::control::{Answer, answers, column};
 use crate::fence::store::text;
+use crate::fence::store::{Answer, answers, column};
 use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource, quoted};
 use crate::statement::{Operation, RelationName};
 use crate::tls::ControlConfig;

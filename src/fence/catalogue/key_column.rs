@@ -4,8 +4,8 @@
 //! whose value is another than the one that was given.
 
 use crate::fence::guarded::guard_arguments;
-use crate::fence::store::control::{Answer, column, is_true, number};
 use crate::fence::store::quote;
+use crate::fence::store::{Answer, column, is_true, number};
 use crate::policy::{FencedTable, QualifiedName, Resource};
 use crate::statement::rows::{KEY_TYPES, Kind, Value};
 use std::collections::HashMap;

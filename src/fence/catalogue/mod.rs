@@ -16,9 +16,8 @@ pub use explain::{Covered, ExplainError, Explanation, explain};
 pub use key_column::KeyColumn;
 
 use super::database::Database;
-use super::memory::CATALOGUE_CHANGED;
 use super::refusal::Hindrance;
-use super::store::control::{Answer, ControlError, answers, column, unreachable};
+use super::store::{Answer, Postgres, column};
 use crate::policy::{FencedTable, QualifiedName, Resource};
 use crate::statement::{FunctionName, Operation, RelationName, Write};
 use graph::{Action, Edge, Graph, Link, Oid, Paths, Through, Way};
@@ -336,40 +335,27 @@ impl Database {
     /// # Errors
     /// When the database cannot be asked, why.
     pub async fn catalogue(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Catalogue, Hindrance> {
-        let (asked, most_rows) = question(fences, None, Views::Asked);
-        let all_writable = || question(fences, None, Views::AllWritable).0;
-        let answers = match self.look(&asked).await {
-            Ok(answers) => answers,
-            // Somebody alters a view: nothing is left out then.
-            Err(ControlError::Refused(_) | ControlError::Denied(_) | ControlError::Locked) => {
-                self.look(&all_writable()).await?
-            }
-            // Where nothing is fenced, nobody has to have run `fencegate init`; and what failed a moment ago, when the
-            // database was being made, need not fail now.
-            Err(_) => self.ask_once(&all_writable()).await?,
-        };
-        let catalogue = Catalogue::read(&answers, most_rows)?;
+        let catalogue = self.store().catalogue(fences, None).await?;
         self.has_fenced_tables.store(catalogue.has_fenced_tables(), Ordering::Relaxed);
         Ok(catalogue)
     }
 
-    /// The same, as it is for the session to which this schema of temporary relations belongs. On a connection of its own:
-    /// who makes many such relations keeps nobody else waiting. Cancel safe.
+    /// The same, as it is for the session to which this schema of temporary relations belongs. Cancel safe.
     ///
     /// # Errors
     /// When the database cannot be asked, why.
     pub async fn catalogue_of_session(&self, fences: Fenced<'_>, temporary: &str) -> Result<Catalogue, Hindrance> {
         let whose =
             |why: Hindrance| why.and(&format!(", with the temporary relations of this session (schema {temporary})"));
-        let (asked, most_rows) = question(fences, Some(temporary), Views::Asked);
-        let answers = match self.ask_once(&asked).await {
-            Ok(answers) => answers,
-            Err(_) => {
-                let all_writable = question(fences, Some(temporary), Views::AllWritable).0;
-                self.ask_once(&all_writable).await.map_err(|error| whose(error.into()))?
-            }
-        };
-        Catalogue::read(&answers, most_rows).map_err(|why| whose(why.into()))
+        self.store.catalogue(fences, Some(temporary)).await.map_err(whose)
+    }
+
+    /// Reads what CASCADE may take from the fenced tables. Cancel safe.
+    ///
+    /// # Errors
+    /// When the database cannot be asked, why.
+    pub async fn dependencies(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Dependencies, Hindrance> {
+        self.store().dependencies(fences).await
     }
 
     /// Somebody else says that the catalogue has changed; several who do so at once are one. Cancel safe.
@@ -379,8 +365,7 @@ impl Database {
 
     /// Tells the other proxies that the catalogue has changed. Cancel safe: they may not be told.
     pub async fn announce_catalogue(self: &Arc<Self>) {
-        // On the connection that listens, so that it is not taken for news of somebody else.
-        if let Err(error) = self.look(&format!("SELECT pg_notify('fencegate', '{CATALOGUE_CHANGED}')")).await {
+        if let Err(error) = self.store().announce_catalogue().await {
             tracing::debug!(database = self.name(), %error, "catalogue_change_not_announced");
         }
     }
@@ -389,14 +374,36 @@ impl Database {
     pub fn listener(&self) -> u64 {
         self.memory.listener()
     }
+}
 
-    async fn ask_once(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
-        let (client, connection) = self.control.connect().await.map_err(unreachable)?;
-        // Ends when the client is dropped.
-        tokio::spawn(connection);
-        let refused = |error: tokio_postgres::Error| ControlError::Refused((&error).into());
-        let settings = "SET application_name = 'fencegate control'; SET search_path = pg_catalog";
-        client.simple_query(settings).await.map_err(refused)?;
-        client.simple_query(query).await.map(answers).map_err(refused)
+impl Postgres {
+    pub(in crate::fence) async fn read_catalogue(
+        &self,
+        fences: Fenced<'_>,
+        temporary: Option<&str>,
+    ) -> Result<Catalogue, Hindrance> {
+        let (asked, most_rows) = question(fences, temporary, Views::Asked);
+        let all_writable = || question(fences, temporary, Views::AllWritable).0;
+        // For one session on a connection of its own: who makes many temporary relations keeps nobody else waiting.
+        let answers = if temporary.is_some() { self.ask_once(&asked).await } else { self.look(&asked).await };
+        let answers = match answers {
+            Ok(answers) => answers,
+            // Somebody alters a view: nothing is left out then.
+            Err(error) if temporary.is_none() && error.is_answer() => self.look(&all_writable()).await?,
+            // Where nothing is fenced, nobody has to have run `fencegate init`; and what failed a moment ago, when the
+            // database was being made, need not fail now.
+            Err(_) => self.ask_once(&all_writable()).await?,
+        };
+        Ok(Catalogue::read(&answers, most_rows)?)
+    }
+
+    pub(in crate::fence) async fn read_dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Hindrance> {
+        let tables: Vec<&QualifiedName> = fences.tables().map(|(_, table)| &table.name).collect();
+        let question = dependencies::question(&tables);
+        let answers = match self.look(&question).await {
+            Ok(answers) => answers,
+            Err(_) => self.ask_once(&question).await?,
+        };
+        Ok(Dependencies::read(&answers)?)
     }
 }

@@ -5,15 +5,13 @@
 //!
 //! Not cancel-safe: the Query may have taken effect, and processes may have been ended.
 
-use super::control::{Answer, ControlError, LIMIT, Lane, column};
-use super::sql;
+use super::control::{ControlError, LIMIT, Lane};
+use super::rows::{Answer, blocker, rows};
+use super::{Postgres, StoreError, sql};
 use crate::fence::advance::GRACE;
-use crate::fence::database::Database;
-use crate::fence::refusal::{Obstacle, Refusal};
-use crate::fence::watch;
+use crate::fence::refusal::Obstacle;
 use crate::policy::Resource;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
@@ -23,18 +21,17 @@ const WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_mi
 /// Between two looks at who stands in the way.
 const PAUSE: Duration = Duration::from_millis(10);
 
-impl Database {
+impl Postgres {
     /// Runs a Query that takes the resource's lock. Who stands in the way gets the grace to give it back, and is ended then.
     ///
     /// # Errors
-    /// LF006, with those who did not end.
-    pub(in crate::fence) async fn run_past_blockers(
-        self: &Arc<Self>,
+    /// With those who did not end.
+    pub(super) async fn run_past_blockers(
+        &self,
         lane: &Lane,
         resource: &Resource,
         query: &str,
-    ) -> Result<Vec<Answer>, Refusal> {
-        watch::ensure(self);
+    ) -> Result<Vec<Answer>, StoreError> {
         let began = Instant::now();
         let mut blockers = Vec::new();
         let mut answers = lane.run(&sql::with_lock_timeout(WAIT.0, query)).await;
@@ -55,16 +52,14 @@ impl Database {
             blockers = self.end_blockers(lane, resource).await;
         }
         Err(match error {
-            ControlError::Locked | ControlError::TimedOut if !blockers.is_empty() => {
-                Refusal::obstructed(&resource.name, "its lock is held by", &blockers)
-            }
-            error => Refusal::unavailable(&resource.name, error),
+            ControlError::Locked | ControlError::TimedOut if !blockers.is_empty() => StoreError::Obstructed(blockers),
+            error => error.into(),
         })
     }
 
     /// Runs the Query, and ends who keeps it waiting, from a moment on. Leaves the last of these in `blockers`.
     async fn run_and_end_blockers(
-        self: &Arc<Self>,
+        &self,
         lane: &Lane,
         resource: &Resource,
         query: &str,
@@ -87,19 +82,11 @@ impl Database {
     }
 
     /// Ends who stands in the way, and says who that is. A look that fails ends nobody; the next may not fail.
-    async fn end_blockers(self: &Arc<Self>, lane: &Lane, resource: &Resource) -> Vec<Obstacle> {
+    async fn end_blockers(&self, lane: &Lane, resource: &Resource) -> Vec<Obstacle> {
         let Some((pid, start)) = lane.process() else { return Vec::new() };
         let Ok(answers) = self.look(&sql::end_blockers(&resource.name, (&pid, &start))).await else {
             return Vec::new();
         };
-        let doing = |row| {
-            let text = |name| column(row, name).unwrap_or_default();
-            if let Some(gid) = column(row, "gid") {
-                return Obstacle { who: format!("prepared transaction {gid}"), query: String::new() };
-            }
-            let who = format!("process {}, waiting for {}", text("pid"), text("waits"));
-            Obstacle { who, query: text("query").to_owned() }
-        };
-        answers.iter().flat_map(|answer| &answer.rows).map(doing).collect()
+        rows(&answers).map(blocker).collect()
     }
 }

@@ -5,29 +5,28 @@
 //!
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
-use super::sql;
+use super::rows::{Answer, answers, column, rows};
 use super::words::{Words, text};
-use crate::fence::alone::Vacating;
-use crate::fence::memory::Memory;
+use super::{Found, Listener, StoreError, sql};
 use crate::fence::refusal::{Hindrance, Remedy};
 use crate::fence::turns::Turns;
 use crate::tls::ControlConfig;
 use std::future::poll_fn;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as Immediate, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
-use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, SimpleQueryRow, error::SqlState};
+use tokio_postgres::{AsyncMessage, Client, error::SqlState};
 
 /// The longest that anything on a control connection may take: connecting, or one Query.
-pub(in crate::fence) const LIMIT: Duration = Duration::from_secs(5);
+pub(super) const LIMIT: Duration = Duration::from_secs(5);
 /// Between two looks whether a connection has come to its end.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 /// How long a failed attempt to connect is the answer to everybody, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The schema version that this program works with; `schema.sql` has the same.
-pub(in crate::fence) const VERSION: &str = "fencegate schema version 3";
+pub(super) const VERSION: &str = "fencegate schema version 3";
 
 /// Why a control connection did not answer.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -64,94 +63,106 @@ pub(in crate::fence) enum ControlError {
     Refused(Words),
 }
 
+impl ControlError {
+    /// The database answered, and has not done it.
+    pub(in crate::fence) fn is_answer(&self) -> bool {
+        matches!(self, ControlError::Refused(_) | ControlError::Denied(_) | ControlError::Locked)
+    }
+}
+
 impl From<ControlError> for Hindrance {
     fn from(error: ControlError) -> Self {
-        let remedy = match &error {
-            ControlError::Unreachable(_) => Remedy::Connect,
-            ControlError::Uninitialised(_)
-            | ControlError::Version { .. }
-            | ControlError::Tables { .. }
-            | ControlError::Denied(_) => Remedy::Init,
-            ControlError::Privilege { .. } => Remedy::Grant,
-            ControlError::Newer { .. } => Remedy::Upgrade,
-            ControlError::NoDatabase(_)
-            | ControlError::Vacated
-            | ControlError::TimedOut
-            | ControlError::Locked
-            | ControlError::Standby
-            | ControlError::Lost(_)
-            | ControlError::Refused(_) => Remedy::TryAgain,
-        };
-        let told = match &error {
+        let (remedy, told) = match &error {
             ControlError::Unreachable(Words { public, .. }) => {
-                Some(format!("the control connection cannot be opened: {public}"))
+                (Remedy::Connect, Some(format!("the control connection cannot be opened: {public}")))
             }
-            ControlError::Lost(Words { public, .. }) => Some(format!("the control connection was lost: {public}")),
-            ControlError::Refused(Words { public, .. }) => Some(format!("the database refused: {public}")),
+            ControlError::Lost(Words { public, .. }) => {
+                (Remedy::TryAgain, Some(format!("the control connection was lost: {public}")))
+            }
+            ControlError::Refused(Words { public, .. }) => {
+                (Remedy::TryAgain, Some(format!("the database refused: {public}")))
+            }
             ControlError::Privilege { grant, .. } => {
-                Some(format!("the control role lacks a privilege: GRANT {grant} TO it"))
+                (Remedy::Grant, Some(format!("the control role lacks a privilege: GRANT {grant} TO it")))
             }
-            ControlError::Tables { database, lacking, .. } => Some(format!(
-                "the control role lacks privileges in the schema fencegate of database {database} ({lacking})"
-            )),
+            ControlError::Tables { database, lacking, .. } => {
+                let schema = format!("in the schema fencegate of database {database}");
+                (Remedy::Init, Some(format!("the control role lacks privileges {schema} ({lacking})")))
+            }
+            ControlError::Uninitialised(_) | ControlError::Version { .. } | ControlError::Denied(_) => {
+                (Remedy::Init, None)
+            }
+            ControlError::Newer { .. } => (Remedy::Upgrade, None),
             ControlError::NoDatabase(_)
             | ControlError::Vacated
-            | ControlError::Uninitialised(_)
-            | ControlError::Version { .. }
-            | ControlError::Newer { .. }
-            | ControlError::Standby
             | ControlError::TimedOut
             | ControlError::Locked
-            | ControlError::Denied(_) => None,
+            | ControlError::Standby => (Remedy::TryAgain, None),
         };
         Hindrance::new(error.to_string(), remedy).told(told)
     }
 }
 
-/// What the attempts to connect to a database have shown of it, by whichever lane.
-#[derive(Debug, Default)]
-pub(in crate::fence) struct Found {
-    /// The server said that there is no such database.
-    pub(in crate::fence) missing: AtomicBool,
-    /// It has no schema `fencegate`.
-    pub(in crate::fence) unprepared: AtomicBool,
-}
-
-impl Found {
-    /// Takes note of an attempt; one that failed before the database could be looked at shows nothing.
-    fn note(&self, error: Option<&ControlError>) {
-        let (missing, unprepared) = match error {
-            None | Some(ControlError::Version { .. } | ControlError::Newer { .. }) => (false, false),
-            Some(ControlError::Uninitialised(_)) => (false, true),
-            Some(ControlError::NoDatabase(_)) => (true, false),
-            Some(_) => return,
-        };
-        self.missing.store(missing, Ordering::Relaxed);
-        self.unprepared.store(unprepared, Ordering::Relaxed);
+impl From<ControlError> for StoreError {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::Uninitialised(_) => StoreError::Unprepared(error.into()),
+            error => StoreError::Unavailable(error.into()),
+        }
     }
 }
 
-/// What one statement of a Query returned.
+/// The payload that says that the catalogue has changed; no resource can have this name.
+pub(super) const CATALOGUE_CHANGED: &str = "{catalogue}";
+
+/// What the lanes of a database have in common.
 #[derive(Debug, Default)]
-pub(in crate::fence) struct Answer {
-    pub(in crate::fence) rows: Vec<SimpleQueryRow>,
-    pub(in crate::fence) affected: u64,
+pub(super) struct Common {
+    found: Immediate<Found>,
+    closed_until: Immediate<Option<Instant>>,
+}
+
+impl Common {
+    pub(super) fn found(&self) -> Found {
+        *lock(&self.found)
+    }
+
+    pub(super) fn keep_closed(&self, until: Option<Instant>) {
+        *lock(&self.closed_until) = until;
+    }
+
+    fn is_kept_closed(&self) -> bool {
+        lock(&self.closed_until).is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Takes note of an attempt; one that failed before the database could be looked at shows nothing.
+    fn note(&self, error: Option<&ControlError>) {
+        *lock(&self.found) = match error {
+            None | Some(ControlError::Version { .. } | ControlError::Newer { .. }) => Found::Nothing,
+            Some(ControlError::Uninitialised(_)) => Found::Unprepared,
+            Some(ControlError::NoDatabase(_)) => Found::Missing,
+            Some(_) => return,
+        };
+    }
+}
+
+fn lock<T>(mutex: &Immediate<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One control connection, or the place for one.
 #[derive(Debug)]
-pub(in crate::fence) struct Lane {
+pub(super) struct Lane {
     config: ControlConfig,
     /// `on` where a commit must be durable before it is believed.
     synchronous_commit: &'static str,
     /// Set for the lane that listens.
-    listener: Option<Arc<Memory>>,
-    found: Arc<Found>,
-    vacating: Arc<Vacating>,
+    listener: Option<Arc<dyn Listener>>,
+    common: Arc<Common>,
     slot: Mutex<Slot>,
     /// Among those who wait again for a lock of a resource, by resource; then among the first of each of these.
-    pub(in crate::fence) turns: Turns,
-    pub(in crate::fence) turn: Mutex<()>,
+    pub(super) turns: Turns,
+    pub(super) turn: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -178,19 +189,17 @@ struct Connected {
 }
 
 impl Lane {
-    pub(in crate::fence) fn new(
+    pub(super) fn new(
         config: ControlConfig,
         synchronous_commit: &'static str,
-        listener: Option<Arc<Memory>>,
-        found: Arc<Found>,
-        vacating: Arc<Vacating>,
+        listener: Option<Arc<dyn Listener>>,
+        common: Arc<Common>,
     ) -> Self {
         Lane {
             config,
             synchronous_commit,
             listener,
-            found,
-            vacating,
+            common,
             slot: Mutex::default(),
             turns: Turns::default(),
             turn: Mutex::default(),
@@ -201,7 +210,7 @@ impl Lane {
     ///
     /// After any error but [`ControlError::Refused`], [`ControlError::Denied`] and [`ControlError::Locked`] it is unknown
     /// whether the statements took effect. Not cancel safe: a Query that was sent goes on.
-    pub(in crate::fence) async fn run(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
+    pub(super) async fn run(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
         let connected = self.connected().await?;
         let error = match timeout(LIMIT, connected.client.simple_query(query)).await {
             Ok(Ok(messages)) => return Ok(answers(messages)),
@@ -223,18 +232,18 @@ impl Lane {
     }
 
     /// The server process of the connection, with its start; None while it is not open, or just being opened.
-    pub(in crate::fence) fn process(&self) -> Option<(String, String)> {
+    pub(super) fn process(&self) -> Option<(String, String)> {
         let slot = self.slot.try_lock().ok()?;
         slot.connected.as_ref().map(|connected| (connected.pid.clone(), connected.backend_start.clone()))
     }
 
     /// It is open, or busy with that.
-    pub(in crate::fence) fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.slot.try_lock().map_or(true, |slot| slot.connected.is_some())
     }
 
     /// Closes the connection, if it is open, once the queries on it are answered.
-    pub(in crate::fence) async fn close(&self) {
+    pub(super) async fn close(&self) {
         let mut slot = self.slot.lock().await;
         if let Some(connected) = slot.connected.take() {
             self.deafen(&connected);
@@ -242,7 +251,7 @@ impl Lane {
     }
 
     /// The same, and returns when its server process has ended; nothing tells that of a connection that is only closed.
-    pub(in crate::fence) async fn end(&self) {
+    pub(super) async fn end(&self) {
         let mut slot = self.slot.lock().await;
         let Some(connected) = slot.connected.take() else { return };
         self.deafen(&connected);
@@ -257,7 +266,7 @@ impl Lane {
     }
 
     /// The next need tries to connect, whatever failed a moment ago. Cancel-safe.
-    pub(in crate::fence) async fn ask_anew(&self) {
+    pub(super) async fn ask_anew(&self) {
         self.slot.lock().await.failed = None;
     }
 
@@ -270,7 +279,7 @@ impl Lane {
             self.deafen(connected);
             slot.connected = None;
         }
-        if self.vacating.is_forced() {
+        if self.common.is_kept_closed() {
             return Err(ControlError::Vacated);
         }
         if let Some(failure) = slot.failed.as_ref().filter(|failure| Instant::now() < failure.until) {
@@ -279,14 +288,14 @@ impl Lane {
         let error = match timeout(LIMIT, self.connect()).await {
             Ok(Ok(connected)) => {
                 let connected = Arc::new(connected);
-                self.found.note(None);
+                self.common.note(None);
                 *slot = Slot { connected: Some(connected.clone()), failed: None };
                 return Ok(connected);
             }
             Ok(Err(error)) => error,
             Err(_) => ControlError::TimedOut,
         };
-        self.found.note(Some(&error));
+        self.common.note(Some(&error));
         let pause = slot.failed.as_ref().map_or(BACK_OFF.0, |last| (last.pause * 2).min(BACK_OFF.1));
         slot.failed = Some(Failure { error: error.clone(), until: Instant::now() + pause, pause });
         Err(error)
@@ -297,15 +306,21 @@ impl Lane {
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let (client, mut connection) = self.config.connect().await.map_err(unreachable)?;
         let listener = self.listener.clone();
+        let process = Arc::new(AtomicI32::new(0));
+        let own_process = process.clone();
         let driver = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
-                if let (AsyncMessage::Notification(notification), Some(memory)) = (message, &listener) {
-                    memory.notified(notification.payload(), notification.process_id());
+                if let (AsyncMessage::Notification(news), Some(listener)) = (message, &listener) {
+                    if news.payload() != CATALOGUE_CHANGED {
+                        listener.announced(news.payload());
+                    } else if news.process_id() != own_process.load(Ordering::Relaxed) {
+                        // What this proxy has said itself is no news to it.
+                        listener.catalogue_changed();
+                    }
                 }
             }
-            if let Some(memory) = listener {
-                memory.lost(serial);
-                memory.wake.notify_one();
+            if let Some(listener) = listener {
+                listener.lost(serial);
             }
         });
         let mut opening = Connected {
@@ -320,9 +335,10 @@ impl Lane {
         said.has_schema()?;
         opening.pid = said.field("pid");
         opening.backend_start = said.field("backend_start");
-        if let Some(memory) = &self.listener {
+        if let Some(listener) = &self.listener {
+            process.store(opening.pid.parse().unwrap_or_default(), Ordering::Relaxed);
             opening.client.simple_query("LISTEN fencegate").await.map_err(unreachable)?;
-            memory.listens(serial, opening.pid.parse().unwrap_or_default());
+            listener.listens(serial);
         }
         Ok(opening)
     }
@@ -352,24 +368,24 @@ impl Lane {
     }
 
     fn deafen(&self, connected: &Connected) {
-        if let Some(memory) = &self.listener {
-            memory.lost(connected.serial);
+        if let Some(listener) = &self.listener {
+            listener.lost(connected.serial);
         }
     }
 }
 
 /// What a new control connection says of its server, its database and its role.
-pub(in crate::fence) struct Said(Vec<Answer>);
+pub(super) struct Said(Vec<Answer>);
 
 impl Said {
     /// Makes the connection's settings as the fence needs them, and asks. Not cancel-safe, as the module.
-    pub(in crate::fence) async fn of(client: &Client, synchronous_commit: &str) -> Result<Self, ControlError> {
+    pub(super) async fn of(client: &Client, synchronous_commit: &str) -> Result<Self, ControlError> {
         let opened = client.simple_query(&sql::open(synchronous_commit)).await.map_err(unreachable)?;
         Ok(Said(answers(opened)))
     }
 
     /// The role may see and end the processes of others.
-    pub(in crate::fence) fn has_privileges(&self) -> Result<(), ControlError> {
+    pub(super) fn has_privileges(&self) -> Result<(), ControlError> {
         for (column, grant) in [("sees", "pg_read_all_stats"), ("signals", "pg_signal_backend")] {
             if self.field(column) != "t" {
                 return Err(ControlError::Privilege { role: self.field("role"), grant });
@@ -379,7 +395,7 @@ impl Said {
     }
 
     /// The database has the schema that this program works with.
-    pub(in crate::fence) fn has_schema(&self) -> Result<(), ControlError> {
+    pub(super) fn has_schema(&self) -> Result<(), ControlError> {
         let (database, found) = (self.field("database"), self.field("version"));
         match found.as_str() {
             VERSION => Ok(()),
@@ -390,9 +406,9 @@ impl Said {
     }
 
     /// The role may use the tables of that schema as it has to.
-    pub(in crate::fence) async fn has_tables(&self, client: &Client) -> Result<(), ControlError> {
+    pub(super) async fn has_tables(&self, client: &Client) -> Result<(), ControlError> {
         let answers = answers(client.simple_query(&sql::lacking_privileges()).await.map_err(unreachable)?);
-        let lacking = answers.iter().flat_map(|answer| &answer.rows).find_map(|row| column(row, "lacking"));
+        let lacking = rows(&answers).find_map(|row| column(row, "lacking"));
         let (role, database) = (self.field("role"), self.field("database"));
         lacking.map_or(Ok(()), |lacking| Err(ControlError::Tables { role, database, lacking: lacking.to_owned() }))
     }
@@ -403,38 +419,8 @@ impl Said {
     }
 }
 
-/// The text of a column, if it is there and not null.
-pub(crate) fn column<'a>(row: &'a SimpleQueryRow, name: &str) -> Option<&'a str> {
-    row.try_get(name).ok().flatten()
-}
-
-/// A column read as a number.
-pub(in crate::fence) fn number<T: std::str::FromStr>(row: &SimpleQueryRow, name: &str) -> Option<T> {
-    column(row, name)?.parse().ok()
-}
-
-/// A column that is the boolean true. Null, false and a missing column are all no.
-pub(crate) fn is_true(row: &SimpleQueryRow, name: &str) -> bool {
-    column(row, name) == Some("t")
-}
-
-pub(in crate::fence) fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<Answer> {
-    let mut answers = Vec::new();
-    let mut answer = Answer::default();
-    for message in messages {
-        match message {
-            SimpleQueryMessage::Row(row) => answer.rows.push(row),
-            SimpleQueryMessage::CommandComplete(affected) => {
-                answers.push(Answer { affected, ..std::mem::take(&mut answer) });
-            }
-            _ => {}
-        }
-    }
-    answers
-}
-
 /// The number in the schema's comment, if it is one of ours.
-pub(in crate::fence) fn version_number(comment: &str) -> Option<u32> {
+pub(super) fn version_number(comment: &str) -> Option<u32> {
     comment.rsplit(' ').next()?.parse().ok()
 }
 
@@ -443,7 +429,7 @@ fn ends_process(code: &SqlState) -> bool {
     [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW].contains(code)
 }
 
-pub(in crate::fence) fn unreachable(error: tokio_postgres::Error) -> ControlError {
+pub(super) fn unreachable(error: tokio_postgres::Error) -> ControlError {
     if is_no_database(&error) {
         ControlError::NoDatabase(text(&error))
     } else {

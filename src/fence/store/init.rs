@@ -3,7 +3,8 @@
 //! Owns creating and upgrading the schema. Must never take anything away from a running proxy:
 //! it may be run at any time, by several at once.
 
-use super::control::{VERSION, column, is_true, version_number};
+use super::control::{VERSION, version_number};
+use super::rows::{column, is_true};
 use super::sql::quote;
 use super::words::text;
 use crate::tls::ControlConfig;

@@ -1,15 +1,300 @@
-//! The database behind the fences: control connections, statements, and what they answer.
+//! What the protocol needs of the database that it guards, in the protocol's own terms.
+//!
+//! Owns the trait and what is said by it. Must never know how a database is asked: that is `postgres.rs` with all that
+//! stands below it.
 
 mod blockers;
 pub(super) mod control;
 mod init;
+mod postgres;
 mod probe;
-pub(super) mod sql;
+mod rows;
+mod sql;
 mod words;
 
+use super::admissions::Admissions;
+use super::catalogue::{Catalogue, Dependencies, Fenced};
+use super::enforcement::Enforcement;
+use super::permission::{Deed, Role};
+use super::refusal::{Hindrance, Obstacle};
+use super::reset::{Fences, Higher};
+use super::session::{Epoch, Identity, Token};
+use crate::policy::Resource;
+use async_trait::async_trait;
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+use tokio::time::Instant;
+
 pub use control::is_missing;
-pub(crate) use control::{column, is_true};
 pub use init::{InitError, InitReport, init};
+pub use postgres::Postgres;
 pub use probe::probe;
+pub(super) use rows::{Answer, answers, number};
+pub(crate) use rows::{column, is_true};
+pub(super) use sql::named_as;
 pub(crate) use sql::{named, quote};
 pub(crate) use words::text;
+
+/// The database behind the fences, as one proxy sees it: epochs, admissions, server processes and their locks.
+///
+/// Each operation is one step: it takes effect as a whole or not at all, at one moment between the call and some time later,
+/// which after an error may be long after the answer. So each must be harmless when it comes late; docs/guarantees.md says
+/// why it is. None is cancel-safe, but those that only read.
+#[async_trait]
+pub trait Store: fmt::Debug + Send + Sync {
+    /// Admits the process, if it is what it says it is, and its token that of a drained epoch under these policies. While
+    /// it looks and writes, nobody publishes. An admission that is there gets another version. Whoever keeps it from the
+    /// resource's lock has a grace, and is ended then.
+    async fn admit(&self, who: &Identity, resource: &Resource, token: Token, loaded: i64)
+    -> Result<Report, StoreError>;
+
+    /// Raises the epoch to a higher token of the same generation and the same policies, not drained; or makes the first.
+    /// But nothing is raised that is below what was known, and nothing is made where something was: it was pruned since.
+    /// Waits until every Admit that has begun is done. Returns what is there now. It ends others as Admit does.
+    async fn publish(
+        &self,
+        resource: &Resource,
+        target: Epoch,
+        known: Option<Epoch>,
+        loaded: i64,
+    ) -> Result<Option<Epoch>, StoreError>;
+
+    /// Marks the epoch drained, if it is this one, under these policies, no living process is admitted below, and no
+    /// prepared transaction has written to the resource. It looks for itself, while the epoch cannot change.
+    async fn mark(&self, resource: &Resource, epoch: Epoch) -> Result<Marked, StoreError>;
+
+    /// Sets the token, also to a lower one, and raises the generation, not drained: if the epoch is the one that was known,
+    /// under these policies, and unless it is forced, while no living process is admitted under a higher token. Keeps who did
+    /// it. It ends others as Admit does.
+    async fn reset(
+        &self,
+        resource: &Resource,
+        known: Epoch,
+        token: Token,
+        role: &str,
+        force: bool,
+    ) -> Result<ResetReport, StoreError>;
+
+    /// Who is admitted to the resource below the epoch.
+    async fn holders(&self, resource: &str, bound: Epoch) -> Result<Vec<Holder>, StoreError>;
+
+    /// Deletes the admissions of processes that have certainly ended: those to a resource below an epoch, or all.
+    /// Returns whose they were, with their tokens.
+    async fn delete_dead(&self, only: Option<(&str, Epoch)>) -> Result<Vec<(Key, Token)>, StoreError>;
+
+    /// Ends those of the processes that are admitted to the resource below the epoch, while the one in force is not below it
+    /// either. Their admissions say so from then on. Does not wait for their end.
+    async fn terminate(&self, processes: &[Key], resource: &str, bound: Epoch) -> Result<(), StoreError>;
+
+    /// Deletes admissions of the living, each with the name of its family's lock, as far as they are still what they were
+    /// when they were read. Not those of a process that is being ended, or in whose open transaction the guard let a write
+    /// pass. Returns what was deleted.
+    async fn delete(&self, rows: &[(&Granted, &str)]) -> Result<Vec<Granted>, StoreError>;
+
+    /// Those of the processes that have written to, or locked rows of, the resource's relations in their open transactions.
+    async fn lockers(&self, resource: &Resource, pids: &[i32]) -> Result<HashSet<i32>, StoreError>;
+
+    /// The epoch in force, if the guard has let a write to the resource pass in the open transaction of the process.
+    async fn guarded_write(&self, resource: &Resource, pid: i32) -> Result<Option<Epoch>, StoreError>;
+
+    /// The admissions of one process.
+    async fn admissions_of(&self, who: &Identity) -> Result<Vec<Granted>, StoreError>;
+
+    /// The epochs of those of the resources that have one.
+    async fn epochs(&self, resources: &[&str]) -> Result<Vec<Standing>, StoreError>;
+
+    /// The epochs above admissions that this proxy gave.
+    async fn epochs_above_admissions(&self) -> Result<Vec<(String, Epoch)>, StoreError>;
+
+    /// The time by the database's clock, in microseconds since 1970.
+    async fn now(&self) -> Result<i64, StoreError>;
+
+    /// Records the policies of the resource, or of all keys of a keyed one, where there is an epoch and no policies are
+    /// recorded that were loaded later. One that fails may have recorded those of some keys.
+    async fn record_policy(&self, resource: &Resource, loaded: i64) -> Result<(), StoreError>;
+
+    /// Says which fences this proxy enforces, by their fingerprints.
+    async fn announce_enforced(&self, fingerprints: &[String]) -> Result<(), StoreError>;
+
+    /// Says that this proxy has no sessions here any more. Opens no connection that is not open.
+    async fn leave(&self) -> Result<(), StoreError>;
+
+    /// How far the fences of these resources are enforced.
+    async fn enforcement(&self, resources: &[Arc<Resource>]) -> Result<Enforcement, StoreError>;
+
+    /// The transactions that are open, also those that are prepared.
+    async fn open_transactions(&self) -> Result<HashSet<String>, StoreError>;
+
+    /// What the role may not do one of these deeds to, if there is such a thing.
+    async fn denied(&self, resource: &Resource, deeds: &[Deed], role: &Role) -> Result<Option<String>, StoreError>;
+
+    /// The admissions, at most so many.
+    async fn admissions(&self, most: usize) -> Result<Admissions, StoreError>;
+
+    /// The fences of these resources, and those of so many keys.
+    async fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Result<Fences, StoreError>;
+
+    /// The catalogue for what is fenced; as it is for all, or for the session with that schema of temporary relations.
+    async fn catalogue(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalogue, Hindrance>;
+
+    /// What CASCADE may take from the fenced tables.
+    async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Hindrance>;
+
+    /// Tells the other proxies that the catalogue has changed.
+    async fn announce_catalogue(&self) -> Result<(), StoreError>;
+
+    /// A sign of life of the connection that listens, which is opened if it is not open.
+    async fn beat(&self) -> Result<(), StoreError>;
+
+    /// The role may drop the database; or, by force, may end everybody else in it as well, and the server would.
+    async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError>;
+
+    /// What the attempts to reach the database have shown of it.
+    fn found(&self) -> Found;
+
+    /// Some connection is open, or being opened.
+    fn is_open(&self) -> bool;
+
+    /// No connection opens before that time.
+    fn keep_closed(&self, until: Option<Instant>);
+
+    /// The next operation tries to connect, whatever failed a moment ago.
+    async fn ask_anew(&self);
+
+    /// Closes the connections; the next operation opens them again. With `wait` it returns when the server has ended them.
+    async fn close(&self, wait: bool);
+}
+
+/// What hears of news. They mean "read again": anybody may have sent them.
+pub trait Listener: fmt::Debug + Send + Sync {
+    /// A connection of that number listens from now on; before, news may have been missed.
+    fn listens(&self, connection: u64);
+    /// That connection does not listen any more. A later one may already do.
+    fn lost(&self, connection: u64);
+    /// The resource's epoch has changed.
+    fn announced(&self, resource: &str);
+    /// Somebody else says that the catalogue has changed.
+    fn catalogue_changed(&self);
+}
+
+/// Why the database did not answer. Whether it has done what it was asked is not known then.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It has no schema fencegate: nobody was ever admitted.
+    #[error("{0}")]
+    Unprepared(Hindrance),
+    /// These hold the resource's lock, and do not end.
+    #[error("a lock is held")]
+    Obstructed(Vec<Obstacle>),
+    /// Whose matter that is tells the remedy.
+    #[error("{0}")]
+    Unavailable(Hindrance),
+}
+
+/// A server process: pid and backend_start, as in [`Identity`].
+pub type Key = (i32, String);
+
+/// An admission as it was read. Each Admit makes another version of it, also where it was there already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// Whose it is.
+    pub pid: i32,
+    /// As in [`Identity`].
+    pub backend_start: String,
+    /// To what.
+    pub resource: String,
+    /// Under what.
+    pub epoch: Epoch,
+    /// No other version of the row has the same.
+    pub version: u32,
+    /// Its process is being ended for the sake of a newer token.
+    pub ending: bool,
+}
+
+impl Granted {
+    /// Whose it is.
+    pub fn key(&self) -> Key {
+        (self.pid, self.backend_start.clone())
+    }
+}
+
+/// An admission that has to go before a newer token counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The admission.
+    pub row: Granted,
+    /// The proxy that gave it.
+    pub proxy: String,
+    /// What its process is doing, for people.
+    pub obstacle: Obstacle,
+}
+
+/// An epoch, as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// What it is of.
+    pub resource: String,
+    /// The highest token.
+    pub epoch: Epoch,
+    /// Nobody below is left.
+    pub drained: bool,
+}
+
+/// What Admit saw and did.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Why the session's process is none that could be fenced, if so.
+    pub unfenceable: Option<Hindrance>,
+    /// The epoch, with the policies that are recorded; none: nobody was ever admitted.
+    pub current: Option<(Standing, Recorded)>,
+    /// The admission, and whether it was not there before.
+    pub admission: Option<(Granted, bool)>,
+}
+
+/// The policies that an epoch has, compared with those of this proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// The same.
+    Same,
+    /// Others, which were loaded before.
+    Older,
+    /// Others.
+    Others,
+}
+
+/// What Mark did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Marked {
+    /// The epoch is drained now.
+    Drained,
+    /// Nothing: these prepared transactions are in the way.
+    Prepared(Vec<String>),
+    /// Nothing: somebody else did, or raised it, or somebody below is left.
+    Nothing,
+}
+
+/// What Reset saw and did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResetReport {
+    /// The epoch that was there.
+    pub before: Option<Epoch>,
+    /// Its policies are those of this proxy.
+    pub same_policy: bool,
+    /// Who lives and is admitted under a higher token.
+    pub higher: Vec<Higher>,
+    /// The epoch that is there now, if it was reset.
+    pub after: Option<Epoch>,
+}
+
+/// What the last attempt to reach a database has shown of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing against it.
+    #[default]
+    Nothing,
+    /// The server said that there is no such database.
+    Missing,
+    /// It has no schema `fencegate`.
+    Unprepared,
+}

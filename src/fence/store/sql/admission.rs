@@ -7,42 +7,49 @@
 use super::lock::{advisory_key, process_lock};
 use super::process::may_terminate;
 use super::{LIVING, THIS_DATABASE, below, quote};
+use crate::fence::refusal::Remedy;
 use crate::fence::session::{Epoch, Identity, Token};
+use crate::fence::store::Granted;
 use crate::policy::Resource;
-
-/// A row of `admission` as it was read. Each Admit makes another version of it, also where it was there already.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::fence) struct Granted {
-    pub(in crate::fence) pid: i32,
-    pub(in crate::fence) backend_start: String,
-    pub(in crate::fence) resource: String,
-    pub(in crate::fence) epoch: Epoch,
-    /// Its xmin: no other version of the row has the same.
-    pub(in crate::fence) version: u32,
-    /// Its process is being ended for the sake of a newer token.
-    pub(in crate::fence) ending: bool,
-}
 
 /// What is read of an admission.
 const GRANTED: &str = "a.pid, extract(epoch FROM a.backend_start) AS backend_start, a.resource, a.generation, a.token, \
      a.xmin AS version, a.ending";
 
-/// The items of an identity that must all be true: column, and what it means if it is not.
-pub(in crate::fence) const IDENTITY_ITEMS: [(&str, &str); 7] = [
-    ("same_server", "it is on another server than the control connection (a failover or a proxy in between)"),
-    ("same_start", "the postmaster has started anew since the session began"),
-    ("writable", "the server is in recovery"),
-    ("running", "the control connection sees no such server process (a pooler in between, or it has ended)"),
-    ("same_process", "the process id belongs to another process by now"),
-    ("same_database", "it is connected to another database"),
-    ("killable", "the control role may not terminate it: a superuser's session needs a superuser as control role"),
+/// The items of an identity that must all be true: column, what it means if it is not, and what helps.
+pub(in crate::fence::store) const IDENTITY_ITEMS: [(&str, &str, Remedy); 7] = [
+    (
+        "same_server",
+        "it is on another server than the control connection (a failover or a proxy in between)",
+        Remedy::SameServer,
+    ),
+    ("same_start", "the postmaster has started anew since the session began", Remedy::TryAgain),
+    ("writable", "the server is in recovery", Remedy::TryAgain),
+    (
+        "running",
+        "the control connection sees no such server process (a pooler in between, or it has ended)",
+        Remedy::SameServer,
+    ),
+    ("same_process", "the process id belongs to another process by now", Remedy::TryAgain),
+    ("same_database", "it is connected to another database", Remedy::TryAgain),
+    (
+        "killable",
+        "the control role may not terminate it: a superuser's session needs a superuser as control role",
+        Remedy::Superuser,
+    ),
 ];
 
 /// Admit. The third statement's row: the admission. The fourth's row: everything by which to decide. `loaded`: when the
 /// policies were loaded, as in [`super::record_policy`].
 ///
 /// An admission that is there gets another version: a DELETE that was decided on before, and comes late, leaves it alone.
-pub(in crate::fence) fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &str, loaded: i64) -> String {
+pub(in crate::fence::store) fn admit(
+    who: &Identity,
+    resource: &Resource,
+    token: Token,
+    proxy: &str,
+    loaded: i64,
+) -> String {
     let name = quote(&resource.name);
     let hash = quote(&resource.fingerprint);
     let pid = who.pid;
@@ -63,7 +70,7 @@ pub(in crate::fence) fn admit(who: &Identity, resource: &Resource, token: Token,
         quote(&who.postmaster_start),
         may_terminate("a", "t"),
     );
-    let items = IDENTITY_ITEMS.map(|(column, _)| format!("i.{column}"));
+    let items = IDENTITY_ITEMS.map(|(column, ..)| format!("i.{column}"));
     format!(
         "SELECT pg_advisory_xact_lock_shared({key}); \
          SELECT FROM fencegate.epoch WHERE resource = {name} FOR SHARE; \
@@ -83,7 +90,7 @@ pub(in crate::fence) fn admit(who: &Identity, resource: &Resource, token: Token,
 }
 
 /// The admissions, at most so many. The second statement's row: how many there are.
-pub(in crate::fence) fn all_admissions(most: usize) -> String {
+pub(in crate::fence::store) fn all_admissions(most: usize) -> String {
     format!(
         "SELECT a.resource, a.generation, a.token, a.pid, extract(epoch FROM a.backend_start) AS backend_start, \
            extract(epoch FROM a.admitted) AS admitted, a.proxy, {LIVING} AS alive FROM fencegate.admission a \
@@ -93,7 +100,7 @@ pub(in crate::fence) fn all_admissions(most: usize) -> String {
 }
 
 /// Who is admitted to the resource below the epoch.
-pub(in crate::fence) fn holders(resource: &str, bound: Epoch) -> String {
+pub(in crate::fence::store) fn holders(resource: &str, bound: Epoch) -> String {
     format!(
         "SELECT {GRANTED}, a.proxy, s.wait_event_type || '/' || s.wait_event AS waits, left(s.query, 60) AS query \
          FROM fencegate.admission a LEFT JOIN pg_stat_get_activity(NULL) s ON s.pid = a.pid \
@@ -103,7 +110,7 @@ pub(in crate::fence) fn holders(resource: &str, bound: Epoch) -> String {
 }
 
 /// The admissions of one process.
-pub(in crate::fence) fn admissions(who: &Identity) -> String {
+pub(in crate::fence::store) fn admissions(who: &Identity) -> String {
     format!(
         "SELECT {GRANTED} FROM fencegate.admission a \
          WHERE a.pid = {} AND extract(epoch FROM a.backend_start) = {}::numeric",
@@ -115,7 +122,7 @@ pub(in crate::fence) fn admissions(who: &Identity) -> String {
 /// Deletes admissions, each with the name of the lock of its family: those that are still what they were when they were
 /// read. Leaves those of a process that is being ended, and of one in whose open transaction the guard has let a write
 /// pass, on the strength of that very row: the process holds the lock of the process, or that of the row.
-pub(in crate::fence) fn delete<'a>(rows: impl IntoIterator<Item = (&'a Granted, &'a str)>) -> String {
+pub(in crate::fence::store) fn delete<'a>(rows: impl IntoIterator<Item = (&'a Granted, &'a str)>) -> String {
     let key = |(row, family): (&Granted, &str)| {
         let Granted { pid, backend_start, resource, epoch: Epoch { generation, token }, version, ending: _ } = row;
         let (start, resource, family) = (quote(backend_start), quote(resource), quote(family));
@@ -147,7 +154,7 @@ pub(in crate::fence) fn delete<'a>(rows: impl IntoIterator<Item = (&'a Granted, 
 
 /// Deletes the rows of dead processes: those of a resource below an epoch, or all. Rows that
 /// somebody else is deleting are left to them.
-pub(in crate::fence) fn delete_dead(only: Option<(&str, Epoch)>) -> String {
+pub(in crate::fence::store) fn delete_dead(only: Option<(&str, Epoch)>) -> String {
     let only = only.map_or_else(|| "true".to_owned(), |(resource, bound)| below("a", resource, bound));
     format!(
         "DELETE FROM fencegate.admission WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM fencegate.admission a \

@@ -14,16 +14,18 @@ mod proxy;
 
 use crate::fence::session::Epoch;
 use crate::policy::QualifiedName;
-pub(in crate::fence) use admission::{
-    Granted, IDENTITY_ITEMS, admissions, admit, all_admissions, delete, delete_dead, holders,
+pub(in crate::fence::store) use admission::{
+    IDENTITY_ITEMS, admissions, admit, all_admissions, delete, delete_dead, holders,
 };
-pub(in crate::fence) use epoch::{
+pub(in crate::fence::store) use epoch::{
     Operator, epochs, epochs_above_admissions, fences, mark, now, publish, record_policy, record_policy_of_keys, reset,
 };
-pub(in crate::fence) use lock::{WRITE_OR_ROW_LOCKS, end_blockers, guarded_write, lockers, with_lock_timeout};
-pub(in crate::fence) use privilege::{is_disposable, is_disposable_by_force, permits};
-pub(in crate::fence) use process::{end_process, lacking_privileges, open, open_transactions, processes, terminate};
-pub(in crate::fence) use proxy::{announce_enforced, enforcement, leave};
+pub(in crate::fence::store) use lock::{end_blockers, guarded_write, lockers, with_lock_timeout};
+pub(in crate::fence::store) use privilege::{is_disposable, is_disposable_by_force, permits};
+pub(in crate::fence::store) use process::{
+    end_process, lacking_privileges, open, open_transactions, processes, terminate,
+};
+pub(in crate::fence::store) use proxy::{announce_enforced, enforcement, leave};
 
 /// A row of `admission a` belongs to a living process: the pid is there, and its backend_start is
 /// the same or hidden.

@@ -9,7 +9,7 @@ use crate::policy::QualifiedName;
 const LOST_PROXY_COUNTS: &str = "interval '10 minutes'";
 
 /// Says which fences this proxy enforces. The rows of proxies that were lost long ago go.
-pub(in crate::fence) fn announce_enforced(proxy: &str, fingerprints: &[String]) -> String {
+pub(in crate::fence::store) fn announce_enforced(proxy: &str, fingerprints: &[String]) -> String {
     let fingerprints: Vec<String> = fingerprints.iter().map(|it| quote(it)).collect();
     format!(
         "DELETE FROM fencegate.proxy WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM fencegate.proxy a \
@@ -26,13 +26,13 @@ pub(in crate::fence) fn announce_enforced(proxy: &str, fingerprints: &[String]) 
 }
 
 /// This proxy has no sessions here any more.
-pub(in crate::fence) fn leave(proxy: &str) -> String {
+pub(in crate::fence::store) fn leave(proxy: &str) -> String {
     format!("DELETE FROM fencegate.proxy WHERE id = {}", quote(proxy))
 }
 
 /// How far the fences with these fingerprints are enforced: how many proxies there are, how many of them are lost, and how
 /// many of the others enforce it. The second statement's rows: the tables that do not exist.
-pub(in crate::fence) fn enforcement(fingerprints: &[&str], tables: &[&QualifiedName]) -> String {
+pub(in crate::fence::store) fn enforcement(fingerprints: &[&str], tables: &[&QualifiedName]) -> String {
     let fingerprints: Vec<String> = fingerprints.iter().map(|it| quote(it)).collect();
     format!(
         "SELECT f.fingerprint, count(a.id) AS proxies, count(a.id) FILTER (WHERE NOT a.lives) AS lost, \

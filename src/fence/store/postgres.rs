@@ -1,0 +1,283 @@
+//! The store in PostgreSQL: which statements are said for each operation, over which connection, and what they answer.
+//!
+//! Owns the control connections. Must never change what was asked: one operation is one Query, which is one transaction.
+
+use super::control::{CATALOGUE_CHANGED, Common, ControlError, Lane, unreachable};
+use super::rows::{self, Answer, answers, column, is_true, number, rows};
+use super::sql::Operator;
+use super::{Found, Granted, Holder, Key, Listener, Marked, Report, ResetReport, Standing, Store, StoreError, sql};
+use crate::fence::admissions::Admissions;
+use crate::fence::catalogue::{Catalogue, Dependencies, Fenced};
+use crate::fence::enforcement::Enforcement;
+use crate::fence::permission::{Deed, Role};
+use crate::fence::refusal::Hindrance;
+use crate::fence::reset::Fences;
+use crate::fence::session::{Epoch, Identity, Token};
+use crate::policy::Resource;
+use crate::tls::ControlConfig;
+use async_trait::async_trait;
+use std::collections::HashSet;
+use std::sync::Arc;
+use tokio::time::Instant;
+use tokio_postgres::SimpleQueryRow;
+
+/// A database of PostgreSQL, for one proxy.
+#[derive(Debug)]
+pub struct Postgres {
+    control: ControlConfig,
+    /// In the rows of the admissions that this process gave; different for every proxy process.
+    proxy: String,
+    /// For Admits.
+    admission: Lane,
+    /// Its commits are durable, and it may wait for Admits to end.
+    publish: Lane,
+    /// For looks, signals and deletes. It listens.
+    look: Lane,
+    common: Arc<Common>,
+}
+
+impl Postgres {
+    /// No connection is open yet. `control` has the database's name set; `proxy` is different for every proxy process.
+    pub fn new(control: ControlConfig, proxy: String, listener: Arc<dyn Listener>) -> Self {
+        let common = Arc::new(Common::default());
+        let lane =
+            |synchronous_commit, listener| Lane::new(control.clone(), synchronous_commit, listener, common.clone());
+        let (admission, publish, look) = (lane("off", None), lane("on", None), lane("off", Some(listener)));
+        Postgres { control, proxy, admission, publish, look, common }
+    }
+
+    pub(in crate::fence) async fn look(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
+        self.look.run(query).await
+    }
+
+    /// Over a connection of its own, which need not find a schema.
+    pub(in crate::fence) async fn ask_once(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
+        let (client, connection) = self.control.connect().await.map_err(unreachable)?;
+        // Ends when the client is dropped.
+        tokio::spawn(connection);
+        let refused = |error: tokio_postgres::Error| ControlError::Refused((&error).into());
+        let settings = "SET application_name = 'fencegate control'; SET search_path = pg_catalog";
+        client.simple_query(settings).await.map_err(refused)?;
+        client.simple_query(query).await.map(answers).map_err(refused)
+    }
+
+    /// What can be read of the rows.
+    async fn read<T, C: FromIterator<T>>(
+        &self,
+        query: &str,
+        read: impl Fn(&SimpleQueryRow) -> Option<T>,
+    ) -> Result<C, StoreError> {
+        Ok(rows(&self.look(query).await?).filter_map(read).collect())
+    }
+
+    fn lanes(&self) -> [&Lane; 3] {
+        [&self.admission, &self.publish, &self.look]
+    }
+}
+
+#[async_trait]
+impl Store for Postgres {
+    async fn admit(
+        &self,
+        who: &Identity,
+        resource: &Resource,
+        token: Token,
+        loaded: i64,
+    ) -> Result<Report, StoreError> {
+        let query = sql::admit(who, resource, token, &self.proxy, loaded);
+        let answers = self.run_past_blockers(&self.admission, resource, &query).await?;
+        rows::report(&answers, who, &resource.name)
+    }
+
+    async fn publish(
+        &self,
+        resource: &Resource,
+        target: Epoch,
+        known: Option<Epoch>,
+        loaded: i64,
+    ) -> Result<Option<Epoch>, StoreError> {
+        let query = sql::publish(resource, target, known, loaded);
+        let answers = self.run_past_blockers(&self.publish, resource, &query).await?;
+        Ok(rows(&answers).find_map(rows::epoch))
+    }
+
+    async fn mark(&self, resource: &Resource, epoch: Epoch) -> Result<Marked, StoreError> {
+        Ok(rows::marked(&self.publish.run(&sql::mark(resource, epoch)).await?))
+    }
+
+    async fn reset(
+        &self,
+        resource: &Resource,
+        known: Epoch,
+        token: Token,
+        role: &str,
+        force: bool,
+    ) -> Result<ResetReport, StoreError> {
+        let query = sql::reset(resource, known, token, &Operator { role, proxy: &self.proxy }, force);
+        let answers = self.run_past_blockers(&self.publish, resource, &query).await?;
+        rows::reset(&answers, &self.proxy)
+    }
+
+    async fn holders(&self, resource: &str, bound: Epoch) -> Result<Vec<Holder>, StoreError> {
+        let answers = self.look(&sql::holders(resource, bound)).await?;
+        let unreadable = || rows::unavailable("an admission cannot be read");
+        rows(&answers).map(|row| rows::holder(row).ok_or_else(unreadable)).collect()
+    }
+
+    async fn delete_dead(&self, only: Option<(&str, Epoch)>) -> Result<Vec<(Key, Token)>, StoreError> {
+        self.read(&sql::delete_dead(only), |row| Some((rows::key(row)?, number(row, "token")?))).await
+    }
+
+    async fn terminate(&self, processes: &[Key], resource: &str, bound: Epoch) -> Result<(), StoreError> {
+        let processes = sql::processes(processes.iter().map(|(pid, start)| (*pid, start.as_str())));
+        self.look(&sql::terminate(&processes, resource, bound)).await?;
+        Ok(())
+    }
+
+    async fn delete(&self, rows: &[(&Granted, &str)]) -> Result<Vec<Granted>, StoreError> {
+        self.read(&sql::delete(rows.iter().copied()), rows::granted).await
+    }
+
+    async fn lockers(&self, resource: &Resource, pids: &[i32]) -> Result<HashSet<i32>, StoreError> {
+        self.read(&sql::lockers(resource, pids), |row| number(row, "pid")).await
+    }
+
+    async fn guarded_write(&self, resource: &Resource, pid: i32) -> Result<Option<Epoch>, StoreError> {
+        Ok(self.read::<_, Vec<_>>(&sql::guarded_write(resource, pid), rows::epoch).await?.pop())
+    }
+
+    async fn admissions_of(&self, who: &Identity) -> Result<Vec<Granted>, StoreError> {
+        self.read(&sql::admissions(who), rows::granted).await
+    }
+
+    async fn epochs(&self, resources: &[&str]) -> Result<Vec<Standing>, StoreError> {
+        self.read(&sql::epochs(resources.iter().copied()), rows::standing).await
+    }
+
+    async fn epochs_above_admissions(&self) -> Result<Vec<(String, Epoch)>, StoreError> {
+        let read = |row: &_| Some((rows::text(row, "resource")?, rows::epoch(row)?));
+        self.read(&sql::epochs_above_admissions(&self.proxy), read).await
+    }
+
+    async fn now(&self) -> Result<i64, StoreError> {
+        let answers = self.look(&sql::now()).await?;
+        Ok(rows(&answers).find_map(|row| number(row, "now")).unwrap_or_default())
+    }
+
+    async fn record_policy(&self, resource: &Resource, loaded: i64) -> Result<(), StoreError> {
+        let Some(keyed) = &resource.keyed else {
+            // One row per transaction, so that two proxies that load at once cannot deadlock.
+            self.publish.run(&sql::record_policy(resource, loaded)).await?;
+            return Ok(());
+        };
+        let mut after = String::new();
+        loop {
+            let page = sql::record_policy_of_keys(resource, &keyed.names, &after, loaded);
+            let answers = self.publish.run(&page).await?;
+            let last = rows(&answers).find_map(|row| column(row, "last"));
+            let Some(last) = last else { return Ok(()) };
+            after = last.to_owned();
+        }
+    }
+
+    async fn announce_enforced(&self, fingerprints: &[String]) -> Result<(), StoreError> {
+        self.look(&sql::announce_enforced(&self.proxy, fingerprints)).await?;
+        Ok(())
+    }
+
+    async fn leave(&self) -> Result<(), StoreError> {
+        self.look(&sql::leave(&self.proxy)).await?;
+        Ok(())
+    }
+
+    async fn enforcement(&self, resources: &[Arc<Resource>]) -> Result<Enforcement, StoreError> {
+        let fingerprints: Vec<_> = resources.iter().map(|resource| resource.fingerprint.as_str()).collect();
+        let tables: Vec<_> = resources.iter().flat_map(|resource| resource.tables.iter().map(|it| &it.name)).collect();
+        let answers = self.look(&sql::enforcement(&fingerprints, &tables)).await?;
+        let [reach, unresolved] = answers.as_slice() else { return Err(rows::unknown_form("its proxies")) };
+        Ok(Enforcement {
+            reach: reach.rows.iter().filter_map(rows::reach).collect(),
+            unresolved: unresolved.rows.iter().filter_map(rows::name).collect(),
+        })
+    }
+
+    async fn open_transactions(&self) -> Result<HashSet<String>, StoreError> {
+        self.read(&sql::open_transactions(), |row| rows::text(row, "transaction")).await
+    }
+
+    async fn denied(&self, resource: &Resource, deeds: &[Deed], role: &Role) -> Result<Option<String>, StoreError> {
+        let answers = self.look(&sql::permits(resource, deeds, role)).await?;
+        match rows(&answers).find(|row| !is_true(row, "permitted")) {
+            None if rows(&answers).count() == deeds.len() => Ok(None),
+            denied => Ok(Some(denied.and_then(|row| column(row, "what")).unwrap_or("what it names").to_owned())),
+        }
+    }
+
+    async fn admissions(&self, most: usize) -> Result<Admissions, StoreError> {
+        let answers = self.look(&sql::all_admissions(most)).await?;
+        let [list, count] = answers.as_slice() else { return Err(rows::unknown_form("the question for admissions")) };
+        let list: Vec<_> = list.rows.iter().filter_map(|row| rows::admission(row, &self.proxy)).collect();
+        let all = count.rows.first().and_then(|row| number(row, "admissions")).unwrap_or(list.len());
+        Ok(Admissions { left_out: all.saturating_sub(list.len()), list })
+    }
+
+    async fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Result<Fences, StoreError> {
+        let answers = self.look(&sql::fences(resources, most_keys)).await?;
+        let [plain, of_keys, count] = answers.as_slice() else {
+            return Err(rows::unknown_form("the question for fences"));
+        };
+        let of_keys: Vec<_> = of_keys.rows.iter().filter_map(rows::fence).collect();
+        let keys = count.rows.first().and_then(|row| number(row, "keys")).unwrap_or(of_keys.len());
+        let left_out = keys.saturating_sub(of_keys.len());
+        Ok(Fences { plain: plain.rows.iter().filter_map(rows::fence).collect(), of_keys, left_out })
+    }
+
+    async fn catalogue(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalogue, Hindrance> {
+        self.read_catalogue(fences, temporary).await
+    }
+
+    async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Hindrance> {
+        self.read_dependencies(fences).await
+    }
+
+    async fn announce_catalogue(&self) -> Result<(), StoreError> {
+        // On the connection that listens, so that it is not taken for news of somebody else.
+        self.look(&format!("SELECT pg_notify('fencegate', '{CATALOGUE_CHANGED}')")).await?;
+        Ok(())
+    }
+
+    async fn beat(&self) -> Result<(), StoreError> {
+        self.look("SELECT 1").await?;
+        Ok(())
+    }
+
+    async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
+        let own = || self.lanes().into_iter().filter_map(Lane::process).collect::<Vec<_>>();
+        let query = if by_force { sql::is_disposable_by_force(role, &own()) } else { sql::is_disposable(role) };
+        let answers = self.look(&query).await?;
+        Ok(rows(&answers).any(|row| is_true(row, "disposable")))
+    }
+
+    fn found(&self) -> Found {
+        self.common.found()
+    }
+
+    fn is_open(&self) -> bool {
+        self.lanes().iter().any(|lane| lane.is_open())
+    }
+
+    fn keep_closed(&self, until: Option<Instant>) {
+        self.common.keep_closed(until);
+    }
+
+    async fn ask_anew(&self) {
+        self.look.ask_anew().await;
+        self.publish.ask_anew().await;
+    }
+
+    async fn close(&self, wait: bool) {
+        for lane in self.lanes() {
+            if wait { lane.end().await } else { lane.close().await }
+        }
+    }
+}

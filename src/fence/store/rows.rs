@@ -1,0 +1,201 @@
+//! What the database answers, read as what the protocol knows.
+//!
+//! Must never guess: what cannot be read is not there.
+
+use super::{Granted, Holder, Key, Marked, Recorded, Report, ResetReport, Standing, StoreError, sql};
+use crate::fence::admissions::Admission;
+use crate::fence::enforcement::Reach;
+use crate::fence::refusal::{Hindrance, Obstacle};
+use crate::fence::reset::{Fence, Higher};
+use crate::fence::session::{Epoch, Identity};
+use crate::policy::QualifiedName;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
+
+/// What one statement of a Query returned.
+#[derive(Debug, Default)]
+pub(in crate::fence) struct Answer {
+    pub(in crate::fence) rows: Vec<SimpleQueryRow>,
+    pub(in crate::fence) affected: u64,
+}
+
+/// The text of a column, if it is there and not null.
+pub(crate) fn column<'a>(row: &'a SimpleQueryRow, name: &str) -> Option<&'a str> {
+    row.try_get(name).ok().flatten()
+}
+
+/// A column read as a number.
+pub(in crate::fence) fn number<T: std::str::FromStr>(row: &SimpleQueryRow, name: &str) -> Option<T> {
+    column(row, name)?.parse().ok()
+}
+
+/// A column that is the boolean true. Null, false and a missing column are all no.
+pub(crate) fn is_true(row: &SimpleQueryRow, name: &str) -> bool {
+    column(row, name) == Some("t")
+}
+
+/// What each statement of a Query returned.
+pub(in crate::fence) fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    let mut answer = Answer::default();
+    for message in messages {
+        match message {
+            SimpleQueryMessage::Row(row) => answer.rows.push(row),
+            SimpleQueryMessage::CommandComplete(affected) => {
+                answers.push(Answer { affected, ..std::mem::take(&mut answer) });
+            }
+            _ => {}
+        }
+    }
+    answers
+}
+
+/// The rows of all statements.
+pub(super) fn rows(answers: &[Answer]) -> impl Iterator<Item = &SimpleQueryRow> {
+    answers.iter().flat_map(|answer| &answer.rows)
+}
+
+pub(super) fn text(row: &SimpleQueryRow, name: &str) -> Option<String> {
+    column(row, name).map(str::to_owned)
+}
+
+/// The columns generation and token.
+pub(super) fn epoch(row: &SimpleQueryRow) -> Option<Epoch> {
+    Some(Epoch { generation: number(row, "generation")?, token: number(row, "token")? })
+}
+
+pub(super) fn key(row: &SimpleQueryRow) -> Option<Key> {
+    Some((number(row, "pid")?, text(row, "backend_start")?))
+}
+
+pub(super) fn standing(row: &SimpleQueryRow) -> Option<Standing> {
+    Some(Standing { resource: text(row, "resource")?, epoch: epoch(row)?, drained: is_true(row, "drained") })
+}
+
+pub(super) fn granted(row: &SimpleQueryRow) -> Option<Granted> {
+    let (pid, backend_start) = key(row)?;
+    let (resource, version) = (text(row, "resource")?, number(row, "version")?);
+    Some(Granted { pid, backend_start, resource, epoch: epoch(row)?, version, ending: is_true(row, "ending") })
+}
+
+pub(super) fn holder(row: &SimpleQueryRow) -> Option<Holder> {
+    let granted = granted(row)?;
+    let waits = column(row, "waits").unwrap_or("nothing");
+    let obstacle = Obstacle {
+        who: format!("process {} under token {}, waiting for {waits}", granted.pid, granted.epoch.token),
+        query: text(row, "query").unwrap_or_default(),
+    };
+    Some(Holder { row: granted, proxy: text(row, "proxy").unwrap_or_default(), obstacle })
+}
+
+/// Of [`sql::end_blockers`].
+pub(super) fn blocker(row: &SimpleQueryRow) -> Obstacle {
+    let text = |name| column(row, name).unwrap_or_default();
+    if let Some(gid) = column(row, "gid") {
+        return Obstacle { who: format!("prepared transaction {gid}"), query: String::new() };
+    }
+    let who = format!("process {}, waiting for {}", text("pid"), text("waits"));
+    Obstacle { who, query: text("query").to_owned() }
+}
+
+/// Of [`sql::admit`].
+pub(super) fn report(answers: &[Answer], who: &Identity, resource: &str) -> Result<Report, StoreError> {
+    let [_, _, inserted, report] = answers else { return Err(unknown_form("Admit")) };
+    let Some(row) = report.rows.first() else { return Err(unavailable("the database's answer to Admit is empty")) };
+    let unfenceable =
+        sql::IDENTITY_ITEMS.into_iter().find(|(item, ..)| !is_true(row, item)).map(|(_, meaning, remedy)| {
+            let reason = format!("the session's server process {} cannot be fenced: {meaning}", who.pid);
+            Hindrance::new(reason, remedy)
+        });
+    let recorded = match (is_true(row, "same_policy"), is_true(row, "older_policy")) {
+        (true, _) => Recorded::Same,
+        (false, true) => Recorded::Older,
+        (false, false) => Recorded::Others,
+    };
+    let standing = |epoch| Standing { resource: resource.to_owned(), epoch, drained: is_true(row, "drained") };
+    let current = epoch(row).map(|epoch| (standing(epoch), recorded));
+    let admission = inserted.rows.first().and_then(|row| Some((granted(row)?, is_true(row, "is_new"))));
+    Ok(Report { unfenceable, current, admission })
+}
+
+/// Of [`sql::mark`].
+pub(super) fn marked(answers: &[Answer]) -> Marked {
+    let [_, _, update, prepared] = answers else { return Marked::Nothing };
+    if update.affected > 0 {
+        return Marked::Drained;
+    }
+    let gids: Vec<String> = prepared.rows.iter().filter_map(|row| text(row, "gid")).collect();
+    if gids.is_empty() { Marked::Nothing } else { Marked::Prepared(gids) }
+}
+
+/// Of [`sql::reset`].
+pub(super) fn reset(answers: &[Answer], proxy: &str) -> Result<ResetReport, StoreError> {
+    let [_, before, higher, after, _] = answers else { return Err(unknown_form("a reset")) };
+    let read = |row| {
+        let is_ours = column(row, "proxy") == Some(proxy);
+        Some(Higher { pid: number(row, "pid")?, token: number(row, "token")?, is_ours })
+    };
+    Ok(ResetReport {
+        before: before.rows.first().and_then(epoch),
+        same_policy: before.rows.first().is_some_and(|row| is_true(row, "same_policy")),
+        higher: higher.rows.iter().filter_map(read).collect(),
+        after: after.rows.first().and_then(epoch),
+    })
+}
+
+pub(super) fn fence(row: &SimpleQueryRow) -> Option<(String, Fence)> {
+    let (epoch, admissions) = (epoch(row)?, number(row, "admissions")?);
+    Some((text(row, "resource")?, Fence { epoch, drained: is_true(row, "drained"), admissions }))
+}
+
+pub(super) fn reach(row: &SimpleQueryRow) -> Option<(String, Reach)> {
+    let (proxies, lost, enforcing) = (number(row, "proxies")?, number(row, "lost")?, number(row, "enforcing")?);
+    Some((text(row, "fingerprint")?, Reach { proxies, lost, enforcing }))
+}
+
+pub(super) fn name(row: &SimpleQueryRow) -> Option<QualifiedName> {
+    Some(QualifiedName { schema: text(row, "schema")?, name: text(row, "name")? })
+}
+
+pub(super) fn admission(row: &SimpleQueryRow, own_proxy: &str) -> Option<Admission> {
+    let proxy = text(row, "proxy")?;
+    Some(Admission {
+        resource: text(row, "resource")?,
+        epoch: epoch(row)?,
+        pid: number(row, "pid")?,
+        backend_start: column(row, "backend_start").and_then(time),
+        admitted: column(row, "admitted").and_then(time),
+        is_ours: proxy == own_proxy,
+        proxy,
+        is_alive: is_true(row, "alive"),
+    })
+}
+
+pub(super) fn unknown_form(to: &str) -> StoreError {
+    unavailable(&format!("the database's answer to {to} has an unknown form"))
+}
+
+pub(super) fn unavailable(reason: &str) -> StoreError {
+    StoreError::Unavailable(reason.into())
+}
+
+/// Seconds since 1970, exact to the microsecond. None for what no clock shows.
+fn time(seconds: &str) -> Option<SystemTime> {
+    let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, ""));
+    let micros: u64 = format!("{fraction:0<6}").get(..6)?.parse().ok()?;
+    UNIX_EPOCH.checked_add(Duration::from_secs(whole.parse().ok()?) + Duration::from_micros(micros))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_exact() {
+        let since = |seconds| time(seconds).map(|it| it.duration_since(UNIX_EPOCH).unwrap().as_micros());
+        assert_eq!(since("1795322693.123456"), Some(1_795_322_693_123_456));
+        assert_eq!(since("1795322693.5"), Some(1_795_322_693_500_000));
+        assert_eq!(since("7"), Some(7_000_000));
+        assert_eq!([since("-1"), since(""), since("x.1")], [None; 3]);
+    }
+}
