@@ -5,7 +5,8 @@
 //!
 //! Not cancel-safe: the Query may have taken effect, and processes may have been ended.
 
-use super::control::{ControlError, LIMIT, Lane};
+use super::control::{LIMIT, Lane};
+use super::error::ControlError;
 use super::rows::{Answer, blocker, rows};
 use super::{Postgres, StoreError, sql};
 use crate::fence::advance::GRACE;

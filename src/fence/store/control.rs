@@ -5,10 +5,9 @@
 //!
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
+use super::error::{ControlError, ends_process, is_no_database, unreachable};
 use super::rows::{Answer, answers, column, rows};
-use super::words::{Words, text};
-use super::{Found, Listener, StoreError, sql};
-use crate::fence::refusal::{Hindrance, Remedy};
+use super::{Found, Listener, sql};
 use crate::fence::turns::Turns;
 use crate::tls::ControlConfig;
 use std::future::poll_fn;
@@ -27,90 +26,6 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The schema version that this program works with; `schema.sql` has the same.
 pub(super) const VERSION: &str = "fencegate schema version 3";
-
-/// Why a control connection did not answer.
-#[derive(Clone, Debug, thiserror::Error)]
-pub(in crate::fence) enum ControlError {
-    #[error("the control connection cannot be opened: {0}")]
-    Unreachable(Words),
-    #[error("{0}")]
-    NoDatabase(String),
-    #[error("database {0} has no fencegate schema: run `fencegate init`")]
-    Uninitialised(String),
-    #[error("the schema fencegate of database {database} is {found:?}, not {VERSION:?}: run `fencegate init`")]
-    Version { database: String, found: String },
-    #[error("the schema fencegate of database {database} is {found:?}, and this program knows {VERSION:?} only")]
-    Newer { database: String, found: String },
-    #[error("the control role {role} lacks a privilege: GRANT {grant} TO {role}")]
-    Privilege { role: String, grant: &'static str },
-    #[error("the database is being dropped")]
-    Vacated,
-    #[error("the server is in recovery: on a standby nothing fenced can be written")]
-    Standby,
-    #[error(
-        "the control role {role} lacks privileges in the schema fencegate of database {database} ({lacking}): run `fencegate init --role {role}` there"
-    )]
-    Tables { role: String, database: String, lacking: String },
-    #[error("the database refused the control role: {0}")]
-    Denied(String),
-    #[error("the control connection did not answer within {} s", LIMIT.as_secs())]
-    TimedOut,
-    #[error("a lock that it needs was not given back within {} s", LIMIT.as_secs())]
-    Locked,
-    #[error("the control connection was lost: {0}")]
-    Lost(Words),
-    #[error("the database refused: {0}")]
-    Refused(Words),
-}
-
-impl ControlError {
-    /// The database answered, and has not done it.
-    pub(in crate::fence) fn is_answer(&self) -> bool {
-        matches!(self, ControlError::Refused(_) | ControlError::Denied(_) | ControlError::Locked)
-    }
-}
-
-impl From<ControlError> for Hindrance {
-    fn from(error: ControlError) -> Self {
-        let (remedy, told) = match &error {
-            ControlError::Unreachable(Words { public, .. }) => {
-                (Remedy::Connect, Some(format!("the control connection cannot be opened: {public}")))
-            }
-            ControlError::Lost(Words { public, .. }) => {
-                (Remedy::TryAgain, Some(format!("the control connection was lost: {public}")))
-            }
-            ControlError::Refused(Words { public, .. }) => {
-                (Remedy::TryAgain, Some(format!("the database refused: {public}")))
-            }
-            ControlError::Privilege { grant, .. } => {
-                (Remedy::Grant, Some(format!("the control role lacks a privilege: GRANT {grant} TO it")))
-            }
-            ControlError::Tables { database, lacking, .. } => {
-                let schema = format!("in the schema fencegate of database {database}");
-                (Remedy::Init, Some(format!("the control role lacks privileges {schema} ({lacking})")))
-            }
-            ControlError::Uninitialised(_) | ControlError::Version { .. } | ControlError::Denied(_) => {
-                (Remedy::Init, None)
-            }
-            ControlError::Newer { .. } => (Remedy::Upgrade, None),
-            ControlError::NoDatabase(_)
-            | ControlError::Vacated
-            | ControlError::TimedOut
-            | ControlError::Locked
-            | ControlError::Standby => (Remedy::TryAgain, None),
-        };
-        Hindrance::new(error.to_string(), remedy).told(told)
-    }
-}
-
-impl From<ControlError> for StoreError {
-    fn from(error: ControlError) -> Self {
-        match error {
-            ControlError::Uninitialised(_) => StoreError::Unprepared(error.into()),
-            error => StoreError::Unavailable(error.into()),
-        }
-    }
-}
 
 /// The payload that says that the catalogue has changed; no resource can have this name.
 pub(super) const CATALOGUE_CHANGED: &str = "{catalogue}";
@@ -422,23 +337,6 @@ impl Said {
 /// The number in the schema's comment, if it is one of ours.
 pub(super) fn version_number(comment: &str) -> Option<u32> {
     comment.rsplit(' ').next()?.parse().ok()
-}
-
-/// FATAL errors that come from outside the statement.
-fn ends_process(code: &SqlState) -> bool {
-    [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW].contains(code)
-}
-
-pub(super) fn unreachable(error: tokio_postgres::Error) -> ControlError {
-    if is_no_database(&error) {
-        ControlError::NoDatabase(text(&error))
-    } else {
-        ControlError::Unreachable((&error).into())
-    }
-}
-
-fn is_no_database(error: &tokio_postgres::Error) -> bool {
-    error.code() == Some(&SqlState::INVALID_CATALOG_NAME)
 }
 
 /// The server says that there is no such database; if it says nothing in time, there may be one. Cancel-safe.

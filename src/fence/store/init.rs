@@ -4,9 +4,9 @@
 //! it may be run at any time, by several at once.
 
 use super::control::{VERSION, version_number};
+use super::error::text;
 use super::rows::{column, is_true};
 use super::sql::quote;
-use super::words::text;
 use crate::tls::ControlConfig;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};

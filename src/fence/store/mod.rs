@@ -4,13 +4,13 @@
 //! stands below it.
 
 mod blockers;
-pub(super) mod control;
+mod control;
+mod error;
 mod init;
 mod postgres;
 mod probe;
 mod rows;
 mod sql;
-mod words;
 
 use super::admissions::Admissions;
 use super::catalogue::{Catalogue, Dependencies, Fenced};
@@ -27,6 +27,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 pub use control::is_missing;
+pub(crate) use error::text;
 pub use init::{InitError, InitReport, init};
 pub use postgres::Postgres;
 pub use probe::probe;
@@ -34,7 +35,6 @@ pub(super) use rows::{Answer, answers, number};
 pub(crate) use rows::{column, is_true};
 pub(super) use sql::named_as;
 pub(crate) use sql::{named, quote};
-pub(crate) use words::text;
 
 /// The database behind the fences, as one proxy sees it: epochs, admissions, server processes and their locks.
 ///

@@ -2,7 +2,8 @@
 //!
 //! Owns the control connections. Must never change what was asked: one operation is one Query, which is one transaction.
 
-use super::control::{CATALOGUE_CHANGED, Common, ControlError, Lane, unreachable};
+use super::control::{CATALOGUE_CHANGED, Common, Lane};
+use super::error::{ControlError, unreachable};
 use super::rows::{self, Answer, answers, column, is_true, number, rows};
 use super::sql::Operator;
 use super::{Found, Granted, Holder, Key, Listener, Marked, Report, ResetReport, Standing, Store, StoreError, sql};

@@ -2,7 +2,8 @@
 //!
 //! Must leave no connection behind: one would be in the way of whoever drops the database.
 
-use super::control::{ControlError, Said, unreachable};
+use super::control::Said;
+use super::error::{ControlError, unreachable};
 use crate::tls::ControlConfig;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
