@@ -31,7 +31,7 @@ soak:
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test soak --test memory -- --skip abuse::
 	@RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- abuse::
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- --ignored --skip waits_to_be_killed
-	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- decoders:: keys:: leaders:: parameter:: prepared:: transparency::
+	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- decoders:: fence::store:: keys:: leaders:: parameter:: prepared:: transparency::
 
 # The same steps with every driver and pool that docs/compatibility.md names, also with those that need more to be installed.
 drivers:

@@ -24,6 +24,7 @@ pub mod postgres_source;
 pub mod programs;
 pub mod proxy;
 pub mod server;
+pub mod store;
 pub mod target;
 pub mod ticks;
 pub mod wait;

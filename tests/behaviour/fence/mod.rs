@@ -9,6 +9,7 @@ mod late;
 mod overtake;
 mod prune;
 mod server;
+mod store;
 
 use fencegate::fence::Refusal;
 
