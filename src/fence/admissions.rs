@@ -4,7 +4,6 @@
 
 use super::database::Database;
 use super::session::Epoch;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -48,10 +47,5 @@ impl Database {
     /// When the database cannot be asked, why.
     pub async fn admissions(self: &Arc<Self>) -> Result<Admissions, String> {
         self.store().admissions(MOST).await.map_err(|error| error.to_string())
-    }
-
-    /// What the sessions of this proxy are admitted to, by server process.
-    pub fn own_admissions(&self) -> HashMap<i32, Vec<(String, Epoch)>> {
-        self.sessions.iter().map(|session| (session.key().0, session.fence.admissions())).collect()
     }
 }

@@ -164,6 +164,11 @@ impl Database {
         self.store.found() == Found::Missing && !self.has_sessions()
     }
 
+    /// The next need tries to connect, whatever failed a moment ago. Cancel-safe.
+    pub async fn ask_anew(&self) {
+        self.store.ask_anew().await;
+    }
+
     /// It had no schema `fencegate` at the last attempt to connect.
     pub fn is_unprepared(&self) -> bool {
         self.store.found() == Found::Unprepared

@@ -272,8 +272,9 @@ impl Store for Postgres {
     }
 
     async fn ask_anew(&self) {
-        self.look.ask_anew().await;
-        self.publish.ask_anew().await;
+        for lane in self.lanes() {
+            lane.ask_anew().await;
+        }
     }
 
     async fn close(&self, wait: bool) {
