@@ -9,7 +9,7 @@ use super::advance::Raising;
 use super::authority::may_raise;
 use super::database::{Database, Presented, key};
 use super::permission::Claim;
-use super::refusal::{Hindrance, Refusal, Remedy};
+use super::refusal::{Hindrance, Refusal, Remedy, about};
 use super::session::{Activity, Epoch, Identity, MOST_AT_ONCE, SessionFence, Token};
 use super::store::{Granted, Recorded, Report, Standing, StoreError};
 use crate::policy::Resource;
@@ -156,8 +156,7 @@ impl Database {
                     self.in_turn(resource, deadline, self.settle(Some(raising), resource, epoch, deadline)).await?;
                 }
                 Verdict::OlderPolicies => {
-                    let recorded = self.record_policy(resource).await;
-                    recorded.map_err(|error| Refusal::of_store(&resource.name, error))?;
+                    about(resource, self.record_policy(resource).await)?;
                 }
                 Verdict::Refused(refusal) => return Err(refusal),
             }
@@ -177,8 +176,7 @@ impl Database {
             return Ok(());
         }
         if session.activity() == Activity::Idle {
-            let given_up = self.give_up(session, who).await;
-            given_up.map_err(|error| Refusal::of_store(&resource.name, error))?;
+            about(resource, self.give_up(session, who).await)?;
         }
         if session.has_too_many() {
             let reason = format!("a transaction may write to {MOST_AT_ONCE} resources at most: do it in several");
@@ -251,10 +249,7 @@ impl Database {
 
     async fn verdict(self: &Arc<Self>, who: &Identity, resource: &Resource, token: Token) -> Result<Verdict, Refusal> {
         let report = self.store().admit(who, resource, token, self.loaded(resource)).await;
-        let verdict = match report {
-            Ok(report) => decide(report, resource, token),
-            Err(error) => return Err(Refusal::of_store(&resource.name, error)),
-        };
+        let verdict = decide(about(resource, report)?, resource, token);
         match &verdict {
             Verdict::Admitted { row: Granted { epoch: current, .. }, .. }
             | Verdict::Refused(Refusal::Stale { highest: current, .. }) => {

@@ -8,7 +8,7 @@
 //! Not cancel-safe where nothing else is said: a step may be half done, and is repeated by whoever needs it.
 
 use super::database::{Database, key};
-use super::refusal::{Hindrance, Refusal, Remedy};
+use super::refusal::{Hindrance, Refusal, Remedy, about};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::store::{Granted, Holder, Key, Marked, StoreError};
 use crate::policy::Resource;
@@ -55,8 +55,7 @@ impl Database {
         target: Epoch,
         known: Option<Epoch>,
     ) -> Result<Option<Epoch>, Refusal> {
-        let now = self.store().publish(resource, target, known, self.loaded(resource)).await;
-        let now = now.map_err(|error| Refusal::of_store(&resource.name, error))?;
+        let now = about(resource, self.store().publish(resource, target, known, self.loaded(resource)).await)?;
         now.iter().for_each(|now| self.memory.learn(&resource.name, *now));
         Ok(now)
     }
@@ -74,8 +73,7 @@ impl Database {
         let waited = start.elapsed();
         self.metrics.drain_seconds.observe(waited.as_secs_f64());
         drained?;
-        let marked = self.store().mark(resource, current).await;
-        match marked.map_err(|error| Refusal::of_store(&resource.name, error))? {
+        match about(resource, self.store().mark(resource, current).await)? {
             Marked::Drained => self.advanced(resource, current, waited),
             Marked::Prepared(gids) => {
                 let reason = format!("prepared transactions hold writes on it: {}", gids.join(", "));
@@ -132,8 +130,7 @@ impl Database {
             let due: HashSet<Key> = holders.iter().filter(is_due).map(|holder| holder.row.key()).collect();
             if !due.is_empty() {
                 let due: Vec<Key> = due.into_iter().collect();
-                let signals = self.store().terminate(&due, &resource.name, bound).await;
-                signals.map_err(|error| Refusal::of_store(&resource.name, error))?;
+                about(resource, self.store().terminate(&due, &resource.name, bound).await)?;
                 signalled.extend(due);
             }
             if Instant::now() >= deadline {
@@ -170,8 +167,7 @@ impl Database {
         // locks are there, and nothing more can be forwarded.
         if !waiting.is_empty() {
             let pids: Vec<i32> = waiting.iter().map(|(pid, _)| *pid).collect();
-            let lockers = self.store().lockers(resource, &pids).await;
-            let lockers = lockers.map_err(|error| Refusal::of_store(&resource.name, error))?;
+            let lockers = about(resource, self.store().lockers(resource, &pids).await)?;
             waiting.retain(|(pid, _)| !lockers.contains(pid));
         }
         // What was forwarded since may have written where only the guard saw it: then the row stays.
@@ -199,8 +195,7 @@ impl Database {
         rows: &[Granted],
     ) -> Result<Vec<Granted>, Refusal> {
         let rows: Vec<_> = rows.iter().map(|row| (row, resource.lock_name())).collect();
-        let deleted = self.delete(&rows).await;
-        deleted.map_err(|error| Refusal::of_store(&resource.name, error))
+        about(resource, self.delete(&rows).await)
     }
 
     /// The same for admissions to any resources, each with the name of the lock of its family.
@@ -224,8 +219,7 @@ impl Database {
             return self.refuse_if_held(raising, resource, bound).await;
         }
         // Where the text does not show a write, the guard has seen it.
-        let current = self.store().guarded_write(resource, raising.who.pid).await;
-        let current = current.map_err(|error| Refusal::of_store(&resource.name, error))?;
+        let current = about(resource, self.store().guarded_write(resource, raising.who.pid).await)?;
         current.map_or(Ok(()), |current| Err(written_under(resource, bound.token, current)))
     }
 
@@ -249,16 +243,14 @@ impl Database {
         bound: Epoch,
         signalled: &HashSet<Key>,
     ) -> Result<(), Refusal> {
-        let dead = self.store().delete_dead(Some((&resource.name, bound))).await;
-        for (key, token) in dead.map_err(|error| Refusal::of_store(&resource.name, error))? {
+        for (key, token) in about(resource, self.store().delete_dead(Some((&resource.name, bound))).await)? {
             self.drained(if signalled.contains(&key) { "terminated" } else { "dead" }, resource, token, bound);
         }
         Ok(())
     }
 
     async fn holders(self: &Arc<Self>, resource: &Resource, bound: Epoch) -> Result<Vec<Holder>, Refusal> {
-        let holders = self.store().holders(&resource.name, bound).await;
-        holders.map_err(|error| Refusal::of_store(&resource.name, error))
+        about(resource, self.store().holders(&resource.name, bound).await)
     }
 
     /// The own sessions among those that have these rows.

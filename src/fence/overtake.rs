@@ -7,7 +7,7 @@
 
 use super::authority::may_raise;
 use super::database::Database;
-use super::refusal::{Hindrance, Refusal, Remedy};
+use super::refusal::{Hindrance, Refusal, Remedy, about};
 use super::session::{Epoch, Token};
 use super::store::{Standing, StoreError};
 use crate::policy::{Mode, Resource};
@@ -95,8 +95,7 @@ impl Database {
         let mut now = self.publish_epoch(resource, target, known).await?;
         if now.is_some_and(|now| now < target) {
             // A late record of older policies, perhaps.
-            let recorded = self.record_policy(resource).await;
-            recorded.map_err(|error| Refusal::of_store(&resource.name, error))?;
+            about(resource, self.record_policy(resource).await)?;
             now = self.publish_epoch(resource, target, known).await?;
         }
         let reason = "the policies that the database has recorded are others";
@@ -109,7 +108,7 @@ impl Database {
         let mut read = match self.store().epochs(&[resource.name.as_str()]).await {
             // Where there is no schema, nobody was ever admitted.
             Err(StoreError::Unprepared(_)) => return Ok(None),
-            read => read.map_err(|error| Refusal::of_store(&resource.name, error))?,
+            read => about(resource, read)?,
         };
         let Some(Standing { epoch, drained, .. }) = read.pop() else {
             self.memory.forget(&resource.name);

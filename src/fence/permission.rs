@@ -4,7 +4,7 @@
 //! is rejected, not forwarded.
 
 use super::database::Database;
-use super::refusal::Refusal;
+use super::refusal::{Refusal, about};
 use super::session::Token;
 use crate::policy::{QualifiedName, Resource};
 use crate::statement::{Operation, RelationName};
@@ -48,8 +48,7 @@ impl Database {
             // What it names was a way to the resource when it was judged.
             return Err(Refusal::unavailable(&resource.name, "the catalogue has changed meanwhile"));
         }
-        let denied = self.store().denied(resource, &claim.deeds, role).await;
-        match denied.map_err(|error| Refusal::of_store(&resource.name, error))? {
+        match about(resource, self.store().denied(resource, &claim.deeds, role).await)? {
             None => Ok(()),
             Some(what) => Err(Refusal::Denied { resource: resource.name.clone(), presented: token, what }),
         }

@@ -2,6 +2,7 @@
 
 use super::session::{Epoch, Token};
 use super::store::StoreError;
+use crate::policy::Resource;
 use std::fmt;
 
 /// Why a session was not admitted. Nothing was written in any of these cases.
@@ -198,6 +199,11 @@ impl Refusal {
             queries: queries.collect::<Vec<_>>().join("; "),
         }
     }
+}
+
+/// What the store has answered about a resource, or LF006.
+pub(super) fn about<T>(resource: &Resource, answer: Result<T, StoreError>) -> Result<T, Refusal> {
+    answer.map_err(|error| Refusal::of_store(&resource.name, error))
 }
 
 /// The newer epoch for which a session's server process had to end.

@@ -22,7 +22,7 @@ const FUTURE: i64 = 3_600_000_000;
 #[tokio::test]
 async fn both_agree_after_every_operation() {
     let mut dice = Dice::new(seed());
-    let steps = length(250, 4_000);
+    let steps = length(400, 4_000);
     let mut both = Both::new().await;
     both.compare("at first").await;
     for step in 0..steps {
@@ -181,7 +181,7 @@ impl Both {
             let generation = near.generation + i64::from(dice.chance(10)) - i64::from(dice.chance(10));
             Epoch { generation, token: (near.token + dice.below(4) as i64 - 1).max(1) }
         };
-        match dice.below(30) {
+        match dice.below(33) {
             0..=8 => {
                 let Some(who) = self.somebody(dice) else { return "nobody is there".into() };
                 let token = current.filter(|_| dice.chance(90)).unwrap_or(epoch(dice)).token;
@@ -200,7 +200,7 @@ impl Both {
                 }
                 what
             }
-            9..=10 => {
+            9..=13 => {
                 let (target, known) = (epoch(dice), current.map(|_| epoch(dice)).filter(|_| dice.chance(70)));
                 let what = format!("publish {target:?} of {name}, known {known:?}");
                 let (real, memory) = ask!(self, proxy, publish(&resource, target, known, loaded));
@@ -208,7 +208,7 @@ impl Both {
                 same!(what, (real, memory));
                 what
             }
-            11..=15 => {
+            14..=19 => {
                 let marked = current.filter(|_| dice.chance(90)).unwrap_or(epoch(dice));
                 let what = format!("mark {marked:?} of {name}");
                 let sorted = |marked| match marked {
@@ -224,7 +224,7 @@ impl Both {
                 same!(what, (sorted(real), sorted(memory)));
                 what
             }
-            16 => {
+            20 => {
                 let (known, token, force) = (epoch(dice), epoch(dice).token, dice.chance(50));
                 let what = format!("reset {name} from {known:?} to {token}, by force: {force}");
                 let (mut real, mut memory) = ask!(self, proxy, reset(&resource, known, token, "operator", force));
@@ -235,7 +235,7 @@ impl Both {
                 same!(what, (real, memory));
                 what
             }
-            17..=18 => {
+            21..=22 => {
                 let bound = epoch(dice);
                 let what = format!("holders of {name} below {bound:?}");
                 let (real, memory) = ask!(self, proxy, holders(&name, bound));
@@ -243,14 +243,14 @@ impl Both {
                 self.read_both(real.into_iter().map(|it| it.row), memory.into_iter().map(|it| it.row));
                 what
             }
-            19 => {
+            23 => {
                 let bound = epoch(dice);
                 let only = dice.chance(80).then_some((name.as_str(), bound));
                 let what = format!("delete the dead of {only:?}");
                 same!(what, sorted(ask!(self, proxy, delete_dead(only))));
                 what
             }
-            20 => {
+            24 => {
                 let (bound, keys) = (epoch(dice), self.identities.iter().map(key).collect::<Vec<Key>>());
                 let due: Vec<Key> = keys.into_iter().filter(|_| dice.chance(30)).collect();
                 if due.is_empty() {
@@ -260,7 +260,7 @@ impl Both {
                 self.bury_the_ended().await;
                 format!("terminate {due:?}, admitted to {name} below {bound:?}")
             }
-            21..=24 => {
+            25..=28 => {
                 let rows: Vec<_> = (0..dice.below(4)).filter_map(|_| self.pick_read(dice)).collect();
                 if rows.is_empty() {
                     return "nothing to delete".into();
@@ -276,18 +276,18 @@ impl Both {
                 same!(what, sorted((real.iter().map(row).collect(), memory.iter().map(row).collect())));
                 what
             }
-            25 => {
+            29 => {
                 let what = format!("policies {} of {name} loaded at {loaded}", resource.fingerprint);
                 ask!(self, proxy, record_policy(&resource, loaded));
                 what
             }
-            26 => {
+            30 => {
                 let keyed = self.keyed[dice.below(2)].clone();
                 let what = format!("policies {} of all keys loaded at {loaded}", keyed.fingerprint);
                 ask!(self, proxy, record_policy(&keyed, loaded));
                 what
             }
-            27 => {
+            31 => {
                 let enforced: Vec<String> =
                     ["a", "c"].map(str::to_owned).into_iter().filter(|_| dice.chance(50)).collect();
                 match dice.below(4) {
@@ -301,7 +301,7 @@ impl Both {
                 }
                 format!("p{proxy} leaves, closes, announces {enforced:?} or the catalogue")
             }
-            28 => {
+            32 if dice.chance(30) => {
                 self.world.run(&format!("SELECT fencegate.prune('0 s', '{name}')")).await;
                 self.memory.prune(&name);
                 format!("prune {name}")
