@@ -1,19 +1,22 @@
 //! The store in memory does what PostgreSQL does: the same random operations on both, which have to agree after each.
 
 use crate::fence::keys::family;
-use crate::fence::server::{World, connect, resource};
+use crate::fence::server::{World, connect, metrics, resource};
+use crate::fence::stale_below;
 use crate::support::dice::Dice;
 use crate::support::identity::identity;
 use crate::support::store::Server;
 use crate::support::{length, seed, until};
-use fencegate::fence::session::{Epoch, Identity};
+use fencegate::fence::session::{Epoch, Identity, SessionFence};
 use fencegate::fence::store::{Granted, Holder, Key, Listener, Marked, Postgres, Recorded, Report, Store};
-use fencegate::fence::{Admission, Fences, Higher, Remedy};
+use fencegate::fence::{Admission, Database, Fences, Higher, Remedy};
 use fencegate::policy::{QualifiedName, Resource};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tokio_postgres::Client;
 
+/// So many steps come across all that is worth seeing.
+const LONG: u64 = 2_500;
 const PROXIES: usize = 2;
 const SESSIONS: usize = 5;
 /// Longer than any run.
@@ -22,7 +25,7 @@ const FUTURE: i64 = 3_600_000_000;
 #[tokio::test]
 async fn both_agree_after_every_operation() {
     let mut dice = Dice::new(seed());
-    let steps = length(400, 4_000);
+    let steps = length(400, LONG);
     let mut both = Both::new().await;
     both.compare("at first").await;
     for step in 0..steps {
@@ -31,7 +34,39 @@ async fn both_agree_after_every_operation() {
     }
     both.end_prepared().await;
     println!("{:?}", both.seen);
-    assert!(steps < 4_000 || WORTH_SEEING.iter().all(|it| both.seen.contains_key(it)), "not all has happened");
+    assert!(steps < LONG || WORTH_SEEING.iter().all(|it| both.seen.contains_key(it)), "not all has happened");
+}
+
+/// Of two old leaders that at work is ended; the other goes on, and is stale.
+#[tokio::test]
+async fn the_protocol_runs_over_the_store_in_memory() {
+    let resource = resource("r", "a");
+    let who = |pid: i32| Identity {
+        pid,
+        backend_start: format!("{pid}.000001"),
+        system_identifier: "1".into(),
+        postmaster_start: "1.000001".into(),
+    };
+    let server = Server::new(1_000_000, &who(0), [table("ticks")]);
+    let proxy = |name: &'static str| {
+        let proxy = Database::over(|listener| server.store(name, listener), "memory", name, None, metrics());
+        proxy.put_in_force(std::slice::from_ref(&resource));
+        proxy
+    };
+    let session = |proxy: &Arc<Database>, pid| {
+        server.begin_process(&who(pid));
+        let fence = Arc::new(SessionFence::new(Ok(who(pid))));
+        (proxy.register(fence.clone()), fence)
+    };
+    let (one, two) = (proxy("p1"), proxy("p2"));
+    let ((_at_work, at_work), (_idle, idle), (_new, new)) = (session(&one, 1), session(&one, 2), session(&two, 3));
+    one.admit(&at_work, &resource, 7).await.unwrap();
+    one.admit(&idle, &resource, 7).await.unwrap();
+    assert!(at_work.begin_write([("r", 7)]));
+    server.write(1, &table("ticks"), false);
+    two.admit(&new, &resource, 8).await.unwrap();
+    assert_eq!((server.lives(1), server.lives(2)), (false, true));
+    stale_below(one.admit(&idle, &resource, 7).await, 8);
 }
 
 /// What a long run has to come across.
@@ -252,7 +287,7 @@ impl Both {
             }
             24 => {
                 let (bound, keys) = (epoch(dice), self.identities.iter().map(key).collect::<Vec<Key>>());
-                let due: Vec<Key> = keys.into_iter().filter(|_| dice.chance(30)).collect();
+                let due: Vec<Key> = keys.into_iter().filter(|_| dice.chance(60)).collect();
                 if due.is_empty() {
                     return "nobody to terminate".into();
                 }
