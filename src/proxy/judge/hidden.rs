@@ -133,3 +133,55 @@ pub fn is_named_plainly(statement: &Statement, policies: &PolicySet) -> bool {
         && !may_call_by_reading(statement, policies)
         && writes.all(|write| policies.tables_called(&write.relation).next().is_some())
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::policy::{FencedTable, OnMissing, QualifiedName};
+    use crate::statement::{Encoding, Lexing, ServerEncoding, analyse};
+
+    fn statement(text: &str) -> Arc<Statement> {
+        let lexing =
+            Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
+        analyse(text.as_bytes(), lexing).unwrap().statements[0].clone()
+    }
+
+    /// A table of that name.
+    fn resource(name: &str, mode: Mode) -> Resource {
+        let table = QualifiedName { schema: "public".to_owned(), name: name.to_owned() };
+        Resource {
+            name: name.to_owned(),
+            election: None,
+            keyed: None,
+            family: None,
+            tables: vec![FencedTable { name: table, operations: vec![Operation::Insert], key: None }],
+            functions: Vec::new(),
+            on_missing: OnMissing::Reject,
+            mode,
+            fingerprint: String::new(),
+        }
+    }
+
+    #[test]
+    fn who_writes_what_every_acting_fence_is_for_needs_every_token() {
+        let set = |resources: Vec<Resource>| PolicySet::new(resources, Opaque::Reject, None, Vec::new());
+        let one = set(vec![resource("a", Mode::Enforce), resource("c", Mode::Observe)]);
+        let two = set(vec![resource("a", Mode::Enforce), resource("b", Mode::Enforce)]);
+        let both = "WITH w AS (INSERT INTO a VALUES (1)) INSERT INTO b VALUES (1)";
+        for (text, of_one, of_two) in [
+            ("INSERT INTO a VALUES (1)", true, false),
+            ("INSERT INTO public.a VALUES (1)", true, false),
+            (both, false, true),
+            ("DELETE FROM a", false, false),
+            ("INSERT INTO c VALUES (1)", false, false),
+            ("INSERT INTO v VALUES (1)", false, false),
+            ("SELECT 1 FROM a FOR UPDATE", false, false),
+            ("CREATE TABLE t AS WITH w AS (INSERT INTO a VALUES (1)) SELECT 1", false, false),
+            ("DO 'BEGIN END'", false, false),
+        ] {
+            let of = |policies| needs_every_token(&statement(text), policies);
+            assert_eq!((of(&one), of(&two)), (of_one, of_two), "{text}");
+        }
+    }
+}
