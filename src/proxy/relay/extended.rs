@@ -7,7 +7,7 @@ use super::super::names::{Meaning, known_by};
 use super::super::replies::Request;
 use super::values::with_types;
 use super::verdict::{Run, Verdict};
-use super::{ClientFault, Relay, Wait};
+use super::{ClientFault, Relay};
 use crate::statement::{ParameterEffect, Script, Statement, Unreadable};
 use crate::wire::frame::{Header, split_string};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Relay {
             Ok((text, types)) => match self.context.read(text, self.lexing, true, turn) {
                 Ok(read) => with_types(only_statement(&read), types),
                 Err(turn) => {
-                    self.wait = Some(Wait::First(turn));
+                    self.ask_for(turn);
                     return Ok(false);
                 }
             },

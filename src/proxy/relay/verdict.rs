@@ -2,13 +2,12 @@
 //!
 //! Owns the waiting that a verdict needs. Must never forward a write that is not admitted.
 
-use super::super::context::Turn;
 use super::super::downstream::{Seen, Wanted};
 use super::super::judge::{Decision, Judge, Need, is_named_plainly, needs_every_token, resolve};
 use super::super::rejection::Rejection;
 use super::super::suspects::Suspects;
 use super::super::touched::deeds;
-use super::{Asked, Relay, Wait};
+use super::{Asked, Relay, Task, Wait};
 use crate::fence::session::Activity;
 use crate::fence::{Claim, Deed, Refusal};
 use crate::policy::Mode;
@@ -17,7 +16,6 @@ use crate::wire::message::{self, Status};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// Statements are not held back longer than about this for the catalogue to be read.
@@ -82,7 +80,7 @@ impl Relay {
             && resolved.iter().any(|statement| self.depends_on_catalogue(statement, &others, &seen))
         {
             if let Some(task) = self.first(&wanted) {
-                self.wait = Some(Wait::First(task));
+                self.ask_for(task);
                 return (Verdict::Hold, resolved);
             }
             // It may have been read just now.
@@ -98,7 +96,7 @@ impl Relay {
             path: self.path.as_deref(),
             suspects: self.definitions.own(),
             suspects_of_others: &others,
-            exempt: self.context.policies().exempts(&self.session.user),
+            exempt: self.context.policies().exempts(&self.about.user),
             parameter: &self.parameter,
             owed: !self.replies.is_empty(),
             parameter_in_doubt: !self.replies.is_empty()
@@ -173,10 +171,10 @@ impl Relay {
     }
 
     /// What has to be done before the statements at hand can be judged.
-    fn first(&mut self, wanted: &Wanted) -> Option<JoinHandle<Option<Turn>>> {
+    fn first(&mut self, wanted: &Wanted) -> Option<Task> {
         let since = *self.judged_since.get_or_insert_with(Instant::now);
         let left = CATCH_UP_LIMIT.saturating_sub(since.elapsed());
-        if left.is_zero() { None } else { self.context.catch_up(wanted, left) }
+        (!left.is_zero() && self.context.is_unread(wanted)).then(|| Task::CatchUp(wanted.clone(), left))
     }
 
     /// Where a statement needs a database alone, gets the control connections to it out of its way, if the server may run
@@ -201,7 +199,7 @@ impl Relay {
             Asked::Not | Asked::Due => return Some(self.ask_for_role()),
         };
         self.is_alone = true;
-        self.wait = Some(Wait::First(self.context.leave_alone(wanted, role)));
+        self.ask_for(Task::LeaveAlone(wanted, role));
         Some(Verdict::Hold)
     }
 
@@ -237,28 +235,7 @@ impl Relay {
         let lacking = self.with_claims(lacking, seen);
         // An Admit that raises the token looks at what the process does.
         self.note_activity();
-        let (database, fence) = (self.context.database().clone(), self.fence.clone());
-        let name = lacking[0].0.resource.name.clone();
-        let recorded = self.context.record_missed_policies();
-        let wanted = Arc::new(());
-        let still_wanted = Arc::downgrade(&wanted);
-        // An Admit runs to its end even when this session does not: it is not cancel-safe. But no other one begins then.
-        let admission = tokio::spawn(async move {
-            recorded.await;
-            for (Need { resource, token, may_raise, .. }, claim) in lacking {
-                if still_wanted.strong_count() == 0 {
-                    break;
-                }
-                let is_admitted = fence.admission(&resource.name).is_some_and(|epoch| epoch.token == token);
-                match may_raise {
-                    _ if is_admitted => {}
-                    true => database.admit_who_may(&fence, &resource, token, &claim).await?,
-                    false => database.admit_in_force(&fence, &resource, token).await?,
-                }
-            }
-            Ok(())
-        });
-        self.wait = Some(Wait::Admit(name, admission, wanted));
+        self.ask_for(Task::Admit(lacking));
         Verdict::Hold
     }
 
@@ -293,7 +270,7 @@ impl Relay {
         }
         if self.replies.needs_flush() {
             self.note_forwarding();
-            message::put_flush(&mut self.server.writer.output);
+            message::put_flush(&mut self.server.output);
         }
         self.wait = Some(Wait::Settle);
         Verdict::Hold
