@@ -94,7 +94,7 @@ impl Context {
     }
 
     /// What is known of the catalogue of the session's database.
-    pub fn catalogue(&self, wanted: &Wanted) -> Seen {
+    pub fn catalogue(&self, wanted: Option<&Wanted>) -> Seen {
         self.downstream.catalogue(wanted)
     }
 
@@ -110,7 +110,7 @@ impl Context {
 
     /// Whatever does not show what it writes is rejected.
     pub fn rejects_opaque(&self) -> bool {
-        let seen = self.catalogue(&Wanted { since: self.changes(), temporary: None, cascades: false, is_plain: false });
+        let seen = self.catalogue(None);
         self.fenced
             && self.policies.opaque == Opaque::Reject
             && (!seen.is_current || seen.catalogue.has_fenced_tables())

@@ -91,10 +91,13 @@ impl Relay {
 
     /// A portal's names are those that the search path gives them when it is bound. None: the server has to be asked.
     fn with_path(&mut self, statement: Arc<Statement>) -> Option<Arc<Statement>> {
-        let wanted = self.wanted(std::slice::from_ref(&statement));
-        let catalogue = self.context.catalogue(&wanted).catalogue;
         let matters = statement.keys_by_path && !statement.writes.is_empty() && self.context.policies().has_keys();
-        if !matters || !catalogue.has_shadows() || self.parameter.failed() {
+        if !matters || self.parameter.failed() {
+            return Some(statement);
+        }
+        let wanted = self.wanted(std::slice::from_ref(&statement), &[]);
+        let catalogue = self.context.catalogue(wanted.as_ref()).catalogue;
+        if !catalogue.has_shadows() {
             return Some(statement);
         }
         if let Some(path) = &self.path {

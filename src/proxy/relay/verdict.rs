@@ -73,26 +73,24 @@ impl Relay {
         if self.role == Asked::Due {
             return (self.ask_for_role(), resolved);
         }
-        let wanted = self.wanted(&resolved);
         let others = self.definitions.of_others();
-        let mut seen = self.context.catalogue(&wanted);
-        if resolved.iter().any(|statement| self.depends_on_catalogue(statement, &others, &seen)) {
+        let wanted = self.wanted(&resolved, &others);
+        let mut seen = self.context.catalogue(wanted.as_ref());
+        if let Some(wanted) = wanted
+            && resolved.iter().any(|statement| self.depends_on_catalogue(statement, &others, &seen))
+        {
             if let Some(task) = self.first(&wanted) {
                 self.ask_for(task);
                 return (Verdict::Hold, resolved);
             }
             // It may have been read just now.
-            seen = self.context.catalogue(&wanted);
+            seen = self.context.catalogue(Some(&wanted));
         }
         let judge = Judge {
             policies: self.context.policies(),
             database: self.context.database(),
             fence: &self.fence,
-            catalogue: &seen.catalogue,
-            dependencies: seen.dependencies.as_deref(),
-            catalogue_is_current: seen.is_current,
-            catalogue_is_unheard: seen.is_unheard,
-            unread: seen.unread.as_ref(),
+            seen: &seen,
             changes_catalogue: self.catalogue_changed && self.definitions.concern_fences(),
             shadows_keys: self.definitions.shadow_keys(),
             path: self.path.as_deref(),
@@ -146,14 +144,23 @@ impl Relay {
         !statement.writes.is_empty() || statement.opaque.is_some() || reads()
     }
 
-    /// What has to be known of the catalogue to judge these statements. Others may change it again as soon as it is read:
-    /// what was seen when the message came has to be in it, or that would have no end.
-    pub(super) fn wanted(&mut self, statements: &[Arc<Statement>]) -> Wanted {
-        let context = &self.context;
+    /// What has to be known of the catalogue to judge these statements; None where their text is enough, whatever the
+    /// catalogue has become. Others may change it again as soon as it is read: what was seen when the message came has to be
+    /// in it, or that would have no end.
+    pub(super) fn wanted(&mut self, statements: &[Arc<Statement>], others: &[Arc<Suspects>]) -> Option<Wanted> {
+        let (context, policies) = (&self.context, self.context.policies());
+        let calls = |it: &Statement| policies.has_functions() && !it.functions.is_empty();
+        let is_concerned = |it: &Arc<Statement>| {
+            (self.may_write(it) || it.changes_catalogue || calls(it))
+                && !(others.is_empty() && needs_every_token(it, policies))
+        };
+        if !statements.iter().any(is_concerned) {
+            return None;
+        }
         let since = *self.changes.get_or_insert_with(|| context.changes());
         let cascades = statements.iter().flat_map(|it| &it.writes).any(|write| write.operation == Operation::Cascade);
-        let is_plain = statements.iter().all(|it| is_named_plainly(it, context.policies()));
-        Wanted { since, temporary: self.temporary.clone(), cascades, is_plain }
+        let is_plain = statements.iter().all(|it| is_named_plainly(it, policies));
+        Some(Wanted { since, temporary: self.temporary.clone(), cascades, is_plain })
     }
 
     /// What has changed in the catalogue may make another verdict of it.
@@ -251,8 +258,7 @@ impl Relay {
     }
 
     fn deeds(&self, need: &Need, seen: &Seen) -> Arc<[Deed]> {
-        let Seen { catalogue, dependencies, .. } = seen;
-        deeds(&need.statement, self.context.policies(), catalogue, dependencies.as_deref(), &need.resource)
+        deeds(&need.statement, self.context.policies(), seen, &need.resource)
     }
 
     /// Holds the message at hand until the server owes nothing. While it waits for COPY data that would never be: it
