@@ -27,6 +27,9 @@
 //! anything left to commit. This depends on no clock, on no closed socket, and not on how many
 //! proxies there are or whether any of them survives.
 //!
+//! What the database has to do for it is the trait [`store::Store`]: each step is one of its operations. What is decided on
+//! what was read is decided here.
+//!
 //! A process is known by pid *and* backend_start, in this database, of this postmaster; Admit
 //! compares all of it with what the session itself was told by its server.
 
