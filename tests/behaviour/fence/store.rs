@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use tokio_postgres::Client;
 
 /// So many steps come across all that is worth seeing.
-const LONG: u64 = 2_500;
+const LONG: u64 = 4_000;
 const PROXIES: usize = 2;
 const SESSIONS: usize = 5;
 /// Longer than any run.
@@ -271,7 +271,7 @@ impl Both {
                 what
             }
             21..=22 => {
-                let bound = epoch(dice);
+                let bound = current.filter(|_| dice.chance(70)).unwrap_or(epoch(dice));
                 let what = format!("holders of {name} below {bound:?}");
                 let (real, memory) = ask!(self, proxy, holders(&name, bound));
                 same!(what, (holders(&real), holders(&memory)));
@@ -286,7 +286,8 @@ impl Both {
                 what
             }
             24 => {
-                let (bound, keys) = (epoch(dice), self.identities.iter().map(key).collect::<Vec<Key>>());
+                let bound = current.filter(|_| dice.chance(70)).unwrap_or(epoch(dice));
+                let keys: Vec<Key> = self.identities.iter().map(key).collect();
                 let due: Vec<Key> = keys.into_iter().filter(|_| dice.chance(60)).collect();
                 if due.is_empty() {
                     return "nobody to terminate".into();
@@ -317,7 +318,7 @@ impl Both {
                 what
             }
             30 => {
-                let keyed = self.keyed[dice.below(2)].clone();
+                let keyed = self.keyed[usize::from(dice.chance(20))].clone();
                 let what = format!("policies {} of all keys loaded at {loaded}", keyed.fingerprint);
                 ask!(self, proxy, record_policy(&keyed, loaded));
                 what
