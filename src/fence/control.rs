@@ -115,6 +115,8 @@ pub(super) struct Found {
     pub(super) missing: AtomicBool,
     /// It has no schema `fencegate`.
     pub(super) unprepared: AtomicBool,
+    /// How many sessions have logged in to it.
+    pub(super) sessions: AtomicU64,
 }
 
 impl Found {
@@ -163,6 +165,8 @@ struct Slot {
 #[derive(Debug)]
 struct Failure {
     error: ControlError,
+    /// [`Found::sessions`] when the attempt began.
+    sessions: u64,
     until: Instant,
     pause: Duration,
 }
@@ -273,7 +277,12 @@ impl Lane {
         if self.vacating.is_forced() {
             return Err(ControlError::Vacated);
         }
-        if let Some(failure) = slot.failed.as_ref().filter(|failure| Instant::now() < failure.until) {
+        let sessions = self.found.sessions.load(Ordering::SeqCst);
+        let counts = |failure: &&Failure| {
+            Instant::now() < failure.until
+                && (failure.sessions == sessions || !matches!(failure.error, ControlError::NoDatabase(_)))
+        };
+        if let Some(failure) = slot.failed.as_ref().filter(counts) {
             return Err(failure.error.clone());
         }
         let error = match timeout(LIMIT, self.connect()).await {
@@ -288,7 +297,7 @@ impl Lane {
         };
         self.found.note(Some(&error));
         let pause = slot.failed.as_ref().map_or(BACK_OFF.0, |last| (last.pause * 2).min(BACK_OFF.1));
-        slot.failed = Some(Failure { error: error.clone(), until: Instant::now() + pause, pause });
+        slot.failed = Some(Failure { error: error.clone(), sessions, until: Instant::now() + pause, pause });
         Err(error)
     }
 

@@ -170,11 +170,10 @@ impl Database {
         self.found.missing.load(Ordering::Relaxed) && !self.has_sessions()
     }
 
-    /// The next need tries to connect, whatever failed a moment ago. Cancel-safe.
-    pub async fn ask_anew(&self) {
-        for lane in [&self.admission, &self.publish, &self.look] {
-            lane.ask_anew().await;
-        }
+    /// A session has logged in to it. That there was none of that name, as an attempt to connect has found that began
+    /// before, counts no longer.
+    pub fn session_comes(&self) {
+        self.found.sessions.fetch_add(1, Ordering::SeqCst);
     }
 
     /// It had no schema `fencegate` at the last attempt to connect.
