@@ -14,6 +14,7 @@ mod etcd;
 mod keeper;
 mod leadership;
 mod loss;
+mod meter;
 mod ticker;
 mod timing;
 
@@ -23,6 +24,7 @@ pub use coordinator::{Candidate, Coordinator, CoordinatorError, Observe};
 pub use election::Election;
 pub use leadership::Leadership;
 pub use loss::Loss;
+pub use meter::Meter;
 pub use ticker::{Tick, Ticker};
 pub use timing::{InvalidTimings, Timings};
 
