@@ -7,6 +7,7 @@ mod callbacks;
 mod candidacy;
 mod client;
 pub mod clock;
+#[cfg(feature = "proxy")]
 pub mod command;
 mod coordinator;
 mod election;
