@@ -33,8 +33,6 @@ pub mod policy;
 #[cfg(feature = "proxy")]
 pub mod proxy;
 #[cfg(feature = "proxy")]
-mod spelling;
-#[cfg(feature = "proxy")]
 pub mod stage;
 #[cfg(feature = "proxy")]
 pub mod statement;

@@ -123,7 +123,7 @@ fn usual_id() -> String {
 #[derive(Debug, thiserror::Error)]
 enum LeadError {
     #[error("cannot listen to signals: {0}")]
-    Signals(std::io::Error),
+    Signals(procfs::ProcError),
     #[error("cannot listen on {host}:{port}: {error}")]
     Listen { host: String, port: u16, error: std::io::Error },
     #[error(transparent)]

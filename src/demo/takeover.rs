@@ -123,7 +123,7 @@ impl Node {
     /// The leader client, its guard, and the process group that the guard leads.
     fn processes(&self) -> Result<Processes, DemoError> {
         let own = self.pid()?;
-        let processes = processes::all()?;
+        let processes = processes::all().map_err(std::io::Error::other)?;
         let is_guard = |it: &&Process| it.parent == own && it.pid == it.group;
         let guards: Vec<Pid> = processes.iter().filter(is_guard).map(|it| it.pid).collect();
         let group = processes.iter().filter(|it| guards.contains(&it.group)).map(|it| it.pid);
