@@ -22,8 +22,8 @@ pub struct OpenSession {
     pub pid: Option<i32>,
     /// When it started.
     pub started: SystemTime,
-    /// What its server process does, and since when. None: a newer token has ended that, and the client is still to be told.
-    pub state: (Option<Activity>, SystemTime),
+    /// What its server process does, and since when.
+    pub state: (Activity, SystemTime),
     /// The value of `lease.fence`, as far as it is known: None where the server has to be asked.
     pub presented: Option<String>,
     /// What its server process is admitted to.
@@ -80,12 +80,12 @@ pub(super) fn show(console: &Console) -> Answer {
 }
 
 /// In the words of pg_stat_activity, save the last.
-fn doing(activity: Option<Activity>) -> &'static str {
+fn doing(activity: Activity) -> &'static str {
     match activity {
-        Some(Activity::Idle) => "idle",
-        Some(Activity::Waiting) => "idle in transaction",
-        Some(Activity::Busy) => "active",
-        None => "cut off",
+        Activity::Idle => "idle",
+        Activity::Waiting => "idle in transaction",
+        Activity::Busy => "active",
+        Activity::CutOff => "cut off",
     }
 }
 

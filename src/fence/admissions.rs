@@ -6,7 +6,6 @@ use super::control::{ControlError, column, is_true, number};
 use super::database::{Database, epoch};
 use super::session::Epoch;
 use super::sql;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio_postgres::SimpleQueryRow;
@@ -57,11 +56,6 @@ impl Database {
         let list: Vec<_> = list.rows.iter().filter_map(|row| self.read_admission(row)).collect();
         let all = count.rows.first().and_then(|row| number(row, "admissions")).unwrap_or(list.len());
         Ok(Admissions { left_out: all.saturating_sub(list.len()), list })
-    }
-
-    /// What the sessions of this proxy are admitted to, by server process.
-    pub fn own_admissions(&self) -> HashMap<i32, Vec<(String, Epoch)>> {
-        self.sessions.iter().map(|session| (session.key().0, session.fence.admissions())).collect()
     }
 
     fn read_admission(&self, row: &SimpleQueryRow) -> Option<Admission> {

@@ -183,7 +183,7 @@ impl Database {
                 Activity::Idle => idle.insert(key(who)),
                 // Of what was forwarded to the resource in the open transaction, nobody knows what is still to come.
                 Activity::Waiting if !session.may_have_written(&resource.name) => waiting.insert(key(who)),
-                Activity::Waiting | Activity::Busy => continue,
+                Activity::Waiting | Activity::Busy | Activity::CutOff => continue,
             };
         }
         // Looked at after the revocation: what was forwarded before has been answered, so its

@@ -170,6 +170,13 @@ impl Database {
         self.found.missing.load(Ordering::Relaxed) && !self.has_sessions()
     }
 
+    /// The next need tries to connect, whatever failed a moment ago. Cancel-safe.
+    pub async fn ask_anew(&self) {
+        for lane in [&self.admission, &self.publish, &self.look] {
+            lane.ask_anew().await;
+        }
+    }
+
     /// It had no schema `fencegate` at the last attempt to connect.
     pub fn is_unprepared(&self) -> bool {
         self.found.unprepared.load(Ordering::Relaxed)

@@ -119,8 +119,7 @@ impl Database {
         force: bool,
     ) -> Result<Reset, ResetError> {
         // What the server said to others a moment ago is no answer to an operator: the database may have been dropped since.
-        self.look.ask_anew().await;
-        self.publish.ask_anew().await;
+        self.ask_anew().await;
         let deadline = Instant::now() + LIMIT;
         let reset = loop {
             if let Some(reset) = self.reset_known(resource, token, role, force).await? {

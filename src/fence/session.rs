@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// A session that is admitted to, or was revoked from, this many resources gives up those that it does not need now,
 /// as soon as it is idle.
@@ -64,8 +65,20 @@ struct State {
     /// Admitted since a write was last forwarded: for what is held back now.
     fresh: HashSet<String>,
     activity: Activity,
+    /// Since when.
+    since: Since,
     /// How often it has ceased to be busy.
     rests: u64,
+}
+
+/// A moment; now where nothing else is said.
+#[derive(Clone, Copy, Debug)]
+struct Since(Instant);
+
+impl Default for Since {
+    fn default() -> Self {
+        Since(Instant::now())
+    }
 }
 
 /// What a revocation leaves.
@@ -87,6 +100,8 @@ pub enum Activity {
     Waiting,
     /// A statement may be running.
     Busy,
+    /// A newer token has ended it, and the client is still to be told.
+    CutOff,
 }
 
 impl SessionFence {
@@ -104,7 +119,7 @@ impl SessionFence {
     pub fn set_activity(&self, activity: Activity) {
         let mut state = self.lock();
         state.rests += u64::from(activity != Activity::Busy && state.activity == Activity::Busy);
-        state.activity = activity;
+        state.begin(activity);
         if activity == Activity::Idle {
             state.written.clear();
         }
@@ -121,6 +136,12 @@ impl SessionFence {
         self.lock().activity
     }
 
+    /// The same, and since when.
+    pub fn activity_since(&self) -> (Activity, Instant) {
+        let state = self.lock();
+        (state.activity, state.since.0)
+    }
+
     /// The relay's half, before it forwards a write: true if the process is admitted to every one
     /// of these under exactly these tokens; it then counts as busy, in the same step.
     pub fn begin_write<'a>(&self, writes: impl IntoIterator<Item = (&'a str, Token)> + Clone) -> bool {
@@ -130,7 +151,7 @@ impl SessionFence {
             .into_iter()
             .all(|(resource, token)| state.admitted.get(resource).is_some_and(|epoch| epoch.token == token));
         if admitted {
-            state.activity = Activity::Busy;
+            state.begin(Activity::Busy);
             state.fresh.clear();
             state.written.extend(writes.into_iter().map(|(resource, _)| resource.to_owned()));
         }
@@ -246,6 +267,12 @@ impl SessionFence {
 }
 
 impl State {
+    fn begin(&mut self, activity: Activity) {
+        if self.activity != activity {
+            (self.activity, self.since) = (activity, Since::default());
+        }
+    }
+
     /// Those that the process is admitted to, and those that it was revoked from.
     fn resources(&self) -> usize {
         self.admitted.len() + self.floors.len()

@@ -64,6 +64,11 @@ impl PolicySet {
         Self { resources, opaque, databases, exempt_roles, files: 0, loaded: Instant::now(), index }
     }
 
+    /// The role bypasses the fences.
+    pub fn exempts(&self, role: &str) -> bool {
+        self.exempt_roles.iter().any(|exempt| exempt == role)
+    }
+
     /// Something may be fenced in the database of that name.
     pub fn applies_to(&self, database: &str) -> bool {
         !self.resources.is_empty()

@@ -15,7 +15,6 @@ use super::stream::Stream;
 use super::upstream::log_in;
 use crate::config::{self, Settings};
 use crate::console::{self, Console, OpenSession, Prepared, Rejected, Reloaded, frontend, refusal, told};
-use crate::fence::session::Epoch;
 use crate::fence::{Database, Leaders};
 use crate::metrics::WriteCount;
 use crate::policy::{self, PolicySet};
@@ -31,7 +30,6 @@ use pgwire::error::PgWireError;
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::response::ReadyForQuery;
 use pgwire::tokio::server::{PgWireMessageServerCodec, process_message};
-use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -265,15 +263,7 @@ impl console::Proxy for Shared {
     }
 
     fn sessions(&self) -> Vec<OpenSession> {
-        let databases = self.downstreams();
-        let admitted: HashMap<_, _> =
-            databases.iter().map(|it| (it.fence.name().to_owned(), it.fence.own_admissions())).collect();
-        let open = |session: Arc<Session>| {
-            let of_database = admitted.get(&session.database);
-            let admitted = of_database.zip(session.pid).and_then(|(it, pid)| it.get(&pid).cloned()).unwrap_or_default();
-            open_session(&session, admitted)
-        };
-        self.sessions.list().into_iter().map(open).collect()
+        self.sessions.list().iter().map(|session| open_session(session)).collect()
     }
 
     fn rejections(&self) -> Vec<Arc<Rejected>> {
@@ -297,8 +287,8 @@ impl console::Proxy for Shared {
     }
 }
 
-fn open_session(session: &Session, admitted: Vec<(String, Epoch)>) -> OpenSession {
-    let (activity, since) = session.state();
+fn open_session(session: &Session) -> OpenSession {
+    let (activity, since) = session.fence.activity_since();
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     OpenSession {
         number: session.number,
@@ -310,7 +300,7 @@ fn open_session(session: &Session, admitted: Vec<(String, Epoch)>) -> OpenSessio
         started: session.started,
         state: (activity, SystemTime::now().checked_sub(since.elapsed()).unwrap_or(session.started)),
         presented: session.presented(),
-        admitted,
+        admitted: session.fence.admissions(),
         queries: count(&session.passed.queries),
         received: count(&session.passed.received),
         sent: count(&session.passed.sent),

@@ -172,16 +172,12 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
         Replication::None | Replication::Logical => Context::new(shared, startup.database(), startup.user()),
     };
     context.prepare().await;
-    let application_name = startup.parameter("application_name").unwrap_or_default();
-    let (user, database, pid) = (startup.user(), startup.database(), authenticated.process_id);
-    let key = authenticated.cancel_key.clone();
-    let session = Session::new(seat.number(), user, database, peer.to_owned(), application_name, pid, key);
     let Identified { identity, value, temporary } = match startup.replication() {
         Replication::Physical => {
             let identity = Err("it is a physical replication session".into());
             Identified { identity, value: None, temporary: None }
         }
-        Replication::Logical if context.rejects_opaque() && !session.exempt(context.policies()) => {
+        Replication::Logical if context.rejects_opaque() && !context.policies().exempts(startup.user()) => {
             let text = ErrorText::new("LF004", "cannot tell what a logical replication session would write")
                 .hint("Connect replication clients to the server directly, as a role in exempt_roles, or set `opaque: require_token` or `allow` in the policy.");
             return refuse(&mut client, text).await;
@@ -196,12 +192,11 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
     }
     client.writer.output.extend_from_slice(&authenticated.ready);
     let parameter = Parameter::new(if identity.is_ok() { Value::read(value.as_deref()) } else { Value::Unknown });
-    session.present(parameter.current());
-    let fence = Arc::new(SessionFence::new(identity));
+    let fence = SessionFence::new(identity);
+    let session = Session::new(seat.number(), &startup, peer.to_owned(), &authenticated, fence, parameter.current());
     let replicates = startup.replication() != Replication::None;
-    let session = Arc::new(session);
     let lexing = authenticated.lexing;
-    let started = Started { client, server, session, replicates, fence, temporary, parameter, lexing };
+    let started = Started { client, server, session: Arc::new(session), replicates, temporary, parameter, lexing };
     Ok(Opened::Session(Box::new((context, started))))
 }
 

@@ -182,7 +182,7 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut se
             let (session, database) = (started.session.clone(), context.database().clone());
             log_start(&shared, &session);
             let entry = shared.sessions.enter(session.clone());
-            let registration = database.register(started.fence.clone());
+            let registration = database.register(session.fence.clone());
             context.session_registered();
             let end = Relay::new(context, started).run().await;
             drop(registration);

@@ -2,17 +2,18 @@
 //!
 //! Owns the registry. Must never keep a session that has ended, nor say anything of the values in its statements.
 
+use super::login::Authenticated;
 use super::parameter::Value;
 use super::relay::End;
-use crate::fence::session::Activity;
+use crate::fence::session::SessionFence;
 use crate::metrics::Metrics;
-use crate::policy::PolicySet;
 use crate::wire::error::start_of;
+use crate::wire::startup::Startup;
 use bytes::Bytes;
 use dashmap::DashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 use tokio::sync::Semaphore;
 use tracing::Level;
 
@@ -44,8 +45,8 @@ pub struct Session {
     pub started: SystemTime,
     /// What has passed.
     pub passed: Passed,
-    /// None: a newer token has ended its server process, and it has not been told yet.
-    state: Mutex<(Option<Activity>, Instant)>,
+    /// What its server process does, and may write.
+    pub fence: Arc<SessionFence>,
     /// The value of `lease.fence`, as it was known when the server was ready last.
     presented: Mutex<Value>,
 }
@@ -102,27 +103,27 @@ impl Session {
     /// A session that starts now.
     pub fn new(
         number: u64,
-        user: &str,
-        database: &str,
+        startup: &Startup,
         address: String,
-        application_name: &str,
-        pid: Option<i32>,
-        cancel_key: Bytes,
+        authenticated: &Authenticated,
+        fence: SessionFence,
+        presented: &Value,
     ) -> Self {
+        let application_name = startup.parameter("application_name").unwrap_or_default();
         Session {
             number,
-            user: user.to_owned(),
-            database: database.to_owned(),
+            user: startup.user().to_owned(),
+            database: startup.database().to_owned(),
             address,
             application_name: start_of(application_name, LONGEST_NAME).to_owned(),
-            pid,
-            cancel_key,
+            pid: authenticated.process_id,
+            cancel_key: authenticated.cancel_key.clone(),
             cancels: Semaphore::new(2),
             cancelling: tokio::sync::Mutex::default(),
             started: SystemTime::now(),
             passed: Passed::default(),
-            state: Mutex::new((Some(Activity::Idle), Instant::now())),
-            presented: Mutex::new(Value::Unknown),
+            fence: Arc::new(fence),
+            presented: Mutex::new(presented.clone()),
         }
     }
 
@@ -142,21 +143,6 @@ impl Session {
         }
     }
 
-    /// What its server process does, and since when. None: a newer token has ended that.
-    pub fn state(&self) -> (Option<Activity>, Instant) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// It does something else from now on.
-    pub fn set_state(&self, activity: Activity) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = (Some(activity), Instant::now());
-    }
-
-    /// A newer token has ended its server process.
-    pub fn set_cut_off(&self) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = (None, Instant::now());
-    }
-
     /// Says that it has started.
     pub fn log_start(&self, level: Option<Level>) {
         let Session { number: session, user, database, address, application_name, .. } = self;
@@ -169,11 +155,6 @@ impl Session {
         let seconds = self.started.elapsed().unwrap_or_default().as_secs_f64();
         let [received, sent, queries] = self.passed.totals();
         log_at!(level, session, user, database, address, seconds, received, sent, queries, reason = %end, "session_ended");
-    }
-
-    /// The policies let the role bypass the fences.
-    pub fn exempt(&self, policies: &PolicySet) -> bool {
-        policies.exempt_roles.contains(&self.user)
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) struct Known {
     /// Those that it has; None: it was never read.
     read: Option<Changes>,
     /// When a reading began last, which changes had been seen then, and by which control connection.
-    attempted: Option<(Instant, Changes, u64)>,
+    pub(super) attempted: Option<(Instant, Changes, u64)>,
     /// The one that listened when it was read: one that began later may have missed what changed in between.
     listener: u64,
     /// Why the last reading failed, if it did.

@@ -151,7 +151,7 @@ impl Relay {
                 outcome = outcome.name(),
                 "session_cut_off"
             );
-            self.session.set_cut_off();
+            self.fence.set_activity(Activity::CutOff);
             if !in_flight && !self.wants_an_answer().await {
                 return (End::Client, None);
             }

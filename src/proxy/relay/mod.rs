@@ -182,7 +182,6 @@ pub struct Started {
     pub server: Peer,
     pub session: Arc<Session>,
     pub replicates: bool,
-    pub fence: Arc<SessionFence>,
     pub temporary: Option<Arc<str>>,
     pub parameter: Parameter,
     pub lexing: Lexing,
@@ -195,9 +194,9 @@ impl Relay {
         let term = context.term();
         Relay {
             context,
+            fence: started.session.fence.clone(),
             session: started.session,
             replicates: started.replicates,
-            fence: started.fence,
             client: Side::new(started.client),
             server: Side::new(started.server),
             replies: Replies::default(),
@@ -331,7 +330,6 @@ impl Relay {
         if activity != self.activity {
             self.activity = activity;
             self.fence.set_activity(activity);
-            self.session.set_state(activity);
             if self.revoked && activity != Activity::Busy {
                 self.revoked = activity != Activity::Idle;
                 release(&self.context, &self.fence);
@@ -345,7 +343,6 @@ impl Relay {
         if self.activity != Activity::Busy {
             self.activity = Activity::Busy;
             self.fence.set_activity(Activity::Busy);
-            self.session.set_state(Activity::Busy);
         }
     }
 

@@ -100,7 +100,7 @@ impl Relay {
             path: self.path.as_deref(),
             suspects: self.definitions.own(),
             suspects_of_others: &others,
-            exempt: self.session.exempt(self.context.policies()),
+            exempt: self.context.policies().exempts(&self.session.user),
             parameter: &self.parameter,
             owed: !self.replies.is_empty(),
             parameter_in_doubt: !self.replies.is_empty()

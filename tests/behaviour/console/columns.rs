@@ -1,7 +1,10 @@
 //! What each command answers, with names and types: these are stable.
 
 use super::world::World;
+use crate::support::fenced::{code_in, ok};
+use crate::support::message::{self, query};
 use crate::support::ticks::{WRITE, refused};
+use crate::support::{DEADLINE, Wire, wait_until};
 use std::time::{Duration, SystemTime};
 use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{Client, Row};
@@ -158,6 +161,24 @@ async fn sessions_admissions_and_rejections_are_shown() {
     drop(writer);
     while all(&console, "SHOW SESSIONS").await.len() > 1 {
         tokio::task::yield_now().await;
+    }
+}
+
+/// Of a write that is fenced as of any other statement, and by both protocols.
+#[test]
+fn a_statement_that_runs_is_shown_as_active() {
+    let world = World::start();
+    let mut writer = world.writer(47);
+    let mut locker = Wire::login(&world.postgres.address(), "postgres", "postgres");
+    let mut console = world.console();
+    for message in [query(WRITE), [message::unnamed(WRITE, &[]), message::sync()].concat()] {
+        ok(&mut locker, "BEGIN; LOCK TABLE ticks");
+        writer.send(&message);
+        wait_until("it is shown", DEADLINE, || {
+            ok(&mut console, "SHOW SESSIONS").iter().any(|row| row[7].as_deref() == Some("active"))
+        });
+        ok(&mut locker, "COMMIT");
+        assert_eq!(code_in(&writer.read_until_ready()), "");
     }
 }
 

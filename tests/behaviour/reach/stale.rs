@@ -252,6 +252,30 @@ fn a_database_without_the_schema_is_read() {
     ok(&mut Wire::login(&proxy.address(), "postgres", "postgres"), "INSERT INTO plain VALUES (1)");
 }
 
+/// That it was not there a moment ago says nothing of a database that a session has come to since.
+#[test]
+fn a_database_that_has_come_back_is_read() {
+    let postgres = Postgres::start(Options::default());
+    let proxy = Proxy::start(&postgres, POLICY, &[]);
+    let login = |database: &str| Wire::login(&proxy.address(), "postgres", database);
+    let mut console = login("fencegate");
+    for _ in 0..3 {
+        postgres.sql("CREATE DATABASE passing");
+        let mut session = login("passing");
+        ok(&mut session, "CREATE TABLE items (id int)");
+        assert_eq!(code(&mut session, "DO 'BEGIN END'"), "LF004");
+        drop(session);
+        postgres.sql("CREATE DATABASE next");
+        wait_until("it can be dropped", DEADLINE, || postgres.try_sql("postgres", "DROP DATABASE passing").is_ok());
+        wait_until("it is missed", DEADLINE, || {
+            !ok(&mut console, "SHOW FENCES").iter().any(|row| row[0].as_deref() == Some("passing"))
+        });
+        postgres.sql("ALTER DATABASE next RENAME TO passing");
+        ok(&mut login("passing"), "DO 'BEGIN END'");
+        wait_until("it can be dropped", DEADLINE, || postgres.try_sql("postgres", "DROP DATABASE passing").is_ok());
+    }
+}
+
 /// Whoever alters a view locks it, which must not keep the catalogue from being read.
 #[test]
 fn a_view_that_is_being_altered_keeps_nobody() {
