@@ -91,7 +91,7 @@ impl ConsoleSession {
 
     async fn answer(self, shared: Arc<Shared>) -> io::Result<End> {
         let Peer { mut reader, writer, .. } = self.client;
-        let mut answers = Answers::new(writer.into_half());
+        let mut answers = Answers::new(writer.into_parts().0.into_half());
         let console = Arc::new(Console::new(shared.clone(), self.role, self.server_version));
         loop {
             let next = tokio::select! {

@@ -4,22 +4,22 @@ use super::audit::{Admitted, counter};
 use super::definitions::Definitions;
 use super::downstream::{Changes, Downstream, PREPARE_LIMIT, Seen, Wanted};
 use super::recent::Recent;
-use super::relay::Term;
-use super::room::Room;
+use super::relay::{Task, Term};
+use super::room::{Room, Rooms};
+use super::session::Session;
 use super::shared::Shared;
+use super::turns::Turns;
 use super::upstream;
-use crate::fence::{Database, Role};
+use crate::fence::{Database, Registration, Role};
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::{Opaque, PolicySet, Resource};
 use crate::statement::{Alone, Answer, Lexing};
 use crate::wire::startup;
-use futures_util::FutureExt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 /// The right to read a text now that may take long.
@@ -94,7 +94,7 @@ impl Context {
     }
 
     /// What is known of the catalogue of the session's database.
-    pub fn catalogue(&self, wanted: &Wanted) -> Seen {
+    pub fn catalogue(&self, wanted: Option<&Wanted>) -> Seen {
         self.downstream.catalogue(wanted)
     }
 
@@ -110,7 +110,7 @@ impl Context {
 
     /// Whatever does not show what it writes is rejected.
     pub fn rejects_opaque(&self) -> bool {
-        let seen = self.catalogue(&Wanted { since: self.changes(), temporary: None, cascades: false, is_plain: false });
+        let seen = self.catalogue(None);
         self.fenced
             && self.policies.opaque == Opaque::Reject
             && (!seen.is_current || seen.catalogue.has_fenced_tables())
@@ -138,20 +138,25 @@ impl Context {
         &self.shared.recent
     }
 
-    /// The session is registered: who was deposed while the database had no sessions is shut out now.
-    pub fn session_registered(&self) {
+    /// Registers the session for as long as its server connection lasts. Who was deposed while the database had no sessions
+    /// is shut out now.
+    pub fn register(&self, session: &Session) -> Registration {
+        let registration = self.database().register(session.fence.clone());
         self.downstream.session_registered();
+        registration
     }
 
-    /// Reads the catalogue, if that is wanted and was not done since it has changed, or may have: within that time.
-    pub fn catch_up(&self, wanted: &Wanted, within: Duration) -> Option<JoinHandle<Option<Turn>>> {
-        let (downstream, wanted) = (self.downstream.clone(), wanted.clone());
-        downstream.is_unread(&wanted).then(|| {
-            tokio::spawn(async move {
-                tokio::time::timeout(within, downstream.catch_up_with(&wanted)).await.ok();
-                None
-            })
-        })
+    /// It is worth waiting for [`Self::catch_up`].
+    pub fn is_unread(&self, wanted: &Wanted) -> bool {
+        self.downstream.is_unread(wanted)
+    }
+
+    /// Reads the catalogue, if that was not done since it has changed, or may have: within that time. Cancel-safe.
+    pub fn catch_up(&self, wanted: Wanted, within: Duration) -> impl Future<Output = ()> + use<> {
+        let downstream = self.downstream.clone();
+        async move {
+            tokio::time::timeout(within, downstream.catch_up_with(&wanted)).await.ok();
+        }
     }
 
     /// Statements of this session have changed the catalogue: the others are told, and this proxy reads it soon.
@@ -171,13 +176,7 @@ impl Context {
 
     /// What a text does, and to which rows if that is asked. One that may take long needs a turn: where none is to be had at
     /// once, what is to be waited for.
-    pub fn read(
-        &self,
-        text: &[u8],
-        lexing: Lexing,
-        with_rows: bool,
-        turn: Option<Turn>,
-    ) -> Result<Answer, JoinHandle<Option<Turn>>> {
+    pub fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, turn: Option<Turn>) -> Result<Answer, Task> {
         if let Some(read) = self.shared.cache.get(text, lexing, with_rows) {
             return Ok(read);
         }
@@ -196,18 +195,38 @@ impl Context {
         Ok(tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows)))
     }
 
-    fn turn(&self, apart: bool) -> Result<Turn, JoinHandle<Option<Turn>>> {
-        let turns = if apart { &self.shared.turns_apart } else { &self.shared.turns };
-        let turn = move |turn| Turn { _turn: turn, apart };
-        let taken = turns.try_take(&self.role).map(turn);
-        taken.ok_or_else(|| tokio::spawn(turns.take(&self.role).map(move |taken| taken.map(turn))))
+    fn turn(&self, apart: bool) -> Result<Turn, Task> {
+        self.turns(apart).try_take(&self.role).map(|turn| Turn { _turn: turn, apart }).ok_or(Task::Turn { apart })
     }
 
-    /// Room to hold a message of that many bytes, of which so many are there; or what is to be waited for, which gives up after a while. What stands
-    /// behind something that the server may not have done for long has room of its own.
-    pub fn room(&self, bytes: usize, there: usize, is_behind: bool) -> Result<Room, JoinHandle<Option<Room>>> {
-        let rooms = if is_behind { &self.shared.room_behind } else { &self.shared.room };
-        rooms.ask(bytes, there)
+    /// The right to read a text that may take long. Cancel-safe.
+    pub fn wait_for_turn(&self, apart: bool) -> impl Future<Output = Option<Turn>> + use<> {
+        let turn = self.turns(apart).take(&self.role);
+        async move { turn.await.map(|turn| Turn { _turn: turn, apart }) }
+    }
+
+    fn turns(&self, apart: bool) -> &Turns {
+        if apart { &self.shared.turns_apart } else { &self.shared.turns }
+    }
+
+    /// Room to hold a message of that many bytes, of which so many are there, if there is any. What stands behind something
+    /// that the server may not have done for long has room of its own.
+    pub fn room(&self, bytes: usize, there: usize, behind: bool) -> Option<Room> {
+        self.rooms(behind).try_take(bytes, there)
+    }
+
+    /// The same, waited for; None after a while. Cancel-safe.
+    pub fn wait_for_room(
+        &self,
+        bytes: usize,
+        there: usize,
+        behind: bool,
+    ) -> impl Future<Output = Option<Room>> + use<> {
+        self.rooms(behind).take(bytes, there)
+    }
+
+    fn rooms(&self, behind: bool) -> &Arc<Rooms> {
+        if behind { &self.shared.room_behind } else { &self.shared.room }
     }
 
     /// The right to ask the database whether a write past a fence that only observes would be rejected; None: too many ask.
@@ -242,13 +261,10 @@ impl Context {
         upstream::cancel(&self.shared, startup::cancel_request(key)).await
     }
 
-    /// Gets out of the way of a statement that needs a database alone.
-    pub fn leave_alone(&self, wanted: Alone, role: Role) -> JoinHandle<Option<Turn>> {
+    /// Gets out of the way of a statement that needs a database alone. Cancel-safe.
+    pub fn leave_alone(&self, wanted: Alone, role: Role) -> impl Future<Output = ()> + use<> {
         let (shared, from) = (self.shared.clone(), self.database().name().to_owned());
-        tokio::spawn(async move {
-            shared.leave_alone(&wanted, &role, &from).await;
-            None
-        })
+        async move { shared.leave_alone(&wanted, &role, &from).await }
     }
 
     /// A database of that name was dropped, renamed or the like.

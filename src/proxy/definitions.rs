@@ -9,7 +9,7 @@ use super::downstream::{Downstream, Seen};
 use super::suspects::Suspects;
 use super::touched::touched;
 use crate::policy::PolicySet;
-use crate::statement::{RelationName, Statement};
+use crate::statement::Statement;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -90,32 +90,35 @@ pub struct Definitions {
     downstream: Arc<Downstream>,
     session: u64,
     own: Suspects,
+    extent: Extent,
     /// The doubts that there were when the first of them was forwarded.
-    since: Option<u64>,
-    /// One of them names a fenced table or what leads to one, or it was not known what does.
-    names_fences: bool,
-    /// Others were defining what may have to do with fenced tables: this may build on that.
-    beside_others: bool,
-    /// One of them does not name all that it changes.
-    unnamed: bool,
+    since: u64,
     /// One of them may stand before the catalogue's own operators or types in what tells a key.
     shadow_keys: bool,
+}
+
+/// How far what a session is defining may go. What is said of one holds for those above it too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Extent {
+    #[default]
+    Nothing,
+    /// It names all that it changes, which has nothing to do with fenced tables.
+    Harmless,
+    /// It may change what it does not name. That does not count before it is done: who may run it could as well do there
+    /// what comes next.
+    Unnamed,
+    /// Others were defining what may have to do with fenced tables: it may build on that, and counts for others.
+    BesideOthers,
+    /// It names a fenced table or what leads to one, or it was not known what does: until the transaction ends, the
+    /// catalogue says less about fenced tables than there is.
+    Fences,
 }
 
 impl Definitions {
     /// Of a session that has defined nothing.
     pub fn new(downstream: Arc<Downstream>, session: u64) -> Self {
-        let own = Suspects::default();
-        Self {
-            downstream,
-            session,
-            own,
-            since: None,
-            names_fences: false,
-            beside_others: false,
-            unnamed: false,
-            shadow_keys: false,
-        }
+        let (own, extent) = (Suspects::default(), Extent::default());
+        Self { downstream, session, own, extent, since: 0, shadow_keys: false }
     }
 
     /// What this session is defining.
@@ -125,7 +128,7 @@ impl Definitions {
 
     /// Some were forwarded, and it is not known yet what became of them.
     pub fn are_under_way(&self) -> bool {
-        self.since.is_some() || !self.own.is_empty()
+        self.extent > Extent::Nothing
     }
 
     /// What each of the others is defining. To be asked before the catalogue is.
@@ -135,27 +138,36 @@ impl Definitions {
 
     /// A statement is about to be forwarded that was judged by what was seen: see [`Suspects::note`].
     pub fn note(&mut self, statement: &Statement, policies: &PolicySet, seen: &Seen) {
-        let was_published = self.count_for_others();
-        let others = self.of_others();
-        if statement.changes_catalogue {
-            self.since.get_or_insert(seen.doubts);
-            self.names_fences |= !seen.is_current || names_fences(statement, policies, seen);
-            self.beside_others |= !others.is_empty();
-            self.shadow_keys |= policies.has_keys() && statement.may_shadow_key_types();
-            // Nor does it name what it calls.
-            self.unnamed |=
-                statement.changes_unnamed || seen.catalogue.has_event_triggers() || policies.has_functions();
+        if !statement.changes_catalogue {
+            return;
         }
-        let are_more = self.own.note(statement, policies, &seen.catalogue, seen.is_current, &others);
+        let others = self.of_others();
+        let shadows = policies.has_keys() && statement.may_shadow_key_types();
+        let are_more = self.own.note(statement, policies, seen, &others);
+        let extent = if !seen.is_current || shadows || are_more || names_fences(statement, policies, seen) {
+            Extent::Fences
+        } else if !others.is_empty() {
+            Extent::BesideOthers
+        } else if statement.changes_unnamed || seen.catalogue.has_event_triggers() || policies.has_functions() {
+            // Nor does it name what it calls.
+            Extent::Unnamed
+        } else {
+            Extent::Harmless
+        };
+        if self.extent == Extent::Nothing {
+            self.since = seen.doubts;
+        }
+        let was_published = self.count_for_others();
+        self.extent = self.extent.max(extent);
+        self.shadow_keys |= shadows;
         if are_more || self.count_for_others() != was_published {
             self.downstream.suspects.publish(self.session, &self.own);
         }
     }
 
-    /// Until the transaction ends, the catalogue says less about fenced tables than there is. What it has changed without
-    /// naming it does not count: who may run that here could as well have done there what comes next.
+    /// Until the transaction ends, the catalogue says less about fenced tables than there is.
     pub fn concern_fences(&self) -> bool {
-        self.names_fences || self.shadow_keys || !self.own.is_empty()
+        self.extent == Extent::Fences
     }
 
     /// Within this transaction the text does not tell which operators and types tell a key.
@@ -165,17 +177,16 @@ impl Definitions {
 
     /// What others define meanwhile is not harmless.
     fn count_for_others(&self) -> bool {
-        self.concern_fences() || self.beside_others
+        self.extent >= Extent::BesideOthers
     }
 
     /// The transaction has changed the catalogue, and is about to be withdrawn. True if that has nothing to do with fenced
     /// tables: neither by itself, nor together with what others have defined since or are defining.
     pub fn pass_as_harmless(&self) -> bool {
-        let is_all_known = !self.unnamed && !self.count_for_others();
         // In this order: who is no longer among the others has left a doubt.
-        is_all_known
+        self.extent == Extent::Harmless
             && self.of_others().is_empty()
-            && self.since.is_some_and(|since| self.downstream.note_harmless_change(since))
+            && self.downstream.note_harmless_change(self.since)
     }
 
     /// The transaction has ended, and the catalogue was forgotten since, or need not be.
@@ -183,21 +194,16 @@ impl Definitions {
         if self.count_for_others() {
             self.downstream.suspects.withdraw(self.session, self.downstream.changes().doubts);
         }
-        self.own = Suspects::default();
-        (self.since, self.names_fences, self.beside_others, self.unnamed) = (None, false, false, false);
-        self.shadow_keys = false;
+        (self.own, self.extent, self.shadow_keys) = (Suspects::default(), Extent::Nothing, false);
     }
 }
 
 /// It names a fenced table, or what leads to one. Whether what it redirects is suspect is told apart.
 fn names_fences(statement: &Statement, policies: &PolicySet, seen: &Seen) -> bool {
-    let is_concerned = |relation: &RelationName| {
-        policies.tables_called(relation).next().is_some() || seen.catalogue.leads_from(relation)
-    };
     let written = statement.writes.iter().map(|write| &write.relation);
     let redirected = statement.redirects.iter().map(|redirect| &redirect.relation);
-    written.chain(redirected).chain(&statement.defines).any(is_concerned)
-        || !touched(statement, policies, &seen.catalogue, seen.dependencies.as_deref()).is_empty()
+    written.chain(redirected).chain(&statement.defines).any(|relation| seen.concerns_fences(relation, policies))
+        || !touched(statement, policies, seen).is_empty()
 }
 
 impl Drop for Definitions {

@@ -10,7 +10,7 @@ use super::opening::{OpeningError, read_opening, refuse_packet};
 use super::parameter::{Parameter, Value};
 use super::peer::Peer;
 use super::rejection::Rejection;
-use super::relay::Started;
+use super::relay::{Driver, Started};
 use super::session::Session;
 use super::shared::Shared;
 use super::shutdown::{Stage, too_late};
@@ -86,7 +86,7 @@ impl From<io::Error> for Refused {
 /// What a client has come for.
 pub enum Opened {
     /// A session with the server.
-    Session(Box<(Context, Started)>),
+    Session(Box<Driver>),
     /// The console.
     Console(Box<ConsoleSession>),
 }
@@ -196,8 +196,8 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
     let session = Session::new(seat.number(), &startup, peer.to_owned(), &authenticated, fence, parameter.current());
     let replicates = startup.replication() != Replication::None;
     let lexing = authenticated.lexing;
-    let started = Started { client, server, session: Arc::new(session), replicates, temporary, parameter, lexing };
-    Ok(Opened::Session(Box::new((context, started))))
+    let started = Started { session: Arc::new(session), replicates, temporary, parameter, lexing };
+    Ok(Opened::Session(Box::new(Driver::new(context, client, server, started))))
 }
 
 /// Waits until there is room for one more, before the server is asked anything.

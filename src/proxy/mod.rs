@@ -47,7 +47,7 @@ use connections::Seat;
 pub use encryption::Encryption;
 use handshake::{Opened, Refused};
 use listener::Listener;
-use relay::{End, Relay};
+use relay::End;
 use session::Session;
 use shared::Shared;
 use shutdown::StopSignals;
@@ -177,14 +177,12 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut se
     };
     let claims = caller.claims();
     match handshake::shake_hands(shared.clone(), caller, &mut seat, &peer).await {
-        Ok(Opened::Session(session_parts)) => {
-            let (context, started) = *session_parts;
-            let (session, database) = (started.session.clone(), context.database().clone());
+        Ok(Opened::Session(driver)) => {
+            let session = driver.about().clone();
             log_start(&shared, &session);
             let entry = shared.sessions.enter(session.clone());
-            let registration = database.register(session.fence.clone());
-            context.session_registered();
-            let end = Relay::new(context, started).run().await;
+            let registration = driver.context().register(&session);
+            let end = driver.run().await;
             drop(registration);
             drop(entry);
             log_end(&shared, &session, &end);

@@ -27,22 +27,32 @@ pub struct Peer {
     pub origin: Origin,
 }
 
-/// The half that reads.
+/// The half that reads, with what it has read.
 pub struct Reader {
-    half: ReadHalf<Stream>,
+    source: Source,
     /// Read and not yet handled.
     pub input: BytesMut,
     /// The other side will send no more.
     pub ended: bool,
+}
+
+/// The half that writes, with what it is to write.
+pub struct Writer {
+    sink: Sink,
+    /// To be written.
+    pub output: BytesMut,
+}
+
+/// What can be read from.
+pub struct Source {
+    half: ReadHalf<Stream>,
     /// How many bytes were read.
     pub bytes: u64,
 }
 
-/// The half that writes.
-pub struct Writer {
+/// What can be written to.
+pub struct Sink {
     half: WriteHalf<Stream>,
-    /// To be written.
-    pub output: BytesMut,
     /// TLS may hold some of what was written.
     unflushed: bool,
     /// Nothing more will come, and the other side is still to be told.
@@ -61,8 +71,11 @@ impl Peer {
         };
         let (reader, writer) = tokio::io::split(stream);
         Peer {
-            reader: Reader { half: reader, input: BytesMut::new(), ended: false, bytes: 0 },
-            writer: Writer { half: writer, output: BytesMut::new(), unflushed: false, ending: false, bytes: 0 },
+            reader: Reader { source: Source { half: reader, bytes: 0 }, input: BytesMut::new(), ended: false },
+            writer: Writer {
+                sink: Sink { half: writer, unflushed: false, ending: false, bytes: 0 },
+                output: BytesMut::new(),
+            },
             secured,
             origin,
         }
@@ -75,7 +88,22 @@ impl Peer {
 
     /// The socket alone. What was read from it and is to be written to it is lost.
     pub fn into_stream(self) -> Stream {
-        self.reader.half.unsplit(self.writer.half)
+        self.reader.source.half.unsplit(self.writer.sink.half)
+    }
+}
+
+impl Source {
+    /// Reads what is there, at least a byte; 0 bytes are the end. Cancel-safe.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub async fn fill(&mut self, input: &mut BytesMut) -> io::Result<usize> {
+        give_back(input);
+        input.reserve(READ_SIZE);
+        // read_buf would fill whatever a large message once made room for.
+        let read = self.half.read_buf(&mut input.limit(READ_SIZE)).await?;
+        self.bytes += read as u64;
+        Ok(read)
     }
 }
 
@@ -85,13 +113,13 @@ impl Reader {
     /// # Errors
     /// Those of the socket.
     pub async fn fill(&mut self) -> io::Result<()> {
-        give_back(&mut self.input);
-        self.input.reserve(READ_SIZE);
-        // read_buf would fill whatever a large message once made room for.
-        let read = self.half.read_buf(&mut (&mut self.input).limit(READ_SIZE)).await?;
-        self.ended |= read == 0;
-        self.bytes += read as u64;
+        self.ended |= self.source.fill(&mut self.input).await? == 0;
         Ok(())
+    }
+
+    /// What can be read from, what was read from it, and whether that is all.
+    pub fn into_parts(self) -> (Source, BytesMut, bool) {
+        (self.source, self.input, self.ended)
     }
 
     /// Takes a whole frame from what a server sent, if it is there.
@@ -134,10 +162,10 @@ pub fn body(frame: &[u8]) -> &[u8] {
     frame.get(HEADER..).unwrap_or_default()
 }
 
-impl Writer {
+impl Sink {
     /// There is something left for [`Self::drain`].
-    pub fn is_pending(&self) -> bool {
-        !self.output.is_empty() || self.unflushed || self.ending
+    pub fn is_pending(&self, output: &BytesMut) -> bool {
+        !output.is_empty() || self.unflushed || self.ending
     }
 
     /// Writes some of the output; behind all of it what TLS holds of it, and the end. Cancel-safe. Does nothing when there is
@@ -145,22 +173,22 @@ impl Writer {
     ///
     /// # Errors
     /// Those of the socket.
-    pub async fn drain(&mut self) -> io::Result<()> {
-        if !self.output.is_empty() {
+    pub async fn drain(&mut self, output: &mut BytesMut) -> io::Result<()> {
+        if !output.is_empty() {
             self.unflushed = true;
-            let written = self.half.write(&self.output).await?;
-            self.output.advance(written);
+            let written = self.half.write(output).await?;
+            output.advance(written);
             self.bytes += written as u64;
-            give_back(&mut self.output);
+            give_back(output);
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
         }
-        if self.unflushed && self.output.is_empty() {
+        if self.unflushed && output.is_empty() {
             self.half.flush().await?;
             self.unflushed = false;
         }
-        if self.ending && self.output.is_empty() {
+        if self.ending && output.is_empty() {
             self.half.shutdown().await?;
             self.ending = false;
         }
@@ -173,8 +201,8 @@ impl Writer {
     }
 
     /// Nobody reads any more.
-    pub fn give_up(&mut self) {
-        self.output.clear();
+    pub fn give_up(&mut self, output: &mut BytesMut) {
+        output.clear();
         (self.unflushed, self.ending) = (false, false);
     }
 
@@ -182,24 +210,47 @@ impl Writer {
     ///
     /// # Errors
     /// Those of the socket.
-    pub async fn flush(&mut self) -> io::Result<()> {
-        while self.is_pending() {
-            self.drain().await?;
+    pub async fn flush(&mut self, output: &mut BytesMut) -> io::Result<()> {
+        while self.is_pending(output) {
+            self.drain(output).await?;
         }
         Ok(())
-    }
-
-    /// The half by itself, for who brings an output of its own; what is in this one is lost.
-    pub fn into_half(self) -> WriteHalf<Stream> {
-        self.half
     }
 
     /// Writes all of the output, and that nothing more will come. Cancel-safe.
     ///
     /// # Errors
     /// Those of the socket.
-    pub async fn close(&mut self) -> io::Result<()> {
+    pub async fn close(&mut self, output: &mut BytesMut) -> io::Result<()> {
         self.end();
-        self.flush().await
+        self.flush(output).await
+    }
+
+    /// The half by itself.
+    pub fn into_half(self) -> WriteHalf<Stream> {
+        self.half
+    }
+}
+
+impl Writer {
+    /// As [`Sink::flush`]. Cancel-safe.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        self.sink.flush(&mut self.output).await
+    }
+
+    /// As [`Sink::close`]. Cancel-safe.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub async fn close(&mut self) -> io::Result<()> {
+        self.sink.close(&mut self.output).await
+    }
+
+    /// What can be written to, and what is to be written to it.
+    pub fn into_parts(self) -> (Sink, BytesMut) {
+        (self.sink, self.output)
     }
 }

@@ -6,7 +6,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 /// A session waits this long for room at most.
@@ -49,16 +48,29 @@ impl Rooms {
         Arc::new(Rooms(Mutex::new(Rest { free: bytes, waiting: Vec::new() })))
     }
 
-    /// Room for a message of that many bytes, of which so many are there; or what is to be waited for, which gives up after a while.
-    pub fn ask(self: &Arc<Self>, bytes: usize, there: usize) -> Result<Room, JoinHandle<Option<Room>>> {
+    /// Room for a message of that many bytes, of which so many are there, if there is any.
+    pub fn try_take(self: &Arc<Self>, bytes: usize, there: usize) -> Option<Room> {
         let mut rest = self.rest();
-        if rest.free >= bytes {
-            rest.free -= bytes;
-            return Ok(self.room(bytes, there));
+        rest.free = rest.free.checked_sub(bytes)?;
+        drop(rest);
+        Some(self.room(bytes, there))
+    }
+
+    /// The same, waited for; None after a while. Who calls it first is not the first to get it. Cancel-safe.
+    pub fn take(self: &Arc<Self>, bytes: usize, there: usize) -> impl Future<Output = Option<Room>> + Send + use<> {
+        let taken = self.try_take(bytes, there).ok_or_else(|| {
+            let (tell, told) = oneshot::channel();
+            self.rest().waiting.push(Waiting { bytes, there, tell });
+            told
+        });
+        // What was given back between the two.
+        self.give();
+        async move {
+            match taken {
+                Ok(room) => Some(room),
+                Err(told) => timeout(ROOM_LIMIT, told).await.ok()?.ok(),
+            }
         }
-        let (tell, told) = oneshot::channel();
-        rest.waiting.push(Waiting { bytes, there, tell });
-        Err(tokio::spawn(async move { timeout(ROOM_LIMIT, told).await.ok()?.ok() }))
     }
 
     /// Gives what is free to whoever waits and has come last: those before may be many who want it only to keep it.
@@ -117,20 +129,21 @@ impl Drop for Room {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
 
     fn rooms() -> Arc<Rooms> {
         Rooms::new(10)
     }
 
     /// What has been given is there at once.
-    async fn given(waiting: &mut JoinHandle<Option<Room>>) -> Option<Room> {
-        timeout(Duration::from_millis(100), waiting).await.ok()?.unwrap()
+    async fn given(waiting: &mut (impl Future<Output = Option<Room>> + Unpin)) -> Option<Room> {
+        waiting.now_or_never()?
     }
 
     #[tokio::test]
     async fn what_is_given_back_goes_to_the_last_who_fits() {
         let rooms = rooms();
-        let (all, ask) = (rooms.ask(10, 0).ok().unwrap(), |bytes| rooms.ask(bytes, 0).err().unwrap());
+        let (all, ask) = (rooms.try_take(10, 0).unwrap(), |bytes| Box::pin(rooms.take(bytes, 0)));
         let (mut first, mut small, mut last) = (ask(6), ask(2), ask(5));
         assert!(given(&mut first).await.is_none());
         drop(all);
@@ -145,24 +158,22 @@ mod tests {
     #[tokio::test]
     async fn who_does_not_wait_any_more_gets_nothing() {
         let rooms = rooms();
-        let all = rooms.ask(10, 0).ok().unwrap();
-        let waiting = rooms.ask(5, 0).err().unwrap();
-        waiting.abort();
-        assert!(waiting.await.is_err());
+        let all = rooms.try_take(10, 0).unwrap();
+        drop(rooms.take(5, 0));
         drop(all);
-        assert!(rooms.ask(10, 0).is_ok());
+        assert!(rooms.try_take(10, 0).is_some());
     }
 
     #[tokio::test]
     async fn who_makes_no_headway_while_others_wait_is_overdue() {
         let rooms = Rooms::new(100);
-        let mut room = rooms.ask(100, 45).ok().unwrap();
+        let mut room = rooms.try_take(100, 45).unwrap();
         let mut look = |there| {
             room.looked.0 = Instant::now().checked_sub(LOOK_AGAIN).unwrap();
             room.is_overdue(there)
         };
         assert!(!look(50) && !look(50), "nobody waits");
-        let _waiting = rooms.ask(1, 0).err().unwrap();
+        let _waiting = rooms.take(1, 0);
         assert!(!look(55) && look(58) && !look(63));
     }
 }

@@ -4,6 +4,7 @@
 //! Owns which names count. Must never forget one before the transaction has ended: a rollback to a savepoint may leave
 //! one too many.
 
+use super::downstream::Seen;
 use crate::fence::Catalogue;
 use crate::policy::PolicySet;
 use crate::statement::rows::Rows;
@@ -21,8 +22,7 @@ const SUSPECT: [Operation; 4] = [Operation::Insert, Operation::Update, Operation
 /// The suspect names of one transaction.
 #[derive(Clone, Debug, Default)]
 pub struct Suspects {
-    relations: HashSet<RelationName>,
-    /// The schemas of those of one name; None for one that is named without. Every write asks for it, of every session.
+    /// By the relation's own name, the schemas; None for one that is named without.
     schemas: HashMap<String, HashSet<Option<String>>>,
     /// There were too many to remember.
     all: bool,
@@ -31,40 +31,28 @@ pub struct Suspects {
 impl Suspects {
     /// A statement is about to run; true if there are more suspects now. What it redirects to a relation that has nothing
     /// to do with fenced tables, as far as policies, catalogue and the names known here and to others tell, is not suspect.
-    pub fn note(
-        &mut self,
-        statement: &Statement,
-        policies: &PolicySet,
-        catalogue: &Catalogue,
-        is_current: bool,
-        others: &[Arc<Suspects>],
-    ) -> bool {
+    pub fn note(&mut self, statement: &Statement, policies: &PolicySet, seen: &Seen, others: &[Arc<Suspects>]) -> bool {
         let is_suspect = |to: &RelationName| self.contains(to) || others.iter().any(|other| other.contains(to));
-        let leads_to_fenced = |to: &RelationName| {
-            !is_current || policies.tables_called(to).next().is_some() || catalogue.leads_from(to) || is_suspect(to)
-        };
+        let leads_to_fenced =
+            |to: &RelationName| !seen.is_current || seen.concerns_fences(to, policies) || is_suspect(to);
         let mut found: Vec<RelationName> = Vec::new();
         for Redirect { relation, to } in &statement.redirects {
             match to {
-                Some(to) if to == relation => found.extend(keyed_tables(to, policies, catalogue)),
+                Some(to) if to == relation => found.extend(keyed_tables(to, policies, &seen.catalogue)),
                 Some(to) if !leads_to_fenced(to) => {}
                 _ => found.push(relation.clone()),
             }
         }
         // The key may be another column by now, or of another type.
         for write in statement.writes.iter().filter(|write| write.operation == Operation::Ddl) {
-            found.extend(keyed_tables(&write.relation, policies, catalogue));
+            found.extend(keyed_tables(&write.relation, policies, &seen.catalogue));
         }
-        found.retain(|relation| !self.all && !self.relations.contains(relation));
-        let are_more = !found.is_empty();
-        for RelationName { schema, name } in &found {
-            self.schemas.entry(name.clone()).or_default().insert(schema.clone());
+        let mut are_more = false;
+        for RelationName { schema, name } in found.into_iter().filter(|_| !self.all) {
+            are_more |= self.schemas.entry(name).or_default().insert(schema);
         }
-        self.relations.extend(found);
-        if self.relations.len() > MOST {
-            self.relations.clear();
-            self.schemas.clear();
-            self.all = true;
+        if self.schemas.values().map(HashSet::len).sum::<usize>() > MOST {
+            *self = Suspects::everything();
         }
         are_more
     }
@@ -76,15 +64,15 @@ impl Suspects {
 
     /// There are none.
     pub fn is_empty(&self) -> bool {
-        !self.all && self.relations.is_empty()
+        !self.all && self.schemas.is_empty()
     }
 
-    /// The first write of the statement to such a relation, or to one by which, as the catalogue has it, that is written.
+    /// The first relation that the statement writes which is one, or by writing which, as the catalogue has it, one is written.
     pub fn written_by<'s>(&self, statement: &'s Statement, catalogue: &Catalogue) -> Option<&'s RelationName> {
         let is_suspect = |write: &&Write| {
             self.contains(&write.relation) || catalogue.reached_by(write).any(|reached| self.contains(reached.table))
         };
-        writes(statement).filter(|_| !self.is_empty()).find(is_suspect).map(|write| &write.relation)
+        self.writes(statement).find(is_suspect).map(|write| &write.relation)
     }
 
     /// The same within the transaction itself: whatever was a way to such a relation before leads on now, so that only
@@ -96,8 +84,14 @@ impl Suspects {
         catalogue: &Catalogue,
     ) -> Option<&'s RelationName> {
         let is_unnamed = |write: &&Write| policies.tables_called(&write.relation).next().is_none();
-        let unnamed = || writes(statement).filter(|_| !self.is_empty()).find(is_unnamed).map(|write| &write.relation);
+        let unnamed = || self.writes(statement).find(is_unnamed).map(|write| &write.relation);
         self.written_by(statement, catalogue).or_else(unnamed)
+    }
+
+    /// The writes that matter, if there are any suspects.
+    fn writes<'s>(&self, statement: &'s Statement) -> impl Iterator<Item = &'s Write> {
+        let writes = if self.is_empty() { &[] } else { statement.writes.as_slice() };
+        writes.iter().filter(|write| SUSPECT.contains(&write.operation))
     }
 
     fn contains(&self, relation: &RelationName) -> bool {
@@ -107,10 +101,6 @@ impl Suspects {
         };
         self.all || same_name.is_some_and(may_be_same)
     }
-}
-
-fn writes(statement: &Statement) -> impl Iterator<Item = &Write> {
-    statement.writes.iter().filter(|write| SUSPECT.contains(&write.operation))
 }
 
 /// The keyed tables whose keys a definition on the relation may change: itself, and those that it is a part or parent of.
@@ -146,7 +136,8 @@ mod tests {
         let mut suspects = Suspects::default();
         for text in texts {
             // Where the catalogue is not known, whatever is named may be fenced.
-            suspects.note(&statement(text), &policies(), &Catalogue::default(), !text.contains("fenced"), &[]);
+            let seen = Seen { is_current: !text.contains("fenced"), ..Seen::default() };
+            suspects.note(&statement(text), &policies(), &seen, &[]);
         }
         suspects
     }
@@ -190,7 +181,7 @@ mod tests {
         let mut suspects = Suspects::default();
         for number in 0..=MOST {
             let view = statement(&format!("CREATE VIEW v{number} AS TABLE t"));
-            suspects.note(&view, &policies(), &Catalogue::default(), false, &[]);
+            suspects.note(&view, &policies(), &Seen::default(), &[]);
         }
         assert!(written_by(&suspects, "DELETE FROM another"));
     }

@@ -2,8 +2,9 @@
 //!
 //! Must never leave out a resource for which the text may be a write.
 
+use super::downstream::Seen;
 use super::keys::{self, Columns, Key};
-use crate::fence::{Catalogue, Deed, Dependencies};
+use crate::fence::{Catalogue, Deed};
 use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource};
 use crate::statement::{FunctionName, Operation, RelationName, Statement, Write};
 use std::collections::HashSet;
@@ -19,12 +20,8 @@ pub struct Touch {
 }
 
 /// The resources that a statement touches, as far as its text and the catalogue tell.
-pub fn touched(
-    statement: &Statement,
-    policies: &PolicySet,
-    catalogue: &Catalogue,
-    dependencies: Option<&Dependencies>,
-) -> Vec<Touch> {
+pub fn touched(statement: &Statement, policies: &PolicySet, seen: &Seen) -> Vec<Touch> {
+    let Seen { catalogue, dependencies, .. } = seen;
     let mut touched = Touched::default();
     for write in &statement.writes {
         let keys = |resource: &Arc<Resource>, table: &FencedTable, columns| {
@@ -42,7 +39,7 @@ pub fn touched(
             }
         }
         // What CASCADE takes from a fenced table is as if the statement named that table.
-        for fenced in dependencies.into_iter().flat_map(|dependencies| dependencies.cascades_to(write)) {
+        for fenced in dependencies.iter().flat_map(|dependencies| dependencies.cascades_to(write)) {
             for (resource, table) in policies.fenced(fenced, Operation::Ddl) {
                 touched.add(resource, true, || keys(resource, table, Columns::Others));
             }
@@ -57,18 +54,13 @@ pub fn touched(
 }
 
 /// By what the statement touches the resource, which may be that of a key.
-pub fn deeds(
-    statement: &Statement,
-    policies: &PolicySet,
-    catalogue: &Catalogue,
-    dependencies: Option<&Dependencies>,
-    resource: &Resource,
-) -> Arc<[Deed]> {
+pub fn deeds(statement: &Statement, policies: &PolicySet, seen: &Seen, resource: &Resource) -> Arc<[Deed]> {
+    let Seen { catalogue, dependencies, .. } = seen;
     let is_it = |it: &Arc<Resource>| it.called(&resource.name).is_some();
     let mut deeds = HashSet::new();
     for write in &statement.writes {
         let is_written = |name: &RelationName, operation| policies.fenced(name, operation).any(|(it, _)| is_it(it));
-        let mut cascades = dependencies.into_iter().flat_map(|dependencies| dependencies.cascades_to(write));
+        let mut cascades = dependencies.iter().flat_map(|dependencies| dependencies.cascades_to(write));
         if is_written(&write.relation, write.operation)
             || catalogue.reached_by(write).any(|reached| is_written(reached.table, reached.operation))
             || cascades.any(|fenced| is_written(fenced, Operation::Ddl))

@@ -36,7 +36,7 @@ impl Turns {
     }
 
     /// Waits for a turn. Cancel-safe.
-    pub fn take(&self, role: &str) -> impl Future<Output = Option<Turn>> + Send + 'static {
+    pub fn take(&self, role: &str) -> impl Future<Output = Option<Turn>> + Send + use<> {
         let (of_role, of_all) = (self.of(role), self.all.clone());
         async move {
             let of_role = of_role.acquire_owned().await.ok()?;

@@ -6,6 +6,7 @@
 use super::{Downstream, FRESH};
 use crate::fence::{Catalogue, Dependencies, Fenced, Hindrance};
 use crate::policy::{PolicySet, QualifiedName};
+use crate::statement::RelationName;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -74,6 +75,7 @@ struct Apart<T> {
 }
 
 /// What is known of a database's catalogue at a moment.
+#[derive(Default)]
 pub struct Seen {
     /// As last read.
     pub catalogue: Arc<Catalogue>,
@@ -89,6 +91,13 @@ pub struct Seen {
     pub unread: Option<Hindrance>,
 }
 
+impl Seen {
+    /// The policies name the relation, or some write to it is one to a fenced table.
+    pub fn concerns_fences(&self, relation: &RelationName, policies: &PolicySet) -> bool {
+        policies.tables_called(relation).next().is_some() || self.catalogue.leads_from(relation)
+    }
+}
+
 impl Changes {
     fn has(self, other: Changes) -> bool {
         self.all >= other.all && self.doubts >= other.doubts
@@ -96,10 +105,11 @@ impl Changes {
 }
 
 impl<T> Apart<T> {
-    /// It failed a while ago, or has not all these changes.
-    fn is_due(&self, since: Changes) -> bool {
-        let (at, changes) = self.attempted;
-        !changes.has(since) || self.read.is_err() && at.elapsed() > FRESH
+    /// There is none, it failed a while ago, or it has not all these changes.
+    fn is_due(apart: Option<&Self>, since: Changes) -> bool {
+        apart.is_none_or(|Apart { attempted: (at, changes), read }| {
+            !changes.has(since) || read.is_err() && at.elapsed() > FRESH
+        })
     }
 }
 
@@ -107,6 +117,21 @@ impl Known {
     /// Nobody has tried to read it since the last change, or since who listens is another, or only a while ago.
     fn is_untried(&self, listener: u64) -> bool {
         self.attempted.is_none_or(|(at, changes, by)| changes != self.seen || listener != by || at.elapsed() > FRESH)
+    }
+
+    /// What CASCADE takes is wanted, and has to be read.
+    fn lacks_dependencies(&self, wanted: &Wanted) -> bool {
+        wanted.cascades && Apart::is_due(self.dependencies.as_ref(), wanted.since)
+    }
+
+    /// The schema of the session's temporary relations, if they lead to fenced tables.
+    fn left_to_session<'w>(&self, wanted: &'w Wanted) -> Option<&'w Arc<str>> {
+        wanted.temporary.as_ref().filter(|schema| self.catalogue.leaves_to_session(schema))
+    }
+
+    /// The same, if the catalogue has to be read for them.
+    fn lacking_session<'w>(&self, wanted: &'w Wanted) -> Option<&'w Arc<str>> {
+        self.left_to_session(wanted).filter(|schema| Apart::is_due(self.of_sessions.get(*schema), wanted.since))
     }
 }
 
@@ -123,10 +148,10 @@ impl Downstream {
         self.known().seen
     }
 
-    /// What is known of the catalogue.
-    pub fn catalogue(&self, wanted: &Wanted) -> Seen {
+    /// What is known of the catalogue: of what is wanted, or of all changes seen until now.
+    pub fn catalogue(&self, wanted: Option<&Wanted>) -> Seen {
         let known = self.known();
-        let is_read = self.is_read(&known, wanted.since);
+        let is_read = self.is_read(&known, wanted.map_or(known.seen, |wanted| wanted.since));
         let is_heard = self.is_heard(&known);
         let mut seen = Seen {
             catalogue: known.catalogue.clone(),
@@ -136,13 +161,16 @@ impl Downstream {
             doubts: known.read.map_or(0, |read| read.doubts),
             unread: known.failure.clone(),
         };
-        if wanted.cascades
+        let cascades = wanted.is_some_and(|wanted| wanted.cascades);
+        if let Some(wanted) = wanted.filter(|_| cascades)
             && let Some(apart) = known.dependencies.as_ref().filter(|apart| apart.attempted.1.has(wanted.since))
         {
             seen.dependencies = apart.read.as_ref().ok().cloned();
             seen.unread = seen.unread.or(apart.read.as_ref().err().cloned());
         }
-        if let Some(schema) = self.left_to_session(&known, wanted) {
+        if let Some(wanted) = wanted
+            && let Some(schema) = known.left_to_session(wanted)
+        {
             let apart = known.of_sessions.get(schema).filter(|apart| apart.attempted.1.has(wanted.since));
             match apart.map(|apart| (&apart.read, apart.attempted.1)) {
                 Some((Ok(catalogue), changes)) => {
@@ -154,7 +182,7 @@ impl Downstream {
                 }
             }
         }
-        seen.unread = seen.unread.filter(|_| !seen.is_current || wanted.cascades && seen.dependencies.is_none());
+        seen.unread = seen.unread.filter(|_| !seen.is_current || cascades && seen.dependencies.is_none());
         seen
     }
 
@@ -205,7 +233,7 @@ impl Downstream {
         }
         let policies = self.policies.borrow().clone();
         let fences = Fenced(&policies.resources);
-        if wanted.cascades && self.known().dependencies.as_ref().is_none_or(|apart| apart.is_due(wanted.since)) {
+        if self.known().lacks_dependencies(wanted) {
             let attempted = (Instant::now(), self.changes());
             let read = self.fence.dependencies(fences).await.map(Arc::new);
             self.known().dependencies = Some(Apart { attempted, read });
@@ -213,11 +241,7 @@ impl Downstream {
         drop(turn);
         // Nobody else waits for what only this session can have made.
         let _turn = self.reading_apart.lock().await;
-        let schema = {
-            let known = self.known();
-            let schema = self.left_to_session(&known, wanted).cloned();
-            schema.filter(|schema| known.of_sessions.get(schema).is_none_or(|apart| apart.is_due(wanted.since)))
-        };
+        let schema = self.known().lacking_session(wanted).cloned();
         if let Some(schema) = schema {
             let attempted = (Instant::now(), self.changes());
             let read = self.fence.catalogue_of_session(fences, &schema).await.map(Arc::new);
@@ -289,13 +313,7 @@ impl Downstream {
         if !self.is_read(&known, wanted.since) || !wanted.is_plain && !self.is_heard(&known) {
             return known.is_untried(self.fence.listener()) || self.reading.try_lock().is_err();
         }
-        let lacks_dependencies =
-            || wanted.cascades && known.dependencies.as_ref().is_none_or(|apart| apart.is_due(wanted.since));
-        let lacks_own = || {
-            let schema = self.left_to_session(&known, wanted);
-            schema.is_some_and(|it| known.of_sessions.get(it).is_none_or(|apart| apart.is_due(wanted.since)))
-        };
-        lacks_dependencies() || lacks_own()
+        known.lacks_dependencies(wanted) || known.lacking_session(wanted).is_some()
     }
 
     /// All that may have to do with fenced tables has been read. What was harmless by itself may lead to what somebody is
@@ -310,11 +328,6 @@ impl Downstream {
     fn is_heard(&self, known: &Known) -> bool {
         let listener = self.fence.listener();
         self.fence.is_unprepared() || listener != 0 && listener == known.listener
-    }
-
-    /// The schema of the session's temporary relations, if they lead to fenced tables.
-    fn left_to_session<'w>(&self, known: &Known, wanted: &'w Wanted) -> Option<&'w Arc<str>> {
-        wanted.temporary.as_ref().filter(|schema| known.catalogue.leaves_to_session(schema))
     }
 
     /// The catalogue has changed, or may have, since it was read; and nobody has tried to read it since, or only a

@@ -9,6 +9,7 @@ mod resolve;
 mod token;
 
 use super::audit::PassedWrite;
+use super::downstream::Seen;
 use super::keys;
 use super::parameter::{Parameter, Value};
 use super::rejection::Rejection;
@@ -16,7 +17,7 @@ use super::suspects::Suspects;
 use super::touched::{Touch, touched};
 use crate::fence::session::{SessionFence, Token};
 use crate::fence::value::FenceValue;
-use crate::fence::{Catalogue, Database, Dependencies, Hindrance, Refusal};
+use crate::fence::{Database, Refusal};
 use crate::policy::{PolicySet, Resource};
 use crate::statement::{ParameterEffect, Statement, TransactionEffect};
 use earlier::{Earlier, Needs};
@@ -56,15 +57,8 @@ pub struct Judge<'a> {
     pub policies: &'a PolicySet,
     pub database: &'a Database,
     pub fence: &'a SessionFence,
-    pub catalogue: &'a Catalogue,
-    /// What CASCADE takes, where that is known.
-    pub dependencies: Option<&'a Dependencies>,
-    /// Nothing has changed since it was read, as far as the proxy saw.
-    pub catalogue_is_current: bool,
-    /// It is not current only because nobody listens to what others say of it.
-    pub catalogue_is_unheard: bool,
-    /// Why it could not be read last.
-    pub unread: Option<&'a Hindrance>,
+    /// What is known of the catalogue.
+    pub seen: &'a Seen,
     /// This transaction has changed it where fenced tables are concerned.
     pub changes_catalogue: bool,
     /// It may have made operators or types that stand before the catalogue's own in what tells a key.
@@ -123,8 +117,7 @@ impl Judge<'_> {
             match self.statement(statement, &parameter, &mut earlier) {
                 Ok(more) => {
                     earlier.needs.extend(more);
-                    let (catalogue, is_current) = (self.catalogue, self.catalogue_is_current);
-                    earlier.suspects.note(statement, self.policies, catalogue, is_current, self.suspects_of_others);
+                    earlier.suspects.note(statement, self.policies, self.seen, self.suspects_of_others);
                 }
                 Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection, earlier.needs.into_list()),
                 Err(Stop::Settle) => return Decision::Settle,
@@ -161,18 +154,11 @@ impl Judge<'_> {
         {
             return Err(Rejection::InvalidSetting { why }.into());
         }
-        if statement.transaction == TransactionEffect::PrepareTransaction
-            && !parameter.failed()
-            && (self.fence.holds_admissions() || !self.written.is_empty() || !earlier.needs.is_empty())
-        {
-            let why = "a prepared transaction would carry writes to a fenced table out of this session".to_owned();
-            let hint =
-                "COMMIT in the session that holds the token; two-phase commit is not possible with fenced tables.";
-            return Err(Rejection::Unverifiable { why, hint }.into());
+        if statement.transaction == TransactionEffect::PrepareTransaction && !parameter.failed() {
+            self.refuse_to_prepare(earlier)?;
         }
-        self.refuse_definitions_that_leave(statement, parameter, earlier)?;
         let hidden = self.hidden(statement, earlier)?;
-        let touched = touched(statement, self.policies, self.catalogue, self.dependencies);
+        let touched = touched(statement, self.policies, self.seen);
         self.refuse_what_is_unread(statement, &touched)?;
         let mut needs = Needs::default();
         for touch in touched {
@@ -210,7 +196,7 @@ impl Judge<'_> {
 
     /// An operator or type without a schema may not be the catalogue's own.
     fn names_may_differ(&self, earlier: &Earlier) -> bool {
-        self.catalogue.has_shadows() || self.shadows_keys || earlier.shadow_keys
+        self.seen.catalogue.has_shadows() || self.shadows_keys || earlier.shadow_keys
     }
 
     /// It is, as the search path is now. What stands before the statement in its string may change that.
@@ -218,14 +204,12 @@ impl Judge<'_> {
         if self.shadows_keys || earlier.shadow_keys || earlier.may_set_path {
             return Ok(false);
         }
-        self.path.map(|path| self.catalogue.path_leads_to_catalogue(path)).ok_or(Stop::ReadPath)
+        self.path.map(|path| self.seen.catalogue.path_leads_to_catalogue(path)).ok_or(Stop::ReadPath)
     }
 
     fn exempt_writes(&self, statements: &[Arc<Statement>]) -> Vec<PassedWrite> {
         let of_statement = |statement: &Arc<Statement>| {
-            let written = touched(statement, self.policies, self.catalogue, self.dependencies)
-                .into_iter()
-                .filter(|touch| touch.writes);
+            let written = touched(statement, self.policies, self.seen).into_iter().filter(|touch| touch.writes);
             let hidden = match self.hidden(statement, &Earlier::default()) {
                 Ok(resources) => resources.into_iter().map(Some).collect(),
                 // Of anybody else it would be rejected.

@@ -26,15 +26,15 @@ impl Relay {
         if self.replies.is_full() && self.replies.needs_flush() && self.client.rest == 0 && !self.flushed {
             // The server may have answers in its buffer, without which nothing more is read.
             self.note_forwarding();
-            message::put_flush(&mut self.server.writer.output);
+            message::put_flush(&mut self.server.output);
             self.flushed = true;
         }
         self.flushed &= self.replies.is_full();
         let since = Instant::now();
         self.goes_on = false;
-        while self.wait.is_none() && !self.replies.is_full() && self.server.writer.output.len() < HIGH_WATER {
+        while self.wait.is_none() && !self.replies.is_full() && self.server.output.len() < HIGH_WATER {
             if self.client.rest > 0 {
-                if !self.client.pass_on(&mut self.server.writer.output) {
+                if !self.client.pass_on(&mut self.server.output) {
                     break;
                 }
                 if self.client.discard {
@@ -42,7 +42,7 @@ impl Relay {
                     self.raise_discarded();
                 }
             }
-            let Some(header) = Header::from_client(&self.client.reader.input)? else { break };
+            let Some(header) = Header::from_client(&self.client.input)? else { break };
             if !self.client_message(header)? {
                 break;
             }
@@ -115,13 +115,13 @@ impl Relay {
         self.note_forwarding();
         self.executed |= header.tag == b'E';
         if matches!(header.tag, b'Q' | b'E' | b'F') {
-            self.session.passed.query(self.context.metrics());
+            self.about.passed.query(self.context.metrics());
         }
         if let Some(request) = request {
             self.replies.push(request, Audience::Client);
         }
         self.client.rest = header.frame();
-        self.client.pass_on(&mut self.server.writer.output);
+        self.client.pass_on(&mut self.server.output);
         self.message_done();
     }
 
@@ -173,11 +173,11 @@ impl Relay {
 
     /// A simple query that is held back has been answered by an error.
     pub(super) fn drop_held_query(&mut self) {
-        if let Ok(Some(header)) = Header::from_client(&self.client.reader.input)
+        if let Ok(Some(header)) = Header::from_client(&self.client.input)
             && header.tag == b'Q'
-            && self.client.reader.input.len() >= header.frame()
+            && self.client.input.len() >= header.frame()
         {
-            frame_of(&mut self.client.reader, header.frame());
+            frame_of(&mut self.client, header.frame());
             self.message_done();
         }
     }

@@ -7,7 +7,7 @@ use super::super::names::{Meaning, known_by};
 use super::super::replies::Request;
 use super::values::with_types;
 use super::verdict::{Run, Verdict};
-use super::{ClientFault, Relay, Wait};
+use super::{ClientFault, Relay};
 use crate::statement::{ParameterEffect, Script, Statement, Unreadable};
 use crate::wire::frame::{Header, split_string};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Relay {
             Ok((text, types)) => match self.context.read(text, self.lexing, true, turn) {
                 Ok(read) => with_types(only_statement(&read), types),
                 Err(turn) => {
-                    self.wait = Some(Wait::First(turn));
+                    self.ask_for(turn);
                     return Ok(false);
                 }
             },
@@ -91,10 +91,13 @@ impl Relay {
 
     /// A portal's names are those that the search path gives them when it is bound. None: the server has to be asked.
     fn with_path(&mut self, statement: Arc<Statement>) -> Option<Arc<Statement>> {
-        let wanted = self.wanted(std::slice::from_ref(&statement));
-        let catalogue = self.context.catalogue(&wanted).catalogue;
         let matters = statement.keys_by_path && !statement.writes.is_empty() && self.context.policies().has_keys();
-        if !matters || !catalogue.has_shadows() || self.parameter.failed() {
+        if !matters || self.parameter.failed() {
+            return Some(statement);
+        }
+        let wanted = self.wanted(std::slice::from_ref(&statement), &[]);
+        let catalogue = self.context.catalogue(wanted.as_ref()).catalogue;
+        if !catalogue.has_shadows() {
             return Some(statement);
         }
         if let Some(path) = &self.path {

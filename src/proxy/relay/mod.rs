@@ -1,27 +1,31 @@
-//! A session's relay: one task that moves messages between a client and its server connection.
+//! A session's relay: it moves messages between a client and its server connection.
 //!
 //! Owns the order of everything: what was forwarded, what the server owes, what is held back. Must
 //! never decode and re-encode what it only passes on, never hold a message whole because of its
 //! size (save those that need a verdict, as far as `room` lets them), and never write into the middle
 //! of a message.
 //!
-//! Not cancel-safe where nothing else is said: a relay that is dropped closes both sockets.
+//! It takes bytes and events, and gives bytes and a [`Task`]: the sockets are its [`Driver`]'s.
 
 mod client;
+mod driver;
 mod end;
 mod extended;
 mod parts;
+mod perform;
 mod question;
 mod reject;
 mod room;
 mod server;
 mod simple;
+mod task;
 mod term;
 mod values;
 mod verdict;
-mod wait;
 
+pub use driver::Driver;
 pub use end::End;
+pub use task::Task;
 pub use term::Term;
 
 use super::context::{Context, Turn};
@@ -29,7 +33,7 @@ use super::definitions::Definitions;
 use super::downstream::Changes;
 use super::names::Names;
 use super::parameter::Parameter;
-use super::peer::{HIGH_WATER, Peer, Reader, Writer};
+use super::peer::HIGH_WATER;
 use super::rejection::Rejection;
 use super::replies::Replies;
 use super::room::Room;
@@ -41,11 +45,9 @@ use crate::wire::frame::InvalidLength;
 use crate::wire::message::Status;
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::HashMap;
-use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use task::{Done, Wait};
 use tokio::time::Instant;
-use wait::Wait;
 
 /// How a client broke the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,7 +66,8 @@ pub enum ClientFault {
 /// The state of one session.
 pub struct Relay {
     context: Context,
-    session: Arc<Session>,
+    /// Who it is.
+    about: Arc<Session>,
     /// It takes replication commands beside SQL.
     replicates: bool,
     fence: Arc<SessionFence>,
@@ -87,6 +90,8 @@ pub struct Relay {
     activity: Activity,
     written: HashMap<String, crate::fence::session::Token>,
     wait: Option<Wait>,
+    /// What the driver has not seen yet of what is to be done.
+    task: Option<Task>,
     /// Why an Admit for the message at hand failed.
     refused: Option<Refusal>,
     /// As whom the message at hand would run, once that was asked for.
@@ -129,16 +134,8 @@ pub struct Relay {
     terminating: bool,
     /// The client broke the protocol; told when everything before it is answered.
     client_fault: Option<ClientFault>,
-    /// How the client's socket failed.
-    client_lost: Option<io::Error>,
-    /// The server's write half is closed.
-    closed: bool,
     /// The server was asked to answer what it can, because it owes much.
     flushed: bool,
-    /// Nobody reads what the client would be told: the session ends then at the latest.
-    hang_up: Option<Instant>,
-    /// What may end it from outside.
-    term: Term,
 }
 
 /// What the server is asked in the session only where it is needed.
@@ -149,10 +146,14 @@ enum Asked<T> {
     Answered(T),
 }
 
-/// One direction's source and the rest of the message that is being passed on from it.
+/// What has come from one side, what is to go there, and the rest of the message that is being passed on from it.
 struct Side {
-    reader: Reader,
-    writer: Writer,
+    /// Come and not yet handled.
+    input: BytesMut,
+    /// No more will come.
+    ended: bool,
+    /// To go there.
+    output: BytesMut,
     /// Bytes of the current message that are still to come.
     rest: usize,
     /// They go nowhere.
@@ -160,17 +161,13 @@ struct Side {
 }
 
 impl Side {
-    fn new(peer: Peer) -> Self {
-        Side { reader: peer.reader, writer: peer.writer, rest: 0, discard: false }
-    }
-
     /// Moves what is there of the current message. True when all of it has been moved.
     fn pass_on(&mut self, output: &mut BytesMut) -> bool {
-        let bytes = self.rest.min(self.reader.input.len());
+        let bytes = self.rest.min(self.input.len());
         if !self.discard {
-            output.extend_from_slice(&self.reader.input[..bytes]);
+            output.extend_from_slice(&self.input[..bytes]);
         }
-        self.reader.input.advance(bytes);
+        self.input.advance(bytes);
         self.rest -= bytes;
         self.rest == 0
     }
@@ -178,8 +175,6 @@ impl Side {
 
 /// What the handshake found out.
 pub struct Started {
-    pub client: Peer,
-    pub server: Peer,
     pub session: Arc<Session>,
     pub replicates: bool,
     pub temporary: Option<Arc<str>>,
@@ -189,16 +184,15 @@ pub struct Started {
 
 impl Relay {
     /// A session whose first ReadyForQuery waits in the client's output.
-    pub fn new(context: Context, started: Started) -> Self {
+    fn new(context: Context, client: Side, server: Side, started: Started) -> Self {
         let definitions = context.definitions(started.session.number);
-        let term = context.term();
         Relay {
             context,
             fence: started.session.fence.clone(),
-            session: started.session,
+            about: started.session,
             replicates: started.replicates,
-            client: Side::new(started.client),
-            server: Side::new(started.server),
+            client,
+            server,
             replies: Replies::default(),
             parameter: started.parameter,
             statements: Names::default(),
@@ -212,6 +206,7 @@ impl Relay {
             activity: Activity::Idle,
             written: HashMap::new(),
             wait: None,
+            task: None,
             refused: None,
             role: Asked::Not,
             is_alone: false,
@@ -233,29 +228,12 @@ impl Relay {
             answer: None,
             terminating: false,
             client_fault: None,
-            client_lost: None,
-            closed: false,
             flushed: false,
-            hang_up: None,
-            term,
         }
     }
 
-    /// Runs the session to its end. Not cancel-safe: a relay that is dropped closes both sockets.
-    pub async fn run(mut self) -> End {
-        let end = loop {
-            if let Err(end) = self.turn().await {
-                break end;
-            }
-        };
-        if self.server.reader.ended {
-            self.definitions_over();
-        }
-        self.last_words(end).await
-    }
-
-    /// Handles what has been read, then waits for something to happen. Cancel-safe.
-    async fn turn(&mut self) -> Result<(), End> {
+    /// Handles what has come. True when there is more to handle, and other sessions have their turn first.
+    fn step(&mut self) -> Result<bool, End> {
         if self.context.changed() {
             // What was prepared or set while nobody looked is not known.
             self.statements.forget();
@@ -266,56 +244,69 @@ impl Relay {
             }
         }
         self.handle_server()?;
-        if self.server.reader.ended && self.client.writer.output.len() < HIGH_WATER {
+        if self.server.ended && self.client.output.len() < HIGH_WATER {
             return Err(End::Server);
         }
         self.take_answer();
-        if matches!(self.wait, Some(Wait::Settle)) && (self.replies.is_empty() || self.replies.is_copying_in()) {
+        if self.wait == Some(Wait::Settle) && (self.replies.is_empty() || self.replies.is_copying_in()) {
             self.wait = None;
             // What comes next may ask the fence: it has to know by then that a transaction has ended.
             self.note_activity();
         }
-        if self.server.writer.output.len() < HIGH_WATER {
+        if self.server.output.len() < HIGH_WATER {
             self.leaving = None;
         }
         if let Err(why) = self.handle_client() {
             // What it asked before is answered first, as if it had ended here.
             self.client_fault = Some(why);
-            self.client.reader.ended = true;
-            self.client.reader.input.clear();
+            self.client.ended = true;
+            self.client.input.clear();
         }
         self.note_activity();
-        self.count_bytes();
-        match self.term.end(self.is_idle()) {
-            // What has arrived at the last moment is not lost.
-            Some(end) if !self.hears_more().await => Err(end),
-            Some(_) => Ok(()),
-            None if self.goes_on => {
-                tokio::task::yield_now().await;
-                Ok(())
-            }
-            None => self.wait_for_event().await,
+        Ok(self.goes_on)
+    }
+
+    /// The message at hand waits until this is done.
+    fn ask_for(&mut self, task: Task) {
+        self.task = Some(task);
+        self.wait = Some(Wait::Task);
+    }
+
+    /// What was asked for is done.
+    fn done(&mut self, done: Done) {
+        self.wait = None;
+        match done {
+            Done::Admit(outcome) => self.refused = outcome.err(),
+            Done::Turn(turn) => self.turn = turn,
+            Done::Room(room) => self.room = Some(room),
+            Done::Tried => {}
         }
+    }
+
+    /// A newer token has taken an admission away.
+    fn revoked(&mut self) {
+        self.revoked = true;
+        release(&self.context, &self.fence);
+    }
+
+    /// A message of the client that is there waits for something. For the end of a long message from the server it waits only
+    /// where the proxy may have to answer by itself, and the server owes nothing: one that does owe something may keep the rest
+    /// of a long row until it reads more, or the end.
+    fn is_held_back(&self) -> bool {
+        let waits_for_message =
+            self.server.rest > 0 && self.activity == Activity::Idle && !self.client.input.is_empty();
+        self.wait.is_some() || self.replies.is_full() || waits_for_message
+    }
+
+    /// The room of a message that is not there yet.
+    fn room_in_use(&self) -> Option<&Room> {
+        self.room.iter().flatten().next().filter(|_| self.wait.is_none())
     }
 
     /// Nothing was asked for, and no transaction is open. Of a message that has begun, nothing was done.
     fn is_idle(&self) -> bool {
-        let is_asked = self.wait.is_some() || self.terminating || self.client.reader.ended;
+        let is_asked = self.wait.is_some() || self.terminating || self.client.ended;
         self.activity == Activity::Idle && !is_asked
-    }
-
-    /// Looks once whether an idle client has sent something, for which there is still time.
-    async fn hears_more(&mut self) -> bool {
-        if !self.is_idle() || self.term.is_over() {
-            return false;
-        }
-        self.term.heard();
-        let heard = tokio::time::timeout(Duration::ZERO, self.client.reader.fill()).await;
-        matches!(heard, Ok(Ok(())))
-    }
-
-    fn count_bytes(&self) {
-        self.session.passed.bytes(self.client.reader.bytes, self.client.writer.bytes, self.context.metrics());
     }
 
     /// Tells the fence what the server process does, when that changes.
@@ -349,7 +340,7 @@ impl Relay {
     /// The server has ended the transaction, or the session: what that defined is in the catalogue by now, or never will
     /// be. What was forwarded since and is not answered yet may define more.
     fn definitions_over(&mut self) {
-        let is_over = self.server.reader.ended;
+        let is_over = self.server.ended;
         let may_have = is_over && (self.replies.change_catalogue() || !self.definitions.own().is_empty());
         let has_changed = std::mem::take(&mut self.catalogue_changed);
         if may_have || has_changed && !self.definitions.pass_as_harmless() {
@@ -383,6 +374,6 @@ fn server_fault(error: InvalidLength) -> End {
     End::ServerFault(error.to_string())
 }
 
-fn frame_of(reader: &mut Reader, length: usize) -> Bytes {
-    reader.input.split_to(length).freeze()
+fn frame_of(side: &mut Side, length: usize) -> Bytes {
+    side.input.split_to(length).freeze()
 }

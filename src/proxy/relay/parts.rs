@@ -12,16 +12,16 @@ impl Relay {
     /// True when the whole message is there.
     pub(super) fn is_whole(&mut self, header: Header) -> bool {
         self.wanted = header.frame();
-        self.client.reader.input.len() >= header.frame()
+        self.client.input.len() >= header.frame()
     }
 
     pub(super) fn message_body(&self, header: Header) -> &[u8] {
-        &self.client.reader.input[HEADER..header.frame()]
+        &self.client.input[HEADER..header.frame()]
     }
 
     /// As much of the message's body as is there.
     pub(super) fn start_of_body(&self, header: Header) -> &[u8] {
-        &self.client.reader.input[HEADER..self.client.reader.input.len().min(header.frame())]
+        &self.client.input[HEADER..self.client.input.len().min(header.frame())]
     }
 
     /// True when that many NUL-terminated strings are there at the start of the body, or all of the message.

@@ -64,7 +64,7 @@ impl Relay {
 
     /// The message at hand is no simple query.
     pub(super) fn is_extended(&self) -> bool {
-        self.client.reader.input.first() != Some(&b'Q')
+        self.client.input.first() != Some(&b'Q')
     }
 
     fn put_questions(&mut self, questions: &[&str]) {
@@ -72,10 +72,10 @@ impl Relay {
         self.note_forwarding();
         if in_pipeline {
             questions.iter().for_each(|question| self.ask_in_pipeline(question));
-            message::put_flush(&mut self.server.writer.output);
+            message::put_flush(&mut self.server.output);
         } else {
             // Before another simple query it changes nothing; replication sessions know no other.
-            message::put_query(&mut self.server.writer.output, &[questions.join("; ").as_bytes()]);
+            message::put_query(&mut self.server.output, &[questions.join("; ").as_bytes()]);
             let statements = vec![Arc::default(); questions.len()];
             self.replies.push(Request::Query { statements, completed: 0, defines: Vec::new() }, Audience::Proxy);
         }
@@ -84,7 +84,7 @@ impl Relay {
     /// A Sync would end the implicit transaction of a pipeline; without one, an error skips what follows, as the
     /// client expects it.
     fn ask_in_pipeline(&mut self, question: &str) {
-        let output = &mut self.server.writer.output;
+        let output = &mut self.server.output;
         message::put_parse(output, NAME, question);
         message::put_bind(output, NAME, NAME);
         message::put_execute(output, NAME);
@@ -123,7 +123,7 @@ impl Relay {
 
     /// Whatever the session may become.
     pub(super) fn any_role(&self) -> Role {
-        Role::AnyOf(self.session.user.clone())
+        Role::AnyOf(self.about.user.clone())
     }
 
     /// The server could not answer: a cancel or a time-out met the question. What the client asked

@@ -24,10 +24,10 @@ impl Relay {
         rejection: &Rejection,
     ) {
         let raise = raising_statement(&rejection.text());
-        let frame = frame_of(&mut self.client.reader, header.frame());
+        let frame = frame_of(&mut self.client, header.frame());
         let text = split_string(body(&frame)).map_or(&[][..], |(text, _)| text);
         self.note_forwarding();
-        let output = &mut self.server.writer.output;
+        let output = &mut self.server.output;
         let mut shift = 0;
         if has_ranges {
             let range = statements[index].range.clone();
@@ -57,7 +57,7 @@ impl Relay {
 
     fn raise_in_place(&mut self, rejection: &Rejection) {
         self.note_forwarding();
-        message::put_query(&mut self.server.writer.output, &[raising_statement(&rejection.text()).as_bytes()]);
+        message::put_query(&mut self.server.output, &[raising_statement(&rejection.text()).as_bytes()]);
         self.batch += 1;
         let request = Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() };
         self.replies.push(request, Audience::Rejection { shift: 0 });
@@ -69,7 +69,7 @@ impl Relay {
     fn raise_in_pipeline(&mut self, rejection: &Rejection) {
         let raise = raising_statement(&rejection.text());
         self.note_forwarding();
-        let output = &mut self.server.writer.output;
+        let output = &mut self.server.output;
         message::put_close_statement(output, REJECT_NAME);
         message::put_parse(output, REJECT_NAME, &raise);
         message::put_bind(output, REJECT_NAME, REJECT_NAME);
@@ -86,7 +86,7 @@ impl Relay {
     /// After a Sync: the statement that raised the error must not stay at the server.
     pub(super) fn close_reject_statement(&mut self) {
         if std::mem::take(&mut self.reject_prepared) {
-            let output = &mut self.server.writer.output;
+            let output = &mut self.server.output;
             message::put_close_statement(output, REJECT_NAME);
             message::put_sync(output);
             self.replies.push(Request::CloseStatement { name: REJECT_NAME.into() }, Audience::Proxy);
@@ -96,7 +96,7 @@ impl Relay {
 
     /// Records that the message at hand is rejected.
     pub(super) fn log_rejection(&self, rejection: &Rejection, statement: &Statement) {
-        self.session.passed.query(self.context.metrics());
-        self.session.log_rejection(&self.context, rejection, statement);
+        self.about.passed.query(self.context.metrics());
+        self.about.log_rejection(&self.context, rejection, statement);
     }
 }

@@ -5,7 +5,7 @@
 
 use super::super::rejection::NO_ROOM;
 use super::super::room::Room;
-use super::{Relay, Wait};
+use super::{Relay, Task};
 use crate::wire::frame::Header;
 
 /// The longest statement that is held to be judged, in bytes; longer ones are unverifiable.
@@ -30,19 +30,20 @@ impl Relay {
         if header.body > MAX_STATEMENT {
             return Some(Err(TOO_LONG));
         }
-        let input = self.client.reader.input.len();
+        let input = self.client.input.len();
         match &self.room {
             None if input < LONG => {
                 self.wanted = LONG;
                 return None;
             }
-            None => match self.context.room(header.frame(), input, !self.replies.is_empty()) {
-                Ok(room) => self.room = Some(Some(room)),
-                Err(waiting) => {
-                    self.wait = Some(Wait::Room(waiting));
+            None => {
+                let (bytes, behind) = (header.frame(), !self.replies.is_empty());
+                let Some(room) = self.context.room(bytes, input, behind) else {
+                    self.ask_for(Task::Room { bytes, there: input, behind });
                     return None;
-                }
-            },
+                };
+                self.room = Some(Some(room));
+            }
             Some(_) => {}
         }
         if let Some(Some(room)) = &mut self.room

@@ -19,11 +19,11 @@ const ERROR_HEAD: usize = 64;
 impl Relay {
     /// Handles all that has been read from the server, as far as the client's output has room.
     pub(super) fn handle_server(&mut self) -> Result<(), End> {
-        while self.client.writer.output.len() < HIGH_WATER {
-            if self.server.rest > 0 && !self.server.pass_on(&mut self.client.writer.output) {
+        while self.client.output.len() < HIGH_WATER {
+            if self.server.rest > 0 && !self.server.pass_on(&mut self.client.output) {
                 break;
             }
-            let Some(header) = Header::from_server(&self.server.reader.input).map_err(server_fault)? else { break };
+            let Some(header) = Header::from_server(&self.server.input).map_err(server_fault)? else { break };
             if !self.server_message(header)? {
                 break;
             }
@@ -34,7 +34,7 @@ impl Relay {
     /// False when more of the message is needed.
     fn server_message(&mut self, header: Header) -> Result<bool, End> {
         let audience = self.replies.audience();
-        let available = self.server.reader.input.len();
+        let available = self.server.input.len();
         if header.body <= WHOLE && available < header.frame() {
             return Ok(false);
         }
@@ -51,9 +51,9 @@ impl Relay {
                 return self.error_response(header, audience);
             }
             b'Z' | b'C' if header.body <= WHOLE => {
-                let frame = frame_of(&mut self.server.reader, header.frame());
+                let frame = frame_of(&mut self.server, header.frame());
                 if audience != Audience::Proxy {
-                    self.client.writer.output.extend_from_slice(&frame);
+                    self.client.output.extend_from_slice(&frame);
                 }
                 match header.tag {
                     b'Z' => self.ready(body(&frame))?,
@@ -61,7 +61,7 @@ impl Relay {
                 }
             }
             b'D' if audience == Audience::Proxy && header.body <= WHOLE => {
-                let frame = frame_of(&mut self.server.reader, header.frame());
+                let frame = frame_of(&mut self.server, header.frame());
                 self.answer.get_or_insert_default().extend(message::columns(body(&frame)).unwrap_or_default());
             }
             tag => {
@@ -79,7 +79,7 @@ impl Relay {
     fn stream(&mut self, header: Header, audience: Audience) {
         self.server.rest = header.frame();
         self.server.discard = audience == Audience::Proxy;
-        self.server.pass_on(&mut self.client.writer.output);
+        self.server.pass_on(&mut self.client.output);
     }
 
     fn note_reply(&mut self, tag: u8) {
@@ -165,8 +165,8 @@ impl Relay {
 
     /// False when more of the message is needed.
     fn error_response(&mut self, header: Header, audience: Audience) -> Result<bool, End> {
-        let available = self.server.reader.input.len();
-        let head = &self.server.reader.input[HEADER..available.min(header.frame()).min(HEADER + ERROR_HEAD)];
+        let available = self.server.input.len();
+        let head = &self.server.input[HEADER..available.min(header.frame()).min(HEADER + ERROR_HEAD)];
         let severity = field(head, b'V').or_else(|| field(head, b'S')).unwrap_or_default();
         if severity != b"ERROR" {
             // The last message: kept for last_words, which knows whether it is the reason.
@@ -188,7 +188,7 @@ impl Relay {
         skipped.into_iter().for_each(|reply| self.cancel(reply));
         if self.replies.take_withheld_sync() {
             self.note_forwarding();
-            message::put_sync(&mut self.server.writer.output);
+            message::put_sync(&mut self.server.output);
             self.replies.push(Request::Sync, Audience::Client);
             self.batch += 1;
         }
@@ -200,9 +200,9 @@ impl Relay {
 
     /// Passes on an error or a notice about what was sent in place of the client's own text.
     fn say_in_place(&mut self, header: Header, audience: Audience) {
-        let frame = frame_of(&mut self.server.reader, header.frame());
+        let frame = frame_of(&mut self.server, header.frame());
         let shift = if let Audience::Rejection { shift } = audience { shift } else { 0 };
-        put_in_place(&mut self.client.writer.output, header.tag, body(&frame), shift);
+        put_in_place(&mut self.client.output, header.tag, body(&frame), shift);
     }
 
     /// The server will not do what this asked for.
@@ -238,7 +238,7 @@ impl Relay {
         self.status = status;
         self.may_have_committed = false;
         self.parameter.ready(status);
-        self.session.present(self.parameter.current());
+        self.about.present(self.parameter.current());
         if status == Status::Idle {
             self.transaction_ended();
         }
@@ -265,8 +265,8 @@ impl Relay {
     }
 
     fn parameter_status(&mut self, header: Header) {
-        let frame = frame_of(&mut self.server.reader, header.frame());
-        self.client.writer.output.extend_from_slice(&frame);
+        let frame = frame_of(&mut self.server, header.frame());
+        self.client.output.extend_from_slice(&frame);
         note_lexing(body(&frame), &mut self.lexing);
     }
 }

@@ -7,7 +7,7 @@ use super::super::names::Meaning;
 use super::super::peer::HIGH_WATER;
 use super::super::replies::Request;
 use super::verdict::{Run, Verdict};
-use super::{ClientFault, Relay, Wait, frame_of};
+use super::{ClientFault, Relay, frame_of};
 use crate::fence::session::Activity;
 use crate::statement::{Statement, Unreadable};
 use crate::wire::error::Severity;
@@ -48,7 +48,7 @@ impl Relay {
         let read = match known.map_or_else(|| self.context.read(text, self.lexing, has_keys, turn), |read| Ok(read.2)) {
             Ok(read) => read,
             Err(turn) => {
-                self.wait = Some(Wait::First(turn));
+                self.ask_for(turn);
                 return Ok(false);
             }
         };
@@ -78,9 +78,9 @@ impl Relay {
             }
             Verdict::Reject(0, rejection) if self.can_answer() && has_ranges => {
                 self.log_rejection(&rejection, &resolved[0]);
-                rejection.text().put(&mut self.client.writer.output, Severity::Error);
-                message::put_ready(&mut self.client.writer.output, Status::Idle);
-                frame_of(&mut self.client.reader, header.frame());
+                rejection.text().put(&mut self.client.output, Severity::Error);
+                message::put_ready(&mut self.client.output, Status::Idle);
+                frame_of(&mut self.client, header.frame());
                 self.message_done();
             }
             Verdict::Reject(..) if self.server.rest > 0 && self.activity == Activity::Idle => return false,
@@ -108,7 +108,7 @@ impl Relay {
             && self.replies.is_empty()
             && self.statements.meaning(b"", self.batch) == Meaning::Unknown
             && self.server.rest == 0
-            && self.client.writer.output.len() < HIGH_WATER
+            && self.client.output.len() < HIGH_WATER
     }
 
     /// It names a function by its number. Of all but those for large objects, nothing tells what they write.

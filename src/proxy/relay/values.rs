@@ -37,7 +37,7 @@ impl Relay {
     }
 
     fn values(&self, header: Header) -> Vec<Bound<'_>> {
-        let body = self.client.reader.input.get(HEADER..header.frame()).unwrap_or_default();
+        let body = self.client.input.get(HEADER..header.frame()).unwrap_or_default();
         let values = split_string(body).and_then(|(_portal, rest)| split_string(rest));
         values.and_then(|(_name, rest)| message::bound_values(rest)).unwrap_or_default()
     }

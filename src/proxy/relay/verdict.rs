@@ -2,13 +2,12 @@
 //!
 //! Owns the waiting that a verdict needs. Must never forward a write that is not admitted.
 
-use super::super::context::Turn;
 use super::super::downstream::{Seen, Wanted};
 use super::super::judge::{Decision, Judge, Need, is_named_plainly, needs_every_token, resolve};
 use super::super::rejection::Rejection;
 use super::super::suspects::Suspects;
 use super::super::touched::deeds;
-use super::{Asked, Relay, Wait};
+use super::{Asked, Relay, Task, Wait};
 use crate::fence::session::Activity;
 use crate::fence::{Claim, Deed, Refusal};
 use crate::policy::Mode;
@@ -17,7 +16,6 @@ use crate::wire::message::{self, Status};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// Statements are not held back longer than about this for the catalogue to be read.
@@ -75,32 +73,30 @@ impl Relay {
         if self.role == Asked::Due {
             return (self.ask_for_role(), resolved);
         }
-        let wanted = self.wanted(&resolved);
         let others = self.definitions.of_others();
-        let mut seen = self.context.catalogue(&wanted);
-        if resolved.iter().any(|statement| self.depends_on_catalogue(statement, &others, &seen)) {
+        let wanted = self.wanted(&resolved, &others);
+        let mut seen = self.context.catalogue(wanted.as_ref());
+        if let Some(wanted) = wanted
+            && resolved.iter().any(|statement| self.depends_on_catalogue(statement, &others, &seen))
+        {
             if let Some(task) = self.first(&wanted) {
-                self.wait = Some(Wait::First(task));
+                self.ask_for(task);
                 return (Verdict::Hold, resolved);
             }
             // It may have been read just now.
-            seen = self.context.catalogue(&wanted);
+            seen = self.context.catalogue(Some(&wanted));
         }
         let judge = Judge {
             policies: self.context.policies(),
             database: self.context.database(),
             fence: &self.fence,
-            catalogue: &seen.catalogue,
-            dependencies: seen.dependencies.as_deref(),
-            catalogue_is_current: seen.is_current,
-            catalogue_is_unheard: seen.is_unheard,
-            unread: seen.unread.as_ref(),
+            seen: &seen,
             changes_catalogue: self.catalogue_changed && self.definitions.concern_fences(),
             shadows_keys: self.definitions.shadow_keys(),
             path: self.path.as_deref(),
             suspects: self.definitions.own(),
             suspects_of_others: &others,
-            exempt: self.context.policies().exempts(&self.session.user),
+            exempt: self.context.policies().exempts(&self.about.user),
             parameter: &self.parameter,
             owed: !self.replies.is_empty(),
             parameter_in_doubt: !self.replies.is_empty()
@@ -148,14 +144,23 @@ impl Relay {
         !statement.writes.is_empty() || statement.opaque.is_some() || reads()
     }
 
-    /// What has to be known of the catalogue to judge these statements. Others may change it again as soon as it is read:
-    /// what was seen when the message came has to be in it, or that would have no end.
-    pub(super) fn wanted(&mut self, statements: &[Arc<Statement>]) -> Wanted {
-        let context = &self.context;
+    /// What has to be known of the catalogue to judge these statements; None where their text is enough, whatever the
+    /// catalogue has become. Others may change it again as soon as it is read: what was seen when the message came has to be
+    /// in it, or that would have no end.
+    pub(super) fn wanted(&mut self, statements: &[Arc<Statement>], others: &[Arc<Suspects>]) -> Option<Wanted> {
+        let (context, policies) = (&self.context, self.context.policies());
+        let calls = |it: &Statement| policies.has_functions() && !it.functions.is_empty();
+        let is_concerned = |it: &Arc<Statement>| {
+            (self.may_write(it) || it.changes_catalogue || calls(it))
+                && !(others.is_empty() && needs_every_token(it, policies))
+        };
+        if !statements.iter().any(is_concerned) {
+            return None;
+        }
         let since = *self.changes.get_or_insert_with(|| context.changes());
         let cascades = statements.iter().flat_map(|it| &it.writes).any(|write| write.operation == Operation::Cascade);
-        let is_plain = statements.iter().all(|it| is_named_plainly(it, context.policies()));
-        Wanted { since, temporary: self.temporary.clone(), cascades, is_plain }
+        let is_plain = statements.iter().all(|it| is_named_plainly(it, policies));
+        Some(Wanted { since, temporary: self.temporary.clone(), cascades, is_plain })
     }
 
     /// What has changed in the catalogue may make another verdict of it.
@@ -166,10 +171,10 @@ impl Relay {
     }
 
     /// What has to be done before the statements at hand can be judged.
-    fn first(&mut self, wanted: &Wanted) -> Option<JoinHandle<Option<Turn>>> {
+    fn first(&mut self, wanted: &Wanted) -> Option<Task> {
         let since = *self.judged_since.get_or_insert_with(Instant::now);
         let left = CATCH_UP_LIMIT.saturating_sub(since.elapsed());
-        if left.is_zero() { None } else { self.context.catch_up(wanted, left) }
+        (!left.is_zero() && self.context.is_unread(wanted)).then(|| Task::CatchUp(wanted.clone(), left))
     }
 
     /// Where a statement needs a database alone, gets the control connections to it out of its way, if the server may run
@@ -194,7 +199,7 @@ impl Relay {
             Asked::Not | Asked::Due => return Some(self.ask_for_role()),
         };
         self.is_alone = true;
-        self.wait = Some(Wait::First(self.context.leave_alone(wanted, role)));
+        self.ask_for(Task::LeaveAlone(wanted, role));
         Some(Verdict::Hold)
     }
 
@@ -230,28 +235,7 @@ impl Relay {
         let lacking = self.with_claims(lacking, seen);
         // An Admit that raises the token looks at what the process does.
         self.note_activity();
-        let (database, fence) = (self.context.database().clone(), self.fence.clone());
-        let name = lacking[0].0.resource.name.clone();
-        let recorded = self.context.record_missed_policies();
-        let wanted = Arc::new(());
-        let still_wanted = Arc::downgrade(&wanted);
-        // An Admit runs to its end even when this session does not: it is not cancel-safe. But no other one begins then.
-        let admission = tokio::spawn(async move {
-            recorded.await;
-            for (Need { resource, token, may_raise, .. }, claim) in lacking {
-                if still_wanted.strong_count() == 0 {
-                    break;
-                }
-                let is_admitted = fence.admission(&resource.name).is_some_and(|epoch| epoch.token == token);
-                match may_raise {
-                    _ if is_admitted => {}
-                    true => database.admit_who_may(&fence, &resource, token, &claim).await?,
-                    false => database.admit_in_force(&fence, &resource, token).await?,
-                }
-            }
-            Ok(())
-        });
-        self.wait = Some(Wait::Admit(name, admission, wanted));
+        self.ask_for(Task::Admit(lacking));
         Verdict::Hold
     }
 
@@ -274,8 +258,7 @@ impl Relay {
     }
 
     fn deeds(&self, need: &Need, seen: &Seen) -> Arc<[Deed]> {
-        let Seen { catalogue, dependencies, .. } = seen;
-        deeds(&need.statement, self.context.policies(), catalogue, dependencies.as_deref(), &need.resource)
+        deeds(&need.statement, self.context.policies(), seen, &need.resource)
     }
 
     /// Holds the message at hand until the server owes nothing. While it waits for COPY data that would never be: it
@@ -287,7 +270,7 @@ impl Relay {
         }
         if self.replies.needs_flush() {
             self.note_forwarding();
-            message::put_flush(&mut self.server.writer.output);
+            message::put_flush(&mut self.server.output);
         }
         self.wait = Some(Wait::Settle);
         Verdict::Hold

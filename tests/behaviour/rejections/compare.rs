@@ -71,7 +71,10 @@ impl World {
     pub fn take_notes(&self, database: &str) -> Vec<Option<String>> {
         let auditor = if database == "plain" { &self.auditor_of_plain } else { &self.auditor };
         let take = "DELETE FROM jobs RETURNING n::text; DELETE FROM notes RETURNING note";
-        ok(&mut auditor.borrow_mut(), take).into_iter().flatten().collect()
+        // They come in the order in which they lie, and the place of one that was taken away is used again.
+        let mut notes: Vec<_> = ok(&mut auditor.borrow_mut(), take).into_iter().flatten().collect();
+        notes.sort();
+        notes
     }
 }
 
