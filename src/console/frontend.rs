@@ -6,6 +6,7 @@
 use crate::wire::error::ErrorText;
 use crate::wire::frame::split_string;
 use crate::wire::message::{bind, parameter_types};
+use crate::wire::tag::frontend;
 use bytes::Bytes;
 use pgwire::messages::PgWireFrontendMessage as Message;
 use pgwire::messages::extendedquery::{Bind, Close, Describe, Execute, Flush, Parse, Sync};
@@ -22,13 +23,15 @@ pub fn message(tag: u8, body: &[u8]) -> Result<Message, ErrorText> {
     let malformed = || ErrorText::new("08P01", "invalid message format");
     let read = || {
         Some(match tag {
-            b'Q' => split_string(body).filter(|(_, rest)| rest.is_empty()).map(|(it, _)| Ok(query(text(it)?)))?,
-            b'P' => {
+            frontend::QUERY => {
+                split_string(body).filter(|(_, rest)| rest.is_empty()).map(|(it, _)| Ok(query(text(it)?)))?
+            }
+            frontend::PARSE => {
                 let [name, query, rest] = two_strings(body)?;
                 let types = parameter_types(rest)?;
                 text(query).and_then(|query| Ok(Message::Parse(Parse::new(name_of(name)?, query, types))))
             }
-            b'B' => {
+            frontend::BIND => {
                 let [portal, statement, rest] = two_strings(body)?;
                 let (values, results) = bind(rest)?;
                 // How many they are is all that matters.
@@ -38,23 +41,25 @@ pub fn message(tag: u8, body: &[u8]) -> Result<Message, ErrorText> {
                     Ok(Message::Bind(Bind::new(portal, name_of(statement)?, Vec::new(), values, results)))
                 })
             }
-            b'D' => {
+            frontend::DESCRIBE => {
                 let (kind, name) = target(body)?;
                 name.map(|name| Message::Describe(Describe::new(kind, name)))
             }
-            b'C' => {
+            frontend::CLOSE => {
                 let (kind, name) = target(body)?;
                 name.map(|name| Message::Close(Close::new(kind, name)))
             }
-            b'E' => {
+            frontend::EXECUTE => {
                 let (portal, rest) = split_string(body)?;
                 let rows = i32::from_be_bytes(rest.try_into().ok()?);
                 let rows = if (1..=LARGEST_PIECE).contains(&rows) { rows } else { 0 };
                 name_of(portal).map(|portal| Message::Execute(Execute::new(portal, rows)))
             }
-            b'H' if body.is_empty() => Ok(Message::Flush(Flush::new())),
-            b'S' if body.is_empty() => Ok(Message::Sync(Sync::new())),
-            b'F' => Err(ErrorText::new("0A000", "the console of fencegate has no functions to call")),
+            frontend::FLUSH if body.is_empty() => Ok(Message::Flush(Flush::new())),
+            frontend::SYNC if body.is_empty() => Ok(Message::Sync(Sync::new())),
+            frontend::FUNCTION_CALL => {
+                Err(ErrorText::new("0A000", "the console of fencegate has no functions to call"))
+            }
             _ => return None,
         })
     };
@@ -63,7 +68,10 @@ pub fn message(tag: u8, body: &[u8]) -> Result<Message, ErrorText> {
 
 /// An error in this message makes the client wait for the answer to its Sync.
 pub fn is_extended(tag: u8) -> bool {
-    matches!(tag, b'P' | b'B' | b'D' | b'E' | b'C' | b'H')
+    matches!(
+        tag,
+        frontend::PARSE | frontend::BIND | frontend::DESCRIBE | frontend::EXECUTE | frontend::CLOSE | frontend::FLUSH
+    )
 }
 
 fn query(text: String) -> Message {

@@ -8,6 +8,7 @@
 use super::peer::{Peer, body};
 use crate::wire::error::ErrorText;
 use crate::wire::frame::{put_frame, split_string};
+use crate::wire::tag::backend;
 use bytes::{Bytes, BytesMut};
 
 const SASL: [u8; 4] = 10_u32.to_be_bytes();
@@ -47,7 +48,7 @@ impl Binding {
             return frame;
         }
         let mut request = BytesMut::new();
-        put_frame(&mut request, b'R', |body| {
+        put_frame(&mut request, backend::AUTHENTICATION, |body| {
             body.extend_from_slice(&SASL);
             kept.iter().for_each(|name| body.extend([name, &b"\0"[..]].concat()));
         });

@@ -22,6 +22,7 @@ use crate::wire::error::{ErrorText, Severity};
 use crate::wire::frame::Header;
 use crate::wire::message;
 use crate::wire::startup::Startup;
+use crate::wire::tag;
 use async_trait::async_trait;
 use bytes::{Buf, Bytes};
 use futures_util::SinkExt;
@@ -99,7 +100,7 @@ impl ConsoleSession {
                 () = shared.stopping() => return answers.end(session_ends(), End::Shutdown).await,
             };
             match next {
-                Next::End | Next::Message(b'X', _) => return Ok(End::Client),
+                Next::End | Next::Message(tag::frontend::TERMINATE, _) => return Ok(End::Client),
                 Next::Message(tag, frame) => answers.answer(&console, tag, body(&frame)).await?,
                 Next::TooLong(tag, bytes) => answers.refuse(tag, too_long(bytes)).await?,
                 Next::Broken(why) => {
@@ -236,7 +237,7 @@ impl Answers {
 
     /// After an error in the extended protocol everything up to the Sync is skipped.
     fn skips(&self, tag: u8) -> bool {
-        tag != b'S' && matches!(self.socket.state(), PgWireConnectionState::AwaitingSync)
+        tag != tag::frontend::SYNC && matches!(self.socket.state(), PgWireConnectionState::AwaitingSync)
     }
 }
 

@@ -16,6 +16,7 @@ use crate::statement::{Encoding, Lexing, ServerEncoding};
 use crate::wire::error::{ErrorText, field};
 use crate::wire::frame::{HEADER, Header, InvalidLength};
 use crate::wire::message;
+use crate::wire::tag::{backend, frontend};
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
@@ -94,7 +95,9 @@ pub(super) async fn first_answer(client: &mut Peer, server: &mut Peer) -> Result
         let mut input = &server.reader.input[..];
         while let Some(header) = Header::from_server(input).map_err(broken)? {
             match input.get(..header.frame()) {
-                Some(frame) if header.tag != b'v' => return Ok(Some((header.tag, Bytes::copy_from_slice(frame)))),
+                Some(frame) if header.tag != backend::NEGOTIATE_VERSION => {
+                    return Ok(Some((header.tag, Bytes::copy_from_slice(frame))));
+                }
                 Some(_) => input = &input[header.frame()..],
                 // It does not end soon: no refusal.
                 None if header.body > MAX_AUTHENTICATION => return Ok(None),
@@ -155,18 +158,20 @@ async fn relay_authentication(
         while let Some((tag, mut frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
             let content = body(&frame);
             match tag {
-                b'Z' => return Ok(Authenticated { ready: frame, process_id, cancel_key, lexing, server_version }),
-                b'K' => {
+                backend::READY => {
+                    return Ok(Authenticated { ready: frame, process_id, cancel_key, lexing, server_version });
+                }
+                backend::KEY_DATA => {
                     process_id = content.first_chunk().map(|bytes| i32::from_be_bytes(*bytes));
                     cancel_key = Bytes::copy_from_slice(content);
                 }
-                b'S' => {
+                backend::PARAMETER_STATUS => {
                     note_lexing(content, &mut lexing);
                     if let Some(("server_version", version)) = message::parameter_status(content) {
                         version.clone_into(&mut server_version);
                     }
                 }
-                b'R' => {
+                backend::AUTHENTICATION => {
                     asked = content.first_chunk().is_some_and(asks);
                     seat.asked(asked);
                     ever_asked |= asked;
@@ -175,7 +180,7 @@ async fn relay_authentication(
                     }
                     frame = binding.request(frame);
                 }
-                b'E' => {
+                backend::ERROR => {
                     let code = field(content, b'C').filter(|code| code.len() == SQLSTATE);
                     let code = code.map(|code| String::from_utf8_lossy(code).into_owned());
                     client.writer.output.extend_from_slice(&frame);
@@ -224,7 +229,7 @@ enum Answer {
 /// Passes on an answer: one to each request. All else that a client sends ahead waits in its buffer: it has to be judged.
 async fn pass_answer(client: &mut Peer, server: &mut Peer, binding: &mut Binding) -> Result<Answer, Refused> {
     let Some(tag) = client.reader.input.first() else { return Ok(Answer::Awaited) };
-    match (*tag == b'p').then(|| client.reader.client_frame(MAX_AUTHENTICATION)) {
+    match (*tag == frontend::PASSWORD).then(|| client.reader.client_frame(MAX_AUTHENTICATION)) {
         Some(Ok(Some((_, frame)))) => {
             if let Err(text) = binding.answer(&frame) {
                 return refuse(client, text).await;
@@ -311,15 +316,17 @@ async fn ask(
     loop {
         while let Some((tag, frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
             match tag {
-                b'Z' => return Ok(answer.ok_or(failure)),
-                b'D' => answer = message::columns(body(&frame)),
-                b'E' => {
+                backend::READY => return Ok(answer.ok_or(failure)),
+                backend::DATA_ROW => answer = message::columns(body(&frame)),
+                backend::ERROR => {
                     let reason = field(body(&frame), b'M').unwrap_or_default();
                     failure = String::from_utf8_lossy(reason).into_owned();
                 }
                 // What is said about the question is not the client's; a warning is about the server.
-                b'N' if field(body(&frame), b'V') != Some(b"WARNING") => (),
-                b'N' | b'A' | b'S' => client.writer.output.extend_from_slice(&frame),
+                backend::NOTICE if field(body(&frame), b'V') != Some(b"WARNING") => (),
+                backend::NOTICE | backend::NOTIFICATION | backend::PARAMETER_STATUS => {
+                    client.writer.output.extend_from_slice(&frame)
+                }
                 _ => (),
             }
         }

@@ -15,6 +15,7 @@ use crate::tls::Acceptor;
 use crate::wire::error::ErrorText;
 use crate::wire::frame::Header;
 use crate::wire::startup::{self, InvalidPacket, Packet};
+use crate::wire::tag::backend;
 use bytes::{Bytes, BytesMut};
 use std::io;
 use tokio::net::TcpStream;
@@ -182,7 +183,9 @@ async fn ask_what_is_wrong(shared: &Shared, sent: Vec<Bytes>) -> io::Result<Opti
 fn is_refusal(answer: &[u8]) -> bool {
     let answer = answer.strip_prefix(b"N").unwrap_or(answer);
     let error = match Header::from_server(answer) {
-        Ok(Some(header)) if header.tag == b'v' => answer.get(header.frame()..).unwrap_or_default(),
+        Ok(Some(header)) if header.tag == backend::NEGOTIATE_VERSION => {
+            answer.get(header.frame()..).unwrap_or_default()
+        }
         _ => answer,
     };
     error.is_empty() || error.starts_with(b"E") || error.starts_with(b"v")

@@ -13,6 +13,7 @@ use super::stream::Stream;
 use crate::config::{Address, Settings};
 use crate::tls::{Attempt, Connector, Negotiated, NoTls, Told, Trouble, trouble};
 use crate::wire::error::{ErrorText, field};
+use crate::wire::tag::backend;
 use bytes::Bytes;
 use std::io;
 use std::time::Duration;
@@ -76,7 +77,7 @@ async fn try_to_log_in(
 /// Before it asks who the client is, the server says that it does not let it in: with more or less encryption it might.
 async fn is_turned_away(client: &mut Peer, server: &mut Peer) -> Result<bool, Refused> {
     Ok(match first_answer(client, server).await? {
-        Some((b'E', frame)) => field(body(&frame), b'C') == Some(NOT_LET_IN),
+        Some((backend::ERROR, frame)) => field(body(&frame), b'C') == Some(NOT_LET_IN),
         _ => false,
     })
 }

@@ -1,5 +1,6 @@
 //! Frames: one tag byte, an i32 length that counts itself but not the tag, and a body.
 
+use super::tag::frontend;
 use bytes::{BufMut, BytesMut};
 
 /// Bytes of a frame before its body.
@@ -43,8 +44,10 @@ impl Header {
     /// A length below 4, or above what the server accepts for that tag.
     pub fn from_client(input: &[u8]) -> Result<Option<Header>, InvalidLength> {
         Header::read(input, |tag| match tag {
-            b'Q' | b'P' | b'B' | b'F' | b'd' => LARGE_LIMIT,
-            b'p' => AUTHENTICATION_LIMIT,
+            frontend::QUERY | frontend::PARSE | frontend::BIND | frontend::FUNCTION_CALL | frontend::COPY_DATA => {
+                LARGE_LIMIT
+            }
+            frontend::PASSWORD => AUTHENTICATION_LIMIT,
             _ => SMALL_LIMIT,
         })
     }

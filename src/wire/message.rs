@@ -1,6 +1,7 @@
 //! The messages that the proxy reads or writes itself. Chapter "Message Formats".
 
 use super::frame::{put_frame, split_string};
+use super::tag::{backend, frontend};
 use bytes::{Buf, BufMut, BytesMut};
 
 /// The length of a column that is NULL.
@@ -39,17 +40,17 @@ impl Status {
 
 /// Appends ReadyForQuery.
 pub fn put_ready(output: &mut BytesMut, status: Status) {
-    put_frame(output, b'Z', |body| body.put_u8(status.byte()));
+    put_frame(output, backend::READY, |body| body.put_u8(status.byte()));
 }
 
 /// Appends Terminate.
 pub fn put_terminate(output: &mut BytesMut) {
-    put_frame(output, b'X', |_| ());
+    put_frame(output, frontend::TERMINATE, |_| ());
 }
 
 /// Appends a simple Query made of these parts.
 pub fn put_query(output: &mut BytesMut, parts: &[&[u8]]) {
-    put_frame(output, b'Q', |body| {
+    put_frame(output, frontend::QUERY, |body| {
         parts.iter().for_each(|part| body.put_slice(part));
         body.put_u8(0);
     });
@@ -57,7 +58,7 @@ pub fn put_query(output: &mut BytesMut, parts: &[&[u8]]) {
 
 /// Appends Parse without parameter types.
 pub fn put_parse(output: &mut BytesMut, name: &str, text: &str) {
-    put_frame(output, b'P', |body| {
+    put_frame(output, frontend::PARSE, |body| {
         put_string(body, name);
         put_string(body, text);
         body.put_i16(0);
@@ -66,7 +67,7 @@ pub fn put_parse(output: &mut BytesMut, name: &str, text: &str) {
 
 /// Appends Bind without parameters, results in text.
 pub fn put_bind(output: &mut BytesMut, portal: &str, statement: &str) {
-    put_frame(output, b'B', |body| {
+    put_frame(output, frontend::BIND, |body| {
         put_string(body, portal);
         put_string(body, statement);
         body.put_slice(&[0; 6]);
@@ -75,7 +76,7 @@ pub fn put_bind(output: &mut BytesMut, portal: &str, statement: &str) {
 
 /// Appends Execute without a row limit.
 pub fn put_execute(output: &mut BytesMut, portal: &str) {
-    put_frame(output, b'E', |body| {
+    put_frame(output, frontend::EXECUTE, |body| {
         put_string(body, portal);
         body.put_i32(0);
     });
@@ -83,7 +84,7 @@ pub fn put_execute(output: &mut BytesMut, portal: &str) {
 
 /// Appends Close of a prepared statement.
 pub fn put_close_statement(output: &mut BytesMut, name: &str) {
-    put_frame(output, b'C', |body| {
+    put_frame(output, frontend::CLOSE, |body| {
         body.put_u8(b'S');
         put_string(body, name);
     });
@@ -91,7 +92,7 @@ pub fn put_close_statement(output: &mut BytesMut, name: &str) {
 
 /// Appends Close of a portal.
 pub fn put_close_portal(output: &mut BytesMut, name: &str) {
-    put_frame(output, b'C', |body| {
+    put_frame(output, frontend::CLOSE, |body| {
         body.put_u8(b'P');
         put_string(body, name);
     });
@@ -99,12 +100,12 @@ pub fn put_close_portal(output: &mut BytesMut, name: &str) {
 
 /// Appends Sync.
 pub fn put_sync(output: &mut BytesMut) {
-    put_frame(output, b'S', |_| ());
+    put_frame(output, frontend::SYNC, |_| ());
 }
 
 /// Appends Flush.
 pub fn put_flush(output: &mut BytesMut) {
-    put_frame(output, b'H', |_| ());
+    put_frame(output, frontend::FLUSH, |_| ());
 }
 
 fn put_string(body: &mut BytesMut, string: &str) {

@@ -8,3 +8,4 @@ pub mod error;
 pub mod frame;
 pub mod message;
 pub mod startup;
+pub mod tag;

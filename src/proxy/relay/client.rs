@@ -10,11 +10,24 @@ use super::{ClientFault, Relay, frame_of};
 use crate::statement::{PreparedEffect, Statement};
 use crate::wire::frame::Header;
 use crate::wire::message;
+use crate::wire::tag::frontend;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The types of message that a server ignores up to a Sync. At any other it ends the session, whatever it does.
-const SKIPPED: &[u8] = b"QFPBDECHdcf";
+const SKIPPED: [u8; 11] = [
+    frontend::QUERY,
+    frontend::FUNCTION_CALL,
+    frontend::PARSE,
+    frontend::BIND,
+    frontend::DESCRIBE,
+    frontend::EXECUTE,
+    frontend::CLOSE,
+    frontend::FLUSH,
+    frontend::COPY_DATA,
+    frontend::COPY_DONE,
+    frontend::COPY_FAIL,
+];
 
 /// Many small messages together may take long: after this other sessions of the thread have their turn.
 const AT_ONCE: Duration = Duration::from_millis(5);
@@ -57,7 +70,7 @@ impl Relay {
 
     /// False when more of the message, or something else, has to be waited for.
     fn client_message(&mut self, header: Header) -> Result<bool, ClientFault> {
-        if matches!(header.tag, b'S' | b'H') && header.body > 0 {
+        if matches!(header.tag, frontend::SYNC | frontend::FLUSH) && header.body > 0 {
             return Err(ClientFault::Unjudged("Sync or Flush that is not empty"));
         }
         if self.replies.is_skipping() && SKIPPED.contains(&header.tag) {
@@ -66,42 +79,42 @@ impl Relay {
         }
         let judged = self.context.is_fenced();
         match header.tag {
-            b'S' if judged && self.replies.is_copying_in() => {
+            frontend::SYNC if judged && self.replies.is_copying_in() => {
                 // The server would ignore it, unless it has failed: then nobody could tell whether it skips on.
                 self.replies.withhold_sync();
                 return Ok(self.drop_message(header));
             }
-            b'S' if judged && self.replies.may_copy_in() => return Ok(self.hold(header)),
-            b'Q' if judged => return self.query(header),
-            b'P' if judged => return self.parse(header),
-            b'B' if judged => return self.bind(header),
-            b'E' if judged => return Ok(self.execute(header)),
-            b'C' if judged => return Ok(self.close(header)),
-            b'F' if judged => return Ok(self.function_call(header)),
+            frontend::SYNC if judged && self.replies.may_copy_in() => return Ok(self.hold(header)),
+            frontend::QUERY if judged => return self.query(header),
+            frontend::PARSE if judged => return self.parse(header),
+            frontend::BIND if judged => return self.bind(header),
+            frontend::EXECUTE if judged => return Ok(self.execute(header)),
+            frontend::CLOSE if judged => return Ok(self.close(header)),
+            frontend::FUNCTION_CALL if judged => return Ok(self.function_call(header)),
             _ => (),
         }
         let unnamed = Vec::new;
         let request = match header.tag {
-            b'Q' => {
+            frontend::QUERY => {
                 self.batch += 1;
                 Some(Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() })
             }
-            b'P' => Some(Request::Parse { name: unnamed(), sequence: 0 }),
-            b'B' => Some(Request::Bind { portal: unnamed(), sequence: 0, plans: Arc::default() }),
-            b'D' => Some(Request::Describe),
-            b'E' => Some(Request::Execute { statement: Arc::default(), defines: None }),
-            b'C' => Some(Request::ClosePortal { name: unnamed() }),
-            b'S' => Some(Request::Sync),
-            b'F' => Some(Request::FunctionCall),
-            b'd' => Some(Request::CopyData),
-            b'c' | b'f' => Some(Request::CopyEnd),
-            b'X' => {
+            frontend::PARSE => Some(Request::Parse { name: unnamed(), sequence: 0 }),
+            frontend::BIND => Some(Request::Bind { portal: unnamed(), sequence: 0, plans: Arc::default() }),
+            frontend::DESCRIBE => Some(Request::Describe),
+            frontend::EXECUTE => Some(Request::Execute { statement: Arc::default(), defines: None }),
+            frontend::CLOSE => Some(Request::ClosePortal { name: unnamed() }),
+            frontend::SYNC => Some(Request::Sync),
+            frontend::FUNCTION_CALL => Some(Request::FunctionCall),
+            frontend::COPY_DATA => Some(Request::CopyData),
+            frontend::COPY_DONE | frontend::COPY_FAIL => Some(Request::CopyEnd),
+            frontend::TERMINATE => {
                 self.terminating = true;
                 None
             }
             _ => None,
         };
-        let is_sync = header.tag == b'S';
+        let is_sync = header.tag == frontend::SYNC;
         self.pass(header, request);
         if is_sync {
             self.batch += 1;
@@ -113,8 +126,8 @@ impl Relay {
     /// Forwards a message as it comes.
     pub(super) fn pass(&mut self, header: Header, request: Option<Request>) {
         self.note_forwarding();
-        self.executed |= header.tag == b'E';
-        if matches!(header.tag, b'Q' | b'E' | b'F') {
+        self.executed |= header.tag == frontend::EXECUTE;
+        if matches!(header.tag, frontend::QUERY | frontend::EXECUTE | frontend::FUNCTION_CALL) {
             self.about.passed.query(self.context.metrics());
         }
         if let Some(request) = request {
@@ -174,7 +187,7 @@ impl Relay {
     /// A simple query that is held back has been answered by an error.
     pub(super) fn drop_held_query(&mut self) {
         if let Ok(Some(header)) = Header::from_client(&self.client.input)
-            && header.tag == b'Q'
+            && header.tag == frontend::QUERY
             && self.client.input.len() >= header.frame()
         {
             frame_of(&mut self.client, header.frame());

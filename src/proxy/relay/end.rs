@@ -13,6 +13,7 @@ use crate::fence::session::Activity;
 use crate::wire::error::{ErrorText, Severity, field};
 use crate::wire::frame::Header;
 use crate::wire::message::{self, Status};
+use crate::wire::tag::{backend, frontend};
 use bytes::Bytes;
 use std::io;
 use std::time::Duration;
@@ -169,7 +170,7 @@ impl Driver {
                 () = term.change() => {}
             }
         }
-        side.input.first().is_some_and(|tag| *tag != b'X')
+        side.input.first().is_some_and(|tag| *tag != frontend::TERMINATE)
     }
 }
 
@@ -189,7 +190,7 @@ impl Relay {
     /// The error that the server has said last, if it is there.
     fn last_error(&mut self) -> Option<Bytes> {
         let header = Header::from_server(&self.server.input).ok()??;
-        let is_error = header.tag == b'E' && self.server.input.len() >= header.frame();
+        let is_error = header.tag == backend::ERROR && self.server.input.len() >= header.frame();
         is_error.then(|| frame_of(&mut self.server, header.frame()))
     }
 

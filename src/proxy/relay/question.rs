@@ -10,6 +10,7 @@ use crate::fence::Role;
 use crate::statement::Encoding;
 use crate::wire::frame::Header;
 use crate::wire::message;
+use crate::wire::tag::frontend;
 use std::sync::Arc;
 
 /// The name of our own statement and portal at the server, closed after each use.
@@ -64,7 +65,7 @@ impl Relay {
 
     /// The message at hand is no simple query.
     pub(super) fn is_extended(&self) -> bool {
-        self.client.input.first() != Some(&b'Q')
+        self.client.input.first() != Some(&frontend::QUERY)
     }
 
     fn put_questions(&mut self, questions: &[&str]) {

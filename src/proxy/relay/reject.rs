@@ -8,6 +8,7 @@ use super::{Relay, frame_of};
 use crate::statement::Statement;
 use crate::wire::frame::{Header, split_string};
 use crate::wire::message;
+use crate::wire::tag::frontend;
 use std::sync::Arc;
 
 /// The name of our own statement and portal at the server, closed after each use.
@@ -49,7 +50,7 @@ impl Relay {
     /// A rejected message has been read to its end, and gone nowhere.
     pub(super) fn raise_discarded(&mut self) {
         match self.discarded.take() {
-            Some((b'Q' | b'F', rejection)) => self.raise_in_place(&rejection),
+            Some((frontend::QUERY | frontend::FUNCTION_CALL, rejection)) => self.raise_in_place(&rejection),
             Some((_, rejection)) => self.raise_in_pipeline(&rejection),
             None => (),
         }

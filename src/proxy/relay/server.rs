@@ -8,6 +8,7 @@ use crate::statement::{Alone, PreparedEffect, Statement, TransactionEffect};
 use crate::wire::error::{field, fields};
 use crate::wire::frame::{HEADER, Header, put_frame};
 use crate::wire::message::{self, Status};
+use crate::wire::tag::backend;
 use bytes::{BufMut, BytesMut};
 
 /// Messages up to this many bytes of body are passed on whole, so that the last words to a client, should the server go away
@@ -39,28 +40,28 @@ impl Relay {
             return Ok(false);
         }
         match header.tag {
-            b'N' if header.body <= WHOLE && matches!(audience, Audience::Rejection { shift: 1.. }) => {
+            backend::NOTICE if header.body <= WHOLE && matches!(audience, Audience::Rejection { shift: 1.. }) => {
                 self.say_in_place(header, audience);
             }
-            b'N' | b'A' => self.stream(header, Audience::Client),
-            b'S' if header.body <= WHOLE => self.parameter_status(header),
-            b'E' => {
+            backend::NOTICE | backend::NOTIFICATION => self.stream(header, Audience::Client),
+            backend::PARAMETER_STATUS if header.body <= WHOLE => self.parameter_status(header),
+            backend::ERROR => {
                 if available < header.frame().min(HEADER + ERROR_HEAD) {
                     return Ok(false);
                 }
                 return self.error_response(header, audience);
             }
-            b'Z' | b'C' if header.body <= WHOLE => {
+            backend::READY | backend::COMMAND_COMPLETE if header.body <= WHOLE => {
                 let frame = frame_of(&mut self.server, header.frame());
                 if audience != Audience::Proxy {
                     self.client.output.extend_from_slice(&frame);
                 }
                 match header.tag {
-                    b'Z' => self.ready(body(&frame))?,
+                    backend::READY => self.ready(body(&frame))?,
                     _ => self.command_complete(body(&frame)),
                 }
             }
-            b'D' if audience == Audience::Proxy && header.body <= WHOLE => {
+            backend::DATA_ROW if audience == Audience::Proxy && header.body <= WHOLE => {
                 let frame = frame_of(&mut self.server, header.frame());
                 self.answer.get_or_insert_default().extend(message::columns(body(&frame)).unwrap_or_default());
             }
@@ -85,29 +86,29 @@ impl Relay {
     fn note_reply(&mut self, tag: u8) {
         let Some(front) = self.replies.front() else { return };
         let ends = match (tag, &front.to) {
-            (b'1', Request::Parse { name, sequence }) => {
+            (backend::PARSE_COMPLETE, Request::Parse { name, sequence }) => {
                 self.statements.confirm(name, *sequence);
                 true
             }
-            (b'2', Request::Bind { portal, sequence, plans }) => {
+            (backend::BIND_COMPLETE, Request::Bind { portal, sequence, plans }) => {
                 self.portals.confirm(portal, *sequence);
                 self.parameter.planned(plans);
                 true
             }
-            (b'3', Request::CloseStatement { name }) => {
+            (backend::CLOSE_COMPLETE, Request::CloseStatement { name }) => {
                 self.statements.close(name);
                 true
             }
-            (b'3', Request::ClosePortal { name }) => {
+            (backend::CLOSE_COMPLETE, Request::ClosePortal { name }) => {
                 self.portals.close(name);
                 true
             }
-            (b'T' | b'n', Request::Describe) => true,
-            (b'I' | b's', Request::Execute { statement, .. }) => {
+            (backend::ROW_DESCRIPTION | backend::NO_DATA, Request::Describe) => true,
+            (backend::EMPTY_QUERY | backend::PORTAL_SUSPENDED, Request::Execute { statement, .. }) => {
                 self.parameter.completed(statement, false);
                 true
             }
-            (b'G', _) => {
+            (backend::COPY_IN, _) => {
                 self.replies.copy_in();
                 false
             }
