@@ -48,6 +48,8 @@ lint:
 	cargo fmt --check
 	cargo fmt --check --manifest-path tests/soak/drivers/sqlx/Cargo.toml
 	cargo clippy --locked --all-targets -- -D warnings
+	cargo clippy --locked --no-default-features --features leader --lib -- -D warnings
+	@scripts/leader_alone.sh
 
 # Licences, known holes and sources of all that is built in, by deny.toml. Needs cargo-deny; fetches the list of known holes.
 deny:

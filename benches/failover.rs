@@ -8,7 +8,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use fencegate::etcd::{ElectionName, Etcd, EtcdArguments, Patience, candidates};
+use fencegate::etcd::{ElectionName, Etcd, EtcdSettings, Patience, candidates};
 use fencegate::leader::{Election, Timings};
 use fencegate::stage::Stage;
 use nix::sys::prctl::set_pdeathsig;
@@ -156,8 +156,7 @@ async fn wait(stage: &Stage, lane: usize, enough: impl Fn(usize) -> bool) {
 }
 
 fn etcd(url: &str) -> Arc<Etcd> {
-    let arguments = EtcdArguments { etcd: vec![url.to_owned()], ..EtcdArguments::default() };
-    Etcd::new(&arguments.settings().unwrap().unwrap()).unwrap()
+    Etcd::new(&EtcdSettings { members: vec![url.to_owned()], ..EtcdSettings::default() }).unwrap()
 }
 
 fn policies() -> String {

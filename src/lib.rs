@@ -1,26 +1,44 @@
 //! fencegate: a fencing-aware storage proxy for PostgreSQL.
 //!
-//! Imports run one way: `cli` → `proxy`, `leader` → `console`, `guard` → `fence` → `policy` → `etcd`, `statement` → `wire`;
-//! `proxy`, `fence` and `guard` → `tls`; `proxy` and `metrics` → `listen`. `metrics` and `log_limit` import nothing else, and all may import them.
+//! Without the feature `proxy`, which is on by default, it is a library for leaders: [`leader`], and [`etcd`] below it.
+//!
+//! Imports run one way: `cli` → `proxy` → `console`, `guard` → `fence` → `policy` → `etcd`, `statement` → `wire`; `cli`, `metrics` → `leader` → `etcd`;
+//! `proxy`, `fence` and `guard` → `tls`; `proxy` and `metrics` → `listen`. `metrics` and `log_limit` import nothing else, and all but `leader` and `etcd` may import them.
 //! `fence` and `console` know no sockets of clients, `wire` knows no fences.
 
+#[cfg(feature = "proxy")]
 pub mod cli;
+#[cfg(feature = "proxy")]
 pub mod config;
+#[cfg(feature = "proxy")]
 pub mod console;
+#[cfg(feature = "proxy")]
 mod crowd;
+#[cfg(feature = "proxy")]
 pub mod demo;
 pub mod etcd;
+#[cfg(feature = "proxy")]
 pub mod fence;
+#[cfg(feature = "proxy")]
 pub mod guard;
 pub mod leader;
+#[cfg(feature = "proxy")]
 mod listen;
+#[cfg(feature = "proxy")]
 mod log_limit;
+#[cfg(feature = "proxy")]
 pub mod metrics;
+#[cfg(feature = "proxy")]
 pub mod policy;
+#[cfg(feature = "proxy")]
 pub mod proxy;
-mod spelling;
+#[cfg(feature = "proxy")]
 pub mod stage;
+#[cfg(feature = "proxy")]
 pub mod statement;
+#[cfg(feature = "proxy")]
 pub mod tls;
+#[cfg(feature = "proxy")]
 pub mod wire;
+#[cfg(feature = "proxy")]
 mod yaml;

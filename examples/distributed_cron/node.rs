@@ -2,8 +2,8 @@
 //!
 //! It campaigns; while it leads it writes one row per tick, over a session that carries its fencing token.
 
-use fencegate::config::{Address, http_address};
-use fencegate::etcd::{ElectionName, Etcd, EtcdArguments};
+use fencegate::config::{Address, EtcdArguments, http_address};
+use fencegate::etcd::{ElectionName, Etcd};
 use fencegate::leader::{Election, Leadership, Ticker, Timings};
 use fencegate::metrics::{LeaderMetrics, http};
 use std::convert::Infallible;

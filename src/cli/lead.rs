@@ -1,8 +1,8 @@
 //! `fencegate lead`: wins an election, runs a command while leadership lasts, and gives it up afterwards.
 
 use super::{EXIT_USAGE, runtime};
-use crate::config::{Address, http_address};
-use crate::etcd::{ElectionName, Etcd, EtcdArguments, Patience};
+use crate::config::{Address, EtcdArguments, http_address};
+use crate::etcd::{ElectionName, Etcd, Patience};
 use crate::leader::command::{self, CommandError, Outcome, Signals, Terms};
 use crate::leader::{CoordinatorError, Election, LeaderError, Leadership, Timings};
 use crate::metrics::{LeaderMetrics, http};
@@ -123,7 +123,7 @@ fn usual_id() -> String {
 #[derive(Debug, thiserror::Error)]
 enum LeadError {
     #[error("cannot listen to signals: {0}")]
-    Signals(std::io::Error),
+    Signals(procfs::ProcError),
     #[error("cannot listen on {host}:{port}: {error}")]
     Listen { host: String, port: u16, error: std::io::Error },
     #[error(transparent)]

@@ -2,8 +2,8 @@
 //!
 //! Must never print a value: there may be a password in it.
 
-use crate::spelling::edits;
 use std::collections::BTreeSet;
+use strsim::levenshtein;
 
 const PREFIX: &str = "FENCEGATE_";
 
@@ -40,7 +40,7 @@ fn is_of_kubernetes(name: &str, given: &BTreeSet<String>) -> bool {
 
 fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     let is_as_long = |known: &&String| known.len().abs_diff(name.chars().count()) <= MOST_SLIPS;
-    let nearest = known.iter().filter(is_as_long).map(|known| (edits(name, known), known)).min()?;
+    let nearest = known.iter().filter(is_as_long).map(|known| (levenshtein(name, known), known)).min()?;
     (nearest.0 <= MOST_SLIPS).then_some(nearest.1)
 }
 

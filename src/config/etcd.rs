@@ -1,10 +1,65 @@
-//! The settings of etcd, told where they were given.
+//! The settings of etcd, as flags and environment variables, told where they were given.
 //!
 //! Must never print a password.
 
 use super::ConfigError;
 use super::given::{Source, Texts};
-use crate::etcd::{EtcdArguments, EtcdSettings};
+use crate::etcd::EtcdSettings;
+use std::path::PathBuf;
+
+/// The flags with which every command that talks to etcd is told how.
+#[derive(clap::Args, Clone, Default)]
+pub struct EtcdArguments {
+    /// The members of etcd: http://host:2379 or https://host:2379, separated by commas
+    #[arg(long, env = "FENCEGATE_ETCD", value_name = "URL,…", value_delimiter = ',')]
+    pub etcd: Vec<String>,
+    /// The certificate authority that etcd's certificates are checked against, PEM [default: the system's]
+    #[arg(long, env = "FENCEGATE_ETCD_CA", value_name = "FILE")]
+    pub etcd_ca: Option<PathBuf>,
+    /// Our certificate, PEM, where etcd asks for one
+    #[arg(long, env = "FENCEGATE_ETCD_CERT", value_name = "FILE")]
+    pub etcd_cert: Option<PathBuf>,
+    /// The key of that certificate, PEM
+    #[arg(long, env = "FENCEGATE_ETCD_KEY", value_name = "FILE")]
+    pub etcd_key: Option<PathBuf>,
+    /// The user of etcd, where it asks for one
+    #[arg(long, env = "FENCEGATE_ETCD_USER", value_name = "NAME")]
+    pub etcd_user: Option<String>,
+    /// Its password; better in the environment, where other users do not see it
+    #[arg(long, env = "FENCEGATE_ETCD_PASSWORD", value_name = "PASSWORD", hide_env_values = true)]
+    pub etcd_password: Option<String>,
+}
+
+impl EtcdArguments {
+    /// The settings, where `--etcd` is given.
+    ///
+    /// # Errors
+    /// The flag, without its dashes, and what to change.
+    pub fn settings(self) -> Result<Option<EtcdSettings>, (&'static str, String)> {
+        let credentials = match (self.etcd_user, self.etcd_password) {
+            (None, None) => None,
+            (Some(user), Some(password)) => Some((user, password)),
+            (Some(_), None) => return Err(("etcd-password", "is missing beside the user".into())),
+            (None, Some(_)) => return Err(("etcd-user", "is missing beside the password".into())),
+        };
+        let identity = match (self.etcd_cert, self.etcd_key) {
+            (None, None) => None,
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (Some(_), None) => return Err(("etcd-key", "is missing beside the certificate".into())),
+            (None, Some(_)) => return Err(("etcd-cert", "is missing beside the key".into())),
+        };
+        let members: Vec<String> = self.etcd.iter().map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
+        let settings = EtcdSettings { members, ca: self.etcd_ca, identity, credentials };
+        if settings == EtcdSettings::default() {
+            return Ok(None);
+        }
+        if settings.members.is_empty() {
+            return Err(("etcd", "is missing beside its other settings".into()));
+        }
+        settings.check().map_err(|message| ("etcd", message))?;
+        Ok(Some(settings))
+    }
+}
 
 /// The settings, where there are any.
 ///
@@ -28,3 +83,31 @@ pub(super) fn read(texts: &Texts) -> Result<Option<EtcdSettings>, ConfigError> {
 }
 
 const KEYS: [&str; 6] = ["etcd", "etcd_ca", "etcd_cert", "etcd_key", "etcd_user", "etcd_password"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(urls: &[&str]) -> EtcdArguments {
+        EtcdArguments { etcd: urls.iter().map(|&url| url.into()).collect(), ..EtcdArguments::default() }
+    }
+
+    #[test]
+    fn members_are_read() {
+        let settings = arguments(&["http://a:2379/", " http://b:2379"]).settings().unwrap().unwrap();
+        assert_eq!(settings.members, ["http://a:2379", "http://b:2379"]);
+        assert_eq!(arguments(&[]).settings(), Ok(None));
+    }
+
+    #[test]
+    fn what_cannot_work_is_told() {
+        let (flag, text) = arguments(&["http://a:1", "https://b:1"]).settings().unwrap_err();
+        assert!(flag == "etcd" && text.contains("mixes"), "{flag}: {text}");
+        let half = EtcdArguments { etcd_user: Some("u".into()), ..arguments(&["http://a:1"]) };
+        assert_eq!(half.settings().unwrap_err().0, "etcd-password");
+        let plain = EtcdArguments { etcd_ca: Some("ca".into()), ..arguments(&["http://a:1"]) };
+        assert!(plain.settings().unwrap_err().1.contains("https://"));
+        let alone = EtcdArguments { etcd_ca: Some("ca".into()), ..arguments(&[]) };
+        assert!(alone.settings().unwrap_err().1.contains("missing"));
+    }
+}

@@ -14,6 +14,7 @@ mod tls;
 
 pub use address::{Address, ListenAddress, UpstreamAddress, http as http_address};
 pub use control::connection;
+pub use etcd::EtcdArguments;
 pub use given::{SettingsArguments, Shown};
 pub use limits::Limits;
 pub use origin::{AllowedOrigin, Origin};

@@ -5,8 +5,8 @@
 use super::courtesy::Courtesy;
 use super::words::{Word, words};
 use crate::fence::session::Token;
-use crate::spelling::edits;
 use crate::wire::error::ErrorText;
+use strsim::levenshtein;
 
 /// A command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,7 +183,7 @@ fn nearest(words: &[Word]) -> Option<&'static str> {
         let keywords = command.split(' ').count();
         let said: Vec<_> = words.iter().take(keywords).map(|word| word.text().to_ascii_uppercase()).collect();
         let said: String = said.join(" ").chars().take(LONGEST_SHOWN).collect();
-        edits(&said, command)
+        levenshtein(&said, command)
     };
     let nearest = COMMANDS.iter().map(|it| (distance(it.command), it.command)).min()?;
     // SHOW and one letter more are all that two of them have in common.

@@ -6,7 +6,7 @@ use super::DemoError;
 use super::check::Answer;
 use super::leader::Session;
 use super::timeline::{Timeline, milliseconds};
-use crate::etcd::{ElectionName, Etcd, EtcdArguments, Patience, candidates};
+use crate::etcd::{ElectionName, Etcd, EtcdSettings, Patience, candidates};
 use crate::leader::command::processes::{self, Process};
 use crate::stage::{Stage, forget_settings};
 use nix::sys::signal::{Signal, kill};
@@ -123,7 +123,7 @@ impl Node {
     /// The leader client, its guard, and the process group that the guard leads.
     fn processes(&self) -> Result<Processes, DemoError> {
         let own = self.pid()?;
-        let processes = processes::all()?;
+        let processes = processes::all().map_err(std::io::Error::other)?;
         let is_guard = |it: &&Process| it.parent == own && it.pid == it.group;
         let guards: Vec<Pid> = processes.iter().filter(is_guard).map(|it| it.pid).collect();
         let group = processes.iter().filter(|it| guards.contains(&it.group)).map(|it| it.pid);
@@ -166,9 +166,7 @@ fn signal(pids: &[Pid], signal: Signal) {
 }
 
 fn connect(stage: &Stage) -> Result<Arc<Etcd>, DemoError> {
-    let arguments = EtcdArguments { etcd: vec![stage.etcd().to_owned()], ..EtcdArguments::default() };
-    let settings = arguments.settings().ok().flatten().ok_or_else(|| DemoError::Story("etcd has no URL".into()))?;
-    Ok(Etcd::new(&settings)?)
+    Ok(Etcd::new(&EtcdSettings { members: vec![stage.etcd().to_owned()], ..EtcdSettings::default() })?)
 }
 
 async fn until_candidates(etcd: &Etcd, count: usize) -> Result<(), DemoError> {

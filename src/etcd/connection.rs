@@ -108,6 +108,7 @@ impl Etcd {
     /// # Errors
     /// When a file or a URL cannot be used.
     pub fn new(settings: &EtcdSettings) -> Result<Arc<Self>, EtcdError> {
+        settings.check().map_err(|message| EtcdError::Settings(Error::InvalidArgs(message)))?;
         let options = options(settings)?;
         let member =
             |url: &String| Arc::new(Member { url: url.clone(), options: options.clone(), client: OnceCell::new() });

@@ -12,4 +12,4 @@ mod settings;
 pub use connection::{Etcd, EtcdError, Patience};
 pub use election::{ElectionName, InvalidName, Leader, candidates, leader};
 pub use observe::Observer;
-pub use settings::{EtcdArguments, EtcdSettings};
+pub use settings::EtcdSettings;

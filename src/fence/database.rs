@@ -164,9 +164,10 @@ impl Database {
         self.store.found() == Found::Missing && !self.has_sessions()
     }
 
-    /// The next need tries to connect, whatever failed a moment ago. Cancel-safe.
-    pub async fn ask_anew(&self) {
-        self.store.ask_anew().await;
+    /// A session has logged in to it. That there was none of that name, as an attempt to connect has found that began
+    /// before, counts no longer.
+    pub fn session_comes(&self) {
+        self.store.session_comes();
     }
 
     /// It had no schema `fencegate` at the last attempt to connect.

@@ -117,7 +117,7 @@ impl Database {
         force: bool,
     ) -> Result<Reset, ResetError> {
         // What the server said to others a moment ago is no answer to an operator: the database may have been dropped since.
-        self.ask_anew().await;
+        self.store.ask_anew().await;
         let deadline = Instant::now() + LIMIT;
         let reset = loop {
             if let Some(reset) = self.reset_known(resource, token, role, force).await? {

@@ -31,7 +31,7 @@ enum Turn {
 /// after `won`, or the leadership, is dropped.
 pub(super) async fn run<C: Coordinator>(election: Election<C>, mut won: Won) {
     loop {
-        let Election { coordinator, name, holder, timings, metrics } = &election;
+        let Election { coordinator, name, holder, timings, meter } = &election;
         // Not given up half-way: the key may be put already.
         let (candidate, deadline) = match coordinator.enrol(name, holder, timings.ttl(), timings.patience()).await {
             Ok(enrolled) => enrolled,
@@ -39,7 +39,7 @@ pub(super) async fn run<C: Coordinator>(election: Election<C>, mut won: Won) {
             Err(error) => return drop(won.send(Err(error.into()))),
         };
         let (standing, _) = watch::channel(Standing { deadline, lost: None });
-        let mut kept = pin!(keep(&**coordinator, &candidate, timings, &standing, metrics.as_deref()));
+        let mut kept = pin!(keep(&**coordinator, &candidate, timings, &standing, meter.as_deref()));
         match wait(&election, &candidate, &standing, kept.as_mut(), &mut won).await {
             Turn::Ours => return lead(&election, &candidate, &standing, kept, won).await,
             Turn::Lost => drop(tokio::spawn(withdraw(election.clone(), candidate.clone()))),
@@ -89,8 +89,8 @@ async fn lead<C: Coordinator>(
     let (token, name, holder) = (candidate.token, election.name.clone(), election.holder.clone());
     let (requests, inbox) = mpsc::channel(1);
     info!(election = %name, holder, token, "lease_acquired");
-    if let Some(metrics) = &election.metrics {
-        metrics.leads(election.name.as_str(), true);
+    if let Some(meter) = &election.meter {
+        meter.leads(&election.name, true);
     }
     // Where nobody takes it, it is dropped, which ends it.
     drop(won.send(Ok(Leadership { token, election: name, holder, standing: standing.subscribe(), requests })));
@@ -98,8 +98,8 @@ async fn lead<C: Coordinator>(
     let (loss, resigned) = until_lost(election, candidate, standing, kept, inbox).await;
     // First: nobody knows how long a log takes.
     standing.send_modify(|standing| standing.lost = Some(loss.clone()));
-    if let Some(metrics) = &election.metrics {
-        metrics.leads(election.name.as_str(), false);
+    if let Some(meter) = &election.meter {
+        meter.leads(&election.name, false);
     }
     match &loss {
         Loss::Resigned => info!(election = %election.name, token, reason = loss.label(), "lease_lost"),

@@ -7,9 +7,9 @@ use super::candidacy;
 use super::coordinator::Coordinator;
 use super::leadership::Leadership;
 use super::loss::Loss;
+use super::meter::Meter;
 use super::timing::Timings;
 use crate::etcd::{ElectionName, Patience};
-use crate::metrics::LeaderMetrics;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
@@ -24,19 +24,19 @@ pub struct Election<C> {
     pub(super) holder: String,
     pub(super) timings: Timings,
     /// Where it is counted, if anywhere.
-    pub(super) metrics: Option<Arc<LeaderMetrics>>,
+    pub(super) meter: Option<Arc<dyn Meter>>,
 }
 
 // Not derived: C itself need not be Clone or Debug.
 impl<C> Clone for Election<C> {
     fn clone(&self) -> Self {
-        let Election { coordinator, name, holder, timings, metrics } = self;
+        let Election { coordinator, name, holder, timings, meter } = self;
         Election {
             coordinator: coordinator.clone(),
             name: name.clone(),
             holder: holder.clone(),
             timings: *timings,
-            metrics: metrics.clone(),
+            meter: meter.clone(),
         }
     }
 }
@@ -54,15 +54,15 @@ impl<C> fmt::Debug for Election<C> {
 }
 
 impl<C: Coordinator> Election<C> {
-    /// The same, counted in these metrics.
-    pub fn counted(self, metrics: Arc<LeaderMetrics>) -> Self {
-        metrics.campaigns(self.name.as_str());
-        Election { metrics: Some(metrics), ..self }
+    /// The same, counted there.
+    pub fn counted(self, meter: Arc<dyn Meter>) -> Self {
+        meter.campaigns(&self.name);
+        Election { meter: Some(meter), ..self }
     }
 
     /// Asks nobody yet. `holder` is what observers see while we lead.
     pub fn new(coordinator: Arc<C>, name: ElectionName, holder: impl Into<String>, timings: Timings) -> Self {
-        Election { coordinator, name, holder: holder.into(), timings, metrics: None }
+        Election { coordinator, name, holder: holder.into(), timings, meter: None }
     }
 
     /// Its name.

@@ -7,9 +7,9 @@ use super::clock::{BootInstant, sleep_until};
 use super::coordinator::{Candidate, Coordinator, CoordinatorError};
 use super::leadership::Standing;
 use super::loss::Loss;
+use super::meter::Meter;
 use super::timing::Timings;
 use crate::etcd::Patience;
-use crate::metrics::LeaderMetrics;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::debug;
@@ -26,7 +26,7 @@ pub(super) async fn keep<C: Coordinator>(
     candidate: &Candidate,
     timings: &Timings,
     standing: &watch::Sender<Standing>,
-    metrics: Option<&LeaderMetrics>,
+    meter: Option<&dyn Meter>,
 ) -> Loss {
     let mut failure = None;
     let mut next = next_renewal(deadline(standing), candidate, timings);
@@ -45,8 +45,8 @@ pub(super) async fn keep<C: Coordinator>(
             () = sleep_until(deadline) => return over(failure),
             answer = coordinator.renew(candidate, patience) => answer,
         };
-        if let Some(metrics) = metrics {
-            metrics.renewed(asked.elapsed());
+        if let Some(meter) = meter {
+            meter.renewed(asked.elapsed());
         }
         if deadline.remaining().is_zero() {
             return over(failure);
@@ -86,13 +86,13 @@ fn over(failure: Option<String>) -> Loss {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::etcd::{Etcd, EtcdArguments};
+    use crate::etcd::{Etcd, EtcdSettings};
 
     /// Keeps a lease that has this long to live, where nobody answers.
     async fn keep_unanswered(left: Duration) -> Loss {
         // The discard service: nothing listens there.
-        let arguments = EtcdArguments { etcd: vec!["http://127.0.0.1:9".into()], ..EtcdArguments::default() };
-        let etcd = Etcd::new(&arguments.settings().unwrap().unwrap()).unwrap();
+        let members = vec!["http://127.0.0.1:9".into()];
+        let etcd = Etcd::new(&EtcdSettings { members, ..EtcdSettings::default() }).unwrap();
         let timings = Timings::new(Duration::from_secs(2)).unwrap();
         let candidate = Candidate { election: "e".parse().unwrap(), lease: 1, token: 1, ttl: timings.ttl() };
         let (standing, _) = watch::channel(Standing { deadline: BootInstant::now() + left, lost: None });

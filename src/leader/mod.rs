@@ -7,6 +7,7 @@ mod callbacks;
 mod candidacy;
 mod client;
 pub mod clock;
+#[cfg(feature = "proxy")]
 pub mod command;
 mod coordinator;
 mod election;
@@ -14,6 +15,7 @@ mod etcd;
 mod keeper;
 mod leadership;
 mod loss;
+mod meter;
 mod ticker;
 mod timing;
 
@@ -23,6 +25,7 @@ pub use coordinator::{Candidate, Coordinator, CoordinatorError, Observe};
 pub use election::Election;
 pub use leadership::Leadership;
 pub use loss::Loss;
+pub use meter::Meter;
 pub use ticker::{Tick, Ticker};
 pub use timing::{InvalidTimings, Timings};
 

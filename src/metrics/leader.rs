@@ -3,6 +3,8 @@
 use super::http::Pages;
 use super::registered::Registered;
 use super::{MetricsError, table};
+use crate::etcd::ElectionName;
+use crate::leader::Meter;
 use prometheus::{Histogram, IntCounterVec, IntGaugeVec};
 use std::time::Duration;
 
@@ -30,26 +32,25 @@ impl LeaderMetrics {
         })
     }
 
-    /// There is a candidate: it does not lead yet.
-    pub fn campaigns(&self, election: &str) {
-        self.leader.with_label_values(&[election]);
-        self.transitions.with_label_values(&[election]);
-    }
-
-    /// The candidate begins to lead, or ceases to.
-    pub fn leads(&self, election: &str, leads: bool) {
-        self.leader.with_label_values(&[election]).set(leads.into());
-        self.transitions.with_label_values(&[election]).inc();
-    }
-
-    /// A renewal of the lease took that long.
-    pub fn renewed(&self, took: Duration) {
-        self.renew_seconds.observe(took.as_secs_f64());
-    }
-
     /// All metrics, as Prometheus reads them.
     pub fn text(&self) -> String {
         self.registered.text()
+    }
+}
+
+impl Meter for LeaderMetrics {
+    fn campaigns(&self, election: &ElectionName) {
+        self.leader.with_label_values(&[election.as_str()]);
+        self.transitions.with_label_values(&[election.as_str()]);
+    }
+
+    fn leads(&self, election: &ElectionName, leads: bool) {
+        self.leader.with_label_values(&[election.as_str()]).set(leads.into());
+        self.transitions.with_label_values(&[election.as_str()]).inc();
+    }
+
+    fn renewed(&self, took: Duration) {
+        self.renew_seconds.observe(took.as_secs_f64());
     }
 }
 

@@ -120,10 +120,18 @@ impl Context {
     /// it is known whether a fenced table exists. Cancel-safe: it goes on by itself.
     pub async fn prepare(&self) {
         if self.fenced {
+            self.database().session_comes();
             let downstream = self.downstream.clone();
             let preparing = tokio::spawn(async move { downstream.prepare().await });
             // A control connection that hangs must not keep sessions out.
             tokio::time::timeout(PREPARE_LIMIT, preparing).await.ok();
+        }
+    }
+
+    /// The session's database has this number, if that is known: another one of its name may have been read before.
+    pub fn is_in(&self, database: Option<String>) {
+        if let Some(database) = database {
+            self.downstream.is_now(database);
         }
     }
 

@@ -172,10 +172,10 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
         Replication::None | Replication::Logical => Context::new(shared, startup.database(), startup.user()),
     };
     context.prepare().await;
-    let Identified { identity, value, temporary } = match startup.replication() {
+    let Identified { identity, database, value, temporary } = match startup.replication() {
         Replication::Physical => {
             let identity = Err("it is a physical replication session".into());
-            Identified { identity, value: None, temporary: None }
+            Identified { identity, database: None, value: None, temporary: None }
         }
         Replication::Logical if context.rejects_opaque() && !context.policies().exempts(startup.user()) => {
             let text = ErrorText::new("LF004", "cannot tell what a logical replication session would write")
@@ -187,6 +187,7 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
             tell_of_upstream(&mut client, identified).await?
         }
     };
+    context.is_in(database);
     if let Err(why) = FenceValue::parse(value.as_deref().unwrap_or_default()) {
         return refuse(&mut client, Rejection::InvalidSetting { why }.text()).await;
     }

@@ -41,6 +41,7 @@ const IDENTITY_QUESTION: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     (SELECT extract(epoch FROM backend_start) FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())), \
     (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
     extract(epoch FROM pg_catalog.pg_postmaster_start_time()), \
+    (SELECT datid FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())), \
     (SELECT pg_catalog.split_part(virtualtransaction, '/', 1) FROM pg_catalog.pg_lock_status() \
       WHERE pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() LIMIT 1), \
     pg_catalog.current_setting('lease.fence', true)";
@@ -52,6 +53,8 @@ const AS_LOGIN: &str = "SET LOCAL ROLE NONE; ";
 /// What a session says of itself at its start.
 pub(super) struct Identified {
     pub(super) identity: Result<Identity, String>,
+    /// The number of its database: another one may have had the name.
+    pub(super) database: Option<String>,
     /// The token, as the server has it.
     pub(super) value: Option<String>,
     /// The schema in which it would have its temporary relations: the number of the process is part of its name, and of the
@@ -293,11 +296,12 @@ pub(super) async fn identify(
         answer = Ok(seen);
     }
     Ok(match answer {
-        Err(failure) => Identified { identity: Err(failure), value: None, temporary: None },
+        Err(failure) => Identified { identity: Err(failure), database: None, value: None, temporary: None },
         Ok(mut columns) => {
             let value = columns.pop().flatten();
             let temporary = columns.pop().flatten().map(|number| format!("pg_temp_{number}").into());
-            Identified { identity: identity(columns, process_id), value, temporary }
+            let database = columns.pop().flatten();
+            Identified { identity: identity(columns, process_id), database, value, temporary }
         }
     })
 }

@@ -39,3 +39,19 @@ fn send(socket: &[u8], state: &str) -> io::Result<()> {
     sender.set_nonblocking(true)?;
     sender.send_to_addr(state.as_bytes(), &address).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_without_a_file_is_told_and_one_that_nobody_reads_stops_nobody() {
+        let name = format!("fencegate-systemd-{}", std::process::id());
+        let systemd = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        // Until its queue is full.
+        while send(format!("@{name}").as_bytes(), "READY=1").is_ok() {}
+        let mut message = [0; 16];
+        let length = systemd.recv(&mut message).unwrap();
+        assert_eq!(&message[..length], b"READY=1");
+    }
+}

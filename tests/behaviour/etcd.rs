@@ -3,14 +3,13 @@
 use crate::support::etcd::Etcd;
 use crate::support::guardian::Port;
 use crate::support::programs::run;
-use fencegate::etcd::{ElectionName, Etcd as Client, EtcdArguments, EtcdError, Observer, Patience, leader};
+use fencegate::etcd::{ElectionName, Etcd as Client, EtcdError, EtcdSettings, Observer, Patience, leader};
 use std::sync::Arc;
 use std::time::Duration;
 
 fn client(members: &[&str]) -> Arc<Client> {
-    let etcd = members.iter().map(|&url| url.to_owned()).collect();
-    let arguments = EtcdArguments { etcd, ..EtcdArguments::default() };
-    Client::new(&arguments.settings().unwrap().unwrap()).unwrap()
+    let members = members.iter().map(|&url| url.to_owned()).collect();
+    Client::new(&EtcdSettings { members, ..EtcdSettings::default() }).unwrap()
 }
 
 fn election() -> ElectionName {

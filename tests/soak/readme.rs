@@ -1,4 +1,4 @@
-//! The README is true: its `sh` blocks run, in their order, and the demo prints what it says.
+//! The README is true: its `sh` blocks run, in their order, then its program in Rust, and the demo prints what it says.
 //!
 //! The blocks run as they stand, save that the ports are those of a throwaway server. `make` targets are only asked
 //! what they would do: the demo and the tests are run by themselves, and building them twice proves nothing.
@@ -20,7 +20,7 @@ const README: &str = include_str!("../../README.md");
 fn every_command_runs() {
     let postgres = Postgres::start(Options::default());
     postgres.sql("CREATE DATABASE app");
-    postgres.sql("ALTER ROLE postgres PASSWORD 'first'; CREATE ROLE app LOGIN PASSWORD 'second'");
+    postgres.sql("ALTER ROLE postgres PASSWORD 'first'; CREATE ROLE app LOGIN PASSWORD 'change-me'");
     postgres.sql_in("app", "CREATE TABLE public.ticks (tick text PRIMARY KEY, run_by text)");
     postgres.sql_in("app", "INSERT INTO public.ticks VALUES ('12:00'); GRANT ALL ON public.ticks TO app");
     // Who connects as the README does is asked for a password, the superuser too; the tests, by the socket, are not.
@@ -29,18 +29,20 @@ fn every_command_runs() {
     let etcd = Etcd::start();
     let (folder, port) = (Folder::new("readme"), Port::claim());
     let passwords = folder.join(".pgpass");
-    fs::write(&passwords, "*:*:*:postgres:first\n*:*:*:app:second\n").unwrap();
+    fs::write(&passwords, "*:*:*:postgres:first\n*:*:*:app:change-me\n").unwrap();
     fs::set_permissions(&passwords, fs::Permissions::from_mode(0o600)).unwrap();
+    let here = |text: &str| {
+        text.replace("127.0.0.1:5432", &format!("127.0.0.1:{}", postgres.port()))
+            .replace("127.0.0.1:6432", &format!("127.0.0.1:{}", port.number()))
+            .replace("http://127.0.0.1:2379", &etcd.url())
+            .replace("port=5432", &format!("port={}", postgres.port()))
+            .replace("port=6432", &format!("port={}", port.number()))
+    };
     let mut proxy = None;
     let blocks = blocks("sh");
     assert!(blocks.len() >= 6, "{blocks:?}");
     for block in blocks {
-        let script = block
-            .replace("127.0.0.1:5432", &format!("127.0.0.1:{}", postgres.port()))
-            .replace("127.0.0.1:6432", &format!("127.0.0.1:{}", port.number()))
-            .replace("http://127.0.0.1:2379", &etcd.url())
-            .replace("port=5432", &format!("port={}", postgres.port()))
-            .replace("port=6432", &format!("port={}", port.number()));
+        let script = here(&block);
         if script.starts_with("make ") {
             assert_eq!(script.lines().count(), 1);
             run(
@@ -55,11 +57,38 @@ fn every_command_runs() {
         }
     }
     assert!(proxy.is_some(), "the README says how to run the proxy");
-    let row = postgres.sql_in("app", "SELECT run_by FROM ticks");
-    assert_eq!(row, [[Some("node-a".to_owned())]], "the README's write landed");
-    let epoch = postgres.sql_in("app", "SELECT resource, token::text FROM fencegate.epoch");
-    // The first key of an etcd has create_revision 2.
-    assert_eq!(epoch, [["scheduler", "2"].map(|text| Some(text.to_owned()))], "it was fenced");
+    let landed = "SELECT run_by, resource, token::text FROM ticks, fencegate.epoch";
+    let row = |run_by: &str, token: &str| [[run_by, "scheduler", token].map(|text| Some(text.to_owned()))];
+    // The first key of an etcd has create_revision 2; that it is deleted is revision 3.
+    assert_eq!(postgres.sql_in("app", landed), row("node-a", "2"), "the README's write landed, and was fenced");
+    program_in_rust(&folder, here);
+    assert_eq!(postgres.sql_in("app", landed), row("node-b", "4"), "so did that of its program in Rust");
+}
+
+/// Builds the program in a package of its own, with the versions that we build with, and runs it.
+fn program_in_rust(folder: &Folder, here: impl Fn(&str) -> String) {
+    let only = |language| match blocks(language).as_slice() {
+        [block] => block.clone(),
+        several => panic!("{several:?}"),
+    };
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dependencies =
+        only("toml").replace("git = \"https://git.example.com/fencegate.git\"", &format!("path = {ours:?}"));
+    assert!(dependencies.contains(" path = "), "{dependencies}");
+    let package = folder.join("node-b");
+    fs::create_dir_all(package.join("src")).unwrap();
+    fs::write(
+        package.join("Cargo.toml"),
+        format!("[package]\nname = \"node-b\"\nedition = \"2024\"\n\n{dependencies}\n"),
+    )
+    .unwrap();
+    fs::write(package.join("src/main.rs"), here(&only("rust"))).unwrap();
+    fs::copy(ours.join("Cargo.lock"), package.join("Cargo.lock")).unwrap();
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("readme");
+    let mut cargo = programs::cargo();
+    cargo.args(["build", "--quiet", "--offline", "--manifest-path"]).arg(package.join("Cargo.toml"));
+    programs::run(cargo.arg("--target-dir").arg(&target).env("CARGO_PROFILE_DEV_DEBUG", "0"));
+    programs::run(&mut Command::new(target.join("debug/node-b")));
 }
 
 #[test]

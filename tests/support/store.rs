@@ -639,6 +639,8 @@ impl Store for InMemory {
         self.connection().closed_until = until;
     }
 
+    fn session_comes(&self) {}
+
     async fn ask_anew(&self) {}
 
     async fn close(&self, _wait: bool) {

@@ -35,11 +35,17 @@ pub(super) const CATALOGUE_CHANGED: &str = "{catalogue}";
 pub(super) struct Common {
     found: Immediate<Found>,
     closed_until: Immediate<Option<Instant>>,
+    /// How many sessions have logged in to the database.
+    sessions: AtomicU64,
 }
 
 impl Common {
     pub(super) fn found(&self) -> Found {
         *lock(&self.found)
+    }
+
+    pub(super) fn session_comes(&self) {
+        self.sessions.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(super) fn keep_closed(&self, until: Option<Instant>) {
@@ -89,6 +95,8 @@ struct Slot {
 #[derive(Debug)]
 struct Failure {
     error: ControlError,
+    /// [`Common::sessions`] when the attempt began.
+    sessions: u64,
     until: Instant,
     pause: Duration,
 }
@@ -197,7 +205,12 @@ impl Lane {
         if self.common.is_kept_closed() {
             return Err(ControlError::Vacated);
         }
-        if let Some(failure) = slot.failed.as_ref().filter(|failure| Instant::now() < failure.until) {
+        let sessions = self.common.sessions.load(Ordering::SeqCst);
+        let counts = |failure: &&Failure| {
+            Instant::now() < failure.until
+                && (failure.sessions == sessions || !matches!(failure.error, ControlError::NoDatabase(_)))
+        };
+        if let Some(failure) = slot.failed.as_ref().filter(counts) {
             return Err(failure.error.clone());
         }
         let error = match timeout(LIMIT, self.connect()).await {
@@ -212,7 +225,7 @@ impl Lane {
         };
         self.common.note(Some(&error));
         let pause = slot.failed.as_ref().map_or(BACK_OFF.0, |last| (last.pause * 2).min(BACK_OFF.1));
-        slot.failed = Some(Failure { error: error.clone(), until: Instant::now() + pause, pause });
+        slot.failed = Some(Failure { error: error.clone(), sessions, until: Instant::now() + pause, pause });
         Err(error)
     }
 

@@ -159,6 +159,9 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// No connection opens before that time.
     fn keep_closed(&self, until: Option<Instant>);
 
+    /// A session has logged in to the database: that an attempt to connect has found none of its name before counts no longer.
+    fn session_comes(&self);
+
     /// The next operation tries to connect, whatever failed a moment ago.
     async fn ask_anew(&self);
 

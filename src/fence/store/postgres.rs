@@ -271,10 +271,13 @@ impl Store for Postgres {
         self.common.keep_closed(until);
     }
 
+    fn session_comes(&self) {
+        self.common.session_comes();
+    }
+
     async fn ask_anew(&self) {
-        for lane in self.lanes() {
-            lane.ask_anew().await;
-        }
+        self.look.ask_anew().await;
+        self.publish.ask_anew().await;
     }
 
     async fn close(&self, wait: bool) {

@@ -53,7 +53,7 @@ impl Family {
     pub(super) fn start(mut guard: Guard, leadership: &Leadership, command: &[OsString]) -> Result<Self, CommandError> {
         // Without it orphans go to process 1, which in a container may not reap them.
         set_child_subreaper(true).map_err(|error| CommandError::System { what: "take on orphans", error })?;
-        let mut strangers = processes::descendants(&processes::all().map_err(CommandError::Look)?, getpid());
+        let mut strangers = processes::descendants(&processes::all()?, getpid());
         strangers.remove(&guard.pid);
         let command = this_program(START_COMMAND)
             .arg(getpid().to_string())
@@ -105,7 +105,7 @@ impl Family {
     /// # Errors
     /// When /proc cannot be read.
     pub(super) fn living(&self, reach: Reach) -> Result<Vec<Process>, CommandError> {
-        let mut processes = processes::all().map_err(CommandError::Look)?;
+        let mut processes = processes::all()?;
         processes.retain(|process| !self.strangers.contains(&process.pid));
         let descendants = processes::descendants(&processes, getpid());
         processes.retain(|process| {
@@ -181,7 +181,7 @@ fn next_ended() -> Result<Option<Pid>, CommandError> {
         Err(Errno::ECHILD) => Ok(None),
         // A real-time signal ended it, for which nix has no name: /proc says whose process it was.
         Err(Errno::EINVAL) => {
-            let processes = processes::all().map_err(CommandError::Look)?;
+            let processes = processes::all()?;
             let ended = processes.iter().find(|process| process.parent == getpid() && process.ended);
             Ok(ended.map(|process| process.pid))
         }

@@ -23,6 +23,7 @@ pub use start::{START_COMMAND, check_program, exit_code_of, exit_code_of_signal,
 
 use super::Leadership;
 use nix::errno::Errno;
+use procfs::ProcError;
 use std::ffi::OsString;
 use std::io;
 use std::process::ExitStatus;
@@ -59,7 +60,7 @@ pub enum CommandError {
     },
     /// The processes cannot be seen: what lives cannot be told.
     #[error("cannot look at the processes in /proc: {0}")]
-    Look(io::Error),
+    Look(#[from] ProcError),
     /// The system refused something that this needs.
     #[error("cannot {what}: {error}")]
     System {

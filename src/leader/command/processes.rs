@@ -4,8 +4,9 @@
 //! whose first thread alone has ended.
 
 use nix::unistd::Pid;
+use procfs::process::{self, Stat};
+use procfs::{ProcError, ProcResult};
 use std::collections::HashSet;
-use std::{fs, io};
 
 /// One process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,17 +22,13 @@ pub(crate) struct Process {
 ///
 /// # Errors
 /// When /proc cannot be read. A process that ends meanwhile, or is hidden from us, is no error.
-pub(crate) fn all() -> io::Result<Vec<Process>> {
+pub(crate) fn all() -> ProcResult<Vec<Process>> {
     let mut processes = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-        // The name of a program need not be UTF-8.
-        match fs::read(format!("/proc/{pid}/stat")) {
-            Ok(stat) => processes.extend(parse(Pid::from_raw(pid), &String::from_utf8_lossy(&stat))),
-            Err(error) if has_ended(&error) => {}
-            // Hidden from us (hidepid of proc(5)): another user's.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+    for process in process::all_processes()? {
+        match process.and_then(|process| process.stat()) {
+            Ok(stat) => processes.push(Process::from(&stat)),
+            // It has ended, or is hidden from us (hidepid of proc(5)): another user's.
+            Err(ProcError::NotFound(_) | ProcError::PermissionDenied(_)) => {}
             Err(error) => return Err(error),
         }
     }
@@ -40,26 +37,17 @@ pub(crate) fn all() -> io::Result<Vec<Process>> {
 
 /// True unless this process has ended, also where that cannot be told.
 pub(super) fn lives(pid: Pid) -> bool {
-    match fs::read(format!("/proc/{pid}/stat")) {
-        Ok(stat) => parse(pid, &String::from_utf8_lossy(&stat)).is_none_or(|process| !process.ended),
-        Err(error) => !has_ended(&error),
+    match process::Process::new(pid.as_raw()).and_then(|process| process.stat()) {
+        Ok(stat) => !Process::from(&stat).ended,
+        Err(error) => !matches!(error, ProcError::NotFound(_)),
     }
 }
 
-/// ENOENT before the file is opened, ESRCH (3) after.
-fn has_ended(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32)
-}
-
-/// The fields of proc_pid_stat(5).
-fn parse(pid: Pid, stat: &str) -> Option<Process> {
-    // The program's name, in parentheses, may contain anything.
-    let (_, fields) = stat.rsplit_once(") ")?;
-    let fields: Vec<&str> = fields.split(' ').collect();
-    let number = |index: usize| fields.get(index)?.parse::<i32>().ok();
-    let (parent, group, threads) = (number(1)?, number(2)?, number(17)?);
-    let ended = matches!(fields[0], "Z" | "X") && threads <= 1;
-    Some(Process { pid, parent: Pid::from_raw(parent), group: Pid::from_raw(group), ended })
+impl From<&Stat> for Process {
+    fn from(stat: &Stat) -> Self {
+        let [pid, parent, group] = [stat.pid, stat.ppid, stat.pgrp].map(Pid::from_raw);
+        Process { pid, parent, group, ended: matches!(stat.state, 'Z' | 'X') && stat.num_threads <= 1 }
+    }
 }
 
 /// The children of `root`, their children, and so on.
@@ -79,27 +67,31 @@ pub(super) fn descendants(processes: &[Process], root: Pid) -> HashSet<Pid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use procfs::FromRead;
 
     fn process(pid: i32, parent: i32, group: i32, ended: bool) -> Process {
         let [pid, parent, group] = [pid, parent, group].map(Pid::from_raw);
         Process { pid, parent, group, ended }
     }
 
-    #[test]
-    fn a_process_is_read_whatever_its_name() {
-        let tail = "5 6 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 100";
-        for name in ["sh", "a b", ") Z 1 1", "(x)"] {
-            let stat = format!("9 ({name}) S {tail}");
-            assert_eq!(parse(Pid::from_raw(9), &stat), Some(process(9, 5, 6, false)), "{name}");
-        }
-        assert_eq!(parse(Pid::from_raw(9), &format!("9 (sh) Z {tail}")), Some(process(9, 5, 6, true)));
-        assert_eq!(parse(Pid::from_raw(9), "9 (sh) S 5"), None);
+    /// What is read of a process of this name, in this state, with so many threads.
+    fn read(name: &str, state: char, threads: u32) -> Process {
+        let rest = format!("5 6 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 100{}", " 0".repeat(30));
+        Process::from(&Stat::from_read(format!("9 ({name}) {state} {rest}").as_bytes()).unwrap())
     }
 
     #[test]
-    fn a_process_whose_first_thread_alone_has_ended_lives() {
-        let stat = "9 (sh) Z 5 6 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 2 0 100";
-        assert_eq!(parse(Pid::from_raw(9), stat), Some(process(9, 5, 6, false)));
+    fn a_process_is_read_whatever_its_name() {
+        for name in ["sh", "a b", ") Z 1 1", "(x)"] {
+            assert_eq!(read(name, 'S', 1), process(9, 5, 6, false), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_process_has_ended_when_all_of_its_threads_have() {
+        for (state, threads, ended) in [('Z', 1, true), ('X', 1, true), ('Z', 2, false), ('D', 1, false)] {
+            assert_eq!(read("sh", state, threads).ended, ended, "{state} {threads}");
+        }
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! that it is not to end by it.
 
 use nix::sys::signal::Signal;
-use std::fs;
+use procfs::ProcError;
+use procfs::process::Process;
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
@@ -21,11 +22,11 @@ impl Signals {
     ///
     /// # Errors
     /// When the system refuses, or does not say what is ignored.
-    pub fn listen() -> io::Result<Self> {
-        let ignored = ignored(&fs::read_to_string("/proc/self/status")?);
+    pub fn listen() -> Result<Self, ProcError> {
+        let ignored = Process::myself()?.stat()?.sigignore;
         let taken = TAKEN.into_iter().filter(|signal| ignored & bit(*signal) == 0);
         let listen = |signal| Ok((signal, unix::signal(SignalKind::from_raw(signal as i32))?));
-        taken.map(listen).collect::<io::Result<_>>().map(Signals)
+        Ok(Signals(taken.map(listen).collect::<io::Result<_>>()?))
     }
 
     /// The next one that has come. Cancel-safe.
@@ -41,26 +42,7 @@ impl Signals {
     }
 }
 
-/// The signals that /proc/PID/status says are ignored, a bit each.
-fn ignored(status: &str) -> u64 {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
-}
-
+/// In the mask of signals that /proc/PID/stat has.
 fn bit(signal: Signal) -> u64 {
     1 << (signal as i32 - 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_ignored_is_read() {
-        let mask = ignored("SigBlk:\t0000000000000000\nSigIgn:\t0000000000001007\nSigCgt:\t0000000000004000\n");
-        assert_eq!(
-            [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM].map(|signal| mask & bit(signal) != 0),
-            [true, true, false]
-        );
-    }
 }

@@ -48,6 +48,8 @@ pub struct Wanted {
 /// What has been read of a database's catalogue.
 #[derive(Default)]
 pub(super) struct Known {
+    /// The number of the database, as the session said that has come last.
+    database: Option<String>,
     /// As last read; what cannot be read anew stays.
     pub(super) catalogue: Arc<Catalogue>,
     /// Those seen.
@@ -55,7 +57,7 @@ pub(super) struct Known {
     /// Those that it has; None: it was never read.
     read: Option<Changes>,
     /// When a reading began last, which changes had been seen then, and by which control connection.
-    pub(super) attempted: Option<(Instant, Changes, u64)>,
+    attempted: Option<(Instant, Changes, u64)>,
     /// The one that listened when it was read: one that began later may have missed what changed in between.
     listener: u64,
     /// Why the last reading failed, if it did.
@@ -191,6 +193,21 @@ impl Downstream {
         let mut known = self.known();
         known.seen.all += 1;
         known.seen.doubts += 1;
+    }
+
+    /// The database of this name has this number now. What was read of another one, or that it could not be read, counts no
+    /// longer.
+    pub fn is_now(&self, database: String) {
+        let mut known = self.known();
+        let before = known.database.replace(database);
+        if before == known.database {
+            return;
+        }
+        known.attempted = None;
+        if before.is_some() {
+            drop(known);
+            self.forget_catalogue();
+        }
     }
 
     /// The catalogue has changed in a way that had nothing to do with fenced tables when there were so many doubts. False

@@ -71,11 +71,6 @@ impl Downstream {
     /// Records the policies in force in the database, once, and reads its catalogue, unless that was done a moment ago.
     /// Not cancel-safe: some resources may be recorded and others not, until the next call.
     pub async fn prepare(self: &Arc<Self>) {
-        if self.fence.is_missing() {
-            // A session has come to it: what was found out before is of another one, or of none.
-            self.fence.ask_anew().await;
-            self.known().attempted = None;
-        }
         self.record_policies().await;
         let _turn = self.reading.lock().await;
         if self.is_old() || self.is_due() {

@@ -14,7 +14,7 @@ mod session;
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
 use crate::support::{DEADLINE, wait_until};
-use fencegate::etcd::{Etcd as Client, EtcdArguments, Leader, Patience, leader};
+use fencegate::etcd::{Etcd as Client, EtcdSettings, Leader, Patience, leader};
 use fencegate::leader::{Election, LeaderError, Leadership, Timings};
 use std::future::Future;
 use std::sync::Arc;
@@ -28,9 +28,8 @@ const LONG: u64 = 300;
 type Campaign = JoinHandle<Result<Leadership, LeaderError>>;
 
 fn client(members: &[&str]) -> Arc<Client> {
-    let etcd = members.iter().map(|&url| url.to_owned()).collect();
-    let arguments = EtcdArguments { etcd, ..EtcdArguments::default() };
-    Client::new(&arguments.settings().unwrap().unwrap()).unwrap()
+    let members = members.iter().map(|&url| url.to_owned()).collect();
+    Client::new(&EtcdSettings { members, ..EtcdSettings::default() }).unwrap()
 }
 
 fn timings(ttl: u64) -> Timings {
