@@ -14,7 +14,7 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as Immediate, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard as Held};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{AsyncMessage, Client, error::SqlState};
 
@@ -52,7 +52,7 @@ impl Common {
         *lock(&self.closed_until) = until;
     }
 
-    fn is_kept_closed(&self) -> bool {
+    pub(super) fn is_kept_closed(&self) -> bool {
         lock(&self.closed_until).is_some_and(|until| Instant::now() < until)
     }
 
@@ -87,7 +87,7 @@ pub(super) struct Lane {
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+pub(super) struct Slot {
     connected: Option<Arc<Connected>>,
     failed: Option<Failure>,
 }
@@ -109,6 +109,13 @@ struct Connected {
     /// The task that drives the socket.
     driver: tokio::task::AbortHandle,
     serial: u64,
+}
+
+impl Slot {
+    /// The server process of the connection, with its start; None while it is not open.
+    pub(super) fn process(&self) -> Option<(String, String)> {
+        self.connected.as_ref().map(|connected| (connected.pid.clone(), connected.backend_start.clone()))
+    }
 }
 
 impl Lane {
@@ -156,8 +163,12 @@ impl Lane {
 
     /// The server process of the connection, with its start; None while it is not open, or just being opened.
     pub(super) fn process(&self) -> Option<(String, String)> {
-        let slot = self.slot.try_lock().ok()?;
-        slot.connected.as_ref().map(|connected| (connected.pid.clone(), connected.backend_start.clone()))
+        self.slot.try_lock().ok()?.process()
+    }
+
+    /// For as long as this is held the connection is not opened, nor is another query begun on it. Cancel-safe.
+    pub(super) async fn hold(&self) -> Held<'_, Slot> {
+        self.slot.lock().await
     }
 
     /// It is open, or busy with that.
@@ -250,6 +261,11 @@ impl Lane {
             if let Some(listener) = listener {
                 listener.lost(serial);
             }
+            // The server says why it ends the process before that has ended. Then it closes the connection.
+            let has_more = |polled: Result<_, tokio_postgres::Error>| {
+                polled.map_or_else(|error| error.as_db_error().is_some(), |_| true)
+            };
+            while poll_fn(|context| connection.poll_message(context)).await.is_some_and(has_more) {}
         });
         let mut opening = Connected {
             client,

@@ -17,8 +17,10 @@ use crate::fence::session::{Epoch, Identity, Token};
 use crate::policy::Resource;
 use crate::tls::ControlConfig;
 use async_trait::async_trait;
+use futures_util::FutureExt;
 use std::collections::HashSet;
 use std::sync::Arc;
+use tokio::sync::RwLock;
 use tokio::time::Instant;
 use tokio_postgres::SimpleQueryRow;
 
@@ -34,6 +36,8 @@ pub struct Postgres {
     publish: Lane,
     /// For looks, signals and deletes. It listens.
     look: Lane,
+    /// Held by each connection that is opened for one question only.
+    passing: Arc<RwLock<()>>,
     common: Arc<Common>,
 }
 
@@ -44,7 +48,7 @@ impl Postgres {
         let lane =
             |synchronous_commit, listener| Lane::new(control.clone(), synchronous_commit, listener, common.clone());
         let (admission, publish, look) = (lane("off", None), lane("on", None), lane("off", Some(listener)));
-        Postgres { control, proxy, admission, publish, look, common }
+        Postgres { control, proxy, admission, publish, look, passing: Arc::default(), common }
     }
 
     pub(in crate::fence) async fn look(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
@@ -53,9 +57,13 @@ impl Postgres {
 
     /// Over a connection of its own, which need not find a schema.
     pub(in crate::fence) async fn ask_once(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
+        let passes = self.passing.clone().read_owned().await;
+        if self.common.is_kept_closed() {
+            return Err(ControlError::Vacated);
+        }
         let (client, connection) = self.control.connect().await.map_err(unreachable)?;
         // Ends when the client is dropped.
-        tokio::spawn(connection);
+        tokio::spawn(connection.map(|_| drop(passes)));
         let refused = |error: tokio_postgres::Error| ControlError::Refused((&error).into());
         let settings = "SET application_name = 'fencegate control'; SET search_path = pg_catalog";
         client.simple_query(settings).await.map_err(refused)?;
@@ -253,9 +261,15 @@ impl Store for Postgres {
     }
 
     async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
-        let own = || self.lanes().into_iter().filter_map(Lane::process).collect::<Vec<_>>();
-        let query = if by_force { sql::is_disposable_by_force(role, &own()) } else { sql::is_disposable(role) };
-        let answers = self.look(&query).await?;
+        let answers = if by_force {
+            // None opens meanwhile: the answer is about all that this proxy has there.
+            let _none_passes = self.passing.write().await;
+            let others = [self.admission.hold().await, self.publish.hold().await];
+            let own: Vec<_> = others.iter().filter_map(|slot| slot.process()).collect();
+            self.look(&sql::is_disposable_by_force(role, &own)).await?
+        } else {
+            self.look(&sql::is_disposable(role)).await?
+        };
         Ok(rows(&answers).any(|row| is_true(row, "disposable")))
     }
 
@@ -281,6 +295,10 @@ impl Store for Postgres {
     }
 
     async fn close(&self, wait: bool) {
+        if wait {
+            // What has begun to pass ends.
+            drop(self.passing.write().await);
+        }
         for lane in self.lanes() {
             if wait { lane.end().await } else { lane.close().await }
         }

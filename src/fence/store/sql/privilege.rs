@@ -112,7 +112,7 @@ pub(in crate::fence::store) fn is_disposable(role: &Role) -> String {
     )
 }
 
-/// The row: the role may drop this database, and may end everybody in it but these: the server would do both.
+/// The row: the role may drop this database, and may end everybody in it but these and this one: the server would do both.
 /// It would not where there is a prepared transaction or a subscription, or a replication slot is in use: no FORCE ends them.
 pub(in crate::fence::store) fn is_disposable_by_force(role: &Role, but: &[(String, String)]) -> String {
     let but: String = but.iter().map(|(pid, start)| format!(", ({pid}, {}::numeric)", quote(start))).collect();
@@ -123,7 +123,7 @@ pub(in crate::fence::store) fn is_disposable_by_force(role: &Role, but: &[(Strin
            AND NOT EXISTS (SELECT s.subdbid FROM pg_subscription s WHERE s.subdbid = d.oid) \
            AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.database = d.datname AND s.active) \
            AND NOT EXISTS (SELECT FROM pg_stat_get_activity(NULL) a LEFT JOIN pg_roles t ON t.oid = a.usesysid \
-             WHERE a.datid = d.oid AND (a.pid, extract(epoch FROM a.backend_start)) NOT IN (VALUES (0, 0::numeric){but}) \
+             WHERE a.datid = d.oid AND a.pid <> pg_backend_pid() AND (a.pid, extract(epoch FROM a.backend_start)) NOT IN (VALUES (0, 0::numeric){but}) \
              AND (r.rolsuper OR NOT t.rolsuper AND (pg_has_role(who.oid, 'pg_signal_backend', 'USAGE') \
                OR pg_has_role(who.oid, t.oid, 'USAGE'))) IS NOT TRUE)) AS disposable",
         who = who(role)
