@@ -55,7 +55,7 @@ impl Database {
     }
 
     /// The database was dropped, renamed or the like: another one may have its name now. Control connections open again.
-    pub fn is_no_longer_vacated(&self) {
+    pub fn end_vacating(&self) {
         *self.vacating.until() = None;
         self.store.keep_closed(None);
     }

@@ -129,9 +129,9 @@ impl Context {
     }
 
     /// The session's database has this number, if that is known: another one of its name may have been read before.
-    pub fn is_in(&self, database: Option<String>) {
+    pub fn note_database(&self, database: Option<String>) {
         if let Some(database) = database {
-            self.downstream.is_now(database);
+            self.downstream.note_database(database);
         }
     }
 

@@ -187,7 +187,7 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
             tell_of_upstream(&mut client, identified).await?
         }
     };
-    context.is_in(database);
+    context.note_database(database);
     if let Err(why) = FenceValue::parse(value.as_deref().unwrap_or_default()) {
         return refuse(&mut client, Rejection::InvalidSetting { why }.text()).await;
     }

@@ -50,21 +50,20 @@ impl Rooms {
 
     /// Room for a message of that many bytes, of which so many are there, if there is any.
     pub fn try_take(self: &Arc<Self>, bytes: usize, there: usize) -> Option<Room> {
-        let mut rest = self.rest();
-        rest.free = rest.free.checked_sub(bytes)?;
-        drop(rest);
-        Some(self.room(bytes, there))
+        self.rest().take(bytes).then(|| self.room(bytes, there))
     }
 
     /// The same, waited for; None after a while. Who calls it first is not the first to get it. Cancel-safe.
     pub fn take(self: &Arc<Self>, bytes: usize, there: usize) -> impl Future<Output = Option<Room>> + Send + use<> {
-        let taken = self.try_take(bytes, there).ok_or_else(|| {
+        let mut rest = self.rest();
+        let taken = if rest.take(bytes) {
+            Ok(self.room(bytes, there))
+        } else {
             let (tell, told) = oneshot::channel();
-            self.rest().waiting.push(Waiting { bytes, there, tell });
-            told
-        });
-        // What was given back between the two.
-        self.give();
+            rest.waiting.push(Waiting { bytes, there, tell });
+            Err(told)
+        };
+        drop(rest);
         async move {
             match taken {
                 Ok(room) => Some(room),
@@ -96,6 +95,15 @@ impl Rooms {
 
     fn rest(&self) -> MutexGuard<'_, Rest> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Rest {
+    /// False where there is not so much.
+    fn take(&mut self, bytes: usize) -> bool {
+        let left = self.free.checked_sub(bytes);
+        self.free = left.unwrap_or(self.free);
+        left.is_some()
     }
 }
 

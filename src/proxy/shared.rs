@@ -208,7 +208,7 @@ impl Shared {
     /// There may be another database of that name now: nothing that was read of its catalogue counts any more.
     pub fn forget_database(&self, name: &str) {
         if let Some(database) = self.databases().get(name) {
-            database.fence.is_no_longer_vacated();
+            database.fence.end_vacating();
             database.forget_catalogue();
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Owns the control connections. Must never change what was asked: one operation is one Query, which is one transaction.
 
-use super::control::{CATALOGUE_CHANGED, Common, Lane};
+use super::control::{CATALOGUE_CHANGED, Common, LIMIT, Lane};
 use super::error::{ControlError, unreachable};
 use super::rows::{self, Answer, answers, column, is_true, number, rows};
 use super::sql::Operator;
@@ -21,7 +21,7 @@ use futures_util::FutureExt;
 use std::collections::HashSet;
 use std::sync::Arc;
 use tokio::sync::RwLock;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_postgres::SimpleQueryRow;
 
 /// A database of PostgreSQL, for one proxy.
@@ -263,7 +263,7 @@ impl Store for Postgres {
     async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
         let answers = if by_force {
             // None opens meanwhile: the answer is about all that this proxy has there.
-            let _none_passes = self.passing.write().await;
+            let _none_passes = timeout(LIMIT, self.passing.write()).await.map_err(|_| ControlError::TimedOut)?;
             let others = [self.admission.hold().await, self.publish.hold().await];
             let own: Vec<_> = others.iter().filter_map(|slot| slot.process()).collect();
             self.look(&sql::is_disposable_by_force(role, &own)).await?
@@ -296,8 +296,8 @@ impl Store for Postgres {
 
     async fn close(&self, wait: bool) {
         if wait {
-            // What has begun to pass ends.
-            drop(self.passing.write().await);
+            // What has begun to pass ends, or the server is silent.
+            timeout(LIMIT, self.passing.write()).await.map(drop).ok();
         }
         for lane in self.lanes() {
             if wait { lane.end().await } else { lane.close().await }

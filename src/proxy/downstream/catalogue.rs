@@ -197,7 +197,7 @@ impl Downstream {
 
     /// The database of this name has this number now. What was read of another one, or that it could not be read, counts no
     /// longer.
-    pub fn is_now(&self, database: String) {
+    pub fn note_database(&self, database: String) {
         let mut known = self.known();
         let before = known.database.replace(database);
         if before == known.database {

@@ -115,10 +115,9 @@ impl Driver {
         self.term.heard();
         let side = &mut self.session.client;
         let heard = tokio::time::timeout(Duration::ZERO, self.client.source.fill(&mut side.input)).await;
-        if let Ok(Ok(read)) = heard {
-            side.ended |= read == 0;
-        }
-        matches!(heard, Ok(Ok(_)))
+        let Ok(Ok(read)) = heard else { return false };
+        side.ended |= read == 0;
+        true
     }
 
     pub(super) fn count_bytes(&self) {
@@ -196,7 +195,7 @@ async fn done(performing: &mut Option<Performing>) -> Done {
 }
 
 /// Waits for that moment, or for ever. Cancel-safe.
-async fn moment(at: Option<Instant>) {
+pub(super) async fn moment(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,

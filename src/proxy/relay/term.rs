@@ -5,6 +5,7 @@
 use super::super::shared::Orders;
 use super::super::shutdown::{FAREWELL, Stage};
 use super::End;
+use super::driver::moment;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -56,16 +57,10 @@ impl Term {
     /// Waits until [`Self::end`] may say something else. Cancel-safe.
     pub async fn change(&mut self) {
         let until = self.idle_until();
-        let too_long = async {
-            match until {
-                Some(until) => sleep_until(until).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             // The proxy outlives its sessions, so that this does not fail.
             _ = self.orders.changed() => self.look(),
-            () = too_long => {}
+            () = moment(until) => {}
         }
     }
 
