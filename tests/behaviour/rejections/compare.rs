@@ -67,6 +67,19 @@ impl World {
         (frames, self.take_notes(rejected.database))
     }
 
+    /// What the sessions of both sides are doing.
+    pub fn situation(&self) -> String {
+        let (server, proxy) = (self.fenced.postgres.socket(), self.fenced.proxy.address());
+        let shown = std::thread::scope(|scope| {
+            let ask = |address, database, sql| {
+                scope.spawn(move || Wire::login(address, "postgres", database).rows(sql)).join().map_err(|_| "no answer")
+            };
+            let activity = "SELECT pid, application_name, state, wait_event, query FROM pg_stat_activity";
+            [ask(&server, "postgres", activity), ask(&proxy, "fencegate", "SHOW SESSIONS")]
+        });
+        format!("pg_stat_activity: {:#?}\nSHOW SESSIONS: {:#?}\nlog:\n{}", shown[0], shown[1], self.fenced.proxy.log())
+    }
+
     /// What was committed, taken away. Of the fenced table nothing may be.
     pub fn take_notes(&self, database: &str) -> Vec<Option<String>> {
         let auditor = if database == "plain" { &self.auditor_of_plain } else { &self.auditor };

@@ -103,6 +103,20 @@ fn pairs(shapes: &'static [Shape]) -> impl Iterator<Item = (&'static State, &'st
     STATES.iter().flat_map(|state| shapes.iter().map(move |shape| (state, shape)))
 }
 
+/// Where an answer does not come, says in which cell, and what both sides are doing.
+struct UnderWay<'a> {
+    world: &'a World,
+    cell: &'a str,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("in the cell {}\n{}", self.cell, self.world.situation());
+        }
+    }
+}
+
 /// How many cells all tests have compared.
 static COMPARED: AtomicUsize = AtomicUsize::new(0);
 
@@ -117,7 +131,10 @@ impl Cells {
     fn compare(&mut self, world: &World, rejected: &Rejected, state: &State, shape: &Shape) {
         self.compared += 1;
         let cell = format!("{} {} × {} × {}", rejected.code, rejected.name, state.name, shape.name);
-        if let Err(difference) = world.compare(rejected, state, shape) {
+        let under_way = UnderWay { world, cell: &cell };
+        let compared = world.compare(rejected, state, shape);
+        drop(under_way);
+        if let Err(difference) = compared {
             self.differences.push(format!("{cell}\n{difference}"));
         }
     }
