@@ -11,8 +11,6 @@ pub mod cli;
 #[cfg(feature = "proxy")]
 pub mod config;
 #[cfg(feature = "proxy")]
-pub mod console;
-#[cfg(feature = "proxy")]
 mod crowd;
 #[cfg(feature = "proxy")]
 pub mod demo;
@@ -29,11 +27,19 @@ mod log_limit;
 #[cfg(feature = "proxy")]
 pub mod metrics;
 #[cfg(feature = "proxy")]
+mod net;
+#[cfg(feature = "proxy")]
+mod operate;
+#[cfg(feature = "proxy")]
 pub mod policy;
 #[cfg(feature = "proxy")]
-pub mod proxy;
+pub mod server;
+#[cfg(feature = "proxy")]
+mod session;
 #[cfg(feature = "proxy")]
 pub mod stage;
+#[cfg(feature = "proxy")]
+mod state;
 #[cfg(feature = "proxy")]
 pub mod statement;
 #[cfg(feature = "proxy")]

@@ -4,7 +4,8 @@ use super::{EXIT_USAGE, runtime};
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
 use crate::policy;
-use crate::proxy::{self, Encryption, Start};
+use crate::server::{self, Start};
+use crate::state::encryption::Encryption;
 use crate::statement::apart;
 use nix::sys::prctl::set_dumpable;
 use nix::sys::resource::{Resource, setrlimit};
@@ -48,7 +49,7 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
     // This binary again, also where its file has been replaced since it was started.
     apart::set_program("/proc/self/exe".into());
     let start = Start { settings, arguments: arguments.settings, encryption, policies, etcd };
-    let result = runtime.block_on(proxy::run(start));
+    let result = runtime.block_on(server::run(start));
     // What still reads a file, or waits for a name, must not keep the process.
     runtime.shutdown_background();
     match result {

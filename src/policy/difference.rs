@@ -108,8 +108,8 @@ fn by_name(set: &PolicySet) -> BTreeMap<&str, &Resource> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::join;
     use super::*;
+    use crate::policy::join;
 
     fn set(text: &str) -> PolicySet {
         join([("policies.yaml".into(), Ok(format!("version: 1\n{text}").into_bytes()))]).unwrap()

@@ -3,11 +3,9 @@
 //! Owns the format. Must never look at other files: what they may not share is checked by `load`.
 
 use super::{FencedTable, Mode, OnMissing, Opaque, QualifiedName, Template, name};
-use crate::{
-    etcd::ElectionName,
-    statement::Operation,
-    yaml::{self, Fault, Node, Position, Reader, Value},
-};
+use crate::etcd::ElectionName;
+use crate::statement::Operation;
+use crate::yaml::{self, Fault, Node, Position, Reader, Value};
 use std::fmt;
 
 /// The words for what can be fenced.

@@ -2,7 +2,8 @@
 //!
 //! Must never depend on the order or the place in which something is written, nor on how a library prints it.
 
-use super::{Opaque, QualifiedName, Resource, document::OPERATIONS};
+use super::document::OPERATIONS;
+use super::{Opaque, QualifiedName, Resource};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 

@@ -2,10 +2,8 @@
 //!
 //! Owns which files count and what they may not share. Must never return part of a set.
 
-use super::{
-    Keyed, PolicyError, PolicySet, Resource, Template,
-    document::{self, DeclaredElection, DeclaredResource, Document, Placed},
-};
+use super::document::{self, DeclaredElection, DeclaredResource, Document, Placed};
+use super::{Keyed, PolicyError, PolicySet, Resource, Template};
 use crate::yaml::{Fault, LARGEST_FILE, Position};
 use std::{
     collections::HashMap,

@@ -98,8 +98,8 @@ fn restarts(run: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::USUAL;
     use super::*;
+    use crate::statement::tests::USUAL;
 
     #[test]
     fn what_people_write_is_cheap() {

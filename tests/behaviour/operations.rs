@@ -43,7 +43,7 @@ fn the_table_of_errors_has_all_that_the_proxy_says() {
     let shown: BTreeSet<String> = rows.filter(|code| is_code(code)).map(str::to_owned).collect();
     // pgwire's own, of the console.
     let mut said = BTreeSet::from(["26000".to_owned()]);
-    for folder in ["src/proxy", "src/console", "src/wire"] {
+    for folder in ["src/net", "src/operate", "src/server", "src/session", "src/state", "src/wire"] {
         for file in files(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)) {
             let text = fs::read_to_string(file).unwrap();
             let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();

@@ -2,9 +2,10 @@
 //!
 //! Must never signal a group that may have become another's: the guard leads it, and is not reaped before it is empty.
 
+use super::CommandError;
 use super::guard::{Guard, this_program};
 use super::processes::{self, Process};
-use super::{CommandError, start::START_COMMAND};
+use super::start::START_COMMAND;
 use crate::leader::Leadership;
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;

@@ -6,12 +6,12 @@
 mod enrol;
 mod place;
 
-use self::place::Place;
 use super::clock::BootInstant;
 use super::coordinator::{Candidate, Coordinator, CoordinatorError, Observe};
 use super::loss::Loss;
 use crate::etcd::{ElectionName, Etcd, EtcdError, Leader, Observer, Patience, leader};
 use etcd_client::{Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnResponse};
+use place::Place;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;

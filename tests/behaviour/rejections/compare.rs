@@ -72,7 +72,10 @@ impl World {
         let (server, proxy) = (self.fenced.postgres.socket(), self.fenced.proxy.address());
         let shown = std::thread::scope(|scope| {
             let ask = |address, database, sql| {
-                scope.spawn(move || Wire::login(address, "postgres", database).rows(sql)).join().map_err(|_| "no answer")
+                scope
+                    .spawn(move || Wire::login(address, "postgres", database).rows(sql))
+                    .join()
+                    .map_err(|_| "no answer")
             };
             let activity = "SELECT pid, application_name, state, wait_event, query FROM pg_stat_activity";
             [ask(&server, "postgres", activity), ask(&proxy, "fencegate", "SHOW SESSIONS")]

@@ -1,0 +1,205 @@
+//! The driver of a session: it owns the two sockets, fills and drains the session's buffers, does what the session asks
+//! for, and wakes it.
+//!
+//! Must never read more of one side than there is room for on the other.
+//!
+//! Not cancel-safe where nothing else is said: a driver that is dropped closes both sockets.
+
+use super::end::End;
+use super::peer::{HIGH_WATER, Peer, Sink, Source};
+use super::perform::Performing;
+use super::term::Term;
+use crate::session::task::Done;
+use crate::session::{Relay, Side, Started};
+use crate::state::context::Context;
+use crate::state::room::Room;
+use crate::state::sessions::Session;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// What a client has sent before it hung up gets this long to be done; nobody will know when it is.
+const AFTER_HANG_UP: Duration = Duration::from_secs(10);
+
+/// A session with its sockets.
+pub struct Driver {
+    pub session: Relay,
+    pub client: Socket,
+    pub server: Socket,
+    /// What the session has asked for.
+    performing: Option<Performing>,
+    /// How the client's socket failed.
+    pub client_lost: Option<io::Error>,
+    /// Nobody reads what the client would be told: the session ends then at the latest.
+    hang_up: Option<Instant>,
+    /// The server was told that nothing more comes.
+    pub closed: bool,
+    /// What may end the session from outside.
+    pub term: Term,
+}
+
+/// The two directions of a socket.
+pub struct Socket {
+    pub source: Source,
+    pub sink: Sink,
+}
+
+impl Socket {
+    fn new(peer: Peer) -> (Self, Side) {
+        let (source, input, ended) = peer.reader.into_parts();
+        let (sink, output) = peer.writer.into_parts();
+        (Socket { source, sink }, Side { input, ended, output, rest: 0, discard: false })
+    }
+
+    /// Tells it that nothing more will come, behind the side's output. Cancel-safe.
+    pub async fn close(&mut self, side: &mut Side) -> io::Result<()> {
+        self.sink.close(&mut side.output).await
+    }
+}
+
+impl Driver {
+    /// A session whose first ReadyForQuery waits in the client's output.
+    pub fn new(context: Context, client: Peer, server: Peer, started: Started) -> Self {
+        let term = context.term();
+        let ((client, client_side), (server, server_side)) = (Socket::new(client), Socket::new(server));
+        let session = Relay::new(context, client_side, server_side, started);
+        Driver { session, client, server, performing: None, client_lost: None, hang_up: None, closed: false, term }
+    }
+
+    /// Who the session is.
+    pub fn about(&self) -> &Arc<Session> {
+        &self.session.about
+    }
+
+    /// What applies to the session.
+    pub fn context(&self) -> &Context {
+        &self.session.context
+    }
+
+    /// Runs the session to its end.
+    pub async fn run(mut self) -> End {
+        let end = loop {
+            if let Err(end) = self.turn().await {
+                break end;
+            }
+        };
+        if self.session.server.ended {
+            self.session.definitions_over();
+        }
+        self.last_words(end).await
+    }
+
+    /// Has the session handle what has been read, then waits for something to happen. Cancel-safe.
+    async fn turn(&mut self) -> Result<(), End> {
+        let more = self.session.step()?;
+        if let Some(task) = self.session.task.take() {
+            self.performing = Some(Performing::new(task, &self.session.context, &self.session.fence));
+        }
+        self.count_bytes();
+        match self.term.end(self.session.is_idle()) {
+            // What has arrived at the last moment is not lost.
+            Some(end) if !self.hears_more().await => Err(end),
+            Some(_) => Ok(()),
+            None if more => {
+                tokio::task::yield_now().await;
+                Ok(())
+            }
+            None => self.wait_for_event().await,
+        }
+    }
+
+    /// Looks once whether an idle client has sent something, for which there is still time.
+    async fn hears_more(&mut self) -> bool {
+        if !self.session.is_idle() || self.term.is_over() {
+            return false;
+        }
+        self.term.heard();
+        let side = &mut self.session.client;
+        let heard = tokio::time::timeout(Duration::ZERO, self.client.source.fill(&mut side.input)).await;
+        let Ok(Ok(read)) = heard else { return false };
+        side.ended |= read == 0;
+        true
+    }
+
+    pub fn count_bytes(&self) {
+        let Relay { about, context, .. } = &self.session;
+        about.passed.bytes(self.client.source.bytes, self.client.sink.bytes, context.metrics());
+    }
+
+    /// Waits until one thing happens, and notes it. Cancel-safe.
+    async fn wait_for_event(&mut self) -> Result<(), End> {
+        let is_held_back = self.session.is_held_back();
+        let next_look = self.session.room_in_use().map(Room::next_look);
+        let Driver { session, client, server, performing, client_lost, hang_up, closed, term } = self;
+        // What is left of the input when nothing holds it back is a message that will never be whole.
+        let client_done = session.client.ended && !is_held_back;
+        if (client_done || session.terminating) && session.server.output.is_empty() && !*closed {
+            *closed = true;
+            server.sink.end();
+        }
+        // Beyond this the kernel's buffers fill, and the client waits.
+        let client_room = session.wanted.max(HIGH_WATER);
+        let read_client = !session.client.ended
+            && session.server.output.len() < HIGH_WATER
+            && session.client.input.len() < client_room;
+        let read_server = !session.server.ended && session.client.output.len() < HIGH_WATER;
+        let write_client = client.sink.is_pending(&session.client.output);
+        let write_server = server.sink.is_pending(&session.server.output);
+        let gives_up = *hang_up;
+        let mut lost = |error: io::Error| {
+            client_lost.get_or_insert(error);
+            hang_up.get_or_insert(Instant::now() + AFTER_HANG_UP);
+        };
+        tokio::select! {
+            read = client.source.fill(&mut session.client.input), if read_client => {
+                term.heard();
+                // A reset, as of a client that hangs up without reading: what it sent before is done all the same.
+                session.client.ended = read.map_err(&mut lost).unwrap_or(0) == 0;
+            }
+            // A reset, as after a crash, is the end as well; what it leaves unsaid is told in last_words.
+            read = server.source.fill(&mut session.server.input), if read_server => {
+                session.server.ended = read.unwrap_or(0) == 0;
+            }
+            written = client.sink.drain(&mut session.client.output), if write_client => {
+                term.heard();
+                if let Err(error) = written {
+                    // Nobody reads any more; what was sent before may still be there to be read, and to be done.
+                    client.sink.give_up(&mut session.client.output);
+                    lost(error);
+                }
+            }
+            () = moment(gives_up) => return Err(End::Client),
+            () = term.change() => {}
+            written = server.sink.drain(&mut session.server.output), if write_server => {
+                if written.is_err() {
+                    // The server is gone; what it said before may still be there to be read.
+                    server.sink.give_up(&mut session.server.output);
+                }
+            }
+            () = moment(next_look) => {}
+            done = done(performing) => {
+                *performing = None;
+                session.done(done);
+            }
+            () = session.fence.revoked.notified() => session.revoked(),
+        }
+        Ok(())
+    }
+}
+
+/// Waits for the end of what is being done, or for ever. Cancel-safe.
+async fn done(performing: &mut Option<Performing>) -> Done {
+    match performing {
+        Some(performing) => performing.done().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for that moment, or for ever. Cancel-safe.
+pub async fn moment(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,286 @@
+//! From an accepted socket to a session that can be relayed: what `opening` reads, `upstream` connects to and `login` does.
+//!
+//! Not cancel-safe where nothing else is said: a handshake that is dropped ends its session, and no other.
+
+use super::driver::Driver;
+use super::login::{Identified, identify, tell_of_upstream};
+use super::opening::{OpeningError, read_opening, refuse_packet};
+use super::peer::Peer;
+use super::stream::Stream;
+use super::upstream::{self, log_in};
+use crate::fence::session::SessionFence;
+use crate::fence::value::FenceValue;
+use crate::server::console::ConsoleSession;
+use crate::server::shutdown::{Stage, too_late};
+use crate::session::Started;
+use crate::session::parameter::{Parameter, Value};
+use crate::session::rejection::Rejection;
+use crate::state::connections::{Kind, Seat};
+use crate::state::context::Context;
+use crate::state::sessions::Session;
+use crate::state::shared::Shared;
+use crate::wire::error::{ErrorText, Severity};
+use crate::wire::message;
+use crate::wire::startup::{self, InvalidPacket, Packet, Replication, Startup};
+use bytes::Bytes;
+use std::io;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// What the server is asked beside sessions takes at most this long, with the wait for one of the few connections for it.
+pub const SERVER_LIMIT: Duration = Duration::from_secs(10);
+/// The name that the proxy keeps for its console.
+const CONSOLE: &str = "fencegate";
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// The client's doing, or its going away; with the SQLSTATE, if it was told one.
+    #[error("{0}")]
+    Client(String, Option<&'static str>),
+    /// The server refused it, in words of its own that the client has got; with their SQLSTATE.
+    #[error("refused by the server")]
+    Server(Option<String>),
+    /// The server cannot be reached, or broke off.
+    #[error("server: {0}")]
+    Upstream(io::Error),
+    /// It was a request to cancel; what has become of it.
+    #[error("cancel request")]
+    Cancelled(&'static str),
+}
+
+impl Refused {
+    /// Whose doing it is, as the metric says it.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Refused::Client(..) | Refused::Cancelled(_) => "client",
+            Refused::Server(_) => "server",
+            Refused::Upstream(_) => "upstream",
+        }
+    }
+
+    /// The SQLSTATE that the client was told.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Refused::Client(_, code) => *code,
+            Refused::Server(code) => code.as_deref(),
+            Refused::Upstream(error) if error.kind() == io::ErrorKind::InvalidData => Some("08P01"),
+            Refused::Upstream(_) => Some("08006"),
+            Refused::Cancelled(_) => None,
+        }
+    }
+
+    /// Without a word to the client.
+    pub fn silently(why: impl Into<String>) -> Self {
+        Refused::Client(why.into(), None)
+    }
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Self {
+        Refused::silently(error.to_string())
+    }
+}
+
+/// What a client has come for.
+pub enum Opened {
+    /// A session with the server.
+    Session(Box<Driver>),
+    /// The console.
+    Console(Box<ConsoleSession>),
+}
+
+/// A client that has said what it wants.
+pub struct Caller {
+    client: Peer,
+    startup: Startup,
+    /// By which its session has to be up.
+    deadline: Instant,
+}
+
+impl Caller {
+    /// Who it says it is, and which database it wants: nobody has checked that.
+    pub fn claims(&self) -> (String, String) {
+        (self.startup.user().to_owned(), self.startup.database().to_owned())
+    }
+}
+
+/// Hears what a client wants. Not cancel-safe: the socket is closed when it is dropped.
+///
+/// # Errors
+/// When it wants no session, or does not say it as it should; the client has been told why, where it can be told.
+pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Caller, Refused> {
+    let deadline = Instant::now() + shared.settings().limits.startup;
+    let opening = tokio::select! {
+        // First: who has spoken by now is heard.
+        biased;
+        opening = timeout_at(deadline, read_opening(shared, stream, seat)) => opening,
+        () = seat.given_up() => return Err(made_room()),
+    };
+    let (client, packet) = match opening {
+        Err(_) => return Err(Refused::silently("no startup packet in time")),
+        Ok(Err(OpeningError::Io(error))) => return Err(error.into()),
+        // The server says nothing to what it cannot read as a packet, as when a client begins with TLS at once.
+        Ok(Err(OpeningError::Invalid(why @ InvalidPacket::Length, ..))) => {
+            return Err(Refused::silently(why.to_string()));
+        }
+        Ok(Err(OpeningError::Invalid(why, sent, mut client))) => {
+            return tokio::select! {
+                refused = refuse_packet(shared, &mut client, why, sent) => refused,
+                () = seat.given_up() => Err(made_room()),
+            };
+        }
+        Ok(Ok(opened)) => opened,
+    };
+    match packet {
+        Packet::CancelRequest(packet) => Err(cancel(shared, packet, seat).await),
+        Packet::Startup(startup) => Ok(Caller { client, startup, deadline }),
+        Packet::SslRequest | Packet::GssEncryptionRequest => Err(Refused::silently("no session")),
+    }
+}
+
+/// Brings a session up. Not cancel-safe: the sockets are closed when it is dropped.
+///
+/// # Errors
+/// When there is no session; the client has been told why, where it can be told.
+pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, peer: &str) -> Result<Opened, Refused> {
+    let Caller { mut client, startup, deadline } = caller;
+    if let Some(text) = lacking_encryption(&shared, &client) {
+        return refuse(&mut client, text).await;
+    }
+    let for_console = startup.database() == CONSOLE && startup.replication() == Replication::None;
+    if let Err(text) = take_place(&shared, seat, &startup, for_console, deadline).await {
+        return refuse(&mut client, text).await;
+    }
+    if for_console {
+        let console = ConsoleSession::open(shared, client, &startup, seat, deadline).await?;
+        return Ok(Opened::Console(Box::new(console)));
+    }
+    let (mut server, authenticated) = log_in(&shared, &mut client, seat, &startup.packet, deadline).await?;
+    // Not before: anybody may say that they are somebody else.
+    let per_user = shared.settings().limits.connections_per_user.map(NonZeroUsize::get);
+    if !seat.belongs_to(startup.user(), per_user) {
+        message::put_terminate(&mut server.writer.output);
+        // It ends in any case when the socket is closed.
+        server.writer.flush().await.ok();
+        return refuse(&mut client, too_many_of(startup.user())).await;
+    }
+    // Not before the server has let the client in: a database that nobody may name gets no connections.
+    let context = match startup.replication() {
+        Replication::Physical => Context::without_database(shared, startup.user()),
+        Replication::None | Replication::Logical => Context::new(shared, startup.database(), startup.user()),
+    };
+    context.prepare().await;
+    let Identified { identity, database, value, temporary } = match startup.replication() {
+        Replication::Physical => {
+            let identity = Err("it is a physical replication session".into());
+            Identified { identity, database: None, value: None, temporary: None }
+        }
+        Replication::Logical if context.rejects_opaque() && !context.policies().exempts(startup.user()) => {
+            let text = ErrorText::new("LF004", "cannot tell what a logical replication session would write")
+                .hint("Connect replication clients to the server directly, as a role in exempt_roles, or set `opaque: require_token` or `allow` in the policy.");
+            return refuse(&mut client, text).await;
+        }
+        Replication::None | Replication::Logical => {
+            let identified = identify(&mut client, &mut server, authenticated.process_id).await;
+            tell_of_upstream(&mut client, identified).await?
+        }
+    };
+    context.note_database(database);
+    if let Err(why) = FenceValue::parse(value.as_deref().unwrap_or_default()) {
+        return refuse(&mut client, Rejection::InvalidSetting { why }.text()).await;
+    }
+    client.writer.output.extend_from_slice(&authenticated.ready);
+    let parameter = Parameter::new(if identity.is_ok() { Value::read(value.as_deref()) } else { Value::Unknown });
+    let fence = SessionFence::new(identity);
+    let session = Session::new(seat.number(), &startup, peer.to_owned(), &authenticated, fence, parameter.current());
+    let replicates = startup.replication() != Replication::None;
+    let lexing = authenticated.lexing;
+    let started = Started { session: Arc::new(session), replicates, temporary, parameter, lexing };
+    Ok(Opened::Session(Box::new(Driver::new(context, client, server, started))))
+}
+
+/// Waits until there is room for one more, before the server is asked anything.
+async fn take_place(
+    shared: &Shared,
+    seat: &Seat,
+    startup: &Startup,
+    for_console: bool,
+    deadline: Instant,
+) -> Result<(), ErrorText> {
+    let settings = shared.settings();
+    let most = settings.limits.connections.get();
+    let is_admin = || settings.admin_roles.iter().any(|role| role == startup.user());
+    if shared.orders.borrow().stage != Stage::Running {
+        return Err(too_late());
+    }
+    let kind = if for_console && is_admin() { Kind::Console } else { Kind::Session };
+    let has_place = tokio::select! {
+        has_place = timeout_at(deadline, seat.take_place(kind, most)) => has_place.unwrap_or(false),
+        () = shared.stopping() => return Err(too_late()),
+    };
+    if !has_place {
+        // As the server says it.
+        let text = ErrorText::new("53300", "sorry, too many clients already");
+        return Err(text.hint(format!("The proxy's setting max_connections is {most}.")));
+    }
+    Ok(())
+}
+
+fn made_room() -> Refused {
+    Refused::silently("others came, and it had waited longest for its session")
+}
+
+fn too_many_of(user: &str) -> ErrorText {
+    // As the server says it.
+    ErrorText::new("53300", format!("too many connections for role \"{user}\""))
+        .hint("The proxy's setting max_connections_per_user limits them.")
+}
+
+/// What the client's connection lacks of what the settings require. Like the server, asks nothing of a Unix socket.
+fn lacking_encryption(shared: &Shared, client: &Peer) -> Option<ErrorText> {
+    let acceptor = shared.encryption.clients.as_ref()?;
+    match &client.secured {
+        None if acceptor.is_required() && client.is_tcp() => Some(
+            ErrorText::new("28000", "the connection is not encrypted, and the proxy requires TLS")
+                .hint("Connect with sslmode=require, or better verify-full."),
+        ),
+        Some(secured) if acceptor.requires_certificate() && !secured.has_client_certificate => Some(
+            ErrorText::new("28000", "connection requires a valid client certificate")
+                .hint("Connect with a certificate and its key (sslcert, sslkey) that an authority in the proxy's tls_client_ca has signed."),
+        ),
+        _ => None,
+    }
+}
+
+/// Tells the client why there will be no session.
+pub async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, Refused> {
+    text.put(&mut client.writer.output, Severity::Fatal);
+    client.writer.flush().await?;
+    client.writer.close().await?;
+    Err(Refused::Client(text.message, Some(text.code)))
+}
+
+/// Passes a request to cancel on, when it has its turn, if it is about a session of this proxy: the server hears of no other,
+/// or whoever can reach the proxy could keep it busy. Like the server, says nothing to the client, and asks it for no
+/// encryption. A client that has closed its side is served all the same: many do not wait.
+async fn cancel(shared: &Shared, packet: Bytes, seat: &Seat) -> Refused {
+    let Some(session) = shared.sessions.with_key(startup::cancel_key(&packet)) else {
+        return Refused::Cancelled("unknown key");
+    };
+    // One is passed on and another one waits: that one will do what all others ask for.
+    let Ok(_waits) = session.cancels.try_acquire() else { return Refused::Cancelled("one waits already") };
+    seat.leave();
+    let passed_on = async {
+        let _alone = session.cancelling.lock().await;
+        let _turn = shared.cancels.acquire().await.map_err(io::Error::other)?;
+        upstream::cancel(shared, packet).await
+    };
+    match tokio::time::timeout(SERVER_LIMIT, passed_on).await {
+        Ok(Ok(())) => Refused::Cancelled("passed on"),
+        Ok(Err(error)) => Refused::Upstream(error),
+        Err(_) => Refused::Upstream(io::ErrorKind::TimedOut.into()),
+    }
+}

@@ -1,0 +1,144 @@
+//! The addresses on which clients are accepted.
+//!
+//! Owns the listening sockets and the files of Unix sockets. Must never take an address from somebody who listens on it.
+
+use super::stream::Stream;
+use crate::config::Address;
+use crate::listen::{BACKLOG, listen};
+use crate::state::shared::Shared;
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
+
+/// After a failure to accept, the next attempt waits this long.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Who may connect to a Unix socket: everybody, whatever the umask. Like the server (`unix_socket_permissions`), which leaves
+/// it to the directory to keep others out.
+const SOCKET_MODE: u32 = 0o777;
+
+/// A listening socket.
+pub struct Listener {
+    socket: Socket,
+    /// As it was bound.
+    pub address: String,
+    /// Of a Unix socket.
+    _file: Option<SocketFile>,
+}
+
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// Removes the file of a Unix socket when nobody listens on it any more.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).ok();
+    }
+}
+
+impl Listener {
+    /// Listens; on all addresses that a name has. Cancel-safe.
+    ///
+    /// # Errors
+    /// Those of the socket; somebody listens there already.
+    pub async fn bind(address: &Address) -> io::Result<Vec<Self>> {
+        match address {
+            Address::Tcp { host, port } => listen(host, *port).await?.into_iter().map(Self::on_tcp).collect(),
+            Address::Unix { .. } => {
+                let path = address.socket_path().ok_or(io::ErrorKind::InvalidInput)?;
+                remove_stale(&path).await?;
+                Ok(vec![Self::on_file(path)?])
+            }
+        }
+    }
+
+    fn on_tcp(socket: TcpListener) -> io::Result<Self> {
+        let address = socket.local_addr()?.to_string();
+        Ok(Listener { socket: Socket::Tcp(socket), address, _file: None })
+    }
+
+    fn on_file(path: PathBuf) -> io::Result<Self> {
+        let socket = UnixSocket::new_stream()?;
+        socket.bind(&path)?;
+        let (address, file) = (path.display().to_string(), SocketFile(path));
+        std::fs::set_permissions(&file.0, Permissions::from_mode(SOCKET_MODE))?;
+        Ok(Listener { socket: Socket::Unix(socket.listen(BACKLOG)?), address, _file: Some(file) })
+    }
+
+    /// Accepts clients, for ever, and begins a session for each. Cancel-safe.
+    pub async fn serve(self, shared: Arc<Shared>) {
+        loop {
+            match self.accept(shared.settings().limits.keepalive).await {
+                Ok((stream, peer)) => {
+                    tokio::spawn(crate::server::begin_session(shared.clone(), stream, peer));
+                }
+                Err(error) => {
+                    // Out of file descriptors, usually: accepting at once again would only burn time.
+                    tracing::error!(%error, address = self.address, "accept_failed");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn accept(&self, keepalive: Option<Duration>) -> io::Result<(Stream, String)> {
+        match &self.socket {
+            Socket::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((Stream::tcp(stream, keepalive)?, peer.to_string()))
+            }
+            Socket::Unix(listener) => Ok((Stream::Unix(listener.accept().await?.0), "unix".to_owned())),
+        }
+    }
+}
+
+/// A socket file that nobody listens on is what a killed proxy left.
+async fn remove_stale(path: &Path) -> io::Result<()> {
+    match UnixStream::connect(path).await {
+        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpStream;
+
+    /// More than the 128 that are usual.
+    fn crowd() -> usize {
+        let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        most.trim().parse::<usize>().unwrap().min(400)
+    }
+
+    #[tokio::test]
+    async fn a_crowd_waits_to_be_accepted() {
+        let folder = std::env::temp_dir().join(format!("fencegate-crowd-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let local = Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
+        for address in [local, Address::Unix { directory: folder.clone(), port: 1 }] {
+            let listener = Listener::bind(&address).await.unwrap().remove(0);
+            let mut waiting = Vec::new();
+            for _ in 0..crowd() {
+                let connect = async {
+                    match address.socket_path() {
+                        Some(path) => UnixStream::connect(path).await.map(Stream::Unix),
+                        None => TcpStream::connect(&listener.address).await.map(Stream::Tcp),
+                    }
+                };
+                let connected = tokio::time::timeout(Duration::from_secs(1), connect).await;
+                waiting.push(connected.expect("the backlog has room").unwrap());
+            }
+        }
+        std::fs::remove_dir(&folder).unwrap();
+    }
+}

@@ -1,0 +1,376 @@
+//! Between the startup packet and the first ReadyForQuery: authentication passed through, and the question whose
+//! process the session is.
+//!
+//! Must never read a secret, nor let a message through that has to be judged: what a client sends ahead waits.
+//!
+//! Not cancel-safe where nothing else is said: a login that is dropped ends its session, and no other.
+
+use super::binding::Binding;
+use super::handshake::{Refused, refuse};
+use super::peer::{HIGH_WATER, Peer, body};
+use super::upstream::tls_text;
+use crate::config::AllowedOrigin;
+use crate::fence::session::Identity;
+use crate::state::connections::Seat;
+use crate::statement::{Encoding, Lexing, ServerEncoding};
+use crate::wire::error::{ErrorText, field};
+use crate::wire::frame::{HEADER, Header, InvalidLength};
+use crate::wire::message;
+use crate::wire::tag::{backend, frontend};
+use bytes::Bytes;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// Messages during authentication are at most this long, in bytes (`PG_MAX_AUTH_TOKEN_LENGTH`).
+pub const MAX_AUTHENTICATION: usize = 65_535;
+/// Messages of the server are at most this long until the session is ready, in bytes: it may greet with long notices.
+const MAX_GREETING: usize = 4 * 1024 * 1024;
+/// The length of a SQLSTATE, in bytes.
+const SQLSTATE: usize = 5;
+/// A client that will send no more gets this long to become ready; it may be gone.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Whose process a session has, asked in the session itself. Qualified, and without operators: the
+/// search path is the client's. The numbers are exact, whatever the client's formats.
+///
+/// Whatever the session's own settings are: a deferrable transaction would wait for those of others.
+const IDENTITY_QUESTION: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0; \
+    SELECT pg_catalog.pg_backend_pid(), \
+    (SELECT extract(epoch FROM backend_start) FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())), \
+    (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
+    extract(epoch FROM pg_catalog.pg_postmaster_start_time()), \
+    (SELECT datid FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())), \
+    (SELECT pg_catalog.split_part(virtualtransaction, '/', 1) FROM pg_catalog.pg_lock_status() \
+      WHERE pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() LIMIT 1), \
+    pg_catalog.current_setting('lease.fence', true)";
+
+/// Asked before it where a session starts as another role than it logged in as: that role does not see when the process
+/// began. It holds for the question only.
+const AS_LOGIN: &str = "SET LOCAL ROLE NONE; ";
+
+/// What a session says of itself at its start.
+pub struct Identified {
+    pub identity: Result<Identity, String>,
+    /// The number of its database: another one may have had the name.
+    pub database: Option<String>,
+    /// The token, as the server has it.
+    pub value: Option<String>,
+    /// The schema in which it would have its temporary relations: the number of the process is part of its name, and of the
+    /// names of its transactions.
+    pub temporary: Option<Arc<str>>,
+}
+
+/// What the server said while it let the session in.
+pub struct Authenticated {
+    /// Its first ReadyForQuery, which the client does not have yet.
+    pub ready: Bytes,
+    /// As in BackendKeyData.
+    pub process_id: Option<i32>,
+    /// The whole content of that message, with which what the session runs can be cancelled.
+    pub cancel_key: Bytes,
+    pub lexing: Lexing,
+    /// As the server says it.
+    pub server_version: String,
+}
+
+/// Where the server broke off or broke the protocol, the client is told.
+pub async fn tell_of_upstream<T>(client: &mut Peer, result: Result<T, Refused>) -> Result<T, Refused> {
+    if let Err(Refused::Upstream(error)) = &result {
+        let text = match (tls_text(error), error.kind()) {
+            (Some(text), _) => text,
+            (None, io::ErrorKind::InvalidData) => {
+                ErrorText::new("08P01", format!("the server broke the protocol: {error}"))
+            }
+            (None, _) => ErrorText::new("08006", "server closed the connection unexpectedly"),
+        };
+        refuse::<()>(client, text).await.ok();
+    }
+    result
+}
+
+/// What the server says first, but for the version that it speaks, which stays to be read; None if it says nothing.
+pub async fn first_answer(client: &mut Peer, server: &mut Peer) -> Result<Option<(u8, Bytes)>, Refused> {
+    server.writer.flush().await.map_err(Refused::Upstream)?;
+    let mut deadline = None;
+    loop {
+        let mut input = &server.reader.input[..];
+        while let Some(header) = Header::from_server(input).map_err(broken)? {
+            match input.get(..header.frame()) {
+                Some(frame) if header.tag != backend::NEGOTIATE_VERSION => {
+                    return Ok(Some((header.tag, Bytes::copy_from_slice(frame))));
+                }
+                Some(_) => input = &input[header.frame()..],
+                // It does not end soon: no refusal.
+                None if header.body > MAX_AUTHENTICATION => return Ok(None),
+                None => break,
+            }
+        }
+        if server.reader.ended {
+            return Ok(None);
+        }
+        hear(client, server, &mut deadline).await?;
+    }
+}
+
+/// Relays authentication, whatever its method, up to the first ReadyForQuery.
+pub async fn authenticate(
+    client: &mut Peer,
+    server: &mut Peer,
+    binding: Binding,
+    seat: &Seat,
+    allowed: &[AllowedOrigin],
+) -> Result<Authenticated, Refused> {
+    let may_be_unasked = may_be_unasked(client, server, allowed);
+    let authenticated = relay_authentication(client, server, binding, seat, may_be_unasked).await;
+    tell_of_upstream(client, authenticated).await
+}
+
+/// Where the server lets somebody in without a question, it goes by where the proxy is, or by its system user or
+/// certificate, of which the client has none. It could have got in by itself where both are on the proxy's machine, by TCP.
+fn may_be_unasked(client: &Peer, server: &Peer, allowed: &[AllowedOrigin]) -> bool {
+    client.origin.is_loopback()
+        && server.origin.is_loopback()
+        && server.secured.as_ref().is_none_or(|it| !it.has_client_certificate)
+        || allowed.iter().any(|allowed| allowed.covers(client.origin))
+}
+
+fn unasked() -> ErrorText {
+    ErrorText::new("28000", "the server behind the proxy lets this session in without asking who it is, and the proxy does not")
+        .detail("By `trust`, `peer`, `ident` or `cert` in pg_hba.conf the server knows where the proxy is, or who runs it; of the client it knows nothing.")
+        .hint("Have pg_hba.conf ask for a password (scram-sha-256), or name where the client comes from in the proxy's setting allow_unauthenticated: then whoever comes from there is whoever they say.")
+}
+
+async fn relay_authentication(
+    client: &mut Peer,
+    server: &mut Peer,
+    mut binding: Binding,
+    seat: &Seat,
+    may_be_unasked: bool,
+) -> Result<Authenticated, Refused> {
+    let (mut process_id, mut cancel_key) = (None, Bytes::new());
+    let mut lexing =
+        Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe, server: ServerEncoding::Other };
+    let mut server_version = String::new();
+    let (mut asked, mut no_answer) = (false, false);
+    // The server has asked for something, by whatever method.
+    let mut ever_asked = false;
+    let mut deadline = None;
+    loop {
+        while let Some((tag, mut frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
+            let content = body(&frame);
+            match tag {
+                backend::READY => {
+                    return Ok(Authenticated { ready: frame, process_id, cancel_key, lexing, server_version });
+                }
+                backend::KEY_DATA => {
+                    process_id = content.first_chunk().map(|bytes| i32::from_be_bytes(*bytes));
+                    cancel_key = Bytes::copy_from_slice(content);
+                }
+                backend::PARAMETER_STATUS => {
+                    note_lexing(content, &mut lexing);
+                    if let Some(("server_version", version)) = message::parameter_status(content) {
+                        version.clone_into(&mut server_version);
+                    }
+                }
+                backend::AUTHENTICATION => {
+                    asked = content.first_chunk().is_some_and(asks);
+                    seat.asked(asked);
+                    ever_asked |= asked;
+                    if !asked && !ever_asked && !may_be_unasked {
+                        return refuse(client, unasked()).await;
+                    }
+                    frame = binding.request(frame);
+                }
+                backend::ERROR => {
+                    let code = field(content, b'C').filter(|code| code.len() == SQLSTATE);
+                    let code = code.map(|code| String::from_utf8_lossy(code).into_owned());
+                    client.writer.output.extend_from_slice(&frame);
+                    client.writer.flush().await?;
+                    client.writer.close().await?;
+                    return Err(Refused::Server(code));
+                }
+                _ => (),
+            }
+            client.writer.output.extend_from_slice(&frame);
+        }
+        if server.reader.ended && no_answer {
+            // It may say nothing to that.
+            return Err(Refused::silently("client broke the protocol during authentication"));
+        }
+        if server.reader.ended {
+            return Err(Refused::Upstream(io::ErrorKind::UnexpectedEof.into()));
+        }
+        if asked {
+            match pass_answer(client, server, &mut binding).await? {
+                Answer::Awaited => (),
+                Answer::Passed => {
+                    asked = false;
+                    seat.asked(false);
+                }
+                Answer::Other => (asked, no_answer) = (false, true),
+            }
+        }
+        client.writer.flush().await?;
+        if client.reader.ended && asked {
+            return Err(Refused::silently("client closed the connection during authentication"));
+        }
+        server.writer.flush().await.map_err(Refused::Upstream)?;
+        hear(client, server, &mut deadline).await?;
+    }
+}
+
+/// What a client has said to a request of the server.
+enum Answer {
+    Awaited,
+    Passed,
+    /// It is none: the server will not take it.
+    Other,
+}
+
+/// Passes on an answer: one to each request. All else that a client sends ahead waits in its buffer: it has to be judged.
+async fn pass_answer(client: &mut Peer, server: &mut Peer, binding: &mut Binding) -> Result<Answer, Refused> {
+    let Some(tag) = client.reader.input.first() else { return Ok(Answer::Awaited) };
+    match (*tag == frontend::PASSWORD).then(|| client.reader.client_frame(MAX_AUTHENTICATION)) {
+        Some(Ok(Some((_, frame)))) => {
+            if let Err(text) = binding.answer(&frame) {
+                return refuse(client, text).await;
+            }
+            server.writer.output.extend_from_slice(&frame);
+            Ok(Answer::Passed)
+        }
+        Some(Ok(None)) => Ok(Answer::Awaited),
+        // No answer to what the server asked: it refuses it once it has seen how it begins.
+        None | Some(Err(_)) => {
+            let start = client.reader.input.split_to(HEADER.min(client.reader.input.len()));
+            server.writer.output.extend_from_slice(&start);
+            client.reader.input.clear();
+            client.reader.ended = true;
+            Ok(Answer::Other)
+        }
+    }
+}
+
+/// Reads what comes first. The deadline is set when the client will send no more: it may still wait for the rest.
+async fn hear(client: &mut Peer, server: &mut Peer, deadline: &mut Option<Instant>) -> Result<(), Refused> {
+    if client.reader.ended {
+        deadline.get_or_insert(Instant::now() + PATIENCE);
+    }
+    let over = async {
+        match *deadline {
+            Some(deadline) => sleep_until(deadline).await,
+            None => std::future::pending().await,
+        }
+    };
+    let listen = !client.reader.ended && client.reader.input.len() <= MAX_AUTHENTICATION;
+    tokio::select! {
+        result = client.reader.fill(), if listen => Ok(result?),
+        result = server.reader.fill() => result.map_err(Refused::Upstream),
+        () = over => Err(Refused::silently("client closed the connection before it was ready")),
+    }
+}
+
+/// Whether the server waits for an answer to this kind of request.
+fn asks(kind: &[u8; 4]) -> bool {
+    const OK: u32 = 0;
+    const SASL_FINAL: u32 = 12;
+    ![OK, SASL_FINAL].contains(&u32::from_be_bytes(*kind))
+}
+
+/// Asks the session whose process it is, and what its token is. Without an answer the session goes
+/// on, but is admitted to nothing. Not cancel-safe.
+///
+/// # Errors
+/// When the connection to the server breaks, or the client goes away.
+pub async fn identify(client: &mut Peer, server: &mut Peer, process_id: Option<i32>) -> Result<Identified, Refused> {
+    let mut answer = ask(client, server, &[IDENTITY_QUESTION.as_bytes()]).await?;
+    if let Ok([Some(pid), None, ..]) = answer.as_deref()
+        && process_id.is_some_and(|id| *pid == id.to_string())
+        && let Ok(seen) = ask(client, server, &[AS_LOGIN.as_bytes(), IDENTITY_QUESTION.as_bytes()]).await?
+    {
+        answer = Ok(seen);
+    }
+    Ok(match answer {
+        Err(failure) => Identified { identity: Err(failure), database: None, value: None, temporary: None },
+        Ok(mut columns) => {
+            let value = columns.pop().flatten();
+            let temporary = columns.pop().flatten().map(|number| format!("pg_temp_{number}").into());
+            let database = columns.pop().flatten();
+            Identified { identity: identity(columns, process_id), database, value, temporary }
+        }
+    })
+}
+
+/// The row that the session answers, or why there is none. Not cancel-safe.
+async fn ask(
+    client: &mut Peer,
+    server: &mut Peer,
+    question: &[&[u8]],
+) -> Result<Result<Vec<Option<String>>, String>, Refused> {
+    message::put_query(&mut server.writer.output, question);
+    server.writer.flush().await.map_err(Refused::Upstream)?;
+    let mut answer: Option<Vec<Option<String>>> = None;
+    let mut failure = "the server did not say whose process this is".to_owned();
+    let mut deadline = None;
+    loop {
+        while let Some((tag, frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
+            match tag {
+                backend::READY => return Ok(answer.ok_or(failure)),
+                backend::DATA_ROW => answer = message::columns(body(&frame)),
+                backend::ERROR => {
+                    let reason = field(body(&frame), b'M').unwrap_or_default();
+                    failure = String::from_utf8_lossy(reason).into_owned();
+                }
+                // What is said about the question is not the client's; a warning is about the server.
+                backend::NOTICE if field(body(&frame), b'V') != Some(b"WARNING") => (),
+                backend::NOTICE | backend::NOTIFICATION | backend::PARAMETER_STATUS => {
+                    client.writer.output.extend_from_slice(&frame)
+                }
+                _ => (),
+            }
+        }
+        if server.reader.ended {
+            return Err(Refused::Upstream(io::ErrorKind::UnexpectedEof.into()));
+        }
+        if client.writer.output.len() >= HIGH_WATER {
+            client.writer.flush().await?;
+        }
+        hear(client, server, &mut deadline).await?;
+    }
+}
+
+fn identity(columns: Vec<Option<String>>, process_id: Option<i32>) -> Result<Identity, String> {
+    let missing = || "the server did not say all of whose process this is".to_owned();
+    let columns: Vec<String> = columns.into_iter().collect::<Option<_>>().ok_or_else(missing)?;
+    let [pid, backend_start, system_identifier, postmaster_start] =
+        <[String; 4]>::try_from(columns).map_err(|_| missing())?;
+    let pid = pid.parse().map_err(|_| missing())?;
+    if process_id != Some(pid) {
+        return Err(
+            "the session does not keep its server process: is there a pooler between the proxy and the server?".into(),
+        );
+    }
+    Ok(Identity { pid, backend_start, system_identifier, postmaster_start })
+}
+
+/// Takes note of what changes the meaning of text.
+pub fn note_lexing(parameter: &[u8], lexing: &mut Lexing) {
+    if let Some((name, value)) = message::parameter_status(parameter) {
+        note_setting(name, value, lexing);
+    }
+}
+
+/// As [`note_lexing`].
+pub fn note_setting(name: &str, value: &str, lexing: &mut Lexing) {
+    match name {
+        "standard_conforming_strings" => lexing.standard_conforming_strings = value != "off",
+        "client_encoding" => lexing.encoding = Encoding::from_name(value),
+        "server_encoding" => lexing.server = ServerEncoding::from_name(value),
+        _ => (),
+    }
+}
+
+fn broken(error: InvalidLength) -> Refused {
+    Refused::Upstream(io::Error::new(io::ErrorKind::InvalidData, error))
+}

@@ -1,0 +1,192 @@
+//! What a client sends before its session: requests for encryption, up to the packet that says what it has come for.
+//!
+//! Must never take what was sent in the clear for what was encrypted.
+//!
+//! Not cancel-safe where nothing else is said: a socket that is dropped is closed.
+
+use super::handshake::{Refused, SERVER_LIMIT, refuse};
+use super::login::MAX_AUTHENTICATION;
+use super::peer::Peer;
+use super::stream::Stream;
+use super::upstream;
+use crate::state::connections::Seat;
+use crate::state::shared::Shared;
+use crate::tls::Acceptor;
+use crate::wire::error::ErrorText;
+use crate::wire::frame::Header;
+use crate::wire::startup::{self, InvalidPacket, Packet};
+use crate::wire::tag::backend;
+use bytes::{Bytes, BytesMut};
+use std::io;
+use tokio::net::TcpStream;
+
+/// The first byte of a client that begins with TLS at once: a record of a handshake. No packet is that long.
+const TLS_HANDSHAKE: u8 = 0x16;
+
+/// Why there is no packet that could be acted upon.
+pub enum OpeningError {
+    /// With what the server has to be sent to say so, each but the last answered by a refusal; nothing where the proxy says
+    /// it by itself.
+    Invalid(InvalidPacket, Vec<Bytes>, Box<Peer>),
+    /// The client is gone, or does not get TLS as it wants it.
+    Io(io::Error),
+}
+
+impl From<io::Error> for OpeningError {
+    fn from(error: io::Error) -> Self {
+        OpeningError::Io(error)
+    }
+}
+
+/// Answers requests for encryption, each kind at most once, up to the packet that matters.
+pub async fn read_opening(shared: &Shared, stream: Stream, seat: &Seat) -> Result<(Peer, Packet), OpeningError> {
+    let acceptor = shared.encryption.clients.as_ref();
+    let mut client = Peer::new(begin(acceptor, stream, seat).await?);
+    let mut refused = Vec::new();
+    loop {
+        let packet = match read_packet(&mut client).await? {
+            Ok(packet) => packet,
+            Err(why) => return Err(OpeningError::Invalid(why, Vec::new(), Box::new(client))),
+        };
+        let request = match startup::read(packet.clone()) {
+            Ok(request @ (Packet::SslRequest | Packet::GssEncryptionRequest)) => request,
+            Ok(packet) => return Ok((client, packet)),
+            // The server would take it, in its own way.
+            Err(why @ InvalidPacket::Repeated(_)) => {
+                return Err(OpeningError::Invalid(why, Vec::new(), Box::new(client)));
+            }
+            Err(why) => return Err(OpeningError::Invalid(why, vec![packet], Box::new(client))),
+        };
+        seat.speaks();
+        let why = startup::repeated(&packet);
+        if client.secured.is_some() {
+            return Err(OpeningError::Invalid(why, Vec::new(), Box::new(client)));
+        }
+        if refused.contains(&packet) {
+            refused.push(packet);
+            return Err(OpeningError::Invalid(why, refused, Box::new(client)));
+        }
+        if !client.reader.input.is_empty() {
+            // Nothing of what the client has sent behind it: a server that missed the fault would run that. Where the
+            // proxy has TLS and the server has not, it could not say it either.
+            let sent = if acceptor.is_some() { Vec::new() } else { vec![[&packet[..], b"\0"].concat().into()] };
+            return Err(OpeningError::Invalid(InvalidPacket::Unencrypted, sent, Box::new(client)));
+        }
+        match (acceptor, request, client.is_tcp()) {
+            (Some(acceptor), Packet::SslRequest, true) => client = accept(acceptor, client).await?,
+            _ => {
+                client.writer.output.extend_from_slice(b"N");
+                client.writer.flush().await?;
+                refused.push(packet);
+            }
+        }
+    }
+}
+
+/// The client's socket, encrypted if it begins so. Like the server, which looks at the first byte.
+async fn begin(acceptor: Option<&Acceptor>, stream: Stream, seat: &Seat) -> io::Result<Stream> {
+    let (Some(acceptor), Stream::Tcp(socket)) = (acceptor, &stream) else { return Ok(stream) };
+    let mut first = [0];
+    let is_direct = socket.peek(&mut first).await? == 1 && first == [TLS_HANDSHAKE];
+    match stream {
+        Stream::Tcp(socket) if is_direct => {
+            seat.speaks();
+            shake_hands(acceptor, socket, true).await
+        }
+        stream => Ok(stream),
+    }
+}
+
+/// Says yes to a client that has asked for TLS.
+async fn accept(acceptor: &Acceptor, mut client: Peer) -> io::Result<Peer> {
+    client.writer.output.extend_from_slice(b"S");
+    client.writer.flush().await?;
+    match client.into_stream() {
+        Stream::Tcp(socket) => Ok(Peer::new(shake_hands(acceptor, socket, false).await?)),
+        other => Ok(Peer::new(other)),
+    }
+}
+
+async fn shake_hands(acceptor: &Acceptor, socket: TcpStream, direct: bool) -> io::Result<Stream> {
+    let failed = |error: io::Error| io::Error::new(error.kind(), format!("TLS: {error}"));
+    let (stream, secured) = acceptor.accept(socket, direct).await.map_err(failed)?;
+    Ok(Stream::Tls(Box::new(stream.into()), secured))
+}
+
+/// The next packet, or what is wrong with its length. Cancel-safe.
+async fn read_packet(client: &mut Peer) -> io::Result<Result<Bytes, InvalidPacket>> {
+    loop {
+        match startup::packet_length(&client.reader.input) {
+            Err(why) => return Ok(Err(why)),
+            Ok(Some(length)) if client.reader.input.len() >= length => {
+                return Ok(Ok(client.reader.input.split_to(length).freeze()));
+            }
+            Ok(_) if client.reader.ended => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => client.reader.fill().await?,
+        }
+    }
+}
+
+/// Lets the server say what is wrong with a packet, in its own words. Nothing else that the client
+/// sends reaches it. Where the server is asked much already, or does not answer, the proxy says it.
+pub async fn refuse_packet<T>(
+    shared: &Shared,
+    client: &mut Peer,
+    why: InvalidPacket,
+    sent: Vec<Bytes>,
+) -> Result<T, Refused> {
+    if sent.is_empty() {
+        return refuse(client, ErrorText::new("08P01", why.to_string())).await;
+    }
+    let answer = async {
+        let _turn = shared.wrong_packets.try_acquire().ok()?;
+        tokio::time::timeout(SERVER_LIMIT, ask_what_is_wrong(shared, sent)).await.ok()?.ok()?
+    };
+    match answer.await {
+        Some(error) => {
+            client.writer.output.extend_from_slice(&error);
+            client.writer.flush().await?;
+            client.writer.close().await?;
+            Err(Refused::silently(why.to_string()))
+        }
+        None => refuse(client, ErrorText::new("08P01", why.to_string())).await,
+    }
+}
+
+/// All that the server says; None where it takes the packet for a good one, or offers encryption, or may not be talked to
+/// without.
+async fn ask_what_is_wrong(shared: &Shared, sent: Vec<Bytes>) -> io::Result<Option<BytesMut>> {
+    let Some(stream) = upstream::connect_plainly(shared).await? else { return Ok(None) };
+    let mut server = Peer::new(stream);
+    let last = sent.len().saturating_sub(1);
+    for (number, packet) in sent.into_iter().enumerate() {
+        server.writer.output.extend_from_slice(&packet);
+        server.writer.flush().await?;
+        if number < last {
+            server.reader.fill().await?;
+            if server.reader.input.split().as_ref() != b"N" {
+                return Ok(None);
+            }
+        }
+    }
+    // To a client of protocol 2 it speaks that: so its words are passed on, not its frames.
+    while !server.reader.ended && server.reader.input.len() < MAX_AUTHENTICATION {
+        server.reader.fill().await?;
+        if !is_refusal(&server.reader.input) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(server.reader.input))
+}
+
+/// As far as it goes: an error, behind the answer to a request for encryption or another version of the protocol.
+fn is_refusal(answer: &[u8]) -> bool {
+    let answer = answer.strip_prefix(b"N").unwrap_or(answer);
+    let error = match Header::from_server(answer) {
+        Ok(Some(header)) if header.tag == backend::NEGOTIATE_VERSION => {
+            answer.get(header.frame()..).unwrap_or_default()
+        }
+        _ => answer,
+    };
+    error.is_empty() || error.starts_with(b"E") || error.starts_with(b"v")
+}

@@ -1,0 +1,89 @@
+//! What ends a session from outside: the end of the proxy, and a client that has been idle for too long.
+//!
+//! Must never end one that is in a transaction, unless the proxy gives it no more time.
+
+use super::driver::moment;
+use super::end::End;
+use crate::server::shutdown::{FAREWELL, Stage};
+use crate::state::shared::Orders;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// What a session watches to know when it has to end.
+pub struct Term {
+    orders: watch::Receiver<Orders>,
+    /// As last seen.
+    now: Orders,
+    /// Since when it has been idle; None also where nobody asks.
+    idle_since: Option<Instant>,
+    /// Since when there has been no more time.
+    over_since: Option<Instant>,
+}
+
+impl Term {
+    /// A session that starts now.
+    pub fn new(mut orders: watch::Receiver<Orders>) -> Self {
+        let now = *orders.borrow_and_update();
+        Term { orders, now, idle_since: None, over_since: None }
+    }
+
+    /// The client has said something, or taken what it was sent.
+    pub fn heard(&mut self) {
+        self.idle_since = None;
+    }
+
+    /// There is no more time.
+    pub fn is_over(&self) -> bool {
+        self.now.stage == Stage::Ending
+    }
+
+    /// Why the session has to end now; `is_idle`: it is outside of a transaction, and nothing was asked for.
+    pub fn end(&mut self, is_idle: bool) -> Option<End> {
+        if self.orders.has_changed().unwrap_or(false) {
+            self.look();
+        }
+        match (self.now.stage, self.now.idle_timeout) {
+            (Stage::Ending, _) => return Some(End::Shutdown),
+            (Stage::Draining, _) => return is_idle.then_some(End::Shutdown),
+            (Stage::Running, None) => self.idle_since = None,
+            (Stage::Running, Some(_)) if !is_idle => self.idle_since = None,
+            (Stage::Running, Some(_)) => {
+                self.idle_since.get_or_insert_with(Instant::now);
+            }
+        }
+        self.idle_until().is_some_and(|until| until <= Instant::now()).then_some(End::IdleTimeout)
+    }
+
+    /// Waits until [`Self::end`] may say something else. Cancel-safe.
+    pub async fn change(&mut self) {
+        let until = self.idle_until();
+        tokio::select! {
+            // The proxy outlives its sessions, so that this does not fail.
+            _ = self.orders.changed() => self.look(),
+            () = moment(until) => {}
+        }
+    }
+
+    /// Waits until the time is over that a session has to end in once the proxy gives it no more. Cancel-safe.
+    pub async fn farewell_over(&mut self) {
+        loop {
+            self.look();
+            match self.over_since {
+                Some(since) => return sleep_until(since + FAREWELL).await,
+                None if self.orders.changed().await.is_err() => return,
+                None => {}
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        self.now = *self.orders.borrow_and_update();
+        if self.is_over() {
+            self.over_since.get_or_insert_with(Instant::now);
+        }
+    }
+
+    fn idle_until(&self) -> Option<Instant> {
+        Some(self.idle_since? + self.now.idle_timeout?)
+    }
+}

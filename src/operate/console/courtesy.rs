@@ -1,0 +1,232 @@
+//! What drivers, pools and psql say to every server: transactions that there are none of, settings that change nothing,
+//! questions whether the server is there.
+//!
+//! Must never do anything: a command that does something is in `command`.
+
+use super::answer::{Answer, Column, Kind, Value};
+use super::words::Word;
+use crate::config::SETTINGS;
+use crate::wire::error::ErrorText;
+
+/// Something said out of courtesy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Courtesy {
+    /// A transaction begins; nothing that a command does is part of it.
+    Begin(&'static str),
+    /// It ends.
+    End(&'static str),
+    /// Answered with this tag alone.
+    Done(&'static str),
+    /// Prepared statements are to go: the one of that name, or all.
+    Deallocate(Option<String>),
+    /// Portals are to go.
+    CloseAll,
+    /// Prepared statements and portals are to go.
+    DiscardAll,
+    /// A question with one answer.
+    Ask(Question),
+}
+
+/// A question with one answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Question {
+    One,
+    Version,
+    Isolation,
+    ConformingStrings,
+    UnlockAll,
+}
+
+impl Courtesy {
+    /// None for anything else.
+    ///
+    /// # Errors
+    /// What would seem to change something and does not.
+    pub(super) fn read(words: &[Word]) -> Result<Option<Self>, ErrorText> {
+        let keywords: Vec<String> = words.iter().map(|word| word.keyword().to_ascii_lowercase()).collect();
+        let said: Vec<&str> = keywords.iter().map(String::as_str).collect();
+        Ok(Some(match said.as_slice() {
+            ["begin", rest @ ..] if are_modes(without_noise(rest)) => Courtesy::Begin("BEGIN"),
+            ["start", "transaction", rest @ ..] if are_modes(rest) => Courtesy::Begin("START TRANSACTION"),
+            ["commit" | "end", rest @ ..] if without_noise(rest).is_empty() => Courtesy::End("COMMIT"),
+            ["rollback" | "abort", rest @ ..] if without_noise(rest).is_empty() => Courtesy::End("ROLLBACK"),
+            ["set", "transaction", modes @ ..]
+            | ["set", "session", "characteristics", "as", "transaction", modes @ ..]
+                if !modes.is_empty() && are_modes(modes) =>
+            {
+                Courtesy::Done("SET")
+            }
+            ["set", ..] => return set(&words[1..]).map(|is_one| is_one.then_some(Courtesy::Done("SET"))),
+            ["reset", _] => return reset(&words[1]).map(|is_one| is_one.then_some(Courtesy::Done("RESET"))),
+            ["close", "all"] => Courtesy::CloseAll,
+            ["unlisten", _] => Courtesy::Done("UNLISTEN"),
+            ["discard", "all"] => Courtesy::DiscardAll,
+            ["deallocate", "all"] | ["deallocate", "prepare", "all"] => Courtesy::Deallocate(None),
+            ["deallocate", _] | ["deallocate", "prepare", _] => match words.last().and_then(Word::sql_name) {
+                Some(name) => Courtesy::Deallocate(Some(name)),
+                None => return Ok(None),
+            },
+            ["select", "1"] => Courtesy::Ask(Question::One),
+            ["select", "version()" | "pg_catalog.version()"] => Courtesy::Ask(Question::Version),
+            ["show", "transaction", "isolation", "level"] | ["show", "transaction_isolation"] => {
+                Courtesy::Ask(Question::Isolation)
+            }
+            ["show", "standard_conforming_strings"] => Courtesy::Ask(Question::ConformingStrings),
+            ["select", "pg_advisory_unlock_all()"] => Courtesy::Ask(Question::UnlockAll),
+            _ => return Ok(None),
+        }))
+    }
+}
+
+fn without_noise<'a, 'b>(words: &'a [&'b str]) -> &'a [&'b str] {
+    match words {
+        ["work" | "transaction", rest @ ..] => rest,
+        all => all,
+    }
+}
+
+/// Modes of a transaction, separated by blanks or by commas that end a word.
+fn are_modes(words: &[&str]) -> bool {
+    const MODES: [&[&str]; 8] = [
+        &["isolation", "level", "serializable"],
+        &["isolation", "level", "repeatable", "read"],
+        &["isolation", "level", "read", "committed"],
+        &["isolation", "level", "read", "uncommitted"],
+        &["read", "write"],
+        &["read", "only"],
+        &["not", "deferrable"],
+        &["deferrable"],
+    ];
+    let words: Vec<_> = words.iter().flat_map(|word| word.strip_suffix(',').unwrap_or(word).split(',')).collect();
+    let mut rest = words.as_slice();
+    while let Some(after) = MODES.iter().find_map(|mode| rest.strip_prefix(*mode)) {
+        rest = after;
+    }
+    rest.is_empty()
+}
+
+/// `SET` one parameter, by `=` or `TO`.
+fn set(words: &[Word]) -> Result<bool, ErrorText> {
+    let words = match words {
+        [scope, rest @ ..] if scope.is("SESSION") || scope.is("LOCAL") => rest,
+        all => all,
+    };
+    let Some((name, rest)) = words.split_first().and_then(|(first, rest)| Some((first.sql_name()?, rest))) else {
+        return Ok(false);
+    };
+    let (name, has_value) = match (name.split_once('='), rest) {
+        (Some((name, value)), rest) => (name.to_owned(), !value.is_empty() || !rest.is_empty()),
+        (None, [to, value @ ..]) if to.is("TO") => (name, !value.is_empty()),
+        (None, [to, value @ ..]) => match to.keyword().strip_prefix('=') {
+            Some(attached) => (name, !attached.is_empty() || !value.is_empty()),
+            None => return Ok(false),
+        },
+        (None, []) => return Ok(false),
+    };
+    of_session(&name).map(|()| has_value && !name.is_empty())
+}
+
+/// `RESET` of one parameter, or of all.
+fn reset(word: &Word) -> Result<bool, ErrorText> {
+    let Some(name) = word.sql_name() else { return Ok(false) };
+    of_session(&name)?;
+    Ok(name.chars().all(|c| c.is_alphanumeric() || "_.".contains(c)))
+}
+
+/// Whoever would set the proxy is not to believe that it is done.
+fn of_session(name: &str) -> Result<(), ErrorText> {
+    if !SETTINGS.iter().any(|setting| setting.key == name) {
+        return Ok(());
+    }
+    Err(ErrorText::new("42601", format!("\"{name}\" is a setting of the proxy, which no command changes"))
+        .hint("Change it in the file of --config, and give RELOAD. SHOW CONFIG says where it comes from."))
+}
+
+impl Question {
+    /// As the server calls it.
+    pub(super) fn columns(self) -> &'static [Column] {
+        match self {
+            Question::One => &[Column("?column?", Kind::Integer)],
+            Question::Version => &[Column("version", Kind::Text)],
+            Question::Isolation => &[Column("transaction_isolation", Kind::Text)],
+            Question::ConformingStrings => &[Column("standard_conforming_strings", Kind::Text)],
+            Question::UnlockAll => &[Column("pg_advisory_unlock_all", Kind::Text)],
+        }
+    }
+
+    /// `server_version` as the server behind the proxy says it.
+    pub(super) fn answer(self, server_version: &str) -> Answer {
+        let value: Value = match self {
+            Question::One => 1_i64.into(),
+            // Programs read the number behind the first word.
+            Question::Version => {
+                format!("PostgreSQL {server_version}, behind fencegate {}", env!("CARGO_PKG_VERSION")).into()
+            }
+            Question::Isolation => "read committed".into(),
+            Question::ConformingStrings => "on".into(),
+            Question::UnlockAll => "".into(),
+        };
+        let tag = if matches!(self, Question::Isolation | Question::ConformingStrings) { "SHOW" } else { "SELECT" };
+        Answer { tag, ..Answer::show(self.columns(), vec![vec![value]]) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operate::console::words::words;
+
+    #[test]
+    fn only_what_does_nothing_is_a_courtesy() {
+        let read = |text| Courtesy::read(&words(text).unwrap()).map_err(|error| error.code);
+        for (text, courtesy) in [
+            ("begin", Courtesy::Begin("BEGIN")),
+            ("BEGIN WORK", Courtesy::Begin("BEGIN")),
+            ("begin isolation level serializable, READ ONLY,deferrable", Courtesy::Begin("BEGIN")),
+            ("START TRANSACTION READ WRITE NOT DEFERRABLE", Courtesy::Begin("START TRANSACTION")),
+            ("ABORT", Courtesy::End("ROLLBACK")),
+            ("commit transaction", Courtesy::End("COMMIT")),
+            ("SET application_name = 'x'", Courtesy::Done("SET")),
+            ("SET application_name='x'", Courtesy::Done("SET")),
+            ("set session DateStyle TO ISO, MDY", Courtesy::Done("SET")),
+            ("SET extra_float_digits =3", Courtesy::Done("SET")),
+            ("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", Courtesy::Done("SET")),
+            ("RESET ALL", Courtesy::Done("RESET")),
+            ("RESET \"search_path\"", Courtesy::Done("RESET")),
+            ("DISCARD ALL", Courtesy::DiscardAll),
+            ("DEALLOCATE \"_pg3_0\"", Courtesy::Deallocate(Some("_pg3_0".to_owned()))),
+            ("select 1", Courtesy::Ask(Question::One)),
+        ] {
+            assert_eq!(read(text), Ok(Some(courtesy)), "{text}");
+        }
+        for other in [
+            "SET",
+            "SET x",
+            "SET x 7",
+            "SET x =",
+            "SET x TO",
+            "SET = 7",
+            "SET TRANSACTION",
+            "RESET",
+            "RESET scheduler TO 7",
+            "RESET scheduler=7",
+            "begin fence reset scheduler to 7",
+            "BEGIN 'x'",
+            "START TRANSACTION READ",
+            "COMMIT PREPARED 'x'",
+            "ROLLBACK TO s",
+            "SELECT 1, 2",
+            "SELECT 2",
+            "\"select\" 1",
+            "'begin'",
+            "DEALLOCATE \"\"",
+            "SHOW ALL",
+            "SAVEPOINT s",
+        ] {
+            assert_eq!(read(other), Ok(None), "{other}");
+        }
+        for setting in ["SET max_connections=7", "set Max_Connections to 7", "SET \"http\" = x", "RESET idle_timeout"] {
+            assert_eq!(read(setting), Err("42601"), "{setting}");
+        }
+    }
+}

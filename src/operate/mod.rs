@@ -1,0 +1,3 @@
+//! How a proxy is operated while it runs.
+
+pub mod console;

@@ -1,0 +1,340 @@
+//! A client of the console: let in by the server, as the role that it is there, then answered by us.
+//!
+//! Owns the client's socket, and the length of its messages. Must never have passwords of its own, nor answer anybody whom
+//! the server has not let in or who is not named in `admin_roles`.
+
+use super::reload;
+use super::shutdown::session_ends;
+use crate::config::{self, Settings};
+use crate::fence::{Database, Leaders};
+use crate::metrics::WriteCount;
+use crate::net::end::End;
+use crate::net::handshake::{Refused, refuse};
+use crate::net::peer::{Peer, Reader, body};
+use crate::net::stream::Stream;
+use crate::net::upstream::log_in;
+use crate::operate::console::{self, Console, OpenSession, Prepared, Rejected, Reloaded, frontend, refusal, told};
+use crate::policy::{self, PolicySet};
+use crate::session::ClientFault;
+use crate::state::connections::Seat;
+use crate::state::sessions::Session;
+use crate::state::shared::Shared;
+use crate::wire::error::{ErrorText, Severity};
+use crate::wire::frame::Header;
+use crate::wire::message;
+use crate::wire::startup::Startup;
+use crate::wire::tag;
+use async_trait::async_trait;
+use bytes::{Buf, Bytes};
+use futures_util::SinkExt;
+use pgwire::api::{ClientInfo, DefaultClient, NoopHandler, PgWireConnectionState};
+use pgwire::error::PgWireError;
+use pgwire::messages::PgWireBackendMessage;
+use pgwire::messages::response::ReadyForQuery;
+use pgwire::tokio::server::{PgWireMessageServerCodec, process_message};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+use tokio::io::{Empty, Join, WriteHalf};
+use tokio::time::Instant;
+use tokio_util::codec::Framed;
+
+/// Messages are at most this long, in bytes.
+const LARGEST_MESSAGE: usize = 64 * 1024;
+
+/// A client that may use the console.
+pub struct ConsoleSession {
+    client: Peer,
+    role: String,
+    server_version: String,
+}
+
+impl ConsoleSession {
+    /// Lets the server find out who the client is, in a session that is closed at once.
+    /// Not cancel-safe: the sockets are closed when it is dropped.
+    ///
+    /// # Errors
+    /// When there is no session; the client has been told why, where it can be told.
+    pub async fn open(
+        shared: Arc<Shared>,
+        mut client: Peer,
+        startup: &Startup,
+        seat: &mut Seat,
+        deadline: Instant,
+    ) -> Result<Self, Refused> {
+        let packet = startup.for_database(shared.settings().control_database());
+        let (mut server, authenticated) = log_in(&shared, &mut client, seat, &packet, deadline).await?;
+        seat.keep_place();
+        message::put_terminate(&mut server.writer.output);
+        // It may have gone already: nothing more is wanted of it.
+        server.writer.flush().await.ok();
+        let role = startup.user().to_owned();
+        if !shared.settings().admin_roles.contains(&role) {
+            let text = ErrorText::new("42501", format!("role \"{role}\" may not use the console of fencegate"))
+                .hint("Connect as one of the roles in the proxy's setting admin_roles.");
+            return refuse(&mut client, text).await;
+        }
+        client.writer.output.extend_from_slice(&authenticated.ready);
+        client.writer.flush().await?;
+        Ok(ConsoleSession { client, role, server_version: authenticated.server_version })
+    }
+
+    /// Who it is.
+    pub fn role(&self) -> &str {
+        &self.role
+    }
+
+    /// Answers until it ends, and says why it did. Not cancel-safe: a command may be half done.
+    pub async fn run(self, shared: Arc<Shared>) -> End {
+        self.answer(shared).await.unwrap_or_else(End::ClientLost)
+    }
+
+    async fn answer(self, shared: Arc<Shared>) -> io::Result<End> {
+        let Peer { mut reader, writer, .. } = self.client;
+        let mut answers = Answers::new(writer.into_parts().0.into_half());
+        let console = Arc::new(Console::new(shared.clone(), self.role, self.server_version));
+        loop {
+            let next = tokio::select! {
+                next = next_message(&mut reader) => next?,
+                () = shared.stopping() => return answers.end(session_ends(), End::Shutdown).await,
+            };
+            match next {
+                Next::End | Next::Message(tag::frontend::TERMINATE, _) => return Ok(End::Client),
+                Next::Message(tag, frame) => answers.answer(&console, tag, body(&frame)).await?,
+                Next::TooLong(tag, bytes) => answers.refuse(tag, too_long(bytes)).await?,
+                Next::Broken(why) => {
+                    return answers.end(ErrorText::new("08P01", why.to_string()), End::ClientFault(why)).await;
+                }
+            }
+        }
+    }
+}
+
+/// What comes from a client.
+enum Next {
+    /// A tag and a frame.
+    Message(u8, Bytes),
+    /// A tag and the length; the message has been passed over.
+    TooLong(u8, usize),
+    /// Where the next message begins cannot be told.
+    Broken(ClientFault),
+    /// It has left.
+    End,
+}
+
+/// Not cancel-safe: the rest of a long message would pass for another one.
+async fn next_message(reader: &mut Reader) -> io::Result<Next> {
+    loop {
+        match Header::from_client(&reader.input) {
+            Err(error) => return Ok(Next::Broken(error.into())),
+            Ok(Some(header)) if !is_known(header.tag) => {
+                return Ok(Next::Broken(ClientFault::Unknown(header.tag)));
+            }
+            Ok(Some(header)) if header.body > LARGEST_MESSAGE => {
+                let passed = pass_over(reader, header.frame()).await?;
+                return Ok(if passed { Next::TooLong(header.tag, header.body) } else { Next::End });
+            }
+            Ok(Some(header)) if reader.input.len() >= header.frame() => {
+                return Ok(Next::Message(header.tag, reader.input.split_to(header.frame()).freeze()));
+            }
+            Ok(_) if reader.ended => return Ok(Next::End),
+            Ok(_) => reader.fill().await?,
+        }
+    }
+}
+
+/// Drops so many bytes as they come. False: the client has left before.
+async fn pass_over(reader: &mut Reader, bytes: usize) -> io::Result<bool> {
+    let mut left = bytes;
+    loop {
+        let there = left.min(reader.input.len());
+        reader.input.advance(there);
+        left -= there;
+        if left == 0 || reader.ended {
+            return Ok(left == 0);
+        }
+        reader.fill().await?;
+    }
+}
+
+/// A client may send it once it has been let in.
+fn is_known(tag: u8) -> bool {
+    b"QPBDECHSFXdcf".contains(&tag)
+}
+
+fn too_long(bytes: usize) -> ErrorText {
+    let message = format!("the command is {bytes} bytes long, and the console takes {LARGEST_MESSAGE} at most");
+    ErrorText::new("54000", message)
+}
+
+/// The client's socket as pgwire has it: nothing is read from it there, so that what a message claims about itself is
+/// checked, and its length, before pgwire sees it.
+struct Answers {
+    socket: Framed<Join<Empty, WriteHalf<Stream>>, PgWireMessageServerCodec<Prepared>>,
+}
+
+impl Answers {
+    fn new(output: WriteHalf<Stream>) -> Self {
+        // Nobody asks for the address.
+        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let codec = PgWireMessageServerCodec::new(DefaultClient::new(nowhere, false));
+        let mut socket = Framed::new(tokio::io::join(tokio::io::empty(), output), codec);
+        // The server has done the rest.
+        socket.set_state(PgWireConnectionState::ReadyForQuery);
+        Answers { socket }
+    }
+
+    /// Not cancel-safe: a command may be half done.
+    async fn answer(&mut self, console: &Arc<Console>, tag: u8, body: &[u8]) -> io::Result<()> {
+        // The rest of a COPY that there never was: the server says nothing to it either.
+        if self.skips(tag) || b"dcf".contains(&tag) {
+            return Ok(());
+        }
+        let message = match frontend::message(tag, body) {
+            Ok(message) => message,
+            Err(text) => return self.refuse(tag, text).await,
+        };
+        let none = Arc::new(NoopHandler);
+        let (simple, extended) = (console.clone(), console.clone());
+        let answered =
+            process_message(message, &mut self.socket, none.clone(), simple, extended, none.clone(), none).await;
+        match answered {
+            Ok(()) => Ok(()),
+            Err(error) => self.fail(tag, error).await,
+        }
+    }
+
+    /// Not cancel-safe: the client may have got half of it.
+    async fn refuse(&mut self, tag: u8, text: ErrorText) -> io::Result<()> {
+        if self.skips(tag) {
+            return Ok(());
+        }
+        self.fail(tag, refusal(text, Severity::Error)).await
+    }
+
+    /// Tells an error. A transaction goes on as it is: there is nothing to roll back, and psql's own queries for completion
+    /// are errors here. Not cancel-safe: the client may have got half of it.
+    async fn fail(&mut self, tag: u8, error: PgWireError) -> io::Result<()> {
+        self.socket.feed(PgWireBackendMessage::ErrorResponse(told(error).into())).await?;
+        if frontend::is_extended(tag) {
+            self.socket.set_state(PgWireConnectionState::AwaitingSync);
+        } else {
+            self.socket.set_state(PgWireConnectionState::ReadyForQuery);
+            let ready = ReadyForQuery::new(self.socket.transaction_status());
+            self.socket.feed(PgWireBackendMessage::ReadyForQuery(ready)).await?;
+        }
+        self.socket.flush().await
+    }
+
+    /// Says why the session ends. Not cancel-safe: the client may have got half of it.
+    async fn end(&mut self, text: ErrorText, end: End) -> io::Result<End> {
+        let told = told(refusal(text, Severity::Fatal));
+        self.socket.send(PgWireBackendMessage::ErrorResponse(told.into())).await?;
+        self.socket.close().await?;
+        Ok(end)
+    }
+
+    /// After an error in the extended protocol everything up to the Sync is skipped.
+    fn skips(&self, tag: u8) -> bool {
+        tag != tag::frontend::SYNC && matches!(self.socket.state(), PgWireConnectionState::AwaitingSync)
+    }
+}
+
+#[async_trait]
+impl console::Proxy for Shared {
+    fn settings(&self) -> Arc<Settings> {
+        self.settings()
+    }
+
+    fn policies(&self) -> Arc<PolicySet> {
+        self.policies.borrow().clone()
+    }
+
+    fn leaders(&self) -> Leaders {
+        self.authority.as_ref().map(|it| it.leaders().borrow().clone()).unwrap_or_default()
+    }
+
+    fn databases(&self) -> Vec<Arc<Database>> {
+        self.downstreams().iter().map(|downstream| downstream.fence.clone()).collect()
+    }
+
+    async fn database(&self, name: &str) -> Option<Arc<Database>> {
+        Some(self.find_downstream(name).await?.fence.clone())
+    }
+
+    fn sessions(&self) -> Vec<OpenSession> {
+        self.sessions.list().iter().map(|session| open_session(session)).collect()
+    }
+
+    fn rejections(&self) -> Vec<Arc<Rejected>> {
+        self.recent.list()
+    }
+
+    fn writes(&self) -> Vec<WriteCount> {
+        self.metrics.writes()
+    }
+
+    fn started(&self) -> SystemTime {
+        self.started
+    }
+
+    /// Not cancel-safe: some databases may have the new policies and others not.
+    async fn reload(&self) -> Result<Vec<Reloaded>, Vec<String>> {
+        match reload::reload(self).await {
+            Ok(reloaded) => Ok(changes(reloaded)),
+            Err(error) => Err(error.faults.iter().map(ToString::to_string).collect()),
+        }
+    }
+}
+
+fn open_session(session: &Session) -> OpenSession {
+    let (activity, since) = session.fence.activity_since();
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    OpenSession {
+        number: session.number,
+        database: session.database.clone(),
+        user: session.user.clone(),
+        address: session.address.clone(),
+        application_name: session.application_name.clone(),
+        pid: session.pid,
+        started: session.started,
+        state: (activity, SystemTime::now().checked_sub(since.elapsed()).unwrap_or(session.started)),
+        presented: session.presented(),
+        admitted: session.fence.admissions(),
+        queries: count(&session.passed.queries),
+        received: count(&session.passed.received),
+        sent: count(&session.passed.sent),
+    }
+}
+
+fn changes(reloaded: reload::Reloaded) -> Vec<Reloaded> {
+    let setting = |it: config::Change| Reloaded {
+        what: "setting",
+        name: it.key.to_owned(),
+        change: "value".to_owned(),
+        before: Some(it.before).filter(|text| !text.is_empty()),
+        after: Some(it.after).filter(|text| !text.is_empty()),
+        in_force: it.applied,
+    };
+    let certificate = |name: String| Reloaded {
+        what: "certificate",
+        name,
+        change: "content".to_owned(),
+        before: None,
+        after: None,
+        in_force: true,
+    };
+    let policy = |it: policy::Change| Reloaded {
+        what: "policy",
+        name: it.resource.unwrap_or_default(),
+        change: it.what,
+        before: it.before,
+        after: it.after,
+        in_force: true,
+    };
+    let settings = reloaded.settings.into_iter().map(setting);
+    let certificates = reloaded.certificates.into_iter().map(certificate);
+    settings.chain(certificates).chain(reloaded.policies.into_iter().map(policy)).collect()
+}

@@ -1,0 +1,32 @@
+//! How many files and sockets the process may have open.
+
+use crate::config::Settings;
+use crate::state::shared::BESIDE_SESSIONS;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// Policies, listeners, etcd, three control connections for each of some databases, and what requests to cancel take.
+const BESIDE_CLIENTS: u64 = 128 + BESIDE_SESSIONS as u64;
+
+/// Raises the limit as far as the process may, and says so where that is not enough for the connections in the settings.
+pub fn provide(settings: &Settings) {
+    // A session has two; as many clients again may wait to be let in.
+    let connections = settings.limits.connections.get() as u64;
+    let needed = 3 * connections + BESIDE_CLIENTS;
+    let (soft, hard) = match getrlimit(Resource::RLIMIT_NOFILE) {
+        Ok(limits) => limits,
+        Err(error) => return tracing::warn!(%error, "the limit of open files is not known"),
+    };
+    if soft < hard
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::warn!(%error, soft, hard, "the limit of open files cannot be raised");
+    }
+    if hard < needed {
+        tracing::warn!(
+            limit = hard,
+            needed,
+            max_connections = connections,
+            "too few open files for max_connections: raise LimitNOFILE or `ulimit -n`"
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! The proxy: listens, and relays each session between a client and the server.
+//!
+//! Owns sockets and sessions. Must never decide by itself that a write may pass: `fence` does.
+
+pub mod console;
+mod files;
+pub mod health;
+mod reload;
+pub mod shutdown;
+mod systemd;
+
+use crate::config::{Address, Settings, SettingsArguments};
+use crate::crowd::Source;
+use crate::etcd::Etcd;
+use crate::metrics::{Metrics, MetricsError, http};
+use crate::net::end::End;
+use crate::net::handshake::{self, Opened, Refused};
+use crate::net::listener::Listener;
+use crate::net::stream::Stream;
+use crate::policy::PolicySet;
+use crate::state::connections::Seat;
+pub use crate::state::encryption::Encryption;
+use crate::state::sessions::Session;
+use crate::state::shared::Shared;
+use shutdown::StopSignals;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+use tracing::Level;
+
+/// Why the proxy could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxyError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// As configured.
+        address: String,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The process cannot receive signals.
+    #[error("cannot set up signal handling: {0}")]
+    Signals(io::Error),
+    /// The metrics cannot be made.
+    #[error("cannot make the metrics: {0}")]
+    Metrics(#[from] MetricsError),
+}
+
+/// What a proxy starts with.
+pub struct Start {
+    /// The settings, checked.
+    pub settings: Settings,
+    /// What they were read from, to be read again by a reload.
+    pub arguments: SettingsArguments,
+    /// What clients' and the server's connections are encrypted with.
+    pub encryption: Encryption,
+    /// The policies, which can be kept with those settings.
+    pub policies: PolicySet,
+    /// There if the settings have it.
+    pub etcd: Option<Arc<Etcd>>,
+}
+
+/// Runs the proxy until SIGTERM or SIGINT, and then until open transactions have ended. SIGHUP reloads.
+/// Not cancel-safe: dropping it drops every session.
+///
+/// # Errors
+/// When it cannot start.
+pub async fn run(start: Start) -> Result<(), ProxyError> {
+    let hangup = signal(SignalKind::hangup()).map_err(ProxyError::Signals)?;
+    let mut stop = StopSignals::new().map_err(ProxyError::Signals)?;
+    files::provide(&start.settings);
+    let addresses = start.settings.listen.clone();
+    let http = bind_http(start.settings.http.as_ref()).await?;
+    let shared = Shared::new(start, process_id(), Arc::new(Metrics::new()?));
+    let http = http.map(|listener| listener.serve(shared.clone()));
+    let mut listeners = JoinSet::new();
+    for address in &addresses {
+        let bound = Listener::bind(address).await;
+        let not_bound =
+            |error| ProxyError::Listen { address: address.to_string(), error: explained(error, address, &addresses) };
+        for listener in bound.map_err(not_bound)? {
+            tracing::info!(address = %listener.address, "listening");
+            listeners.spawn(listener.serve(shared.clone()));
+        }
+    }
+    systemd::ready();
+    tokio::spawn(shared.clone().check_control());
+    tokio::select! {
+        () = stop.recv() => {}
+        () = reload::at_signal(&shared, hangup) => {}
+    }
+    systemd::stopping();
+    shutdown::shut_down(&shared, listeners, &mut stop).await;
+    shared.log_limit.finish();
+    shared.downstreams().iter().for_each(|database| database.fence.log_limit.finish());
+    if let Some(http) = http {
+        http.stop().await;
+    }
+    Ok(())
+}
+
+/// Why an address cannot be listened on, where it may be for another one of `all`.
+fn explained(error: io::Error, address: &Address, all: &[Address]) -> io::Error {
+    let Address::Tcp { port, .. } = address else { return error };
+    let every = Address::Tcp { host: "::".to_owned(), port: *port };
+    let same_port = all.iter().filter(|it| matches!(it, Address::Tcp { port: other, .. } if other == port));
+    if error.kind() != io::ErrorKind::AddrInUse || !all.contains(&every) || same_port.count() < 2 {
+        return error;
+    }
+    io::Error::other(format!("{error}; {every} is for the addresses of IPv4 too: leave the other one out"))
+}
+
+/// The address of metrics and health, if there is one.
+async fn bind_http(address: Option<&Address>) -> Result<Option<http::Listener>, ProxyError> {
+    let Some(Address::Tcp { host, port }) = address else { return Ok(None) };
+    let bound = http::Listener::bind(host, *port).await;
+    bound.map(Some).map_err(|error| ProxyError::Listen { address: format!("{host}:{port}"), error })
+}
+
+/// Different for every process that ever runs against the same database, also on other machines.
+fn process_id() -> String {
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), started);
+    format!("{}-{started:x}-{random:x}", std::process::id())
+}
+
+static SESSIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Takes a seat for a client, in the order in which they come: tasks start in any.
+pub fn begin_session(shared: Arc<Shared>, stream: Stream, peer: String) -> impl Future<Output = ()> {
+    let number = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
+    let source = Source::new(peer.parse().ok().map(|address: SocketAddr| address.ip()));
+    let seat = shared.connections.enter(number, source, shared.settings().limits.connections.get());
+    serve_session(shared, stream, peer, seat)
+}
+
+async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut seat: Seat) {
+    let session = seat.number();
+    let caller = match handshake::hear(&shared, stream, &seat).await {
+        Ok(caller) => caller,
+        Err(Refused::Cancelled(how)) => return tracing::debug!(session, peer, how, "cancel_request"),
+        Err(refused) => return log_refusal(&shared, session, &peer, None, &refused),
+    };
+    let claims = caller.claims();
+    match handshake::shake_hands(shared.clone(), caller, &mut seat, &peer).await {
+        Ok(Opened::Session(driver)) => {
+            let session = driver.about().clone();
+            log_start(&shared, &session);
+            let entry = shared.sessions.enter(session.clone());
+            let registration = driver.context().register(&session);
+            let end = driver.run().await;
+            drop(registration);
+            drop(entry);
+            log_end(&shared, &session, &end);
+        }
+        Ok(Opened::Console(console)) => {
+            tracing::info!(session, address = peer, role = console.role(), "console_started");
+            let role = console.role().to_owned();
+            let end = console.run(shared).await;
+            tracing::info!(session, address = peer, role, reason = %end, "console_ended");
+        }
+        Err(refused) => log_refusal(&shared, session, &peer, Some(claims), &refused),
+    }
+}
+
+/// A storm of sessions that come and go is kept out of the log.
+fn log_start(shared: &Shared, session: &Session) {
+    let level = shared.settings().log_sessions;
+    if level != Some(Level::INFO) || shared.log_limit.allows_sessions("session_started") {
+        session.log_start(level);
+    }
+}
+
+fn log_end(shared: &Shared, session: &Session, end: &End) {
+    let level = shared.settings().log_sessions;
+    if level != Some(Level::INFO) || shared.log_limit.allows_sessions("session_ended") {
+        session.log_end(level, end);
+    }
+}
+
+/// There is no session, of the user and database that the client has named. A storm of these is kept out of the log.
+fn log_refusal(shared: &Shared, session: u64, address: &str, claims: Option<(String, String)>, refused: &Refused) {
+    shared.metrics.connections_refused.with_label_values(&[refused.label()]).inc();
+    if shared.log_limit.allows("session_refused", "") {
+        let (user, database) = claims.unzip();
+        let code = refused.code();
+        tracing::info!(session, user, database, address, code, reason = %refused, "session_refused");
+    }
+}

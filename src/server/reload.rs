@@ -1,0 +1,134 @@
+//! A reload, by SIGHUP or from the console: settings and policies are read again, and put in force whole or not at all.
+//!
+//! Must never put a part of what was read in force, nor run twice at a time.
+
+use super::{files, systemd};
+use crate::config::{Change, ConfigError, Settings};
+use crate::policy::{self, PolicyError, PolicySet};
+use crate::state::encryption::NewCertificates;
+use crate::state::shared::Shared;
+use crate::tls::TlsFileError;
+use tokio::signal::unix::Signal;
+
+/// What a reload has changed.
+#[derive(Debug)]
+pub struct Reloaded {
+    /// The settings, in the order of the table.
+    pub settings: Vec<Change>,
+    /// The settings that name a file of certificates or a key with another content than before.
+    pub certificates: Vec<String>,
+    /// The policies.
+    pub policies: Vec<policy::Change>,
+}
+
+/// Why nothing was reloaded.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct ReloadError {
+    /// Everything that is wrong; at least one.
+    pub faults: Vec<Fault>,
+}
+
+/// Something that is wrong with what was read, in one line: what is in a file with its file, line and column.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// With the settings.
+    #[error(transparent)]
+    Settings(#[from] ConfigError),
+    /// With the certificates.
+    #[error(transparent)]
+    Certificates(#[from] TlsFileError),
+    /// With the policies.
+    #[error(transparent)]
+    Policies(#[from] PolicyError),
+    /// Reading them failed, which is our doing.
+    #[error("reading the settings and policies failed: {0}")]
+    Reading(#[from] tokio::task::JoinError),
+}
+
+/// Reloads at every signal, for ever. Not cancel-safe, as [`reload`].
+pub async fn at_signal(shared: &Shared, mut signal: Signal) {
+    while signal.recv().await.is_some() {
+        // It says itself what came of it.
+        reload(shared).await.ok();
+    }
+}
+
+/// Reads settings and policies again, puts them in force, and logs what is another one now. Those that come meanwhile wait.
+/// Not cancel-safe: some databases may have the new policies and others not.
+///
+/// # Errors
+/// Everything that is wrong with what was read, logged as well; what was in force stays.
+pub async fn reload(shared: &Shared) -> Result<Reloaded, ReloadError> {
+    let _turn = shared.reloading.lock().await;
+    systemd::reloading();
+    let reloaded = put_in_force(shared).await;
+    systemd::ready();
+    reloaded
+}
+
+async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
+    let Read { settings, policies, certificates } = match read(shared).await {
+        Ok(read) => read,
+        Err(faults) => {
+            shared.metrics.policy_reloads.with_label_values(&["failed"]).inc();
+            shared.metrics.reload_successful.set(0);
+            faults.iter().for_each(|error| tracing::error!(%error, "not reloaded: what is in force stays"));
+            return Err(ReloadError { faults });
+        }
+    };
+    let (settings, changes) = shared.settings().reloaded(settings);
+    if changes.iter().any(|change| change.key == "max_connections") {
+        files::provide(&settings);
+    }
+    shared.set_settings(settings);
+    let certificates = shared.encryption.put_in_force(certificates);
+    for Change { key, before, after, applied } in &changes {
+        tracing::info!(key, before, after, applied, "setting_changed");
+    }
+    for key in &certificates {
+        tracing::info!(key, "certificate_changed");
+    }
+    let difference = shared.policies.borrow().difference(&policies);
+    for policy::Change { resource, what, before, after } in &difference {
+        tracing::info!(resource, what, before, after, "policy_changed");
+    }
+    let resources = policies.resources.len();
+    shared.apply(policies).await;
+    shared.metrics.policy_reloads.with_label_values(&["applied"]).inc();
+    shared.metrics.reload_successful.set(1);
+    tracing::info!(resources, "policies_loaded");
+    Ok(Reloaded { settings: changes, certificates, policies: difference })
+}
+
+/// What was read, and is not in force yet.
+struct Read {
+    settings: Settings,
+    policies: PolicySet,
+    certificates: NewCertificates,
+}
+
+async fn read(shared: &Shared) -> Result<Read, Vec<Fault>> {
+    let (in_force, arguments, encryption) = (shared.settings(), shared.arguments.clone(), shared.encryption.clone());
+    let reading = tokio::task::spawn_blocking(move || {
+        let settings = Settings::load(&arguments).map_err(|error| vec![error.into()]);
+        // What a reload does not apply, like the place of the policies and of the certificates, stays.
+        let policies = policy::load(&in_force.policies).map_err(faults);
+        let policies = policies.and_then(|policies| match in_force.check(&policies) {
+            Ok(()) => Ok(policies),
+            Err(error) => Err(vec![error.into()]),
+        });
+        let certificates = encryption.read_anew().map_err(faults);
+        match (settings, policies, certificates) {
+            (Ok(settings), Ok(policies), Ok(certificates)) => Ok(Read { settings, policies, certificates }),
+            (settings, policies, certificates) => {
+                Err([settings.err(), policies.err(), certificates.err()].into_iter().flatten().flatten().collect())
+            }
+        }
+    });
+    reading.await.unwrap_or_else(|error| Err(vec![error.into()]))
+}
+
+fn faults<E: Into<Fault>>(errors: Vec<E>) -> Vec<Fault> {
+    errors.into_iter().map(Into::into).collect()
+}

@@ -1,0 +1,95 @@
+//! The end of the proxy: nobody new is let in, open transactions go on for a while, then all is ended.
+//!
+//! Must never end a session in the middle of a message, nor before its transaction unless time is up.
+
+use crate::state::shared::Shared;
+use crate::wire::error::ErrorText;
+use std::io;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+
+/// Sessions that are ended have this long to say goodbye to both sides.
+pub const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Then they are gone within this time, and the log says so of each.
+const GONE: Duration = Duration::from_secs(1);
+
+/// Other proxies are told within this time what was defined last; without that they find out by themselves, later.
+const LAST_ANNOUNCEMENTS: Duration = Duration::from_secs(5);
+
+/// How far the proxy is in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stage {
+    /// It does its work.
+    #[default]
+    Running,
+    /// Sessions end as soon as they are idle outside of a transaction.
+    Draining,
+    /// Sessions end.
+    Ending,
+}
+
+/// The signals that ask the proxy to stop.
+pub struct StopSignals(Signal, Signal);
+
+impl StopSignals {
+    /// From now on they are heard, and do not kill.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?))
+    }
+
+    /// The next one. Cancel-safe.
+    pub async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.0.recv() => {}
+            _ = self.1.recv() => {}
+        }
+    }
+}
+
+/// Stops listening, and returns when no session is left, or `shutdown_timeout` is over, or at another signal.
+/// Not cancel-safe: sessions may go on.
+pub async fn shut_down(shared: &Shared, mut listeners: JoinSet<()>, signals: &mut StopSignals) {
+    let limit = shared.settings().limits.shutdown;
+    tracing::info!(sessions = shared.connections.places(), limit_seconds = limit.as_secs_f64(), "stopping");
+    shared.health.stop();
+    listeners.shutdown().await;
+    shared.set_stage(Stage::Draining);
+    tokio::select! {
+        () = shared.connections.none_left() => {}
+        () = tokio::time::sleep(limit) => say_who_is_left(shared, "shutdown_timeout is over"),
+        () = signals.recv() => say_who_is_left(shared, "another signal"),
+    }
+    shared.set_stage(Stage::Ending);
+    tokio::time::timeout(FAREWELL + GONE, shared.connections.none_left()).await.ok();
+    tokio::time::timeout(LAST_ANNOUNCEMENTS, leave_databases(shared)).await.ok();
+    tracing::info!("stopped");
+}
+
+/// Tells the other proxies what they have to know, and that this one is gone. Cancel-safe: they may not be told.
+async fn leave_databases(shared: &Shared) {
+    shared.announcements.close();
+    shared.announcements.wait().await;
+    for database in shared.downstreams() {
+        database.fence.close().await;
+    }
+}
+
+fn say_who_is_left(shared: &Shared, reason: &str) {
+    tracing::warn!(sessions = shared.connections.places(), reason, "ending_sessions");
+}
+
+/// What a client is told that comes too late. As the server says it, here and below.
+pub fn too_late() -> ErrorText {
+    ErrorText::new("57P03", "the database system is shutting down").hint("The proxy is shutting down: connect again.")
+}
+
+/// What a client is told whose session ends.
+pub fn session_ends() -> ErrorText {
+    let text = ErrorText::new("57P01", "terminating connection due to administrator command");
+    text.hint("The proxy is shutting down: connect again.")
+}

@@ -1,0 +1,74 @@
+//! What stands before a statement in the same string: it runs first, if the statement does.
+//!
+//! Owns what it adds up to. Must never reject by a fence that only observes.
+
+use super::{Need, Stop};
+use crate::fence::session::Token;
+use crate::policy::{Mode, Resource};
+use crate::session::rejection::Rejection;
+use crate::session::suspects::Suspects;
+use crate::state::audit::PassedWrite;
+use crate::statement::Statement;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What statements need, in their order. There may be thousands, and each is looked up.
+#[derive(Default)]
+pub(super) struct Needs {
+    list: Vec<Need>,
+    /// By the name of the resource, the token that is needed first.
+    tokens: HashMap<String, Token>,
+}
+
+impl Needs {
+    pub(super) fn push(&mut self, need: Need) {
+        self.tokens.entry(need.resource.name.clone()).or_insert(need.token);
+        self.list.push(need);
+    }
+
+    pub(super) fn extend(&mut self, more: Needs) {
+        more.list.into_iter().for_each(|need| self.push(need));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    pub(super) fn token(&self, resource: &str) -> Option<Token> {
+        self.tokens.get(resource).copied()
+    }
+
+    pub(super) fn into_list(self) -> Vec<Need> {
+        self.list
+    }
+}
+
+/// What stands before a statement in the same string.
+#[derive(Default)]
+pub(super) struct Earlier {
+    pub(super) needs: Needs,
+    /// What fences that only observe would reject.
+    pub(super) passed: Vec<PassedWrite>,
+    pub(super) ended_transaction: bool,
+    pub(super) suspects: Suspects,
+    /// The session's role may be another.
+    pub(super) role_changes: bool,
+    /// What they run may change the search path.
+    pub(super) may_set_path: bool,
+    /// They may make what stands before the catalogue's own operators and types.
+    pub(super) shadow_keys: bool,
+    /// The statement at hand.
+    pub(super) statement: Arc<Statement>,
+}
+
+impl Earlier {
+    /// A fence that only observes rejects nothing.
+    pub(super) fn observed_or(&mut self, resource: &Arc<Resource>, rejection: Rejection) -> Result<(), Stop> {
+        if resource.mode == Mode::Enforce {
+            return Err(rejection.into());
+        }
+        let resource = Some(resource.clone());
+        self.passed.push(PassedWrite { resource, statement: self.statement.kind, observed: Some(rejection) });
+        Ok(())
+    }
+}

@@ -1,0 +1,187 @@
+//! What a statement may write without showing it: because it is opaque, because of what is being defined, or because the
+//! catalogue is not known.
+//!
+//! Must never take what is not known for harmless.
+
+use super::{Earlier, Judge, Stop};
+use crate::policy::{Mode, Opaque, PolicySet, Resource};
+use crate::session::rejection::{NO_ROOM, Rejection};
+use crate::session::suspects::Suspects;
+use crate::session::touched::Touch;
+use crate::statement::{Operation, RelationName, Statement};
+use std::sync::Arc;
+
+/// What to do about what another session is defining.
+const OF_OTHERS: &str = "Try again when that session has ended its transaction.";
+
+impl Judge<'_> {
+    /// The resources that an opaque statement may write, where it needs their tokens.
+    pub(super) fn hidden(&self, statement: &Statement, earlier: &Earlier) -> Result<Vec<Arc<Resource>>, Stop> {
+        let in_doubt = !self.seen.is_current || self.changes_catalogue;
+        let matters = self.some_fence_acts() && (in_doubt || self.seen.catalogue.has_fenced_tables());
+        let opaque = statement.opaque.map(str::to_owned);
+        let hint = "Write to the tables directly, or set `opaque: require_token` or `allow` in the policy.";
+        let opaque = opaque.map(|why| (why, hint)).or_else(|| self.suspect(statement, earlier));
+        let Some((why, hint)) = opaque.filter(|_| matters) else { return Ok(Vec::new()) };
+        match self.policies.opaque {
+            Opaque::Allow => Ok(Vec::new()),
+            // Others may have ended what they were defining.
+            Opaque::Reject if !self.seen.is_current && hint == OF_OTHERS => {
+                Err(Rejection::UnreadCatalogue { why: self.seen.unread.clone() }.into())
+            }
+            Opaque::Reject if why == NO_ROOM => Err(Rejection::NoRoom.into()),
+            Opaque::Reject => {
+                let why = format!("{}: {why}", statement.kind);
+                Err(Rejection::Unverifiable { why, hint }.into())
+            }
+            Opaque::RequireToken => {
+                let may_be_written = |resource: &&Arc<Resource>| {
+                    resource.mode == Mode::Enforce && (in_doubt || self.seen.catalogue.may_have(resource))
+                };
+                Ok(self.policies.resources.iter().filter(may_be_written).cloned().collect())
+            }
+        }
+    }
+
+    /// Why a statement may write by way of what is being defined, and what to do about it.
+    fn suspect(&self, statement: &Statement, earlier: &Earlier) -> Option<(String, &'static str)> {
+        let within = |suspects: &Suspects| suspects.written_within(statement, self.policies, &self.seen.catalogue);
+        if let Some(relation) = within(self.suspects).or_else(|| within(&earlier.suspects)) {
+            let why = format!("\"{}\" may lead to what the same transaction has defined", relation.name);
+            return Some((why, "Commit the definitions before you write to what they made."));
+        }
+        let of_others = |suspects: &Arc<Suspects>| suspects.written_by(statement, &self.seen.catalogue);
+        let relation = self.suspects_of_others.iter().find_map(of_others)?;
+        let why = format!("\"{}\" may lead to what another session is defining", relation.name);
+        Some((why, OF_OTHERS))
+    }
+
+    /// A prepared transaction leaves its session: with what it has written, and with what it defines for nobody, and for
+    /// everybody as soon as any session commits it.
+    pub(super) fn refuse_to_prepare(&self, earlier: &Earlier) -> Result<(), Stop> {
+        let writes = self.fence.holds_admissions() || !self.written.is_empty() || !earlier.needs.is_empty();
+        let defines = !self.suspects.is_empty() || !earlier.suspects.is_empty();
+        let (what, hint) = if writes {
+            let hint =
+                "COMMIT in the session that holds the token; two-phase commit is not possible with fenced tables.";
+            ("writes", hint)
+        } else if defines && self.policies.opaque != Opaque::Allow && self.some_fence_acts() {
+            ("ways", "COMMIT in the session that defines them.")
+        } else {
+            return Ok(());
+        };
+        let why = format!("a prepared transaction would carry {what} to a fenced table out of this session");
+        Err(Rejection::Unverifiable { why, hint }.into())
+    }
+
+    /// While the catalogue is not known, any relation may be a way to any fenced table; and where policies name functions,
+    /// reading it may call one. A write is harmless only if it needs the token of every fence anyway. Where the only doubt is
+    /// that nobody listens, so is what the policies name. Only the catalogue tells what CASCADE takes.
+    pub(super) fn refuse_what_is_unread(&self, statement: &Statement, touched: &[Touch]) -> Result<(), Stop> {
+        let writes = statement.writes.iter().any(|write| write.operation != Operation::Lock);
+        let may_write = writes || may_call_by_reading(statement, self.policies);
+        let cascades = statement.writes.iter().any(|write| write.operation == Operation::Cascade);
+        let is_known = self.seen.is_current && (!cascades || self.seen.dependencies.is_some());
+        if is_known || !may_write || self.seen.is_unheard && is_named_plainly(statement, self.policies) {
+            return Ok(());
+        }
+        let is_touched =
+            |resource: &Arc<Resource>| touched.iter().any(|it| it.writes && Arc::ptr_eq(&it.resource, resource));
+        match needs_all(self.policies, is_touched) {
+            true => Ok(()),
+            false => Err(Rejection::UnreadCatalogue { why: self.seen.unread.clone() }.into()),
+        }
+    }
+
+    /// Fences that only observe reject nothing, also not what cannot be verified.
+    fn some_fence_acts(&self) -> bool {
+        self.policies.resources.iter().any(|resource| resource.mode == Mode::Enforce)
+    }
+}
+
+/// It reads what may be a view that calls a function which the policies name.
+fn may_call_by_reading(statement: &Statement, policies: &PolicySet) -> bool {
+    let is_plain = |relation: &RelationName| {
+        relation.schema.as_deref() == Some("pg_catalog") || policies.tables_called(relation).next().is_some()
+    };
+    policies.has_functions() && (statement.reads_more || !statement.reads.iter().all(is_plain))
+}
+
+/// Whatever the catalogue has become, the statement may pass under the tokens that its text asks for: those of all fences.
+/// So it need not wait for a reading, unless it writes what others are defining.
+pub fn needs_every_token(statement: &Statement, policies: &PolicySet) -> bool {
+    let is_written = |resource: &Arc<Resource>| {
+        let mut writes = statement.writes.iter().filter(|write| write.operation != Operation::Lock);
+        writes.any(|write| {
+            policies.fenced(&write.relation, write.operation).any(|(written, _)| Arc::ptr_eq(written, resource))
+        })
+    };
+    needs_all(policies, is_written) && is_named_plainly(statement, policies)
+}
+
+/// Every fence that acts asks who writes these resources for its one token: there is nothing else that could be written.
+fn needs_all(policies: &PolicySet, is_written: impl Fn(&Arc<Resource>) -> bool) -> bool {
+    let mut acting = policies.resources.iter().filter(|resource| resource.mode == Mode::Enforce);
+    acting.all(|resource| resource.keyed.is_none() && is_written(resource))
+}
+
+/// The policies name all that the statement writes or calls, and it defines nothing.
+pub fn is_named_plainly(statement: &Statement, policies: &PolicySet) -> bool {
+    let mut writes = statement.writes.iter().filter(|write| write.operation != Operation::Lock);
+    statement.opaque.is_none()
+        && !statement.changes_catalogue
+        && !may_call_by_reading(statement, policies)
+        && writes.all(|write| policies.tables_called(&write.relation).next().is_some())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::policy::{FencedTable, OnMissing, QualifiedName};
+    use crate::statement::{Encoding, Lexing, ServerEncoding, analyse};
+
+    fn statement(text: &str) -> Arc<Statement> {
+        let lexing =
+            Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
+        analyse(text.as_bytes(), lexing).unwrap().statements[0].clone()
+    }
+
+    /// A table of that name.
+    fn resource(name: &str, mode: Mode) -> Resource {
+        let table = QualifiedName { schema: "public".to_owned(), name: name.to_owned() };
+        Resource {
+            name: name.to_owned(),
+            election: None,
+            keyed: None,
+            family: None,
+            tables: vec![FencedTable { name: table, operations: vec![Operation::Insert], key: None }],
+            functions: Vec::new(),
+            on_missing: OnMissing::Reject,
+            mode,
+            fingerprint: String::new(),
+        }
+    }
+
+    #[test]
+    fn who_writes_what_every_acting_fence_is_for_needs_every_token() {
+        let set = |resources: Vec<Resource>| PolicySet::new(resources, Opaque::Reject, None, Vec::new());
+        let one = set(vec![resource("a", Mode::Enforce), resource("c", Mode::Observe)]);
+        let two = set(vec![resource("a", Mode::Enforce), resource("b", Mode::Enforce)]);
+        let both = "WITH w AS (INSERT INTO a VALUES (1)) INSERT INTO b VALUES (1)";
+        for (text, of_one, of_two) in [
+            ("INSERT INTO a VALUES (1)", true, false),
+            ("INSERT INTO public.a VALUES (1)", true, false),
+            (both, false, true),
+            ("DELETE FROM a", false, false),
+            ("INSERT INTO c VALUES (1)", false, false),
+            ("INSERT INTO v VALUES (1)", false, false),
+            ("SELECT 1 FROM a FOR UPDATE", false, false),
+            ("CREATE TABLE t AS WITH w AS (INSERT INTO a VALUES (1)) SELECT 1", false, false),
+            ("DO 'BEGIN END'", false, false),
+        ] {
+            let of = |policies| needs_every_token(&statement(text), policies);
+            assert_eq!((of(&one), of(&two)), (of_one, of_two), "{text}");
+        }
+    }
+}

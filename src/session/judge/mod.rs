@@ -1,0 +1,224 @@
+//! What to do with statements before they are forwarded: a pure function of what is known now.
+//!
+//! Where something is not known it says what to find out, and is asked again. Must never let pass
+//! what it cannot decide.
+
+mod earlier;
+mod hidden;
+mod resolve;
+mod token;
+
+use super::keys;
+use super::parameter::{Parameter, Value};
+use super::rejection::Rejection;
+use super::suspects::Suspects;
+use super::touched::{Touch, touched};
+use crate::fence::session::{SessionFence, Token};
+use crate::fence::value::FenceValue;
+use crate::fence::{Database, Refusal};
+use crate::policy::{PolicySet, Resource};
+use crate::state::audit::PassedWrite;
+use crate::state::downstream::Seen;
+use crate::statement::{ParameterEffect, Statement, TransactionEffect};
+use earlier::{Earlier, Needs};
+pub use hidden::{is_named_plainly, needs_every_token};
+pub use resolve::{opaque, resolve};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What a statement needs a token for.
+#[derive(Clone, Debug)]
+pub struct Need {
+    pub resource: Arc<Resource>,
+    pub token: Token,
+    /// Whether the token may raise the fence, or has to be in force already.
+    pub may_raise: bool,
+    /// What needs it.
+    pub statement: Arc<Statement>,
+    /// What stands before it in the same string may change the session's role.
+    pub role_changes: bool,
+}
+
+/// What to do.
+#[derive(Debug)]
+pub enum Decision {
+    /// Forward, if the session is admitted to all of the needs whose fences act; the writes pass without.
+    Forward(Vec<Need>, Vec<PassedWrite>),
+    /// Reject the statement at this index. Those before it run, and may commit: that takes the needs, as in `Forward`.
+    Reject(usize, Rejection, Vec<Need>),
+    /// Wait until the server owes nothing.
+    Settle,
+    /// Read the parameter from the server.
+    ReadValue,
+}
+
+/// All that a decision depends on.
+pub struct Judge<'a> {
+    pub policies: &'a PolicySet,
+    pub database: &'a Database,
+    pub fence: &'a SessionFence,
+    /// What is known of the catalogue.
+    pub seen: &'a Seen,
+    /// This transaction has changed it where fenced tables are concerned.
+    pub changes_catalogue: bool,
+    /// It may have made operators or types that stand before the catalogue's own in what tells a key.
+    pub shadows_keys: bool,
+    /// The search path, where the server was asked for it.
+    pub path: Option<&'a str>,
+    /// What it may have turned into ways to fenced tables.
+    pub suspects: &'a Suspects,
+    /// The same of each other session that defines something. They are read before the catalogue.
+    pub suspects_of_others: &'a [Arc<Suspects>],
+    /// The login role bypasses the fences.
+    pub exempt: bool,
+    pub parameter: &'a Parameter,
+    /// The server owes replies.
+    pub owed: bool,
+    /// Some of which may change the parameter, as may a rollback that they bring about.
+    pub parameter_in_doubt: bool,
+    /// The tokens under which this transaction has written.
+    pub written: &'a HashMap<String, Token>,
+    /// Why an Admit for the statements at hand failed.
+    pub refused: Option<&'a Refusal>,
+}
+
+/// Why a statement does not just pass.
+enum Stop {
+    Reject(Rejection),
+    Settle,
+    ReadValue,
+    ReadPath,
+}
+
+impl From<Rejection> for Stop {
+    fn from(rejection: Rejection) -> Self {
+        Stop::Reject(rejection)
+    }
+}
+
+impl Judge<'_> {
+    /// Judges statements that the server will run one after the other, before any of them is sent.
+    pub fn statements(&self, statements: &[Arc<Statement>]) -> Decision {
+        if self.exempt {
+            return Decision::Forward(Vec::new(), self.exempt_writes(statements));
+        }
+        let mut parameter = self.parameter.clone();
+        let mut earlier = Earlier::default();
+        for (index, statement) in statements.iter().enumerate() {
+            if parameter.refuses(statement) {
+                if self.owed {
+                    // What was forwarded may have ended the failed transaction.
+                    return Decision::Settle;
+                }
+                // The server refuses it, and all that follows in the same string.
+                break;
+            }
+            earlier.statement = statement.clone();
+            match self.statement(statement, &parameter, &mut earlier) {
+                Ok(more) => {
+                    earlier.needs.extend(more);
+                    earlier.suspects.note(statement, self.policies, self.seen, self.suspects_of_others);
+                }
+                Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection, earlier.needs.into_list()),
+                Err(Stop::Settle) => return Decision::Settle,
+                Err(Stop::ReadPath) => return Decision::ReadValue,
+                // A failed transaction answers nothing.
+                Err(Stop::ReadValue) if *self.parameter.current() == Value::Unknown && !self.parameter.failed() => {
+                    return Decision::ReadValue;
+                }
+                Err(Stop::ReadValue) => {
+                    let why =
+                        format!("an earlier statement of the same string may change lease.fence ({})", statement.kind);
+                    let hint = "Send the statements one by one, so that the proxy can read the token in between.";
+                    let rejection = Rejection::Unverifiable { why, hint };
+                    return Decision::Reject(index, rejection, earlier.needs.into_list());
+                }
+            }
+            parameter.completed(statement, parameter.failed());
+            earlier.role_changes |= statement.may_change_role();
+            earlier.ended_transaction |= statement.ends_transaction();
+            earlier.may_set_path |= !statement.runs_nothing();
+            earlier.shadow_keys |= statement.may_shadow_key_types();
+        }
+        Decision::Forward(earlier.needs.into_list(), earlier.passed)
+    }
+
+    fn statement(
+        &self,
+        statement: &Arc<Statement>,
+        parameter: &Parameter,
+        earlier: &mut Earlier,
+    ) -> Result<Needs, Stop> {
+        if let ParameterEffect::Set { value, .. } = &statement.parameter
+            && let Err(why) = FenceValue::parse(value)
+        {
+            return Err(Rejection::InvalidSetting { why }.into());
+        }
+        if statement.transaction == TransactionEffect::PrepareTransaction && !parameter.failed() {
+            self.refuse_to_prepare(earlier)?;
+        }
+        let hidden = self.hidden(statement, earlier)?;
+        let touched = touched(statement, self.policies, self.seen);
+        self.refuse_what_is_unread(statement, &touched)?;
+        let mut needs = Needs::default();
+        for touch in touched {
+            let Touch { resource, writes, keys } = touch;
+            let Some(keys) = keys else {
+                self.need(resource, writes, true, parameter, earlier, &mut needs)?;
+                continue;
+            };
+            // Who has no token at all need not tell its keys; and where the guard finds them, a token there has to be.
+            let are_known = !keys.is_empty() && keys.iter().all(Result::is_ok);
+            let by_path = are_known && statement.keys_by_path && self.names_may_differ(earlier);
+            if (!are_known || by_path) && !self.presents(&resource, writes, parameter, earlier)? {
+                continue;
+            }
+            if by_path && !self.path_leads_to_catalogue(earlier)? {
+                earlier.observed_or(&resource, keys::by_path(&resource))?;
+                continue;
+            }
+            for key in keys {
+                match key {
+                    Ok((resource, writes)) => self.need(resource, writes, true, parameter, earlier, &mut needs)?,
+                    Err(rejection) => earlier.observed_or(&resource, rejection)?,
+                }
+            }
+        }
+        for resource in hidden {
+            if resource.keyed.is_none() {
+                self.need(resource, true, false, parameter, earlier, &mut needs)?;
+            } else if self.presents(&resource, true, parameter, earlier)? {
+                return Err(keys::any(&resource, statement.kind).into());
+            }
+        }
+        Ok(needs)
+    }
+
+    /// An operator or type without a schema may not be the catalogue's own.
+    fn names_may_differ(&self, earlier: &Earlier) -> bool {
+        self.seen.catalogue.has_shadows() || self.shadows_keys || earlier.shadow_keys
+    }
+
+    /// It is, as the search path is now. What stands before the statement in its string may change that.
+    fn path_leads_to_catalogue(&self, earlier: &Earlier) -> Result<bool, Stop> {
+        if self.shadows_keys || earlier.shadow_keys || earlier.may_set_path {
+            return Ok(false);
+        }
+        self.path.map(|path| self.seen.catalogue.path_leads_to_catalogue(path)).ok_or(Stop::ReadPath)
+    }
+
+    fn exempt_writes(&self, statements: &[Arc<Statement>]) -> Vec<PassedWrite> {
+        let of_statement = |statement: &Arc<Statement>| {
+            let written = touched(statement, self.policies, self.seen).into_iter().filter(|touch| touch.writes);
+            let hidden = match self.hidden(statement, &Earlier::default()) {
+                Ok(resources) => resources.into_iter().map(Some).collect(),
+                // Of anybody else it would be rejected.
+                Err(_) => vec![None],
+            };
+            let kind = statement.kind;
+            let passed = move |resource| PassedWrite { resource, statement: kind, observed: None };
+            written.map(|touch| Some(touch.resource)).chain(hidden).map(passed)
+        };
+        statements.iter().flat_map(of_statement).collect()
+    }
+}

@@ -1,0 +1,99 @@
+//! What a statement runs that another one has named: EXECUTE, FETCH.
+//!
+//! Must never take a name for what it meant before replies that are still to come.
+
+use crate::session::names::{Meaning, Names};
+use crate::statement::{ParameterEffect, PreparedEffect, Statement};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What the statements of one message that EXECUTE or FETCH others may come to, in bytes: what each runs is in memory as
+/// often as it is run.
+const HEAVIEST: usize = 4 << 20;
+
+/// Looks up what EXECUTE runs, also for names that the same statements PREPARE first, and what FETCH runs.
+///
+/// None when that depends on replies that are still to come.
+pub fn resolve(
+    statements: &[Arc<Statement>],
+    names: &Names,
+    portals: &Names,
+    batch: u64,
+) -> Option<Vec<Arc<Statement>>> {
+    let mut prepared: HashMap<&str, Arc<Statement>> = HashMap::new();
+    let mut resolved = Vec::with_capacity(statements.len());
+    let mut room = HEAVIEST;
+    for statement in statements {
+        let mut run = |inner: &Statement| match room.checked_sub(statement.weight() + inner.weight()) {
+            Some(left) => {
+                room = left;
+                Arc::new(statement.executing(Some(inner)))
+            }
+            None => Arc::new(statement.executing_too_much()),
+        };
+        let runs = match &statement.prepared {
+            PreparedEffect::Prepare { name, statement: inner } => {
+                prepared.insert(name, inner.clone());
+                statement.clone()
+            }
+            PreparedEffect::Execute { name, .. } => match prepared.get(name.as_str()) {
+                Some(inner) => run(inner),
+                None => match names.meaning(name.as_bytes(), batch) {
+                    Meaning::Certain(inner) => run(&inner),
+                    Meaning::Unsettled => return None,
+                    Meaning::Unknown => Arc::new(statement.executing(None)),
+                },
+            },
+            PreparedEffect::Fetch { name } => match portals.meaning(name.as_bytes(), batch) {
+                Meaning::Certain(inner) => run(&inner),
+                Meaning::Unsettled => return None,
+                // What DECLARE made was judged then, and can only read or call functions.
+                Meaning::Unknown if portals.is_complete() => statement.clone(),
+                Meaning::Unknown => Arc::new(statement.executing(None)),
+            },
+            _ => statement.clone(),
+        };
+        resolved.push(runs);
+    }
+    Some(resolved)
+}
+
+/// A statement of which nothing is known but why.
+pub fn opaque(kind: &'static str, why: &'static str) -> Arc<Statement> {
+    Arc::new(Statement { kind, opaque: Some(why), parameter: ParameterEffect::Unknown, ..Statement::default() })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::statement::{Encoding, Lexing, ServerEncoding, analyse};
+
+    fn resolved(text: &str) -> Vec<Arc<Statement>> {
+        let lexing =
+            Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
+        let script = analyse(text.as_bytes(), lexing).unwrap();
+        resolve(&script.statements, &Names::default(), &Names::default(), 1).unwrap()
+    }
+
+    #[test]
+    fn what_is_executed_often_is_looked_at_as_often() {
+        let text = format!("PREPARE p AS DELETE FROM t; {}", "EXECUTE p; ".repeat(2_000));
+        let resolved = resolved(&text);
+        assert!(resolved[1..].iter().all(|statement| statement.writes.len() == 1 && statement.opaque.is_none()));
+    }
+
+    #[test]
+    fn what_is_executed_takes_no_more_room_than_a_text() {
+        let calls: Vec<_> = (0..1_000).map(|number| format!("f{number}()")).collect();
+        let text = format!("PREPARE p AS SELECT {}; {}", calls.join(", "), "EXECUTE p; ".repeat(2_000));
+        let resolved = resolved(&text);
+        let weight: usize = resolved.iter().map(|statement| statement.weight()).sum();
+        assert!(weight < 2 * HEAVIEST, "{weight}");
+        // What is not looked at may be anything.
+        let (first, last) = (&resolved[1], &resolved[2_000]);
+        assert!(first.functions.len() == 1_000 && first.opaque.is_none());
+        assert!(last.functions.is_empty() && last.opaque.is_some());
+        assert_eq!(last.parameter, ParameterEffect::Unknown);
+    }
+}

@@ -1,0 +1,104 @@
+//! Which token a session presents for a resource, and whether it may.
+//!
+//! Must never admit by itself: whether the fence takes a token is asked of the database.
+
+use super::{Earlier, Judge, Need, Needs, Stop};
+use crate::fence::session::Token;
+use crate::policy::{Mode, OnMissing, Resource};
+use crate::session::parameter::{Parameter, Value};
+use crate::session::rejection::Rejection;
+use std::sync::Arc;
+
+impl Judge<'_> {
+    /// Adds that the statement needs the session's token for the resource, if it does.
+    pub(super) fn need(
+        &self,
+        resource: Arc<Resource>,
+        writes: bool,
+        may_raise: bool,
+        parameter: &Parameter,
+        earlier: &mut Earlier,
+        needs: &mut Needs,
+    ) -> Result<(), Stop> {
+        if needs.token(&resource.name).is_some() {
+            return Ok(());
+        }
+        if let Some(token) = self.token_for(&resource, writes, parameter, earlier)? {
+            if resource.mode == Mode::Enforce {
+                self.check(&resource, token, earlier)?;
+            }
+            let (statement, role_changes) = (earlier.statement.clone(), earlier.role_changes);
+            needs.push(Need { resource, token, may_raise, statement, role_changes });
+        }
+        Ok(())
+    }
+
+    /// The session presents a token for the resource, or for some key of it; it need not where this is false.
+    pub(super) fn presents(
+        &self,
+        resource: &Arc<Resource>,
+        writes: bool,
+        parameter: &Parameter,
+        earlier: &mut Earlier,
+    ) -> Result<bool, Stop> {
+        if self.parameter_in_doubt {
+            return Err(Stop::Settle);
+        }
+        let rejection = match parameter.current() {
+            Value::Unknown => return Err(Stop::ReadValue),
+            Value::Known(value) if value.has_token_for(resource) => return Ok(true),
+            Value::Known(_) if resource.on_missing == OnMissing::Allow => return Ok(false),
+            Value::Known(_) => Rejection::Missing { resource: resource.name.clone() },
+            Value::Invalid => Rejection::InvalidValue { resource: resource.name.clone() },
+        };
+        // Reads are never fenced; those that lock are, for holders of a token only.
+        if writes {
+            earlier.observed_or(resource, rejection)?;
+        }
+        Ok(false)
+    }
+
+    /// The token to present; None when the statement may pass without one.
+    fn token_for(
+        &self,
+        resource: &Arc<Resource>,
+        writes: bool,
+        parameter: &Parameter,
+        earlier: &mut Earlier,
+    ) -> Result<Option<Token>, Stop> {
+        let presents = self.presents(resource, writes, parameter, earlier)?;
+        match parameter.current() {
+            Value::Known(value) if presents => Ok(value.token(&resource.name)),
+            _ => Ok(None),
+        }
+    }
+
+    fn check(&self, resource: &Resource, token: Token, earlier: &Earlier) -> Result<(), Stop> {
+        let before = earlier.needs.token(&resource.name);
+        let written = before.or_else(|| self.written.get(&resource.name).copied());
+        if let Some(written) = written.filter(|written| *written != token) {
+            let (resource, presented) = (resource.name.clone(), token);
+            return Err(match earlier.ended_transaction {
+                // The token would have to be raised in the middle of what the server gets whole.
+                true => Rejection::TwoTokensAtOnce { resource, presented, written },
+                false => Rejection::TwoTokens { resource, presented, written },
+            }
+            .into());
+        }
+        if let Some(refusal) = self.refused.filter(|refusal| refusal.resource() == resource.name) {
+            return Err(Rejection::from(refusal.clone()).into());
+        }
+        let admitted = self.fence.admission(&resource.name).map(|epoch| epoch.token);
+        if admitted.is_some_and(|admitted| admitted != token) && self.owed {
+            // What runs under the other token has to end before this one is raised.
+            return Err(Stop::Settle);
+        }
+        if admitted != Some(token)
+            && let Some(highest) = self.database.known_stale(&resource.name, token)
+        {
+            let (resource, highest) = (resource.name.clone(), highest.token);
+            return Err(Rejection::Stale { resource, presented: token, highest }.into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! What the proxy asks the server in the session, when it does not know: the value of the
+//! parameter, how text is read, and the search path. The client must see nothing of it, save an error.
+
+use super::parameter::Value;
+use super::replies::{Audience, Request};
+use super::verdict::Verdict;
+use super::{Asked, Relay, Wait};
+use crate::fence::Role;
+use crate::net::login::note_setting;
+use crate::statement::Encoding;
+use crate::wire::frame::Header;
+use crate::wire::message;
+use crate::wire::tag::frontend;
+use std::sync::Arc;
+
+/// The name of our own statement and portal at the server, closed after each use.
+const NAME: &str = "fencegate value";
+/// Qualified: the search path is the client's.
+const QUESTION: &str = "SELECT pg_catalog.current_setting('lease.fence', true), \
+    pg_catalog.current_setting('standard_conforming_strings'), pg_catalog.current_setting('client_encoding'), \
+    pg_catalog.current_schemas(true)";
+
+/// As whom the session acts: two questions that take no snapshot. A transaction that has none yet must not get one before
+/// the fence is raised: what is committed until then would be hidden from it.
+const ROLE: [&str; 2] = ["SHOW role", "SHOW session_authorization"];
+/// The same, for replication sessions, to which SHOW is a command of another grammar.
+const ROLE_IN_ONE: &str =
+    "SELECT pg_catalog.current_setting('role'), pg_catalog.current_setting('session_authorization')";
+
+/// The columns of the answers.
+pub(super) type Answer = Vec<Option<String>>;
+
+impl Relay {
+    /// The bytes may be read in another way once what is under way has happened and is known.
+    pub(super) fn lexing_in_doubt(&self, text: &[u8]) -> bool {
+        self.replies.lexing_in_doubt() && text.iter().any(|byte| *byte == b'\\' || !byte.is_ascii())
+    }
+
+    /// Holds a message back until it is known how its text is read. True when that cannot be, and it is rejected.
+    pub(super) fn hold_for_lexing(&mut self, header: Header) -> bool {
+        if !self.replies.is_empty() {
+            return self.hold(header);
+        }
+        // The server reports the settings with ReadyForQuery only.
+        self.ask();
+        false
+    }
+
+    /// Asks the server, in the session. To be called when nothing is owed. Before a simple query by one, unless a
+    /// pipeline is open: an Execute of ours would begin one, which since PostgreSQL 18 a simple query does not end.
+    pub(super) fn ask(&mut self) {
+        self.put_questions(&[QUESTION]);
+        self.wait = Some(Wait::Value);
+    }
+
+    /// Asks as whom the session acts, as soon as nothing is owed.
+    pub(super) fn ask_for_role(&mut self) -> Verdict {
+        if !self.replies.is_empty() {
+            return self.settle();
+        }
+        self.put_questions(if self.replicates { &[ROLE_IN_ONE] } else { &ROLE });
+        self.wait = Some(Wait::Role);
+        Verdict::Hold
+    }
+
+    /// The message at hand is no simple query.
+    pub(super) fn is_extended(&self) -> bool {
+        self.client.input.first() != Some(&frontend::QUERY)
+    }
+
+    fn put_questions(&mut self, questions: &[&str]) {
+        let in_pipeline = self.executed || self.is_extended();
+        self.note_forwarding();
+        if in_pipeline {
+            questions.iter().for_each(|question| self.ask_in_pipeline(question));
+            message::put_flush(&mut self.server.output);
+        } else {
+            // Before another simple query it changes nothing; replication sessions know no other.
+            message::put_query(&mut self.server.output, &[questions.join("; ").as_bytes()]);
+            let statements = vec![Arc::default(); questions.len()];
+            self.replies.push(Request::Query { statements, completed: 0, defines: Vec::new() }, Audience::Proxy);
+        }
+    }
+
+    /// A Sync would end the implicit transaction of a pipeline; without one, an error skips what follows, as the
+    /// client expects it.
+    fn ask_in_pipeline(&mut self, question: &str) {
+        let output = &mut self.server.output;
+        message::put_parse(output, NAME, question);
+        message::put_bind(output, NAME, NAME);
+        message::put_execute(output, NAME);
+        message::put_close_portal(output, NAME);
+        message::put_close_statement(output, NAME);
+        let none = Vec::new;
+        self.replies.push(Request::Parse { name: none(), sequence: 0 }, Audience::Proxy);
+        self.replies.push(Request::Bind { portal: none(), sequence: 0, plans: Arc::default() }, Audience::Proxy);
+        self.replies.push(Request::Execute { statement: Arc::default(), defines: None }, Audience::Proxy);
+        self.replies.push(Request::ClosePortal { name: NAME.into() }, Audience::Proxy);
+        self.replies.push(Request::CloseStatement { name: NAME.into() }, Audience::Proxy);
+    }
+
+    /// Takes the answer, when nothing is owed any more.
+    pub(super) fn take_answer(&mut self) {
+        if !matches!(self.wait, Some(Wait::Value | Wait::Role)) || !self.replies.is_empty() {
+            return;
+        }
+        let mut columns = self.answer.take().unwrap_or_default().into_iter();
+        if matches!(self.wait.take(), Some(Wait::Role)) {
+            let (role, session) = (columns.next().flatten(), columns.next().flatten());
+            let current = role.filter(|role| role != "none").or(session).unwrap_or_default();
+            // A name in another encoding than the proxy's is not known.
+            let is_known = current.is_ascii() || self.lexing.encoding == Encoding::Utf8;
+            self.role = Asked::Answered(if is_known { Role::Current(current) } else { self.any_role() });
+            return;
+        }
+        self.parameter.learn(columns.next().map_or(Value::Invalid, |value| Value::read(value.as_deref())));
+        for (name, value) in ["standard_conforming_strings", "client_encoding"].into_iter().zip(columns.by_ref()) {
+            note_setting(name, &value.unwrap_or_default(), &mut self.lexing);
+        }
+        // No path at all is none that is trusted.
+        self.path = Some(columns.next().flatten().unwrap_or_default());
+        self.replies.lexing_known();
+    }
+
+    /// Whatever the session may become.
+    pub(super) fn any_role(&self) -> Role {
+        Role::AnyOf(self.about.user.clone())
+    }
+
+    /// The server could not answer: a cancel or a time-out met the question. What the client asked
+    /// is answered by that error.
+    pub(super) fn question_refused(&mut self) {
+        self.wait = None;
+        self.answer = None;
+        self.role = Asked::Not;
+        if let Some(front) = self.replies.front() {
+            // The client's simple query: the ReadyForQuery after ours ends its answer.
+            front.audience = Audience::Client;
+            self.drop_held_query();
+        }
+    }
+}

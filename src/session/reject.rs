@@ -1,0 +1,103 @@
+//! How a statement is rejected where the server has to raise the error itself: inside transactions
+//! and pipelines, so that its transaction state is the truth.
+
+use super::rejection::{Rejection, raising_statement};
+use super::replies::{Audience, Request};
+use super::{Relay, frame_of};
+use crate::net::peer::body;
+use crate::statement::Statement;
+use crate::wire::frame::{Header, split_string};
+use crate::wire::message;
+use crate::wire::tag::frontend;
+use std::sync::Arc;
+
+/// The name of our own statement and portal at the server, closed after each use.
+const REJECT_NAME: &str = "fencegate reject";
+
+impl Relay {
+    /// Puts a statement that raises the error in place of the rejected one, if it is known where that stands.
+    pub(super) fn raise_in_query(
+        &mut self,
+        header: Header,
+        has_ranges: bool,
+        mut statements: Vec<Arc<Statement>>,
+        index: usize,
+        rejection: &Rejection,
+    ) {
+        let raise = raising_statement(&rejection.text());
+        let frame = frame_of(&mut self.client, header.frame());
+        let text = split_string(body(&frame)).map_or(&[][..], |(text, _)| text);
+        self.note_forwarding();
+        let output = &mut self.server.output;
+        let mut shift = 0;
+        if has_ranges {
+            let range = statements[index].range.clone();
+            let (before, after) = (text.get(..range.start), text.get(range.end..));
+            message::put_query(output, &[before.unwrap_or_default(), raise.as_bytes(), after.unwrap_or_default()]);
+        } else {
+            // The server reads the whole string first: if it is wrong, the client learns where.
+            let raise = format!("{raise}; ");
+            shift = raise.len();
+            message::put_query(output, &[raise.as_bytes(), text]);
+        }
+        statements.truncate(index);
+        let defines = self.define_prepared(&statements);
+        self.batch += 1;
+        self.replies.push(Request::Query { statements, completed: 0, defines }, Audience::Rejection { shift });
+        self.message_done();
+    }
+
+    /// A rejected message has been read to its end, and gone nowhere.
+    pub(super) fn raise_discarded(&mut self) {
+        match self.discarded.take() {
+            Some((frontend::QUERY | frontend::FUNCTION_CALL, rejection)) => self.raise_in_place(&rejection),
+            Some((_, rejection)) => self.raise_in_pipeline(&rejection),
+            None => (),
+        }
+    }
+
+    fn raise_in_place(&mut self, rejection: &Rejection) {
+        self.note_forwarding();
+        message::put_query(&mut self.server.output, &[raising_statement(&rejection.text()).as_bytes()]);
+        self.batch += 1;
+        let request = Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() };
+        self.replies.push(request, Audience::Rejection { shift: 0 });
+        self.message_done();
+    }
+
+    /// Puts messages that raise the error in place of one of the extended protocol. The client's own statements and
+    /// portals, also the unnamed ones, stay as they are.
+    fn raise_in_pipeline(&mut self, rejection: &Rejection) {
+        let raise = raising_statement(&rejection.text());
+        self.note_forwarding();
+        let output = &mut self.server.output;
+        message::put_close_statement(output, REJECT_NAME);
+        message::put_parse(output, REJECT_NAME, &raise);
+        message::put_bind(output, REJECT_NAME, REJECT_NAME);
+        message::put_execute(output, REJECT_NAME);
+        self.replies.push(Request::CloseStatement { name: REJECT_NAME.into() }, Audience::Proxy);
+        self.replies.push(Request::Parse { name: Vec::new(), sequence: 0 }, Audience::Proxy);
+        self.replies.push(Request::Bind { portal: Vec::new(), sequence: 0, plans: Arc::default() }, Audience::Proxy);
+        let request = Request::Execute { statement: Arc::default(), defines: None };
+        self.replies.push(request, Audience::Rejection { shift: 0 });
+        self.reject_prepared = true;
+        self.message_done();
+    }
+
+    /// After a Sync: the statement that raised the error must not stay at the server.
+    pub(super) fn close_reject_statement(&mut self) {
+        if std::mem::take(&mut self.reject_prepared) {
+            let output = &mut self.server.output;
+            message::put_close_statement(output, REJECT_NAME);
+            message::put_sync(output);
+            self.replies.push(Request::CloseStatement { name: REJECT_NAME.into() }, Audience::Proxy);
+            self.replies.push(Request::Sync, Audience::Proxy);
+        }
+    }
+
+    /// Records that the message at hand is rejected.
+    pub(super) fn log_rejection(&self, rejection: &Rejection, statement: &Statement) {
+        self.about.passed.query(self.context.metrics());
+        self.about.log_rejection(&self.context, rejection, statement);
+    }
+}

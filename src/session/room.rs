@@ -1,0 +1,57 @@
+//! Room for the long messages that are held whole until they are judged.
+//!
+//! Owns the bound of one message. Must never hold a long message without room for all of it: the bound of what all
+//! sessions hold together depends on that.
+
+use super::rejection::NO_ROOM;
+use super::{Relay, Task};
+use crate::state::room::Room;
+use crate::wire::frame::Header;
+
+/// The longest statement that is held to be judged, in bytes; longer ones are unverifiable.
+const MAX_STATEMENT: usize = 16 * 1024 * 1024;
+
+/// Up to this many bytes every session may hold what it likes.
+const LONG: usize = 1024 * 1024;
+
+const TOO_LONG: &str = "the statement is longer than 16 MiB";
+
+impl Relay {
+    /// Asks for room to hold a message whole; an error says why there is none. Nothing while that is waited for, and
+    /// meanwhile no more of the message is read.
+    ///
+    /// For what a client has only announced nobody has to wait: room is asked for when more has come than every session may
+    /// hold, for all of the message at once, so that nobody who has a part of what it needs waits for the rest. Who then
+    /// keeps the others waiting loses it.
+    pub(super) fn make_room(&mut self, header: Header) -> Option<Result<(), &'static str>> {
+        if header.body <= LONG {
+            return Some(Ok(()));
+        }
+        if header.body > MAX_STATEMENT {
+            return Some(Err(TOO_LONG));
+        }
+        let input = self.client.input.len();
+        match &self.room {
+            None if input < LONG => {
+                self.wanted = LONG;
+                return None;
+            }
+            None => {
+                let (bytes, behind) = (header.frame(), !self.replies.is_empty());
+                let Some(room) = self.context.room(bytes, input, behind) else {
+                    self.ask_for(Task::Room { bytes, there: input, behind });
+                    return None;
+                };
+                self.room = Some(Some(room));
+            }
+            Some(_) => {}
+        }
+        if let Some(Some(room)) = &mut self.room
+            && input < header.frame()
+            && room.is_overdue(input)
+        {
+            self.room = Some(None);
+        }
+        self.room.as_ref().map(|room: &Option<Room>| room.as_ref().map(|_| ()).ok_or(NO_ROOM))
+    }
+}

@@ -1,0 +1,296 @@
+//! What comes from the server: replies find the message that they answer, and go where they belong.
+
+use super::replies::{Audience, Reply, Request};
+use super::{Relay, Wait, frame_of, server_fault};
+use crate::net::end::End;
+use crate::net::login::note_lexing;
+use crate::net::peer::{HIGH_WATER, body};
+use crate::statement::{Alone, PreparedEffect, Statement, TransactionEffect};
+use crate::wire::error::{field, fields};
+use crate::wire::frame::{HEADER, Header, put_frame};
+use crate::wire::message::{self, Status};
+use crate::wire::tag::backend;
+use bytes::{BufMut, BytesMut};
+
+/// Messages up to this many bytes of body are passed on whole, so that the last words to a client, should the server go away
+/// in the middle of one, find their place behind the one before; longer ones stream.
+const WHOLE: usize = 64 * 1024;
+/// Of an error this much is looked at, to see whether it ends the session.
+const ERROR_HEAD: usize = 64;
+
+impl Relay {
+    /// Handles all that has been read from the server, as far as the client's output has room.
+    pub(super) fn handle_server(&mut self) -> Result<(), End> {
+        while self.client.output.len() < HIGH_WATER {
+            if self.server.rest > 0 && !self.server.pass_on(&mut self.client.output) {
+                break;
+            }
+            let Some(header) = Header::from_server(&self.server.input).map_err(server_fault)? else { break };
+            if !self.server_message(header)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// False when more of the message is needed.
+    fn server_message(&mut self, header: Header) -> Result<bool, End> {
+        let audience = self.replies.audience();
+        let available = self.server.input.len();
+        if header.body <= WHOLE && available < header.frame() {
+            return Ok(false);
+        }
+        match header.tag {
+            backend::NOTICE if header.body <= WHOLE && matches!(audience, Audience::Rejection { shift: 1.. }) => {
+                self.say_in_place(header, audience);
+            }
+            backend::NOTICE | backend::NOTIFICATION => self.stream(header, Audience::Client),
+            backend::PARAMETER_STATUS if header.body <= WHOLE => self.parameter_status(header),
+            backend::ERROR => {
+                if available < header.frame().min(HEADER + ERROR_HEAD) {
+                    return Ok(false);
+                }
+                return self.error_response(header, audience);
+            }
+            backend::READY | backend::COMMAND_COMPLETE if header.body <= WHOLE => {
+                let frame = frame_of(&mut self.server, header.frame());
+                if audience != Audience::Proxy {
+                    self.client.output.extend_from_slice(&frame);
+                }
+                match header.tag {
+                    backend::READY => self.ready(body(&frame))?,
+                    _ => self.command_complete(body(&frame)),
+                }
+            }
+            backend::DATA_ROW if audience == Audience::Proxy && header.body <= WHOLE => {
+                let frame = frame_of(&mut self.server, header.frame());
+                self.answer.get_or_insert_default().extend(message::columns(body(&frame)).unwrap_or_default());
+            }
+            tag => {
+                self.note_reply(tag);
+                if self.context.is_fenced() && self.replies.is_sync_in_doubt() {
+                    return Err(End::ServerFault("COPY from the client where none was due".into()));
+                }
+                self.stream(header, audience);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Passes a message on as it comes; what is not for the client goes nowhere.
+    fn stream(&mut self, header: Header, audience: Audience) {
+        self.server.rest = header.frame();
+        self.server.discard = audience == Audience::Proxy;
+        self.server.pass_on(&mut self.client.output);
+    }
+
+    fn note_reply(&mut self, tag: u8) {
+        let Some(front) = self.replies.front() else { return };
+        let ends = match (tag, &front.to) {
+            (backend::PARSE_COMPLETE, Request::Parse { name, sequence }) => {
+                self.statements.confirm(name, *sequence);
+                true
+            }
+            (backend::BIND_COMPLETE, Request::Bind { portal, sequence, plans }) => {
+                self.portals.confirm(portal, *sequence);
+                self.parameter.planned(plans);
+                true
+            }
+            (backend::CLOSE_COMPLETE, Request::CloseStatement { name }) => {
+                self.statements.close(name);
+                true
+            }
+            (backend::CLOSE_COMPLETE, Request::ClosePortal { name }) => {
+                self.portals.close(name);
+                true
+            }
+            (backend::ROW_DESCRIPTION | backend::NO_DATA, Request::Describe) => true,
+            (backend::EMPTY_QUERY | backend::PORTAL_SUSPENDED, Request::Execute { statement, .. }) => {
+                self.parameter.completed(statement, false);
+                true
+            }
+            (backend::COPY_IN, _) => {
+                self.replies.copy_in();
+                false
+            }
+            _ => false,
+        };
+        if ends {
+            self.replies.pop();
+        }
+    }
+
+    fn command_complete(&mut self, tag: &[u8]) {
+        let rolled_back = tag.starts_with(b"ROLLBACK");
+        if tag.starts_with(b"COPY") {
+            self.replies.copy_done();
+        }
+        let Some(front) = self.replies.front() else { return };
+        match &mut front.to {
+            Request::Query { statements, completed, defines } => {
+                let index = *completed;
+                *completed += 1;
+                let defined = defines.iter().position(|(at, ..)| *at == index).map(|position| defines.remove(position));
+                if let Some(statement) = statements.get(index).cloned() {
+                    self.statement_done(&statement, rolled_back, defined.map(|(_, name, sequence)| (name, sequence)));
+                }
+            }
+            Request::Execute { statement, defines } => {
+                let (statement, defines) = (statement.clone(), defines.take());
+                self.replies.pop();
+                self.statement_done(&statement, rolled_back, defines);
+            }
+            _ => (),
+        }
+    }
+
+    fn statement_done(&mut self, statement: &Statement, rolled_back: bool, defined: Option<(String, u64)>) {
+        self.may_have_committed |= !rolled_back && (statement.may_commit() || !self.context.is_fenced());
+        self.parameter.completed(statement, rolled_back);
+        self.catalogue_changed |= statement.changes_catalogue;
+        if let Some(Alone { database, .. }) = &statement.needs_database_alone {
+            self.context.forget_database(database);
+        }
+        if matches!(statement.transaction, TransactionEffect::Commit | TransactionEffect::Rollback) {
+            self.transaction_ended();
+            self.definitions_over();
+        }
+        match &statement.prepared {
+            PreparedEffect::Deallocate { name } => self.statements.close(name.as_bytes()),
+            PreparedEffect::DeallocateAll => self.statements.close_all(),
+            _ => (),
+        }
+        if let Some((name, sequence)) = defined {
+            self.statements.confirm(name.as_bytes(), sequence);
+        }
+    }
+
+    /// False when more of the message is needed.
+    fn error_response(&mut self, header: Header, audience: Audience) -> Result<bool, End> {
+        let available = self.server.input.len();
+        let head = &self.server.input[HEADER..available.min(header.frame()).min(HEADER + ERROR_HEAD)];
+        let severity = field(head, b'V').or_else(|| field(head, b'S')).unwrap_or_default();
+        if severity != b"ERROR" {
+            // The last message: kept for last_words, which knows whether it is the reason.
+            return if available < header.frame().min(HEADER + WHOLE) { Ok(false) } else { Err(End::Server) };
+        }
+        if matches!(audience, Audience::Rejection { .. }) && header.body <= WHOLE {
+            if available < header.frame() {
+                return Ok(false);
+            }
+            self.say_in_place(header, audience);
+        } else {
+            self.stream(header, Audience::Client);
+        }
+        self.parameter.error();
+        if self.replies.front().is_some_and(|reply| reply.to.may_commit()) {
+            self.parameter.forget_all();
+        }
+        let skipped = self.replies.error();
+        skipped.into_iter().for_each(|reply| self.cancel(reply));
+        if self.replies.take_withheld_sync() {
+            self.note_forwarding();
+            message::put_sync(&mut self.server.output);
+            self.replies.push(Request::Sync, Audience::Client);
+            self.batch += 1;
+        }
+        if matches!(self.wait, Some(Wait::Value | Wait::Role)) {
+            self.question_refused();
+        }
+        Ok(true)
+    }
+
+    /// Passes on an error or a notice about what was sent in place of the client's own text.
+    fn say_in_place(&mut self, header: Header, audience: Audience) {
+        let frame = frame_of(&mut self.server, header.frame());
+        let shift = if let Audience::Rejection { shift } = audience { shift } else { 0 };
+        put_in_place(&mut self.client.output, header.tag, body(&frame), shift);
+    }
+
+    /// The server will not do what this asked for.
+    fn cancel(&mut self, reply: Reply) {
+        match reply.to {
+            Request::Parse { name, sequence } => self.statements.cancel(&name, sequence),
+            Request::Bind { portal, sequence, .. } => self.portals.cancel(&portal, sequence),
+            Request::Execute { defines: Some((name, sequence)), .. } => {
+                self.statements.cancel(name.as_bytes(), sequence)
+            }
+            Request::Query { defines, .. } => {
+                for (_, name, sequence) in defines {
+                    self.statements.cancel(name.as_bytes(), sequence);
+                }
+            }
+            _ => (),
+        }
+    }
+
+    fn ready(&mut self, body: &[u8]) -> Result<(), End> {
+        let status = Status::read(body).ok_or_else(|| End::ServerFault("unknown transaction status".into()))?;
+        match self.replies.pop() {
+            Some(reply) if matches!(reply.to, Request::Query { .. }) => {
+                self.statements.close(b"");
+                self.cancel(reply);
+            }
+            Some(reply) if matches!(reply.to, Request::Sync) => (),
+            // It may have called set_config.
+            Some(reply) if matches!(reply.to, Request::FunctionCall) => self.parameter.forget(),
+            None if self.replies.is_sync_in_doubt() => self.replies.sync_answered(),
+            _ => return Err(End::ServerFault("ReadyForQuery that nobody asked for".into())),
+        }
+        self.status = status;
+        self.may_have_committed = false;
+        self.parameter.ready(status);
+        self.about.present(self.parameter.current());
+        if status == Status::Idle {
+            self.transaction_ended();
+        }
+        // After COMMIT AND CHAIN, say, another transaction is open, which has defined nothing.
+        if status == Status::Idle || !self.catalogue_changed {
+            self.definitions_over();
+        }
+        if self.replies.is_empty() && self.client.rest == 0 {
+            self.forwarded = false;
+            self.executed = false;
+            if status == Status::Idle {
+                self.portals.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// What was written belongs to it, save what was forwarded since and is not answered yet.
+    fn transaction_ended(&mut self) {
+        if !self.replies.may_write() {
+            self.written.clear();
+            self.fence.transaction_ended();
+        }
+    }
+
+    fn parameter_status(&mut self, header: Header) {
+        let frame = frame_of(&mut self.server, header.frame());
+        self.client.output.extend_from_slice(&frame);
+        note_lexing(body(&frame), &mut self.lexing);
+    }
+}
+
+/// Appends what the server says about a text with a statement that raises an error: that error without the traces
+/// of how it was raised, everything else as the server would say it of the client's own text.
+fn put_in_place(output: &mut BytesMut, tag: u8, body: &[u8], shift: usize) {
+    let is_raised = |context: &[u8]| context.starts_with(b"PL/pgSQL function inline_code_block line 1 at RAISE");
+    let ours = match field(body, b'C') {
+        Some(b"42501") => field(body, b'W').is_some_and(is_raised),
+        code => code.is_some_and(|code| code.starts_with(b"LF")),
+    };
+    put_frame(output, tag, |out| {
+        for (tag, value) in fields(body).filter(|(tag, _)| !ours || *tag != b'W') {
+            out.put_u8(tag);
+            let position = (tag == b'P').then(|| std::str::from_utf8(value).ok()?.parse::<usize>().ok()).flatten();
+            match position {
+                Some(position) => out.put_slice(position.saturating_sub(shift).to_string().as_bytes()),
+                None => out.put_slice(value),
+            }
+            out.put_u8(0);
+        }
+        out.put_u8(0);
+    });
+}

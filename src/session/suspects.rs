@@ -1,0 +1,188 @@
+//! Relations that an open transaction may have turned into ways to fenced tables. What it changes is not in the
+//! catalogue that the proxy reads, as long as no other session can see it.
+//!
+//! Owns which names count. Must never forget one before the transaction has ended: a rollback to a savepoint may leave
+//! one too many.
+
+use crate::fence::Catalogue;
+use crate::policy::PolicySet;
+use crate::state::downstream::Seen;
+use crate::statement::rows::Rows;
+use crate::statement::{Operation, Redirect, RelationName, Statement, Write};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// More names than this are all names.
+const MOST: usize = 1024;
+
+/// What a write may be rewritten for; locking and changing a view does nothing to what is behind it, and what changes a
+/// parent or a child needed the token for that.
+const SUSPECT: [Operation; 4] = [Operation::Insert, Operation::Update, Operation::Delete, Operation::Truncate];
+
+/// The suspect names of one transaction.
+#[derive(Clone, Debug, Default)]
+pub struct Suspects {
+    /// By the relation's own name, the schemas; None for one that is named without.
+    schemas: HashMap<String, HashSet<Option<String>>>,
+    /// There were too many to remember.
+    all: bool,
+}
+
+impl Suspects {
+    /// A statement is about to run; true if there are more suspects now. What it redirects to a relation that has nothing
+    /// to do with fenced tables, as far as policies, catalogue and the names known here and to others tell, is not suspect.
+    pub fn note(&mut self, statement: &Statement, policies: &PolicySet, seen: &Seen, others: &[Arc<Suspects>]) -> bool {
+        let is_suspect = |to: &RelationName| self.contains(to) || others.iter().any(|other| other.contains(to));
+        let leads_to_fenced =
+            |to: &RelationName| !seen.is_current || seen.concerns_fences(to, policies) || is_suspect(to);
+        let mut found: Vec<RelationName> = Vec::new();
+        for Redirect { relation, to } in &statement.redirects {
+            match to {
+                Some(to) if to == relation => found.extend(keyed_tables(to, policies, &seen.catalogue)),
+                Some(to) if !leads_to_fenced(to) => {}
+                _ => found.push(relation.clone()),
+            }
+        }
+        // The key may be another column by now, or of another type.
+        for write in statement.writes.iter().filter(|write| write.operation == Operation::Ddl) {
+            found.extend(keyed_tables(&write.relation, policies, &seen.catalogue));
+        }
+        let mut are_more = false;
+        for RelationName { schema, name } in found.into_iter().filter(|_| !self.all) {
+            are_more |= self.schemas.entry(name).or_default().insert(schema);
+        }
+        if self.schemas.values().map(HashSet::len).sum::<usize>() > MOST {
+            *self = Suspects::everything();
+        }
+        are_more
+    }
+
+    /// Every relation is one.
+    pub fn everything() -> Self {
+        Suspects { all: true, ..Suspects::default() }
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        !self.all && self.schemas.is_empty()
+    }
+
+    /// The first relation that the statement writes which is one, or by writing which, as the catalogue has it, one is written.
+    pub fn written_by<'s>(&self, statement: &'s Statement, catalogue: &Catalogue) -> Option<&'s RelationName> {
+        let is_suspect = |write: &&Write| {
+            self.contains(&write.relation) || catalogue.reached_by(write).any(|reached| self.contains(reached.table))
+        };
+        self.writes(statement).find(is_suspect).map(|write| &write.relation)
+    }
+
+    /// The same within the transaction itself: whatever was a way to such a relation before leads on now, so that only
+    /// what the policies name is known.
+    pub fn written_within<'s>(
+        &self,
+        statement: &'s Statement,
+        policies: &PolicySet,
+        catalogue: &Catalogue,
+    ) -> Option<&'s RelationName> {
+        let is_unnamed = |write: &&Write| policies.tables_called(&write.relation).next().is_none();
+        let unnamed = || self.writes(statement).find(is_unnamed).map(|write| &write.relation);
+        self.written_by(statement, catalogue).or_else(unnamed)
+    }
+
+    /// The writes that matter, if there are any suspects.
+    fn writes<'s>(&self, statement: &'s Statement) -> impl Iterator<Item = &'s Write> {
+        let writes = if self.is_empty() { &[] } else { statement.writes.as_slice() };
+        writes.iter().filter(|write| SUSPECT.contains(&write.operation))
+    }
+
+    fn contains(&self, relation: &RelationName) -> bool {
+        let same_name = self.schemas.get(&relation.name);
+        let may_be_same = |schemas: &HashSet<Option<String>>| {
+            relation.schema.is_none() || schemas.contains(&relation.schema) || schemas.contains(&None)
+        };
+        self.all || same_name.is_some_and(may_be_same)
+    }
+}
+
+/// The keyed tables whose keys a definition on the relation may change: itself, and those that it is a part or parent of.
+fn keyed_tables(relation: &RelationName, policies: &PolicySet, catalogue: &Catalogue) -> Vec<RelationName> {
+    let is_keyed = |table: &RelationName| policies.tables_called(table).any(|(_, table)| table.key.is_some());
+    let definition = Write { relation: relation.clone(), operation: Operation::Ddl, rows: Rows::default() };
+    let reached: Vec<RelationName> = catalogue.reached_by(&definition).map(|reached| reached.table.clone()).collect();
+    [relation.clone()].into_iter().chain(reached).filter(is_keyed).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::policy::Opaque;
+    use crate::statement::{Encoding, Lexing, ServerEncoding, analyse};
+
+    fn statement(text: &str) -> Statement {
+        let lexing =
+            Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
+        analyse(text.as_bytes(), lexing).unwrap().statements[0].as_ref().clone()
+    }
+
+    fn policies() -> PolicySet {
+        PolicySet::new(Vec::new(), Opaque::Reject, None, Vec::new())
+    }
+
+    fn written_by(suspects: &Suspects, text: &str) -> bool {
+        suspects.written_by(&statement(text), &Catalogue::default()).is_some()
+    }
+
+    fn after(texts: &[&str]) -> Suspects {
+        let mut suspects = Suspects::default();
+        for text in texts {
+            // Where the catalogue is not known, whatever is named may be fenced.
+            let seen = Seen { is_current: !text.contains("fenced"), ..Seen::default() };
+            suspects.note(&statement(text), &policies(), &seen, &[]);
+        }
+        suspects
+    }
+
+    #[test]
+    fn a_name_may_stand_without_its_schema() {
+        let rule = "CREATE RULE r AS ON INSERT TO t DO ALSO DELETE FROM fenced";
+        let suspects = after(&["CREATE VIEW s.v AS SELECT * FROM fenced", rule]);
+        for text in ["INSERT INTO v VALUES (1)", "DELETE FROM s.v", "UPDATE x.t SET a = 1", "TRUNCATE t"] {
+            assert!(written_by(&suspects, text), "{text}");
+        }
+        for text in ["INSERT INTO x.v VALUES (1)", "DELETE FROM u", "DROP VIEW v", "SELECT 1 FROM v FOR UPDATE"] {
+            assert!(!written_by(&suspects, text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_suspect_is_one_by_its_new_name_as_well() {
+        let suspects =
+            after(&["CREATE VIEW v AS TABLE fenced", "ALTER VIEW v RENAME TO w", "ALTER VIEW w SET SCHEMA s"]);
+        assert!(written_by(&suspects, "DELETE FROM s.w"));
+        let suspects = after(&["ALTER TABLE t RENAME TO u", "CREATE TABLE c PARTITION OF t DEFAULT"]);
+        assert!(suspects.is_empty());
+        assert!(after(&["CREATE VIEW v AS SELECT 1 FROM t", "CREATE RULE r AS ON INSERT TO t DO NOTHING"]).is_empty());
+    }
+
+    #[test]
+    fn within_the_transaction_every_relation_is_one_once_there_is_one() {
+        let within = |suspects: &Suspects, text| {
+            suspects.written_within(&statement(text), &policies(), &Catalogue::default()).is_some()
+        };
+        let suspects = after(&["CREATE VIEW v AS TABLE fenced"]);
+        assert!(within(&suspects, "INSERT INTO another VALUES (1)"));
+        assert!(!within(&suspects, "SELECT 1 FROM another FOR UPDATE"));
+        assert!(!written_by(&suspects, "INSERT INTO another VALUES (1)"));
+        assert!(!within(&after(&["CREATE VIEW v AS TABLE t"]), "INSERT INTO another VALUES (1)"));
+    }
+
+    #[test]
+    fn too_many_are_all() {
+        let mut suspects = Suspects::default();
+        for number in 0..=MOST {
+            let view = statement(&format!("CREATE VIEW v{number} AS TABLE t"));
+            suspects.note(&view, &policies(), &Seen::default(), &[]);
+        }
+        assert!(written_by(&suspects, "DELETE FROM another"));
+    }
+}

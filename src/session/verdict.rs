@@ -1,0 +1,278 @@
+//! What becomes of the message at hand: it is forwarded, rejected, or held back until something is known.
+//!
+//! Owns the waiting that a verdict needs. Must never forward a write that is not admitted.
+
+use super::judge::{Decision, Judge, Need, is_named_plainly, needs_every_token, resolve};
+use super::rejection::Rejection;
+use super::suspects::Suspects;
+use super::touched::deeds;
+use super::{Asked, Relay, Task, Wait};
+use crate::fence::session::Activity;
+use crate::fence::{Claim, Deed, Refusal};
+use crate::policy::Mode;
+use crate::state::downstream::{Seen, Wanted};
+use crate::statement::{Operation, Statement};
+use crate::wire::message::{self, Status};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Statements are not held back longer than about this for the catalogue to be read.
+const CATCH_UP_LIMIT: Duration = Duration::from_secs(5);
+
+/// So many admissions are asked for before the message at hand is judged again.
+const MOST_AT_ONCE: usize = 256;
+
+/// More statements, writes and calls than this take long enough to judge for other sessions on the thread to notice.
+const MANY: usize = 200;
+
+/// What is to be done with the message at hand.
+pub(super) enum Verdict {
+    Forward,
+    Reject(usize, Rejection),
+    Hold,
+}
+
+/// Which run of the message's statements it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Run {
+    /// What they write is to be counted.
+    Begins,
+    /// More of the rows of a portal: what it writes was counted when it began.
+    GoesOn,
+}
+
+impl Relay {
+    /// Judges statements; where something has to be found out first, starts to.
+    pub(super) fn judge(&mut self, statements: &[Arc<Statement>], run: Run) -> (Verdict, Vec<Arc<Statement>>) {
+        let size = |it: &Arc<Statement>| 1 + it.writes.len() + it.functions.len() + it.redirects.len();
+        match statements.iter().map(size).sum::<usize>() > MANY {
+            true => tokio::task::block_in_place(|| self.judge_all(statements, run)),
+            false => self.judge_all(statements, run),
+        }
+    }
+
+    fn judge_all(&mut self, statements: &[Arc<Statement>], run: Run) -> (Verdict, Vec<Arc<Statement>>) {
+        let Some(resolved) = resolve(statements, &self.statements, &self.portals, self.batch) else {
+            return (self.settle(), statements.to_vec());
+        };
+        let writes = resolved.iter().any(|statement| self.may_write(statement));
+        if writes && (self.replies.change_catalogue() || self.replies.reject()) {
+            // What is under way may make what this writes a way to a fenced table. Or this may never run: nobody is to be
+            // admitted, nor a token raised, for what the server skips.
+            return (self.settle(), resolved);
+        }
+        if matches!(self.refused, Some(Refusal::RoleUnknown { .. })) {
+            self.refused = None;
+            self.role = Asked::Due;
+        }
+        if let Some(verdict) = self.look_after_database(&resolved) {
+            return (verdict, resolved);
+        }
+        if self.role == Asked::Due {
+            return (self.ask_for_role(), resolved);
+        }
+        let others = self.definitions.of_others();
+        let wanted = self.wanted(&resolved, &others);
+        let mut seen = self.context.catalogue(wanted.as_ref());
+        if let Some(wanted) = wanted
+            && resolved.iter().any(|statement| self.depends_on_catalogue(statement, &others, &seen))
+        {
+            if let Some(task) = self.first(&wanted) {
+                self.ask_for(task);
+                return (Verdict::Hold, resolved);
+            }
+            // It may have been read just now.
+            seen = self.context.catalogue(Some(&wanted));
+        }
+        let judge = Judge {
+            policies: self.context.policies(),
+            database: self.context.database(),
+            fence: &self.fence,
+            seen: &seen,
+            changes_catalogue: self.catalogue_changed && self.definitions.concern_fences(),
+            shadows_keys: self.definitions.shadow_keys(),
+            path: self.path.as_deref(),
+            suspects: self.definitions.own(),
+            suspects_of_others: &others,
+            exempt: self.context.policies().exempts(&self.about.user),
+            parameter: &self.parameter,
+            owed: !self.replies.is_empty(),
+            parameter_in_doubt: !self.replies.is_empty()
+                && (self.replies.affect_parameter() || !self.parameter.is_settled()),
+            written: &self.written,
+            refused: self.refused.as_ref(),
+        };
+        let verdict = match judge.statements(&resolved) {
+            Decision::Forward(needs, passed) => {
+                let verdict = self.forward_when_admitted(needs, run, &seen);
+                if matches!(verdict, Verdict::Forward) && run == Run::Begins {
+                    self.context.passed(passed);
+                }
+                verdict
+            }
+            Decision::Reject(index, rejection, needs) => match self.forward_when_admitted(needs, run, &seen) {
+                Verdict::Forward => Verdict::Reject(index, rejection),
+                hold => hold,
+            },
+            Decision::Settle => self.settle(),
+            Decision::ReadValue if !self.replies.is_empty() => self.settle(),
+            Decision::ReadValue => {
+                self.ask();
+                Verdict::Hold
+            }
+        };
+        let forwarded = match verdict {
+            Verdict::Forward => resolved.len(),
+            Verdict::Reject(index, _) => index,
+            Verdict::Hold => 0,
+        };
+        for statement in &resolved[..forwarded] {
+            self.definitions.note(statement, self.context.policies(), &seen);
+        }
+        if matches!(verdict, Verdict::Hold) {
+            // What others change until it goes on may be over by then.
+            self.changes = None;
+        }
+        (verdict, resolved)
+    }
+
+    /// It may write a fenced table, whatever the catalogue makes of it.
+    fn may_write(&self, statement: &Statement) -> bool {
+        let reads = || self.context.policies().has_functions() && (!statement.reads.is_empty() || statement.reads_more);
+        !statement.writes.is_empty() || statement.opaque.is_some() || reads()
+    }
+
+    /// What has to be known of the catalogue to judge these statements; None where their text is enough, whatever the
+    /// catalogue has become. Others may change it again as soon as it is read: what was seen when the message came has to be
+    /// in it, or that would have no end.
+    pub(super) fn wanted(&mut self, statements: &[Arc<Statement>], others: &[Arc<Suspects>]) -> Option<Wanted> {
+        let (context, policies) = (&self.context, self.context.policies());
+        let calls = |it: &Statement| policies.has_functions() && !it.functions.is_empty();
+        let is_concerned = |it: &Arc<Statement>| {
+            (self.may_write(it) || it.changes_catalogue || calls(it))
+                && !(others.is_empty() && needs_every_token(it, policies))
+        };
+        if !statements.iter().any(is_concerned) {
+            return None;
+        }
+        let since = *self.changes.get_or_insert_with(|| context.changes());
+        let cascades = statements.iter().flat_map(|it| &it.writes).any(|write| write.operation == Operation::Cascade);
+        let is_plain = statements.iter().all(|it| is_named_plainly(it, policies));
+        Some(Wanted { since, temporary: self.temporary.clone(), cascades, is_plain })
+    }
+
+    /// What has changed in the catalogue may make another verdict of it.
+    fn depends_on_catalogue(&self, statement: &Statement, others: &[Arc<Suspects>], seen: &Seen) -> bool {
+        let is_suspect = || others.iter().any(|it| it.written_by(statement, &seen.catalogue).is_some());
+        (self.may_write(statement) || statement.changes_catalogue)
+            && (!needs_every_token(statement, self.context.policies()) || is_suspect())
+    }
+
+    /// What has to be done before the statements at hand can be judged.
+    fn first(&mut self, wanted: &Wanted) -> Option<Task> {
+        let since = *self.judged_since.get_or_insert_with(Instant::now);
+        let left = CATCH_UP_LIMIT.saturating_sub(since.elapsed());
+        (!left.is_zero() && self.context.is_unread(wanted)).then(|| Task::CatchUp(wanted.clone(), left))
+    }
+
+    /// Where a statement needs a database alone, gets the control connections to it out of its way, if the server may run
+    /// it. Where the server refuses it nobody else is to feel it.
+    fn look_after_database(&mut self, statements: &[Arc<Statement>]) -> Option<Verdict> {
+        let [statement] = statements else { return None };
+        let wanted = statement.needs_database_alone.clone()?;
+        let is_own = wanted.database == self.context.database().name() && statement.kind != "CREATE DATABASE";
+        if self.is_alone || is_own {
+            return None;
+        }
+        if !self.replies.is_empty() {
+            return Some(self.settle());
+        }
+        if self.status != Status::Idle || self.executed {
+            return None;
+        }
+        let role = match &self.role {
+            Asked::Answered(role) => role.clone(),
+            // The server does not run it in a pipeline, which an Execute of ours would begin.
+            _ if self.is_extended() => self.any_role(),
+            Asked::Not | Asked::Due => return Some(self.ask_for_role()),
+        };
+        self.is_alone = true;
+        self.ask_for(Task::LeaveAlone(wanted, role));
+        Some(Verdict::Hold)
+    }
+
+    fn forward_when_admitted(&mut self, needs: Vec<Need>, run: Run, seen: &Seen) -> Verdict {
+        let (needs, observed): (Vec<Need>, Vec<Need>) =
+            needs.into_iter().partition(|need| need.resource.mode == Mode::Enforce);
+        if needs.is_empty()
+            || self.fence.begin_write(needs.iter().map(|need| (need.resource.name.as_str(), need.token)))
+        {
+            if !needs.is_empty() {
+                self.activity = Activity::Busy;
+                self.replies.admitted();
+            }
+            if run == Run::Begins {
+                for need in observed {
+                    let claim = Claim { deeds: self.deeds(&need, seen), role: Some(self.any_role()) };
+                    self.context.observe(need.resource, need.token, claim);
+                }
+                needs.iter().for_each(|need| self.context.admitted(&need.resource));
+            }
+            self.written.extend(needs.into_iter().map(|need| (need.resource.name.clone(), need.token)));
+            return Verdict::Forward;
+        }
+        if self.fence.is_full() && !self.replies.is_empty() {
+            // It gives up other admissions first, which it can only when the process is idle.
+            return self.settle();
+        }
+        let lacks =
+            |need: &Need| self.fence.admission(&need.resource.name).is_none_or(|epoch| epoch.token != need.token);
+        // All that there is to know before it is worth judging again, from the first statement on.
+        let lacking: Vec<Need> = needs.iter().filter(|need| lacks(need)).take(MOST_AT_ONCE).cloned().collect();
+        let lacking = if lacking.is_empty() { needs[..1].to_vec() } else { lacking };
+        let lacking = self.with_claims(lacking, seen);
+        // An Admit that raises the token looks at what the process does.
+        self.note_activity();
+        self.ask_for(Task::Admit(lacking));
+        Verdict::Hold
+    }
+
+    /// What is needed, and on what ground it may be raised. What a statement does is the same for all keys of a resource.
+    fn with_claims(&self, needs: Vec<Need>, seen: &Seen) -> Vec<(Need, Claim)> {
+        let mut known: HashMap<(*const Statement, String), Arc<[Deed]>> = HashMap::new();
+        let with_claim = |need: Need| {
+            let role = match &self.role {
+                // Some of it the server does not run in a pipeline, which an Execute of ours would begin.
+                _ if need.statement.kind == "ALTER TABLE" && self.is_extended() => Some(self.any_role()),
+                _ if need.role_changes => Some(self.any_role()),
+                Asked::Answered(role) => Some(role.clone()),
+                Asked::Not | Asked::Due => None,
+            };
+            let place = (Arc::as_ptr(&need.statement), need.resource.lock_name().to_owned());
+            let deeds = known.entry(place).or_insert_with(|| self.deeds(&need, seen)).clone();
+            (need, Claim { deeds, role })
+        };
+        needs.into_iter().map(with_claim).collect()
+    }
+
+    fn deeds(&self, need: &Need, seen: &Seen) -> Arc<[Deed]> {
+        deeds(&need.statement, self.context.policies(), seen, &need.resource)
+    }
+
+    /// Holds the message at hand until the server owes nothing. While it waits for COPY data that would never be: it
+    /// refuses the message by itself, and in case that COPY has failed meanwhile, ours takes its place.
+    pub(super) fn settle(&mut self) -> Verdict {
+        if self.replies.is_copying_in() {
+            let why = "it was sent during COPY FROM STDIN".to_owned();
+            return Verdict::Reject(0, Rejection::Unverifiable { why, hint: "End the COPY first." });
+        }
+        if self.replies.needs_flush() {
+            self.note_forwarding();
+            message::put_flush(&mut self.server.output);
+        }
+        self.wait = Some(Wait::Settle);
+        Verdict::Hold
+    }
+}

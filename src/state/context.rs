@@ -1,0 +1,283 @@
+//! A session's view of what is shared: the policies and the database that apply to it.
+
+use super::audit::{Admitted, counter};
+use super::downstream::{Changes, Downstream, PREPARE_LIMIT, Seen, Wanted};
+use super::recent::Recent;
+use super::room::{Room, Rooms};
+use super::sessions::Session;
+use super::shared::Shared;
+use super::turns::Turns;
+use crate::fence::{Database, Registration, Role};
+use crate::log_limit::LogLimit;
+use crate::metrics::Metrics;
+use crate::net::term::Term;
+use crate::net::upstream;
+use crate::policy::{Opaque, PolicySet, Resource};
+use crate::session::Task;
+use crate::session::definitions::Definitions;
+use crate::statement::{Alone, Answer, Lexing};
+use crate::wire::startup;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio_util::task::TaskTracker;
+
+/// The right to read a text now that may take long.
+pub struct Turn {
+    _turn: super::turns::Turn,
+    /// In another process: its tokens alone do not prove what it does.
+    apart: bool,
+}
+
+/// One session's view.
+pub struct Context {
+    shared: Arc<Shared>,
+    downstream: Arc<Downstream>,
+    policies: Arc<PolicySet>,
+    receiver: watch::Receiver<Arc<PolicySet>>,
+    fenced: bool,
+    has_database: bool,
+    /// The login role.
+    role: String,
+    admitted: Admitted,
+}
+
+impl Context {
+    /// The view of a session of that login role in that database.
+    pub fn new(shared: Arc<Shared>, database: &str, role: &str) -> Self {
+        let mut receiver = shared.policies.subscribe();
+        let policies = receiver.borrow_and_update().clone();
+        let downstream = shared.downstream(database);
+        let fenced = policies.applies_to(database);
+        let admitted = Admitted::default();
+        let role = role.to_owned();
+        Context { shared, downstream, policies, receiver, fenced, has_database: true, role, admitted }
+    }
+
+    /// The view of a physical replication session. It has no database and the server refuses it SQL, so that
+    /// nothing of it is judged, whatever the policies become.
+    pub fn without_database(shared: Arc<Shared>, role: &str) -> Self {
+        let database = shared.settings().control_database().to_owned();
+        Context { fenced: false, has_database: false, ..Context::new(shared, &database, role) }
+    }
+
+    /// Takes up new policies. True when nobody has watched the session until now.
+    pub fn changed(&mut self) -> bool {
+        if !self.receiver.has_changed().unwrap_or(false) {
+            return false;
+        }
+        self.policies = self.receiver.borrow_and_update().clone();
+        self.admitted.forget();
+        let fenced = self.has_database && self.policies.applies_to(self.downstream.fence.name());
+        let before = std::mem::replace(&mut self.fenced, fenced);
+        self.fenced && !before
+    }
+
+    /// Statements have to be judged.
+    pub fn is_fenced(&self) -> bool {
+        self.fenced
+    }
+
+    /// The policies in force.
+    pub fn policies(&self) -> &PolicySet {
+        &self.policies
+    }
+
+    /// The same, to be kept.
+    pub fn policies_in_force(&self) -> Arc<PolicySet> {
+        self.policies.clone()
+    }
+
+    /// The fences of the session's database.
+    pub fn database(&self) -> &Arc<Database> {
+        &self.downstream.fence
+    }
+
+    /// What is known of the catalogue of the session's database.
+    pub fn catalogue(&self, wanted: Option<&Wanted>) -> Seen {
+        self.downstream.catalogue(wanted)
+    }
+
+    /// The changes of that catalogue that were seen until now.
+    pub fn changes(&self) -> Changes {
+        self.downstream.changes()
+    }
+
+    /// What this session of the database is defining: nothing yet.
+    pub fn definitions(&self, session: u64) -> Definitions {
+        Definitions::new(self.downstream.clone(), session)
+    }
+
+    /// Whatever does not show what it writes is rejected.
+    pub fn rejects_opaque(&self) -> bool {
+        let seen = self.catalogue(None);
+        self.fenced
+            && self.policies.opaque == Opaque::Reject
+            && (!seen.is_current || seen.catalogue.has_fenced_tables())
+    }
+
+    /// Makes sure, as far as a moment allows, that the policies are in force in the database and that
+    /// it is known whether a fenced table exists. Cancel-safe: it goes on by itself.
+    pub async fn prepare(&self) {
+        if self.fenced {
+            self.database().session_comes();
+            let downstream = self.downstream.clone();
+            let preparing = tokio::spawn(async move { downstream.prepare().await });
+            // A control connection that hangs must not keep sessions out.
+            tokio::time::timeout(PREPARE_LIMIT, preparing).await.ok();
+        }
+    }
+
+    /// The session's database has this number, if that is known: another one of its name may have been read before.
+    pub fn note_database(&self, database: Option<String>) {
+        if let Some(database) = database {
+            self.downstream.note_database(database);
+        }
+    }
+
+    /// As [`Downstream::record_missed_policies`].
+    pub fn record_missed_policies(&self) -> impl Future<Output = ()> + use<> {
+        let downstream = self.downstream.clone();
+        async move { downstream.record_missed_policies().await }
+    }
+
+    /// The rejections of late.
+    pub fn recent(&self) -> &Recent {
+        &self.shared.recent
+    }
+
+    /// Registers the session for as long as its server connection lasts. Who was deposed while the database had no sessions
+    /// is shut out now.
+    pub fn register(&self, session: &Session) -> Registration {
+        let registration = self.database().register(session.fence.clone());
+        self.downstream.session_registered();
+        registration
+    }
+
+    /// It is worth waiting for [`Self::catch_up`].
+    pub fn is_unread(&self, wanted: &Wanted) -> bool {
+        self.downstream.is_unread(wanted)
+    }
+
+    /// Reads the catalogue, if that was not done since it has changed, or may have: within that time. Cancel-safe.
+    pub fn catch_up(&self, wanted: Wanted, within: Duration) -> impl Future<Output = ()> + use<> {
+        let downstream = self.downstream.clone();
+        async move {
+            tokio::time::timeout(within, downstream.catch_up_with(&wanted)).await.ok();
+        }
+    }
+
+    /// Statements of this session have changed the catalogue: the others are told, and this proxy reads it soon.
+    pub fn catalogue_changed(&self) {
+        self.downstream.forget_catalogue();
+        let downstream = self.downstream.clone();
+        self.shared.announcements.spawn(async move {
+            downstream.fence.announce_catalogue().await;
+            downstream.read_soon();
+        });
+    }
+
+    /// What will tell that the catalogue has changed: the proxy does not stop before it, as far as its time allows.
+    pub fn announcements(&self) -> &TaskTracker {
+        &self.shared.announcements
+    }
+
+    /// What a text does, and to which rows if that is asked. One that may take long needs a turn: where none is to be had at
+    /// once, what is to be waited for.
+    pub fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, turn: Option<Turn>) -> Result<Answer, Task> {
+        if let Some(read) = self.shared.cache.get(text, lexing, with_rows) {
+            return Ok(read);
+        }
+        let cache = &self.shared.cache;
+        // Other sessions on this thread go on elsewhere.
+        if turn.as_ref().is_some_and(|turn| turn.apart) {
+            return Ok(tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows)));
+        }
+        let turn = turn.map_or_else(|| self.turn(false), Ok)?;
+        if let Some(proved) = tokio::task::block_in_place(|| cache.prove(text, lexing, with_rows)) {
+            return Ok(proved);
+        }
+        drop(turn);
+        // Who sends what is soon read does not wait for those who do not.
+        let _turn = self.turn(true)?;
+        Ok(tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows)))
+    }
+
+    fn turn(&self, apart: bool) -> Result<Turn, Task> {
+        self.turns(apart).try_take(&self.role).map(|turn| Turn { _turn: turn, apart }).ok_or(Task::Turn { apart })
+    }
+
+    /// The right to read a text that may take long. Cancel-safe.
+    pub fn wait_for_turn(&self, apart: bool) -> impl Future<Output = Option<Turn>> + use<> {
+        let turn = self.turns(apart).take(&self.role);
+        async move { turn.await.map(|turn| Turn { _turn: turn, apart }) }
+    }
+
+    fn turns(&self, apart: bool) -> &Turns {
+        if apart { &self.shared.turns_apart } else { &self.shared.turns }
+    }
+
+    /// Room to hold a message of that many bytes, of which so many are there, if there is any. What stands behind something
+    /// that the server may not have done for long has room of its own.
+    pub fn room(&self, bytes: usize, there: usize, behind: bool) -> Option<Room> {
+        self.rooms(behind).try_take(bytes, there)
+    }
+
+    /// The same, waited for; None after a while. Cancel-safe.
+    pub fn wait_for_room(
+        &self,
+        bytes: usize,
+        there: usize,
+        behind: bool,
+    ) -> impl Future<Output = Option<Room>> + use<> {
+        self.rooms(behind).take(bytes, there)
+    }
+
+    fn rooms(&self, behind: bool) -> &Arc<Rooms> {
+        if behind { &self.shared.room_behind } else { &self.shared.room }
+    }
+
+    /// The right to ask the database whether a write past a fence that only observes would be rejected; None: too many ask.
+    pub fn place_to_observe(&self) -> Option<OwnedSemaphorePermit> {
+        self.downstream.observations.clone().try_acquire_owned().ok()
+    }
+
+    /// A write to the resource has been admitted.
+    pub fn admitted(&mut self, resource: &Resource) {
+        let Context { shared, policies, downstream, admitted, .. } = self;
+        let (database, name) = (downstream.fence.name(), &resource.name);
+        admitted.count(name, || counter(&shared.metrics, policies, database, name, "admitted"));
+    }
+
+    /// What everything is counted in.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.shared.metrics
+    }
+
+    /// Keeps storms out of the log.
+    pub fn log_limit(&self) -> &Arc<LogLimit> {
+        &self.shared.log_limit
+    }
+
+    /// What the session has to watch to know when it ends.
+    pub fn term(&self) -> Term {
+        Term::new(self.shared.orders.subscribe())
+    }
+
+    /// Cancels what a session runs, by the key that the server gave it. Cancel-safe: it may be done or not.
+    pub async fn cancel(&self, key: &[u8]) -> io::Result<()> {
+        upstream::cancel(&self.shared, startup::cancel_request(key)).await
+    }
+
+    /// Gets out of the way of a statement that needs a database alone. Cancel-safe.
+    pub fn leave_alone(&self, wanted: Alone, role: Role) -> impl Future<Output = ()> + use<> {
+        let (shared, from) = (self.shared.clone(), self.database().name().to_owned());
+        async move { shared.leave_alone(&wanted, &role, &from).await }
+    }
+
+    /// A database of that name was dropped, renamed or the like.
+    pub fn forget_database(&self, name: &str) {
+        self.shared.forget_database(name);
+    }
+}

@@ -1,0 +1,95 @@
+//! A database that sessions are connected to: its fences, the policies recorded in it, and what is known of its catalogue.
+//!
+//! Owns what the sessions of one database share. Must never be the reason for admitting anybody: that is for the fences.
+
+mod catalogue;
+mod recorded;
+
+use crate::fence::Database;
+use crate::metrics::Metrics;
+use crate::policy::PolicySet;
+use crate::session::definitions::AllSuspects;
+use catalogue::Known;
+pub use catalogue::{Changes, Seen, Wanted};
+use recorded::Recorded;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{Notify, Semaphore, watch};
+
+/// What is known of a database's fenced tables is looked up anew when a session starts, unless it is this fresh.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Who waits for a database to be prepared waits this long at most.
+pub const PREPARE_LIMIT: Duration = Duration::from_secs(1);
+
+/// More questions about writes past fences that only observe are not asked at once, in a database: etcd may be silent.
+const MOST_OBSERVATIONS: usize = 64;
+
+/// A database that sessions are connected to.
+pub struct Downstream {
+    pub fence: Arc<Database>,
+    pub policies: watch::Receiver<Arc<PolicySet>>,
+    /// Wakes what shuts deposed leaders out.
+    pub registered: Notify,
+    /// Writes past fences that only observe, of which it is being asked whether they would be rejected.
+    pub observations: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
+    /// Wakes what tells other proxies of changes that have nothing to do with fenced tables.
+    harmless_change: Notify,
+    /// Wakes what reads the catalogue where no statement waits for it.
+    reading_due: Notify,
+    /// What its sessions are defining.
+    pub suspects: AllSuspects,
+    /// What is recorded in it. Held while policies are being recorded.
+    recorded: tokio::sync::Mutex<Recorded>,
+    /// Its catalogue is being read: the others wait for that.
+    reading: tokio::sync::Mutex<()>,
+    /// The same for what only one session needs.
+    reading_apart: tokio::sync::Mutex<()>,
+    known: Mutex<Known>,
+}
+
+impl Downstream {
+    /// One of which nothing is known yet.
+    pub fn new(fence: Arc<Database>, policies: watch::Receiver<Arc<PolicySet>>, metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Downstream {
+            fence,
+            policies,
+            registered: Notify::new(),
+            observations: Arc::new(Semaphore::new(MOST_OBSERVATIONS)),
+            metrics,
+            harmless_change: Notify::new(),
+            reading_due: Notify::new(),
+            suspects: AllSuspects::default(),
+            recorded: tokio::sync::Mutex::default(),
+            reading: tokio::sync::Mutex::default(),
+            reading_apart: tokio::sync::Mutex::default(),
+            known: Mutex::default(),
+        })
+    }
+
+    /// Records the policies in force in the database, once, and reads its catalogue, unless that was done a moment ago.
+    /// Not cancel-safe: some resources may be recorded and others not, until the next call.
+    pub async fn prepare(self: &Arc<Self>) {
+        self.record_policies().await;
+        let _turn = self.reading.lock().await;
+        if self.is_old() || self.is_due() {
+            self.read_catalogue().await;
+        }
+    }
+
+    /// A table of the database is fenced, as far as its catalogue was read.
+    pub fn has_fences(&self) -> bool {
+        self.policies.borrow().applies_to(self.fence.name()) && self.known().catalogue.has_fenced_tables()
+    }
+
+    /// Nobody has said that something is fenced here, and as far as is known nothing is.
+    pub(super) fn is_unconcerned(&self) -> bool {
+        self.policies.borrow().databases.is_none() && self.fence.fences_nothing()
+    }
+
+    /// A session of the database is registered.
+    pub fn session_registered(&self) {
+        self.registered.notify_one();
+    }
+}

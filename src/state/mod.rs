@@ -1,0 +1,15 @@
+//! What the sessions of a proxy share: the settings and policies in force, the registries of databases and sessions, limits.
+//!
+//! Must never know of a socket.
+
+pub mod audit;
+pub mod connections;
+pub mod context;
+pub mod downstream;
+pub mod encryption;
+pub mod recent;
+pub mod room;
+pub mod sessions;
+pub mod shared;
+mod succession;
+pub mod turns;

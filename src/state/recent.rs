@@ -1,0 +1,53 @@
+//! The rejections of late, for the console.
+//!
+//! Owns a ring of them, which is bounded. Must never keep a value of a statement.
+
+use super::audit::table_name;
+use super::sessions::Session;
+use crate::operate::console::Rejected;
+use crate::session::rejection::Rejection;
+use crate::statement::Statement;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+/// So many are kept.
+const MOST: usize = 1000;
+
+/// The rejections of late.
+#[derive(Debug, Default)]
+pub struct Recent(Mutex<VecDeque<Arc<Rejected>>>);
+
+impl Recent {
+    /// One more; the oldest goes when there are too many.
+    pub fn push(&self, rejected: Rejected) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= MOST {
+            kept.pop_front();
+        }
+        kept.push_back(Arc::new(rejected));
+    }
+
+    /// All of them, the latest first.
+    pub fn list(&self) -> Vec<Arc<Rejected>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().cloned().collect()
+    }
+}
+
+/// What is kept of a rejection.
+pub fn record(session: &Session, rejection: &Rejection, statement: &Statement) -> Rejected {
+    let (presented, highest) = rejection.tokens();
+    Rejected {
+        time: SystemTime::now(),
+        session: session.number,
+        user: session.user.clone(),
+        database: session.database.clone(),
+        resource: rejection.resource().map(str::to_owned),
+        verdict: rejection.verdict(),
+        sqlstate: rejection.text().code,
+        presented,
+        highest,
+        statement: statement.kind.to_owned(),
+        table: statement.writes.first().map(|write| table_name(&write.relation)),
+    }
+}

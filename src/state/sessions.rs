@@ -1,0 +1,208 @@
+//! The sessions that are open: who they are, and what has passed through them.
+//!
+//! Owns the registry. Must never keep a session that has ended, nor say anything of the values in its statements.
+
+use crate::fence::session::SessionFence;
+use crate::metrics::Metrics;
+use crate::net::end::End;
+use crate::net::login::Authenticated;
+use crate::session::parameter::Value;
+use crate::wire::error::start_of;
+use crate::wire::startup::Startup;
+use bytes::Bytes;
+use dashmap::DashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+use tokio::sync::Semaphore;
+use tracing::Level;
+
+/// As much of the name of an application the server takes, in bytes (`NAMEDATALEN`).
+const LONGEST_NAME: usize = 63;
+
+/// A session: who logged in, from where.
+#[derive(Debug)]
+pub struct Session {
+    /// Its number in this process, from 1.
+    pub number: u64,
+    /// The role that logged in.
+    pub user: String,
+    /// The database.
+    pub database: String,
+    /// Where the client is: an address with its port, or `unix`.
+    pub address: String,
+    /// What the client called itself when it started, as far as it did.
+    pub application_name: String,
+    /// The server process.
+    pub pid: Option<i32>,
+    /// With which what it runs can be cancelled.
+    pub cancel_key: Bytes,
+    /// Requests for that: two permits, one for the one that is passed on and one for who waits to be.
+    pub cancels: Semaphore,
+    /// Held while one is passed on.
+    pub cancelling: tokio::sync::Mutex<()>,
+    /// When it started.
+    pub started: SystemTime,
+    /// What has passed.
+    pub passed: Passed,
+    /// What its server process does, and may write.
+    pub fence: Arc<SessionFence>,
+    /// The value of `lease.fence`, as it was known when the server was ready last.
+    presented: Mutex<Value>,
+}
+
+/// What has passed through a session.
+#[derive(Debug, Default)]
+pub struct Passed {
+    /// Bytes from the client.
+    pub received: AtomicU64,
+    /// Bytes to the client.
+    pub sent: AtomicU64,
+    /// Queries: simple ones, and executions of prepared ones.
+    pub queries: AtomicU64,
+}
+
+impl Passed {
+    /// So many bytes have come from the client, and gone to it, since the session was accepted.
+    pub fn bytes(&self, received: u64, sent: u64, metrics: &Metrics) {
+        let both =
+            [(&self.received, received, &metrics.bytes_from_clients), (&self.sent, sent, &metrics.bytes_to_clients)];
+        for (counter, bytes, metric) in both {
+            let before = counter.load(Ordering::Relaxed);
+            if before != bytes {
+                counter.store(bytes, Ordering::Relaxed);
+                metric.inc_by(bytes - before);
+            }
+        }
+    }
+
+    /// The client asked for something to be run.
+    pub fn query(&self, metrics: &Metrics) {
+        self.queries.fetch_add(1, Ordering::Relaxed);
+        metrics.queries.inc();
+    }
+
+    /// Bytes received, bytes sent, queries.
+    fn totals(&self) -> [u64; 3] {
+        [&self.received, &self.sent, &self.queries].map(|counter| counter.load(Ordering::Relaxed))
+    }
+}
+
+/// An event at a level that is a setting; at none it is not logged.
+macro_rules! log_at {
+    ($level:expr, $($event:tt)*) => {
+        match $level {
+            Some(Level::INFO) => tracing::info!($($event)*),
+            Some(_) => tracing::debug!($($event)*),
+            None => {}
+        }
+    };
+}
+
+impl Session {
+    /// A session that starts now.
+    pub fn new(
+        number: u64,
+        startup: &Startup,
+        address: String,
+        authenticated: &Authenticated,
+        fence: SessionFence,
+        presented: &Value,
+    ) -> Self {
+        let application_name = startup.parameter("application_name").unwrap_or_default();
+        Session {
+            number,
+            user: startup.user().to_owned(),
+            database: startup.database().to_owned(),
+            address,
+            application_name: start_of(application_name, LONGEST_NAME).to_owned(),
+            pid: authenticated.process_id,
+            cancel_key: authenticated.cancel_key.clone(),
+            cancels: Semaphore::new(2),
+            cancelling: tokio::sync::Mutex::default(),
+            started: SystemTime::now(),
+            passed: Passed::default(),
+            fence: Arc::new(fence),
+            presented: Mutex::new(presented.clone()),
+        }
+    }
+
+    /// The value of `lease.fence`, in its own form; None where the server has to be asked.
+    pub fn presented(&self) -> Option<String> {
+        match &*self.presented.lock().unwrap_or_else(PoisonError::into_inner) {
+            Value::Known(value) => Some(value.to_string()),
+            Value::Invalid | Value::Unknown => None,
+        }
+    }
+
+    /// It presents these tokens from now on.
+    pub fn present(&self, value: &Value) {
+        let mut presented = self.presented.lock().unwrap_or_else(PoisonError::into_inner);
+        if *presented != *value {
+            *presented = value.clone();
+        }
+    }
+
+    /// Says that it has started.
+    pub fn log_start(&self, level: Option<Level>) {
+        let Session { number: session, user, database, address, application_name, .. } = self;
+        log_at!(level, session, user, database, address, application_name, "session_started");
+    }
+
+    /// Says that it has ended, why, and what has passed.
+    pub fn log_end(&self, level: Option<Level>, end: &End) {
+        let Session { number: session, user, database, address, .. } = self;
+        let seconds = self.started.elapsed().unwrap_or_default().as_secs_f64();
+        let [received, sent, queries] = self.passed.totals();
+        log_at!(level, session, user, database, address, seconds, received, sent, queries, reason = %end, "session_ended");
+    }
+}
+
+/// All sessions that are open.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    by_number: DashMap<u64, Arc<Session>>,
+    /// By the key that the server gave them.
+    by_key: DashMap<Bytes, Arc<Session>>,
+}
+
+/// Keeps a session in the registry until it is dropped.
+#[must_use = "the session leaves the registry when this is dropped"]
+pub struct Entry(Arc<Sessions>, Arc<Session>);
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let Entry(sessions, session) = self;
+        sessions.by_number.remove(&session.number);
+        // After a restart the server may give a key again.
+        sessions.by_key.remove_if(&session.cancel_key, |_, it| it.number == session.number);
+    }
+}
+
+impl Sessions {
+    /// The session is open.
+    pub fn enter(self: &Arc<Self>, session: Arc<Session>) -> Entry {
+        self.by_number.insert(session.number, session.clone());
+        if !session.cancel_key.is_empty() {
+            self.by_key.insert(session.cancel_key.clone(), session.clone());
+        }
+        Entry(self.clone(), session)
+    }
+
+    /// The session to which the server gave that key.
+    pub fn with_key(&self, key: &[u8]) -> Option<Arc<Session>> {
+        self.by_key.get(key).map(|session| session.clone())
+    }
+
+    /// How many they are.
+    pub fn count(&self) -> usize {
+        self.by_number.len()
+    }
+
+    /// All of them, by number.
+    pub fn list(&self) -> Vec<Arc<Session>> {
+        let mut open: Vec<_> = self.by_number.iter().map(|session| session.clone()).collect();
+        open.sort_by_key(|session| session.number);
+        open
+    }
+}

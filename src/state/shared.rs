@@ -1,0 +1,220 @@
+//! What all sessions of the proxy share: settings, policies, databases, the cache of verdicts.
+//!
+//! Owns which databases are known. Must never know two of one name: their sessions would not know each other.
+
+use super::connections::Connections;
+use super::downstream::Downstream;
+use super::encryption::Encryption;
+use super::recent::Recent;
+use super::room::Rooms;
+use super::sessions::Sessions;
+use super::succession;
+use super::turns::Turns;
+use crate::config::{Settings, SettingsArguments};
+use crate::fence::{Authority, Database, Role, is_missing};
+use crate::log_limit::LogLimit;
+use crate::metrics::Metrics;
+use crate::policy::PolicySet;
+use crate::server::Start;
+use crate::server::health::Health;
+use crate::server::shutdown::Stage;
+use crate::statement::apart::READERS;
+use crate::statement::{Alone, Cache};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+use tokio::sync::{Semaphore, watch};
+use tokio_util::task::TaskTracker;
+
+/// Long texts whose tokens are read at the same time.
+const TOKENS_AT_ONCE: usize = 2;
+
+/// Bytes of long messages that all sessions hold at the same time, each until the server has taken it.
+const HELD_AT_ONCE: usize = 64 * 1024 * 1024;
+/// The part of it that is for messages behind others that the server has not answered: it may not take them for long.
+const HELD_BEHIND: usize = 20 * 1024 * 1024;
+
+/// Connections to the server that pass requests to cancel on, at the same time.
+const CANCELS: usize = 32;
+
+/// Connections to the server that have it say what is wrong with a packet, at the same time.
+const WRONG_PACKETS: usize = 8;
+
+/// What is open beside the connections of clients and sessions, at the same time.
+pub const BESIDE_SESSIONS: usize = CANCELS + WRONG_PACKETS;
+
+/// One proxy process.
+pub struct Shared {
+    settings: RwLock<Arc<Settings>>,
+    /// What the settings were read from.
+    pub arguments: SettingsArguments,
+    /// Held by the reload that is under way.
+    pub reloading: tokio::sync::Mutex<()>,
+    pub started: SystemTime,
+    /// What sessions that run have to know of the settings, and of the end.
+    pub orders: watch::Sender<Orders>,
+    pub connections: Arc<Connections>,
+    pub sessions: Arc<Sessions>,
+    /// The rejections of late.
+    pub recent: Recent,
+    pub metrics: Arc<Metrics>,
+    pub encryption: Arc<Encryption>,
+    pub log_limit: Arc<LogLimit>,
+    /// What tells the other proxies that a catalogue has changed.
+    pub announcements: TaskTracker,
+    pub health: Health,
+    pub policies: watch::Sender<Arc<PolicySet>>,
+    pub cache: Cache,
+    /// To read the tokens of a long text: [`TOKENS_AT_ONCE`].
+    pub turns: Turns,
+    /// To have a text read in another process: [`READERS`].
+    pub turns_apart: Turns,
+    /// For long messages; those that the server takes at once.
+    pub room: Arc<Rooms>,
+    /// For those behind others, [`HELD_BEHIND`].
+    pub room_behind: Arc<Rooms>,
+    /// A permit for each of [`CANCELS`].
+    pub cancels: Semaphore,
+    /// A permit for each of [`WRONG_PACKETS`].
+    pub wrong_packets: Semaphore,
+    /// Asked who leads the elections that policies name.
+    pub authority: Option<Arc<Authority>>,
+    databases: Mutex<HashMap<String, Arc<Downstream>>>,
+    /// Different for every proxy process: tells its admissions from others'.
+    id: String,
+}
+
+/// What sessions are told while they run.
+#[derive(Clone, Copy, Debug)]
+pub struct Orders {
+    pub stage: Stage,
+    /// How long they may be idle outside of a transaction.
+    pub idle_timeout: Option<Duration>,
+}
+
+impl Shared {
+    /// A proxy without sessions.
+    pub fn new(start: Start, id: String, metrics: Arc<Metrics>) -> Arc<Self> {
+        let Start { settings, arguments, encryption, policies, etcd } = start;
+        let authority = etcd.map(Authority::new);
+        if let Some(authority) = &authority {
+            authority.follow(&policies.elections());
+        }
+        Arc::new(Shared {
+            orders: watch::Sender::new(Orders { stage: Stage::Running, idle_timeout: settings.limits.idle }),
+            connections: Arc::default(),
+            settings: RwLock::new(Arc::new(settings)),
+            arguments,
+            reloading: tokio::sync::Mutex::default(),
+            started: SystemTime::now(),
+            sessions: Arc::default(),
+            recent: Recent::default(),
+            metrics,
+            encryption: Arc::new(encryption),
+            log_limit: Arc::default(),
+            announcements: TaskTracker::new(),
+            health: Health::default(),
+            policies: watch::Sender::new(Arc::new(policies)),
+            cache: Cache::default(),
+            room: Rooms::new(HELD_AT_ONCE - HELD_BEHIND),
+            room_behind: Rooms::new(HELD_BEHIND),
+            cancels: Semaphore::new(CANCELS),
+            wrong_packets: Semaphore::new(WRONG_PACKETS),
+            turns: Turns::new(TOKENS_AT_ONCE),
+            turns_apart: Turns::new(READERS),
+            authority,
+            databases: Mutex::default(),
+            id,
+        })
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts settings in force, for what comes after.
+    pub fn set_settings(&self, settings: Settings) {
+        self.orders.send_modify(|orders| orders.idle_timeout = settings.limits.idle);
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    /// The proxy comes to its end.
+    pub fn set_stage(&self, stage: Stage) {
+        self.orders.send_modify(|orders| orders.stage = stage);
+    }
+
+    /// Waits until the proxy comes to its end. Cancel-safe.
+    pub async fn stopping(&self) {
+        // The sender is ours: it does not end.
+        self.orders.subscribe().wait_for(|orders| orders.stage != Stage::Running).await.ok();
+    }
+
+    /// The database of that name, known from now on.
+    pub fn downstream(&self, name: &str) -> Arc<Downstream> {
+        let mut databases = self.databases();
+        if let Some(known) = databases.get(name) {
+            return known.clone();
+        }
+        let (control, authority) = (self.encryption.control_for(&self.settings(), name), self.authority.clone());
+        let fence = Database::new(name, control, self.id.clone(), authority, self.metrics.clone());
+        let downstream = Downstream::new(fence, self.policies.subscribe(), self.metrics.clone());
+        databases.insert(name.to_owned(), downstream.clone());
+        downstream.follow();
+        if let Some(authority) = &self.authority {
+            tokio::spawn(succession::shut_out_deposed(downstream.clone(), authority.leaders()));
+        }
+        downstream
+    }
+
+    /// The same, unless the server says that it has none of that name. Cancel-safe.
+    pub async fn find_downstream(&self, name: &str) -> Option<Arc<Downstream>> {
+        let is_known = self.databases().contains_key(name);
+        if !is_known && is_missing(&self.encryption.control_for(&self.settings(), name)).await {
+            return None;
+        }
+        Some(self.downstream(name))
+    }
+
+    /// All databases known, by name; not those that are gone.
+    pub fn downstreams(&self) -> Vec<Arc<Downstream>> {
+        // One that comes back is the same: two of one name would not know each other's sessions.
+        let mut known: Vec<_> = self.databases().values().filter(|it| !it.fence.is_missing()).cloned().collect();
+        known.sort_by(|one, other| one.fence.name().cmp(other.fence.name()));
+        known
+    }
+
+    /// Puts policies in force, in all databases. Not cancel-safe: some databases may have them and others not.
+    pub async fn apply(&self, policies: PolicySet) {
+        let policies = Arc::new(policies);
+        if let Some(authority) = &self.authority {
+            authority.follow(&policies.elections());
+        }
+        self.policies.send_replace(policies.clone());
+        for database in self.downstreams().iter().filter(|database| policies.applies_to(database.fence.name())) {
+            database.forget_catalogue();
+            database.prepare().await;
+        }
+    }
+
+    /// Gets the control connections to a database out of the way of a session's statement that needs it alone, as
+    /// [`Database::close_for`] does. Cancel-safe.
+    pub async fn leave_alone(&self, wanted: &Alone, role: &Role, from: &str) {
+        let known = self.databases().get(&wanted.database).cloned();
+        if let Some(database) = known {
+            database.fence.close_for(role, wanted.by_force, wanted.database == from).await;
+        }
+    }
+
+    /// There may be another database of that name now: nothing that was read of its catalogue counts any more.
+    pub fn forget_database(&self, name: &str) {
+        if let Some(database) = self.databases().get(name) {
+            database.fence.end_vacating();
+            database.forget_catalogue();
+        }
+    }
+
+    fn databases(&self) -> MutexGuard<'_, HashMap<String, Arc<Downstream>>> {
+        self.databases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
