@@ -7,6 +7,8 @@
 //! `fence` and `console` know no sockets of clients, `wire` knows no fences.
 
 #[cfg(feature = "proxy")]
+pub mod catalogue;
+#[cfg(feature = "proxy")]
 pub mod cli;
 #[cfg(feature = "proxy")]
 pub mod config;
@@ -36,6 +38,8 @@ pub mod policy;
 pub mod server;
 #[cfg(feature = "proxy")]
 mod session;
+#[cfg(feature = "proxy")]
+mod sql;
 #[cfg(feature = "proxy")]
 pub mod stage;
 #[cfg(feature = "proxy")]

@@ -2,7 +2,7 @@
 
 use super::output::{complain, counted, load_policies, print, table};
 use super::{database, runtime};
-use crate::fence::{self, Covered, Explanation};
+use crate::catalogue::{self, Covered, Explanation};
 use crate::policy::{PolicySet, Resource};
 use clap::Subcommand;
 use std::{
@@ -68,7 +68,7 @@ fn explain(directory: &Path, url: &str) -> ExitCode {
         Ok(runtime) => runtime,
         Err(code) => return code,
     };
-    match runtime.block_on(fence::explain(&config, &set)) {
+    match runtime.block_on(catalogue::explain(&config, &set)) {
         Ok(explanation) => print_explanation(&set, &explanation),
         Err(error) => {
             complain(&format!("fencegate: {error}"));

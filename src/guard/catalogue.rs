@@ -5,8 +5,8 @@
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, NOTICE_SIGNATURE, OWNERS_FUNCTION, SIGNATURES};
 use super::trigger::{PREFIX, Relation};
 use super::{GuardError, State, refused};
-use crate::fence::{column, is_true, named, quote};
 use crate::policy::FencedTable;
+use crate::sql::{column, is_true, named, quote};
 use std::collections::BTreeMap;
 use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 

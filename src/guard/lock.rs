@@ -5,7 +5,7 @@
 
 use super::catalogue::rows;
 use super::{GuardError, refused, run};
-use crate::fence::{column, quote};
+use crate::sql::{column, quote};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::{Client, error::SqlState};

@@ -10,8 +10,8 @@ mod lock;
 mod survey;
 mod trigger;
 
-use crate::fence::text;
 use crate::policy::PolicySet;
+use crate::sql;
 use crate::tls::ControlConfig;
 use functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION};
 use lock::{lock_tables, transaction};
@@ -33,7 +33,7 @@ const NO_EVENT_TRIGGERS: &str =
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {
     /// No connection.
-    #[error("cannot connect: {}", text(.0))]
+    #[error("cannot connect: {}", sql::message(.0))]
     Connect(#[source] tokio_postgres::Error),
     /// There is no schema for its functions.
     #[error("database {0} has no fencegate schema: run `fencegate init` first")]
@@ -48,7 +48,7 @@ pub enum GuardError {
         owner: String,
     },
     /// The server refused.
-    #[error("cannot {what}: {}", text(.source))]
+    #[error("cannot {what}: {}", sql::message(.source))]
     Refused {
         /// What was being done.
         what: String,
@@ -56,7 +56,7 @@ pub enum GuardError {
         source: tokio_postgres::Error,
     },
     /// Others hold locks on the tables.
-    #[error("cannot lock the tables, held up by {by}: {}", text(.source))]
+    #[error("cannot lock the tables, held up by {by}: {}", sql::message(.source))]
     HeldUp {
         /// The tables, as a list of SQL literals.
         relations: String,

@@ -6,8 +6,8 @@ use super::catalogue::{Found, Place, event_triggers_state, facts, found, relatio
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, SIGNATURES};
 use super::trigger::{Relation, Wanted, wanted};
 use super::{FUNCTIONS, GuardError, Line, NO_EVENT_TRIGGERS, Rest, State, event_triggers};
-use crate::fence::column;
 use crate::policy::{FencedTable, PolicySet, Resource};
+use crate::sql::column;
 use crate::statement::Operation;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tokio_postgres::Client;

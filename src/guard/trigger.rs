@@ -2,8 +2,9 @@
 //!
 //! Owns their names and definitions, in the words of `pg_get_triggerdef`: what is created is what `status` compares.
 
-use crate::fence::{guard_arguments, quote};
+use crate::policy::guard_arguments;
 use crate::policy::{FencedTable, Mode, Resource};
+use crate::sql::quote;
 use crate::statement::Operation;
 use sha2::{Digest, Sha256};
 

@@ -6,6 +6,7 @@
 mod difference;
 mod document;
 mod fingerprint;
+mod guarded;
 mod index;
 mod keyed;
 mod load;
@@ -14,6 +15,7 @@ mod name;
 mod tests;
 
 pub use difference::Change;
+pub(crate) use guarded::guard_arguments;
 pub use keyed::{InvalidTemplate, Keyed, LONGEST_KEY, Template};
 pub use load::{join, load};
 

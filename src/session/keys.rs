@@ -3,7 +3,7 @@
 //! Must never take a key for known that is not: what cannot be told is refused.
 
 use super::rejection::Rejection;
-use crate::fence::KeyColumn;
+use crate::catalogue::KeyColumn;
 use crate::policy::{FencedTable, Resource};
 use crate::statement::{Operation, Write};
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! Owns which names count. Must never forget one before the transaction has ended: a rollback to a savepoint may leave
 //! one too many.
 
-use crate::fence::Catalogue;
+use crate::catalogue::Catalogue;
 use crate::policy::PolicySet;
 use crate::state::downstream::Seen;
 use crate::statement::rows::Rows;

@@ -3,7 +3,8 @@
 //! Must never leave out a resource for which the text may be a write.
 
 use super::keys::{self, Columns, Key};
-use crate::fence::{Catalogue, Deed};
+use crate::catalogue::Catalogue;
+use crate::fence::Deed;
 use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource};
 use crate::state::downstream::Seen;
 use crate::statement::{FunctionName, Operation, RelationName, Statement, Write};

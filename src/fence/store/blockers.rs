@@ -7,11 +7,12 @@
 
 use super::control::{LIMIT, Lane};
 use super::error::ControlError;
-use super::rows::{Answer, blocker, rows};
+use super::rows::blocker;
 use super::{Postgres, StoreError, sql};
 use crate::fence::advance::GRACE;
 use crate::fence::refusal::Obstacle;
 use crate::policy::Resource;
+use crate::sql::{Answer, rows};
 use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};

@@ -6,9 +6,9 @@
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
 use super::error::{ControlError, ends_process, is_no_database, unreachable};
-use super::rows::{Answer, answers, column, rows};
 use super::{Found, Listener, sql};
 use crate::fence::turns::Turns;
+use crate::sql::{Answer, answers, column, rows};
 use crate::tls::ControlConfig;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};

@@ -6,6 +6,7 @@
 use super::StoreError;
 use super::control::{LIMIT, VERSION};
 use crate::fence::refusal::{Hindrance, Remedy};
+use crate::sql;
 use crate::tls::{self, Told, Trouble};
 use std::fmt;
 use tokio_postgres::error::{DbError, SqlState};
@@ -112,7 +113,7 @@ impl From<&tokio_postgres::Error> for Words {
         if let Some(refusal) = error.as_db_error() {
             return refusal.into();
         }
-        let log = text(error);
+        let log = sql::message(error);
         let public = match tls::trouble(error, Told::Url) {
             // After the colon TLS itself may tell names.
             Some(Trouble { message, .. }) => message.split(": ").next().unwrap_or_default().to_owned(),
@@ -143,7 +144,7 @@ pub(super) fn ends_process(code: &SqlState) -> bool {
 
 pub(super) fn unreachable(error: tokio_postgres::Error) -> ControlError {
     if is_no_database(&error) {
-        ControlError::NoDatabase(text(&error))
+        ControlError::NoDatabase(sql::message(&error))
     } else {
         ControlError::Unreachable((&error).into())
     }
@@ -151,21 +152,4 @@ pub(super) fn unreachable(error: tokio_postgres::Error) -> ControlError {
 
 pub(super) fn is_no_database(error: &tokio_postgres::Error) -> bool {
     error.code() == Some(&SqlState::INVALID_CATALOG_NAME)
-}
-
-/// In place of "password missing".
-const NO_PASSWORD: &str = "the server asks for a password, and none is given: put it into the URL, \
-     into PGPASSWORD, or into the file that PGPASSFILE names (default: ~/.pgpass)";
-
-/// tokio-postgres says only "db error"; the message is in the source.
-pub(crate) fn text(error: &tokio_postgres::Error) -> String {
-    if let Some(Trouble { message, hint }) = tls::trouble(error, Told::Url) {
-        return format!("{message}. {hint}");
-    }
-    match (error.as_db_error(), std::error::Error::source(error)) {
-        (Some(refusal), _) => refusal.message().to_owned(),
-        (None, Some(source)) if source.to_string() == "password missing" => NO_PASSWORD.to_owned(),
-        (None, Some(source)) => format!("{error}: {source}"),
-        (None, None) => error.to_string(),
-    }
 }

@@ -4,9 +4,7 @@
 //! it may be run at any time, by several at once.
 
 use super::control::{VERSION, version_number};
-use super::error::text;
-use super::rows::{column, is_true};
-use super::sql::quote;
+use crate::sql::{column, is_true, quote};
 use crate::tls::ControlConfig;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -42,10 +40,10 @@ pub struct InitReport {
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
     /// No connection.
-    #[error("cannot connect: {}", text(.0))]
+    #[error("cannot connect: {}", crate::sql::message(.0))]
     Connect(#[source] tokio_postgres::Error),
     /// The server refused; nothing was changed but what the schema had before.
-    #[error("cannot {what}: {}", text(.source))]
+    #[error("cannot {what}: {}", crate::sql::message(.source))]
     Refused {
         /// What was being done.
         what: &'static str,

@@ -4,6 +4,7 @@
 //! stands below it.
 
 mod blockers;
+mod catalogue;
 mod control;
 mod error;
 mod init;
@@ -13,12 +14,12 @@ mod rows;
 mod sql;
 
 use super::admissions::Admissions;
-use super::catalogue::{Catalogue, Dependencies, Fenced};
 use super::enforcement::Enforcement;
 use super::permission::{Deed, Role};
 use super::refusal::{Hindrance, Obstacle};
 use super::reset::{Fences, Higher};
 use super::session::{Epoch, Identity, Token};
+use crate::catalogue::{Catalogue, Dependencies, Fenced};
 use crate::policy::Resource;
 use async_trait::async_trait;
 use std::collections::HashSet;
@@ -27,14 +28,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 pub use control::is_missing;
-pub(crate) use error::text;
 pub use init::{InitError, InitReport, init};
 pub use postgres::Postgres;
 pub use probe::probe;
-pub(super) use rows::{Answer, answers, number};
-pub(crate) use rows::{column, is_true};
-pub(super) use sql::named_as;
-pub(crate) use sql::{named, quote};
 
 /// The database behind the fences, as one proxy sees it: epochs, admissions, server processes and their locks.
 ///

@@ -4,17 +4,18 @@
 
 use super::control::{CATALOGUE_CHANGED, Common, LIMIT, Lane};
 use super::error::{ControlError, unreachable};
-use super::rows::{self, Answer, answers, column, is_true, number, rows};
+use super::rows;
 use super::sql::Operator;
 use super::{Found, Granted, Holder, Key, Listener, Marked, Report, ResetReport, Standing, Store, StoreError, sql};
+use crate::catalogue::{Catalogue, Dependencies, Fenced};
 use crate::fence::admissions::Admissions;
-use crate::fence::catalogue::{Catalogue, Dependencies, Fenced};
 use crate::fence::enforcement::Enforcement;
 use crate::fence::permission::{Deed, Role};
 use crate::fence::refusal::Hindrance;
 use crate::fence::reset::Fences;
 use crate::fence::session::{Epoch, Identity, Token};
 use crate::policy::Resource;
+use crate::sql::{Answer, answers, column, is_true, number, rows, text};
 use crate::tls::ControlConfig;
 use async_trait::async_trait;
 use futures_util::FutureExt;
@@ -164,7 +165,7 @@ impl Store for Postgres {
     }
 
     async fn epochs_above_admissions(&self) -> Result<Vec<(String, Epoch)>, StoreError> {
-        let read = |row: &_| Some((rows::text(row, "resource")?, rows::epoch(row)?));
+        let read = |row: &_| Some((text(row, "resource")?, rows::epoch(row)?));
         self.read(&sql::epochs_above_admissions(&self.proxy), read).await
     }
 
@@ -211,7 +212,7 @@ impl Store for Postgres {
     }
 
     async fn open_transactions(&self) -> Result<HashSet<String>, StoreError> {
-        self.read(&sql::open_transactions(), |row| rows::text(row, "transaction")).await
+        self.read(&sql::open_transactions(), |row| text(row, "transaction")).await
     }
 
     async fn denied(&self, resource: &Resource, deeds: &[Deed], role: &Role) -> Result<Option<String>, StoreError> {

@@ -9,55 +9,9 @@ use crate::fence::refusal::{Hindrance, Obstacle};
 use crate::fence::reset::{Fence, Higher};
 use crate::fence::session::{Epoch, Identity};
 use crate::policy::QualifiedName;
+use crate::sql::{Answer, column, is_true, number, text};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
-
-/// What one statement of a Query returned.
-#[derive(Debug, Default)]
-pub(in crate::fence) struct Answer {
-    pub(in crate::fence) rows: Vec<SimpleQueryRow>,
-    pub(in crate::fence) affected: u64,
-}
-
-/// The text of a column, if it is there and not null.
-pub(crate) fn column<'a>(row: &'a SimpleQueryRow, name: &str) -> Option<&'a str> {
-    row.try_get(name).ok().flatten()
-}
-
-/// A column read as a number.
-pub(in crate::fence) fn number<T: std::str::FromStr>(row: &SimpleQueryRow, name: &str) -> Option<T> {
-    column(row, name)?.parse().ok()
-}
-
-/// A column that is the boolean true. Null, false and a missing column are all no.
-pub(crate) fn is_true(row: &SimpleQueryRow, name: &str) -> bool {
-    column(row, name) == Some("t")
-}
-
-/// What each statement of a Query returned.
-pub(in crate::fence) fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<Answer> {
-    let mut answers = Vec::new();
-    let mut answer = Answer::default();
-    for message in messages {
-        match message {
-            SimpleQueryMessage::Row(row) => answer.rows.push(row),
-            SimpleQueryMessage::CommandComplete(affected) => {
-                answers.push(Answer { affected, ..std::mem::take(&mut answer) });
-            }
-            _ => {}
-        }
-    }
-    answers
-}
-
-/// The rows of all statements.
-pub(super) fn rows(answers: &[Answer]) -> impl Iterator<Item = &SimpleQueryRow> {
-    answers.iter().flat_map(|answer| &answer.rows)
-}
-
-pub(super) fn text(row: &SimpleQueryRow, name: &str) -> Option<String> {
-    column(row, name).map(str::to_owned)
-}
+use tokio_postgres::SimpleQueryRow;
 
 /// The columns generation and token.
 pub(super) fn epoch(row: &SimpleQueryRow) -> Option<Epoch> {

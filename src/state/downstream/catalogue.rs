@@ -4,7 +4,8 @@
 //! which came before the statement at hand.
 
 use super::{Downstream, FRESH};
-use crate::fence::{Catalogue, Dependencies, Fenced, Hindrance};
+use crate::catalogue::{Catalogue, Dependencies, Fenced};
+use crate::fence::Hindrance;
 use crate::policy::{PolicySet, QualifiedName};
 use crate::statement::RelationName;
 use std::collections::{HashMap, HashSet};

@@ -6,11 +6,12 @@
 
 use super::lock::{advisory_key, process_lock};
 use super::process::may_terminate;
-use super::{LIVING, THIS_DATABASE, below, quote};
+use super::{LIVING, THIS_DATABASE, below};
 use crate::fence::refusal::Remedy;
 use crate::fence::session::{Epoch, Identity, Token};
 use crate::fence::store::Granted;
 use crate::policy::Resource;
+use crate::sql::quote;
 
 /// What is read of an admission.
 const GRANTED: &str = "a.pid, extract(epoch FROM a.backend_start) AS backend_start, a.resource, a.generation, a.token, \

@@ -4,9 +4,10 @@
 //! may be held up in the network, and come when the epoch is another.
 
 use super::lock::{PREPARED, WRITE_LOCKS, advisory_key, holds_lock_on_relations, relations};
-use super::{LIVING, below, quote};
+use super::{LIVING, below};
 use crate::fence::session::{Epoch, Token};
 use crate::policy::{Resource, Template};
+use crate::sql::quote;
 use std::sync::Arc;
 
 /// Publish. The second statement's count: the token was raised. The third's row: what is there now. Raises

@@ -3,8 +3,9 @@
 //! Owns the keys of advisory locks; `guard.sql` has the same. Must never overlook a relation that no other session can see yet.
 
 use super::process::may_terminate;
-use super::{LIVING, THIS_DATABASE, named, quote};
+use super::{LIVING, THIS_DATABASE};
 use crate::policy::Resource;
+use crate::sql::{named, quote};
 use std::time::Duration;
 
 /// Locks that only a write needs.

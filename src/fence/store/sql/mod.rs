@@ -13,7 +13,7 @@ mod process;
 mod proxy;
 
 use crate::fence::session::Epoch;
-use crate::policy::QualifiedName;
+use crate::sql::quote;
 pub(in crate::fence::store) use admission::{
     IDENTITY_ITEMS, admissions, admit, all_admissions, delete, delete_dead, holders,
 };
@@ -34,29 +34,6 @@ const LIVING: &str = "EXISTS (SELECT FROM pg_stat_get_activity(NULL) s WHERE s.p
 
 const THIS_DATABASE: &str = "(SELECT oid FROM pg_database WHERE datname = current_database())";
 
-/// A string literal. The text must not contain NUL; standard_conforming_strings must be on.
-pub(crate) fn quote(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
-}
-
-/// A common table expression of these names.
-pub(crate) fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
-    named_as("named", names)
-}
-
-/// The same, under that name of its own. As two arrays: the server reads many names in them at once.
-pub(crate) fn named_as<'a>(table: &str, names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
-    let (schemas, names): (Vec<String>, Vec<String>) =
-        names.into_iter().map(|name| (element(&name.schema), element(&name.name))).unzip();
-    let array = |elements: Vec<String>| quote(&format!("{{{}}}", elements.join(",")));
-    format!("{table}(schema, name) AS (SELECT * FROM unnest({}::name[], {}::name[]))", array(schemas), array(names))
-}
-
-/// An element of an array literal.
-fn element(name: &str) -> String {
-    format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
-}
-
 fn below(row: &str, resource: &str, bound: Epoch) -> String {
     format!(
         "{row}.resource = {} AND ({row}.generation, {row}.token) < ({}, {})",
@@ -64,25 +41,4 @@ fn below(row: &str, resource: &str, bound: Epoch) -> String {
         bound.generation,
         bound.token
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quotes_end_no_literal() {
-        assert_eq!(quote("plain"), "'plain'");
-        assert_eq!(quote("it's"), "'it''s'");
-        assert_eq!(quote("'; DROP TABLE x; --"), "'''; DROP TABLE x; --'");
-        assert_eq!(quote("back\\slash' "), "'back\\slash'' '");
-        assert_eq!(quote(""), "''");
-    }
-
-    #[test]
-    fn names_end_no_element() {
-        let name = QualifiedName { schema: "a\"b".into(), name: "it's\\".into() };
-        let expected = r#"named(schema, name) AS (SELECT * FROM unnest('{"a\"b"}'::name[], '{"it''s\\"}'::name[]))"#;
-        assert_eq!(named([&name]), expected);
-    }
 }

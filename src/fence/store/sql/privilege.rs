@@ -2,9 +2,10 @@
 //!
 //! Must never name a relation by anything but the catalogue's rows: the control role need not be allowed to use its schema.
 
-use super::{THIS_DATABASE, named, quote};
+use super::THIS_DATABASE;
 use crate::fence::permission::{Deed, Role};
 use crate::policy::Resource;
+use crate::sql::{named, quote};
 use crate::statement::Operation;
 
 /// Relations that can be written.

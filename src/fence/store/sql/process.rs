@@ -2,8 +2,9 @@
 //!
 //! Must never end a process that has taken the number of another.
 
-use super::{THIS_DATABASE, below, quote};
+use super::{THIS_DATABASE, below};
 use crate::fence::session::Epoch;
+use crate::sql::quote;
 
 /// What a new control connection says first: its settings, then the probe. To compile a Query takes longer than to run it.
 pub(in crate::fence::store) fn open(synchronous_commit: &str) -> String {

@@ -2,8 +2,9 @@
 //!
 //! Must never forget a lost one at once: its sessions may go on.
 
-use super::{LIVING, named, quote};
+use super::LIVING;
 use crate::policy::QualifiedName;
+use crate::sql::{named, quote};
 
 /// How long a proxy counts of which the control connection is lost: its sessions may go on.
 const LOST_PROXY_COUNTS: &str = "interval '10 minutes'";

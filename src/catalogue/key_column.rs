@@ -3,10 +3,10 @@
 //! Owns which columns can tell rows apart by the text of a value. Must never take one for which two texts are equal, or
 //! whose value is another than the one that was given.
 
-use crate::fence::guarded::guard_arguments;
-use crate::fence::store::quote;
-use crate::fence::store::{Answer, column, is_true, number};
+use crate::policy::guard_arguments;
 use crate::policy::{FencedTable, QualifiedName, Resource};
+use crate::sql::quote;
+use crate::sql::{Answer, column, is_true, number};
 use crate::statement::rows::{KEY_TYPES, Kind, Value};
 use std::collections::HashMap;
 

@@ -11,20 +11,18 @@ mod graph;
 mod key_column;
 mod sql;
 
-pub use dependencies::Dependencies;
+pub use dependencies::{Dependencies, question as question_of_dependencies};
 pub use explain::{Covered, ExplainError, Explanation, explain};
 pub use key_column::KeyColumn;
+pub use sql::Views;
 
-use super::database::Database;
-use super::refusal::Hindrance;
-use super::store::{Answer, Postgres, column};
 use crate::policy::{FencedTable, QualifiedName, Resource};
+use crate::sql::{Answer, column};
 use crate::statement::{FunctionName, Operation, RelationName, Write};
 use graph::{Action, Edge, Graph, Link, Oid, Paths, Through, Way};
-use sql::{Subject, Views};
+use sql::Subject;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tokio_postgres::SimpleQueryRow;
 
 /// The catalogue at one moment.
@@ -172,7 +170,11 @@ impl Catalogue {
         })
     }
 
-    fn read(answers: &[Answer], most_rows: usize) -> Result<Self, String> {
+    /// Of what the [`question`] was answered, whose rows are so many at most.
+    ///
+    /// # Errors
+    /// When there are more, or something that is not known.
+    pub fn read(answers: &[Answer], most_rows: usize) -> Result<Self, String> {
         let rows: Vec<&SimpleQueryRow> = answers.iter().flat_map(|answer| &answer.rows).collect();
         if rows.len() > most_rows {
             return Err(too_many(&rows, most_rows));
@@ -252,8 +254,8 @@ fn too_many(rows: &[&SimpleQueryRow], most: usize) -> String {
     format!("more than {most} dependencies lead to the fenced tables{whose}")
 }
 
-/// All that is asked of the catalogue for one reading.
-fn question(fences: Fenced, temporary: Option<&str>, views: Views) -> (String, usize) {
+/// All that is asked of the catalogue for one reading, and the most rows that may be answered.
+pub fn question(fences: Fenced, temporary: Option<&str>, views: Views) -> (String, usize) {
     let tables: Vec<&QualifiedName> = fences.tables().map(|(_, table)| &table.name).collect();
     let functions: Vec<&QualifiedName> = fences.0.iter().flat_map(|resource| &resource.functions).collect();
     let subject = Subject { tables: &tables, functions: &functions, temporary };
@@ -327,83 +329,4 @@ fn is_in_schema(relation: &RelationName, schema: &str) -> bool {
         .schema
         .as_deref()
         .is_none_or(|named| named == schema || named == "pg_temp" && schema.starts_with("pg_temp_"))
-}
-
-impl Database {
-    /// Reads the catalogue for what is fenced, as it is for all sessions. Cancel safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
-    pub async fn catalogue(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Catalogue, Hindrance> {
-        let catalogue = self.store().catalogue(fences, None).await?;
-        self.has_fenced_tables.store(catalogue.has_fenced_tables(), Ordering::Relaxed);
-        Ok(catalogue)
-    }
-
-    /// The same, as it is for the session to which this schema of temporary relations belongs. Cancel safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
-    pub async fn catalogue_of_session(&self, fences: Fenced<'_>, temporary: &str) -> Result<Catalogue, Hindrance> {
-        let whose =
-            |why: Hindrance| why.and(&format!(", with the temporary relations of this session (schema {temporary})"));
-        self.store.catalogue(fences, Some(temporary)).await.map_err(whose)
-    }
-
-    /// Reads what CASCADE may take from the fenced tables. Cancel safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
-    pub async fn dependencies(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Dependencies, Hindrance> {
-        self.store().dependencies(fences).await
-    }
-
-    /// Somebody else says that the catalogue has changed; several who do so at once are one. Cancel safe.
-    pub async fn catalogue_announced(&self) {
-        self.memory.catalogue.notified().await;
-    }
-
-    /// Tells the other proxies that the catalogue has changed. Cancel safe: they may not be told.
-    pub async fn announce_catalogue(self: &Arc<Self>) {
-        if let Err(error) = self.store().announce_catalogue().await {
-            tracing::debug!(database = self.name(), %error, "catalogue_change_not_announced");
-        }
-    }
-
-    /// The number of the connection that listens to announcements; 0 where none does.
-    pub fn listener(&self) -> u64 {
-        self.memory.listener()
-    }
-}
-
-impl Postgres {
-    pub(in crate::fence) async fn read_catalogue(
-        &self,
-        fences: Fenced<'_>,
-        temporary: Option<&str>,
-    ) -> Result<Catalogue, Hindrance> {
-        let (asked, most_rows) = question(fences, temporary, Views::Asked);
-        let all_writable = || question(fences, temporary, Views::AllWritable).0;
-        // For one session on a connection of its own: who makes many temporary relations keeps nobody else waiting.
-        let answers = if temporary.is_some() { self.ask_once(&asked).await } else { self.look(&asked).await };
-        let answers = match answers {
-            Ok(answers) => answers,
-            // Somebody alters a view: nothing is left out then.
-            Err(error) if temporary.is_none() && error.is_answer() => self.look(&all_writable()).await?,
-            // Where nothing is fenced, nobody has to have run `fencegate init`; and what failed a moment ago, when the
-            // database was being made, need not fail now.
-            Err(_) => self.ask_once(&all_writable()).await?,
-        };
-        Ok(Catalogue::read(&answers, most_rows)?)
-    }
-
-    pub(in crate::fence) async fn read_dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Hindrance> {
-        let tables: Vec<&QualifiedName> = fences.tables().map(|(_, table)| &table.name).collect();
-        let question = dependencies::question(&tables);
-        let answers = match self.look(&question).await {
-            Ok(answers) => answers,
-            Err(_) => self.ask_once(&question).await?,
-        };
-        Ok(Dependencies::read(&answers)?)
-    }
 }

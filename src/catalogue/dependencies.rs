@@ -2,10 +2,10 @@
 //!
 //! Owns that question and its answer, which is read only where a statement says CASCADE. Must never leave a dependency out.
 
-use super::is_in_schema;
 use super::sql::MOST_ROWS;
-use crate::fence::store::{Answer, column, named};
+use super::{Fenced, is_in_schema};
 use crate::policy::QualifiedName;
+use crate::sql::{Answer, column, named};
 use crate::statement::{Operation, RelationName, Write};
 use std::collections::HashMap;
 use tokio_postgres::SimpleQueryRow;
@@ -29,7 +29,11 @@ impl Dependencies {
         found.into_iter().flatten().filter(move |it| is_in_schema(relation, &it.schema)).map(|it| &it.by)
     }
 
-    pub(super) fn read(answers: &[Answer]) -> Result<Self, String> {
+    /// Of what the [`question`] was answered.
+    ///
+    /// # Errors
+    /// When there is too much.
+    pub fn read(answers: &[Answer]) -> Result<Self, String> {
         let rows: Vec<&SimpleQueryRow> = answers.iter().flat_map(|answer| &answer.rows).collect();
         if rows.len() > MOST_ROWS {
             return Err(format!("the fenced tables depend on more than {} relations", MOST_ROWS));
@@ -49,7 +53,8 @@ impl Dependencies {
 /// What `CASCADE` may take from these tables, a row for each relation: something of the fenced table
 /// `by_schema.by_name` depends on it along `pg_depend`, from the table's parts (constraints, defaults, policies,
 /// partitions).
-pub(super) fn question(tables: &[&QualifiedName]) -> String {
+pub fn question(fences: Fenced) -> String {
+    let tables: Vec<&QualifiedName> = fences.tables().map(|(_, table)| &table.name).collect();
     format!(
         "SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true); \
          WITH RECURSIVE {named}, \

@@ -4,8 +4,8 @@
 //! 100,000 relations, and anybody may make more.
 
 use super::calls;
-use crate::fence::store::{named, quote};
 use crate::policy::{PolicySet, QualifiedName};
+use crate::sql::{named, quote};
 
 /// More rows than this are not taken. Whatever makes so many relations reach a fenced table may be an attack.
 pub(super) const MOST_ROWS: usize = 200_000;
@@ -21,7 +21,7 @@ const TIMEOUT_OF_SESSION: &str = "250ms";
 
 /// How the views are found that nothing can be written through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Views {
+pub enum Views {
     /// The server says which; it locks them for that, and the question fails where one is locked by somebody else.
     Asked,
     /// None is: all count as written through.

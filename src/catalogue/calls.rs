@@ -4,8 +4,8 @@
 //! Owns which dependency is a call, and by which operation on which relation. Must never leave one out for being
 //! rare: a call that is not found is a write that is not fenced.
 
-use crate::fence::store::named_as;
 use crate::policy::QualifiedName;
+use crate::sql::named_as;
 use crate::statement::Operation::{self, Ddl, Delete, Insert, Read, Truncate, Update};
 
 /// The tables `calling`, all that depends on a function, with what is part of a relation left at that; and `calls`, the

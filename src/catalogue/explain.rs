@@ -5,9 +5,8 @@
 use super::graph::{Action, Edge, Link, Oid, Way};
 use super::sql::{self, Views};
 use super::{Catalogue, Dependencies, Fenced, WayTo, dependencies};
-use crate::fence::store::text;
-use crate::fence::store::{Answer, answers, column};
 use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource, quoted};
+use crate::sql::{Answer, answers, column};
 use crate::statement::{Operation, RelationName};
 use crate::tls::ControlConfig;
 use std::collections::HashSet;
@@ -41,10 +40,10 @@ pub struct Covered {
 #[derive(Debug, thiserror::Error)]
 pub enum ExplainError {
     /// No connection.
-    #[error("cannot connect: {}", text(.0))]
+    #[error("cannot connect: {}", crate::sql::message(.0))]
     Connect(#[source] tokio_postgres::Error),
     /// The server refused.
-    #[error("cannot read the catalogue: {}", text(.0))]
+    #[error("cannot read the catalogue: {}", crate::sql::message(.0))]
     Refused(#[source] tokio_postgres::Error),
     /// The catalogue cannot be understood.
     #[error("cannot read the catalogue: {0}")]
@@ -68,8 +67,7 @@ pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Exp
         Err(_) => ask(&client, &super::question(fences, None, Views::AllWritable).0).await?,
     };
     let catalogue = Catalogue::read(&answers, most_rows).map_err(ExplainError::Catalogue)?;
-    let tables: Vec<&QualifiedName> = fences.tables().map(|(_, table)| &table.name).collect();
-    let answers = ask(&client, &dependencies::question(&tables)).await?;
+    let answers = ask(&client, &dependencies::question(fences)).await?;
     let dependencies = Dependencies::read(&answers).map_err(ExplainError::Catalogue)?;
     let answers = ask(&client, &sql::database_and_functions(policies)).await?;
     let rows = || answers.iter().flat_map(|answer| &answer.rows);

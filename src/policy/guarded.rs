@@ -2,7 +2,7 @@
 //!
 //! Owns the order of their arguments. Must never leave one out: they go by their places.
 
-use crate::policy::{FencedTable, Resource};
+use super::{FencedTable, Resource};
 
 /// What a trigger of the guard on the table is told, before the exempt roles: see `guard.sql`.
 pub(crate) fn guard_arguments<'a>(resource: &'a Resource, table: &'a FencedTable) -> [&'a str; 5] {

@@ -1,0 +1,54 @@
+//! Reading the catalogue of a database, and telling other proxies that it has changed.
+
+use super::database::Database;
+use super::refusal::Hindrance;
+use crate::catalogue::{Catalogue, Dependencies, Fenced};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Database {
+    /// Reads the catalogue for what is fenced, as it is for all sessions. Cancel safe.
+    ///
+    /// # Errors
+    /// When the database cannot be asked, why.
+    pub async fn catalogue(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Catalogue, Hindrance> {
+        let catalogue = self.store().catalogue(fences, None).await?;
+        self.has_fenced_tables.store(catalogue.has_fenced_tables(), Ordering::Relaxed);
+        Ok(catalogue)
+    }
+
+    /// The same, as it is for the session to which this schema of temporary relations belongs. Cancel safe.
+    ///
+    /// # Errors
+    /// When the database cannot be asked, why.
+    pub async fn catalogue_of_session(&self, fences: Fenced<'_>, temporary: &str) -> Result<Catalogue, Hindrance> {
+        let whose =
+            |why: Hindrance| why.and(&format!(", with the temporary relations of this session (schema {temporary})"));
+        self.store.catalogue(fences, Some(temporary)).await.map_err(whose)
+    }
+
+    /// Reads what CASCADE may take from the fenced tables. Cancel safe.
+    ///
+    /// # Errors
+    /// When the database cannot be asked, why.
+    pub async fn dependencies(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Dependencies, Hindrance> {
+        self.store().dependencies(fences).await
+    }
+
+    /// Somebody else says that the catalogue has changed; several who do so at once are one. Cancel safe.
+    pub async fn catalogue_announced(&self) {
+        self.memory.catalogue.notified().await;
+    }
+
+    /// Tells the other proxies that the catalogue has changed. Cancel safe: they may not be told.
+    pub async fn announce_catalogue(self: &Arc<Self>) {
+        if let Err(error) = self.store().announce_catalogue().await {
+            tracing::debug!(database = self.name(), %error, "catalogue_change_not_announced");
+        }
+    }
+
+    /// The number of the connection that listens to announcements; 0 where none does.
+    pub fn listener(&self) -> u64 {
+        self.memory.listener()
+    }
+}

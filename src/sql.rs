@@ -1,0 +1,116 @@
+//! SQL as text: literals that go into it, and the rows that a simple Query returns.
+//!
+//! Must never guess: a column that cannot be read is not there.
+
+use crate::policy::QualifiedName;
+use crate::tls::{self, Told, Trouble};
+use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
+
+/// What one statement of a Query returned.
+#[derive(Debug, Default)]
+pub struct Answer {
+    pub rows: Vec<SimpleQueryRow>,
+    pub affected: u64,
+}
+
+/// The text of a column, if it is there and not null.
+pub fn column<'a>(row: &'a SimpleQueryRow, name: &str) -> Option<&'a str> {
+    row.try_get(name).ok().flatten()
+}
+
+/// A column read as a number.
+pub fn number<T: std::str::FromStr>(row: &SimpleQueryRow, name: &str) -> Option<T> {
+    column(row, name)?.parse().ok()
+}
+
+/// A column that is the boolean true. Null, false and a missing column are all no.
+pub fn is_true(row: &SimpleQueryRow, name: &str) -> bool {
+    column(row, name) == Some("t")
+}
+
+/// What each statement of a Query returned.
+pub fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    let mut answer = Answer::default();
+    for message in messages {
+        match message {
+            SimpleQueryMessage::Row(row) => answer.rows.push(row),
+            SimpleQueryMessage::CommandComplete(affected) => {
+                answers.push(Answer { affected, ..std::mem::take(&mut answer) });
+            }
+            _ => {}
+        }
+    }
+    answers
+}
+
+/// The rows of all statements.
+pub fn rows(answers: &[Answer]) -> impl Iterator<Item = &SimpleQueryRow> {
+    answers.iter().flat_map(|answer| &answer.rows)
+}
+
+/// The same, owned.
+pub fn text(row: &SimpleQueryRow, name: &str) -> Option<String> {
+    column(row, name).map(str::to_owned)
+}
+
+/// A string literal. The text must not contain NUL; standard_conforming_strings must be on.
+pub fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// A common table expression of these names.
+pub fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
+    named_as("named", names)
+}
+
+/// The same, under that name of its own. As two arrays: the server reads many names in them at once.
+pub fn named_as<'a>(table: &str, names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
+    let (schemas, names): (Vec<String>, Vec<String>) =
+        names.into_iter().map(|name| (element(&name.schema), element(&name.name))).unzip();
+    let array = |elements: Vec<String>| quote(&format!("{{{}}}", elements.join(",")));
+    format!("{table}(schema, name) AS (SELECT * FROM unnest({}::name[], {}::name[]))", array(schemas), array(names))
+}
+
+/// An element of an array literal.
+fn element(name: &str) -> String {
+    format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// In place of "password missing".
+const NO_PASSWORD: &str = "the server asks for a password, and none is given: put it into the URL, \
+     into PGPASSWORD, or into the file that PGPASSFILE names (default: ~/.pgpass)";
+
+/// What went wrong. tokio-postgres says only "db error"; the message is in the source.
+pub fn message(error: &tokio_postgres::Error) -> String {
+    if let Some(Trouble { message, hint }) = tls::trouble(error, Told::Url) {
+        return format!("{message}. {hint}");
+    }
+    match (error.as_db_error(), std::error::Error::source(error)) {
+        (Some(refusal), _) => refusal.message().to_owned(),
+        (None, Some(source)) if source.to_string() == "password missing" => NO_PASSWORD.to_owned(),
+        (None, Some(source)) => format!("{error}: {source}"),
+        (None, None) => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_end_no_literal() {
+        assert_eq!(quote("plain"), "'plain'");
+        assert_eq!(quote("it's"), "'it''s'");
+        assert_eq!(quote("'; DROP TABLE x; --"), "'''; DROP TABLE x; --'");
+        assert_eq!(quote("back\\slash' "), "'back\\slash'' '");
+        assert_eq!(quote(""), "''");
+    }
+
+    #[test]
+    fn names_end_no_element() {
+        let name = QualifiedName { schema: "a\"b".into(), name: "it's\\".into() };
+        let expected = r#"named(schema, name) AS (SELECT * FROM unnest('{"a\"b"}'::name[], '{"it''s\\"}'::name[]))"#;
+        assert_eq!(named([&name]), expected);
+    }
+}
