@@ -5,8 +5,9 @@
 //!
 //! Must never look at more of a client's answer than the mechanism and the flag before its name.
 
-use super::peer::{Peer, body};
+use super::peer::Peer;
 use crate::wire::error::ErrorText;
+use crate::wire::frame::body;
 use crate::wire::frame::{put_frame, split_string};
 use crate::wire::tag::backend;
 use bytes::{Bytes, BytesMut};

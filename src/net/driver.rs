@@ -5,26 +5,26 @@
 //!
 //! Not cancel-safe where nothing else is said: a driver that is dropped closes both sockets.
 
-use super::end::End;
-use super::peer::{HIGH_WATER, Peer, Sink, Source};
+use super::peer::{Peer, Sink, Source};
 use super::perform::Performing;
 use super::term::Term;
 use crate::session::task::Done;
-use crate::session::{Relay, Side, Started};
-use crate::state::context::Context;
-use crate::state::room::Room;
-use crate::state::sessions::Session;
+use crate::session::{End, HIGH_WATER, Session, Side, Started, Step};
+use crate::state::host::SessionHost;
+use crate::state::room::LOOK_AGAIN;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 /// What a client has sent before it hung up gets this long to be done; nobody will know when it is.
 const AFTER_HANG_UP: Duration = Duration::from_secs(10);
 
+/// A session that has much to handle lets others of its thread have their turn after this time.
+const AT_ONCE: Duration = Duration::from_millis(5);
+
 /// A session with its sockets.
 pub struct Driver {
-    pub session: Relay,
+    pub session: Session<SessionHost>,
     pub client: Socket,
     pub server: Socket,
     /// What the session has asked for.
@@ -49,7 +49,7 @@ impl Socket {
     fn new(peer: Peer) -> (Self, Side) {
         let (source, input, ended) = peer.reader.into_parts();
         let (sink, output) = peer.writer.into_parts();
-        (Socket { source, sink }, Side { input, ended, output, rest: 0, discard: false })
+        (Socket { source, sink }, Side::new(input, ended, output))
     }
 
     /// Tells it that nothing more will come, behind the side's output. Cancel-safe.
@@ -60,21 +60,16 @@ impl Socket {
 
 impl Driver {
     /// A session whose first ReadyForQuery waits in the client's output.
-    pub fn new(context: Context, client: Peer, server: Peer, started: Started) -> Self {
-        let term = context.term();
+    pub fn new(host: SessionHost, client: Peer, server: Peer, started: Started) -> Self {
+        let term = Term::new(host.context.shared().orders.subscribe());
         let ((client, client_side), (server, server_side)) = (Socket::new(client), Socket::new(server));
-        let session = Relay::new(context, client_side, server_side, started);
+        let session = Session::new(host, client_side, server_side, started, now());
         Driver { session, client, server, performing: None, client_lost: None, hang_up: None, closed: false, term }
     }
 
-    /// Who the session is.
-    pub fn about(&self) -> &Arc<Session> {
-        &self.session.about
-    }
-
-    /// What applies to the session.
-    pub fn context(&self) -> &Context {
-        &self.session.context
+    /// Who the session is, and what applies to it.
+    pub fn host(&self) -> &SessionHost {
+        &self.session.host
     }
 
     /// Runs the session to its end.
@@ -92,21 +87,35 @@ impl Driver {
 
     /// Has the session handle what has been read, then waits for something to happen. Cancel-safe.
     async fn turn(&mut self) -> Result<(), End> {
-        let more = self.session.step()?;
-        if let Some(task) = self.session.task.take() {
-            self.performing = Some(Performing::new(task, &self.session.context, &self.session.fence));
-        }
+        let goes_on = self.handle()?;
         self.count_bytes();
         match self.term.end(self.session.is_idle()) {
             // What has arrived at the last moment is not lost.
             Some(end) if !self.hears_more().await => Err(end),
             Some(_) => Ok(()),
-            None if more => {
+            None if goes_on => {
                 tokio::task::yield_now().await;
                 Ok(())
             }
             None => self.wait_for_event().await,
         }
+    }
+
+    /// True when there is more to handle, and other sessions of the thread have their turn first.
+    fn handle(&mut self) -> Result<bool, End> {
+        let since = now();
+        let mut step = self.session.step(since)?;
+        while let Step::GoOn = step {
+            let now = now();
+            if now - since > AT_ONCE {
+                return Ok(true);
+            }
+            step = self.session.step(now)?;
+        }
+        if let Step::Do(task) = step {
+            self.performing = Some(Performing::new(task, &self.session.host.context, &self.session.fence));
+        }
+        Ok(false)
     }
 
     /// Looks once whether an idle client has sent something, for which there is still time.
@@ -123,23 +132,23 @@ impl Driver {
     }
 
     pub fn count_bytes(&self) {
-        let Relay { about, context, .. } = &self.session;
-        about.passed.bytes(self.client.source.bytes, self.client.sink.bytes, context.metrics());
+        let SessionHost { context, record } = &self.session.host;
+        record.passed.bytes(self.client.source.bytes, self.client.sink.bytes, context.metrics());
     }
 
     /// Waits until one thing happens, and notes it. Cancel-safe.
     async fn wait_for_event(&mut self) -> Result<(), End> {
         let is_held_back = self.session.is_held_back();
-        let next_look = self.session.room_in_use().map(Room::next_look);
+        let next_look = self.session.keeps_room().then(|| Instant::now() + LOOK_AGAIN);
         let Driver { session, client, server, performing, client_lost, hang_up, closed, term } = self;
         // What is left of the input when nothing holds it back is a message that will never be whole.
         let client_done = session.client.ended && !is_held_back;
-        if (client_done || session.terminating) && session.server.output.is_empty() && !*closed {
+        if (client_done || session.is_terminating()) && session.server.output.is_empty() && !*closed {
             *closed = true;
             server.sink.end();
         }
         // Beyond this the kernel's buffers fill, and the client waits.
-        let client_room = session.wanted.max(HIGH_WATER);
+        let client_room = session.room_for_input();
         let read_client = !session.client.ended
             && session.server.output.len() < HIGH_WATER
             && session.client.input.len() < client_room;
@@ -186,6 +195,11 @@ impl Driver {
         }
         Ok(())
     }
+}
+
+/// The time for the session, which has no clock.
+fn now() -> std::time::Instant {
+    std::time::Instant::now()
 }
 
 /// Waits for the end of what is being done, or for ever. Cancel-safe.

@@ -10,15 +10,15 @@ use super::stream::Stream;
 use super::upstream::{self, log_in};
 use crate::fence::session::SessionFence;
 use crate::fence::value::FenceValue;
-use crate::server::console::ConsoleSession;
-use crate::server::shutdown::{Stage, too_late};
 use crate::session::Started;
 use crate::session::parameter::{Parameter, Value};
 use crate::session::rejection::Rejection;
 use crate::state::connections::{Kind, Seat};
 use crate::state::context::Context;
-use crate::state::sessions::Session;
+use crate::state::host::SessionHost;
+use crate::state::sessions::SessionRecord;
 use crate::state::shared::Shared;
+use crate::state::stage::{Stage, too_late};
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::message;
 use crate::wire::startup::{self, InvalidPacket, Packet, Replication, Startup};
@@ -88,16 +88,16 @@ impl From<io::Error> for Refused {
 pub enum Opened {
     /// A session with the server.
     Session(Box<Driver>),
-    /// The console.
-    Console(Box<ConsoleSession>),
+    /// The console, for which the server has not let it in yet.
+    Console(Box<Caller>),
 }
 
 /// A client that has said what it wants.
 pub struct Caller {
-    client: Peer,
-    startup: Startup,
+    pub client: Peer,
+    pub startup: Startup,
     /// By which its session has to be up.
-    deadline: Instant,
+    pub deadline: Instant,
 }
 
 impl Caller {
@@ -155,8 +155,7 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
         return refuse(&mut client, text).await;
     }
     if for_console {
-        let console = ConsoleSession::open(shared, client, &startup, seat, deadline).await?;
-        return Ok(Opened::Console(Box::new(console)));
+        return Ok(Opened::Console(Box::new(Caller { client, startup, deadline })));
     }
     let (mut server, authenticated) = log_in(&shared, &mut client, seat, &startup.packet, deadline).await?;
     // Not before: anybody may say that they are somebody else.
@@ -195,11 +194,13 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
     client.writer.output.extend_from_slice(&authenticated.ready);
     let parameter = Parameter::new(if identity.is_ok() { Value::read(value.as_deref()) } else { Value::Unknown });
     let fence = SessionFence::new(identity);
-    let session = Session::new(seat.number(), &startup, peer.to_owned(), &authenticated, fence, parameter.current());
+    let backend = (authenticated.process_id, authenticated.cancel_key);
+    let record = SessionRecord::new(seat.number(), &startup, peer.to_owned(), backend, fence, parameter.current());
     let replicates = startup.replication() != Replication::None;
-    let lexing = authenticated.lexing;
-    let started = Started { session: Arc::new(session), replicates, temporary, parameter, lexing };
-    Ok(Opened::Session(Box::new(Driver::new(context, client, server, started))))
+    let (user, fence, lexing) = (record.user.clone(), record.fence.clone(), authenticated.lexing);
+    let started = Started { user, fence, replicates, temporary, parameter, lexing };
+    let host = SessionHost { context, record: Arc::new(record) };
+    Ok(Opened::Session(Box::new(Driver::new(host, client, server, started))))
 }
 
 /// Waits until there is room for one more, before the server is asked anything.

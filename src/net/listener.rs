@@ -73,13 +73,11 @@ impl Listener {
         Ok(Listener { socket: Socket::Unix(socket.listen(BACKLOG)?), address, _file: Some(file) })
     }
 
-    /// Accepts clients, for ever, and begins a session for each. Cancel-safe.
-    pub async fn serve(self, shared: Arc<Shared>) {
+    /// Accepts clients, for ever, and begins a session for each, at that address of the client. Cancel-safe.
+    pub async fn serve(self, shared: Arc<Shared>, begin: impl Fn(Arc<Shared>, Stream, String)) {
         loop {
             match self.accept(shared.settings().limits.keepalive).await {
-                Ok((stream, peer)) => {
-                    tokio::spawn(crate::server::begin_session(shared.clone(), stream, peer));
-                }
+                Ok((stream, peer)) => begin(shared.clone(), stream, peer),
                 Err(error) => {
                     // Out of file descriptors, usually: accepting at once again would only burn time.
                     tracing::error!(%error, address = self.address, "accept_failed");

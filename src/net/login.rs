@@ -7,13 +7,15 @@
 
 use super::binding::Binding;
 use super::handshake::{Refused, refuse};
-use super::peer::{HIGH_WATER, Peer, body};
+use super::peer::Peer;
 use super::upstream::tls_text;
 use crate::config::AllowedOrigin;
 use crate::fence::session::Identity;
+use crate::session::HIGH_WATER;
 use crate::state::connections::Seat;
 use crate::statement::{Encoding, Lexing, ServerEncoding};
 use crate::wire::error::{ErrorText, field};
+use crate::wire::frame::body;
 use crate::wire::frame::{HEADER, Header, InvalidLength};
 use crate::wire::message;
 use crate::wire::tag::{backend, frontend};
@@ -169,9 +171,11 @@ async fn relay_authentication(
                     cancel_key = Bytes::copy_from_slice(content);
                 }
                 backend::PARAMETER_STATUS => {
-                    note_lexing(content, &mut lexing);
-                    if let Some(("server_version", version)) = message::parameter_status(content) {
-                        version.clone_into(&mut server_version);
+                    if let Some((name, value)) = message::parameter_status(content) {
+                        lexing.note(name, value);
+                        if name == "server_version" {
+                            value.clone_into(&mut server_version);
+                        }
                     }
                 }
                 backend::AUTHENTICATION => {
@@ -352,23 +356,6 @@ fn identity(columns: Vec<Option<String>>, process_id: Option<i32>) -> Result<Ide
         );
     }
     Ok(Identity { pid, backend_start, system_identifier, postmaster_start })
-}
-
-/// Takes note of what changes the meaning of text.
-pub fn note_lexing(parameter: &[u8], lexing: &mut Lexing) {
-    if let Some((name, value)) = message::parameter_status(parameter) {
-        note_setting(name, value, lexing);
-    }
-}
-
-/// As [`note_lexing`].
-pub fn note_setting(name: &str, value: &str, lexing: &mut Lexing) {
-    match name {
-        "standard_conforming_strings" => lexing.standard_conforming_strings = value != "off",
-        "client_encoding" => lexing.encoding = Encoding::from_name(value),
-        "server_encoding" => lexing.server = ServerEncoding::from_name(value),
-        _ => (),
-    }
 }
 
 fn broken(error: InvalidLength) -> Refused {

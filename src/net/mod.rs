@@ -4,7 +4,7 @@
 
 mod binding;
 pub mod driver;
-pub mod end;
+mod farewell;
 pub mod handshake;
 pub mod listener;
 pub mod login;

@@ -4,16 +4,15 @@
 
 use super::stream::Stream;
 use crate::config::Origin;
+use crate::session::HIGH_WATER;
 use crate::tls::Secured;
-use crate::wire::frame::{HEADER, Header, InvalidLength};
+use crate::wire::frame::{Header, InvalidLength};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 
 /// Bytes read at once.
 const READ_SIZE: usize = 32 * 1024;
-/// An output at or above this many bytes takes no more until some of it is written.
-pub const HIGH_WATER: usize = 128 * 1024;
 /// A buffer that can hold this many bytes was made for one large message, and is not kept for the next ones.
 const LARGE: usize = 4 * HIGH_WATER;
 
@@ -155,11 +154,6 @@ fn give_back(buffer: &mut BytesMut) {
     if buffer.is_empty() && buffer.try_reclaim(LARGE) {
         *buffer = BytesMut::new();
     }
-}
-
-/// The body of a frame that was taken whole.
-pub fn body(frame: &[u8]) -> &[u8] {
-    frame.get(HEADER..).unwrap_or_default()
 }
 
 impl Sink {

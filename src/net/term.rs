@@ -3,9 +3,9 @@
 //! Must never end one that is in a transaction, unless the proxy gives it no more time.
 
 use super::driver::moment;
-use super::end::End;
-use crate::server::shutdown::{FAREWELL, Stage};
-use crate::state::shared::Orders;
+use crate::session::End;
+use crate::state::stage::Orders;
+use crate::state::stage::{FAREWELL, Stage};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 

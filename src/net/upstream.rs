@@ -5,14 +5,15 @@
 use super::binding::Binding;
 use super::handshake::{Refused, refuse};
 use super::login::{Authenticated, authenticate, first_answer, tell_of_upstream};
-use super::peer::{Peer, body};
+use super::peer::Peer;
 use super::stream::Stream;
 use crate::config::{Address, Settings};
-use crate::server::shutdown::too_late;
 use crate::state::connections::Seat;
 use crate::state::shared::Shared;
+use crate::state::stage::too_late;
 use crate::tls::{Attempt, Connector, Negotiated, NoTls, Told, Trouble, trouble};
 use crate::wire::error::{ErrorText, field};
+use crate::wire::frame::body;
 use crate::wire::tag::backend;
 use bytes::Bytes;
 use std::io;

@@ -4,25 +4,25 @@
 //! the server has not let in or who is not named in `admin_roles`.
 
 use super::reload;
-use super::shutdown::session_ends;
 use crate::config::{self, Settings};
 use crate::fence::{Database, Leaders};
 use crate::metrics::WriteCount;
-use crate::net::end::End;
-use crate::net::handshake::{Refused, refuse};
-use crate::net::peer::{Peer, Reader, body};
+use crate::net::handshake::{Caller, Refused, refuse};
+use crate::net::peer::{Peer, Reader};
 use crate::net::stream::Stream;
 use crate::net::upstream::log_in;
 use crate::operate::console::{self, Console, OpenSession, Prepared, Rejected, Reloaded, frontend, refusal, told};
 use crate::policy::{self, PolicySet};
 use crate::session::ClientFault;
+use crate::session::End;
 use crate::state::connections::Seat;
-use crate::state::sessions::Session;
+use crate::state::sessions::SessionRecord;
 use crate::state::shared::Shared;
+use crate::state::stage::session_ends;
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::frame::Header;
+use crate::wire::frame::body;
 use crate::wire::message;
-use crate::wire::startup::Startup;
 use crate::wire::tag;
 use async_trait::async_trait;
 use bytes::{Buf, Bytes};
@@ -38,7 +38,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 use tokio::io::{Empty, Join, WriteHalf};
-use tokio::time::Instant;
 use tokio_util::codec::Framed;
 
 /// Messages are at most this long, in bytes.
@@ -57,13 +56,8 @@ impl ConsoleSession {
     ///
     /// # Errors
     /// When there is no session; the client has been told why, where it can be told.
-    pub async fn open(
-        shared: Arc<Shared>,
-        mut client: Peer,
-        startup: &Startup,
-        seat: &mut Seat,
-        deadline: Instant,
-    ) -> Result<Self, Refused> {
+    pub async fn open(shared: Arc<Shared>, caller: Caller, seat: &mut Seat) -> Result<Self, Refused> {
+        let Caller { mut client, startup, deadline } = caller;
         let packet = startup.for_database(shared.settings().control_database());
         let (mut server, authenticated) = log_in(&shared, &mut client, seat, &packet, deadline).await?;
         seat.keep_place();
@@ -289,7 +283,7 @@ impl console::Proxy for Shared {
     }
 }
 
-fn open_session(session: &Session) -> OpenSession {
+fn open_session(session: &SessionRecord) -> OpenSession {
     let (activity, since) = session.fence.activity_since();
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     OpenSession {

@@ -2,26 +2,24 @@
 //!
 //! Owns sockets and sessions. Must never decide by itself that a write may pass: `fence` does.
 
-pub mod console;
+mod console;
 mod files;
-pub mod health;
 mod reload;
-pub mod shutdown;
+mod shutdown;
 mod systemd;
 
-use crate::config::{Address, Settings, SettingsArguments};
+use crate::config::Address;
 use crate::crowd::Source;
-use crate::etcd::Etcd;
 use crate::metrics::{Metrics, MetricsError, http};
-use crate::net::end::End;
 use crate::net::handshake::{self, Opened, Refused};
 use crate::net::listener::Listener;
 use crate::net::stream::Stream;
-use crate::policy::PolicySet;
+use crate::session::End;
 use crate::state::connections::Seat;
 pub use crate::state::encryption::Encryption;
-use crate::state::sessions::Session;
-use crate::state::shared::Shared;
+use crate::state::sessions::SessionRecord;
+use crate::state::shared::{Shared, Start};
+use console::ConsoleSession;
 use shutdown::StopSignals;
 use std::io;
 use std::net::SocketAddr;
@@ -51,20 +49,6 @@ pub enum ProxyError {
     Metrics(#[from] MetricsError),
 }
 
-/// What a proxy starts with.
-pub struct Start {
-    /// The settings, checked.
-    pub settings: Settings,
-    /// What they were read from, to be read again by a reload.
-    pub arguments: SettingsArguments,
-    /// What clients' and the server's connections are encrypted with.
-    pub encryption: Encryption,
-    /// The policies, which can be kept with those settings.
-    pub policies: PolicySet,
-    /// There if the settings have it.
-    pub etcd: Option<Arc<Etcd>>,
-}
-
 /// Runs the proxy until SIGTERM or SIGINT, and then until open transactions have ended. SIGHUP reloads.
 /// Not cancel-safe: dropping it drops every session.
 ///
@@ -85,7 +69,7 @@ pub async fn run(start: Start) -> Result<(), ProxyError> {
             |error| ProxyError::Listen { address: address.to_string(), error: explained(error, address, &addresses) };
         for listener in bound.map_err(not_bound)? {
             tracing::info!(address = %listener.address, "listening");
-            listeners.spawn(listener.serve(shared.clone()));
+            listeners.spawn(listener.serve(shared.clone(), begin_session));
         }
     }
     systemd::ready();
@@ -132,11 +116,11 @@ fn process_id() -> String {
 static SESSIONS: AtomicU64 = AtomicU64::new(0);
 
 /// Takes a seat for a client, in the order in which they come: tasks start in any.
-pub fn begin_session(shared: Arc<Shared>, stream: Stream, peer: String) -> impl Future<Output = ()> {
+fn begin_session(shared: Arc<Shared>, stream: Stream, peer: String) {
     let number = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
     let source = Source::new(peer.parse().ok().map(|address: SocketAddr| address.ip()));
     let seat = shared.connections.enter(number, source, shared.settings().limits.connections.get());
-    serve_session(shared, stream, peer, seat)
+    tokio::spawn(serve_session(shared, stream, peer, seat));
 }
 
 async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut seat: Seat) {
@@ -149,34 +133,39 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut se
     let claims = caller.claims();
     match handshake::shake_hands(shared.clone(), caller, &mut seat, &peer).await {
         Ok(Opened::Session(driver)) => {
-            let session = driver.about().clone();
+            let session = driver.host().record.clone();
             log_start(&shared, &session);
             let entry = shared.sessions.enter(session.clone());
-            let registration = driver.context().register(&session);
+            let registration = driver.host().context.register(&session);
             let end = driver.run().await;
             drop(registration);
             drop(entry);
             log_end(&shared, &session, &end);
         }
-        Ok(Opened::Console(console)) => {
-            tracing::info!(session, address = peer, role = console.role(), "console_started");
-            let role = console.role().to_owned();
-            let end = console.run(shared).await;
-            tracing::info!(session, address = peer, role, reason = %end, "console_ended");
-        }
+        Ok(Opened::Console(caller)) => match ConsoleSession::open(shared.clone(), *caller, &mut seat).await {
+            Ok(console) => serve_console(shared, console, session, &peer).await,
+            Err(refused) => log_refusal(&shared, session, &peer, Some(claims), &refused),
+        },
         Err(refused) => log_refusal(&shared, session, &peer, Some(claims), &refused),
     }
 }
 
+async fn serve_console(shared: Arc<Shared>, console: ConsoleSession, session: u64, address: &str) {
+    let role = console.role().to_owned();
+    tracing::info!(session, address, role, "console_started");
+    let end = console.run(shared).await;
+    tracing::info!(session, address, role, reason = %end, "console_ended");
+}
+
 /// A storm of sessions that come and go is kept out of the log.
-fn log_start(shared: &Shared, session: &Session) {
+fn log_start(shared: &Shared, session: &SessionRecord) {
     let level = shared.settings().log_sessions;
     if level != Some(Level::INFO) || shared.log_limit.allows_sessions("session_started") {
         session.log_start(level);
     }
 }
 
-fn log_end(shared: &Shared, session: &Session, end: &End) {
+fn log_end(shared: &Shared, session: &SessionRecord, end: &End) {
     let level = shared.settings().log_sessions;
     if level != Some(Level::INFO) || shared.log_limit.allows_sessions("session_ended") {
         session.log_end(level, end);

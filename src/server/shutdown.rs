@@ -3,32 +3,17 @@
 //! Must never end a session in the middle of a message, nor before its transaction unless time is up.
 
 use crate::state::shared::Shared;
-use crate::wire::error::ErrorText;
+use crate::state::stage::{FAREWELL, Stage};
 use std::io;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
-
-/// Sessions that are ended have this long to say goodbye to both sides.
-pub const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Then they are gone within this time, and the log says so of each.
 const GONE: Duration = Duration::from_secs(1);
 
 /// Other proxies are told within this time what was defined last; without that they find out by themselves, later.
 const LAST_ANNOUNCEMENTS: Duration = Duration::from_secs(5);
-
-/// How far the proxy is in its life.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Stage {
-    /// It does its work.
-    #[default]
-    Running,
-    /// Sessions end as soon as they are idle outside of a transaction.
-    Draining,
-    /// Sessions end.
-    Ending,
-}
 
 /// The signals that ask the proxy to stop.
 pub struct StopSignals(Signal, Signal);
@@ -81,15 +66,4 @@ async fn leave_databases(shared: &Shared) {
 
 fn say_who_is_left(shared: &Shared, reason: &str) {
     tracing::warn!(sessions = shared.connections.places(), reason, "ending_sessions");
-}
-
-/// What a client is told that comes too late. As the server says it, here and below.
-pub fn too_late() -> ErrorText {
-    ErrorText::new("57P03", "the database system is shutting down").hint("The proxy is shutting down: connect again.")
-}
-
-/// What a client is told whose session ends.
-pub fn session_ends() -> ErrorText {
-    let text = ErrorText::new("57P01", "terminating connection due to administrator command");
-    text.hint("The proxy is shutting down: connect again.")
 }

@@ -5,14 +5,12 @@
 use super::rejection::Rejection;
 use super::replies::{Audience, Request};
 use super::verdict::{Run, Verdict};
-use super::{ClientFault, Relay, frame_of};
-use crate::net::peer::HIGH_WATER;
+use super::{ClientFault, HIGH_WATER, Host, Life, Sent, Session, Step, frame_of};
 use crate::statement::{PreparedEffect, Statement};
 use crate::wire::frame::Header;
 use crate::wire::message;
 use crate::wire::tag::frontend;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// The types of message that a server ignores up to a Sync. At any other it ends the session, whatever it does.
 const SKIPPED: [u8; 11] = [
@@ -29,13 +27,13 @@ const SKIPPED: [u8; 11] = [
     frontend::COPY_FAIL,
 ];
 
-/// Many small messages together may take long: after this other sessions of the thread have their turn.
-const AT_ONCE: Duration = Duration::from_millis(5);
+/// Many small messages together may take long: after so many the driver looks at the clock.
+const AT_ONCE: usize = 64;
 
-impl Relay {
+impl<H: Host> Session<H> {
     /// Handles all that has been read from the client, as far as the server's output has room and
     /// nothing has to be waited for.
-    pub(super) fn handle_client(&mut self) -> Result<(), ClientFault> {
+    pub(super) fn handle_client(&mut self) -> Result<Step, ClientFault> {
         if self.replies.is_full() && self.replies.needs_flush() && self.client.rest == 0 && !self.flushed {
             // The server may have answers in its buffer, without which nothing more is read.
             self.note_forwarding();
@@ -43,8 +41,7 @@ impl Relay {
             self.flushed = true;
         }
         self.flushed &= self.replies.is_full();
-        let since = Instant::now();
-        self.goes_on = false;
+        let mut handled = 0;
         while self.wait.is_none() && !self.replies.is_full() && self.server.output.len() < HIGH_WATER {
             if self.client.rest > 0 {
                 if !self.client.pass_on(&mut self.server.output) {
@@ -59,13 +56,13 @@ impl Relay {
             if !self.client_message(header)? {
                 break;
             }
-            self.wanted = 0;
-            if since.elapsed() > AT_ONCE {
-                self.goes_on = true;
-                break;
+            self.pending.wanted = 0;
+            handled += 1;
+            if handled >= AT_ONCE {
+                return Ok(Step::GoOn);
             }
         }
-        Ok(())
+        Ok(Step::Wait)
     }
 
     /// False when more of the message, or something else, has to be waited for.
@@ -77,7 +74,7 @@ impl Relay {
             // The server would ignore it. Were it wrong that it does, this would pass unjudged.
             return Ok(self.drop_message(header));
         }
-        let judged = self.context.is_fenced();
+        let judged = self.host.is_fenced();
         match header.tag {
             frontend::SYNC if judged && self.replies.is_copying_in() => {
                 // The server would ignore it, unless it has failed: then nobody could tell whether it skips on.
@@ -109,7 +106,7 @@ impl Relay {
             frontend::COPY_DATA => Some(Request::CopyData),
             frontend::COPY_DONE | frontend::COPY_FAIL => Some(Request::CopyEnd),
             frontend::TERMINATE => {
-                self.terminating = true;
+                self.life = Life::Terminating;
                 None
             }
             _ => None,
@@ -126,9 +123,11 @@ impl Relay {
     /// Forwards a message as it comes.
     pub(super) fn pass(&mut self, header: Header, request: Option<Request>) {
         self.note_forwarding();
-        self.executed |= header.tag == frontend::EXECUTE;
+        if header.tag == frontend::EXECUTE {
+            self.transaction.sent = Sent::Execute;
+        }
         if matches!(header.tag, frontend::QUERY | frontend::EXECUTE | frontend::FUNCTION_CALL) {
-            self.about.passed.query(self.context.metrics());
+            self.host.note_query();
         }
         if let Some(request) = request {
             self.replies.push(request, Audience::Client);
@@ -161,7 +160,7 @@ impl Relay {
     fn drop_message(&mut self, header: Header) -> bool {
         self.client.rest = header.frame();
         self.client.discard = true;
-        (self.room, self.read) = (None, None);
+        (self.pending.room, self.pending.read) = (None, None);
         true
     }
 

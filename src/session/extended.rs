@@ -7,12 +7,12 @@ use super::names::{Meaning, known_by};
 use super::replies::Request;
 use super::values::with_types;
 use super::verdict::{Run, Verdict};
-use super::{ClientFault, Relay};
+use super::{ClientFault, Host, Session};
 use crate::statement::{ParameterEffect, Script, Statement, Unreadable};
 use crate::wire::frame::{Header, split_string};
 use std::sync::Arc;
 
-impl Relay {
+impl<H: Host> Session<H> {
     pub(super) fn parse(&mut self, header: Header) -> Result<bool, ClientFault> {
         let Some(room) = self.make_room(header) else { return Ok(false) };
         if room.is_ok() && !self.is_whole(header) || room.is_err() && !self.has_strings(header, 1)? {
@@ -21,7 +21,7 @@ impl Relay {
         if self.statements.is_full() && !self.replies.is_empty() {
             return Ok(self.hold(header));
         }
-        let turn = self.turn.take();
+        let turn = self.pending.turn.take();
         let input = self.start_of_body(header);
         let Some((name, rest)) = split_string(input) else {
             // The server says what is wrong with it.
@@ -37,7 +37,7 @@ impl Relay {
         };
         let statement = match text {
             // It may outlive the policies, so its rows are wanted in any case.
-            Ok((text, types)) => match self.context.read(text, self.lexing, true, turn) {
+            Ok((text, types)) => match self.host.read(text, self.lexing, true, turn) {
                 Ok(read) => with_types(only_statement(&read), types),
                 Err(turn) => {
                     self.ask_for(turn);
@@ -72,7 +72,7 @@ impl Relay {
             Meaning::Unknown => opaque("statement", "the proxy has not seen the prepared statement"),
         };
         let portal = known_by(portal).to_vec();
-        let needs_values = statement.has_parameters() && self.context.policies().has_keys();
+        let needs_values = statement.has_parameters() && self.host.policies().has_keys();
         if needs_values {
             let Some(room) = self.make_room(header) else { return Ok(false) };
             if room.is_ok() && !self.is_whole(header) {
@@ -91,16 +91,16 @@ impl Relay {
 
     /// A portal's names are those that the search path gives them when it is bound. None: the server has to be asked.
     fn with_path(&mut self, statement: Arc<Statement>) -> Option<Arc<Statement>> {
-        let matters = statement.keys_by_path && !statement.writes.is_empty() && self.context.policies().has_keys();
+        let matters = statement.keys_by_path && !statement.writes.is_empty() && self.host.policies().has_keys();
         if !matters || self.parameter.failed() {
             return Some(statement);
         }
         let wanted = self.wanted(std::slice::from_ref(&statement), &[]);
-        let catalogue = self.context.catalogue(wanted.as_ref()).catalogue;
+        let catalogue = self.host.catalogue(wanted.as_ref()).catalogue;
         if !catalogue.has_shadows() {
             return Some(statement);
         }
-        if let Some(path) = &self.path {
+        if let Some(path) = &self.pending.path {
             return Some(Arc::new(statement.by_known_path(catalogue.path_leads_to_catalogue(path))));
         }
         if self.replies.is_empty() {

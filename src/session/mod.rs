@@ -1,15 +1,17 @@
-//! A session's relay: it moves messages between a client and its server connection.
+//! One session as a state machine: bytes and events in, bytes and requests out.
 //!
-//! Owns the order of everything: what was forwarded, what the server owes, what is held back. Must
-//! never decode and re-encode what it only passes on, never hold a message whole because of its
-//! size (save those that need a verdict, as far as `room` lets them), and never write into the middle
-//! of a message.
+//! Owns the order of everything: what was forwarded, what the server owes, what is held back. Must never touch a socket, a
+//! task or a clock; never decode and re-encode what it only passes on; never hold a message whole because of its size (save
+//! those that need a verdict, as far as `room` lets them); and never write into the middle of a message.
 //!
-//! It takes bytes and events, and gives bytes and a [`Task`]: the sockets are its [`Driver`]'s.
+//! The driver (`net`) moves the bytes and does what the session asks for ([`Task`]). All that the session has to know of the
+//! proxy it asks its [`Host`].
 
 mod client;
-pub mod definitions;
+mod definitions;
+mod end;
 mod extended;
+pub mod host;
 pub mod judge;
 mod keys;
 mod names;
@@ -28,142 +30,197 @@ mod touched;
 mod values;
 mod verdict;
 
-pub use task::Task;
+pub use end::{ClientFault, End};
+pub use host::Host;
+pub use task::{Done, Task};
 
-use crate::fence::session::{Activity, SessionFence};
+use crate::fence::session::{Activity, SessionFence, Token};
 use crate::fence::{Refusal, Role};
-use crate::net::end::End;
-use crate::net::peer::HIGH_WATER;
-use crate::state::context::{Context, Turn};
-use crate::state::downstream::Changes;
-use crate::state::room::Room;
-use crate::state::sessions::Session;
 use crate::statement::{Answer, Lexing};
 use crate::wire::frame::InvalidLength;
 use crate::wire::message::Status;
 use bytes::{Buf, Bytes, BytesMut};
 use definitions::Definitions;
+use host::Changes;
 use names::Names;
 use parameter::Parameter;
 use rejection::Rejection;
 use replies::Replies;
 use std::collections::HashMap;
 use std::sync::Arc;
-use task::{Done, Wait};
-use tokio::time::Instant;
+use std::time::Instant;
+use task::{Room, Turn};
 
-/// How a client broke the protocol.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ClientFault {
-    /// Where the next message begins is not known.
-    #[error(transparent)]
-    Length(#[from] InvalidLength),
-    /// What the server would take, and the proxy cannot judge.
-    #[error("{0}")]
-    Unjudged(&'static str),
-    /// No message has this tag.
-    #[error("invalid frontend message type {0}")]
-    Unknown(u8),
-}
+/// An output at or above this many bytes takes no more until some of it is written.
+pub const HIGH_WATER: usize = 128 * 1024;
 
 /// The state of one session.
-pub struct Relay {
-    pub(crate) context: Context,
-    /// Who it is.
-    pub(crate) about: Arc<Session>,
+pub struct Session<H: Host> {
+    pub host: H,
+    /// The role that logged in.
+    user: String,
     /// It takes replication commands beside SQL.
     replicates: bool,
-    pub(crate) fence: Arc<SessionFence>,
-    pub(crate) client: Side,
-    pub(crate) server: Side,
-    pub(crate) replies: Replies,
+    /// The schema of the session's temporary relations, if the server has said it.
+    temporary: Option<Arc<str>>,
+    pub fence: Arc<SessionFence>,
+    pub client: Side,
+    pub server: Side,
+    life: Life,
+    /// As of the last step.
+    now: Instant,
+    replies: Replies,
     parameter: Parameter,
+    lexing: Lexing,
     statements: Names,
     portals: Names,
     /// Counts what an error in the extended protocol cannot reach beyond.
     batch: u64,
-    lexing: Lexing,
-    status: Status,
-    /// Bytes were forwarded since the last ReadyForQuery.
-    forwarded: bool,
-    /// One of them was an Execute, whose implicit transaction lasts up to a Sync.
-    executed: bool,
-    /// Since then something has completed that may have committed what was written.
-    pub(crate) may_have_committed: bool,
-    pub(crate) activity: Activity,
-    written: HashMap<String, crate::fence::session::Token>,
-    wait: Option<Wait>,
-    /// What the driver has not seen yet of what is to be done.
-    pub(crate) task: Option<Task>,
-    /// Why an Admit for the message at hand failed.
-    refused: Option<Refusal>,
-    /// As whom the message at hand would run, once that was asked for.
-    role: Asked<Role>,
-    /// The database that the message at hand needs alone was looked after.
-    is_alone: bool,
-    /// The message at hand is being judged, or what has to be done first for that.
-    judged_since: Option<Instant>,
-    /// The changes of the catalogue that had been seen when it came, or when what it waited for was there.
-    changes: Option<Changes>,
-    /// The schema of the session's temporary relations, if the server has said it.
-    temporary: Option<Arc<str>>,
-    /// The message at hand may be read, though that may take long.
-    turn: Option<Turn>,
-    /// What the text of the message at hand does, as it was read in this way: it is judged again whenever more is known.
-    read: Option<(Lexing, bool, Answer)>,
-    /// Room for the message at hand, once that was asked for; nothing in it if it was refused.
-    room: Option<Option<Room>>,
-    /// Room for what the server has not taken yet.
-    leaving: Option<Room>,
-    /// A statement of ours is to be closed after the next Sync.
-    reject_prepared: bool,
-    /// The kind of the message that is being discarded, and why it is rejected.
-    discarded: Option<(u8, Rejection)>,
-    /// More messages of the client are there, and it is the turn of other sessions of the thread.
-    goes_on: bool,
-    /// The input from the client has to reach this many bytes for the message at hand.
-    pub(crate) wanted: usize,
-    /// This transaction changed the catalogue.
-    pub(crate) catalogue_changed: bool,
-    /// What that may have turned into ways to fenced tables.
-    pub(crate) definitions: Definitions,
+    transaction: Transaction,
+    /// What the transaction has changed in the catalogue.
+    definitions: Definitions,
+    /// As the fence was told last.
+    activity: Activity,
     /// An admission was taken away, and may still have its row.
     revoked: bool,
-    /// The search path, where it was asked for the message at hand.
-    path: Option<String>,
-    /// What the server answered to our question.
-    answer: Option<question::Answer>,
-    /// The client has said goodbye.
-    pub(crate) terminating: bool,
-    /// The client broke the protocol; told when everything before it is answered.
-    pub(crate) client_fault: Option<ClientFault>,
+    pending: Pending,
+    /// What the message at hand waits for.
+    wait: Option<Wait>,
+    /// Room for what the server has not taken yet.
+    leaving: Option<Room>,
+    /// The kind of the message that is being discarded, and why it is rejected.
+    discarded: Option<(u8, Rejection)>,
+    /// A statement of ours is to be closed after the next Sync.
+    reject_prepared: bool,
     /// The server was asked to answer what it can, because it owes much.
     flushed: bool,
 }
 
+/// How far the client is.
+#[derive(Debug)]
+enum Life {
+    Open,
+    /// It has said goodbye.
+    Terminating,
+    /// It broke the protocol, and is told when everything before that is answered.
+    Broken(ClientFault),
+}
+
+/// What is known of the transaction that is open, or of the session outside of one.
+struct Transaction {
+    /// As the last ReadyForQuery said.
+    status: Status,
+    /// Since then.
+    sent: Sent,
+    /// Since then something has completed that may have committed what was written.
+    may_have_committed: bool,
+    /// It changed the catalogue.
+    catalogue_changed: bool,
+    /// The tokens under which it has written, by resource.
+    written: HashMap<String, Token>,
+}
+
+/// What was sent to the server since the last ReadyForQuery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Sent {
+    Nothing,
+    Messages,
+    /// An Execute was among them: its implicit transaction lasts up to a Sync.
+    Execute,
+}
+
+/// What was found out for the message at hand: the first one of the client that was not forwarded yet.
+#[derive(Default)]
+struct Pending {
+    /// The input from the client has to reach this many bytes.
+    wanted: usize,
+    /// Room for it, once that was asked for; nothing in it if it was refused.
+    room: Option<Option<Room>>,
+    /// It may be read, though that may take long.
+    turn: Option<Turn>,
+    /// What its text does, as it was read in this way: it is judged again whenever more is known.
+    read: Option<(Lexing, bool, Answer)>,
+    /// Since when it has been judged, or what has to be done first for that.
+    since: Option<Instant>,
+    /// The changes of the catalogue that had been seen when it came, or when what it waited for was there.
+    changes: Option<Changes>,
+    /// As whom it would run, once that was asked for.
+    role: Asked<Role>,
+    /// The search path, where it was asked for.
+    path: Option<String>,
+    /// What the server answered to our question so far.
+    answer: Option<question::Answer>,
+    /// The database that it needs alone was looked after.
+    is_alone: bool,
+    /// Why an Admit for it failed.
+    refused: Option<Refusal>,
+}
+
 /// What the server is asked in the session only where it is needed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Asked<T> {
+    #[default]
     Not,
     Due,
     Answered(T),
 }
 
+/// What the message at hand waits for.
+enum Wait {
+    /// The server owes nothing any more.
+    Settle,
+    /// The answer to our question: the value of the parameter.
+    Value,
+    /// The same: as whom the session acts.
+    Role,
+    /// The driver is to do this.
+    Ask(Task),
+    /// The driver does what was asked.
+    Task,
+}
+
 /// What has come from one side, what is to go there, and the rest of the message that is being passed on from it.
+#[derive(Default)]
 pub struct Side {
     /// Come and not yet handled.
-    pub(crate) input: BytesMut,
+    pub input: BytesMut,
     /// No more will come.
-    pub(crate) ended: bool,
+    pub ended: bool,
     /// To go there.
-    pub(crate) output: BytesMut,
+    pub output: BytesMut,
     /// Bytes of the current message that are still to come.
-    pub(crate) rest: usize,
+    rest: usize,
     /// They go nowhere.
-    pub(crate) discard: bool,
+    discard: bool,
+}
+
+/// What the driver has to do next.
+pub enum Step {
+    /// Wait until something happens.
+    Wait,
+    /// Call again: there is more to handle, and other sessions of the thread may want their turn.
+    GoOn,
+    /// Begin this, and wait.
+    Do(Task),
+}
+
+/// What the handshake found out.
+pub struct Started {
+    /// The role that logged in.
+    pub user: String,
+    pub fence: Arc<SessionFence>,
+    pub replicates: bool,
+    pub temporary: Option<Arc<str>>,
+    pub parameter: Parameter,
+    pub lexing: Lexing,
 }
 
 impl Side {
+    /// With what has been read from it, and what is to be written to it.
+    pub fn new(input: BytesMut, ended: bool, output: BytesMut) -> Self {
+        Side { input, ended, output, rest: 0, discard: false }
+    }
+
     /// Moves what is there of the current message. True when all of it has been moved.
     fn pass_on(&mut self, output: &mut BytesMut) -> bool {
         let bytes = self.rest.min(self.input.len());
@@ -176,68 +233,52 @@ impl Side {
     }
 }
 
-/// What the handshake found out.
-pub struct Started {
-    pub session: Arc<Session>,
-    pub replicates: bool,
-    pub temporary: Option<Arc<str>>,
-    pub parameter: Parameter,
-    pub lexing: Lexing,
-}
-
-impl Relay {
+impl<H: Host> Session<H> {
     /// A session whose first ReadyForQuery waits in the client's output.
-    pub(crate) fn new(context: Context, client: Side, server: Side, started: Started) -> Self {
-        let definitions = context.definitions(started.session.number);
-        Relay {
-            context,
-            fence: started.session.fence.clone(),
-            about: started.session,
-            replicates: started.replicates,
+    pub fn new(host: H, client: Side, server: Side, started: Started, now: Instant) -> Self {
+        let Started { user, fence, replicates, temporary, parameter, lexing } = started;
+        Session {
+            host,
+            user,
+            replicates,
+            temporary,
+            fence,
             client,
             server,
+            life: Life::Open,
+            now,
             replies: Replies::default(),
-            parameter: started.parameter,
+            parameter,
+            lexing,
             statements: Names::default(),
             portals: Names::default(),
             batch: 0,
-            lexing: started.lexing,
-            status: Status::Idle,
-            forwarded: false,
-            executed: false,
-            may_have_committed: false,
+            transaction: Transaction {
+                status: Status::Idle,
+                sent: Sent::Nothing,
+                may_have_committed: false,
+                catalogue_changed: false,
+                written: HashMap::new(),
+            },
+            definitions: Definitions::default(),
             activity: Activity::Idle,
-            written: HashMap::new(),
-            wait: None,
-            task: None,
-            refused: None,
-            role: Asked::Not,
-            is_alone: false,
-            judged_since: None,
-            changes: None,
-            temporary: started.temporary,
-            turn: None,
-            read: None,
-            room: None,
-            leaving: None,
-            reject_prepared: false,
-            discarded: None,
-            goes_on: false,
-            wanted: 0,
-            catalogue_changed: false,
-            definitions,
             revoked: false,
-            path: None,
-            answer: None,
-            terminating: false,
-            client_fault: None,
+            pending: Pending::default(),
+            wait: None,
+            leaving: None,
+            discarded: None,
+            reject_prepared: false,
             flushed: false,
         }
     }
 
-    /// Handles what has come. True when there is more to handle, and other sessions have their turn first.
-    pub(crate) fn step(&mut self) -> Result<bool, End> {
-        if self.context.changed() {
+    /// Handles what has come.
+    ///
+    /// # Errors
+    /// When the session is over, as far as it can tell.
+    pub fn step(&mut self, now: Instant) -> Result<Step, End> {
+        self.now = now;
+        if self.host.take_up_policies() {
             // What was prepared or set while nobody looked is not known.
             self.statements.forget();
             self.portals.forget();
@@ -251,7 +292,7 @@ impl Relay {
             return Err(End::Server);
         }
         self.take_answer();
-        if self.wait == Some(Wait::Settle) && (self.replies.is_empty() || self.replies.is_copying_in()) {
+        if matches!(self.wait, Some(Wait::Settle)) && (self.replies.is_empty() || self.replies.is_copying_in()) {
             self.wait = None;
             // What comes next may ask the fence: it has to know by then that a transaction has ended.
             self.note_activity();
@@ -259,64 +300,83 @@ impl Relay {
         if self.server.output.len() < HIGH_WATER {
             self.leaving = None;
         }
-        if let Err(why) = self.handle_client() {
+        let step = self.handle_client().unwrap_or_else(|why| {
             // What it asked before is answered first, as if it had ended here.
-            self.client_fault = Some(why);
+            self.life = Life::Broken(why);
             self.client.ended = true;
             self.client.input.clear();
-        }
+            Step::Wait
+        });
         self.note_activity();
-        Ok(self.goes_on)
-    }
-
-    /// The message at hand waits until this is done.
-    fn ask_for(&mut self, task: Task) {
-        self.task = Some(task);
-        self.wait = Some(Wait::Task);
+        Ok(match self.wait.take() {
+            Some(Wait::Ask(task)) => {
+                self.wait = Some(Wait::Task);
+                Step::Do(task)
+            }
+            wait => {
+                self.wait = wait;
+                step
+            }
+        })
     }
 
     /// What was asked for is done.
-    pub(crate) fn done(&mut self, done: Done) {
+    pub fn done(&mut self, done: Done) {
         self.wait = None;
         match done {
-            Done::Admit(outcome) => self.refused = outcome.err(),
-            Done::Turn(turn) => self.turn = turn,
-            Done::Room(room) => self.room = Some(room),
+            Done::Admit(outcome) => self.pending.refused = outcome.err(),
+            Done::Turn(turn) => self.pending.turn = turn,
+            Done::Room(room) => self.pending.room = Some(room),
             Done::Tried => {}
         }
     }
 
     /// A newer token has taken an admission away.
-    pub(crate) fn revoked(&mut self) {
+    pub fn revoked(&mut self) {
         self.revoked = true;
-        release(&self.context, &self.fence);
+        self.host.release();
     }
 
     /// A message of the client that is there waits for something. For the end of a long message from the server it waits only
     /// where the proxy may have to answer by itself, and the server owes nothing: one that does owe something may keep the rest
     /// of a long row until it reads more, or the end.
-    pub(crate) fn is_held_back(&self) -> bool {
+    pub fn is_held_back(&self) -> bool {
         let waits_for_message =
             self.server.rest > 0 && self.activity == Activity::Idle && !self.client.input.is_empty();
         self.wait.is_some() || self.replies.is_full() || waits_for_message
     }
 
-    /// The room of a message that is not there yet.
-    pub(crate) fn room_in_use(&self) -> Option<&Room> {
-        self.room.iter().flatten().next().filter(|_| self.wait.is_none())
+    /// It has room for a message that is not there yet, and looks now and then whether it may keep it.
+    pub fn keeps_room(&self) -> bool {
+        matches!(self.pending.room, Some(Some(_))) && self.wait.is_none()
+    }
+
+    /// As much of the client's input is wanted at once, in bytes.
+    pub fn room_for_input(&self) -> usize {
+        self.pending.wanted.max(HIGH_WATER)
     }
 
     /// Nothing was asked for, and no transaction is open. Of a message that has begun, nothing was done.
-    pub(crate) fn is_idle(&self) -> bool {
-        let is_asked = self.wait.is_some() || self.terminating || self.client.ended;
+    pub fn is_idle(&self) -> bool {
+        let is_asked = self.wait.is_some() || self.is_terminating() || self.client.ended;
         self.activity == Activity::Idle && !is_asked
+    }
+
+    /// The client has said goodbye.
+    pub fn is_terminating(&self) -> bool {
+        matches!(self.life, Life::Terminating)
+    }
+
+    /// The message at hand waits until this is done.
+    fn ask_for(&mut self, task: Task) {
+        self.wait = Some(Wait::Ask(task));
     }
 
     /// Tells the fence what the server process does, when that changes.
     fn note_activity(&mut self) {
         let activity = if !self.replies.is_empty() || self.client.rest > 0 {
             Activity::Busy
-        } else if self.status == Status::Idle && !self.forwarded {
+        } else if self.transaction.status == Status::Idle && self.transaction.sent == Sent::Nothing {
             Activity::Idle
         } else {
             Activity::Waiting
@@ -326,14 +386,14 @@ impl Relay {
             self.fence.set_activity(activity);
             if self.revoked && activity != Activity::Busy {
                 self.revoked = activity != Activity::Idle;
-                release(&self.context, &self.fence);
+                self.host.release();
             }
         }
     }
 
     /// To be called before bytes are given to the server.
     fn note_forwarding(&mut self) {
-        self.forwarded = true;
+        self.transaction.sent = self.transaction.sent.max(Sent::Messages);
         if self.activity != Activity::Busy {
             self.activity = Activity::Busy;
             self.fence.set_activity(Activity::Busy);
@@ -342,41 +402,38 @@ impl Relay {
 
     /// The server has ended the transaction, or the session: what that defined is in the catalogue by now, or never will
     /// be. What was forwarded since and is not answered yet may define more.
-    pub(crate) fn definitions_over(&mut self) {
+    pub fn definitions_over(&mut self) {
         let is_over = self.server.ended;
         let may_have = is_over && (self.replies.change_catalogue() || !self.definitions.own().is_empty());
-        let has_changed = std::mem::take(&mut self.catalogue_changed);
-        if may_have || has_changed && !self.definitions.pass_as_harmless() {
-            self.context.catalogue_changed();
+        let has_changed = std::mem::take(&mut self.transaction.catalogue_changed);
+        if may_have || has_changed && !self.definitions.pass_as_harmless(&self.host) {
+            self.host.catalogue_changed();
         }
         if is_over || self.replies.is_empty() && self.client.rest == 0 {
-            self.definitions.withdraw();
+            self.definitions.withdraw(&self.host);
         }
     }
 
     /// The message at hand has been dealt with: what was found out for it is not for the next one.
     fn message_done(&mut self) {
-        self.refused = None;
-        self.role = Asked::Not;
-        self.is_alone = false;
-        self.path = None;
-        self.judged_since = None;
-        self.changes = None;
-        self.leaving = self.room.take().flatten();
-        self.read = None;
+        self.leaving = std::mem::take(&mut self.pending).room.flatten();
     }
 }
 
-/// Lets the fence take away admissions that a newer token revoked, so that the process may live.
-fn release(context: &Context, fence: &Arc<SessionFence>) {
-    let (database, fence) = (context.database().clone(), fence.clone());
-    tokio::spawn(async move { database.release(&fence).await });
+impl<H: Host> Drop for Session<H> {
+    /// Of a session that could not see its last transaction end.
+    fn drop(&mut self) {
+        if self.definitions.are_under_way() {
+            self.host.forget_catalogue();
+            self.definitions.withdraw(&self.host);
+        }
+    }
 }
 
 fn server_fault(error: InvalidLength) -> End {
     End::ServerFault(error.to_string())
 }
 
-pub(crate) fn frame_of(side: &mut Side, length: usize) -> Bytes {
+fn frame_of(side: &mut Side, length: usize) -> Bytes {
     side.input.split_to(length).freeze()
 }

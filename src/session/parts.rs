@@ -2,16 +2,16 @@
 //!
 //! Owns how much of it is wanted. Must never take what has not come yet for the end of the message.
 
-use super::{ClientFault, Relay};
+use super::{ClientFault, Host, Session};
 use crate::wire::frame::{HEADER, Header};
 
 /// The two names in a Bind end within this many bytes.
 const MAX_NAMES: usize = 64 * 1024;
 
-impl Relay {
+impl<H: Host> Session<H> {
     /// True when the whole message is there.
     pub(super) fn is_whole(&mut self, header: Header) -> bool {
-        self.wanted = header.frame();
+        self.pending.wanted = header.frame();
         self.client.input.len() >= header.frame()
     }
 
@@ -32,7 +32,7 @@ impl Relay {
         if !enough && start.len() == MAX_NAMES {
             return Err(ClientFault::Unjudged("a name longer than 64 KiB"));
         }
-        self.wanted = MAX_NAMES + HEADER;
+        self.pending.wanted = MAX_NAMES + HEADER;
         Ok(enough)
     }
 }

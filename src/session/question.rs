@@ -4,9 +4,8 @@
 use super::parameter::Value;
 use super::replies::{Audience, Request};
 use super::verdict::Verdict;
-use super::{Asked, Relay, Wait};
+use super::{Asked, Host, Sent, Session, Wait};
 use crate::fence::Role;
-use crate::net::login::note_setting;
 use crate::statement::Encoding;
 use crate::wire::frame::Header;
 use crate::wire::message;
@@ -30,7 +29,7 @@ const ROLE_IN_ONE: &str =
 /// The columns of the answers.
 pub(super) type Answer = Vec<Option<String>>;
 
-impl Relay {
+impl<H: Host> Session<H> {
     /// The bytes may be read in another way once what is under way has happened and is known.
     pub(super) fn lexing_in_doubt(&self, text: &[u8]) -> bool {
         self.replies.lexing_in_doubt() && text.iter().any(|byte| *byte == b'\\' || !byte.is_ascii())
@@ -69,7 +68,7 @@ impl Relay {
     }
 
     fn put_questions(&mut self, questions: &[&str]) {
-        let in_pipeline = self.executed || self.is_extended();
+        let in_pipeline = self.transaction.sent == Sent::Execute || self.is_extended();
         self.note_forwarding();
         if in_pipeline {
             questions.iter().for_each(|question| self.ask_in_pipeline(question));
@@ -104,35 +103,35 @@ impl Relay {
         if !matches!(self.wait, Some(Wait::Value | Wait::Role)) || !self.replies.is_empty() {
             return;
         }
-        let mut columns = self.answer.take().unwrap_or_default().into_iter();
+        let mut columns = self.pending.answer.take().unwrap_or_default().into_iter();
         if matches!(self.wait.take(), Some(Wait::Role)) {
             let (role, session) = (columns.next().flatten(), columns.next().flatten());
             let current = role.filter(|role| role != "none").or(session).unwrap_or_default();
             // A name in another encoding than the proxy's is not known.
             let is_known = current.is_ascii() || self.lexing.encoding == Encoding::Utf8;
-            self.role = Asked::Answered(if is_known { Role::Current(current) } else { self.any_role() });
+            self.pending.role = Asked::Answered(if is_known { Role::Current(current) } else { self.any_role() });
             return;
         }
         self.parameter.learn(columns.next().map_or(Value::Invalid, |value| Value::read(value.as_deref())));
         for (name, value) in ["standard_conforming_strings", "client_encoding"].into_iter().zip(columns.by_ref()) {
-            note_setting(name, &value.unwrap_or_default(), &mut self.lexing);
+            self.lexing.note(name, &value.unwrap_or_default());
         }
         // No path at all is none that is trusted.
-        self.path = Some(columns.next().flatten().unwrap_or_default());
+        self.pending.path = Some(columns.next().flatten().unwrap_or_default());
         self.replies.lexing_known();
     }
 
     /// Whatever the session may become.
     pub(super) fn any_role(&self) -> Role {
-        Role::AnyOf(self.about.user.clone())
+        Role::AnyOf(self.user.clone())
     }
 
     /// The server could not answer: a cancel or a time-out met the question. What the client asked
     /// is answered by that error.
     pub(super) fn question_refused(&mut self) {
         self.wait = None;
-        self.answer = None;
-        self.role = Asked::Not;
+        self.pending.answer = None;
+        self.pending.role = Asked::Not;
         if let Some(front) = self.replies.front() {
             // The client's simple query: the ReadyForQuery after ours ends its answer.
             front.audience = Audience::Client;

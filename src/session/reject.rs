@@ -3,9 +3,9 @@
 
 use super::rejection::{Rejection, raising_statement};
 use super::replies::{Audience, Request};
-use super::{Relay, frame_of};
-use crate::net::peer::body;
+use super::{Host, Session, frame_of};
 use crate::statement::Statement;
+use crate::wire::frame::body;
 use crate::wire::frame::{Header, split_string};
 use crate::wire::message;
 use crate::wire::tag::frontend;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// The name of our own statement and portal at the server, closed after each use.
 const REJECT_NAME: &str = "fencegate reject";
 
-impl Relay {
+impl<H: Host> Session<H> {
     /// Puts a statement that raises the error in place of the rejected one, if it is known where that stands.
     pub(super) fn raise_in_query(
         &mut self,
@@ -97,7 +97,7 @@ impl Relay {
 
     /// Records that the message at hand is rejected.
     pub(super) fn log_rejection(&self, rejection: &Rejection, statement: &Statement) {
-        self.about.passed.query(self.context.metrics());
-        self.about.log_rejection(&self.context, rejection, statement);
+        self.host.note_query();
+        self.host.note_rejected(rejection, statement);
     }
 }

@@ -4,8 +4,8 @@
 //! sessions hold together depends on that.
 
 use super::rejection::NO_ROOM;
-use super::{Relay, Task};
-use crate::state::room::Room;
+use super::task::Room;
+use super::{Host, Session, Task};
 use crate::wire::frame::Header;
 
 /// The longest statement that is held to be judged, in bytes; longer ones are unverifiable.
@@ -16,7 +16,7 @@ const LONG: usize = 1024 * 1024;
 
 const TOO_LONG: &str = "the statement is longer than 16 MiB";
 
-impl Relay {
+impl<H: Host> Session<H> {
     /// Asks for room to hold a message whole; an error says why there is none. Nothing while that is waited for, and
     /// meanwhile no more of the message is read.
     ///
@@ -31,27 +31,27 @@ impl Relay {
             return Some(Err(TOO_LONG));
         }
         let input = self.client.input.len();
-        match &self.room {
+        match &self.pending.room {
             None if input < LONG => {
-                self.wanted = LONG;
+                self.pending.wanted = LONG;
                 return None;
             }
             None => {
                 let (bytes, behind) = (header.frame(), !self.replies.is_empty());
-                let Some(room) = self.context.room(bytes, input, behind) else {
+                let Some(room) = self.host.room(bytes, input, behind) else {
                     self.ask_for(Task::Room { bytes, there: input, behind });
                     return None;
                 };
-                self.room = Some(Some(room));
+                self.pending.room = Some(Some(room));
             }
             Some(_) => {}
         }
-        if let Some(Some(room)) = &mut self.room
+        if let Some(Some(room)) = &mut self.pending.room
             && input < header.frame()
             && room.is_overdue(input)
         {
-            self.room = Some(None);
+            self.pending.room = Some(None);
         }
-        self.room.as_ref().map(|room: &Option<Room>| room.as_ref().map(|_| ()).ok_or(NO_ROOM))
+        self.pending.room.as_ref().map(|room: &Option<Room>| room.as_ref().map(|_| ()).ok_or(NO_ROOM))
     }
 }

@@ -1,12 +1,10 @@
 //! What comes from the server: replies find the message that they answer, and go where they belong.
 
 use super::replies::{Audience, Reply, Request};
-use super::{Relay, Wait, frame_of, server_fault};
-use crate::net::end::End;
-use crate::net::login::note_lexing;
-use crate::net::peer::{HIGH_WATER, body};
+use super::{End, HIGH_WATER, Host, Sent, Session, Wait, frame_of, server_fault};
 use crate::statement::{Alone, PreparedEffect, Statement, TransactionEffect};
 use crate::wire::error::{field, fields};
+use crate::wire::frame::body;
 use crate::wire::frame::{HEADER, Header, put_frame};
 use crate::wire::message::{self, Status};
 use crate::wire::tag::backend;
@@ -18,7 +16,7 @@ const WHOLE: usize = 64 * 1024;
 /// Of an error this much is looked at, to see whether it ends the session.
 const ERROR_HEAD: usize = 64;
 
-impl Relay {
+impl<H: Host> Session<H> {
     /// Handles all that has been read from the server, as far as the client's output has room.
     pub(super) fn handle_server(&mut self) -> Result<(), End> {
         while self.client.output.len() < HIGH_WATER {
@@ -64,11 +62,11 @@ impl Relay {
             }
             backend::DATA_ROW if audience == Audience::Proxy && header.body <= WHOLE => {
                 let frame = frame_of(&mut self.server, header.frame());
-                self.answer.get_or_insert_default().extend(message::columns(body(&frame)).unwrap_or_default());
+                self.pending.answer.get_or_insert_default().extend(message::columns(body(&frame)).unwrap_or_default());
             }
             tag => {
                 self.note_reply(tag);
-                if self.context.is_fenced() && self.replies.is_sync_in_doubt() {
+                if self.host.is_fenced() && self.replies.is_sync_in_doubt() {
                     return Err(End::ServerFault("COPY from the client where none was due".into()));
                 }
                 self.stream(header, audience);
@@ -145,11 +143,11 @@ impl Relay {
     }
 
     fn statement_done(&mut self, statement: &Statement, rolled_back: bool, defined: Option<(String, u64)>) {
-        self.may_have_committed |= !rolled_back && (statement.may_commit() || !self.context.is_fenced());
+        self.transaction.may_have_committed |= !rolled_back && (statement.may_commit() || !self.host.is_fenced());
         self.parameter.completed(statement, rolled_back);
-        self.catalogue_changed |= statement.changes_catalogue;
+        self.transaction.catalogue_changed |= statement.changes_catalogue;
         if let Some(Alone { database, .. }) = &statement.needs_database_alone {
-            self.context.forget_database(database);
+            self.host.forget_database(database);
         }
         if matches!(statement.transaction, TransactionEffect::Commit | TransactionEffect::Rollback) {
             self.transaction_ended();
@@ -237,20 +235,19 @@ impl Relay {
             None if self.replies.is_sync_in_doubt() => self.replies.sync_answered(),
             _ => return Err(End::ServerFault("ReadyForQuery that nobody asked for".into())),
         }
-        self.status = status;
-        self.may_have_committed = false;
+        self.transaction.status = status;
+        self.transaction.may_have_committed = false;
         self.parameter.ready(status);
-        self.about.present(self.parameter.current());
+        self.host.note_presented(self.parameter.current());
         if status == Status::Idle {
             self.transaction_ended();
         }
         // After COMMIT AND CHAIN, say, another transaction is open, which has defined nothing.
-        if status == Status::Idle || !self.catalogue_changed {
+        if status == Status::Idle || !self.transaction.catalogue_changed {
             self.definitions_over();
         }
         if self.replies.is_empty() && self.client.rest == 0 {
-            self.forwarded = false;
-            self.executed = false;
+            self.transaction.sent = Sent::Nothing;
             if status == Status::Idle {
                 self.portals.clear();
             }
@@ -261,7 +258,7 @@ impl Relay {
     /// What was written belongs to it, save what was forwarded since and is not answered yet.
     fn transaction_ended(&mut self) {
         if !self.replies.may_write() {
-            self.written.clear();
+            self.transaction.written.clear();
             self.fence.transaction_ended();
         }
     }
@@ -269,7 +266,9 @@ impl Relay {
     fn parameter_status(&mut self, header: Header) {
         let frame = frame_of(&mut self.server, header.frame());
         self.client.output.extend_from_slice(&frame);
-        note_lexing(body(&frame), &mut self.lexing);
+        if let Some((name, value)) = message::parameter_status(body(&frame)) {
+            self.lexing.note(name, value);
+        }
     }
 }
 

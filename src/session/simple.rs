@@ -6,9 +6,8 @@ use super::judge::opaque;
 use super::names::Meaning;
 use super::replies::Request;
 use super::verdict::{Run, Verdict};
-use super::{ClientFault, Relay, frame_of};
+use super::{ClientFault, HIGH_WATER, Host, Session, frame_of};
 use crate::fence::session::Activity;
-use crate::net::peer::HIGH_WATER;
 use crate::statement::{Statement, Unreadable};
 use crate::wire::error::Severity;
 use crate::wire::frame::{HEADER, Header, split_string};
@@ -22,7 +21,7 @@ const OID: usize = 4;
 /// lo_creat, lo_tell, lo_unlink, lo_truncate, lo_lseek64, lo_tell64 and lo_truncate64. No table can be reached by them.
 const LARGE_OBJECT_FUNCTIONS: [u32; 13] = [954, 955, 715, 952, 953, 956, 957, 958, 964, 1004, 3170, 3171, 3172];
 
-impl Relay {
+impl<H: Host> Session<H> {
     pub(super) fn query(&mut self, header: Header) -> Result<bool, ClientFault> {
         match self.make_room(header) {
             None => return Ok(false),
@@ -34,7 +33,7 @@ impl Relay {
             Some(Ok(())) if !self.is_whole(header) => return Ok(false),
             Some(Ok(())) => {}
         }
-        let (turn, known) = (self.turn.take(), self.read.take());
+        let (turn, known) = (self.pending.turn.take(), self.pending.read.take());
         let Some((text, _)) = split_string(self.message_body(header)) else {
             // The server says what is wrong with it.
             self.pass(header, Some(Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() }));
@@ -43,9 +42,9 @@ impl Relay {
         if self.lexing_in_doubt(text) {
             return Ok(self.hold_for_lexing(header));
         }
-        let has_keys = self.context.policies().has_keys();
+        let has_keys = self.host.policies().has_keys();
         let known = known.filter(|(lexing, rows, _)| (*lexing, *rows) == (self.lexing, has_keys));
-        let read = match known.map_or_else(|| self.context.read(text, self.lexing, has_keys, turn), |read| Ok(read.2)) {
+        let read = match known.map_or_else(|| self.host.read(text, self.lexing, has_keys, turn), |read| Ok(read.2)) {
             Ok(read) => read,
             Err(turn) => {
                 self.ask_for(turn);
@@ -53,7 +52,7 @@ impl Relay {
             }
         };
         let length = text.len();
-        self.read = Some((self.lexing, has_keys, read.clone()));
+        self.pending.read = Some((self.lexing, has_keys, read.clone()));
         Ok(match &*read {
             Ok(script) => self.judge_query(header, &script.statements, true),
             Err(why) => {
@@ -113,7 +112,7 @@ impl Relay {
 
     /// It names a function by its number. Of all but those for large objects, nothing tells what they write.
     pub(super) fn function_call(&mut self, header: Header) -> bool {
-        self.wanted = HEADER + OID;
+        self.pending.wanted = HEADER + OID;
         let start = self.start_of_body(header);
         if start.len() < OID.min(header.body) {
             return false;

@@ -4,9 +4,9 @@
 //! Owns which names count. Must never forget one before the transaction has ended: a rollback to a savepoint may leave
 //! one too many.
 
+use super::host::Seen;
 use crate::catalogue::Catalogue;
 use crate::policy::PolicySet;
-use crate::state::downstream::Seen;
 use crate::statement::rows::Rows;
 use crate::statement::{Operation, Redirect, RelationName, Statement, Write};
 use std::collections::{HashMap, HashSet};

@@ -1,11 +1,10 @@
 //! What a session asks to be found out, or got, before its message at hand goes on.
 
+use super::host::Wanted;
 use super::judge::Need;
 use crate::fence::{Claim, Refusal, Role};
-use crate::state::context::Turn;
-use crate::state::downstream::Wanted;
-use crate::state::room::Room;
 use crate::statement::Alone;
+use std::any::Any;
 use std::time::Duration;
 
 /// What is to be done. One at a time.
@@ -24,7 +23,7 @@ pub enum Task {
 }
 
 /// What came of it.
-pub(crate) enum Done {
+pub enum Done {
     Admit(Result<(), Refusal>),
     /// Whatever came of it: it is looked at again.
     Tried,
@@ -33,15 +32,25 @@ pub(crate) enum Done {
     Room(Option<Room>),
 }
 
-/// What the first message of the client that was not forwarded yet waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
-    /// The server owes nothing any more.
-    Settle,
-    /// The answer to our question: the value of the parameter.
-    Value,
-    /// The same: as whom the session acts.
-    Role,
-    /// The [`Task`] that was asked for.
-    Task,
+/// The right to read a text now that may take long, until it is dropped.
+pub struct Turn {
+    /// In another process: its tokens alone do not prove what it does.
+    pub apart: bool,
+    _right: Box<dyn Any + Send + Sync>,
+}
+
+impl Turn {
+    /// The right is given back when the turn is dropped.
+    pub fn new(right: impl Any + Send + Sync, apart: bool) -> Self {
+        Turn { apart, _right: Box::new(right) }
+    }
+}
+
+/// The right to hold a long message, until it is dropped.
+pub type Room = Box<dyn HeldRoom>;
+
+/// Room that somebody else may wait for.
+pub trait HeldRoom: Send + Sync {
+    /// Others wait while too little of the message has come; so much of it is there now.
+    fn is_overdue(&mut self, there: usize) -> bool;
 }

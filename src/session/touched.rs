@@ -2,11 +2,11 @@
 //!
 //! Must never leave out a resource for which the text may be a write.
 
+use super::host::Seen;
 use super::keys::{self, Columns, Key};
 use crate::catalogue::Catalogue;
 use crate::fence::Deed;
 use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource};
-use crate::state::downstream::Seen;
 use crate::statement::{FunctionName, Operation, RelationName, Statement, Write};
 use std::collections::HashSet;
 use std::sync::Arc;

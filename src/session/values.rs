@@ -2,14 +2,14 @@
 //!
 //! Must never take bytes for text that the server reads otherwise.
 
-use super::Relay;
+use super::{Host, Session};
 use crate::statement::Statement;
 use crate::statement::rows::{Declared, Value};
 use crate::wire::frame::{HEADER, Header, split_string};
 use crate::wire::message::{self, Bound};
 use std::sync::Arc;
 
-impl Relay {
+impl<H: Host> Session<H> {
     /// The statement with the values that this Bind has for it. Of a message that is not wholly there they are unknown.
     pub(super) fn with_values(&self, header: Header, statement: &Statement) -> Arc<Statement> {
         let is_clear = |bytes: &[u8]| bytes.is_ascii() || self.lexing.keeps_text();
@@ -25,7 +25,7 @@ impl Relay {
 
     /// A value that this Bind has for a key may be read in another way once what is under way is known.
     pub(super) fn has_key_in_doubt(&self, header: Header, statement: &Statement) -> bool {
-        let policies = self.context.policies();
+        let policies = self.host.policies();
         let tables = || policies.resources.iter().flat_map(|resource| &resource.tables);
         let is_key = |column: &str| tables().any(|table| table.key.as_deref() == Some(column));
         self.values(header).into_iter().enumerate().any(|(index, value)| match value {

@@ -2,21 +2,20 @@
 //!
 //! Owns the waiting that a verdict needs. Must never forward a write that is not admitted.
 
-use super::judge::{Decision, Judge, Need, is_named_plainly, needs_every_token, resolve};
+use super::host::{Seen, Wanted};
+use super::judge::{Decision, Judge, Need, Standing, is_named_plainly, needs_every_token, resolve};
 use super::rejection::Rejection;
 use super::suspects::Suspects;
 use super::touched::deeds;
-use super::{Asked, Relay, Task, Wait};
-use crate::fence::session::Activity;
+use super::{Asked, Host, Sent, Session, Task, Wait};
+use crate::fence::session::{Activity, Epoch, SessionFence, Token};
 use crate::fence::{Claim, Deed, Refusal};
 use crate::policy::Mode;
-use crate::state::downstream::{Seen, Wanted};
 use crate::statement::{Operation, Statement};
 use crate::wire::message::{self, Status};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// Statements are not held back longer than about this for the catalogue to be read.
 const CATCH_UP_LIMIT: Duration = Duration::from_secs(5);
@@ -43,12 +42,12 @@ pub(super) enum Run {
     GoesOn,
 }
 
-impl Relay {
+impl<H: Host> Session<H> {
     /// Judges statements; where something has to be found out first, starts to.
     pub(super) fn judge(&mut self, statements: &[Arc<Statement>], run: Run) -> (Verdict, Vec<Arc<Statement>>) {
         let size = |it: &Arc<Statement>| 1 + it.writes.len() + it.functions.len() + it.redirects.len();
         match statements.iter().map(size).sum::<usize>() > MANY {
-            true => tokio::task::block_in_place(|| self.judge_all(statements, run)),
+            true => H::at_length(|| self.judge_all(statements, run)),
             false => self.judge_all(statements, run),
         }
     }
@@ -63,19 +62,19 @@ impl Relay {
             // admitted, nor a token raised, for what the server skips.
             return (self.settle(), resolved);
         }
-        if matches!(self.refused, Some(Refusal::RoleUnknown { .. })) {
-            self.refused = None;
-            self.role = Asked::Due;
+        if matches!(self.pending.refused, Some(Refusal::RoleUnknown { .. })) {
+            self.pending.refused = None;
+            self.pending.role = Asked::Due;
         }
         if let Some(verdict) = self.look_after_database(&resolved) {
             return (verdict, resolved);
         }
-        if self.role == Asked::Due {
+        if self.pending.role == Asked::Due {
             return (self.ask_for_role(), resolved);
         }
-        let others = self.definitions.of_others();
+        let others = self.host.suspects_of_others();
         let wanted = self.wanted(&resolved, &others);
-        let mut seen = self.context.catalogue(wanted.as_ref());
+        let mut seen = self.host.catalogue(wanted.as_ref());
         if let Some(wanted) = wanted
             && resolved.iter().any(|statement| self.depends_on_catalogue(statement, &others, &seen))
         {
@@ -84,31 +83,30 @@ impl Relay {
                 return (Verdict::Hold, resolved);
             }
             // It may have been read just now.
-            seen = self.context.catalogue(Some(&wanted));
+            seen = self.host.catalogue(Some(&wanted));
         }
         let judge = Judge {
-            policies: self.context.policies(),
-            database: self.context.database(),
-            fence: &self.fence,
+            policies: self.host.policies(),
+            standing: &StandingOf { fence: &self.fence, host: &self.host },
             seen: &seen,
-            changes_catalogue: self.catalogue_changed && self.definitions.concern_fences(),
+            changes_catalogue: self.transaction.catalogue_changed && self.definitions.concern_fences(),
             shadows_keys: self.definitions.shadow_keys(),
-            path: self.path.as_deref(),
+            path: self.pending.path.as_deref(),
             suspects: self.definitions.own(),
             suspects_of_others: &others,
-            exempt: self.context.policies().exempts(&self.about.user),
+            exempt: self.host.policies().exempts(&self.user),
             parameter: &self.parameter,
             owed: !self.replies.is_empty(),
             parameter_in_doubt: !self.replies.is_empty()
                 && (self.replies.affect_parameter() || !self.parameter.is_settled()),
-            written: &self.written,
-            refused: self.refused.as_ref(),
+            written: &self.transaction.written,
+            refused: self.pending.refused.as_ref(),
         };
         let verdict = match judge.statements(&resolved) {
             Decision::Forward(needs, passed) => {
                 let verdict = self.forward_when_admitted(needs, run, &seen);
                 if matches!(verdict, Verdict::Forward) && run == Run::Begins {
-                    self.context.passed(passed);
+                    self.host.note_passed(passed);
                 }
                 verdict
             }
@@ -129,18 +127,18 @@ impl Relay {
             Verdict::Hold => 0,
         };
         for statement in &resolved[..forwarded] {
-            self.definitions.note(statement, self.context.policies(), &seen);
+            self.definitions.note(statement, &seen, &self.host);
         }
         if matches!(verdict, Verdict::Hold) {
             // What others change until it goes on may be over by then.
-            self.changes = None;
+            self.pending.changes = None;
         }
         (verdict, resolved)
     }
 
     /// It may write a fenced table, whatever the catalogue makes of it.
     fn may_write(&self, statement: &Statement) -> bool {
-        let reads = || self.context.policies().has_functions() && (!statement.reads.is_empty() || statement.reads_more);
+        let reads = || self.host.policies().has_functions() && (!statement.reads.is_empty() || statement.reads_more);
         !statement.writes.is_empty() || statement.opaque.is_some() || reads()
     }
 
@@ -148,7 +146,7 @@ impl Relay {
     /// catalogue has become. Others may change it again as soon as it is read: what was seen when the message came has to be
     /// in it, or that would have no end.
     pub(super) fn wanted(&mut self, statements: &[Arc<Statement>], others: &[Arc<Suspects>]) -> Option<Wanted> {
-        let (context, policies) = (&self.context, self.context.policies());
+        let policies = self.host.policies();
         let calls = |it: &Statement| policies.has_functions() && !it.functions.is_empty();
         let is_concerned = |it: &Arc<Statement>| {
             (self.may_write(it) || it.changes_catalogue || calls(it))
@@ -157,7 +155,7 @@ impl Relay {
         if !statements.iter().any(is_concerned) {
             return None;
         }
-        let since = *self.changes.get_or_insert_with(|| context.changes());
+        let since = *self.pending.changes.get_or_insert_with(|| self.host.changes());
         let cascades = statements.iter().flat_map(|it| &it.writes).any(|write| write.operation == Operation::Cascade);
         let is_plain = statements.iter().all(|it| is_named_plainly(it, policies));
         Some(Wanted { since, temporary: self.temporary.clone(), cascades, is_plain })
@@ -167,14 +165,14 @@ impl Relay {
     fn depends_on_catalogue(&self, statement: &Statement, others: &[Arc<Suspects>], seen: &Seen) -> bool {
         let is_suspect = || others.iter().any(|it| it.written_by(statement, &seen.catalogue).is_some());
         (self.may_write(statement) || statement.changes_catalogue)
-            && (!needs_every_token(statement, self.context.policies()) || is_suspect())
+            && (!needs_every_token(statement, self.host.policies()) || is_suspect())
     }
 
     /// What has to be done before the statements at hand can be judged.
     fn first(&mut self, wanted: &Wanted) -> Option<Task> {
-        let since = *self.judged_since.get_or_insert_with(Instant::now);
-        let left = CATCH_UP_LIMIT.saturating_sub(since.elapsed());
-        (!left.is_zero() && self.context.is_unread(wanted)).then(|| Task::CatchUp(wanted.clone(), left))
+        let since = *self.pending.since.get_or_insert(self.now);
+        let left = CATCH_UP_LIMIT.saturating_sub(self.now.saturating_duration_since(since));
+        (!left.is_zero() && self.host.is_unread(wanted)).then(|| Task::CatchUp(wanted.clone(), left))
     }
 
     /// Where a statement needs a database alone, gets the control connections to it out of its way, if the server may run
@@ -182,23 +180,23 @@ impl Relay {
     fn look_after_database(&mut self, statements: &[Arc<Statement>]) -> Option<Verdict> {
         let [statement] = statements else { return None };
         let wanted = statement.needs_database_alone.clone()?;
-        let is_own = wanted.database == self.context.database().name() && statement.kind != "CREATE DATABASE";
-        if self.is_alone || is_own {
+        let is_own = wanted.database == self.host.database() && statement.kind != "CREATE DATABASE";
+        if self.pending.is_alone || is_own {
             return None;
         }
         if !self.replies.is_empty() {
             return Some(self.settle());
         }
-        if self.status != Status::Idle || self.executed {
+        if self.transaction.status != Status::Idle || self.transaction.sent == Sent::Execute {
             return None;
         }
-        let role = match &self.role {
+        let role = match &self.pending.role {
             Asked::Answered(role) => role.clone(),
             // The server does not run it in a pipeline, which an Execute of ours would begin.
             _ if self.is_extended() => self.any_role(),
             Asked::Not | Asked::Due => return Some(self.ask_for_role()),
         };
-        self.is_alone = true;
+        self.pending.is_alone = true;
         self.ask_for(Task::LeaveAlone(wanted, role));
         Some(Verdict::Hold)
     }
@@ -216,11 +214,11 @@ impl Relay {
             if run == Run::Begins {
                 for need in observed {
                     let claim = Claim { deeds: self.deeds(&need, seen), role: Some(self.any_role()) };
-                    self.context.observe(need.resource, need.token, claim);
+                    self.host.observe(need.resource, need.token, claim);
                 }
-                needs.iter().for_each(|need| self.context.admitted(&need.resource));
+                needs.iter().for_each(|need| self.host.note_admitted(&need.resource));
             }
-            self.written.extend(needs.into_iter().map(|need| (need.resource.name.clone(), need.token)));
+            self.transaction.written.extend(needs.into_iter().map(|need| (need.resource.name.clone(), need.token)));
             return Verdict::Forward;
         }
         if self.fence.is_full() && !self.replies.is_empty() {
@@ -243,7 +241,7 @@ impl Relay {
     fn with_claims(&self, needs: Vec<Need>, seen: &Seen) -> Vec<(Need, Claim)> {
         let mut known: HashMap<(*const Statement, String), Arc<[Deed]>> = HashMap::new();
         let with_claim = |need: Need| {
-            let role = match &self.role {
+            let role = match &self.pending.role {
                 // Some of it the server does not run in a pipeline, which an Execute of ours would begin.
                 _ if need.statement.kind == "ALTER TABLE" && self.is_extended() => Some(self.any_role()),
                 _ if need.role_changes => Some(self.any_role()),
@@ -258,7 +256,7 @@ impl Relay {
     }
 
     fn deeds(&self, need: &Need, seen: &Seen) -> Arc<[Deed]> {
-        deeds(&need.statement, self.context.policies(), seen, &need.resource)
+        deeds(&need.statement, self.host.policies(), seen, &need.resource)
     }
 
     /// Holds the message at hand until the server owes nothing. While it waits for COPY data that would never be: it
@@ -274,5 +272,25 @@ impl Relay {
         }
         self.wait = Some(Wait::Settle);
         Verdict::Hold
+    }
+}
+
+/// As the session's fence and the proxy know it.
+struct StandingOf<'a, H> {
+    fence: &'a SessionFence,
+    host: &'a H,
+}
+
+impl<H: Host> Standing for StandingOf<'_, H> {
+    fn admitted(&self, resource: &str) -> Option<Token> {
+        self.fence.admission(resource).map(|epoch| epoch.token)
+    }
+
+    fn holds_admissions(&self) -> bool {
+        self.fence.holds_admissions()
+    }
+
+    fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch> {
+        self.host.known_stale(resource, token)
     }
 }

@@ -5,11 +5,12 @@
 
 use super::context::Context;
 use super::recent;
-use super::sessions::Session;
+use super::sessions::SessionRecord;
 use crate::fence::session::Token;
 use crate::fence::{Claim, Refusal};
 use crate::metrics::{Counter, Metrics};
 use crate::policy::{Mode, PolicySet, Resource, quoted};
+use crate::session::judge::PassedWrite;
 use crate::session::rejection::Rejection;
 use crate::statement::{RelationName, Statement};
 use std::collections::HashMap;
@@ -17,17 +18,6 @@ use std::sync::Arc;
 
 /// A session keeps the counters of so many resources at hand.
 const MOST_KEPT: usize = 1024;
-
-/// A write that passes a fence, and that somebody wants to know of.
-#[derive(Clone, Debug)]
-pub struct PassedWrite {
-    /// None where nobody can tell.
-    pub resource: Option<Arc<Resource>>,
-    /// The kind of statement.
-    pub statement: &'static str,
-    /// Why it would be rejected by a fence that acts; None: the role bypasses the fences.
-    pub observed: Option<Rejection>,
-}
 
 /// The counters of admitted writes that a session uses, by resource: looking one up by its labels takes a lock.
 #[derive(Default)]
@@ -64,7 +54,7 @@ pub fn counter(metrics: &Metrics, policies: &PolicySet, database: &str, resource
     metrics.write(database, resource, mode.name(), verdict)
 }
 
-impl Session {
+impl SessionRecord {
     /// Records a rejection, never the values in the statement.
     pub fn log_rejection(&self, context: &Context, rejection: &Rejection, statement: &Statement) {
         let resource = rejection.resource();
@@ -78,7 +68,7 @@ impl Session {
         if !context.log_limit().allows(verdict, label) {
             return;
         }
-        let Session { number: session, user, database, address, .. } = self;
+        let SessionRecord { number: session, user, database, address, .. } = self;
         let (presented, highest) = rejection.tokens();
         let (statement, table) = (statement.kind, statement.writes.first().map(|write| table_name(&write.relation)));
         if let Rejection::Stale { .. } = rejection {

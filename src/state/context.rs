@@ -1,34 +1,24 @@
 //! A session's view of what is shared: the policies and the database that apply to it.
 
 use super::audit::{Admitted, counter};
-use super::downstream::{Changes, Downstream, PREPARE_LIMIT, Seen, Wanted};
+use super::downstream::{Downstream, PREPARE_LIMIT};
 use super::recent::Recent;
-use super::room::{Room, Rooms};
-use super::sessions::Session;
+use super::room::Rooms;
+use super::sessions::SessionRecord;
 use super::shared::Shared;
 use super::turns::Turns;
 use crate::fence::{Database, Registration, Role};
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
-use crate::net::term::Term;
-use crate::net::upstream;
 use crate::policy::{Opaque, PolicySet, Resource};
 use crate::session::Task;
-use crate::session::definitions::Definitions;
+use crate::session::host::Wanted;
+use crate::session::task::{Room, Turn};
 use crate::statement::{Alone, Answer, Lexing};
-use crate::wire::startup;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::task::TaskTracker;
-
-/// The right to read a text now that may take long.
-pub struct Turn {
-    _turn: super::turns::Turn,
-    /// In another process: its tokens alone do not prove what it does.
-    apart: bool,
-}
 
 /// One session's view.
 pub struct Context {
@@ -94,24 +84,19 @@ impl Context {
         &self.downstream.fence
     }
 
-    /// What is known of the catalogue of the session's database.
-    pub fn catalogue(&self, wanted: Option<&Wanted>) -> Seen {
-        self.downstream.catalogue(wanted)
+    /// The session's database.
+    pub fn downstream(&self) -> &Arc<Downstream> {
+        &self.downstream
     }
 
-    /// The changes of that catalogue that were seen until now.
-    pub fn changes(&self) -> Changes {
-        self.downstream.changes()
-    }
-
-    /// What this session of the database is defining: nothing yet.
-    pub fn definitions(&self, session: u64) -> Definitions {
-        Definitions::new(self.downstream.clone(), session)
+    /// What all sessions share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// Whatever does not show what it writes is rejected.
     pub fn rejects_opaque(&self) -> bool {
-        let seen = self.catalogue(None);
+        let seen = self.downstream.catalogue(None);
         self.fenced
             && self.policies.opaque == Opaque::Reject
             && (!seen.is_current || seen.catalogue.has_fenced_tables())
@@ -149,15 +134,10 @@ impl Context {
 
     /// Registers the session for as long as its server connection lasts. Who was deposed while the database had no sessions
     /// is shut out now.
-    pub fn register(&self, session: &Session) -> Registration {
+    pub fn register(&self, session: &SessionRecord) -> Registration {
         let registration = self.database().register(session.fence.clone());
         self.downstream.session_registered();
         registration
-    }
-
-    /// It is worth waiting for [`Self::catch_up`].
-    pub fn is_unread(&self, wanted: &Wanted) -> bool {
-        self.downstream.is_unread(wanted)
     }
 
     /// Reads the catalogue, if that was not done since it has changed, or may have: within that time. Cancel-safe.
@@ -205,36 +185,32 @@ impl Context {
     }
 
     fn turn(&self, apart: bool) -> Result<Turn, Task> {
-        self.turns(apart).try_take(&self.role).map(|turn| Turn { _turn: turn, apart }).ok_or(Task::Turn { apart })
+        self.turns(apart).try_take(&self.role).map(|turn| Turn::new(turn, apart)).ok_or(Task::Turn { apart })
     }
 
     /// The right to read a text that may take long. Cancel-safe.
     pub fn wait_for_turn(&self, apart: bool) -> impl Future<Output = Option<Turn>> + use<> {
         let turn = self.turns(apart).take(&self.role);
-        async move { turn.await.map(|turn| Turn { _turn: turn, apart }) }
+        async move { turn.await.map(|turn| Turn::new(turn, apart)) }
     }
 
     fn turns(&self, apart: bool) -> &Turns {
         if apart { &self.shared.turns_apart } else { &self.shared.turns }
     }
 
-    /// Room to hold a message of that many bytes, of which so many are there, if there is any. What stands behind something
-    /// that the server may not have done for long has room of its own.
-    pub fn room(&self, bytes: usize, there: usize, behind: bool) -> Option<Room> {
-        self.rooms(behind).try_take(bytes, there)
-    }
-
-    /// The same, waited for; None after a while. Cancel-safe.
+    /// Room to hold a message of that many bytes, of which so many are there; None after a while. Cancel-safe.
     pub fn wait_for_room(
         &self,
         bytes: usize,
         there: usize,
         behind: bool,
     ) -> impl Future<Output = Option<Room>> + use<> {
-        self.rooms(behind).take(bytes, there)
+        let room = self.rooms(behind).take(bytes, there);
+        async move { room.await.map(|room| Box::new(room) as Room) }
     }
 
-    fn rooms(&self, behind: bool) -> &Arc<Rooms> {
+    /// What stands behind something that the server may not have done for long has room of its own.
+    pub fn rooms(&self, behind: bool) -> &Arc<Rooms> {
         if behind { &self.shared.room_behind } else { &self.shared.room }
     }
 
@@ -260,24 +236,9 @@ impl Context {
         &self.shared.log_limit
     }
 
-    /// What the session has to watch to know when it ends.
-    pub fn term(&self) -> Term {
-        Term::new(self.shared.orders.subscribe())
-    }
-
-    /// Cancels what a session runs, by the key that the server gave it. Cancel-safe: it may be done or not.
-    pub async fn cancel(&self, key: &[u8]) -> io::Result<()> {
-        upstream::cancel(&self.shared, startup::cancel_request(key)).await
-    }
-
     /// Gets out of the way of a statement that needs a database alone. Cancel-safe.
     pub fn leave_alone(&self, wanted: Alone, role: Role) -> impl Future<Output = ()> + use<> {
         let (shared, from) = (self.shared.clone(), self.database().name().to_owned());
         async move { shared.leave_alone(&wanted, &role, &from).await }
-    }
-
-    /// A database of that name was dropped, renamed or the like.
-    pub fn forget_database(&self, name: &str) {
-        self.shared.forget_database(name);
     }
 }

@@ -3,7 +3,7 @@
 //! Owns a ring of them, which is bounded. Must never keep a value of a statement.
 
 use super::audit::table_name;
-use super::sessions::Session;
+use super::sessions::SessionRecord;
 use crate::operate::console::Rejected;
 use crate::session::rejection::Rejection;
 use crate::statement::Statement;
@@ -35,7 +35,7 @@ impl Recent {
 }
 
 /// What is kept of a rejection.
-pub fn record(session: &Session, rejection: &Rejection, statement: &Statement) -> Rejected {
+pub fn record(session: &SessionRecord, rejection: &Rejection, statement: &Statement) -> Rejected {
     let (presented, highest) = rejection.tokens();
     Rejected {
         time: SystemTime::now(),

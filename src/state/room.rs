@@ -3,6 +3,7 @@
 //! Owns who has room and who is next. Must never give more than there is, nor let those who have it and do not use it keep
 //! others from it.
 
+use crate::session::task::HeldRoom;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -12,7 +13,7 @@ use tokio::time::{Instant, timeout};
 const ROOM_LIMIT: Duration = Duration::from_secs(30);
 
 /// While others wait, a message that has room makes headway: so much of it has to come in each such time.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+pub const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The part of a message that is headway: all of it takes ten seconds.
 const HEADWAY: usize = 20;
@@ -107,9 +108,9 @@ impl Rest {
     }
 }
 
-impl Room {
-    /// Looks, when it is time, whether others wait while too little of the message has come; so much of it is there now.
-    pub fn is_overdue(&mut self, there: usize) -> bool {
+impl HeldRoom for Room {
+    /// Looks when it is time.
+    fn is_overdue(&mut self, there: usize) -> bool {
         let (at, before) = self.looked;
         if at.elapsed() < LOOK_AGAIN {
             return false;
@@ -117,11 +118,6 @@ impl Room {
         self.looked = (Instant::now(), there);
         let made_headway = there.saturating_sub(before) >= self.bytes / HEADWAY;
         !made_headway && !self.rooms.rest().waiting.is_empty()
-    }
-
-    /// When it is time to look.
-    pub fn next_look(&self) -> Instant {
-        self.looked.0 + LOOK_AGAIN
     }
 }
 

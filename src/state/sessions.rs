@@ -4,8 +4,7 @@
 
 use crate::fence::session::SessionFence;
 use crate::metrics::Metrics;
-use crate::net::end::End;
-use crate::net::login::Authenticated;
+use crate::session::End;
 use crate::session::parameter::Value;
 use crate::wire::error::start_of;
 use crate::wire::startup::Startup;
@@ -22,7 +21,7 @@ const LONGEST_NAME: usize = 63;
 
 /// A session: who logged in, from where.
 #[derive(Debug)]
-pub struct Session {
+pub struct SessionRecord {
     /// Its number in this process, from 1.
     pub number: u64,
     /// The role that logged in.
@@ -99,25 +98,25 @@ macro_rules! log_at {
     };
 }
 
-impl Session {
+impl SessionRecord {
     /// A session that starts now.
     pub fn new(
         number: u64,
         startup: &Startup,
         address: String,
-        authenticated: &Authenticated,
+        (pid, cancel_key): (Option<i32>, Bytes),
         fence: SessionFence,
         presented: &Value,
     ) -> Self {
         let application_name = startup.parameter("application_name").unwrap_or_default();
-        Session {
+        SessionRecord {
             number,
             user: startup.user().to_owned(),
             database: startup.database().to_owned(),
             address,
             application_name: start_of(application_name, LONGEST_NAME).to_owned(),
-            pid: authenticated.process_id,
-            cancel_key: authenticated.cancel_key.clone(),
+            pid,
+            cancel_key,
             cancels: Semaphore::new(2),
             cancelling: tokio::sync::Mutex::default(),
             started: SystemTime::now(),
@@ -145,13 +144,13 @@ impl Session {
 
     /// Says that it has started.
     pub fn log_start(&self, level: Option<Level>) {
-        let Session { number: session, user, database, address, application_name, .. } = self;
+        let SessionRecord { number: session, user, database, address, application_name, .. } = self;
         log_at!(level, session, user, database, address, application_name, "session_started");
     }
 
     /// Says that it has ended, why, and what has passed.
     pub fn log_end(&self, level: Option<Level>, end: &End) {
-        let Session { number: session, user, database, address, .. } = self;
+        let SessionRecord { number: session, user, database, address, .. } = self;
         let seconds = self.started.elapsed().unwrap_or_default().as_secs_f64();
         let [received, sent, queries] = self.passed.totals();
         log_at!(level, session, user, database, address, seconds, received, sent, queries, reason = %end, "session_ended");
@@ -161,14 +160,14 @@ impl Session {
 /// All sessions that are open.
 #[derive(Debug, Default)]
 pub struct Sessions {
-    by_number: DashMap<u64, Arc<Session>>,
+    by_number: DashMap<u64, Arc<SessionRecord>>,
     /// By the key that the server gave them.
-    by_key: DashMap<Bytes, Arc<Session>>,
+    by_key: DashMap<Bytes, Arc<SessionRecord>>,
 }
 
 /// Keeps a session in the registry until it is dropped.
 #[must_use = "the session leaves the registry when this is dropped"]
-pub struct Entry(Arc<Sessions>, Arc<Session>);
+pub struct Entry(Arc<Sessions>, Arc<SessionRecord>);
 
 impl Drop for Entry {
     fn drop(&mut self) {
@@ -181,7 +180,7 @@ impl Drop for Entry {
 
 impl Sessions {
     /// The session is open.
-    pub fn enter(self: &Arc<Self>, session: Arc<Session>) -> Entry {
+    pub fn enter(self: &Arc<Self>, session: Arc<SessionRecord>) -> Entry {
         self.by_number.insert(session.number, session.clone());
         if !session.cancel_key.is_empty() {
             self.by_key.insert(session.cancel_key.clone(), session.clone());
@@ -190,7 +189,7 @@ impl Sessions {
     }
 
     /// The session to which the server gave that key.
-    pub fn with_key(&self, key: &[u8]) -> Option<Arc<Session>> {
+    pub fn with_key(&self, key: &[u8]) -> Option<Arc<SessionRecord>> {
         self.by_key.get(key).map(|session| session.clone())
     }
 
@@ -200,7 +199,7 @@ impl Sessions {
     }
 
     /// All of them, by number.
-    pub fn list(&self) -> Vec<Arc<Session>> {
+    pub fn list(&self) -> Vec<Arc<SessionRecord>> {
         let mut open: Vec<_> = self.by_number.iter().map(|session| session.clone()).collect();
         open.sort_by_key(|session| session.number);
         open

@@ -5,24 +5,24 @@
 use super::connections::Connections;
 use super::downstream::Downstream;
 use super::encryption::Encryption;
+use super::health::Health;
 use super::recent::Recent;
 use super::room::Rooms;
 use super::sessions::Sessions;
+use super::stage::{Orders, Stage};
 use super::succession;
 use super::turns::Turns;
 use crate::config::{Settings, SettingsArguments};
+use crate::etcd::Etcd;
 use crate::fence::{Authority, Database, Role, is_missing};
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
-use crate::server::Start;
-use crate::server::health::Health;
-use crate::server::shutdown::Stage;
 use crate::statement::apart::READERS;
 use crate::statement::{Alone, Cache};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
@@ -42,6 +42,20 @@ const WRONG_PACKETS: usize = 8;
 
 /// What is open beside the connections of clients and sessions, at the same time.
 pub const BESIDE_SESSIONS: usize = CANCELS + WRONG_PACKETS;
+
+/// What a proxy starts with.
+pub struct Start {
+    /// The settings, checked.
+    pub settings: Settings,
+    /// What they were read from, to be read again by a reload.
+    pub arguments: SettingsArguments,
+    /// What clients' and the server's connections are encrypted with.
+    pub encryption: Encryption,
+    /// The policies, which can be kept with those settings.
+    pub policies: PolicySet,
+    /// There if the settings have it.
+    pub etcd: Option<Arc<Etcd>>,
+}
 
 /// One proxy process.
 pub struct Shared {
@@ -82,14 +96,6 @@ pub struct Shared {
     databases: Mutex<HashMap<String, Arc<Downstream>>>,
     /// Different for every proxy process: tells its admissions from others'.
     id: String,
-}
-
-/// What sessions are told while they run.
-#[derive(Clone, Copy, Debug)]
-pub struct Orders {
-    pub stage: Stage,
-    /// How long they may be idle outside of a transaction.
-    pub idle_timeout: Option<Duration>,
 }
 
 impl Shared {

@@ -36,6 +36,16 @@ impl ServerEncoding {
 }
 
 impl Lexing {
+    /// The server says that a setting has this value.
+    pub(crate) fn note(&mut self, name: &str, value: &str) {
+        match name {
+            "standard_conforming_strings" => self.standard_conforming_strings = value != "off",
+            "client_encoding" => self.encoding = Encoding::from_name(value),
+            "server_encoding" => self.server = ServerEncoding::from_name(value),
+            _ => (),
+        }
+    }
+
     /// What is not ASCII is the same characters to the client, the proxy and the server.
     pub fn keeps_text(self) -> bool {
         self.encoding == Encoding::Utf8 && self.server != ServerEncoding::Other

@@ -90,6 +90,11 @@ fn display_tag(tag: u8) -> String {
     tag.escape_ascii().to_string()
 }
 
+/// The body of a frame that was taken whole.
+pub fn body(frame: &[u8]) -> &[u8] {
+    frame.get(HEADER..).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

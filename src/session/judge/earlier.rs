@@ -2,12 +2,12 @@
 //!
 //! Owns what it adds up to. Must never reject by a fence that only observes.
 
+use super::PassedWrite;
 use super::{Need, Stop};
 use crate::fence::session::Token;
 use crate::policy::{Mode, Resource};
 use crate::session::rejection::Rejection;
 use crate::session::suspects::Suspects;
-use crate::state::audit::PassedWrite;
 use crate::statement::Statement;
 use std::collections::HashMap;
 use std::sync::Arc;

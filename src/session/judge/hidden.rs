@@ -59,7 +59,7 @@ impl Judge<'_> {
     /// A prepared transaction leaves its session: with what it has written, and with what it defines for nobody, and for
     /// everybody as soon as any session commits it.
     pub(super) fn refuse_to_prepare(&self, earlier: &Earlier) -> Result<(), Stop> {
-        let writes = self.fence.holds_admissions() || !self.written.is_empty() || !earlier.needs.is_empty();
+        let writes = self.standing.holds_admissions() || !self.written.is_empty() || !earlier.needs.is_empty();
         let defines = !self.suspects.is_empty() || !earlier.suspects.is_empty();
         let (what, hint) = if writes {
             let hint =

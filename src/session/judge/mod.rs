@@ -8,17 +8,16 @@ mod hidden;
 mod resolve;
 mod token;
 
+use super::host::Seen;
 use super::keys;
 use super::parameter::{Parameter, Value};
 use super::rejection::Rejection;
 use super::suspects::Suspects;
 use super::touched::{Touch, touched};
-use crate::fence::session::{SessionFence, Token};
+use crate::fence::Refusal;
+use crate::fence::session::{Epoch, Token};
 use crate::fence::value::FenceValue;
-use crate::fence::{Database, Refusal};
 use crate::policy::{PolicySet, Resource};
-use crate::state::audit::PassedWrite;
-use crate::state::downstream::Seen;
 use crate::statement::{ParameterEffect, Statement, TransactionEffect};
 use earlier::{Earlier, Needs};
 pub use hidden::{is_named_plainly, needs_every_token};
@@ -52,11 +51,33 @@ pub enum Decision {
     ReadValue,
 }
 
+/// A write that passes a fence, and that operators want to know of.
+#[derive(Clone, Debug)]
+pub struct PassedWrite {
+    /// None where nobody can tell.
+    pub resource: Option<Arc<Resource>>,
+    /// The kind of statement.
+    pub statement: &'static str,
+    /// Why it would be rejected by a fence that acts; None: the role bypasses the fences.
+    pub observed: Option<Rejection>,
+}
+
+/// How the session stands with the fences.
+pub trait Standing {
+    /// The token under which its process is admitted to the resource.
+    fn admitted(&self, resource: &str) -> Option<Token>;
+
+    /// Its process is admitted to some resource.
+    fn holds_admissions(&self) -> bool;
+
+    /// A higher epoch of the resource than this token, if one is known that counts without asking the database.
+    fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch>;
+}
+
 /// All that a decision depends on.
 pub struct Judge<'a> {
     pub policies: &'a PolicySet,
-    pub database: &'a Database,
-    pub fence: &'a SessionFence,
+    pub standing: &'a dyn Standing,
     /// What is known of the catalogue.
     pub seen: &'a Seen,
     /// This transaction has changed it where fenced tables are concerned.

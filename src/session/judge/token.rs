@@ -88,13 +88,13 @@ impl Judge<'_> {
         if let Some(refusal) = self.refused.filter(|refusal| refusal.resource() == resource.name) {
             return Err(Rejection::from(refusal.clone()).into());
         }
-        let admitted = self.fence.admission(&resource.name).map(|epoch| epoch.token);
+        let admitted = self.standing.admitted(&resource.name);
         if admitted.is_some_and(|admitted| admitted != token) && self.owed {
             // What runs under the other token has to end before this one is raised.
             return Err(Stop::Settle);
         }
         if admitted != Some(token)
-            && let Some(highest) = self.database.known_stale(&resource.name, token)
+            && let Some(highest) = self.standing.known_stale(&resource.name, token)
         {
             let (resource, highest) = (resource.name.clone(), highest.token);
             return Err(Rejection::Stale { resource, presented: token, highest }.into());

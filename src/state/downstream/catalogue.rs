@@ -7,7 +7,7 @@ use super::{Downstream, FRESH};
 use crate::catalogue::{Catalogue, Dependencies, Fenced};
 use crate::fence::Hindrance;
 use crate::policy::{PolicySet, QualifiedName};
-use crate::statement::RelationName;
+use crate::session::host::{Changes, Seen, Wanted};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,29 +22,6 @@ const PAUSE_OF_READING: u32 = 4;
 /// The catalogue is read again after this time without an announcement: whoever changed it may have been killed before
 /// saying so, or be no proxy.
 const UNANNOUNCED: Duration = Duration::from_secs(10);
-
-/// The changes seen up to a moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
-    /// All of them, as far as the proxy saw or supposes them.
-    all: u64,
-    /// Those that may have to do with fenced tables.
-    pub doubts: u64,
-}
-
-/// What a statement has to know of the catalogue.
-#[derive(Clone, Debug)]
-pub struct Wanted {
-    /// It came after these changes. One that is seen later is made by a session beside it: the suspects of that count,
-    /// until the catalogue was read again.
-    pub since: Changes,
-    /// The schema of its session's temporary relations.
-    pub temporary: Option<Arc<str>>,
-    /// Also what CASCADE takes.
-    pub cascades: bool,
-    /// Nothing that others may have changed meanwhile: it writes what the policies name.
-    pub is_plain: bool,
-}
 
 /// What has been read of a database's catalogue.
 #[derive(Default)]
@@ -75,36 +52,6 @@ pub(super) struct Known {
 struct Apart<T> {
     attempted: (Instant, Changes),
     read: Result<Arc<T>, Hindrance>,
-}
-
-/// What is known of a database's catalogue at a moment.
-#[derive(Default)]
-pub struct Seen {
-    /// As last read.
-    pub catalogue: Arc<Catalogue>,
-    /// What CASCADE takes, where that was wanted and is known.
-    pub dependencies: Option<Arc<Dependencies>>,
-    /// Nothing had changed by then that may have to do with fenced tables.
-    pub is_current: bool,
-    /// Where it is not current: only because nobody listens to what others say of it.
-    pub is_unheard: bool,
-    /// How many such changes it has.
-    pub doubts: u64,
-    /// Why it could not be read last, where it is not current.
-    pub unread: Option<Hindrance>,
-}
-
-impl Seen {
-    /// The policies name the relation, or some write to it is one to a fenced table.
-    pub fn concerns_fences(&self, relation: &RelationName, policies: &PolicySet) -> bool {
-        policies.tables_called(relation).next().is_some() || self.catalogue.leads_from(relation)
-    }
-}
-
-impl Changes {
-    fn has(self, other: Changes) -> bool {
-        self.all >= other.all && self.doubts >= other.doubts
-    }
 }
 
 impl<T> Apart<T> {

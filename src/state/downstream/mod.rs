@@ -4,16 +4,16 @@
 
 mod catalogue;
 mod recorded;
+mod suspects;
 
 use crate::fence::Database;
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
-use crate::session::definitions::AllSuspects;
 use catalogue::Known;
-pub use catalogue::{Changes, Seen, Wanted};
 use recorded::Recorded;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use suspects::AllSuspects;
 use tokio::sync::{Notify, Semaphore, watch};
 
 /// What is known of a database's fenced tables is looked up anew when a session starts, unless it is this fresh.

@@ -1,20 +1,17 @@
-//! How a session ends, and the last thing that its client is told.
+//! The last thing that a client is told, and the end of both connections.
 
 use super::driver::{Driver, Socket};
-use super::peer::body;
+use super::upstream;
 use crate::fence::CutOff;
-use crate::fence::session::Activity;
-use crate::server::shutdown::session_ends;
-use crate::session::definitions::Definitions;
 use crate::session::rejection::{Outcome, cut_off};
-use crate::session::{ClientFault, Relay, Side, frame_of};
-use crate::state::context::Context;
-use crate::state::sessions::Session;
-use crate::wire::error::{ErrorText, Severity, field};
-use crate::wire::frame::Header;
-use crate::wire::message::{self, Status};
-use crate::wire::tag::{backend, frontend};
-use bytes::Bytes;
+use crate::session::{End, Session};
+use crate::state::host::SessionHost;
+use crate::state::sessions::SessionRecord;
+use crate::state::stage::session_ends;
+use crate::wire::error::{ErrorText, field};
+use crate::wire::frame::body;
+use crate::wire::startup;
+use crate::wire::tag::frontend;
 use std::io;
 use std::time::Duration;
 
@@ -27,45 +24,16 @@ const LEAVE: Duration = Duration::from_secs(1);
 /// admin_shutdown: what a process says that a drain, or anybody else, ends by pg_terminate_backend.
 const ENDED_BY_COMMAND: &[u8] = b"57P01";
 
-/// Why a session ended.
-#[derive(Debug, thiserror::Error)]
-pub enum End {
-    /// The client said goodbye, or closed the connection without.
-    #[error("client closed the connection")]
-    Client,
-    /// The client's connection has failed: it did not answer any more, say, or has closed it without reading what it was sent.
-    #[error("connection to the client was lost: {0}")]
-    ClientLost(io::Error),
-    /// The server ended the session and said why; the client has been told.
-    #[error("server ended the session")]
-    Server,
-    /// A newer token ended it.
-    #[error("cut off by a newer token for resource {}", .0.resource)]
-    CutOff(CutOff),
-    /// The client broke the protocol.
-    #[error("client broke the protocol: {0}")]
-    ClientFault(ClientFault),
-    /// The server broke the protocol.
-    #[error("server broke the protocol: {0}")]
-    ServerFault(String),
-    /// The client was idle for longer than it may be.
-    #[error("idle-session timeout")]
-    IdleTimeout,
-    /// The proxy stops.
-    #[error("the proxy is shutting down")]
-    Shutdown,
-}
-
 impl Driver {
     /// Says the last thing that the client can be told, and closes.
     pub async fn last_words(mut self, end: End) -> End {
-        let end = match self.session.client_fault.take() {
+        let end = match self.session.client_fault() {
             Some(why) => End::ClientFault(why),
             None => end,
         };
         let (end, text) = match end {
             // The server ends what the client has said goodbye to.
-            End::Server if self.session.terminating => (End::Client, None),
+            End::Server if self.session.is_terminating() => (End::Client, None),
             End::Server => self.lost_server().await,
             End::ClientFault(why) => {
                 let text = ErrorText::new("08P01", format!("protocol error: {why}"));
@@ -98,15 +66,16 @@ impl Driver {
         self.count_bytes();
         let end = match (end, self.client_lost.take()) {
             // Without the goodbye of TLS it has closed it all the same.
-            (End::Client, Some(error)) if !self.session.terminating && error.kind() != io::ErrorKind::UnexpectedEof => {
+            (End::Client, Some(error))
+                if !self.session.is_terminating() && error.kind() != io::ErrorKind::UnexpectedEof =>
+            {
                 End::ClientLost(error)
             }
             (end, _) => end,
         };
-        let Relay { server, context, definitions, catalogue_changed, .. } = self.session;
-        if !server.ended && (catalogue_changed || definitions.are_under_way()) {
-            let announcements = context.announcements().clone();
-            announcements.spawn(until_the_server_ends(self.server, server, context, definitions));
+        if self.session.defines_after_its_end() {
+            let announcements = self.host().context.announcements().clone();
+            announcements.spawn(until_the_server_ends(self.server, self.session));
         }
         end
     }
@@ -114,14 +83,14 @@ impl Driver {
     /// Lets nothing go on at the server: what it runs for the session is cancelled, and the session says goodbye there.
     async fn leave_server(&mut self) {
         let session = &mut self.session;
-        if session.activity == Activity::Busy
-            && let Err(error) = session.context.cancel(&session.about.cancel_key).await
+        let SessionHost { context, record } = &session.host;
+        let cancel = startup::cancel_request(&record.cancel_key);
+        if session.is_busy()
+            && let Err(error) = upstream::cancel(context.shared(), cancel).await
         {
-            tracing::warn!(session = session.about.number, %error, "statement_not_cancelled");
+            tracing::warn!(session = record.number, %error, "statement_not_cancelled");
         }
-        if session.client.rest == 0 {
-            message::put_terminate(&mut session.server.output);
-        }
+        session.put_terminate();
         // Where this fails the server is gone.
         self.server.sink.flush(&mut session.server.output).await.ok();
         self.server.close(&mut session.server).await.ok();
@@ -132,9 +101,10 @@ impl Driver {
     async fn lost_server(&mut self) -> (End, Option<ErrorText>) {
         let said = self.session.last_error();
         let may_be_cut_off = said.as_ref().is_none_or(|error| field(body(error), b'C') == Some(ENDED_BY_COMMAND));
-        let database = self.session.context.database().clone();
+        let database = self.host().context.database().clone();
         if may_be_cut_off && let Some(by) = database.cut_off_by(&self.session.fence).await {
-            let outcome = self.session.cut_off(&by);
+            let outcome = self.session.cut_off();
+            log_cut_off(&self.host().record, &by, outcome);
             if !self.session.is_in_flight() && !self.wants_an_answer().await {
                 return (End::Client, None);
             }
@@ -155,7 +125,8 @@ impl Driver {
     /// Waits until the client says something: drivers show an error only as an answer. One that says nothing is told all the
     /// same when it has been idle for too long, or the proxy stops. False: there is nobody to tell.
     async fn wants_an_answer(&mut self) -> bool {
-        let Driver { session: Relay { client: side, .. }, client, term, .. } = self;
+        let Driver { session, client, term, .. } = self;
+        let side = &mut session.client;
         while side.input.is_empty() && !side.ended {
             if term.end(true).is_some() {
                 return true;
@@ -174,58 +145,27 @@ impl Driver {
     }
 }
 
-impl Relay {
-    /// Puts the last thing that the client is told, where it has not got half of a message.
-    fn say_last(&mut self, text: &ErrorText, end: &End) {
-        if self.server.rest > 0 && !self.server.discard {
-            return;
-        }
-        text.put(&mut self.client.output, Severity::Fatal);
-        if let End::CutOff(_) = end {
-            // Some drivers show an error only when its ReadyForQuery has come.
-            message::put_ready(&mut self.client.output, Status::Failed);
-        }
-    }
-
-    /// The error that the server has said last, if it is there.
-    fn last_error(&mut self) -> Option<Bytes> {
-        let header = Header::from_server(&self.server.input).ok()??;
-        let is_error = header.tag == backend::ERROR && self.server.input.len() >= header.frame();
-        is_error.then(|| frame_of(&mut self.server, header.frame()))
-    }
-
-    /// The client waits for an answer.
-    fn is_in_flight(&self) -> bool {
-        !self.replies.is_empty() || self.client.rest > 0
-    }
-
-    /// A newer token has ended the server process: what became of the open transaction.
-    fn cut_off(&self, by: &CutOff) -> Outcome {
-        let is_unknown = self.is_in_flight() || self.may_have_committed;
-        let outcome = if is_unknown { Outcome::Unknown } else { Outcome::RolledBack };
-        let Session { number: session, user, database, .. } = &*self.about;
-        tracing::warn!(
-            session,
-            user,
-            database,
-            resource = by.resource,
-            presented = by.presented.token,
-            highest = by.highest.token,
-            outcome = outcome.name(),
-            "session_cut_off"
-        );
-        self.fence.set_activity(Activity::CutOff);
-        outcome
-    }
+fn log_cut_off(record: &SessionRecord, by: &CutOff, outcome: Outcome) {
+    let SessionRecord { number: session, user, database, .. } = record;
+    tracing::warn!(
+        session,
+        user,
+        database,
+        resource = by.resource,
+        presented = by.presented.token,
+        highest = by.highest.token,
+        outcome = outcome.name(),
+        "session_cut_off"
+    );
 }
 
 /// The server may go on with what it was sent, and commit definitions: they count until it ends.
-async fn until_the_server_ends(mut socket: Socket, mut side: Side, context: Context, mut definitions: Definitions) {
+async fn until_the_server_ends(mut socket: Socket, mut session: Session<SessionHost>) {
+    let side = &mut session.server;
     // Where this fails the server is gone, which its reading half tells.
-    socket.close(&mut side).await.ok();
+    socket.close(side).await.ok();
     while socket.source.fill(&mut side.input).await.is_ok_and(|read| read > 0) {
         side.input.clear();
     }
-    context.catalogue_changed();
-    definitions.withdraw();
+    session.server_gone();
 }

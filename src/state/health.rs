@@ -2,10 +2,10 @@
 //!
 //! Must never keep a connection to the server, nor ask it more often than once a second, whoever asks us.
 
+use super::shared::Shared;
 use crate::fence::probe;
 use crate::metrics::Now;
 use crate::metrics::http::Pages;
-use crate::state::shared::Shared;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,0 +1,119 @@
+//! How a session ends, and the last thing that its client is told.
+
+use super::host::Host;
+use super::rejection::Outcome;
+use super::{Life, Session, frame_of};
+use crate::fence::CutOff;
+use crate::fence::session::Activity;
+use crate::wire::error::{ErrorText, Severity};
+use crate::wire::frame::{Header, InvalidLength};
+use crate::wire::message::{self, Status};
+use crate::wire::tag::backend;
+use bytes::Bytes;
+use std::io;
+
+/// How a client broke the protocol.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClientFault {
+    /// Where the next message begins is not known.
+    #[error(transparent)]
+    Length(#[from] InvalidLength),
+    /// What the server would take, and the proxy cannot judge.
+    #[error("{0}")]
+    Unjudged(&'static str),
+    /// No message has this tag.
+    #[error("invalid frontend message type {0}")]
+    Unknown(u8),
+}
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub enum End {
+    /// The client said goodbye, or closed the connection without.
+    #[error("client closed the connection")]
+    Client,
+    /// The client's connection has failed: it did not answer any more, say, or has closed it without reading what it was sent.
+    #[error("connection to the client was lost: {0}")]
+    ClientLost(io::Error),
+    /// The server ended the session and said why; the client has been told.
+    #[error("server ended the session")]
+    Server,
+    /// A newer token ended it.
+    #[error("cut off by a newer token for resource {}", .0.resource)]
+    CutOff(CutOff),
+    /// The client broke the protocol.
+    #[error("client broke the protocol: {0}")]
+    ClientFault(ClientFault),
+    /// The server broke the protocol.
+    #[error("server broke the protocol: {0}")]
+    ServerFault(String),
+    /// The client was idle for longer than it may be.
+    #[error("idle-session timeout")]
+    IdleTimeout,
+    /// The proxy stops.
+    #[error("the proxy is shutting down")]
+    Shutdown,
+}
+
+impl<H: Host> Session<H> {
+    /// Puts the last thing that the client is told, where it has not got half of a message.
+    pub fn say_last(&mut self, text: &ErrorText, end: &End) {
+        if self.server.rest > 0 && !self.server.discard {
+            return;
+        }
+        text.put(&mut self.client.output, Severity::Fatal);
+        if let End::CutOff(_) = end {
+            // Some drivers show an error only when its ReadyForQuery has come.
+            message::put_ready(&mut self.client.output, Status::Failed);
+        }
+    }
+
+    /// The error that the server has said last, if it is there.
+    pub fn last_error(&mut self) -> Option<Bytes> {
+        let header = Header::from_server(&self.server.input).ok()??;
+        let is_error = header.tag == backend::ERROR && self.server.input.len() >= header.frame();
+        is_error.then(|| frame_of(&mut self.server, header.frame()))
+    }
+
+    /// The client waits for an answer.
+    pub fn is_in_flight(&self) -> bool {
+        !self.replies.is_empty() || self.client.rest > 0
+    }
+
+    /// A newer token has ended the server process: what became of the open transaction.
+    pub fn cut_off(&self) -> Outcome {
+        self.fence.set_activity(Activity::CutOff);
+        if self.is_in_flight() || self.transaction.may_have_committed { Outcome::Unknown } else { Outcome::RolledBack }
+    }
+
+    /// How the client broke the protocol, if it did.
+    pub fn client_fault(&self) -> Option<ClientFault> {
+        match &self.life {
+            Life::Broken(why) => Some(why.clone()),
+            Life::Open | Life::Terminating => None,
+        }
+    }
+
+    /// The server runs something for the client.
+    pub fn is_busy(&self) -> bool {
+        self.activity == Activity::Busy
+    }
+
+    /// Says goodbye to the server, unless it has got half of a message.
+    pub fn put_terminate(&mut self) {
+        if self.client.rest == 0 {
+            message::put_terminate(&mut self.server.output);
+        }
+    }
+
+    /// The server is left while it may still commit what the session has defined.
+    pub fn defines_after_its_end(&self) -> bool {
+        !self.server.ended && (self.transaction.catalogue_changed || self.definitions.are_under_way())
+    }
+
+    /// The server has ended what it was left with: that is in the catalogue by now, or never will be.
+    pub fn server_gone(&mut self) {
+        self.host.catalogue_changed();
+        self.definitions.withdraw(&self.host);
+    }
+}

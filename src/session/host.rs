@@ -1,0 +1,151 @@
+//! What a session knows of the proxy that hosts it, and what it tells it. All of this is done at once: what takes time is
+//! a [`Task`].
+
+use super::judge::PassedWrite;
+use super::parameter::Value;
+use super::rejection::Rejection;
+use super::suspects::Suspects;
+use super::task::{Room, Task, Turn};
+use crate::catalogue::{Catalogue, Dependencies};
+use crate::fence::session::{Epoch, Token};
+use crate::fence::{Claim, Hindrance};
+use crate::policy::{PolicySet, Resource};
+use crate::statement::{Answer, Lexing, RelationName, Statement};
+use std::sync::Arc;
+
+/// The proxy, as one of its sessions sees it.
+pub trait Host: Send {
+    /// Takes up policies that have come into force since the last call. True when statements are judged from now on that
+    /// were not before.
+    fn take_up_policies(&mut self) -> bool;
+
+    /// Statements have to be judged.
+    fn is_fenced(&self) -> bool;
+
+    /// The policies in force.
+    fn policies(&self) -> &PolicySet;
+
+    /// The name of the session's database.
+    fn database(&self) -> &str;
+
+    /// A higher epoch of the resource than this token, if one is known that counts without asking the database.
+    fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch>;
+
+    /// Has the admissions deleted that a newer token took away, so that the process may live.
+    fn release(&self);
+
+    /// What is known of the catalogue: of what is wanted, or of all changes seen until now.
+    fn catalogue(&self, wanted: Option<&Wanted>) -> Seen;
+
+    /// The changes of the catalogue seen until now.
+    fn changes(&self) -> Changes;
+
+    /// It is worth reading the catalogue for what is wanted: [`Task::CatchUp`].
+    fn is_unread(&self, wanted: &Wanted) -> bool;
+
+    /// Until the catalogue is read, any relation may be fenced.
+    fn forget_catalogue(&self);
+
+    /// The session has changed the catalogue: all proxies forget it, and this one reads it soon.
+    fn catalogue_changed(&self);
+
+    /// The session has changed the catalogue in a way that had nothing to do with fenced tables when there were so many
+    /// doubts. False if there are more by now: then nothing was noted.
+    fn note_harmless_change(&self, doubts: u64) -> bool;
+
+    /// There may be another database of that name now.
+    fn forget_database(&self, name: &str);
+
+    /// What each of the other sessions of the database is defining. To be asked before the catalogue is.
+    fn suspects_of_others(&self) -> Vec<Arc<Suspects>>;
+
+    /// What this session is defining counts for the others.
+    fn publish_suspects(&self, suspects: &Suspects);
+
+    /// It counts until the catalogue was read with all changes seen until now.
+    fn withdraw_suspects(&self);
+
+    /// What a text does, and to which rows if that is asked.
+    ///
+    /// # Errors
+    /// The [`Task::Turn`] to wait for, where that may take long and none is free.
+    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, turn: Option<Turn>) -> Result<Answer, Task>;
+
+    /// Room to hold a message of that many bytes, of which so many are there, if it is free: [`Task::Room`].
+    fn room(&self, bytes: usize, there: usize, behind: bool) -> Option<Room>;
+
+    /// Does work that takes long enough for other sessions on the thread to notice.
+    fn at_length<R>(work: impl FnOnce() -> R) -> R;
+
+    /// The client has asked for something to be run.
+    fn note_query(&self);
+
+    /// The session presents these tokens from now on.
+    fn note_presented(&self, value: &Value);
+
+    /// A write to the resource has been admitted.
+    fn note_admitted(&mut self, resource: &Resource);
+
+    /// A statement has been rejected.
+    fn note_rejected(&self, rejection: &Rejection, statement: &Statement);
+
+    /// A statement has been forwarded that wrote this past fences.
+    fn note_passed(&self, passed: Vec<PassedWrite>);
+
+    /// A write under this token has passed a fence that only observes: finds out whether it would be rejected.
+    fn observe(&self, resource: Arc<Resource>, token: Token, claim: Claim);
+}
+
+/// The changes seen up to a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// All of them, as far as the proxy saw or supposes them.
+    pub all: u64,
+    /// Those that may have to do with fenced tables.
+    pub doubts: u64,
+}
+
+/// What a statement has to know of the catalogue.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// It came after these changes. One that is seen later is made by a session beside it: the suspects of that count,
+    /// until the catalogue was read again.
+    pub since: Changes,
+    /// The schema of its session's temporary relations.
+    pub temporary: Option<Arc<str>>,
+    /// Also what CASCADE takes.
+    pub cascades: bool,
+    /// Nothing that others may have changed meanwhile: it writes what the policies name.
+    pub is_plain: bool,
+}
+
+/// What is known of a database's catalogue at a moment.
+#[derive(Default)]
+pub struct Seen {
+    /// As last read.
+    pub catalogue: Arc<Catalogue>,
+    /// What CASCADE takes, where that was wanted and is known.
+    pub dependencies: Option<Arc<Dependencies>>,
+    /// Nothing had changed by then that may have to do with fenced tables.
+    pub is_current: bool,
+    /// Where it is not current: only because nobody listens to what others say of it.
+    pub is_unheard: bool,
+    /// How many such changes it has.
+    pub doubts: u64,
+    /// Why it could not be read last, where it is not current.
+    pub unread: Option<Hindrance>,
+}
+
+impl Seen {
+    /// The policies name the relation, or some write to it is one to a fenced table.
+    pub fn concerns_fences(&self, relation: &RelationName, policies: &PolicySet) -> bool {
+        policies.tables_called(relation).next().is_some() || self.catalogue.leads_from(relation)
+    }
+}
+
+impl Changes {
+    /// They are all among these.
+    pub fn has(self, other: Changes) -> bool {
+        self.all >= other.all && self.doubts >= other.doubts
+    }
+}

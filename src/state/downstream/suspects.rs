@@ -1,0 +1,114 @@
+//! What the sessions of a database are defining.
+//!
+//! Must never withdraw a session's suspects before its transaction has ended and the catalogue is forgotten: a session that
+//! looks here first, and at the catalogue then, finds them in one of the two.
+
+use crate::session::suspects::Suspects;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The suspects of all sessions of a database whose open definitions may have to do with fenced tables. Of one that only
+/// names them there are none.
+#[derive(Debug, Default)]
+pub struct AllSuspects {
+    all: Mutex<All>,
+    /// How many they are. Where nobody defines anything, nobody takes the lock.
+    count: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    by_session: HashMap<u64, Arc<Suspects>>,
+    /// Of transactions that have ended since the catalogue was read, with the doubts that there were then: who came before
+    /// that is judged by what was read.
+    ended: Vec<(u64, Arc<Suspects>)>,
+}
+
+/// More that have ended are all names.
+const MOST_ENDED: usize = 1024;
+
+impl AllSuspects {
+    /// What the session is defining.
+    pub fn publish(&self, session: u64, suspects: &Suspects) {
+        self.change(|all| {
+            all.by_session.insert(session, Arc::new(suspects.clone()));
+        });
+    }
+
+    /// They count until the catalogue was read with as many doubts as there are now.
+    pub fn withdraw(&self, session: u64, doubts: u64) {
+        self.change(|all| {
+            let Some(suspects) = all.by_session.remove(&session).filter(|suspects| !suspects.is_empty()) else {
+                return;
+            };
+            if all.ended.len() < MOST_ENDED {
+                all.ended.push((doubts, suspects));
+            } else {
+                all.ended = vec![(doubts, Arc::new(Suspects::everything()))];
+            }
+        });
+    }
+
+    /// The catalogue was read when there were so many doubts.
+    pub fn forget_read(&self, doubts: u64) {
+        self.change(|all| all.ended.retain(|(since, _)| *since > doubts));
+    }
+
+    fn change(&self, how: impl FnOnce(&mut All)) {
+        let mut all = self.lock();
+        how(&mut all);
+        self.count.store(all.by_session.len() + all.ended.len(), Ordering::SeqCst);
+    }
+
+    /// No session is defining anything that may have to do with fenced tables.
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::SeqCst) == 0
+    }
+
+    /// What each of the others is defining.
+    pub fn except(&self, session: u64) -> Vec<Arc<Suspects>> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let all = self.lock();
+        let open = all.by_session.iter().filter(|(other, _)| **other != session).map(|(_, suspects)| suspects);
+        open.chain(all.ended.iter().map(|(_, suspects)| suspects)).cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A statement that came before that is judged by a reading from before that.
+    #[test]
+    fn what_has_ended_counts_until_it_is_read() {
+        let all = AllSuspects::default();
+        all.publish(1, &Suspects::everything());
+        assert_eq!((all.except(1).len(), all.except(2).len()), (0, 1));
+        all.withdraw(1, 3);
+        // Also for itself: its next statement came later, and is judged by what was read later.
+        assert_eq!((all.except(1).len(), all.except(2).len()), (1, 1));
+        all.forget_read(2);
+        assert!(!all.is_empty());
+        all.forget_read(3);
+        assert!(all.is_empty() && all.except(2).is_empty());
+    }
+
+    #[test]
+    fn too_many_that_have_ended_are_one() {
+        let all = AllSuspects::default();
+        for session in 0..=MOST_ENDED as u64 {
+            all.publish(session, &Suspects::everything());
+            all.withdraw(session, session);
+        }
+        assert_eq!(all.except(0).len(), 1);
+        all.forget_read(MOST_ENDED as u64 - 1);
+        assert!(!all.is_empty());
+    }
+}
