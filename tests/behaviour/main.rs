@@ -21,6 +21,7 @@ mod hostile;
 mod hygiene;
 mod keyed;
 mod keys;
+mod layers;
 mod lead;
 mod leaders;
 mod life;
