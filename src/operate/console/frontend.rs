@@ -16,8 +16,6 @@ use pgwire::messages::simplequery::Query;
 const LARGEST_PIECE: i32 = 10_000;
 
 /// What a message says.
-///
-/// # Errors
 /// 08P01 for a malformed one, 22021 for what is not UTF-8, 0A000 for what the console does not have.
 pub fn message(tag: u8, body: &[u8]) -> Result<Message, ErrorText> {
     let malformed = || ErrorText::new("08P01", "invalid message format");

@@ -52,9 +52,6 @@ impl Word {
 }
 
 /// Cuts a text at blanks and semicolons, other than those within quotes; comments are blanks.
-///
-/// # Errors
-/// What has no end.
 pub(super) fn words(text: &str) -> Result<Vec<Word>, ErrorText> {
     let mut words = Vec::new();
     let mut rest = text.trim_start();
