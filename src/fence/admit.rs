@@ -98,23 +98,22 @@ impl Database {
         let who = session.identity.as_ref().map_err(unknown)?;
         let _one_at_a_time = session.admitting.lock().await;
         self.note_asking(who, Some((resource.name.clone(), token)));
-        let outcome = self.admit_process(session, who, resource, token, raise).await;
+        let outcome = self.admit_process(Raising { session, who }, resource, token, raise).await;
         self.note_asking(who, None);
         outcome
     }
 
     async fn admit_process(
         self: &Arc<Self>,
-        session: &Arc<SessionFence>,
-        who: &Identity,
+        raising: Raising<'_>,
         resource: &Arc<Resource>,
         token: Token,
         raise: Raise<'_>,
     ) -> Result<(), Refusal> {
+        let Raising { session, who } = raising;
         let unavailable = |reason: &str| Refusal::unavailable(&resource.name, reason);
         let deadline = Instant::now() + LIMIT;
-        self.make_room(session, who, resource).await?;
-        let raising = Raising { session, who };
+        self.make_room(raising, resource).await?;
         while Instant::now() < deadline {
             if !self.sessions.contains_key(&key(who)) {
                 return Err(unavailable("the session is not registered: nobody could revoke it"));
@@ -126,14 +125,14 @@ impl Database {
             let revocations = session.revocations();
             match self.verdict(who, resource, token).await? {
                 Verdict::Admitted { row, is_new } => {
-                    if self.record(session, who, resource, row.epoch, revocations) {
+                    if self.record(raising, resource, row.epoch, revocations) {
                         self.metrics.admissions.inc();
                         return Ok(());
                     }
                     // A drain came between the commit and here. The write was held back, so a new
                     // row was never used; the next verdict says which epoch came.
                     if is_new {
-                        self.delete_rows(resource, &[row]).await?;
+                        self.advance(resource, row.epoch).delete(&[row]).await?;
                     }
                 }
                 Verdict::Above { current, .. } if matches!(raise, Raise::Never) => {
@@ -141,19 +140,20 @@ impl Database {
                     return Err(Refusal::NotInForce { resource, presented: token, highest });
                 }
                 Verdict::Above { target, current } => {
+                    let advance = self.advance(resource, target).by(raising);
                     // Before anything is raised or anybody ended: LF003 changes nothing.
-                    self.refuse_if_written(raising, resource, target).await?;
+                    advance.refuse_if_written().await?;
                     if let Raise::WhoMay(claim) = raise {
                         self.permits(claim, resource, token).await?;
                     }
                     // Outside of the turn: who waits for etcd must not keep those waiting who need not.
                     may_raise(self.authority.as_ref(), resource, target).await?;
-                    let raise = self.raise(Some(raising), resource, target, current, deadline);
-                    self.in_turn(resource, deadline, raise).await?;
+                    self.in_turn(resource, deadline, advance.raise(current, deadline)).await?;
                 }
                 Verdict::Undrained(epoch) => {
-                    self.refuse_if_written(raising, resource, epoch).await?;
-                    self.in_turn(resource, deadline, self.settle(Some(raising), resource, epoch, deadline)).await?;
+                    let advance = self.advance(resource, epoch).by(raising);
+                    advance.refuse_if_written().await?;
+                    self.in_turn(resource, deadline, advance.settle(deadline)).await?;
                 }
                 Verdict::OlderPolicies => {
                     about(resource, self.record_policy(resource).await)?;
@@ -166,17 +166,13 @@ impl Database {
 
     /// Where the session is admitted to many resources, gives up those that it does not need now. Revoked first, and
     /// idle: nothing of it is uncommitted, and nothing is forwarded until it is admitted again, which waits for this.
-    async fn make_room(
-        self: &Arc<Self>,
-        session: &SessionFence,
-        who: &Identity,
-        resource: &Resource,
-    ) -> Result<(), Refusal> {
+    async fn make_room(self: &Arc<Self>, raising: Raising<'_>, resource: &Resource) -> Result<(), Refusal> {
+        let session = raising.session;
         if !session.is_full() {
             return Ok(());
         }
         if session.activity() == Activity::Idle {
-            about(resource, self.give_up(session, who).await)?;
+            about(resource, self.give_up(raising).await)?;
         }
         if session.has_too_many() {
             let reason = format!("a transaction may write to {MOST_AT_ONCE} resources at most: do it in several");
@@ -187,7 +183,7 @@ impl Database {
 
     /// Does nothing where the session is not idle. The rows are read before it is revoked from them, and deleted as they were
     /// then: an Admit that comes later makes others of them, however late the DELETE arrives.
-    async fn give_up(self: &Arc<Self>, session: &SessionFence, who: &Identity) -> Result<(), StoreError> {
+    async fn give_up(self: &Arc<Self>, Raising { session, who }: Raising<'_>) -> Result<(), StoreError> {
         let rows = self.store().admissions_of(who).await?;
         let Some(kept) = session.give_up() else { return Ok(()) };
         let kept: HashSet<&(String, Epoch)> = kept.iter().collect();
@@ -199,12 +195,10 @@ impl Database {
             rows.filter_map(|row| Some((row, presented.get(&row.resource)?.lock_name.as_str()))).collect();
         let deleted = self.delete(&rows).await?;
         let deleted: HashSet<&str> = deleted.iter().map(|row| row.resource.as_str()).collect();
-        let left: HashSet<&str> =
-            rows.iter().map(|(row, _)| row.resource.as_str()).filter(|it| !deleted.contains(it)).collect();
+        let left: HashSet<&str> = rows.iter().map(|it| it.0.resource.as_str()).collect();
         if let Some(mut registered) = self.sessions.get_mut(&key(who)) {
-            registered
-                .presented
-                .retain(|resource, _| session.admission(resource).is_some() || left.contains(resource.as_str()));
+            let is_left = |it: &str| left.contains(it) && !deleted.contains(it);
+            registered.presented.retain(|resource, _| session.admission(resource).is_some() || is_left(resource));
         }
         Ok(())
     }
@@ -226,18 +220,11 @@ impl Database {
         }
     }
 
-    fn record(
-        &self,
-        session: &SessionFence,
-        who: &Identity,
-        resource: &Resource,
-        epoch: Epoch,
-        revocations: u64,
-    ) -> bool {
-        let Some(mut registered) = self.sessions.get_mut(&key(who)) else { return false };
+    fn record(&self, raising: Raising<'_>, resource: &Resource, epoch: Epoch, revocations: u64) -> bool {
+        let Some(mut registered) = self.sessions.get_mut(&key(raising.who)) else { return false };
         let presented = Presented { epoch, lock_name: resource.lock_name().to_owned() };
         registered.presented.insert(resource.name.clone(), presented);
-        session.record_admission(&resource.name, epoch, revocations)
+        raising.session.record_admission(&resource.name, epoch, revocations)
     }
 
     /// Where the process is ended for the sake of a newer token before the answer is here, that was the reason.

@@ -203,9 +203,7 @@ impl Database {
     }
 
     /// Puts the resources in force, whose policies were loaded just now.
-    ///
-    /// # Errors
-    /// As [`Database::apply_policy_of`]. Not cancel safe, as that.
+    /// Not cancel-safe, as [`Database::apply_policy_of`].
     pub async fn apply_policy(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<(), String> {
         self.apply_policy_of(resources, Instant::now()).await
     }
@@ -295,7 +293,7 @@ impl Database {
         for row in &rows {
             let Some(floor) = floors.get(&row.resource).filter(|floor| row.epoch < **floor) else { continue };
             if let Some(resource) = self.resource(&row.resource)
-                && let Err(error) = self.spare(&resource, *floor, std::slice::from_ref(row)).await
+                && let Err(error) = self.advance(&resource, *floor).spare(std::slice::from_ref(row)).await
             {
                 tracing::debug!(resource = row.resource, %error, "a revoked session's admission is left to the drain");
             }

@@ -106,9 +106,7 @@ impl Database {
     /// not while somebody lives who is admitted under a higher token. `role` is who does it, for the record.
     ///
     /// Not cancel-safe: the epoch may be reset and not drained. May be repeated.
-    ///
-    /// # Errors
-    /// Each says what was changed.
+    /// Each error says what was changed.
     pub async fn reset(
         self: &Arc<Self>,
         resource: &Arc<Resource>,
@@ -129,7 +127,7 @@ impl Database {
         };
         self.memory.learn(&resource.name, reset.after);
         if resource.mode == Mode::Enforce {
-            let drained = self.settle(None, resource, reset.after, Instant::now() + LIMIT).await;
+            let drained = self.advance(resource, reset.after).settle(Instant::now() + LIMIT).await;
             drained.map_err(|refusal| ResetError::NotDrained { reset, reason: refusal.to_string() })?;
         }
         Ok(reset)
@@ -174,9 +172,6 @@ impl Database {
     }
 
     /// The fences of these resources that have an epoch. Cancel-safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
     pub async fn fences(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<Fences, String> {
         let fences = self.store().fences(resources, MOST_KEYS).await.map_err(|error| error.to_string())?;
         let all = fences.plain.iter().chain(fences.of_keys.iter().map(|(name, fence)| (name, fence)));
@@ -185,9 +180,6 @@ impl Database {
     }
 
     /// The resource has an epoch. Cancel-safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
     pub async fn has_epoch(self: &Arc<Self>, resource: &Resource) -> Result<bool, String> {
         let read = self.read_epochs(&[resource.name.as_str()]).await;
         read.map(|epochs| !epochs.is_empty()).map_err(|error| error.to_string())

@@ -121,7 +121,7 @@ async fn attend(database: &Arc<Database>) {
     }
     for (name, epoch) in read {
         if let Some(resource) = database.resource(&name)
-            && let Err(error) = database.spare_own(&resource, epoch).await
+            && let Err(error) = database.advance(&resource, epoch).spare_own().await
         {
             tracing::debug!(resource = name, %error, "sessions below the epoch are left to its drain");
         }
