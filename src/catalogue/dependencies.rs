@@ -30,9 +30,6 @@ impl Dependencies {
     }
 
     /// Of what the [`question`] was answered.
-    ///
-    /// # Errors
-    /// When there is too much.
     pub fn read(answers: &[Answer]) -> Result<Self, String> {
         let rows: Vec<&SimpleQueryRow> = answers.iter().flat_map(|answer| &answer.rows).collect();
         if rows.len() > MOST_ROWS {

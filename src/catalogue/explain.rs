@@ -51,9 +51,6 @@ pub enum ExplainError {
 }
 
 /// Reads what the policies cover in the database of `config`, as any role that can connect. Cancel safe.
-///
-/// # Errors
-/// When the database cannot be asked.
 pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Explanation, ExplainError> {
     let (client, connection) = config.connect().await.map_err(ExplainError::Connect)?;
     // Ends when the client is dropped.

@@ -171,9 +171,7 @@ impl Catalogue {
     }
 
     /// Of what the [`question`] was answered, whose rows are so many at most.
-    ///
-    /// # Errors
-    /// When there are more, or something that is not known.
+    /// An error where there are more, or something unknown.
     pub fn read(answers: &[Answer], most_rows: usize) -> Result<Self, String> {
         let rows: Vec<&SimpleQueryRow> = answers.iter().flat_map(|answer| &answer.rows).collect();
         if rows.len() > most_rows {

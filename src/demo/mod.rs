@@ -49,9 +49,6 @@ pub enum DemoError {
 
 /// Plays the demo. Returns what did not hold; empty when everything did.
 /// Cancel-safe: dropped, it stops its servers and removes its folder.
-///
-/// # Errors
-/// When it could not be shown.
 pub async fn run() -> Result<Vec<String>, DemoError> {
     let mut timeline = Timeline::new();
     timeline.line("fencegate demo: a cron scheduler on two nodes, A and B. Only the leader may run a tick.");

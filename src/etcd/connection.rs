@@ -104,9 +104,6 @@ impl Member {
 
 impl Etcd {
     /// Reads the TLS files; connects to nothing yet.
-    ///
-    /// # Errors
-    /// When a file or a URL cannot be used.
     pub fn new(settings: &EtcdSettings) -> Result<Arc<Self>, EtcdError> {
         settings.check().map_err(|message| EtcdError::Settings(Error::InvalidArgs(message)))?;
         let options = options(settings)?;
@@ -119,9 +116,6 @@ impl Etcd {
     /// being asked. The request may reach several members, and must be one that can be repeated.
     ///
     /// Cancel-safe in that nothing of ours is lost; the request may take effect.
-    ///
-    /// # Errors
-    /// When no member answered, or one refused.
     pub async fn ask<T, C, F>(&self, patience: Patience, request: C) -> Result<T, EtcdError>
     where
         T: Send + 'static,

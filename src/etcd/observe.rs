@@ -32,9 +32,7 @@ impl Observer {
 
     /// The leader as it is now, at first, and then each time that another leads, that nobody does any more, or that
     /// it proclaims another value. Changes that follow each other fast may be seen as one. Cancel-safe.
-    ///
-    /// # Errors
-    /// When etcd cannot be read; call again, which reads everything anew.
+    /// After an error call again, which reads everything anew.
     pub async fn next(&mut self) -> Result<Option<Leader>, EtcdError> {
         loop {
             let leader = if self.watch.is_none() {

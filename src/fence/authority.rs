@@ -95,9 +95,7 @@ impl Authority {
 }
 
 /// Whether the token may raise the resource's fence: any may where the policy names no election. Cancel-safe.
-///
-/// # Errors
-/// LF001, LF005 or LF006.
+/// LF001, LF005 or LF006 otherwise.
 pub(super) async fn may_raise(
     authority: Option<&Arc<Authority>>,
     resource: &Resource,

@@ -8,9 +8,6 @@ use std::sync::atomic::Ordering;
 
 impl Database {
     /// Reads the catalogue for what is fenced, as it is for all sessions. Cancel safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
     pub async fn catalogue(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Catalogue, Hindrance> {
         let catalogue = self.store().catalogue(fences, None).await?;
         self.has_fenced_tables.store(catalogue.has_fenced_tables(), Ordering::Relaxed);
@@ -18,9 +15,6 @@ impl Database {
     }
 
     /// The same, as it is for the session to which this schema of temporary relations belongs. Cancel safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
     pub async fn catalogue_of_session(&self, fences: Fenced<'_>, temporary: &str) -> Result<Catalogue, Hindrance> {
         let whose =
             |why: Hindrance| why.and(&format!(", with the temporary relations of this session (schema {temporary})"));
@@ -28,9 +22,6 @@ impl Database {
     }
 
     /// Reads what CASCADE may take from the fenced tables. Cancel safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
     pub async fn dependencies(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Dependencies, Hindrance> {
         self.store().dependencies(fences).await
     }

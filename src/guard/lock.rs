@@ -19,9 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Makes the change in one transaction: again and again, while others hold locks that it needs.
-///
-/// # Errors
-/// Those of the change, and [`GuardError::HeldUp`]. Nothing was changed.
+/// After an error nothing was changed.
 pub(super) async fn transaction<T>(
     client: &Client,
     change: impl AsyncFn() -> Result<T, GuardError>,

@@ -152,9 +152,7 @@ pub struct Status {
 /// Makes the guard in the database of `config` exactly what the policies say. May be repeated.
 ///
 /// Cancel safe: all of it is one transaction.
-///
-/// # Errors
-/// Nothing was changed.
+/// After an error nothing was changed.
 pub async fn install(config: &ControlConfig, policies: &PolicySet) -> Result<Installed, GuardError> {
     let session = Session::open(config).await?;
     let client = &session.client;
@@ -214,9 +212,6 @@ fn event_triggers() -> String {
 }
 
 /// Compares the guard in the database of `config` with what the policies say. Cancel safe.
-///
-/// # Errors
-/// It could not be read.
 pub async fn status(config: &ControlConfig, policies: &PolicySet) -> Result<Status, GuardError> {
     let session = Session::open(config).await?;
     let survey = Survey::take(&session.client, policies).await?;
@@ -224,9 +219,7 @@ pub async fn status(config: &ControlConfig, policies: &PolicySet) -> Result<Stat
 }
 
 /// Takes the guard away from the database of `config`, and returns what was removed. Cancel safe: one transaction.
-///
-/// # Errors
-/// Nothing was removed.
+/// After an error nothing was removed.
 pub async fn remove(config: &ControlConfig) -> Result<Vec<String>, GuardError> {
     let session = Session::open(config).await?;
     let client = &session.client;

@@ -48,9 +48,6 @@ impl Stage {
     /// Starts the servers with this policy file, and returns once all answer. PostgreSQL has a database `app` with
     /// fencegate's schema, and a superuser `postgres`. Needs the program `fencegate` at this path.
     /// Cancel-safe: nothing is left.
-    ///
-    /// # Errors
-    /// When a server is missing or does not start.
     pub async fn start(fencegate: &Path, policies: &str) -> Result<Self, StageError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let missing = |program, package| StageError::Missing { program, package };

@@ -25,9 +25,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 impl Postgres {
     /// Runs a Query that takes the resource's lock. Who stands in the way gets the grace to give it back, and is ended then.
-    ///
-    /// # Errors
-    /// With those who did not end.
+    /// The error names those who did not end.
     pub(super) async fn run_past_blockers(
         &self,
         lane: &Lane,

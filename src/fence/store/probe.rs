@@ -9,9 +9,7 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 /// Opens a connection as the fence does, checks its role, that the server takes writes, and where fences need them the schema
 /// and what the role may do in it, and closes it. Without a limit of its own on time. Cancel-safe: the connection is closed.
-///
-/// # Errors
-/// Why the fence could not use it, for people.
+/// The error says why the fence could not use it.
 pub async fn probe(config: &ControlConfig, needs_schema: bool) -> Result<(), String> {
     check(config, needs_schema).await.map_err(|error| error.to_string())
 }

@@ -48,9 +48,7 @@ pub(super) struct Family {
 
 impl Family {
     /// Starts the command in the guard's group, and takes on every orphan of it from now on.
-    ///
-    /// # Errors
-    /// When that fails; the guard ends with it.
+    /// When that fails, the guard ends with it.
     pub(super) fn start(mut guard: Guard, leadership: &Leadership, command: &[OsString]) -> Result<Self, CommandError> {
         // Without it orphans go to process 1, which in a container may not reap them.
         set_child_subreaper(true).map_err(|error| CommandError::System { what: "take on orphans", error })?;
@@ -87,9 +85,6 @@ impl Family {
     }
 
     /// Sends a signal. That nobody is left, or somebody may not be signalled, is no error: who lives is looked at.
-    ///
-    /// # Errors
-    /// When /proc cannot be read.
     pub(super) fn signal(&self, signal: Signal, reach: Reach) -> Result<(), CommandError> {
         if !self.guard_ended {
             let _ = killpg(self.guard.pid, signal);
@@ -102,9 +97,6 @@ impl Family {
     }
 
     /// Those that can still do something, without the guard.
-    ///
-    /// # Errors
-    /// When /proc cannot be read.
     pub(super) fn living(&self, reach: Reach) -> Result<Vec<Process>, CommandError> {
         let mut processes = processes::all()?;
         processes.retain(|process| !self.strangers.contains(&process.pid));
@@ -130,9 +122,6 @@ impl Family {
     }
 
     /// Takes the status of every child that has ended, also of orphans, which are ours, and what the guard reports.
-    ///
-    /// # Errors
-    /// When the system refuses.
     pub(super) fn reap(&mut self) -> Result<(), CommandError> {
         let ran = self.status.is_none();
         while let Some(child) = next_ended()? {
@@ -153,9 +142,6 @@ impl Family {
 
     /// Kills whoever is left of the group, with the guard, and returns when nobody lives. Not cancel-safe: a process
     /// may still live.
-    ///
-    /// # Errors
-    /// When /proc cannot be read.
     pub(super) async fn extinguish(mut self) -> Result<(), CommandError> {
         // No process escapes it by a fork, as it may a look at one after the other.
         self.signal(Signal::SIGKILL, Reach::Group)?;

@@ -54,9 +54,6 @@ pub(super) struct Guard {
 impl Guard {
     /// Starts it, and returns when nothing but SIGKILL ends it any more. Not cancel-safe: the guard may be left as a
     /// process that has ended and is not reaped.
-    ///
-    /// # Errors
-    /// When it cannot be started, or does not answer.
     pub(super) async fn start(deadline: BootInstant) -> Result<Self, CommandError> {
         let failed = |error| CommandError::Start { what: "the guard", error };
         let mut child = this_program(GUARD_COMMAND)

@@ -76,9 +76,7 @@ pub enum CommandError {
 /// as the process: the kernel takes its end for ours.
 ///
 /// Not cancel-safe: when dropped, the whole group is killed at once, but not awaited.
-///
-/// # Errors
-/// When it cannot be started, or not be watched; the group is then killed, but not awaited.
+/// After an error the whole group is killed, but not awaited.
 pub async fn run(
     leadership: &Leadership,
     command: &[OsString],

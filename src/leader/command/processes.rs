@@ -19,9 +19,7 @@ pub(crate) struct Process {
 }
 
 /// Every process that is visible.
-///
-/// # Errors
-/// When /proc cannot be read. A process that ends meanwhile, or is hidden from us, is no error.
+/// A process that ends meanwhile, or is hidden from us, is no error.
 pub(crate) fn all() -> ProcResult<Vec<Process>> {
     let mut processes = Vec::new();
     for process in process::all_processes()? {
