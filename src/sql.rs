@@ -4,13 +4,19 @@
 
 use crate::policy::QualifiedName;
 use crate::tls::{self, Told, Trouble};
-use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
+use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 
 /// What one statement of a Query returned.
 #[derive(Debug, Default)]
 pub struct Answer {
     pub rows: Vec<SimpleQueryRow>,
     pub affected: u64,
+}
+
+/// Runs a simple Query, and returns the rows of all its statements. Not cancel-safe: a Query that was sent goes on.
+pub async fn query_rows(client: &Client, query: &str) -> Result<Vec<SimpleQueryRow>, tokio_postgres::Error> {
+    let answers = answers(client.simple_query(query).await?);
+    Ok(answers.into_iter().flat_map(|answer| answer.rows).collect())
 }
 
 /// The text of a column, if it is there and not null.

@@ -2,19 +2,17 @@
 //!
 //! Owns who does what when. Must never print a result before `check` has seen the evidence.
 
-use super::DemoError;
 use super::check::{Answer, Fate, Observed, Row, contradictions};
 use super::leader::{Route, Session};
 use super::takeover;
 use super::timeline::{Timeline, milliseconds};
+use super::{DemoError, PATIENCE, until};
 use crate::stage::Stage;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::time::sleep;
 
 /// How long a leader hangs: a collection of garbage, a paused machine, a full disk.
 const PAUSE: Duration = Duration::from_millis(300);
-/// The longest that the story waits for something that has to happen.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 const SETUP: &str = "CREATE ROLE scheduler LOGIN; \
     CREATE TABLE public.ticks (tick text PRIMARY KEY, run_by text, token bigint); \
@@ -57,12 +55,8 @@ pub(super) async fn play(stage: &Stage, timeline: &mut Timeline) -> Result<Vec<S
 
     timeline.scene("5. With fencegate and etcd: the leader's machine stands still, and wakes up");
     let (found, failover) = takeover::play(stage, &witness, timeline).await?;
-    match found.is_empty() {
-        true => {
-            timeline.result(true, "RIGHT: the stale write was rejected; no row has a lower token than one before it.")
-        }
-        false => timeline.result(false, "NOT AS CLAIMED"),
-    }
+    let right = "RIGHT: the stale write was rejected; no row has a lower token than one before it.";
+    timeline.result(found.is_empty(), if found.is_empty() { right } else { "NOT AS CLAIMED" });
     failures.extend(found.into_iter().map(|what| format!("scene 5: {what}")));
 
     if failures.is_empty() {
@@ -178,14 +172,8 @@ async fn verify(number: usize, scene: Scene, witness: &Session, timeline: &Timel
 /// Waits until a leader's UPDATE waits for a lock, as the server sees it.
 async fn until_waiting(witness: &Session) -> Result<(), DemoError> {
     let look = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'scheduler' AND wait_event_type = 'Lock'";
-    let start = Instant::now();
-    while witness.run(look).await != Answer::Done("1".to_owned()) {
-        if start.elapsed() > PATIENCE {
-            return Err(DemoError::Story("the old leader's UPDATE does not wait for a lock".to_owned()));
-        }
-        sleep(Duration::from_millis(5)).await;
-    }
-    Ok(())
+    let waits = async || Ok((witness.run(look).await == Answer::Done("1".to_owned())).then_some(()));
+    until("the old leader's UPDATE does not wait for a lock", waits).await
 }
 
 /// What a leader does: it notes that it ran the tick, and under which token.

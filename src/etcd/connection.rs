@@ -28,13 +28,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
     /// A TLS file cannot be read.
-    #[error("{}: cannot read the file: {error}", file.display())]
-    File {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
+    #[error("{}: cannot read the file: {}", .0.display(), .1)]
+    File(PathBuf, std::io::Error),
     /// The settings cannot be used.
     #[error("the settings for etcd cannot be used: {0}")]
     Settings(Error),
@@ -189,7 +184,7 @@ fn options(settings: &EtcdSettings) -> Result<ConnectOptions, EtcdError> {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, EtcdError> {
-    fs::read(file).map_err(|error| EtcdError::File { file: file.to_owned(), error })
+    fs::read(file).map_err(|error| EtcdError::File(file.to_owned(), error))
 }
 
 /// Another member would say the same. (gRPC status codes: 1 cancelled, 2 unknown, 4 deadline exceeded, 8 resource

@@ -13,6 +13,7 @@ mod trigger;
 use crate::policy::PolicySet;
 use crate::sql;
 use crate::tls::ControlConfig;
+use catalogue::Removal;
 use functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION};
 use lock::{lock_tables, transaction};
 use survey::Survey;
@@ -40,21 +41,13 @@ pub enum GuardError {
     Uninitialised(String),
     /// The triggers need functions that the connecting role may not create.
     #[error(
-        "the guard's functions are not there as this version needs them, and only {owner}, who owns the schema \
+        "the guard's functions are not there as this version needs them, and only {0}, who owns the schema \
          fencegate, or a superuser may make them: run `fencegate guard install` as that role, then again as this one"
     )]
-    FunctionsFirst {
-        /// The owner of the schema.
-        owner: String,
-    },
-    /// The server refused.
-    #[error("cannot {what}: {}", sql::message(.source))]
-    Refused {
-        /// What was being done.
-        what: String,
-        /// The server's answer.
-        source: tokio_postgres::Error,
-    },
+    FunctionsFirst(String),
+    /// The server refused what was being done.
+    #[error("cannot {}: {}", .0, sql::message(.1))]
+    Refused(String, #[source] tokio_postgres::Error),
     /// Others hold locks on the tables.
     #[error("cannot lock the tables, held up by {by}: {}", sql::message(.source))]
     HeldUp {
@@ -161,12 +154,9 @@ pub async fn install(config: &ControlConfig, policies: &PolicySet) -> Result<Ins
 
 async fn change(client: &Client, policies: &PolicySet) -> Result<Installed, GuardError> {
     let mut survey = Survey::take(client, policies).await?;
-    let changes: Vec<(String, String)> = survey
-        .differences()
-        .filter(|difference| difference.may_alter)
-        .flat_map(|it| it.statements.into_iter().map(move |statement| (it.relation.clone(), statement)))
-        .collect();
-    lock_tables(client, &changes).await?;
+    let changes: Vec<_> = survey.differences().filter(|it| it.may_alter && !it.statements.is_empty()).collect();
+    let drops = changes.iter().flat_map(|it| &it.statements).any(|statement| statement.starts_with("DROP"));
+    lock_tables(client, changes.into_iter().map(|it| it.relation), drops).await?;
     let mut installed = Installed { changes: define(client, &survey).await?, ..Installed::default() };
     // Twice: only when a trigger is there its copies on partitions can be seen, and enabled where the server has not.
     for _ in 0..2 {
@@ -193,7 +183,7 @@ async fn define(client: &Client, survey: &Survey) -> Result<usize, GuardError> {
     let mut made = 0;
     if survey.functions != State::Ok {
         if !survey.owns_schema {
-            return Err(GuardError::FunctionsFirst { owner: survey.owner.clone() });
+            return Err(GuardError::FunctionsFirst(survey.owner.clone()));
         }
         run(client, "create the functions", &survey.definition()).await?;
         run(client, "mark the functions", &GUARD_FUNCTIONS.seal()).await?;
@@ -224,9 +214,11 @@ pub async fn remove(config: &ControlConfig) -> Result<Vec<String>, GuardError> {
     let session = Session::open(config).await?;
     let client = &session.client;
     transaction(client, async || {
-        lock_tables(client, &catalogue::drops(client).await?).await?;
+        let relations = catalogue::drops(client).await?.into_iter().map(|(relation, _)| relation);
+        lock_tables(client, relations, true).await?;
+        let triggers = catalogue::drops(client).await?.into_iter().map(|(_, removal)| removal);
         let mut removed = Vec::new();
-        for (what, statement) in catalogue::removal(client).await? {
+        for Removal { what, statement } in triggers.chain(catalogue::others(client).await?) {
             run(client, &format!("remove {what}"), &statement).await?;
             removed.push(what);
         }
@@ -261,5 +253,5 @@ async fn run(client: &Client, what: &str, sql: &str) -> Result<(), GuardError> {
 }
 
 fn refused<T>(what: &str, result: Result<T, tokio_postgres::Error>) -> Result<T, GuardError> {
-    result.map_err(|source| GuardError::Refused { what: what.to_owned(), source })
+    result.map_err(|source| GuardError::Refused(what.to_owned(), source))
 }

@@ -34,7 +34,7 @@ impl Postgres {
     ) -> Result<Vec<Answer>, StoreError> {
         let began = Instant::now();
         let mut blockers = Vec::new();
-        let mut answers = lane.run(&sql::with_lock_timeout(WAIT.0, query)).await;
+        let mut answers = lane.run(&sql::lock::with_lock_timeout(WAIT.0, query)).await;
         while matches!(answers, Err(ControlError::Locked)) && began.elapsed() < LIMIT {
             // Of those who wait again, one of each resource and one of them all: however many they are, the others wait
             // for one only.
@@ -66,7 +66,7 @@ impl Postgres {
         grace_over: Instant,
         blockers: &mut Vec<Obstacle>,
     ) -> Result<Vec<Answer>, ControlError> {
-        let query = sql::with_lock_timeout(WAIT.1, query);
+        let query = sql::lock::with_lock_timeout(WAIT.1, query);
         let mut running = pin!(lane.run(&query));
         let mut next_look = grace_over;
         loop {
@@ -84,7 +84,7 @@ impl Postgres {
     /// Ends who stands in the way, and says who that is. A look that fails ends nobody; the next may not fail.
     async fn end_blockers(&self, lane: &Lane, resource: &Resource) -> Vec<Obstacle> {
         let Some((pid, start)) = lane.process() else { return Vec::new() };
-        let Ok(answers) = self.look(&sql::end_blockers(&resource.name, (&pid, &start))).await else {
+        let Ok(answers) = self.look(&sql::lock::end_blockers(&resource.name, (&pid, &start))).await else {
             return Vec::new();
         };
         rows(&answers).map(blocker).collect()

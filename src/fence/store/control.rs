@@ -8,7 +8,7 @@
 use super::error::{ControlError, ends_process, is_no_database, unreachable};
 use super::{Found, Listener, sql};
 use crate::fence::turns::Turns;
-use crate::sql::{Answer, answers, column, rows};
+use crate::sql::{Answer, answers, column, query_rows};
 use crate::tls::ControlConfig;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -295,7 +295,8 @@ impl Lane {
         let mut slot = self.slot.lock().await;
         if slot.connected.as_ref().is_some_and(|current| Arc::ptr_eq(current, connected)) {
             slot.connected = None;
-            let (config, query) = (self.config.clone(), sql::end_process(&connected.pid, &connected.backend_start));
+            let (config, query) =
+                (self.config.clone(), sql::process::end_process(&connected.pid, &connected.backend_start));
             tokio::spawn(async move {
                 let ended = timeout(LIMIT, async {
                     let (client, connection) = config.connect().await?;
@@ -324,7 +325,7 @@ pub(super) struct Said(Vec<Answer>);
 impl Said {
     /// Makes the connection's settings as the fence needs them, and asks. Not cancel-safe, as the module.
     pub(super) async fn of(client: &Client, synchronous_commit: &str) -> Result<Self, ControlError> {
-        let opened = client.simple_query(&sql::open(synchronous_commit)).await.map_err(unreachable)?;
+        let opened = client.simple_query(&sql::process::open(synchronous_commit)).await.map_err(unreachable)?;
         Ok(Said(answers(opened)))
     }
 
@@ -351,8 +352,8 @@ impl Said {
 
     /// The role may use the tables of that schema as it has to.
     pub(super) async fn has_tables(&self, client: &Client) -> Result<(), ControlError> {
-        let answers = answers(client.simple_query(&sql::lacking_privileges()).await.map_err(unreachable)?);
-        let lacking = rows(&answers).find_map(|row| column(row, "lacking"));
+        let lacking = query_rows(client, &sql::process::lacking_privileges()).await.map_err(unreachable)?;
+        let lacking = lacking.iter().find_map(|row| column(row, "lacking"));
         let (role, database) = (self.field("role"), self.field("database"));
         lacking.map_or(Ok(()), |lacking| Err(ControlError::Tables { role, database, lacking: lacking.to_owned() }))
     }

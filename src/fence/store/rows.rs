@@ -42,7 +42,7 @@ pub(super) fn holder(row: &SimpleQueryRow) -> Option<Holder> {
     Some(Holder { row: granted, proxy: text(row, "proxy").unwrap_or_default(), obstacle })
 }
 
-/// Of [`sql::end_blockers`].
+/// Of [`sql::lock::end_blockers`].
 pub(super) fn blocker(row: &SimpleQueryRow) -> Obstacle {
     let text = |name| column(row, name).unwrap_or_default();
     if let Some(gid) = column(row, "gid") {
@@ -52,15 +52,16 @@ pub(super) fn blocker(row: &SimpleQueryRow) -> Obstacle {
     Obstacle { who, query: text("query").to_owned() }
 }
 
-/// Of [`sql::admit`].
+/// Of [`sql::admission::admit`].
 pub(super) fn report(answers: &[Answer], who: &Identity, resource: &str) -> Result<Report, StoreError> {
     let [_, _, inserted, report] = answers else { return Err(unknown_form("Admit")) };
     let Some(row) = report.rows.first() else { return Err(unavailable("the database's answer to Admit is empty")) };
-    let unfenceable =
-        sql::IDENTITY_ITEMS.into_iter().find(|(item, ..)| !is_true(row, item)).map(|(_, meaning, remedy)| {
+    let unfenceable = sql::admission::IDENTITY_ITEMS.into_iter().find(|(item, ..)| !is_true(row, item)).map(
+        |(_, meaning, remedy)| {
             let reason = format!("the session's server process {} cannot be fenced: {meaning}", who.pid);
             Hindrance::new(reason, remedy)
-        });
+        },
+    );
     let recorded = match (is_true(row, "same_policy"), is_true(row, "older_policy")) {
         (true, _) => Recorded::Same,
         (false, true) => Recorded::Older,
@@ -72,7 +73,7 @@ pub(super) fn report(answers: &[Answer], who: &Identity, resource: &str) -> Resu
     Ok(Report { unfenceable, current, admission })
 }
 
-/// Of [`sql::mark`].
+/// Of [`sql::epoch::mark`].
 pub(super) fn marked(answers: &[Answer]) -> Marked {
     let [_, _, update, prepared] = answers else { return Marked::Nothing };
     if update.affected > 0 {
@@ -82,7 +83,7 @@ pub(super) fn marked(answers: &[Answer]) -> Marked {
     if gids.is_empty() { Marked::Nothing } else { Marked::Prepared(gids) }
 }
 
-/// Of [`sql::reset`].
+/// Of [`sql::epoch::reset`].
 pub(super) fn reset(answers: &[Answer], proxy: &str) -> Result<ResetReport, StoreError> {
     let [_, before, higher, after, _] = answers else { return Err(unknown_form("a reset")) };
     let read = |row| {

@@ -51,7 +51,7 @@ impl Family {
     /// When that fails, the guard ends with it.
     pub(super) fn start(mut guard: Guard, leadership: &Leadership, command: &[OsString]) -> Result<Self, CommandError> {
         // Without it orphans go to process 1, which in a container may not reap them.
-        set_child_subreaper(true).map_err(|error| CommandError::System { what: "take on orphans", error })?;
+        set_child_subreaper(true).map_err(|error| CommandError::System("take on orphans", error))?;
         let mut strangers = processes::descendants(&processes::all()?, getpid());
         strangers.remove(&guard.pid);
         let command = this_program(START_COMMAND)
@@ -64,7 +64,7 @@ impl Family {
             .env("PGOPTIONS", session_options(std::env::var_os("PGOPTIONS"), leadership.token()))
             .process_group(guard.pid.as_raw())
             .spawn()
-            .map_err(|error| CommandError::Start { what: "the command", error })?;
+            .map_err(|error| CommandError::Start("the command", error))?;
         guard.command = Some(Pid::from_raw(command.id().cast_signed()));
         Ok(Family { guard, command, status: None, guard_ended: false, overran: false, suspended: false, strangers })
     }
@@ -126,7 +126,7 @@ impl Family {
         let ran = self.status.is_none();
         while let Some(child) = next_ended()? {
             if child == self.command_id() {
-                let failed = |error| CommandError::Start { what: "waiting for the command", error };
+                let failed = |error| CommandError::Start("waiting for the command", error);
                 self.status = self.command.try_wait().map_err(failed)?;
             } else {
                 self.guard_ended |= child == self.guard.pid;
@@ -172,7 +172,7 @@ fn next_ended() -> Result<Option<Pid>, CommandError> {
             let ended = processes.iter().find(|process| process.parent == getpid() && process.ended);
             Ok(ended.map(|process| process.pid))
         }
-        Err(error) => Err(CommandError::System { what: "wait for processes", error }),
+        Err(error) => Err(CommandError::System("wait for processes", error)),
     }
 }
 

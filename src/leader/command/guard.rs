@@ -55,7 +55,7 @@ impl Guard {
     /// Starts it, and returns when nothing but SIGKILL ends it any more. Not cancel-safe: the guard may be left as a
     /// process that has ended and is not reaped.
     pub(super) async fn start(deadline: BootInstant) -> Result<Self, CommandError> {
-        let failed = |error| CommandError::Start { what: "the guard", error };
+        let failed = |error| CommandError::Start("the guard", error);
         let mut child = this_program(GUARD_COMMAND)
             .process_group(0)
             .stdin(Stdio::piped())

@@ -51,24 +51,14 @@ pub enum Outcome {
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// A process could not be started.
-    #[error("cannot start {what}: {error}")]
-    Start {
-        /// Which.
-        what: &'static str,
-        /// Why.
-        error: io::Error,
-    },
+    #[error("cannot start {0}: {1}")]
+    Start(&'static str, io::Error),
     /// The processes cannot be seen: what lives cannot be told.
     #[error("cannot look at the processes in /proc: {0}")]
     Look(#[from] ProcError),
     /// The system refused something that this needs.
-    #[error("cannot {what}: {error}")]
-    System {
-        /// What.
-        what: &'static str,
-        /// Why.
-        error: Errno,
-    },
+    #[error("cannot {0}: {1}")]
+    System(&'static str, Errno),
 }
 
 /// Runs the command (program and arguments) with the token in its environment until it ends, or leadership does.

@@ -53,7 +53,7 @@ pub(super) async fn run(
     signals: &mut Signals,
 ) -> Result<Outcome, CommandError> {
     // Before the first child: with SIGCHLD ignored there would be no status to wait for.
-    let failed = |error| CommandError::Start { what: "listening for the end of processes", error };
+    let failed = |error| CommandError::Start("listening for the end of processes", error);
     let mut children = signal(SignalKind::child()).map_err(failed)?;
     let mut told = leadership.deadline();
     let guard = Guard::start(told).await?;
