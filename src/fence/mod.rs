@@ -41,6 +41,7 @@ mod authority;
 mod catalogue;
 mod database;
 mod enforcement;
+mod in_force;
 mod memory;
 mod overtake;
 mod permission;
