@@ -6,7 +6,7 @@ use super::graph::{Action, Edge, Link, Oid, Way};
 use super::sql::{self, Views};
 use super::{Catalogue, Dependencies, Fenced, Relation, WayTo, dependencies};
 use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource, quoted};
-use crate::sql::{Answer, answers, column};
+use crate::sql::{StatementResult, answers, column};
 use crate::statement::{Operation, RelationName};
 use crate::tls::ControlConfig;
 use std::collections::HashSet;
@@ -77,7 +77,7 @@ pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Exp
     Ok(Explanation { database, covered })
 }
 
-async fn ask(client: &Client, query: &str) -> Result<Vec<Answer>, ExplainError> {
+async fn ask(client: &Client, query: &str) -> Result<Vec<StatementResult>, ExplainError> {
     client.simple_query(query).await.map(answers).map_err(ExplainError::Refused)
 }
 

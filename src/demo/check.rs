@@ -30,7 +30,7 @@ impl fmt::Display for Row {
 
 /// What a server, or the proxy, answered to a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum Reply {
     /// It worked.
     Done(String),
     /// An error with its SQLSTATE.
@@ -39,12 +39,12 @@ pub(super) enum Answer {
     Lost(String),
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for Reply {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Answer::Done(what) => formatter.write_str(what),
-            Answer::Refused { severity, code, message, .. } => write!(formatter, "{severity} {code}: {message}"),
-            Answer::Lost(why) => write!(formatter, "connection lost: {why}"),
+            Reply::Done(what) => formatter.write_str(what),
+            Reply::Refused { severity, code, message, .. } => write!(formatter, "{severity} {code}: {message}"),
+            Reply::Lost(why) => write!(formatter, "connection lost: {why}"),
         }
     }
 }
@@ -64,9 +64,9 @@ pub(super) enum Fate {
 #[derive(Debug)]
 pub(super) struct Observed {
     /// The answer to the new leader's first write.
-    pub(super) successor: Answer,
+    pub(super) successor: Reply,
     /// The answer to the old leader's last statement.
-    pub(super) zombie: Answer,
+    pub(super) zombie: Reply,
     /// The tick in the table.
     pub(super) row: Row,
 }
@@ -75,7 +75,7 @@ pub(super) struct Observed {
 /// expected. Empty when the claim holds.
 pub(super) fn contradictions(fate: Fate, expected: &Row, observed: &Observed) -> Vec<String> {
     let mut found = Vec::new();
-    if !matches!(observed.successor, Answer::Done(_)) {
+    if !matches!(observed.successor, Reply::Done(_)) {
         found.push(format!("the new leader could not write: {}", observed.successor));
     }
     if !is_as_fated(fate, &observed.zombie) {
@@ -87,11 +87,11 @@ pub(super) fn contradictions(fate: Fate, expected: &Row, observed: &Observed) ->
     found
 }
 
-fn is_as_fated(fate: Fate, answer: &Answer) -> bool {
+fn is_as_fated(fate: Fate, answer: &Reply) -> bool {
     match (fate, answer) {
-        (Fate::Lands, Answer::Done(_)) => true,
-        (Fate::Rejected, Answer::Refused { severity, code, .. }) => severity == "ERROR" && code == "LF001",
-        (Fate::CutOff(outcome), Answer::Refused { severity, code, detail, .. }) => {
+        (Fate::Lands, Reply::Done(_)) => true,
+        (Fate::Rejected, Reply::Refused { severity, code, .. }) => severity == "ERROR" && code == "LF001",
+        (Fate::CutOff(outcome), Reply::Refused { severity, code, detail, .. }) => {
             severity == "FATAL" && code == "LF001" && detail.ends_with(&format!("outcome={outcome}"))
         }
         _ => false,
@@ -102,12 +102,12 @@ fn is_as_fated(fate: Fate, answer: &Answer) -> bool {
 mod tests {
     use super::*;
 
-    fn refused(severity: &str, code: &str, detail: &str) -> Answer {
-        Answer::Refused { severity: severity.into(), code: code.into(), message: String::new(), detail: detail.into() }
+    fn refused(severity: &str, code: &str, detail: &str) -> Reply {
+        Reply::Refused { severity: severity.into(), code: code.into(), message: String::new(), detail: detail.into() }
     }
 
-    fn observed(zombie: Answer, row: Row) -> Observed {
-        Observed { successor: Answer::Done("UPDATE 1".into()), zombie, row }
+    fn observed(zombie: Reply, row: Row) -> Observed {
+        Observed { successor: Reply::Done("UPDATE 1".into()), zombie, row }
     }
 
     #[test]
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_fence_that_does_not_hold_is_told() {
         let kept = Row::of("B", 42);
-        let landed = observed(Answer::Done("UPDATE 1".into()), Row::of("A", 41));
+        let landed = observed(Reply::Done("UPDATE 1".into()), Row::of("A", 41));
         assert_eq!(contradictions(Fate::Rejected, &kept, &landed).len(), 2);
         // Rejected in words, but the row is the zombie's all the same.
         let lied = observed(refused("ERROR", "LF001", ""), Row::of("A", 41));
@@ -138,7 +138,7 @@ mod tests {
             refused("FATAL", "57P01", "outcome=rolled_back"),
             refused("FATAL", "LF001", "outcome=unknown"),
             refused("ERROR", "LF001", "outcome=rolled_back"),
-            Answer::Lost("connection closed".into()),
+            Reply::Lost("connection closed".into()),
         ] {
             let found = contradictions(Fate::CutOff("rolled_back"), &kept, &observed(zombie, kept.clone()));
             assert_eq!(found.len(), 1, "{found:?}");

@@ -3,7 +3,7 @@
 //! Must never retry or interpret: the story is told with the answers as they come.
 
 use super::DemoError;
-use super::check::{Answer, Row};
+use super::check::{Reply, Row};
 use super::timeline::Timeline;
 use crate::sql::{number, query_rows, text};
 use std::path::Path;
@@ -39,12 +39,12 @@ impl Session {
     }
 
     /// Runs one statement and prints it with its answer.
-    pub(super) async fn say(&self, timeline: &Timeline, sql: &str) -> Answer {
+    pub(super) async fn say(&self, timeline: &Timeline, sql: &str) -> Reply {
         self.timed(timeline, sql).await.0
     }
 
     /// The same, and how long it took.
-    pub(super) async fn timed(&self, timeline: &Timeline, sql: &str) -> (Answer, Duration) {
+    pub(super) async fn timed(&self, timeline: &Timeline, sql: &str) -> (Reply, Duration) {
         let start = Instant::now();
         let answer = self.run(sql).await;
         let took = start.elapsed();
@@ -53,17 +53,17 @@ impl Session {
     }
 
     /// Runs one statement.
-    pub(super) async fn run(&self, sql: &str) -> Answer {
+    pub(super) async fn run(&self, sql: &str) -> Reply {
         match self.client.simple_query(sql).await {
-            Ok(messages) => Answer::Done(summary(sql, &messages)),
+            Ok(messages) => Reply::Done(summary(sql, &messages)),
             Err(error) => match error.as_db_error() {
-                Some(refusal) => Answer::Refused {
+                Some(refusal) => Reply::Refused {
                     severity: refusal.severity().to_owned(),
                     code: refusal.code().code().to_owned(),
                     message: refusal.message().to_owned(),
                     detail: refusal.detail().unwrap_or_default().to_owned(),
                 },
-                None => Answer::Lost(error.to_string()),
+                None => Reply::Lost(error.to_string()),
             },
         }
     }

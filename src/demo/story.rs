@@ -2,7 +2,7 @@
 //!
 //! Owns who does what when. Must never print a result before `check` has seen the evidence.
 
-use super::check::{Answer, Fate, Observed, Row, contradictions};
+use super::check::{Fate, Observed, Reply, Row, contradictions};
 use super::leader::{Route, Session};
 use super::takeover;
 use super::timeline::{Timeline, milliseconds};
@@ -24,8 +24,8 @@ struct Scene {
     tick: &'static str,
     fate: Fate,
     expected: Row,
-    successor: Answer,
-    zombie: Answer,
+    successor: Reply,
+    zombie: Reply,
 }
 
 /// Plays all scenes. Returns what did not hold.
@@ -91,7 +91,7 @@ async fn late_write(
     let (successor, took) = b.timed(timeline, &run_tick(tick, "B", 42)).await;
     timeline.event(&a.who, "wakes up, and still believes that it leads");
     let mut zombie = a.say(timeline, &run_tick(tick, "A", 41)).await;
-    if let Answer::Done(_) = zombie {
+    if let Reply::Done(_) = zombie {
         zombie = a.say(timeline, "COMMIT").await;
     } else {
         done(a.say(timeline, "ROLLBACK").await)?;
@@ -172,7 +172,7 @@ async fn verify(number: usize, scene: Scene, witness: &Session, timeline: &Timel
 /// Waits until a leader's UPDATE waits for a lock, as the server sees it.
 async fn until_waiting(witness: &Session) -> Result<(), DemoError> {
     let look = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'scheduler' AND wait_event_type = 'Lock'";
-    let waits = async || Ok((witness.run(look).await == Answer::Done("1".to_owned())).then_some(()));
+    let waits = async || Ok((witness.run(look).await == Reply::Done("1".to_owned())).then_some(()));
     until("the old leader's UPDATE does not wait for a lock", waits).await
 }
 
@@ -189,9 +189,9 @@ fn row_for(fate: Fate, (old, new): (i64, i64)) -> Row {
 }
 
 /// What the story needs before it can show anything.
-fn done(answer: Answer) -> Result<(), DemoError> {
+fn done(answer: Reply) -> Result<(), DemoError> {
     match answer {
-        Answer::Done(_) => Ok(()),
+        Reply::Done(_) => Ok(()),
         other => Err(DemoError::Story(other.to_string())),
     }
 }

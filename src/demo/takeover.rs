@@ -2,7 +2,7 @@
 //!
 //! Owns the two programs and their processes. Must never stop or continue a process that is not theirs.
 
-use super::check::Answer;
+use super::check::Reply;
 use super::leader::Session;
 use super::timeline::{Timeline, milliseconds};
 use super::{DemoError, PATIENCE, until};
@@ -70,9 +70,9 @@ pub(super) async fn play(
 }
 
 /// What contradicts the claim. Empty when it holds.
-fn contradictions(late: &Answer, code: Option<i32>, tokens: &[i64], (old, new): (i64, i64)) -> Vec<String> {
+fn contradictions(late: &Reply, code: Option<i32>, tokens: &[i64], (old, new): (i64, i64)) -> Vec<String> {
     let mut found = Vec::new();
-    if !matches!(late, Answer::Refused { severity, code, .. } if severity == "ERROR" && code == "LF001") {
+    if !matches!(late, Reply::Refused { severity, code, .. } if severity == "ERROR" && code == "LF001") {
         found.push(format!("the deposed leader was answered {late}"));
     }
     if code != Some(75) {
@@ -133,7 +133,7 @@ impl Node {
     }
 
     /// Waits for the first refusal that leaves a session alive: one that was just at work may have been cut off.
-    async fn late_write(&mut self) -> Result<Answer, DemoError> {
+    async fn late_write(&mut self) -> Result<Reply, DemoError> {
         let refusal = timeout(PATIENCE, async {
             loop {
                 let line = self.errors.next_line().await.ok()??;
@@ -143,7 +143,7 @@ impl Node {
                 let detail = self.errors.next_line().await.ok()??;
                 let detail = detail.strip_prefix("DETAIL:  ").unwrap_or_default().to_owned();
                 let (severity, code, message) = ("ERROR".to_owned(), code.to_owned(), message.to_owned());
-                return Some(Answer::Refused { severity, code, message, detail });
+                return Some(Reply::Refused { severity, code, message, detail });
             }
         });
         refusal.await.ok().flatten().ok_or_else(|| DemoError::Story("the old leader was not refused".into()))
@@ -190,9 +190,9 @@ fn tokens(rows: &[SimpleQueryRow]) -> Vec<i64> {
 mod tests {
     use super::*;
 
-    fn refused(severity: &str, code: &str) -> Answer {
+    fn refused(severity: &str, code: &str) -> Reply {
         let (severity, code) = (severity.to_owned(), code.to_owned());
-        Answer::Refused { severity, code, message: String::new(), detail: String::new() }
+        Reply::Refused { severity, code, message: String::new(), detail: String::new() }
     }
 
     #[test]

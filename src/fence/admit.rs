@@ -9,9 +9,9 @@ use super::advance::Raising;
 use super::authority::may_raise;
 use super::database::{Database, Presented, key};
 use super::permission::Claim;
-use super::refusal::{Hindrance, Refusal, Remedy, about};
+use super::refusal::{Cause, Refusal, Remedy, about};
 use super::session::{Activity, Epoch, Identity, MOST_AT_ONCE, SessionFence, Token};
-use super::store::{Granted, Recorded, Report, Standing, StoreError};
+use super::store::{AdmissionRow, EpochRow, Recorded, Report, StoreError};
 use crate::policy::Resource;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 enum Verdict {
     /// This is the row; `is_new`: it was not there before.
     Admitted {
-        row: Granted,
+        row: AdmissionRow,
         is_new: bool,
     },
     /// The token is higher, or the first: the epoch to raise to, and the one there is.
@@ -176,7 +176,7 @@ impl Database {
         }
         if session.has_too_many() {
             let reason = format!("a transaction may write to {MOST_AT_ONCE} resources at most: do it in several");
-            return Err(Refusal::unavailable(&resource.name, Hindrance::new(reason, Remedy::Split)));
+            return Err(Refusal::unavailable(&resource.name, Cause::new(reason, Remedy::Split)));
         }
         Ok(())
     }
@@ -187,7 +187,7 @@ impl Database {
         let rows = self.store().admissions_of(who).await?;
         let Some(kept) = session.give_up() else { return Ok(()) };
         let kept: HashSet<&(String, Epoch)> = kept.iter().collect();
-        let given_up = |row: &&Granted| !kept.contains(&(row.resource.clone(), row.epoch));
+        let given_up = |row: &&AdmissionRow| !kept.contains(&(row.resource.clone(), row.epoch));
         let presented = self.sessions.get(&key(who)).map(|it| it.presented.clone()).unwrap_or_default();
         // One that is not known came of an Admit that had been given up. It stays until it is drained, or the process ends.
         let rows = rows.iter().filter(given_up);
@@ -210,7 +210,7 @@ impl Database {
         deadline: Instant,
         step: impl Future<Output = Result<(), Refusal>>,
     ) -> Result<(), Refusal> {
-        let turn = self.turn(&resource.name);
+        let turn = self.resource_lock(&resource.name);
         if let Ok(_turn) = turn.try_lock() {
             return step.await;
         }
@@ -238,7 +238,7 @@ impl Database {
         let report = self.store().admit(who, resource, token, self.loaded(resource)).await;
         let verdict = decide(about(resource, report)?, resource, token);
         match &verdict {
-            Verdict::Admitted { row: Granted { epoch: current, .. }, .. }
+            Verdict::Admitted { row: AdmissionRow { epoch: current, .. }, .. }
             | Verdict::Refused(Refusal::Stale { highest: current, .. }) => {
                 self.memory.learn(&resource.name, *current);
             }
@@ -250,11 +250,11 @@ impl Database {
 }
 
 fn decide(report: Report, resource: &Resource, token: Token) -> Verdict {
-    let hindered = |hindrance| Verdict::Refused(Refusal::unavailable(&resource.name, hindrance));
-    if let Some(hindrance) = report.unfenceable {
-        return hindered(hindrance);
+    let unavailable = |cause| Verdict::Refused(Refusal::unavailable(&resource.name, cause));
+    if let Some(cause) = report.unfenceable {
+        return unavailable(cause);
     }
-    let Some((Standing { epoch: current, drained, .. }, recorded)) = report.current else {
+    let Some((EpochRow { epoch: current, drained, .. }, recorded)) = report.current else {
         return Verdict::Above { target: Epoch { generation: 1, token }, current: None };
     };
     if token < current.token {
@@ -266,7 +266,7 @@ fn decide(report: Report, resource: &Resource, token: Token) -> Verdict {
         Recorded::Older => return Verdict::OlderPolicies,
         Recorded::Others => {
             let reason = "another proxy has loaded other policies since: reload this proxy";
-            return hindered(Hindrance::new(reason, Remedy::Reload));
+            return unavailable(Cause::new(reason, Remedy::Reload));
         }
     }
     if token > current.token {
@@ -278,6 +278,6 @@ fn decide(report: Report, resource: &Resource, token: Token) -> Verdict {
     }
     match report.admission {
         Some((row, is_new)) if row.epoch == current && token == current.token => Verdict::Admitted { row, is_new },
-        _ => hindered("the database did not admit the session's server process".into()),
+        _ => unavailable("the database did not admit the session's server process".into()),
     }
 }

@@ -8,9 +8,9 @@
 //! Not cancel-safe where nothing else is said: a step may be half done, and is repeated by whoever needs it.
 
 use super::database::{Database, key};
-use super::refusal::{Hindrance, Refusal, Remedy, about};
+use super::refusal::{Cause, Refusal, Remedy, about};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
-use super::store::{Granted, Holder, Key, Marked, StoreError};
+use super::store::{AdmissionRow, Holder, Key, Marked, StoreError};
 use crate::policy::Resource;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -46,7 +46,10 @@ impl Database {
 
     /// Deletes admissions, each with the name of the lock of its family, as far as they are what they were when they were
     /// read. Returns those.
-    pub(super) async fn delete(self: &Arc<Self>, rows: &[(&Granted, &str)]) -> Result<Vec<Granted>, StoreError> {
+    pub(super) async fn delete(
+        self: &Arc<Self>,
+        rows: &[(&AdmissionRow, &str)],
+    ) -> Result<Vec<AdmissionRow>, StoreError> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
@@ -91,7 +94,7 @@ impl<'a> Advance<'a> {
             Marked::Drained => self.log_advanced(waited),
             Marked::Prepared(gids) => {
                 let reason = format!("prepared transactions hold writes on it: {}", gids.join(", "));
-                return Err(Refusal::unavailable(&self.resource.name, Hindrance::new(reason, Remedy::EndThem)));
+                return Err(Refusal::unavailable(&self.resource.name, Cause::new(reason, Remedy::EndThem)));
             }
             // Marked or raised by somebody else meanwhile.
             Marked::Nothing => {}
@@ -128,7 +131,7 @@ impl<'a> Advance<'a> {
                 }
                 holders = others;
             }
-            let rows: Vec<Granted> = holders.iter().map(|holder| holder.row.clone()).collect();
+            let rows: Vec<AdmissionRow> = holders.iter().map(|holder| holder.row.clone()).collect();
             let spared = self.spare(&rows).await?;
             holders.retain(|holder| !spared.contains(&holder.row.key()));
             if holders.is_empty() {
@@ -143,12 +146,8 @@ impl<'a> Advance<'a> {
                 signalled.extend(due);
             }
             if Instant::now() >= deadline {
-                let left: Vec<_> = holders.into_iter().map(|holder| holder.obstacle).collect();
-                return Err(Refusal::obstructed(
-                    &self.resource.name,
-                    "admitted under lower tokens and not ended",
-                    &left,
-                ));
+                let left: Vec<_> = holders.into_iter().map(|holder| holder.blocker).collect();
+                return Err(Refusal::blocked(&self.resource.name, "admitted under lower tokens and not ended", &left));
             }
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE.1);
@@ -160,10 +159,10 @@ impl<'a> Advance<'a> {
     ///
     /// The rows were read before the revocation, and are deleted as they were then. Below the epoch a row is of no use to its
     /// process any more, nor can the epoch be pruned while it is there: so it does not matter when the DELETE arrives.
-    pub(super) async fn spare(&self, rows: &[Granted]) -> Result<HashSet<Key>, Refusal> {
+    pub(super) async fn spare(&self, rows: &[AdmissionRow]) -> Result<HashSet<Key>, Refusal> {
         let Advance { database, resource, to, .. } = self;
         let (mut idle, mut waiting) = (HashSet::new(), HashSet::new());
-        for own in rows.iter().map(Granted::key).collect::<HashSet<Key>>() {
+        for own in rows.iter().map(AdmissionRow::key).collect::<HashSet<Key>>() {
             let Some(session) = database.sessions.get(&own).map(|session| session.fence.clone()) else { continue };
             match session.revoke(&resource.name, *to) {
                 Activity::Idle => idle.insert(own),
@@ -182,7 +181,7 @@ impl<'a> Advance<'a> {
         // What was forwarded since may have written where only the guard saw it: then the row stays.
         let mut spared = HashSet::new();
         for (how, keys) in [("idle", &idle), ("released", &waiting)] {
-            let rows: Vec<Granted> = rows.iter().filter(|row| keys.contains(&row.key())).cloned().collect();
+            let rows: Vec<AdmissionRow> = rows.iter().filter(|row| keys.contains(&row.key())).cloned().collect();
             for row in self.delete(&rows).await? {
                 self.log_drained(how, row.epoch.token);
                 spared.insert(row.key());
@@ -197,7 +196,7 @@ impl<'a> Advance<'a> {
     }
 
     /// As [`Database::delete`], for admissions to this resource.
-    pub(super) async fn delete(&self, rows: &[Granted]) -> Result<Vec<Granted>, Refusal> {
+    pub(super) async fn delete(&self, rows: &[AdmissionRow]) -> Result<Vec<AdmissionRow>, Refusal> {
         let rows: Vec<_> = rows.iter().map(|row| (row, self.resource.lock_name())).collect();
         self.about(self.database.delete(&rows).await)
     }
@@ -252,6 +251,6 @@ impl<'a> Advance<'a> {
     }
 }
 
-fn rows_of(holders: Vec<Holder>) -> Vec<Granted> {
+fn rows_of(holders: Vec<Holder>) -> Vec<AdmissionRow> {
     holders.into_iter().map(|holder| holder.row).collect()
 }

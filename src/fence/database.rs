@@ -12,9 +12,9 @@ use super::enforcement::Enforced;
 use super::in_force::InForce;
 use super::memory::Memory;
 use super::refusal::CutOff;
+use super::resource_lock::{ResourceLock, ResourceLocks};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::store::{Found, Key, Listener, Postgres, Store, StoreError};
-use super::turns::{Turn, Turns};
 use super::watch;
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
@@ -47,7 +47,7 @@ pub struct Database {
     pub(super) policies: RwLock<InForce>,
     pub(super) enforced: Enforced,
     /// One advance at a time per resource in this process: the others wait for its result.
-    turns: Turns,
+    resource_locks: ResourceLocks,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
     /// One of the fenced tables exists, as its catalogue was read last.
     pub(super) has_fenced_tables: AtomicBool,
@@ -128,7 +128,7 @@ impl Database {
             sessions: DashMap::new(),
             policies: InForce::nothing(),
             enforced: Enforced::default(),
-            turns: Turns::default(),
+            resource_locks: ResourceLocks::default(),
             authority,
             memory,
             metrics,
@@ -299,8 +299,8 @@ impl Database {
         read.iter().for_each(|(resource, epoch)| self.memory.learn(resource, *epoch));
     }
 
-    pub(super) fn turn(&self, resource: &str) -> Turn<'_> {
-        self.turns.of(resource)
+    pub(super) fn resource_lock(&self, resource: &str) -> ResourceLock<'_> {
+        self.resource_locks.of(resource)
     }
 
     pub(super) fn watcher(&self) -> std::sync::MutexGuard<'_, Option<AbortHandle>> {

@@ -47,9 +47,9 @@ mod overtake;
 mod permission;
 mod refusal;
 mod reset;
+mod resource_lock;
 pub mod session;
 pub mod store;
-mod turns;
 pub mod value;
 mod watch;
 
@@ -58,6 +58,6 @@ pub use authority::{Authority, Leaders};
 pub use database::{Database, Registration};
 pub use enforcement::{Enforcement, Reach};
 pub use permission::{Claim, Deed, Role};
-pub use refusal::{CutOff, Hindrance, Obstacle, Refusal, Remedy};
+pub use refusal::{Blocker, Cause, CutOff, Refusal, Remedy};
 pub use reset::{Fence, Fences, Higher, Reset, ResetError};
 pub use store::{InitError, InitReport, init, is_missing, probe};

@@ -8,9 +8,9 @@
 use super::advance::Advance;
 use super::authority::may_raise;
 use super::database::Database;
-use super::refusal::{Hindrance, Refusal, Remedy, about};
+use super::refusal::{Cause, Refusal, Remedy, about};
 use super::session::{Epoch, Token};
-use super::store::{Standing, StoreError};
+use super::store::{EpochRow, StoreError};
 use crate::policy::{Mode, Resource};
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +62,7 @@ impl Database {
                 Err(_) => return Ok(()),
             }
         }
-        let turn = self.turn(&resource.name);
+        let turn = self.resource_lock(&resource.name);
         let _turn = turn.lock().await;
         let advance = self.advance(resource, target);
         let now = if target == current { current } else { self.publish_ahead(&advance, Some(current)).await? };
@@ -93,7 +93,7 @@ impl Database {
             now = advance.publish(known).await?;
         }
         let reason = "the policies that the database has recorded are others";
-        let other_policies = || Refusal::unavailable(&resource.name, Hindrance::new(reason, Remedy::Reload));
+        let other_policies = || Refusal::unavailable(&resource.name, Cause::new(reason, Remedy::Reload));
         now.filter(|now| *now >= target).ok_or_else(other_policies)
     }
 
@@ -104,7 +104,7 @@ impl Database {
             Err(StoreError::Unprepared(_)) => return Ok(None),
             read => about(resource, read)?,
         };
-        let Some(Standing { epoch, drained, .. }) = read.pop() else {
+        let Some(EpochRow { epoch, drained, .. }) = read.pop() else {
             self.memory.forget(&resource.name);
             return Ok(None);
         };

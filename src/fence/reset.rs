@@ -30,6 +30,7 @@ pub struct Reset {
 
 /// Why a reset did not come to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ResetError {
     /// Nobody has ever written to the resource under a token; nothing was changed.
     #[error("it has no epoch: nobody has written to it under a token yet")]
@@ -51,12 +52,7 @@ pub enum ResetError {
     Unavailable(String),
     /// The epoch is reset; who was admitted before may still hold up its next writer.
     #[error("it is reset, but not everybody admitted before has ended yet: {reason}")]
-    NotDrained {
-        /// What was done.
-        reset: Reset,
-        /// What is in the way.
-        reason: String,
-    },
+    NotDrained { reset: Reset, reason: String },
 }
 
 /// A living server process that is admitted under a higher token.
@@ -145,10 +141,10 @@ impl Database {
         let unavailable = |refusal| match refusal {
             // Lost with a connection that was open, it was lost with the database.
             _ if self.is_missing() => ResetError::NoDatabase,
-            Refusal::Unavailable { hindrance, .. } if hindrance.remedy == Remedy::Init && self.is_unprepared() => {
+            Refusal::Unavailable { cause, .. } if cause.remedy == Remedy::Init && self.is_unprepared() => {
                 ResetError::Unprepared
             }
-            Refusal::Unavailable { hindrance, .. } => ResetError::Unavailable(hindrance.reason),
+            Refusal::Unavailable { cause, .. } => ResetError::Unavailable(cause.reason),
             other => ResetError::Unavailable(other.to_string()),
         };
         let failed = |error| unavailable(Refusal::of_store(&resource.name, error));

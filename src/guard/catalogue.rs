@@ -13,7 +13,7 @@ use tokio_postgres::{Client, SimpleQueryRow};
 const EVENT_TRIGGERS: [&str; 2] = ["fencegate_guard_definition", "fencegate_guard_drop"];
 
 /// A trigger of the guard that is there.
-pub(super) struct Found {
+pub(super) struct InstalledTrigger {
     pub(super) definition: String,
     /// `tgenabled`.
     pub(super) enabled: char,
@@ -112,7 +112,7 @@ pub(super) fn relation(row: &SimpleQueryRow) -> Relation {
     }
 }
 
-pub(super) async fn found(client: &Client) -> Result<BTreeMap<Place, Found>, GuardError> {
+pub(super) async fn found(client: &Client) -> Result<BTreeMap<Place, InstalledTrigger>, GuardError> {
     let query = format!(
         "SELECT format('%I.%I', n.nspname, c.relname) AS relation, quote_ident(t.tgname) AS name, \
            t.tgenabled AS enabled, t.tgparentid <> 0 AS is_copy, pg_get_triggerdef(t.oid) AS definition, \
@@ -123,7 +123,7 @@ pub(super) async fn found(client: &Client) -> Result<BTreeMap<Place, Found>, Gua
     let rows = rows(client, "read the triggers", &query).await?;
     let found = rows.iter().map(|row| {
         let text = |name| column(row, name).unwrap_or_default().to_owned();
-        let found = Found {
+        let found = InstalledTrigger {
             definition: text("definition"),
             enabled: text("enabled").chars().next().unwrap_or_default(),
             is_copy: is_true(row, "is_copy"),

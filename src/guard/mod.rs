@@ -32,6 +32,7 @@ const NO_EVENT_TRIGGERS: &str =
 
 /// Why the guard was not installed, read or removed; nothing was changed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum GuardError {
     /// No connection.
     #[error("cannot connect: {}", sql::message(.0))]
@@ -48,16 +49,9 @@ pub enum GuardError {
     /// The server refused what was being done.
     #[error("cannot {}: {}", .0, sql::message(.1))]
     Refused(String, #[source] tokio_postgres::Error),
-    /// Others hold locks on the tables.
+    /// Others hold locks on the tables, which are a list of SQL literals.
     #[error("cannot lock the tables, held up by {by}: {}", sql::message(.source))]
-    HeldUp {
-        /// The tables, as a list of SQL literals.
-        relations: String,
-        /// Who holds locks on them.
-        by: String,
-        /// The server's answer.
-        source: tokio_postgres::Error,
-    },
+    HeldUp { relations: String, by: String, source: tokio_postgres::Error },
 }
 
 /// What `install` did.

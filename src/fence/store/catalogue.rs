@@ -2,14 +2,10 @@
 
 use super::Postgres;
 use crate::catalogue::{self, Catalogue, Dependencies, Fenced, Views};
-use crate::fence::refusal::Hindrance;
+use crate::fence::refusal::Cause;
 
 impl Postgres {
-    pub(super) async fn read_catalogue(
-        &self,
-        fences: Fenced<'_>,
-        temporary: Option<&str>,
-    ) -> Result<Catalogue, Hindrance> {
+    pub(super) async fn read_catalogue(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalogue, Cause> {
         let (asked, most_rows) = catalogue::question(fences, temporary, Views::Asked);
         let all_writable = || catalogue::question(fences, temporary, Views::AllWritable).0;
         // For one session on a connection of its own: who makes many temporary relations keeps nobody else waiting.
@@ -25,7 +21,7 @@ impl Postgres {
         Ok(Catalogue::read(&answers, most_rows)?)
     }
 
-    pub(super) async fn read_dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Hindrance> {
+    pub(super) async fn read_dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Cause> {
         let question = catalogue::question_of_dependencies(fences);
         let answers = match self.look(&question).await {
             Ok(answers) => answers,

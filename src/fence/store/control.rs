@@ -7,8 +7,8 @@
 
 use super::error::{ControlError, ends_process, is_no_database, unreachable};
 use super::{Found, Listener, sql};
-use crate::fence::turns::Turns;
-use crate::sql::{Answer, answers, column, query_rows};
+use crate::fence::resource_lock::ResourceLocks;
+use crate::sql::{StatementResult, answers, column, query_rows};
 use crate::tls::ControlConfig;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -82,8 +82,8 @@ pub(super) struct Lane {
     common: Arc<Common>,
     slot: Mutex<Slot>,
     /// Among those who wait again for a lock of a resource, by resource; then among the first of each of these.
-    pub(super) turns: Turns,
-    pub(super) turn: Mutex<()>,
+    pub(super) resource_locks: ResourceLocks,
+    pub(super) retrying: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -131,8 +131,8 @@ impl Lane {
             listener,
             common,
             slot: Mutex::default(),
-            turns: Turns::default(),
-            turn: Mutex::default(),
+            resource_locks: ResourceLocks::default(),
+            retrying: Mutex::default(),
         }
     }
 
@@ -140,7 +140,7 @@ impl Lane {
     ///
     /// After any error but [`ControlError::Refused`], [`ControlError::Denied`] and [`ControlError::Locked`] it is unknown
     /// whether the statements took effect. Not cancel safe: a Query that was sent goes on.
-    pub(super) async fn run(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
+    pub(super) async fn run(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
         let connected = self.connected().await?;
         let error = match timeout(LIMIT, connected.client.simple_query(query)).await {
             Ok(Ok(messages)) => return Ok(answers(messages)),
@@ -320,7 +320,7 @@ impl Lane {
 }
 
 /// What a new control connection says of its server, its database and its role.
-pub(super) struct Said(Vec<Answer>);
+pub(super) struct Said(Vec<StatementResult>);
 
 impl Said {
     /// Makes the connection's settings as the fence needs them, and asks. Not cancel-safe, as the module.

@@ -79,7 +79,7 @@ async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitErro
             continue;
         }
         let grant = format!("GRANT {privilege} TO {owner}");
-        // Granted is not enough: a role with NOINHERIT would still not have it.
+        // AdmissionRow is not enough: a role with NOINHERIT would still not have it.
         if client.batch_execute(&grant).await.is_ok() && has(client, &report.role, privilege).await? {
             report.granted.push(privilege.to_owned());
         } else {

@@ -6,16 +6,18 @@ use super::control::{CATALOGUE_CHANGED, Common, LIMIT, Lane};
 use super::error::{ControlError, unreachable};
 use super::rows;
 use super::sql::epoch::Operator;
-use super::{Found, Granted, Holder, Key, Listener, Marked, Report, ResetReport, Standing, Store, StoreError, sql};
+use super::{
+    AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Report, ResetReport, Store, StoreError, sql,
+};
 use crate::catalogue::{Catalogue, Dependencies, Fenced};
 use crate::fence::admissions::Admissions;
 use crate::fence::enforcement::Enforcement;
 use crate::fence::permission::{Deed, Role};
-use crate::fence::refusal::Hindrance;
+use crate::fence::refusal::Cause;
 use crate::fence::reset::Fences;
 use crate::fence::session::{Epoch, Identity, Token};
 use crate::policy::Resource;
-use crate::sql::{Answer, answers, column, is_true, number, rows, text};
+use crate::sql::{StatementResult, answers, column, is_true, number, rows, text};
 use crate::tls::ControlConfig;
 use async_trait::async_trait;
 use futures_util::FutureExt;
@@ -52,12 +54,12 @@ impl Postgres {
         Postgres { control, proxy, admission, publish, look, passing: Arc::default(), common }
     }
 
-    pub(in crate::fence) async fn look(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
+    pub(in crate::fence) async fn look(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
         self.look.run(query).await
     }
 
     /// Over a connection of its own, which need not find a schema.
-    pub(in crate::fence) async fn ask_once(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
+    pub(in crate::fence) async fn ask_once(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
         let passes = self.passing.clone().read_owned().await;
         if self.common.is_kept_closed() {
             return Err(ControlError::Vacated);
@@ -144,7 +146,7 @@ impl Store for Postgres {
         Ok(())
     }
 
-    async fn delete(&self, rows: &[(&Granted, &str)]) -> Result<Vec<Granted>, StoreError> {
+    async fn delete(&self, rows: &[(&AdmissionRow, &str)]) -> Result<Vec<AdmissionRow>, StoreError> {
         self.read(&sql::admission::delete(rows.iter().copied()), rows::granted).await
     }
 
@@ -156,11 +158,11 @@ impl Store for Postgres {
         Ok(self.read::<_, Vec<_>>(&sql::lock::guarded_write(resource, pid), rows::epoch).await?.pop())
     }
 
-    async fn admissions_of(&self, who: &Identity) -> Result<Vec<Granted>, StoreError> {
+    async fn admissions_of(&self, who: &Identity) -> Result<Vec<AdmissionRow>, StoreError> {
         self.read(&sql::admission::admissions(who), rows::granted).await
     }
 
-    async fn epochs(&self, resources: &[&str]) -> Result<Vec<Standing>, StoreError> {
+    async fn epochs(&self, resources: &[&str]) -> Result<Vec<EpochRow>, StoreError> {
         self.read(&sql::epoch::epochs(resources.iter().copied()), rows::standing).await
     }
 
@@ -242,11 +244,11 @@ impl Store for Postgres {
         Ok(Fences { plain: plain.rows.iter().filter_map(rows::fence).collect(), of_keys, left_out })
     }
 
-    async fn catalogue(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalogue, Hindrance> {
+    async fn catalogue(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalogue, Cause> {
         self.read_catalogue(fences, temporary).await
     }
 
-    async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Hindrance> {
+    async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Cause> {
         self.read_dependencies(fences).await
     }
 

@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// Whom a signal is for, and who is waited for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(super) enum Recipients {
     /// The command and its process group.
     Group,
     /// Whoever descends from it, also those that have left the group, as those of timeout(1) do.
@@ -85,28 +85,28 @@ impl Family {
     }
 
     /// Sends a signal. That nobody is left, or somebody may not be signalled, is no error: who lives is looked at.
-    pub(super) fn signal(&self, signal: Signal, reach: Reach) -> Result<(), CommandError> {
+    pub(super) fn signal(&self, signal: Signal, recipients: Recipients) -> Result<(), CommandError> {
         if !self.guard_ended {
             let _ = killpg(self.guard.pid, signal);
         }
         let has_got_it = |process: &Process| process.group == self.guard.pid && !self.guard_ended;
-        for process in self.living(reach)?.iter().filter(|process| !has_got_it(process)) {
+        for process in self.living(recipients)?.iter().filter(|process| !has_got_it(process)) {
             let _ = kill(process.pid, signal);
         }
         Ok(())
     }
 
     /// Those that can still do something, without the guard.
-    pub(super) fn living(&self, reach: Reach) -> Result<Vec<Process>, CommandError> {
+    pub(super) fn living(&self, recipients: Recipients) -> Result<Vec<Process>, CommandError> {
         let mut processes = processes::all()?;
         processes.retain(|process| !self.strangers.contains(&process.pid));
         let descendants = processes::descendants(&processes, getpid());
         processes.retain(|process| {
-            let reached = match reach {
-                Reach::Group => process.pid == self.command_id(),
-                Reach::Everyone => descendants.contains(&process.pid),
+            let is_meant = match recipients {
+                Recipients::Group => process.pid == self.command_id(),
+                Recipients::Everyone => descendants.contains(&process.pid),
             };
-            (reached || process.group == self.guard.pid) && process.pid != self.guard.pid && !process.ended
+            (is_meant || process.group == self.guard.pid) && process.pid != self.guard.pid && !process.ended
         });
         Ok(processes)
     }
@@ -144,8 +144,8 @@ impl Family {
     /// may still live.
     pub(super) async fn extinguish(mut self) -> Result<(), CommandError> {
         // No process escapes it by a fork, as it may a look at one after the other.
-        self.signal(Signal::SIGKILL, Reach::Group)?;
-        while !self.living(Reach::Group)?.is_empty() {
+        self.signal(Signal::SIGKILL, Recipients::Group)?;
+        while !self.living(Recipients::Group)?.is_empty() {
             sleep(LOOK).await;
         }
         // Last, because until now it kept the group's id.

@@ -2,7 +2,7 @@
 //!
 //! Must never wait for anything but in that loop, so that the lease's end is always among what is awaited.
 
-use super::family::{Family, Reach};
+use super::family::{Family, Recipients};
 use super::guard::Guard;
 use super::{CommandError, Outcome, Signals, Terms, terminal};
 use crate::leader::clock::{BootInstant, sleep_until};
@@ -31,8 +31,8 @@ struct Ending {
 
 impl Ending {
     /// A command that ended by itself may leave others behind on purpose, outside its group. A deposed leader may not.
-    fn reach(self) -> Reach {
-        if self.lost { Reach::Everyone } else { Reach::Group }
+    fn recipients(self) -> Recipients {
+        if self.lost { Recipients::Everyone } else { Recipients::Group }
     }
 }
 
@@ -95,8 +95,8 @@ impl Supervisor<'_> {
         if !ended && !self.family.is_unguarded() {
             return Ok(false);
         }
-        let reach = self.ending.map_or(Reach::Group, Ending::reach);
-        let gone = ended && self.family.living(reach)?.is_empty();
+        let recipients = self.ending.map_or(Recipients::Group, Ending::recipients);
+        let gone = ended && self.family.living(recipients)?.is_empty();
         if !gone && self.ending.is_none() {
             if !ended {
                 tracing::error!("the guard of the command has been killed: the command is ended");
@@ -135,9 +135,9 @@ impl Supervisor<'_> {
         let deposed = lost && (self.family.status().is_none() || self.family.is_killed_by_guard());
         let ending = Ending { lost, deposed, kill_at, killed: false };
         self.ending = Some(ending);
-        self.family.signal(Signal::SIGTERM, ending.reach())?;
+        self.family.signal(Signal::SIGTERM, ending.recipients())?;
         // One that is stopped would not see the other.
-        self.family.signal(Signal::SIGCONT, ending.reach())
+        self.family.signal(Signal::SIGCONT, ending.recipients())
     }
 
     /// Returns at each moment to kill: also what has been started since the last. Cancel-safe.
@@ -155,8 +155,8 @@ impl Supervisor<'_> {
             ending.killed = true;
         }
         ending.kill_at = BootInstant::now() + LOOK;
-        let reach = ending.reach();
-        self.family.signal(Signal::SIGKILL, reach)
+        let recipients = ending.recipients();
+        self.family.signal(Signal::SIGKILL, recipients)
     }
 
     /// Returns when the guard knows another time to kill than `told`: the lease's deadline, or ours. Cancel-safe.
@@ -176,7 +176,7 @@ impl Supervisor<'_> {
             return Ok(());
         }
         tracing::info!(signal = signal.as_str(), "passed on to the command");
-        self.family.signal(signal, Reach::Group)
+        self.family.signal(signal, Recipients::Group)
     }
 
     /// A leader is not suspended from its terminal; one that reads the terminal gets it. Who sends SIGSTOP knows why.
@@ -195,7 +195,7 @@ impl Supervisor<'_> {
         let has_terminal = self.awaits_terminal && terminal::hand_over(self.family.guard.pid);
         if goes_on || has_terminal {
             self.awaits_terminal = false;
-            self.family.signal(Signal::SIGCONT, Reach::Group)?;
+            self.family.signal(Signal::SIGCONT, Recipients::Group)?;
         }
         Ok(())
     }

@@ -3,11 +3,11 @@
 use super::Console;
 use super::answer::Kind::{Text, Time};
 use super::answer::{Column, Table};
-use super::command::Described;
+use super::command::CommandHelp;
 use crate::config::{Fallback, Reload, Shown};
 
 /// A row per command.
-pub(super) fn commands<'a>() -> Table<&'a Described> {
+pub(super) fn commands<'a>() -> Table<&'a CommandHelp> {
     vec![
         Column("command", Text, |it| format!("{} {}", it.command, it.arguments).trim_end().into()),
         Column("description", Text, |it| it.help.into()),

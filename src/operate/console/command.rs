@@ -44,7 +44,7 @@ pub(super) struct FenceReset {
 }
 
 /// A command as `SHOW HELP` lists it: how it begins, what follows, and what it does.
-pub(super) struct Described {
+pub(super) struct CommandHelp {
     pub(super) command: &'static str,
     pub(super) arguments: &'static str,
     pub(super) help: &'static str,
@@ -53,7 +53,7 @@ pub(super) struct Described {
 }
 
 /// All commands.
-pub(super) const COMMANDS: [Described; 11] = [
+pub(super) const COMMANDS: [CommandHelp; 11] = [
     show("SHOW FENCES", Show::Fences, "the fence of each resource in each database: its token, and who leads"),
     show("SHOW SESSIONS", Show::Sessions, "the sessions of this proxy: who they are, and which tokens they hold"),
     show("SHOW ADMISSIONS", Show::Admissions, "the server processes that may write now, through any proxy"),
@@ -63,13 +63,13 @@ pub(super) const COMMANDS: [Described; 11] = [
     show("SHOW CONFIG", Show::Config, "the settings of this proxy, and where each comes from"),
     show("SHOW VERSION", Show::Version, "the versions of the proxy and of the server, and when the proxy started"),
     show("SHOW HELP", Show::Help, "this list"),
-    Described {
+    CommandHelp {
         command: "RELOAD",
         arguments: "",
         help: "reads settings, policies and certificates again, and says what has changed",
         shows: None,
     },
-    Described {
+    CommandHelp {
         command: "FENCE RESET",
         arguments: RESET_ARGUMENTS,
         help: "sets the token of a resource, also to a lower one, and ends everybody admitted before",
@@ -79,8 +79,8 @@ pub(super) const COMMANDS: [Described; 11] = [
 
 const RESET_ARGUMENTS: &str = "<resource> [IN DATABASE <name>] TO <token> [FORCE]";
 
-const fn show(command: &'static str, shows: Show, help: &'static str) -> Described {
-    Described { command, arguments: "", help, shows: Some(shows) }
+const fn show(command: &'static str, shows: Show, help: &'static str) -> CommandHelp {
+    CommandHelp { command, arguments: "", help, shows: Some(shows) }
 }
 
 /// So many commands are read at once: all their answers are kept until the last of them is there.
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn every_command_that_is_listed_is_one() {
-        for Described { command, arguments, .. } in &COMMANDS {
+        for CommandHelp { command, arguments, .. } in &COMMANDS {
             let arguments = if arguments.is_empty() { "" } else { "r IN DATABASE d TO 7 FORCE" };
             assert!(parse(&format!("{command} {arguments}")).is_ok(), "{command}");
         }

@@ -1,23 +1,18 @@
 //! The operations of the store, each done in one step on the state of the database.
 
+use super::shown::LOST_PROXY_COUNTS;
 use super::{Admitted, Proxy, Row, Server, State};
 use async_trait::async_trait;
 use fencegate::catalogue::{Catalogue, Dependencies, Fenced};
 use fencegate::fence::session::{Epoch, Identity, Token};
 use fencegate::fence::store::{
-    Found, Granted, Holder, Key, Listener, Marked, Recorded, Report, ResetReport, Standing, Store, StoreError,
+    AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Recorded, Report, ResetReport, Store, StoreError,
 };
-use fencegate::fence::{
-    Admission, Admissions, Deed, Enforcement, Fence, Fences, Higher, Hindrance, Obstacle, Reach, Role,
-};
+use fencegate::fence::{Admissions, Blocker, Cause, Deed, Enforcement, Fences, Higher, Role};
 use fencegate::policy::{QualifiedName, Resource};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
-
-/// As long as a lost proxy counts, in microseconds.
-const LOST_PROXY_COUNTS: i64 = 600_000_000;
 
 /// What one proxy has of it.
 #[derive(Debug)]
@@ -88,7 +83,7 @@ impl Store for InMemory {
             false => Recorded::Others,
         };
         let (name, epoch) = (resource.name.clone(), row.epoch);
-        let current = Some((Standing { resource: name.clone(), epoch, drained: row.drained }, recorded));
+        let current = Some((EpochRow { resource: name.clone(), epoch, drained: row.drained }, recorded));
         let is_due = epoch.token == token && row.drained && recorded == Recorded::Same && unfenceable.is_none();
         let admission = is_due.then(|| {
             let at = state.tick();
@@ -101,7 +96,7 @@ impl Store for InMemory {
                 return (there.row.clone(), false);
             }
             let (pid, backend_start) = (who.pid, who.backend_start.clone());
-            let row = Granted { pid, backend_start, resource: name, epoch, version, ending: false };
+            let row = AdmissionRow { pid, backend_start, resource: name, epoch, version, ending: false };
             state.admissions.push(Admitted { row: row.clone(), proxy: self.proxy.clone(), at });
             (row, true)
         });
@@ -190,7 +185,7 @@ impl Store for InMemory {
     async fn holders(&self, resource: &str, bound: Epoch) -> Result<Vec<Holder>, StoreError> {
         let state = self.connected()?;
         let holder = |it: &Admitted| Holder {
-            obstacle: Obstacle { who: format!("process {}", it.row.pid), query: String::new() },
+            blocker: Blocker { who: format!("process {}", it.row.pid), query: String::new() },
             row: it.row.clone(),
             proxy: it.proxy.clone(),
         };
@@ -199,7 +194,7 @@ impl Store for InMemory {
 
     async fn delete_dead(&self, only: Option<(&str, Epoch)>) -> Result<Vec<(Key, Token)>, StoreError> {
         let mut state = self.connected()?;
-        let is_asked = |row: &Granted| only.is_none_or(|(name, bound)| row.resource == name && row.epoch < bound);
+        let is_asked = |row: &AdmissionRow| only.is_none_or(|(name, bound)| row.resource == name && row.epoch < bound);
         let is_due = |it: &Admitted| is_asked(&it.row) && !state.is_alive(&it.row.key());
         let dead: HashSet<u32> = state.admissions.iter().filter(|it| is_due(it)).map(|it| it.row.version).collect();
         let deleted = state.admissions.extract_if(.., |it| dead.contains(&it.row.version));
@@ -224,7 +219,7 @@ impl Store for InMemory {
         Ok(())
     }
 
-    async fn delete(&self, rows: &[(&Granted, &str)]) -> Result<Vec<Granted>, StoreError> {
+    async fn delete(&self, rows: &[(&AdmissionRow, &str)]) -> Result<Vec<AdmissionRow>, StoreError> {
         let mut state = self.connected()?;
         let mut deleted = Vec::new();
         for (row, family) in rows {
@@ -233,7 +228,8 @@ impl Store for InMemory {
             if prepared.chain(open).any(|transaction| transaction.guarded.contains(*family)) {
                 continue;
             }
-            let is_it = |it: &Admitted| Granted { ending: row.ending, ..it.row.clone() } == **row && !it.row.ending;
+            let is_it =
+                |it: &Admitted| AdmissionRow { ending: row.ending, ..it.row.clone() } == **row && !it.row.ending;
             if let Some(place) = state.admissions.iter().position(is_it) {
                 deleted.push(state.admissions.remove(place).row);
             }
@@ -264,16 +260,16 @@ impl Store for InMemory {
         Ok(state.epochs.get(&resource.name).filter(|_| passed && is_admitted).map(|row| row.epoch))
     }
 
-    async fn admissions_of(&self, who: &Identity) -> Result<Vec<Granted>, StoreError> {
+    async fn admissions_of(&self, who: &Identity) -> Result<Vec<AdmissionRow>, StoreError> {
         let state = self.connected()?;
         let rows = state.admissions.iter().map(|it| it.row.clone());
         Ok(rows.filter(|row| row.key() == (who.pid, who.backend_start.clone())).collect())
     }
 
-    async fn epochs(&self, resources: &[&str]) -> Result<Vec<Standing>, StoreError> {
+    async fn epochs(&self, resources: &[&str]) -> Result<Vec<EpochRow>, StoreError> {
         let state = self.connected()?;
         let rows = state.epochs.iter().filter(|(resource, _)| resources.contains(&resource.as_str()));
-        let standing = |(resource, row): (&String, &Row)| Standing {
+        let standing = |(resource, row): (&String, &Row)| EpochRow {
             resource: resource.clone(),
             epoch: row.epoch,
             drained: row.drained,
@@ -325,22 +321,7 @@ impl Store for InMemory {
     }
 
     async fn enforcement(&self, resources: &[Arc<Resource>]) -> Result<Enforcement, StoreError> {
-        let state = self.connected()?;
-        let mut reach = HashMap::new();
-        for resource in resources {
-            let of: &mut Reach = reach.entry(resource.fingerprint.clone()).or_default();
-            *of = Reach::default();
-            for proxy in state.proxies.values() {
-                let lives = state.listeners.contains_key(&proxy.connection);
-                let counts = lives || proxy.announced + LOST_PROXY_COUNTS > state.clock;
-                of.proxies += u64::from(counts);
-                of.lost += u64::from(counts && !lives);
-                of.enforcing += u64::from(lives && proxy.enforced.contains(&resource.fingerprint));
-            }
-        }
-        let tables = resources.iter().flat_map(|resource| resource.tables.iter().map(|table| &table.name));
-        let unresolved = tables.filter(|table| !state.tables.contains(*table)).cloned().collect();
-        Ok(Enforcement { reach, unresolved })
+        Ok(self.connected()?.enforcement(resources))
     }
 
     async fn open_transactions(&self) -> Result<HashSet<String>, StoreError> {
@@ -361,49 +342,19 @@ impl Store for InMemory {
     }
 
     async fn admissions(&self, most: usize) -> Result<Admissions, StoreError> {
-        let state = self.connected()?;
-        let time = |micros: i64| Some(UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).ok()?));
-        let admission = |it: &Admitted| Admission {
-            resource: it.row.resource.clone(),
-            epoch: it.row.epoch,
-            pid: it.row.pid,
-            backend_start: started(&it.row.backend_start),
-            admitted: time(it.at),
-            proxy: it.proxy.clone(),
-            is_ours: it.proxy == self.proxy,
-            is_alive: state.is_alive(&it.row.key()),
-        };
-        let mut list: Vec<Admission> = state.admissions.iter().map(admission).collect();
-        list.sort_by(|one, other| (&one.resource, one.epoch, one.pid).cmp(&(&other.resource, other.epoch, other.pid)));
-        let left_out = list.len().saturating_sub(most);
-        list.truncate(most);
-        Ok(Admissions { list, left_out })
+        Ok(self.connected()?.admissions(&self.proxy, most))
     }
 
     async fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Result<Fences, StoreError> {
-        let state = self.connected()?;
-        let fence = |(name, row): (&String, &Row)| {
-            let admissions = state.admissions.iter().filter(|it| it.row.resource == *name).count() as u64;
-            (name.clone(), Fence { epoch: row.epoch, drained: row.drained, admissions })
-        };
-        let is_plain = |name: &str| resources.iter().any(|it| it.keyed.is_none() && it.name == name);
-        let is_key = |name: &str| resources.iter().any(|it| it.keyed.is_some() && it.is_called(name));
-        let mut of_keys: Vec<_> = state.epochs.iter().filter(|(name, _)| is_key(name)).collect();
-        of_keys.sort_by_key(|(_, row)| -row.updated);
-        let left_out = of_keys.len().saturating_sub(most_keys);
-        Ok(Fences {
-            plain: state.epochs.iter().filter(|(name, _)| is_plain(name)).map(fence).collect(),
-            of_keys: of_keys.into_iter().take(most_keys).map(fence).collect(),
-            left_out,
-        })
+        Ok(self.connected()?.fences(resources, most_keys))
     }
 
     /// No relation leads to another.
-    async fn catalogue(&self, _fences: Fenced<'_>, _temporary: Option<&str>) -> Result<Catalogue, Hindrance> {
+    async fn catalogue(&self, _fences: Fenced<'_>, _temporary: Option<&str>) -> Result<Catalogue, Cause> {
         Ok(Catalogue::default())
     }
 
-    async fn dependencies(&self, _fences: Fenced<'_>) -> Result<Dependencies, Hindrance> {
+    async fn dependencies(&self, _fences: Fenced<'_>) -> Result<Dependencies, Cause> {
         Ok(Dependencies::default())
     }
 
@@ -446,11 +397,4 @@ impl Store for InMemory {
             self.listener.lost(number);
         }
     }
-}
-
-/// As [`Identity::backend_start`] has it.
-fn started(seconds: &str) -> Option<SystemTime> {
-    let (whole, fraction) = seconds.split_once('.')?;
-    let micros: u64 = format!("{fraction:0<6}").parse().ok()?;
-    Some(UNIX_EPOCH + Duration::from_secs(whole.parse().ok()?) + Duration::from_micros(micros))
 }

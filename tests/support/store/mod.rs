@@ -5,10 +5,11 @@
 //! when it is first polled. Knows no strangers who hold locks of resources, and no privileges but [`Server::forbid`].
 
 mod in_memory;
+mod shown;
 
 use fencegate::fence::session::{Epoch, Identity};
-use fencegate::fence::store::{Granted, Key, Listener, Store};
-use fencegate::fence::{Hindrance, Remedy};
+use fencegate::fence::store::{AdmissionRow, Key, Listener, Store};
+use fencegate::fence::{Cause, Remedy};
 use fencegate::policy::QualifiedName;
 use in_memory::InMemory;
 use std::collections::{BTreeMap, HashSet};
@@ -50,7 +51,7 @@ struct Row {
 /// Of the table of admissions.
 #[derive(Debug)]
 struct Admitted {
-    row: Granted,
+    row: AdmissionRow,
     proxy: String,
     at: i64,
 }
@@ -184,7 +185,7 @@ impl State {
         self.processes.get(pid).is_some_and(|process| process.start == *start)
     }
 
-    fn living_below(&self, resource: &str, bound: Epoch) -> impl Iterator<Item = &Granted> {
+    fn living_below(&self, resource: &str, bound: Epoch) -> impl Iterator<Item = &AdmissionRow> {
         self.below(resource, bound).map(|it| &it.row).filter(|row| self.is_alive(&row.key()))
     }
 
@@ -197,7 +198,7 @@ impl State {
     }
 
     /// The first of the reasons, as Admit looks for them.
-    fn unfenceable(&self, who: &Identity) -> Option<Hindrance> {
+    fn unfenceable(&self, who: &Identity) -> Option<Cause> {
         let process = self.processes.get(&who.pid);
         let remedy = match process {
             _ if who.system_identifier != self.system_identifier => Remedy::SameServer,
@@ -206,7 +207,7 @@ impl State {
             Some(process) if process.start != who.backend_start => Remedy::TryAgain,
             Some(_) => return None,
         };
-        Some(Hindrance::new(format!("process {} is not what it says", who.pid), remedy))
+        Some(Cause::new(format!("process {} is not what it says", who.pid), remedy))
     }
 
     fn record(&mut self, resource: &str, fingerprint: &str, loaded: i64) {

@@ -9,7 +9,7 @@ use super::process::may_terminate;
 use super::{LIVING, THIS_DATABASE, below};
 use crate::fence::refusal::Remedy;
 use crate::fence::session::{Epoch, Identity, Token};
-use crate::fence::store::Granted;
+use crate::fence::store::AdmissionRow;
 use crate::policy::Resource;
 use crate::sql::quote;
 
@@ -117,9 +117,9 @@ pub fn admissions(who: &Identity) -> String {
 /// Deletes admissions, each with the name of the lock of its family: those that are still what they were when they were
 /// read. Leaves those of a process that is being ended, and of one in whose open transaction the guard has let a write
 /// pass, on the strength of that very row: the process holds the lock of the process, or that of the row.
-pub fn delete<'a>(rows: impl IntoIterator<Item = (&'a Granted, &'a str)>) -> String {
-    let key = |(row, family): (&Granted, &str)| {
-        let Granted { pid, backend_start, resource, epoch: Epoch { generation, token }, version, ending: _ } = row;
+pub fn delete<'a>(rows: impl IntoIterator<Item = (&'a AdmissionRow, &'a str)>) -> String {
+    let key = |(row, family): (&AdmissionRow, &str)| {
+        let AdmissionRow { pid, backend_start, resource, epoch: Epoch { generation, token }, version, ending: _ } = row;
         let (start, resource, family) = (quote(backend_start), quote(resource), quote(family));
         format!(
             "({pid}, {start}::numeric, {resource}, {generation}::bigint, {token}::bigint, '{version}'::xid, {family})"

@@ -28,7 +28,7 @@ use crate::support::identity::identity;
 use crate::support::store::Server;
 use crate::support::{length, seed, until};
 use fencegate::fence::session::{Epoch, Identity, SessionFence};
-use fencegate::fence::store::{Granted, Holder, Key, Listener, Postgres, Report, Store};
+use fencegate::fence::store::{AdmissionRow, Holder, Key, Listener, Postgres, Report, Store};
 use fencegate::fence::{Admission, Database, Fences, Remedy};
 use fencegate::policy::{QualifiedName, Resource};
 use std::collections::BTreeMap;
@@ -147,7 +147,7 @@ struct Both {
     resources: Vec<[Arc<Resource>; 2]>,
     keyed: [Arc<Resource>; 2],
     /// Admissions as they were once read, in both.
-    read: Vec<(Granted, Granted)>,
+    read: Vec<(AdmissionRow, AdmissionRow)>,
     prepared: Vec<String>,
     /// How many there were.
     gids: usize,
@@ -276,7 +276,7 @@ fn sorted<T: Ord>((mut real, mut memory): (Vec<T>, Vec<T>)) -> (Vec<T>, Vec<T>) 
 }
 
 /// All but its version, which means nothing to the other store.
-fn row(row: &Granted) -> (Key, String, Epoch, bool) {
+fn row(row: &AdmissionRow) -> (Key, String, Epoch, bool) {
     (row.key(), row.resource.clone(), row.epoch, row.ending)
 }
 

@@ -6,7 +6,7 @@ use crate::support::dice::Dice;
 use crate::support::identity::identity;
 use fencegate::fence::Higher;
 use fencegate::fence::session::{Epoch, Identity};
-use fencegate::fence::store::{Granted, Key, Marked, Recorded};
+use fencegate::fence::store::{AdmissionRow, Key, Marked, Recorded};
 
 impl Both {
     /// One operation. Returns its name.
@@ -253,14 +253,14 @@ impl Both {
         Some(who)
     }
 
-    fn pick_read(&self, dice: &mut Dice) -> Option<(Granted, Granted)> {
+    fn pick_read(&self, dice: &mut Dice) -> Option<(AdmissionRow, AdmissionRow)> {
         // Mostly what was read lately.
         let from = if dice.chance(70) { self.read.len().saturating_sub(6) } else { 0 };
         (!self.read.is_empty()).then(|| self.read[dice.between(from, self.read.len())].clone())
     }
 
-    fn read_both(&mut self, real: impl Iterator<Item = Granted>, memory: impl Iterator<Item = Granted>) {
-        let order = |row: &Granted| (row.key(), row.resource.clone(), row.epoch);
+    fn read_both(&mut self, real: impl Iterator<Item = AdmissionRow>, memory: impl Iterator<Item = AdmissionRow>) {
+        let order = |row: &AdmissionRow| (row.key(), row.resource.clone(), row.epoch);
         let (mut real, mut memory): (Vec<_>, Vec<_>) = (real.collect(), memory.collect());
         real.sort_by_key(order);
         memory.sort_by_key(order);
