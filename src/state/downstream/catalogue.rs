@@ -5,7 +5,7 @@
 
 use super::{Downstream, FRESH};
 use crate::catalogue::{Catalogue, Dependencies, Fenced};
-use crate::fence::Hindrance;
+use crate::fence::Cause;
 use crate::policy::{PolicySet, QualifiedName};
 use crate::statement::RelationName;
 use std::collections::{HashMap, HashSet};
@@ -62,7 +62,7 @@ pub(super) struct Known {
     /// The one that listened when it was read: one that began later may have missed what changed in between.
     listener: u64,
     /// Why the last reading failed, if it did.
-    failure: Option<Hindrance>,
+    failure: Option<Cause>,
     /// The fenced tables that do not exist: the log has said so.
     missing: HashSet<QualifiedName>,
     /// What CASCADE takes: it is read when somebody has to know.
@@ -74,7 +74,7 @@ pub(super) struct Known {
 /// What is read only for whoever needs it.
 struct Apart<T> {
     attempted: (Instant, Changes),
-    read: Result<Arc<T>, Hindrance>,
+    read: Result<Arc<T>, Cause>,
 }
 
 /// What is known of a database's catalogue at a moment.
@@ -91,7 +91,7 @@ pub struct Seen {
     /// How many such changes it has.
     pub doubts: u64,
     /// Why it could not be read last, where it is not current.
-    pub unread: Option<Hindrance>,
+    pub unread: Option<Cause>,
 }
 
 impl Seen {
