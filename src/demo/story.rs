@@ -2,7 +2,7 @@
 //!
 //! Owns who does what when. Must never print a result before `check` has seen the evidence.
 
-use super::check::{Fate, Observed, Reply, Row, contradictions};
+use super::check::{Fate, Reply, Row, Scene, contradictions};
 use super::leader::{Route, Session};
 use super::takeover;
 use super::timeline::{Timeline, milliseconds};
@@ -18,15 +18,6 @@ const SETUP: &str = "CREATE ROLE scheduler LOGIN; \
     CREATE TABLE public.ticks (tick text PRIMARY KEY, run_by text, token bigint); \
     GRANT SELECT, UPDATE ON public.ticks TO scheduler; \
     INSERT INTO public.ticks VALUES ('11:59'), ('12:00'), ('12:01'), ('12:02'), ('12:03')";
-
-/// What a scene leaves to be checked.
-struct Scene {
-    tick: &'static str,
-    fate: Fate,
-    expected: Row,
-    successor: Reply,
-    zombie: Reply,
-}
 
 /// Plays all scenes. Returns what did not hold.
 pub(super) async fn play(stage: &Stage, timeline: &mut Timeline) -> Result<Vec<String>, DemoError> {
@@ -155,9 +146,9 @@ async fn open_transaction(
 
 /// Reads the row on a connection of its own, compares, and prints the result.
 async fn verify(number: usize, scene: Scene, witness: &Session, timeline: &Timeline) -> Result<Vec<String>, DemoError> {
-    let observed = Observed { row: witness.row(scene.tick).await?, successor: scene.successor, zombie: scene.zombie };
-    timeline.event("public.ticks", &format!("{}: {}", scene.tick, observed.row));
-    let found = contradictions(scene.fate, &scene.expected, &observed);
+    let row = witness.row(scene.tick).await?;
+    timeline.event("public.ticks", &format!("{}: {row}", scene.tick));
+    let found = contradictions(&scene, &row);
     match scene.fate {
         _ if !found.is_empty() => timeline.result(false, "NOT AS CLAIMED"),
         Fate::Lands => timeline.result(false, "WRONG: the deposed leader's write is the one that stands."),

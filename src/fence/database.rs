@@ -91,9 +91,7 @@ impl Drop for Registration {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        if let Some(watcher) = self.watcher().take() {
-            watcher.abort();
-        }
+        self.stop_watching();
     }
 }
 

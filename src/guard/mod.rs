@@ -163,7 +163,7 @@ async fn change(client: &Client, policies: &PolicySet) -> Result<Installed, Guar
         survey = Survey::take(client, policies).await?;
     }
     (installed.wanted, installed.there, installed.tables) = survey.size();
-    installed.warnings = survey.warnings();
+    installed.warnings.clone_from(&survey.unguarded);
     if survey.event_triggers == State::NotMade {
         installed.warnings.push(format!("there are no event triggers: {NO_EVENT_TRIGGERS}"));
     }
@@ -199,7 +199,7 @@ fn event_triggers() -> String {
 pub async fn status(config: &ControlConfig, policies: &PolicySet) -> Result<Status, GuardError> {
     let session = Session::open(config).await?;
     let survey = Survey::take(&session.client, policies).await?;
-    Ok(Status { lines: survey.lines(), warnings: survey.warnings() })
+    Ok(Status { lines: survey.lines(), warnings: survey.unguarded })
 }
 
 /// Takes the guard away from the database of `config`, and returns what was removed. Cancel safe: one transaction.

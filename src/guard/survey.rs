@@ -30,7 +30,7 @@ pub(super) struct Survey {
     pub(super) owner: String,
     wanted: Vec<Wanted>,
     found: BTreeMap<Place, InstalledTrigger>,
-    unguarded: Vec<String>,
+    pub(super) unguarded: Vec<String>,
     pub(super) functions: State,
     pub(super) event_triggers: State,
 }
@@ -116,10 +116,6 @@ impl Survey {
         let relations: BTreeSet<&str> = self.wanted.iter().map(|wanted| wanted.relation.as_str()).collect();
         let there = self.wanted.iter().filter(|wanted| self.difference(wanted).is_none());
         (self.wanted.len(), there.count(), relations.len())
-    }
-
-    pub(super) fn warnings(&self) -> Vec<String> {
-        self.unguarded.clone()
     }
 
     /// What others have to do, because the connecting role may not: a transaction for each relation, which may have an owner

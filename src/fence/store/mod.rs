@@ -4,7 +4,6 @@
 //! stands below it.
 
 mod blockers;
-mod catalogue;
 mod control;
 mod error;
 mod init;

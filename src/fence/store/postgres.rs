@@ -9,7 +9,7 @@ use super::sql::epoch::Operator;
 use super::{
     AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Report, ResetReport, Store, StoreError, sql,
 };
-use crate::catalogue::{Catalogue, Dependencies, Fenced};
+use crate::catalogue::{self, Catalogue, Dependencies, Fenced, Views};
 use crate::fence::admissions::Admissions;
 use crate::fence::enforcement::Enforcement;
 use crate::fence::permission::{Deed, Role};
@@ -54,12 +54,12 @@ impl Postgres {
         Postgres { control, proxy, admission, publish, look, passing: Arc::default(), common }
     }
 
-    pub(in crate::fence) async fn look(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
+    pub(super) async fn look(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
         self.look.run(query).await
     }
 
     /// Over a connection of its own, which need not find a schema.
-    pub(in crate::fence) async fn ask_once(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
+    async fn ask_once(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
         let passes = self.passing.clone().read_owned().await;
         if self.common.is_kept_closed() {
             return Err(ControlError::Vacated);
@@ -245,11 +245,28 @@ impl Store for Postgres {
     }
 
     async fn catalogue(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalogue, Cause> {
-        self.read_catalogue(fences, temporary).await
+        let (asked, most_rows) = catalogue::question(fences, temporary, Views::Asked);
+        let all_writable = || catalogue::question(fences, temporary, Views::AllWritable).0;
+        // For one session on a connection of its own: who makes many temporary relations keeps nobody else waiting.
+        let answers = if temporary.is_some() { self.ask_once(&asked).await } else { self.look(&asked).await };
+        let answers = match answers {
+            Ok(answers) => answers,
+            // Somebody alters a view: nothing is left out then.
+            Err(error) if temporary.is_none() && error.is_answer() => self.look(&all_writable()).await?,
+            // Where nothing is fenced, nobody has to have run `fencegate init`; and what failed a moment ago, when the
+            // database was being made, need not fail now.
+            Err(_) => self.ask_once(&all_writable()).await?,
+        };
+        Ok(Catalogue::read(&answers, most_rows)?)
     }
 
     async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Cause> {
-        self.read_dependencies(fences).await
+        let question = catalogue::question_of_dependencies(fences);
+        let answers = match self.look(&question).await {
+            Ok(answers) => answers,
+            Err(_) => self.ask_once(&question).await?,
+        };
+        Ok(Dependencies::read(&answers)?)
     }
 
     async fn announce_catalogue(&self) -> Result<(), StoreError> {
