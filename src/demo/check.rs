@@ -31,10 +31,14 @@ impl fmt::Display for Row {
 /// What a server, or the proxy, answered to a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// It worked.
     Done(String),
     /// An error with its SQLSTATE.
-    Refused { severity: String, code: String, message: String, detail: String },
+    Refused {
+        severity: String,
+        code: String,
+        message: String,
+        detail: String,
+    },
     /// The connection failed without one.
     Lost(String),
 }

@@ -17,7 +17,6 @@ pub(super) enum Route {
     Proxy = 6432,
 }
 
-/// One session.
 pub(super) struct Session {
     client: Client,
     /// For the timeline.
@@ -52,7 +51,6 @@ impl Session {
         (answer, took)
     }
 
-    /// Runs one statement.
     pub(super) async fn run(&self, sql: &str) -> Reply {
         match self.client.simple_query(sql).await {
             Ok(messages) => Reply::Done(summary(sql, &messages)),

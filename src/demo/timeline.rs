@@ -51,13 +51,11 @@ impl Timeline {
         self.line(&format!("  {} {who:12} {what}", self.painted("2", &format!("{offset:>6} ms"))));
     }
 
-    /// The end of a scene.
     pub(super) fn result(&self, is_good: bool, what: &str) {
         let colour = if is_good { "1;32" } else { "1;31" };
         self.line(&format!("{MARGIN:11} {}", self.painted(colour, what)));
     }
 
-    /// A line of its own.
     pub(super) fn line(&self, text: &str) {
         // Whoever reads may have gone; the exit code tells the result all the same.
         let mut output = io::stdout().lock();
@@ -69,7 +67,6 @@ impl Timeline {
     }
 }
 
-/// As people write it.
 pub(super) fn milliseconds(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1000.0)
 }

@@ -40,7 +40,6 @@ enum Verdict {
     Refused(Refusal),
 }
 
-/// Whether the token may be raised.
 #[derive(Clone, Copy)]
 enum Raise<'a> {
     Freely,

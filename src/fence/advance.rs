@@ -227,7 +227,6 @@ impl<'a> Advance<'a> {
         Err(Refusal::WrittenUnderAnotherToken { resource, presented: self.to.token, current })
     }
 
-    /// Deletes the rows of the dead.
     async fn bury(&self, signalled: &HashSet<Key>) -> Result<(), Refusal> {
         let below = Some((self.resource.name.as_str(), self.to));
         for (key, token) in self.about(self.database.store().delete_dead(below).await)? {

@@ -292,7 +292,6 @@ impl Database {
         Ok(read)
     }
 
-    /// Remembers epochs that were read.
     pub(super) fn learn(&self, read: &[(String, Epoch)]) {
         read.iter().for_each(|(resource, epoch)| self.memory.learn(resource, *epoch));
     }

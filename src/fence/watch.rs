@@ -128,7 +128,6 @@ async fn attend(database: &Arc<Database>) {
     }
 }
 
-/// Deletes the rows of dead processes.
 async fn sweep(database: &Arc<Database>) {
     if let Err(error) = database.store().delete_dead(None).await {
         tracing::debug!(database = database.name(), %error, "dead processes' rows are left");

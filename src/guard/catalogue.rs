@@ -12,10 +12,8 @@ use tokio_postgres::{Client, SimpleQueryRow};
 
 const EVENT_TRIGGERS: [&str; 2] = ["fencegate_guard_definition", "fencegate_guard_drop"];
 
-/// A trigger of the guard that is there.
 pub(super) struct InstalledTrigger {
     pub(super) definition: String,
-    /// `tgenabled`.
     pub(super) enabled: char,
     pub(super) is_copy: bool,
     pub(super) may_alter: bool,

@@ -141,8 +141,7 @@ pub struct Status {
 /// Cancel safe: all of it is one transaction.
 /// After an error nothing was changed.
 pub async fn install(config: &ControlConfig, policies: &PolicySet) -> Result<Installed, GuardError> {
-    let session = Session::open(config).await?;
-    let client = &session.client;
+    let client = &open(config).await?;
     transaction(client, async || change(client, policies).await).await
 }
 
@@ -197,16 +196,14 @@ fn event_triggers() -> String {
 
 /// Compares the guard in the database of `config` with what the policies say. Cancel safe.
 pub async fn status(config: &ControlConfig, policies: &PolicySet) -> Result<Status, GuardError> {
-    let session = Session::open(config).await?;
-    let survey = Survey::take(&session.client, policies).await?;
+    let survey = Survey::take(&open(config).await?, policies).await?;
     Ok(Status { lines: survey.lines(), warnings: survey.unguarded })
 }
 
 /// Takes the guard away from the database of `config`, and returns what was removed. Cancel safe: one transaction.
 /// After an error nothing was removed.
 pub async fn remove(config: &ControlConfig) -> Result<Vec<String>, GuardError> {
-    let session = Session::open(config).await?;
-    let client = &session.client;
+    let client = &open(config).await?;
     transaction(client, async || {
         let relations = catalogue::drops(client).await?.into_iter().map(|(relation, _)| relation);
         lock_tables(client, relations, true).await?;
@@ -221,25 +218,12 @@ pub async fn remove(config: &ControlConfig) -> Result<Vec<String>, GuardError> {
     .await
 }
 
-/// A connection and the task that drives it.
-struct Session {
-    client: Client,
-    driver: tokio::task::JoinHandle<Result<(), tokio_postgres::Error>>,
-}
-
-impl Session {
-    async fn open(config: &ControlConfig) -> Result<Self, GuardError> {
-        let (client, connection) = config.connect().await.map_err(GuardError::Connect)?;
-        let session = Session { client, driver: tokio::spawn(connection) };
-        run(&session.client, "set up the session", SETTINGS).await?;
-        Ok(session)
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
+/// A connection, which ends when the client is dropped.
+async fn open(config: &ControlConfig) -> Result<Client, GuardError> {
+    let (client, connection) = config.connect().await.map_err(GuardError::Connect)?;
+    tokio::spawn(connection);
+    run(&client, "set up the session", SETTINGS).await?;
+    Ok(client)
 }
 
 async fn run(client: &Client, what: &str, sql: &str) -> Result<(), GuardError> {

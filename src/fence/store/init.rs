@@ -53,10 +53,9 @@ pub enum InitError {
 /// Not cancel safe: the schema may exist and grants may be missing. May be repeated.
 pub async fn init(config: &ControlConfig, role: Option<&str>) -> Result<InitReport, InitError> {
     let (client, connection) = config.connect().await.map_err(InitError::Connect)?;
-    let driver = tokio::spawn(connection);
-    let report = run(&client, role).await;
-    driver.abort();
-    report
+    // Ends when the client is dropped.
+    tokio::spawn(connection);
+    run(&client, role).await
 }
 
 async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitError> {

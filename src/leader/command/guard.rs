@@ -108,7 +108,6 @@ impl Guard {
     }
 }
 
-/// What the guard has reported.
 pub(super) struct Reports {
     /// The command still ran at the deadline that the guard knew: the guard kills it then.
     pub(super) overran: bool,
@@ -117,7 +116,6 @@ pub(super) struct Reports {
     pub(super) suspended: bool,
 }
 
-/// What the guard is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Order {
     /// Since the machine was started.

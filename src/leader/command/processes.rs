@@ -8,7 +8,6 @@ use procfs::process::{self, Stat};
 use procfs::{ProcError, ProcResult};
 use std::collections::HashSet;
 
-/// One process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: Pid,

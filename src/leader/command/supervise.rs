@@ -45,8 +45,13 @@ struct Supervisor<'a> {
     awaits_terminal: bool,
 }
 
-/// As [`super::run`].
-pub(super) async fn run(
+/// Runs the command (program and arguments) with the token in its environment until it ends, or leadership does.
+/// Returns when no process of its group is left. To be called from the thread that `main` runs on, which lives as long
+/// as the process: the kernel takes its end for ours.
+///
+/// Not cancel-safe: when dropped, the whole group is killed at once, but not awaited.
+/// After an error the whole group is killed, but not awaited.
+pub async fn run(
     leadership: &Leadership,
     command: &[OsString],
     terms: Terms,

@@ -15,7 +15,6 @@ use tokio::time::sleep;
 /// As etcd's RangeRequest has it.
 const NO_LIMIT: i64 = 0;
 
-/// A candidate's place.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// It leads.

@@ -14,13 +14,11 @@ use std::time::SystemTime;
 /// A column of a table: its name, the type of its values, and its value for a row.
 pub(super) struct Column<R>(pub(super) &'static str, pub(super) Kind, pub(super) fn(&R) -> Value);
 
-/// The columns of a command's answer.
 pub(super) type Table<R> = Vec<Column<R>>;
 
 /// The name and the type of a column, which clients may ask for before there are rows.
 pub(super) type Heading = (&'static str, Kind);
 
-/// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
@@ -41,7 +39,6 @@ impl Kind {
     }
 }
 
-/// A value in a row.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
     Null,
@@ -79,7 +76,6 @@ impl<T: Into<Value>> From<Option<T>> for Value {
     }
 }
 
-/// A command's answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     /// Hints and warnings about the rows.
@@ -93,7 +89,6 @@ pub(super) struct Answer {
 /// A NOTICE or WARNING beside an answer.
 pub(super) type Notice = (Severity, ErrorText);
 
-/// The headings of a table.
 pub(super) fn headings<R>(table: &[Column<R>]) -> Vec<Heading> {
     table.iter().map(|Column(name, kind, _)| (*name, *kind)).collect()
 }
@@ -104,7 +99,6 @@ impl Answer {
         Answer::tagged("SHOW", table, rows)
     }
 
-    /// The rows of another command.
     pub(super) fn tagged<R>(tag: &'static str, table: &[Column<R>], rows: impl IntoIterator<Item = R>) -> Self {
         let values = |row: R| table.iter().map(|Column(.., value)| value(&row)).collect();
         let rows = rows.into_iter().map(values).collect();

@@ -8,7 +8,6 @@ use crate::fence::session::Token;
 use crate::wire::error::ErrorText;
 use strsim::levenshtein;
 
-/// A command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Show(Show),
@@ -18,7 +17,6 @@ pub(super) enum Command {
     Courtesy(Courtesy),
 }
 
-/// What can be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Show {
     Fences,
@@ -52,7 +50,6 @@ pub(super) struct CommandHelp {
     shows: Option<Show>,
 }
 
-/// All commands.
 pub(super) const COMMANDS: [CommandHelp; 11] = [
     show("SHOW FENCES", Show::Fences, "the fence of each resource in each database: its token, and who leads"),
     show("SHOW SESSIONS", Show::Sessions, "the sessions of this proxy: who they are, and which tokens they hold"),

@@ -8,7 +8,6 @@ use super::words::Word;
 use crate::config::SETTINGS;
 use crate::wire::error::ErrorText;
 
-/// Something said out of courtesy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Courtesy {
     /// A transaction begins; nothing that a command does is part of it.
@@ -23,11 +22,9 @@ pub(super) enum Courtesy {
     CloseAll,
     /// Prepared statements and portals are to go.
     DiscardAll,
-    /// A question with one answer.
     Ask(Question),
 }
 
-/// A question with one answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
     One,

@@ -4,7 +4,6 @@
 
 use crate::wire::error::ErrorText;
 
-/// A part of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Word {
     /// A keyword, a number, or a name.
