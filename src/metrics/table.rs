@@ -51,42 +51,42 @@ macro_rules! metrics {
 }
 
 /// Of [`Described::of_leader`].
-const PROXY: bool = false;
-const LEADER: bool = true;
+const OF_PROXY: bool = false;
+const OF_LEADER: bool = true;
 
 metrics! {
-    PROXY WRITES: Counter "fencegate_writes_total" ["database", "resource", "verdict", "mode"]
+    OF_PROXY WRITES: Counter "fencegate_writes_total" ["database", "resource", "verdict", "mode"]
         "Statements that met a fence, one for each resource they write or lock, by what became of them; a portal once, in however many parts its rows are fetched";
-    PROXY FENCE_TOKEN: Gauge "fencegate_fence_token" ["database", "resource"]
+    OF_PROXY FENCE_TOKEN: Gauge "fencegate_fence_token" ["database", "resource"]
         "The highest fencing token of a resource that is not keyed, as this proxy last read it";
-    PROXY ADVANCES: Counter "fencegate_advances_total" []
+    OF_PROXY ADVANCES: Counter "fencegate_advances_total" []
         "Fences that this proxy has raised and drained";
-    PROXY DRAIN_SECONDS: Histogram "fencegate_drain_seconds" []
+    OF_PROXY DRAIN_SECONDS: Histogram "fencegate_drain_seconds" []
         "How long it took until nobody admitted under a lower token was left, or until that was given up";
-    PROXY DRAINED_SESSIONS: Counter "fencegate_drained_sessions_total" ["how"]
+    OF_PROXY DRAINED_SESSIONS: Counter "fencegate_drained_sessions_total" ["how"]
         "Admissions that a newer token ended: of an idle session, of one that had not written (released), of a process that was terminated, or that had died";
-    PROXY ADMISSIONS: Counter "fencegate_admissions_total" []
+    OF_PROXY ADMISSIONS: Counter "fencegate_admissions_total" []
         "Sessions that were admitted to a resource under a token";
-    PROXY SESSIONS: Gauge "fencegate_sessions" []
+    OF_PROXY SESSIONS: Gauge "fencegate_sessions" []
         "Sessions that are open, those of the console left out";
-    PROXY RELAYED_BYTES: Counter "fencegate_relayed_bytes_total" ["direction"]
+    OF_PROXY RELAYED_BYTES: Counter "fencegate_relayed_bytes_total" ["direction"]
         "Bytes of sessions, from clients and to clients";
-    PROXY QUERIES: Counter "fencegate_queries_total" []
+    OF_PROXY QUERIES: Counter "fencegate_queries_total" []
         "Simple queries, executions of prepared statements and function calls, also those that were rejected";
-    PROXY REFUSED: Counter "fencegate_connections_refused_total" ["reason"]
+    OF_PROXY REFUSED: Counter "fencegate_connections_refused_total" ["reason"]
         "Clients that got no session: because of themselves or of a limit (client), because the server refused them (server), or could not be reached (upstream)";
-    PROXY RELOADS: Counter "fencegate_policy_reloads_total" ["result"]
+    OF_PROXY RELOADS: Counter "fencegate_policy_reloads_total" ["result"]
         "Reloads of settings, certificates and policies, applied or failed; after a failed one those before stay in force";
-    PROXY RELOAD_SUCCESSFUL: Gauge "fencegate_reload_successful" []
+    OF_PROXY RELOAD_SUCCESSFUL: Gauge "fencegate_reload_successful" []
         "0 from a reload that failed until one that is applied, otherwise 1";
-    PROXY READY: Gauge "fencegate_ready" []
+    OF_PROXY READY: Gauge "fencegate_ready" []
         "1 while /readyz says yes, otherwise 0";
-    PROXY BUILD_INFO: Gauge "fencegate_build_info" ["version"]
+    OF_PROXY BUILD_INFO: Gauge "fencegate_build_info" ["version"]
         "1, with the version of the program";
-    LEADER LEADER: Gauge "fencegate_leader" ["election"]
+    OF_LEADER LEADER: Gauge "fencegate_leader" ["election"]
         "1 while this candidate leads the election, otherwise 0";
-    LEADER LEADER_TRANSITIONS: Counter "fencegate_leader_transitions_total" ["election"]
+    OF_LEADER LEADER_TRANSITIONS: Counter "fencegate_leader_transitions_total" ["election"]
         "How often this candidate has begun to lead, or has ceased to";
-    LEADER RENEW_SECONDS: Histogram "fencegate_lease_renew_seconds" []
+    OF_LEADER RENEW_SECONDS: Histogram "fencegate_lease_renew_seconds" []
         "How long renewals of the lease took, those that nobody answered in time too";
 }
