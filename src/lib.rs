@@ -2,8 +2,8 @@
 //!
 //! Without the feature `proxy`, which is on by default, it is a library for leaders: [`leader`], and [`etcd`] below it.
 //!
-//! Imports run one way: `cli` → `proxy` → `console`, `guard` → `fence` → `policy` → `etcd`, `statement` → `wire`; `cli`, `metrics` → `leader` → `etcd`;
-//! `proxy`, `fence` and `guard` → `tls`; `proxy` and `metrics` → `listen`. `metrics` and `log_limit` import nothing else, and all but `leader` and `etcd` may import them.
+//! Imports run one way: `cli` → `proxy` → `console`, `guard` → `fence` → `policy` → `etcd`, `statement` → `wire`; `cli` → `leader` → `etcd`, `metrics`;
+//! `proxy`, `fence` and `guard` → `tls`; `proxy` and `metrics` → `listen`. `metrics` and `log_limit` import nothing else, and all but `etcd` may import them.
 //! `fence` and `console` know no sockets of clients, `wire` knows no fences.
 
 #[cfg(feature = "proxy")]

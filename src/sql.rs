@@ -4,13 +4,19 @@
 
 use crate::policy::QualifiedName;
 use crate::tls::{self, Told, Trouble};
-use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
+use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 
 /// What one statement of a Query returned.
 #[derive(Debug, Default)]
-pub struct Answer {
+pub struct StatementResult {
     pub rows: Vec<SimpleQueryRow>,
     pub affected: u64,
+}
+
+/// Runs a simple Query, and returns the rows of all its statements. Not cancel-safe: a Query that was sent goes on.
+pub async fn query_rows(client: &Client, query: &str) -> Result<Vec<SimpleQueryRow>, tokio_postgres::Error> {
+    let answers = answers(client.simple_query(query).await?);
+    Ok(answers.into_iter().flat_map(|answer| answer.rows).collect())
 }
 
 /// The text of a column, if it is there and not null.
@@ -29,14 +35,14 @@ pub fn is_true(row: &SimpleQueryRow, name: &str) -> bool {
 }
 
 /// What each statement of a Query returned.
-pub fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<Answer> {
+pub fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<StatementResult> {
     let mut answers = Vec::new();
-    let mut answer = Answer::default();
+    let mut answer = StatementResult::default();
     for message in messages {
         match message {
             SimpleQueryMessage::Row(row) => answer.rows.push(row),
             SimpleQueryMessage::CommandComplete(affected) => {
-                answers.push(Answer { affected, ..std::mem::take(&mut answer) });
+                answers.push(StatementResult { affected, ..std::mem::take(&mut answer) });
             }
             _ => {}
         }
@@ -45,7 +51,7 @@ pub fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<Answer> {
 }
 
 /// The rows of all statements.
-pub fn rows(answers: &[Answer]) -> impl Iterator<Item = &SimpleQueryRow> {
+pub fn rows(answers: &[StatementResult]) -> impl Iterator<Item = &SimpleQueryRow> {
     answers.iter().flat_map(|answer| &answer.rows)
 }
 

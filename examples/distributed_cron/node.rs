@@ -4,8 +4,8 @@
 
 use fencegate::config::{Address, EtcdArguments, http_address};
 use fencegate::etcd::{ElectionName, Etcd};
-use fencegate::leader::{Election, Leadership, Ticker, Timings};
-use fencegate::metrics::{LeaderMetrics, http};
+use fencegate::leader::{Election, LeaderMetrics, Leadership, Ticker, Timings};
+use fencegate::metrics::http;
 use std::convert::Infallible;
 use std::error::Error;
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 use super::sql::MOST_ROWS;
 use super::{Fenced, is_in_schema};
 use crate::policy::QualifiedName;
-use crate::sql::{Answer, column, named};
+use crate::sql::{StatementResult, column, named};
 use crate::statement::{Operation, RelationName, Write};
 use std::collections::HashMap;
 use tokio_postgres::SimpleQueryRow;
@@ -30,10 +30,7 @@ impl Dependencies {
     }
 
     /// Of what the [`question`] was answered.
-    ///
-    /// # Errors
-    /// When there is too much.
-    pub fn read(answers: &[Answer]) -> Result<Self, String> {
+    pub fn read(answers: &[StatementResult]) -> Result<Self, String> {
         let rows: Vec<&SimpleQueryRow> = answers.iter().flat_map(|answer| &answer.rows).collect();
         if rows.len() > MOST_ROWS {
             return Err(format!("the fenced tables depend on more than {} relations", MOST_ROWS));

@@ -4,9 +4,9 @@
 
 use super::graph::{Action, Edge, Link, Oid, Way};
 use super::sql::{self, Views};
-use super::{Catalogue, Dependencies, Fenced, WayTo, dependencies};
+use super::{Catalogue, Dependencies, Fenced, Relation, WayTo, dependencies};
 use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource, quoted};
-use crate::sql::{Answer, answers, column};
+use crate::sql::{StatementResult, answers, column};
 use crate::statement::{Operation, RelationName};
 use crate::tls::ControlConfig;
 use std::collections::HashSet;
@@ -51,9 +51,6 @@ pub enum ExplainError {
 }
 
 /// Reads what the policies cover in the database of `config`, as any role that can connect. Cancel safe.
-///
-/// # Errors
-/// When the database cannot be asked.
 pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Explanation, ExplainError> {
     let (client, connection) = config.connect().await.map_err(ExplainError::Connect)?;
     // Ends when the client is dropped.
@@ -80,7 +77,7 @@ pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Exp
     Ok(Explanation { database, covered })
 }
 
-async fn ask(client: &Client, query: &str) -> Result<Vec<Answer>, ExplainError> {
+async fn ask(client: &Client, query: &str) -> Result<Vec<StatementResult>, ExplainError> {
     client.simple_query(query).await.map(answers).map_err(ExplainError::Refused)
 }
 
@@ -155,10 +152,14 @@ impl Catalogue {
         if operations.is_empty() {
             return None;
         }
+        Some(self.row_of(way, relation, &operations))
+    }
+
+    fn row_of(&self, way: &Way, relation: &Relation, operations: &[Operation]) -> (usize, Row) {
         let hops = self.hops(way);
         let path: Vec<String> = hops.iter().map(|edge| self.hop_text(edge)).collect();
         let name = sql_name(&relation.name);
-        Some((hops.len(), (name, Some(relation.kind.clone()), listed(&operations), path.join(", "))))
+        (hops.len(), (name, Some(relation.kind.clone()), listed(operations), path.join(", ")))
     }
 
     /// That a policy names it; and whether its key may become another one on the way.
@@ -188,16 +189,11 @@ impl Catalogue {
         functions.sort();
         functions.dedup();
         let ways = self.ways.values().flatten().filter(|it| is_meant(&it.table));
-        let mut relations: Vec<(usize, Row)> = ways
-            .filter_map(|it| {
-                let relation = self.relations.get(&it.way.from)?;
-                let operations: Vec<Operation> = it.way.effects.iter().map(|(operation, _)| *operation).collect();
-                let hops = self.hops(&it.way);
-                let path: Vec<String> = hops.iter().map(|edge| self.hop_text(edge)).collect();
-                let name = sql_name(&relation.name);
-                Some((hops.len(), (name, Some(relation.kind.clone()), listed(&operations), path.join(", "))))
-            })
-            .collect();
+        let row = |it: &WayTo| {
+            let operations: Vec<Operation> = it.way.effects.iter().map(|(operation, _)| *operation).collect();
+            Some(self.row_of(&it.way, self.relations.get(&it.way.from)?, &operations))
+        };
+        let mut relations: Vec<(usize, Row)> = ways.filter_map(row).collect();
         relations.sort();
         relations.dedup();
         functions.into_iter().chain(relations.into_iter().map(|(_, row)| row))

@@ -60,7 +60,6 @@ pub(super) enum Through {
 /// What a foreign key does to the rows that refer to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// It refuses.
     Refuse,
     Cascade,
     SetNull,
@@ -116,9 +115,7 @@ fn itself(operation: Operation) -> &'static [Operation] {
 /// A relation by which another is reached, and how it goes on from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Hop {
-    /// Among the edges.
     pub(super) edge: usize,
-    /// Among the hops.
     pub(super) next: Option<usize>,
 }
 

@@ -6,7 +6,7 @@
 use crate::policy::guard_arguments;
 use crate::policy::{FencedTable, QualifiedName, Resource};
 use crate::sql::quote;
-use crate::sql::{Answer, column, is_true, number};
+use crate::sql::{StatementResult, column, is_true, number};
 use crate::statement::rows::{KEY_TYPES, Kind, Value};
 use std::collections::HashMap;
 
@@ -126,7 +126,7 @@ fn trigger_arguments(resource: &Resource, table: &FencedTable) -> String {
 }
 
 /// The answer to [`query`], by table.
-pub(super) fn read(answers: &[Answer]) -> HashMap<QualifiedName, KeyColumn> {
+pub(super) fn read(answers: &[StatementResult]) -> HashMap<QualifiedName, KeyColumn> {
     let rows = answers.iter().flat_map(|answer| &answer.rows);
     rows.filter_map(|row| {
         let name = QualifiedName { schema: column(row, "schema")?.to_owned(), name: column(row, "name")?.to_owned() };

@@ -17,7 +17,7 @@ pub use key_column::KeyColumn;
 pub use sql::Views;
 
 use crate::policy::{FencedTable, QualifiedName, Resource};
-use crate::sql::{Answer, column};
+use crate::sql::{StatementResult, column};
 use crate::statement::{FunctionName, Operation, RelationName, Write};
 use graph::{Action, Edge, Graph, Link, Oid, Paths, Through, Way};
 use sql::Subject;
@@ -171,10 +171,8 @@ impl Catalogue {
     }
 
     /// Of what the [`question`] was answered, whose rows are so many at most.
-    ///
-    /// # Errors
-    /// When there are more, or something that is not known.
-    pub fn read(answers: &[Answer], most_rows: usize) -> Result<Self, String> {
+    /// An error where there are more, or something unknown.
+    pub fn read(answers: &[StatementResult], most_rows: usize) -> Result<Self, String> {
         let rows: Vec<&SimpleQueryRow> = answers.iter().flat_map(|answer| &answer.rows).collect();
         if rows.len() > most_rows {
             return Err(too_many(&rows, most_rows));

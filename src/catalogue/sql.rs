@@ -28,7 +28,6 @@ pub enum Views {
     AllWritable,
 }
 
-/// What is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject<'a> {
     pub(super) tables: &'a [&'a QualifiedName],
@@ -38,7 +37,6 @@ pub(super) struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// More rows than this are not taken.
     pub(super) fn most_rows(&self) -> usize {
         if self.temporary.is_some() { MOST_ROWS_OF_SESSION } else { MOST_ROWS }
     }

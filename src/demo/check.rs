@@ -30,21 +30,25 @@ impl fmt::Display for Row {
 
 /// What a server, or the proxy, answered to a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// It worked.
+pub(super) enum Reply {
     Done(String),
     /// An error with its SQLSTATE.
-    Refused { severity: String, code: String, message: String, detail: String },
+    Refused {
+        severity: String,
+        code: String,
+        message: String,
+        detail: String,
+    },
     /// The connection failed without one.
     Lost(String),
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for Reply {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Answer::Done(what) => formatter.write_str(what),
-            Answer::Refused { severity, code, message, .. } => write!(formatter, "{severity} {code}: {message}"),
-            Answer::Lost(why) => write!(formatter, "connection lost: {why}"),
+            Reply::Done(what) => formatter.write_str(what),
+            Reply::Refused { severity, code, message, .. } => write!(formatter, "{severity} {code}: {message}"),
+            Reply::Lost(why) => write!(formatter, "connection lost: {why}"),
         }
     }
 }
@@ -60,38 +64,40 @@ pub(super) enum Fate {
     CutOff(&'static str),
 }
 
-/// All that is known of a scene when it has ended.
+/// A scene that has been played, to be compared with the tick in the table.
 #[derive(Debug)]
-pub(super) struct Observed {
+pub(super) struct Scene {
+    pub(super) tick: &'static str,
+    /// What is claimed of the old leader's write, and of the tick in the table.
+    pub(super) fate: Fate,
+    pub(super) expected: Row,
     /// The answer to the new leader's first write.
-    pub(super) successor: Answer,
+    pub(super) successor: Reply,
     /// The answer to the old leader's last statement.
-    pub(super) zombie: Answer,
-    /// The tick in the table.
-    pub(super) row: Row,
+    pub(super) zombie: Reply,
 }
 
-/// What contradicts the claim that the old leader's write met this fate, and that the row is as
-/// expected. Empty when the claim holds.
-pub(super) fn contradictions(fate: Fate, expected: &Row, observed: &Observed) -> Vec<String> {
+/// What contradicts the claims. Empty when they hold.
+pub(super) fn contradictions(scene: &Scene, row: &Row) -> Vec<String> {
+    let Scene { fate, expected, successor, zombie, .. } = scene;
     let mut found = Vec::new();
-    if !matches!(observed.successor, Answer::Done(_)) {
-        found.push(format!("the new leader could not write: {}", observed.successor));
+    if !matches!(successor, Reply::Done(_)) {
+        found.push(format!("the new leader could not write: {successor}"));
     }
-    if !is_as_fated(fate, &observed.zombie) {
-        found.push(format!("the old leader was answered {:?}, which is not {fate:?}", observed.zombie));
+    if !is_as_fated(*fate, zombie) {
+        found.push(format!("the old leader was answered {zombie:?}, which is not {fate:?}"));
     }
-    if observed.row != *expected {
-        found.push(format!("the table has \"{}\", not \"{expected}\"", observed.row));
+    if row != expected {
+        found.push(format!("the table has \"{row}\", not \"{expected}\""));
     }
     found
 }
 
-fn is_as_fated(fate: Fate, answer: &Answer) -> bool {
+fn is_as_fated(fate: Fate, answer: &Reply) -> bool {
     match (fate, answer) {
-        (Fate::Lands, Answer::Done(_)) => true,
-        (Fate::Rejected, Answer::Refused { severity, code, .. }) => severity == "ERROR" && code == "LF001",
-        (Fate::CutOff(outcome), Answer::Refused { severity, code, detail, .. }) => {
+        (Fate::Lands, Reply::Done(_)) => true,
+        (Fate::Rejected, Reply::Refused { severity, code, .. }) => severity == "ERROR" && code == "LF001",
+        (Fate::CutOff(outcome), Reply::Refused { severity, code, detail, .. }) => {
             severity == "FATAL" && code == "LF001" && detail.ends_with(&format!("outcome={outcome}"))
         }
         _ => false,
@@ -102,54 +108,51 @@ fn is_as_fated(fate: Fate, answer: &Answer) -> bool {
 mod tests {
     use super::*;
 
-    fn refused(severity: &str, code: &str, detail: &str) -> Answer {
-        Answer::Refused { severity: severity.into(), code: code.into(), message: String::new(), detail: detail.into() }
+    fn refused(severity: &str, code: &str, detail: &str) -> Reply {
+        Reply::Refused { severity: severity.into(), code: code.into(), message: String::new(), detail: detail.into() }
     }
 
-    fn observed(zombie: Answer, row: Row) -> Observed {
-        Observed { successor: Answer::Done("UPDATE 1".into()), zombie, row }
+    /// The contradictions in a scene of which B's row is expected.
+    fn found(fate: Fate, zombie: Reply, row: Row) -> Vec<String> {
+        let (expected, successor) = (Row::of("B", 42), Reply::Done("UPDATE 1".into()));
+        contradictions(&Scene { tick: "12:00", fate, expected, successor, zombie }, &row)
     }
 
     #[test]
     fn what_was_promised_contradicts_nothing() {
-        let kept = Row::of("B", 42);
-        let stale = observed(refused("ERROR", "LF001", "highest=42"), kept.clone());
-        assert_eq!(contradictions(Fate::Rejected, &kept, &stale), Vec::<String>::new());
-        let cut_off = observed(refused("FATAL", "LF001", "highest=42 outcome=rolled_back"), kept.clone());
-        assert_eq!(contradictions(Fate::CutOff("rolled_back"), &kept, &cut_off), Vec::<String>::new());
+        let stale = refused("ERROR", "LF001", "highest=42");
+        assert_eq!(found(Fate::Rejected, stale, Row::of("B", 42)), Vec::<String>::new());
+        let cut_off = refused("FATAL", "LF001", "highest=42 outcome=rolled_back");
+        assert_eq!(found(Fate::CutOff("rolled_back"), cut_off, Row::of("B", 42)), Vec::<String>::new());
     }
 
     #[test]
     fn a_fence_that_does_not_hold_is_told() {
-        let kept = Row::of("B", 42);
-        let landed = observed(Answer::Done("UPDATE 1".into()), Row::of("A", 41));
-        assert_eq!(contradictions(Fate::Rejected, &kept, &landed).len(), 2);
+        assert_eq!(found(Fate::Rejected, Reply::Done("UPDATE 1".into()), Row::of("A", 41)).len(), 2);
         // Rejected in words, but the row is the zombie's all the same.
-        let lied = observed(refused("ERROR", "LF001", ""), Row::of("A", 41));
-        let found = contradictions(Fate::Rejected, &kept, &lied);
-        assert_eq!(found, ["the table has \"run_by = A, token = 41\", not \"run_by = B, token = 42\""]);
+        let lied = found(Fate::Rejected, refused("ERROR", "LF001", ""), Row::of("A", 41));
+        assert_eq!(lied, ["the table has \"run_by = A, token = 41\", not \"run_by = B, token = 42\""]);
     }
 
     #[test]
     fn other_errors_are_not_the_fence() {
-        let kept = Row::of("B", 42);
         for zombie in [
             refused("ERROR", "LF006", ""),
             refused("FATAL", "57P01", "outcome=rolled_back"),
             refused("FATAL", "LF001", "outcome=unknown"),
             refused("ERROR", "LF001", "outcome=rolled_back"),
-            Answer::Lost("connection closed".into()),
+            Reply::Lost("connection closed".into()),
         ] {
-            let found = contradictions(Fate::CutOff("rolled_back"), &kept, &observed(zombie, kept.clone()));
+            let found = found(Fate::CutOff("rolled_back"), zombie, Row::of("B", 42));
             assert_eq!(found.len(), 1, "{found:?}");
         }
     }
 
     #[test]
     fn a_successor_that_cannot_write_is_told() {
-        let kept = Row::of("B", 42);
-        let mut blocked = observed(refused("ERROR", "LF001", ""), kept.clone());
-        blocked.successor = refused("ERROR", "LF006", "");
-        assert_eq!(contradictions(Fate::Rejected, &kept, &blocked).len(), 1);
+        let (expected, successor) = (Row::of("B", 42), refused("ERROR", "LF006", ""));
+        let zombie = refused("ERROR", "LF001", "");
+        let blocked = Scene { tick: "12:00", fate: Fate::Rejected, expected, successor, zombie };
+        assert_eq!(contradictions(&blocked, &Row::of("B", 42)).len(), 1);
     }
 }

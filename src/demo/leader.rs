@@ -3,30 +3,20 @@
 //! Must never retry or interpret: the story is told with the answers as they come.
 
 use super::DemoError;
-use super::check::{Answer, Row};
+use super::check::{Reply, Row};
 use super::timeline::Timeline;
+use crate::sql::{number, query_rows, text};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
+use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage, SimpleQueryRow};
 
-/// Which of the stage's sockets.
+/// Which of the stage's sockets: the number in its name.
 #[derive(Clone, Copy)]
 pub(super) enum Route {
-    Direct,
-    Proxy,
+    Direct = 5432,
+    Proxy = 6432,
 }
 
-impl Route {
-    /// The number in the socket's name.
-    fn port(self) -> u16 {
-        match self {
-            Route::Direct => 5432,
-            Route::Proxy => 6432,
-        }
-    }
-}
-
-/// One session.
 pub(super) struct Session {
     client: Client,
     /// For the timeline.
@@ -48,14 +38,12 @@ impl Session {
     }
 
     /// Runs one statement and prints it with its answer.
-    pub(super) async fn say(&self, timeline: &Timeline, sql: &str) -> Answer {
-        let answer = self.run(sql).await;
-        timeline.statement(&self.who, sql, &answer);
-        answer
+    pub(super) async fn say(&self, timeline: &Timeline, sql: &str) -> Reply {
+        self.timed(timeline, sql).await.0
     }
 
     /// The same, and how long it took.
-    pub(super) async fn timed(&self, timeline: &Timeline, sql: &str) -> (Answer, Duration) {
+    pub(super) async fn timed(&self, timeline: &Timeline, sql: &str) -> (Reply, Duration) {
         let start = Instant::now();
         let answer = self.run(sql).await;
         let took = start.elapsed();
@@ -63,43 +51,37 @@ impl Session {
         (answer, took)
     }
 
-    /// Runs one statement.
-    pub(super) async fn run(&self, sql: &str) -> Answer {
+    pub(super) async fn run(&self, sql: &str) -> Reply {
         match self.client.simple_query(sql).await {
-            Ok(messages) => Answer::Done(summary(sql, &messages)),
+            Ok(messages) => Reply::Done(summary(sql, &messages)),
             Err(error) => match error.as_db_error() {
-                Some(refusal) => Answer::Refused {
+                Some(refusal) => Reply::Refused {
                     severity: refusal.severity().to_owned(),
                     code: refusal.code().code().to_owned(),
                     message: refusal.message().to_owned(),
                     detail: refusal.detail().unwrap_or_default().to_owned(),
                 },
-                None => Answer::Lost(error.to_string()),
+                None => Reply::Lost(error.to_string()),
             },
         }
     }
 
     /// Runs what has to work for the demo to mean anything.
-    pub(super) async fn must(&self, sql: &str) -> Result<Vec<SimpleQueryMessage>, DemoError> {
-        self.client.simple_query(sql).await.map_err(DemoError::Database)
+    pub(super) async fn must(&self, sql: &str) -> Result<Vec<SimpleQueryRow>, DemoError> {
+        query_rows(&self.client, sql).await.map_err(DemoError::Database)
     }
 
     /// A tick as the table has it.
     pub(super) async fn row(&self, tick: &str) -> Result<Row, DemoError> {
-        let messages = self.must(&format!("SELECT run_by, token FROM public.ticks WHERE tick = '{tick}'")).await?;
-        let row = messages.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => Some(row),
-            _ => None,
-        });
-        let row = row.ok_or_else(|| DemoError::Story(format!("the tick {tick} is not in the table")))?;
-        let token = row.get("token").and_then(|token| token.parse().ok());
-        Ok(Row { run_by: row.get("run_by").map(str::to_owned), token })
+        let rows = self.must(&format!("SELECT run_by, token FROM public.ticks WHERE tick = '{tick}'")).await?;
+        let row = rows.first().ok_or_else(|| DemoError::Story(format!("the tick {tick} is not in the table")))?;
+        Ok(Row { run_by: text(row, "run_by"), token: number(row, "token") })
     }
 }
 
 async fn connect(folder: &Path, route: Route, user: &str, options: Option<&str>) -> Result<Client, DemoError> {
     let mut config = Config::new();
-    config.host_path(folder).port(route.port()).user(user).dbname("app");
+    config.host_path(folder).port(route as u16).user(user).dbname("app");
     if let Some(options) = options {
         config.options(options);
     }

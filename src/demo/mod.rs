@@ -13,7 +13,14 @@ mod timeline;
 
 use crate::etcd::EtcdError;
 use crate::stage::{Stage, StageError};
+use std::time::{Duration, Instant};
 use timeline::Timeline;
+use tokio::time::sleep;
+
+/// The longest that the story waits for something that has to happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two looks whether it has.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// What the demo's proxy enforces.
 const POLICIES: &str = "version: 1
@@ -40,7 +47,7 @@ pub enum DemoError {
     #[error(transparent)]
     Etcd(#[from] EtcdError),
     /// A statement that only prepares the story failed.
-    #[error("the demo's database: {}", with_source(.0))]
+    #[error("the demo's database: {}", crate::sql::message(.0))]
     Database(#[source] tokio_postgres::Error),
     /// The story did not go on as it has to.
     #[error("the demo is stuck: {0}")]
@@ -49,9 +56,6 @@ pub enum DemoError {
 
 /// Plays the demo. Returns what did not hold; empty when everything did.
 /// Cancel-safe: dropped, it stops its servers and removes its folder.
-///
-/// # Errors
-/// When it could not be shown.
 pub async fn run() -> Result<Vec<String>, DemoError> {
     let mut timeline = Timeline::new();
     timeline.line("fencegate demo: a cron scheduler on two nodes, A and B. Only the leader may run a tick.");
@@ -61,9 +65,16 @@ pub async fn run() -> Result<Vec<String>, DemoError> {
     story::play(&stage, &mut timeline).await
 }
 
-fn with_source(error: &tokio_postgres::Error) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
+/// Looks every few milliseconds until something that has to happen is there.
+async fn until<T>(what: &str, look: impl AsyncFn() -> Result<Option<T>, DemoError>) -> Result<T, DemoError> {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look().await? {
+            return Ok(found);
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(DemoError::Story(what.to_owned()));
+        }
+        sleep(LOOK).await;
     }
 }

@@ -2,33 +2,22 @@
 //!
 //! Owns who does what when. Must never print a result before `check` has seen the evidence.
 
-use super::DemoError;
-use super::check::{Answer, Fate, Observed, Row, contradictions};
+use super::check::{Fate, Reply, Row, Scene, contradictions};
 use super::leader::{Route, Session};
 use super::takeover;
 use super::timeline::{Timeline, milliseconds};
+use super::{DemoError, PATIENCE, until};
 use crate::stage::Stage;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::time::sleep;
 
 /// How long a leader hangs: a collection of garbage, a paused machine, a full disk.
 const PAUSE: Duration = Duration::from_millis(300);
-/// The longest that the story waits for something that has to happen.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 const SETUP: &str = "CREATE ROLE scheduler LOGIN; \
     CREATE TABLE public.ticks (tick text PRIMARY KEY, run_by text, token bigint); \
     GRANT SELECT, UPDATE ON public.ticks TO scheduler; \
     INSERT INTO public.ticks VALUES ('11:59'), ('12:00'), ('12:01'), ('12:02'), ('12:03')";
-
-/// What a scene leaves to be checked.
-struct Scene {
-    tick: &'static str,
-    fate: Fate,
-    expected: Row,
-    successor: Answer,
-    zombie: Answer,
-}
 
 /// Plays all scenes. Returns what did not hold.
 pub(super) async fn play(stage: &Stage, timeline: &mut Timeline) -> Result<Vec<String>, DemoError> {
@@ -57,12 +46,8 @@ pub(super) async fn play(stage: &Stage, timeline: &mut Timeline) -> Result<Vec<S
 
     timeline.scene("5. With fencegate and etcd: the leader's machine stands still, and wakes up");
     let (found, failover) = takeover::play(stage, &witness, timeline).await?;
-    match found.is_empty() {
-        true => {
-            timeline.result(true, "RIGHT: the stale write was rejected; no row has a lower token than one before it.")
-        }
-        false => timeline.result(false, "NOT AS CLAIMED"),
-    }
+    let right = "RIGHT: the stale write was rejected; no row has a lower token than one before it.";
+    timeline.result(found.is_empty(), if found.is_empty() { right } else { "NOT AS CLAIMED" });
     failures.extend(found.into_iter().map(|what| format!("scene 5: {what}")));
 
     if failures.is_empty() {
@@ -97,7 +82,7 @@ async fn late_write(
     let (successor, took) = b.timed(timeline, &run_tick(tick, "B", 42)).await;
     timeline.event(&a.who, "wakes up, and still believes that it leads");
     let mut zombie = a.say(timeline, &run_tick(tick, "A", 41)).await;
-    if let Answer::Done(_) = zombie {
+    if let Reply::Done(_) = zombie {
         zombie = a.say(timeline, "COMMIT").await;
     } else {
         done(a.say(timeline, "ROLLBACK").await)?;
@@ -161,9 +146,9 @@ async fn open_transaction(
 
 /// Reads the row on a connection of its own, compares, and prints the result.
 async fn verify(number: usize, scene: Scene, witness: &Session, timeline: &Timeline) -> Result<Vec<String>, DemoError> {
-    let observed = Observed { row: witness.row(scene.tick).await?, successor: scene.successor, zombie: scene.zombie };
-    timeline.event("public.ticks", &format!("{}: {}", scene.tick, observed.row));
-    let found = contradictions(scene.fate, &scene.expected, &observed);
+    let row = witness.row(scene.tick).await?;
+    timeline.event("public.ticks", &format!("{}: {row}", scene.tick));
+    let found = contradictions(&scene, &row);
     match scene.fate {
         _ if !found.is_empty() => timeline.result(false, "NOT AS CLAIMED"),
         Fate::Lands => timeline.result(false, "WRONG: the deposed leader's write is the one that stands."),
@@ -178,14 +163,8 @@ async fn verify(number: usize, scene: Scene, witness: &Session, timeline: &Timel
 /// Waits until a leader's UPDATE waits for a lock, as the server sees it.
 async fn until_waiting(witness: &Session) -> Result<(), DemoError> {
     let look = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'scheduler' AND wait_event_type = 'Lock'";
-    let start = Instant::now();
-    while witness.run(look).await != Answer::Done("1".to_owned()) {
-        if start.elapsed() > PATIENCE {
-            return Err(DemoError::Story("the old leader's UPDATE does not wait for a lock".to_owned()));
-        }
-        sleep(Duration::from_millis(5)).await;
-    }
-    Ok(())
+    let waits = async || Ok((witness.run(look).await == Reply::Done("1".to_owned())).then_some(()));
+    until("the old leader's UPDATE does not wait for a lock", waits).await
 }
 
 /// What a leader does: it notes that it ran the tick, and under which token.
@@ -201,9 +180,9 @@ fn row_for(fate: Fate, (old, new): (i64, i64)) -> Row {
 }
 
 /// What the story needs before it can show anything.
-fn done(answer: Answer) -> Result<(), DemoError> {
+fn done(answer: Reply) -> Result<(), DemoError> {
     match answer {
-        Answer::Done(_) => Ok(()),
+        Reply::Done(_) => Ok(()),
         other => Err(DemoError::Story(other.to_string())),
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! Owns the two programs and their processes. Must never stop or continue a process that is not theirs.
 
-use super::DemoError;
-use super::check::Answer;
+use super::check::Reply;
 use super::leader::Session;
 use super::timeline::{Timeline, milliseconds};
+use super::{DemoError, PATIENCE, until};
 use crate::etcd::{ElectionName, Etcd, EtcdSettings, Patience, candidates};
 use crate::leader::command::processes::{self, Process};
+use crate::sql::number;
 use crate::stage::{Stage, forget_settings};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -16,14 +17,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
+use tokio_postgres::SimpleQueryRow;
 
 /// The election in the policies of the demo.
 const ELECTION: &str = "/demo/leader";
 /// Of the leases, in seconds: the shortest that etcd grants.
 const TTL: &str = "2";
-/// The longest that the scene waits for something that has to happen.
-const PATIENCE: Duration = Duration::from_secs(20);
 const SETUP: &str = "CREATE TABLE public.beats (id bigint GENERATED ALWAYS AS IDENTITY, run_by text, \
     token bigint DEFAULT fencegate.token('beats')); GRANT SELECT, INSERT ON public.beats TO scheduler";
 /// What leads: it knows nothing of elections but the token in PGOPTIONS.
@@ -70,9 +70,9 @@ pub(super) async fn play(
 }
 
 /// What contradicts the claim. Empty when it holds.
-fn contradictions(late: &Answer, code: Option<i32>, tokens: &[i64], (old, new): (i64, i64)) -> Vec<String> {
+fn contradictions(late: &Reply, code: Option<i32>, tokens: &[i64], (old, new): (i64, i64)) -> Vec<String> {
     let mut found = Vec::new();
-    if !matches!(late, Answer::Refused { severity, code, .. } if severity == "ERROR" && code == "LF001") {
+    if !matches!(late, Reply::Refused { severity, code, .. } if severity == "ERROR" && code == "LF001") {
         found.push(format!("the deposed leader was answered {late}"));
     }
     if code != Some(75) {
@@ -133,7 +133,7 @@ impl Node {
     }
 
     /// Waits for the first refusal that leaves a session alive: one that was just at work may have been cut off.
-    async fn late_write(&mut self) -> Result<Answer, DemoError> {
+    async fn late_write(&mut self) -> Result<Reply, DemoError> {
         let refusal = timeout(PATIENCE, async {
             loop {
                 let line = self.errors.next_line().await.ok()??;
@@ -143,7 +143,7 @@ impl Node {
                 let detail = self.errors.next_line().await.ok()??;
                 let detail = detail.strip_prefix("DETAIL:  ").unwrap_or_default().to_owned();
                 let (severity, code, message) = ("ERROR".to_owned(), code.to_owned(), message.to_owned());
-                return Some(Answer::Refused { severity, code, message, detail });
+                return Some(Reply::Refused { severity, code, message, detail });
             }
         });
         refusal.await.ok().flatten().ok_or_else(|| DemoError::Story("the old leader was not refused".into()))
@@ -171,46 +171,28 @@ fn connect(stage: &Stage) -> Result<Arc<Etcd>, DemoError> {
 
 async fn until_candidates(etcd: &Etcd, count: usize) -> Result<(), DemoError> {
     let election: ElectionName = ELECTION.parse().map_err(|error| DemoError::Story(format!("{error}")))?;
-    let start = Instant::now();
-    while candidates(etcd, &election, Patience::USUAL).await?.len() < count {
-        if start.elapsed() > PATIENCE {
-            return Err(DemoError::Story("a node does not campaign".into()));
-        }
-        sleep(Duration::from_millis(5)).await;
-    }
-    Ok(())
+    let campaign = async || Ok((candidates(etcd, &election, Patience::USUAL).await?.len() >= count).then_some(()));
+    until("a node does not campaign", campaign).await
 }
 
 /// Waits for a leader's first row; its token.
 async fn beats_of(leader: &str, witness: &Session) -> Result<i64, DemoError> {
-    let start = Instant::now();
-    loop {
-        let rows = witness.must(&format!("SELECT min(token) AS token FROM beats WHERE run_by = '{leader}'")).await?;
-        if let Some(token) = tokens(&rows).first() {
-            return Ok(*token);
-        }
-        if start.elapsed() > PATIENCE {
-            return Err(DemoError::Story(format!("{leader} does not come to lead")));
-        }
-        sleep(Duration::from_millis(2)).await;
-    }
+    let look = format!("SELECT min(token) AS token FROM beats WHERE run_by = '{leader}'");
+    let first = async || Ok(tokens(&witness.must(&look).await?).first().copied());
+    until(&format!("{leader} does not come to lead"), first).await
 }
 
-fn tokens(rows: &[tokio_postgres::SimpleQueryMessage]) -> Vec<i64> {
-    let token = |message: &tokio_postgres::SimpleQueryMessage| match message {
-        tokio_postgres::SimpleQueryMessage::Row(row) => row.get("token")?.parse().ok(),
-        _ => None,
-    };
-    rows.iter().filter_map(token).collect()
+fn tokens(rows: &[SimpleQueryRow]) -> Vec<i64> {
+    rows.iter().filter_map(|row| number(row, "token")).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn refused(severity: &str, code: &str) -> Answer {
+    fn refused(severity: &str, code: &str) -> Reply {
         let (severity, code) = (severity.to_owned(), code.to_owned());
-        Answer::Refused { severity, code, message: String::new(), detail: String::new() }
+        Reply::Refused { severity, code, message: String::new(), detail: String::new() }
     }
 
     #[test]

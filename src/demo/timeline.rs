@@ -2,7 +2,7 @@
 //!
 //! Owns the looks. Must never use colours where they would be seen as bytes.
 
-use super::check::Answer;
+use super::check::Reply;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -30,13 +30,13 @@ impl Timeline {
     }
 
     /// Somebody's statement, and what came back.
-    pub(super) fn statement(&self, who: &str, sql: &str, answer: &Answer) {
+    pub(super) fn statement(&self, who: &str, sql: &str, answer: &Reply) {
         let colour = match answer {
-            Answer::Done(_) => "32",
-            Answer::Refused { .. } | Answer::Lost(_) => "31",
+            Reply::Done(_) => "32",
+            Reply::Refused { .. } | Reply::Lost(_) => "31",
         };
         let shown = self.painted(colour, &format!("-> {answer}"));
-        if let Answer::Refused { detail, .. } = answer {
+        if let Reply::Refused { detail, .. } = answer {
             self.event(who, sql);
             self.line(&format!("{MARGIN:24} {shown}"));
             self.line(&format!("{MARGIN:24}    DETAIL: {detail}"));
@@ -51,13 +51,11 @@ impl Timeline {
         self.line(&format!("  {} {who:12} {what}", self.painted("2", &format!("{offset:>6} ms"))));
     }
 
-    /// The end of a scene.
     pub(super) fn result(&self, is_good: bool, what: &str) {
         let colour = if is_good { "1;32" } else { "1;31" };
         self.line(&format!("{MARGIN:11} {}", self.painted(colour, what)));
     }
 
-    /// A line of its own.
     pub(super) fn line(&self, text: &str) {
         // Whoever reads may have gone; the exit code tells the result all the same.
         let mut output = io::stdout().lock();
@@ -69,7 +67,6 @@ impl Timeline {
     }
 }
 
-/// As people write it.
 pub(super) fn milliseconds(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1000.0)
 }

@@ -28,13 +28,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
     /// A TLS file cannot be read.
-    #[error("{}: cannot read the file: {error}", file.display())]
-    File {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
+    #[error("{}: cannot read the file: {}", .0.display(), .1)]
+    File(PathBuf, std::io::Error),
     /// The settings cannot be used.
     #[error("the settings for etcd cannot be used: {0}")]
     Settings(Error),
@@ -104,9 +99,6 @@ impl Member {
 
 impl Etcd {
     /// Reads the TLS files; connects to nothing yet.
-    ///
-    /// # Errors
-    /// When a file or a URL cannot be used.
     pub fn new(settings: &EtcdSettings) -> Result<Arc<Self>, EtcdError> {
         settings.check().map_err(|message| EtcdError::Settings(Error::InvalidArgs(message)))?;
         let options = options(settings)?;
@@ -119,9 +111,6 @@ impl Etcd {
     /// being asked. The request may reach several members, and must be one that can be repeated.
     ///
     /// Cancel-safe in that nothing of ours is lost; the request may take effect.
-    ///
-    /// # Errors
-    /// When no member answered, or one refused.
     pub async fn ask<T, C, F>(&self, patience: Patience, request: C) -> Result<T, EtcdError>
     where
         T: Send + 'static,
@@ -195,7 +184,7 @@ fn options(settings: &EtcdSettings) -> Result<ConnectOptions, EtcdError> {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, EtcdError> {
-    fs::read(file).map_err(|error| EtcdError::File { file: file.to_owned(), error })
+    fs::read(file).map_err(|error| EtcdError::File(file.to_owned(), error))
 }
 
 /// Another member would say the same. (gRPC status codes: 1 cancelled, 2 unknown, 4 deadline exceeded, 8 resource

@@ -106,9 +106,6 @@ impl From<&KeyValue> for Leader {
 }
 
 /// Who leads the election now (linearizable), and the revision at which that was read. Cancel-safe.
-///
-/// # Errors
-/// When etcd does not answer, or refuses.
 pub async fn leader(
     etcd: &Etcd,
     election: &ElectionName,
@@ -155,9 +152,6 @@ async fn leader_behind(
 }
 
 /// All candidates of the election (linearizable), whoever leads first. Cancel-safe.
-///
-/// # Errors
-/// When etcd does not answer, or refuses.
 pub async fn candidates(etcd: &Etcd, election: &ElectionName, patience: Patience) -> Result<Vec<Leader>, EtcdError> {
     let response = read(etcd, election.prefix(), in_order(NO_LIMIT), patience).await?;
     let is_candidate = |pair: &&KeyValue| election.is_candidate(pair.key(), pair.lease());

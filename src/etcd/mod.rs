@@ -12,4 +12,5 @@ mod settings;
 pub use connection::{Etcd, EtcdError, Patience};
 pub use election::{ElectionName, InvalidName, Leader, candidates, leader};
 pub use observe::Observer;
+pub(crate) use observe::sees_change;
 pub use settings::EtcdSettings;

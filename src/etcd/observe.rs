@@ -32,24 +32,22 @@ impl Observer {
 
     /// The leader as it is now, at first, and then each time that another leads, that nobody does any more, or that
     /// it proclaims another value. Changes that follow each other fast may be seen as one. Cancel-safe.
-    ///
-    /// # Errors
-    /// When etcd cannot be read; call again, which reads everything anew.
+    /// After an error call again, which reads everything anew.
     pub async fn next(&mut self) -> Result<Option<Leader>, EtcdError> {
         loop {
-            let leader = if self.watch.is_none() {
-                let (leader, revision) = leader(&self.etcd, &self.election, Patience::USUAL).await?;
-                // Sees whatever has changed since it was read.
-                self.watch = Some(self.watch_from(revision + 1).await?);
-                leader
-            } else {
-                if !self.stale && !self.changed().await {
+            let leader = if let Some(watch) = &mut self.watch {
+                if !self.stale && !sees_change(watch).await {
                     self.watch = None;
                     sleep(PAUSE).await;
                     continue;
                 }
                 self.stale = true;
                 leader(&self.etcd, &self.election, Patience::USUAL).await?.0
+            } else {
+                let (leader, revision) = leader(&self.etcd, &self.election, Patience::USUAL).await?;
+                // Sees whatever has changed since it was read.
+                self.watch = Some(self.watch_from(revision + 1).await?);
+                leader
             };
             self.stale = false;
             if self.known.as_ref() != Some(&leader) {
@@ -69,17 +67,17 @@ impl Observer {
             })
             .await
     }
+}
 
-    /// Waits for a change of the keys. False when the watch has broken.
-    async fn changed(&mut self) -> bool {
-        let Some(watch) = &mut self.watch else { return false };
-        loop {
-            match watch.message().await {
-                Ok(Some(response)) if response.canceled() => return false,
-                Ok(Some(response)) if response.events().is_empty() => {}
-                Ok(Some(_)) => return true,
-                Ok(None) | Err(_) => return false,
-            }
+/// Waits for a change of the watched keys. False when the watch has broken.
+pub(crate) async fn sees_change(watch: &mut WatchStream) -> bool {
+    while let Ok(Some(response)) = watch.message().await {
+        if response.canceled() {
+            return false;
+        }
+        if !response.events().is_empty() {
+            return true;
         }
     }
+    false
 }

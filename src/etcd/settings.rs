@@ -27,9 +27,6 @@ impl fmt::Debug for EtcdSettings {
 
 impl EtcdSettings {
     /// Checks what can be checked without files or network.
-    ///
-    /// # Errors
-    /// What is wrong with the members.
     pub fn check(&self) -> Result<(), String> {
         let members = &self.members;
         if members.is_empty() {

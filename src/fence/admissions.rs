@@ -42,9 +42,6 @@ pub struct Admissions {
 
 impl Database {
     /// Who is admitted to anything, through any proxy. Cancel-safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
     pub async fn admissions(self: &Arc<Self>) -> Result<Admissions, String> {
         self.store().admissions(MOST).await.map_err(|error| error.to_string())
     }

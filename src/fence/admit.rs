@@ -9,9 +9,9 @@ use super::advance::Raising;
 use super::authority::may_raise;
 use super::database::{Database, Presented, key};
 use super::permission::Claim;
-use super::refusal::{Hindrance, Refusal, Remedy, about};
+use super::refusal::{Cause, Refusal, Remedy, about};
 use super::session::{Activity, Epoch, Identity, MOST_AT_ONCE, SessionFence, Token};
-use super::store::{Granted, Recorded, Report, Standing, StoreError};
+use super::store::{AdmissionRow, EpochRow, Recorded, Report, StoreError};
 use crate::policy::Resource;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 enum Verdict {
     /// This is the row; `is_new`: it was not there before.
     Admitted {
-        row: Granted,
+        row: AdmissionRow,
         is_new: bool,
     },
     /// The token is higher, or the first: the epoch to raise to, and the one there is.
@@ -40,7 +40,6 @@ enum Verdict {
     Refused(Refusal),
 }
 
-/// Whether the token may be raised.
 #[derive(Clone, Copy)]
 enum Raise<'a> {
     Freely,
@@ -98,23 +97,22 @@ impl Database {
         let who = session.identity.as_ref().map_err(unknown)?;
         let _one_at_a_time = session.admitting.lock().await;
         self.note_asking(who, Some((resource.name.clone(), token)));
-        let outcome = self.admit_process(session, who, resource, token, raise).await;
+        let outcome = self.admit_process(Raising { session, who }, resource, token, raise).await;
         self.note_asking(who, None);
         outcome
     }
 
     async fn admit_process(
         self: &Arc<Self>,
-        session: &Arc<SessionFence>,
-        who: &Identity,
+        raising: Raising<'_>,
         resource: &Arc<Resource>,
         token: Token,
         raise: Raise<'_>,
     ) -> Result<(), Refusal> {
+        let Raising { session, who } = raising;
         let unavailable = |reason: &str| Refusal::unavailable(&resource.name, reason);
         let deadline = Instant::now() + LIMIT;
-        self.make_room(session, who, resource).await?;
-        let raising = Raising { session, who };
+        self.make_room(raising, resource).await?;
         while Instant::now() < deadline {
             if !self.sessions.contains_key(&key(who)) {
                 return Err(unavailable("the session is not registered: nobody could revoke it"));
@@ -126,14 +124,14 @@ impl Database {
             let revocations = session.revocations();
             match self.verdict(who, resource, token).await? {
                 Verdict::Admitted { row, is_new } => {
-                    if self.record(session, who, resource, row.epoch, revocations) {
+                    if self.record(raising, resource, row.epoch, revocations) {
                         self.metrics.admissions.inc();
                         return Ok(());
                     }
                     // A drain came between the commit and here. The write was held back, so a new
                     // row was never used; the next verdict says which epoch came.
                     if is_new {
-                        self.delete_rows(resource, &[row]).await?;
+                        self.advance(resource, row.epoch).delete(&[row]).await?;
                     }
                 }
                 Verdict::Above { current, .. } if matches!(raise, Raise::Never) => {
@@ -141,19 +139,20 @@ impl Database {
                     return Err(Refusal::NotInForce { resource, presented: token, highest });
                 }
                 Verdict::Above { target, current } => {
+                    let advance = self.advance(resource, target).by(raising);
                     // Before anything is raised or anybody ended: LF003 changes nothing.
-                    self.refuse_if_written(raising, resource, target).await?;
+                    advance.refuse_if_written().await?;
                     if let Raise::WhoMay(claim) = raise {
                         self.permits(claim, resource, token).await?;
                     }
                     // Outside of the turn: who waits for etcd must not keep those waiting who need not.
                     may_raise(self.authority.as_ref(), resource, target).await?;
-                    let raise = self.raise(Some(raising), resource, target, current, deadline);
-                    self.in_turn(resource, deadline, raise).await?;
+                    self.in_turn(resource, deadline, advance.raise(current, deadline)).await?;
                 }
                 Verdict::Undrained(epoch) => {
-                    self.refuse_if_written(raising, resource, epoch).await?;
-                    self.in_turn(resource, deadline, self.settle(Some(raising), resource, epoch, deadline)).await?;
+                    let advance = self.advance(resource, epoch).by(raising);
+                    advance.refuse_if_written().await?;
+                    self.in_turn(resource, deadline, advance.settle(deadline)).await?;
                 }
                 Verdict::OlderPolicies => {
                     about(resource, self.record_policy(resource).await)?;
@@ -166,32 +165,28 @@ impl Database {
 
     /// Where the session is admitted to many resources, gives up those that it does not need now. Revoked first, and
     /// idle: nothing of it is uncommitted, and nothing is forwarded until it is admitted again, which waits for this.
-    async fn make_room(
-        self: &Arc<Self>,
-        session: &SessionFence,
-        who: &Identity,
-        resource: &Resource,
-    ) -> Result<(), Refusal> {
+    async fn make_room(self: &Arc<Self>, raising: Raising<'_>, resource: &Resource) -> Result<(), Refusal> {
+        let session = raising.session;
         if !session.is_full() {
             return Ok(());
         }
         if session.activity() == Activity::Idle {
-            about(resource, self.give_up(session, who).await)?;
+            about(resource, self.give_up(raising).await)?;
         }
         if session.has_too_many() {
             let reason = format!("a transaction may write to {MOST_AT_ONCE} resources at most: do it in several");
-            return Err(Refusal::unavailable(&resource.name, Hindrance::new(reason, Remedy::Split)));
+            return Err(Refusal::unavailable(&resource.name, Cause::new(reason, Remedy::Split)));
         }
         Ok(())
     }
 
     /// Does nothing where the session is not idle. The rows are read before it is revoked from them, and deleted as they were
     /// then: an Admit that comes later makes others of them, however late the DELETE arrives.
-    async fn give_up(self: &Arc<Self>, session: &SessionFence, who: &Identity) -> Result<(), StoreError> {
+    async fn give_up(self: &Arc<Self>, Raising { session, who }: Raising<'_>) -> Result<(), StoreError> {
         let rows = self.store().admissions_of(who).await?;
         let Some(kept) = session.give_up() else { return Ok(()) };
         let kept: HashSet<&(String, Epoch)> = kept.iter().collect();
-        let given_up = |row: &&Granted| !kept.contains(&(row.resource.clone(), row.epoch));
+        let given_up = |row: &&AdmissionRow| !kept.contains(&(row.resource.clone(), row.epoch));
         let presented = self.sessions.get(&key(who)).map(|it| it.presented.clone()).unwrap_or_default();
         // One that is not known came of an Admit that had been given up. It stays until it is drained, or the process ends.
         let rows = rows.iter().filter(given_up);
@@ -199,12 +194,10 @@ impl Database {
             rows.filter_map(|row| Some((row, presented.get(&row.resource)?.lock_name.as_str()))).collect();
         let deleted = self.delete(&rows).await?;
         let deleted: HashSet<&str> = deleted.iter().map(|row| row.resource.as_str()).collect();
-        let left: HashSet<&str> =
-            rows.iter().map(|(row, _)| row.resource.as_str()).filter(|it| !deleted.contains(it)).collect();
+        let left: HashSet<&str> = rows.iter().map(|it| it.0.resource.as_str()).collect();
         if let Some(mut registered) = self.sessions.get_mut(&key(who)) {
-            registered
-                .presented
-                .retain(|resource, _| session.admission(resource).is_some() || left.contains(resource.as_str()));
+            let is_left = |it: &str| left.contains(it) && !deleted.contains(it);
+            registered.presented.retain(|resource, _| session.admission(resource).is_some() || is_left(resource));
         }
         Ok(())
     }
@@ -216,7 +209,7 @@ impl Database {
         deadline: Instant,
         step: impl Future<Output = Result<(), Refusal>>,
     ) -> Result<(), Refusal> {
-        let turn = self.turn(&resource.name);
+        let turn = self.resource_lock(&resource.name);
         if let Ok(_turn) = turn.try_lock() {
             return step.await;
         }
@@ -226,18 +219,11 @@ impl Database {
         }
     }
 
-    fn record(
-        &self,
-        session: &SessionFence,
-        who: &Identity,
-        resource: &Resource,
-        epoch: Epoch,
-        revocations: u64,
-    ) -> bool {
-        let Some(mut registered) = self.sessions.get_mut(&key(who)) else { return false };
+    fn record(&self, raising: Raising<'_>, resource: &Resource, epoch: Epoch, revocations: u64) -> bool {
+        let Some(mut registered) = self.sessions.get_mut(&key(raising.who)) else { return false };
         let presented = Presented { epoch, lock_name: resource.lock_name().to_owned() };
         registered.presented.insert(resource.name.clone(), presented);
-        session.record_admission(&resource.name, epoch, revocations)
+        raising.session.record_admission(&resource.name, epoch, revocations)
     }
 
     /// Where the process is ended for the sake of a newer token before the answer is here, that was the reason.
@@ -251,7 +237,7 @@ impl Database {
         let report = self.store().admit(who, resource, token, self.loaded(resource)).await;
         let verdict = decide(about(resource, report)?, resource, token);
         match &verdict {
-            Verdict::Admitted { row: Granted { epoch: current, .. }, .. }
+            Verdict::Admitted { row: AdmissionRow { epoch: current, .. }, .. }
             | Verdict::Refused(Refusal::Stale { highest: current, .. }) => {
                 self.memory.learn(&resource.name, *current);
             }
@@ -263,11 +249,11 @@ impl Database {
 }
 
 fn decide(report: Report, resource: &Resource, token: Token) -> Verdict {
-    let hindered = |hindrance| Verdict::Refused(Refusal::unavailable(&resource.name, hindrance));
-    if let Some(hindrance) = report.unfenceable {
-        return hindered(hindrance);
+    let unavailable = |cause| Verdict::Refused(Refusal::unavailable(&resource.name, cause));
+    if let Some(cause) = report.unfenceable {
+        return unavailable(cause);
     }
-    let Some((Standing { epoch: current, drained, .. }, recorded)) = report.current else {
+    let Some((EpochRow { epoch: current, drained, .. }, recorded)) = report.current else {
         return Verdict::Above { target: Epoch { generation: 1, token }, current: None };
     };
     if token < current.token {
@@ -279,7 +265,7 @@ fn decide(report: Report, resource: &Resource, token: Token) -> Verdict {
         Recorded::Older => return Verdict::OlderPolicies,
         Recorded::Others => {
             let reason = "another proxy has loaded other policies since: reload this proxy";
-            return hindered(Hindrance::new(reason, Remedy::Reload));
+            return unavailable(Cause::new(reason, Remedy::Reload));
         }
     }
     if token > current.token {
@@ -291,6 +277,6 @@ fn decide(report: Report, resource: &Resource, token: Token) -> Verdict {
     }
     match report.admission {
         Some((row, is_new)) if row.epoch == current && token == current.token => Verdict::Admitted { row, is_new },
-        _ => hindered("the database did not admit the session's server process".into()),
+        _ => unavailable("the database did not admit the session's server process".into()),
     }
 }

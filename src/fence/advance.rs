@@ -8,9 +8,9 @@
 //! Not cancel-safe where nothing else is said: a step may be half done, and is repeated by whoever needs it.
 
 use super::database::{Database, key};
-use super::refusal::{Hindrance, Refusal, Remedy, about};
+use super::refusal::{Cause, Refusal, Remedy, about};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
-use super::store::{Granted, Holder, Key, Marked, StoreError};
+use super::store::{AdmissionRow, Holder, Key, Marked, StoreError};
 use crate::policy::Resource;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,184 +22,34 @@ pub(super) const GRACE: Duration = Duration::from_millis(100);
 /// Between two looks at the processes, at first and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
-/// The session that needs the epoch: it keeps its server process. A reset, and a leader that is shut out before its
-/// successor writes, need no session.
+/// The session that needs the epoch: it keeps its server process.
 #[derive(Clone, Copy)]
 pub(super) struct Raising<'a> {
     pub(super) session: &'a SessionFence,
     pub(super) who: &'a Identity,
 }
 
+/// The way of a resource to an epoch.
+pub(super) struct Advance<'a> {
+    database: &'a Arc<Database>,
+    pub(super) resource: &'a Resource,
+    pub(super) to: Epoch,
+    /// None for a reset, and for a leader that is shut out before its successor writes.
+    raising: Option<Raising<'a>>,
+}
+
 impl Database {
-    /// Raises the epoch to the target, unless it is there or higher, and drains what is below; `known`: the epoch
-    /// there is. Whether the target may be raised to has been asked (`may_raise`). Ok does not mean admitted: ask again.
-    pub(super) async fn raise(
+    /// The way of the resource to the epoch, for no session.
+    pub(super) fn advance<'a>(self: &'a Arc<Self>, resource: &'a Resource, to: Epoch) -> Advance<'a> {
+        Advance { database: self, resource, to, raising: None }
+    }
+
+    /// Deletes admissions, each with the name of the lock of its family, as far as they are what they were when they were
+    /// read. Returns those.
+    pub(super) async fn delete(
         self: &Arc<Self>,
-        raising: Option<Raising<'_>>,
-        resource: &Resource,
-        target: Epoch,
-        known: Option<Epoch>,
-        deadline: Instant,
-    ) -> Result<(), Refusal> {
-        match self.publish_epoch(resource, target, known).await? {
-            Some(current) if current == target => self.settle(raising, resource, current, deadline).await,
-            // Raised further, or reset, by somebody else.
-            _ => Ok(()),
-        }
-    }
-
-    /// Publishes, and returns what is there now: the target, what is above it, or, under other policies, what was there.
-    pub(super) async fn publish_epoch(
-        self: &Arc<Self>,
-        resource: &Resource,
-        target: Epoch,
-        known: Option<Epoch>,
-    ) -> Result<Option<Epoch>, Refusal> {
-        let now = about(resource, self.store().publish(resource, target, known, self.loaded(resource)).await)?;
-        now.iter().for_each(|now| self.memory.learn(&resource.name, *now));
-        Ok(now)
-    }
-
-    /// Drains what is below the epoch, and marks it. Ok does not mean admitted: ask again.
-    pub(super) async fn settle(
-        self: &Arc<Self>,
-        raising: Option<Raising<'_>>,
-        resource: &Resource,
-        current: Epoch,
-        deadline: Instant,
-    ) -> Result<(), Refusal> {
-        let start = Instant::now();
-        let drained = self.drain(raising, resource, current, deadline).await;
-        let waited = start.elapsed();
-        self.metrics.drain_seconds.observe(waited.as_secs_f64());
-        drained?;
-        match about(resource, self.store().mark(resource, current).await)? {
-            Marked::Drained => self.advanced(resource, current, waited),
-            Marked::Prepared(gids) => {
-                let reason = format!("prepared transactions hold writes on it: {}", gids.join(", "));
-                return Err(Refusal::unavailable(&resource.name, Hindrance::new(reason, Remedy::EndThem)));
-            }
-            // Marked or raised by somebody else meanwhile.
-            Marked::Nothing => {}
-        }
-        Ok(())
-    }
-
-    fn advanced(&self, resource: &Resource, Epoch { generation, token }: Epoch, waited: Duration) {
-        self.metrics.advances.inc();
-        // However many keys there are, those of a resource are one kind.
-        if self.log_limit.allows("fence_advanced", resource.lock_name()) {
-            let (database, resource) = (self.name(), resource.name.as_str());
-            tracing::info!(database, resource, token, generation, ?waited, "fence_advanced");
-        }
-    }
-
-    /// Returns when no admission below the bound is left.
-    async fn drain(
-        self: &Arc<Self>,
-        raising: Option<Raising<'_>>,
-        resource: &Resource,
-        bound: Epoch,
-        deadline: Instant,
-    ) -> Result<(), Refusal> {
-        let start = Instant::now();
-        let mut pause = PAUSE.0;
-        let mut signalled = HashSet::new();
-        loop {
-            self.bury(resource, bound, &signalled).await?;
-            let mut holders = self.holders(resource, bound).await?;
-            let is_its = |holder: &Holder, it: &Raising<'_>| holder.row.key() == key(it.who) && !holder.row.ending;
-            if let Some(raising) = raising.filter(|it| holders.iter().any(|holder| is_its(holder, it))) {
-                // It keeps its process and whatever it has locked: its row is replaced, not drained.
-                self.refuse_if_written(raising, resource, bound).await?;
-                raising.session.revoke(&resource.name, bound);
-                let (own, others) = holders.into_iter().partition(|holder| is_its(holder, &raising));
-                if self.delete_rows(resource, &rows_of(own)).await?.is_empty() {
-                    self.refuse_if_held(raising, resource, bound).await?;
-                }
-                holders = others;
-            }
-            let rows: Vec<Granted> = holders.iter().map(|holder| holder.row.clone()).collect();
-            let spared = self.spare(resource, bound, &rows).await?;
-            holders.retain(|holder| !spared.contains(&holder.row.key()));
-            if holders.is_empty() {
-                return Ok(());
-            }
-            let grace_over = start.elapsed() >= GRACE;
-            let is_due = |holder: &&Holder| grace_over || holder.proxy == self.proxy;
-            let due: HashSet<Key> = holders.iter().filter(is_due).map(|holder| holder.row.key()).collect();
-            if !due.is_empty() {
-                let due: Vec<Key> = due.into_iter().collect();
-                about(resource, self.store().terminate(&due, &resource.name, bound).await)?;
-                signalled.extend(due);
-            }
-            if Instant::now() >= deadline {
-                let left: Vec<_> = holders.into_iter().map(|holder| holder.obstacle).collect();
-                return Err(Refusal::obstructed(&resource.name, "admitted under lower tokens and not ended", &left));
-            }
-            sleep(pause).await;
-            pause = (pause * 2).min(PAUSE.1);
-        }
-    }
-
-    /// Revokes the own sessions among those that have these rows, and takes the rows away of those that have nothing below the
-    /// bound to commit, now or later. Returns these.
-    ///
-    /// The rows were read before the revocation, and are deleted as they were then. Below the epoch a row is of no use to its
-    /// process any more, nor can the epoch be pruned while it is there: so it does not matter when the DELETE arrives.
-    pub(super) async fn spare(
-        self: &Arc<Self>,
-        resource: &Resource,
-        bound: Epoch,
-        rows: &[Granted],
-    ) -> Result<HashSet<Key>, Refusal> {
-        let (mut idle, mut waiting) = (HashSet::new(), HashSet::new());
-        for session in self.registered(rows) {
-            let Ok(who) = &session.identity else { continue };
-            match session.revoke(&resource.name, bound) {
-                Activity::Idle => idle.insert(key(who)),
-                // Of what was forwarded to the resource in the open transaction, nobody knows what is still to come.
-                Activity::Waiting if !session.may_have_written(&resource.name) => waiting.insert(key(who)),
-                Activity::Waiting | Activity::Busy | Activity::CutOff => continue,
-            };
-        }
-        // Looked at after the revocation: what was forwarded before has been answered, so its
-        // locks are there, and nothing more can be forwarded.
-        if !waiting.is_empty() {
-            let pids: Vec<i32> = waiting.iter().map(|(pid, _)| *pid).collect();
-            let lockers = about(resource, self.store().lockers(resource, &pids).await)?;
-            waiting.retain(|(pid, _)| !lockers.contains(pid));
-        }
-        // What was forwarded since may have written where only the guard saw it: then the row stays.
-        let mut spared = HashSet::new();
-        for (how, keys) in [("idle", &idle), ("released", &waiting)] {
-            let rows: Vec<Granted> = rows.iter().filter(|row| keys.contains(&row.key())).cloned().collect();
-            for row in self.delete_rows(resource, &rows).await? {
-                self.drained(how, resource, row.epoch.token, bound);
-                spared.insert(row.key());
-            }
-        }
-        Ok(spared)
-    }
-
-    /// The same for the own sessions among the holders.
-    pub(super) async fn spare_own(self: &Arc<Self>, resource: &Resource, bound: Epoch) -> Result<(), Refusal> {
-        let holders = self.holders(resource, bound).await?;
-        self.spare(resource, bound, &rows_of(holders)).await.map(drop)
-    }
-
-    /// Deletes admissions to a resource, as far as they are what they were when they were read. Returns those.
-    pub(super) async fn delete_rows(
-        self: &Arc<Self>,
-        resource: &Resource,
-        rows: &[Granted],
-    ) -> Result<Vec<Granted>, Refusal> {
-        let rows: Vec<_> = rows.iter().map(|row| (row, resource.lock_name())).collect();
-        about(resource, self.delete(&rows).await)
-    }
-
-    /// The same for admissions to any resources, each with the name of the lock of its family.
-    pub(super) async fn delete(self: &Arc<Self>, rows: &[(&Granted, &str)]) -> Result<Vec<Granted>, StoreError> {
+        rows: &[(&AdmissionRow, &str)],
+    ) -> Result<Vec<AdmissionRow>, StoreError> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
@@ -207,70 +57,199 @@ impl Database {
         deleted.iter().for_each(|row| self.released(&row.key(), &row.resource, row.epoch));
         Ok(deleted)
     }
+}
 
-    /// LF003, if the session's process has or may have uncommitted writes below the bound.
-    pub(super) async fn refuse_if_written(
-        self: &Arc<Self>,
-        raising: Raising<'_>,
-        resource: &Resource,
-        bound: Epoch,
-    ) -> Result<(), Refusal> {
-        if raising.session.may_have_written(&resource.name) {
-            return self.refuse_if_held(raising, resource, bound).await;
+impl<'a> Advance<'a> {
+    /// The same for a session.
+    pub(super) fn by(self, raising: Raising<'a>) -> Self {
+        Advance { raising: Some(raising), ..self }
+    }
+
+    /// Raises the epoch, unless it is there or higher, and drains what is below; `known`: the epoch there is. Whether it may
+    /// be raised has been asked (`may_raise`). Ok does not mean admitted: ask again.
+    pub(super) async fn raise(&self, known: Option<Epoch>, deadline: Instant) -> Result<(), Refusal> {
+        match self.publish(known).await? {
+            Some(current) if current == self.to => self.settle(deadline).await,
+            // Raised further, or reset, by somebody else.
+            _ => Ok(()),
         }
-        // Where the text does not show a write, the guard has seen it.
-        let current = about(resource, self.store().guarded_write(resource, raising.who.pid).await)?;
-        current.map_or(Ok(()), |current| Err(written_under(resource, bound.token, current)))
     }
 
-    /// LF003, if the session's process is admitted below the bound.
-    async fn refuse_if_held(
-        self: &Arc<Self>,
-        raising: Raising<'_>,
-        resource: &Resource,
-        bound: Epoch,
-    ) -> Result<(), Refusal> {
-        let holders = self.holders(resource, bound).await?;
-        let own =
-            holders.iter().filter(|holder| holder.row.key() == key(raising.who)).map(|holder| holder.row.epoch).max();
-        own.map_or(Ok(()), |epoch| Err(written_under(resource, bound.token, epoch)))
+    /// Publishes, and returns what is there now: the epoch, what is above it, or, under other policies, what was there.
+    pub(super) async fn publish(&self, known: Option<Epoch>) -> Result<Option<Epoch>, Refusal> {
+        let Advance { database, resource, to, .. } = self;
+        let now = self.about(database.store().publish(resource, *to, known, database.loaded(resource)).await)?;
+        now.iter().for_each(|now| database.memory.learn(&resource.name, *now));
+        Ok(now)
     }
 
-    /// Deletes the rows of the dead.
-    async fn bury(
-        self: &Arc<Self>,
-        resource: &Resource,
-        bound: Epoch,
-        signalled: &HashSet<Key>,
-    ) -> Result<(), Refusal> {
-        for (key, token) in about(resource, self.store().delete_dead(Some((&resource.name, bound))).await)? {
-            self.drained(if signalled.contains(&key) { "terminated" } else { "dead" }, resource, token, bound);
+    /// Drains what is below the epoch, and marks it. Ok does not mean admitted: ask again.
+    pub(super) async fn settle(&self, deadline: Instant) -> Result<(), Refusal> {
+        let start = Instant::now();
+        let drained = self.drain(deadline).await;
+        let waited = start.elapsed();
+        self.database.metrics.drain_seconds.observe(waited.as_secs_f64());
+        drained?;
+        match self.about(self.database.store().mark(self.resource, self.to).await)? {
+            Marked::Drained => self.log_advanced(waited),
+            Marked::Prepared(gids) => {
+                let reason = format!("prepared transactions hold writes on it: {}", gids.join(", "));
+                return Err(Refusal::unavailable(&self.resource.name, Cause::new(reason, Remedy::EndThem)));
+            }
+            // Marked or raised by somebody else meanwhile.
+            Marked::Nothing => {}
         }
         Ok(())
     }
 
-    async fn holders(self: &Arc<Self>, resource: &Resource, bound: Epoch) -> Result<Vec<Holder>, Refusal> {
-        about(resource, self.store().holders(&resource.name, bound).await)
+    fn log_advanced(&self, waited: Duration) {
+        let Advance { database, resource, to: Epoch { generation, token }, .. } = self;
+        database.metrics.advances.inc();
+        // However many keys there are, those of a resource are one kind.
+        if database.log_limit.allows("fence_advanced", resource.lock_name()) {
+            let (database, resource) = (database.name(), resource.name.as_str());
+            tracing::info!(database, resource, token, generation, ?waited, "fence_advanced");
+        }
     }
 
-    /// The own sessions among those that have these rows.
-    fn registered(&self, rows: &[Granted]) -> Vec<Arc<SessionFence>> {
-        let keys: HashSet<Key> = rows.iter().map(Granted::key).collect();
-        keys.iter().filter_map(|key| self.sessions.get(key).map(|session| session.fence.clone())).collect()
+    /// Returns when no admission below the epoch is left.
+    async fn drain(&self, deadline: Instant) -> Result<(), Refusal> {
+        let start = Instant::now();
+        let mut pause = PAUSE.0;
+        let mut signalled = HashSet::new();
+        loop {
+            self.bury(&signalled).await?;
+            let mut holders = self.holders().await?;
+            let is_its = |holder: &Holder, it: &Raising<'_>| holder.row.key() == key(it.who) && !holder.row.ending;
+            if let Some(raising) = self.raising.filter(|it| holders.iter().any(|holder| is_its(holder, it))) {
+                // It keeps its process and whatever it has locked: its row is replaced, not drained.
+                self.refuse_if_written().await?;
+                raising.session.revoke(&self.resource.name, self.to);
+                let (own, others) = holders.into_iter().partition(|holder| is_its(holder, &raising));
+                if self.delete(&rows_of(own)).await?.is_empty() {
+                    self.refuse_if_held().await?;
+                }
+                holders = others;
+            }
+            let rows: Vec<AdmissionRow> = holders.iter().map(|holder| holder.row.clone()).collect();
+            let spared = self.spare(&rows).await?;
+            holders.retain(|holder| !spared.contains(&holder.row.key()));
+            if holders.is_empty() {
+                return Ok(());
+            }
+            let grace_over = start.elapsed() >= GRACE;
+            let is_due = |holder: &&Holder| grace_over || holder.proxy == self.database.proxy;
+            let due: HashSet<Key> = holders.iter().filter(is_due).map(|holder| holder.row.key()).collect();
+            if !due.is_empty() {
+                let due: Vec<Key> = due.into_iter().collect();
+                self.about(self.database.store().terminate(&due, &self.resource.name, self.to).await)?;
+                signalled.extend(due);
+            }
+            if Instant::now() >= deadline {
+                let left: Vec<_> = holders.into_iter().map(|holder| holder.blocker).collect();
+                return Err(Refusal::blocked(&self.resource.name, "admitted under lower tokens and not ended", &left));
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE.1);
+        }
     }
 
-    fn drained(&self, how: &str, resource: &Resource, presented: Token, highest: Epoch) {
-        self.metrics.drained_sessions.with_label_values(&[how]).inc();
-        let (resource, highest) = (resource.name.as_str(), highest.token);
-        tracing::info!(database = self.name(), resource, presented, highest, how, "session_drained");
+    /// Revokes the own sessions among those that have these rows, and takes the rows away of those that have nothing below the
+    /// epoch to commit, now or later. Returns these.
+    ///
+    /// The rows were read before the revocation, and are deleted as they were then. Below the epoch a row is of no use to its
+    /// process any more, nor can the epoch be pruned while it is there: so it does not matter when the DELETE arrives.
+    pub(super) async fn spare(&self, rows: &[AdmissionRow]) -> Result<HashSet<Key>, Refusal> {
+        let Advance { database, resource, to, .. } = self;
+        let (mut idle, mut waiting) = (HashSet::new(), HashSet::new());
+        for own in rows.iter().map(AdmissionRow::key).collect::<HashSet<Key>>() {
+            let Some(session) = database.sessions.get(&own).map(|session| session.fence.clone()) else { continue };
+            match session.revoke(&resource.name, *to) {
+                Activity::Idle => idle.insert(own),
+                // Of what was forwarded to the resource in the open transaction, nobody knows what is still to come.
+                Activity::Waiting if !session.may_have_written(&resource.name) => waiting.insert(own),
+                Activity::Waiting | Activity::Busy | Activity::CutOff => continue,
+            };
+        }
+        // Looked at after the revocation: what was forwarded before has been answered, so its
+        // locks are there, and nothing more can be forwarded.
+        if !waiting.is_empty() {
+            let pids: Vec<i32> = waiting.iter().map(|(pid, _)| *pid).collect();
+            let lockers = self.about(database.store().lockers(resource, &pids).await)?;
+            waiting.retain(|(pid, _)| !lockers.contains(pid));
+        }
+        // What was forwarded since may have written where only the guard saw it: then the row stays.
+        let mut spared = HashSet::new();
+        for (how, keys) in [("idle", &idle), ("released", &waiting)] {
+            let rows: Vec<AdmissionRow> = rows.iter().filter(|row| keys.contains(&row.key())).cloned().collect();
+            for row in self.delete(&rows).await? {
+                self.log_drained(how, row.epoch.token);
+                spared.insert(row.key());
+            }
+        }
+        Ok(spared)
+    }
+
+    /// The same for the own sessions among the holders.
+    pub(super) async fn spare_own(&self) -> Result<(), Refusal> {
+        self.spare(&rows_of(self.holders().await?)).await.map(drop)
+    }
+
+    /// As [`Database::delete`], for admissions to this resource.
+    pub(super) async fn delete(&self, rows: &[AdmissionRow]) -> Result<Vec<AdmissionRow>, Refusal> {
+        let rows: Vec<_> = rows.iter().map(|row| (row, self.resource.lock_name())).collect();
+        self.about(self.database.delete(&rows).await)
+    }
+
+    /// LF003, if the session's process has or may have uncommitted writes below the epoch.
+    pub(super) async fn refuse_if_written(&self) -> Result<(), Refusal> {
+        let Some(raising) = self.raising else { return Ok(()) };
+        if raising.session.may_have_written(&self.resource.name) {
+            return self.refuse_if_held().await;
+        }
+        // Where the text does not show a write, the guard has seen it.
+        let written = self.database.store().guarded_write(self.resource, raising.who.pid).await;
+        self.refuse_under(self.about(written)?)
+    }
+
+    /// LF003, if the session's process is admitted below the epoch.
+    async fn refuse_if_held(&self) -> Result<(), Refusal> {
+        let own = self.raising.map(|it| key(it.who));
+        let holders = self.holders().await?;
+        let held = holders.iter().filter(|holder| Some(holder.row.key()) == own).map(|holder| holder.row.epoch);
+        self.refuse_under(held.max())
+    }
+
+    /// LF003, if the session's open transaction has written under an epoch: it would go on under another token.
+    fn refuse_under(&self, written: Option<Epoch>) -> Result<(), Refusal> {
+        let Some(Epoch { token: current, .. }) = written else { return Ok(()) };
+        let resource = self.resource.name.clone();
+        Err(Refusal::WrittenUnderAnotherToken { resource, presented: self.to.token, current })
+    }
+
+    async fn bury(&self, signalled: &HashSet<Key>) -> Result<(), Refusal> {
+        let below = Some((self.resource.name.as_str(), self.to));
+        for (key, token) in self.about(self.database.store().delete_dead(below).await)? {
+            self.log_drained(if signalled.contains(&key) { "terminated" } else { "dead" }, token);
+        }
+        Ok(())
+    }
+
+    async fn holders(&self) -> Result<Vec<Holder>, Refusal> {
+        self.about(self.database.store().holders(&self.resource.name, self.to).await)
+    }
+
+    fn log_drained(&self, how: &str, presented: Token) {
+        self.database.metrics.drained_sessions.with_label_values(&[how]).inc();
+        let (database, resource, highest) = (self.database.name(), self.resource.name.as_str(), self.to.token);
+        tracing::info!(database, resource, presented, highest, how, "session_drained");
+    }
+
+    fn about<T>(&self, answer: Result<T, StoreError>) -> Result<T, Refusal> {
+        about(self.resource, answer)
     }
 }
 
-/// The session's open transaction has written under the epoch, and would go on under another token.
-fn written_under(resource: &Resource, presented: Token, epoch: Epoch) -> Refusal {
-    Refusal::WrittenUnderAnotherToken { resource: resource.name.clone(), presented, current: epoch.token }
-}
-
-fn rows_of(holders: Vec<Holder>) -> Vec<Granted> {
+fn rows_of(holders: Vec<Holder>) -> Vec<AdmissionRow> {
     holders.into_iter().map(|holder| holder.row).collect()
 }

@@ -4,7 +4,7 @@
 //! never let a token raise a fence on what was known before: every raise is asked for anew, and
 //! what the followed leaders say is only a reason to ask.
 
-use super::refusal::{Hindrance, Refusal, Remedy};
+use super::refusal::{Cause, Refusal, Remedy};
 use super::session::{Epoch, Token};
 use crate::etcd::{ElectionName, Etcd, EtcdError, Observer, Patience, leader};
 use crate::policy::Resource;
@@ -80,7 +80,7 @@ impl Authority {
         let answer = leader(&self.etcd, election, PATIENCE).await;
         let (found, _) = answer.map_err(|error| {
             let reason = format!("etcd cannot be asked who leads {election}: {error}");
-            Refusal::unavailable(resource, Hindrance::new(reason, Remedy::Etcd))
+            Refusal::unavailable(resource, Cause::new(reason, Remedy::Etcd))
         })?;
         let presented = target.token;
         let (resource, issued) = (resource.to_owned(), found.map(|leader| leader.token));
@@ -95,9 +95,7 @@ impl Authority {
 }
 
 /// Whether the token may raise the resource's fence: any may where the policy names no election. Cancel-safe.
-///
-/// # Errors
-/// LF001, LF005 or LF006.
+/// LF001, LF005 or LF006 otherwise.
 pub(super) async fn may_raise(
     authority: Option<&Arc<Authority>>,
     resource: &Resource,
@@ -108,7 +106,7 @@ pub(super) async fn may_raise(
         (Some(election), Some(authority)) => authority.confirm(&resource.name, election, target).await,
         (Some(election), None) => {
             let reason = format!("no etcd is set that says who leads {election}");
-            Err(Refusal::unavailable(&resource.name, Hindrance::new(reason, Remedy::Etcd)))
+            Err(Refusal::unavailable(&resource.name, Cause::new(reason, Remedy::Etcd)))
         }
     }
 }

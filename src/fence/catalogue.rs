@@ -1,37 +1,28 @@
 //! Reading the catalogue of a database, and telling other proxies that it has changed.
 
 use super::database::Database;
-use super::refusal::Hindrance;
+use super::refusal::Cause;
 use crate::catalogue::{Catalogue, Dependencies, Fenced};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Database {
     /// Reads the catalogue for what is fenced, as it is for all sessions. Cancel safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
-    pub async fn catalogue(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Catalogue, Hindrance> {
+    pub async fn catalogue(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Catalogue, Cause> {
         let catalogue = self.store().catalogue(fences, None).await?;
         self.has_fenced_tables.store(catalogue.has_fenced_tables(), Ordering::Relaxed);
         Ok(catalogue)
     }
 
     /// The same, as it is for the session to which this schema of temporary relations belongs. Cancel safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
-    pub async fn catalogue_of_session(&self, fences: Fenced<'_>, temporary: &str) -> Result<Catalogue, Hindrance> {
+    pub async fn catalogue_of_session(&self, fences: Fenced<'_>, temporary: &str) -> Result<Catalogue, Cause> {
         let whose =
-            |why: Hindrance| why.and(&format!(", with the temporary relations of this session (schema {temporary})"));
+            |why: Cause| why.and(&format!(", with the temporary relations of this session (schema {temporary})"));
         self.store.catalogue(fences, Some(temporary)).await.map_err(whose)
     }
 
     /// Reads what CASCADE may take from the fenced tables. Cancel safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
-    pub async fn dependencies(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Dependencies, Hindrance> {
+    pub async fn dependencies(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Dependencies, Cause> {
         self.store().dependencies(fences).await
     }
 

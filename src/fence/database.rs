@@ -9,21 +9,21 @@
 use super::alone::Vacating;
 use super::authority::Authority;
 use super::enforcement::Enforced;
+use super::in_force::InForce;
 use super::memory::Memory;
 use super::refusal::CutOff;
+use super::resource_lock::{ResourceLock, ResourceLocks};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::store::{Found, Key, Listener, Postgres, Store, StoreError};
-use super::turns::{Turn, Turns};
 use super::watch;
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
-use crate::policy::Resource;
 use crate::tls::ControlConfig;
 use dashmap::DashMap;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -44,24 +44,14 @@ pub struct Database {
     /// Keeps storms of tokens out of the log.
     pub(crate) log_limit: Arc<LogLimit>,
     pub(super) sessions: DashMap<Key, Session>,
-    policies: RwLock<InForce>,
+    pub(super) policies: RwLock<InForce>,
     pub(super) enforced: Enforced,
     /// One advance at a time per resource in this process: the others wait for its result.
-    turns: Turns,
+    resource_locks: ResourceLocks,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
     /// One of the fenced tables exists, as its catalogue was read last.
     pub(super) has_fenced_tables: AtomicBool,
     pub(super) vacating: Vacating,
-}
-
-/// The policies in force.
-#[derive(Debug)]
-struct InForce {
-    /// What a notification's name means.
-    resources: Vec<Arc<Resource>>,
-    loaded: Instant,
-    /// The same by the clock of the database, as [`Store::now`] tells it; 0 while that was not asked.
-    loaded_there: i64,
 }
 
 /// What is known of a registered session beyond its own half.
@@ -78,7 +68,7 @@ pub(super) struct Session {
 #[derive(Clone, Debug)]
 pub(super) struct Presented {
     pub(super) epoch: Epoch,
-    /// As [`Resource::lock_name`]: of policies that need not be in force any more.
+    /// As [`crate::policy::Resource::lock_name`]: of policies that need not be in force any more.
     pub(super) lock_name: String,
 }
 
@@ -101,9 +91,7 @@ impl Drop for Registration {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        if let Some(watcher) = self.watcher().take() {
-            watcher.abort();
-        }
+        self.stop_watching();
     }
 }
 
@@ -136,9 +124,9 @@ impl Database {
             store: store(memory.clone()),
             proxy: proxy.to_owned(),
             sessions: DashMap::new(),
-            policies: RwLock::new(InForce { resources: Vec::new(), loaded: Instant::now(), loaded_there: 0 }),
+            policies: InForce::nothing(),
             enforced: Enforced::default(),
-            turns: Turns::default(),
+            resource_locks: ResourceLocks::default(),
             authority,
             memory,
             metrics,
@@ -202,82 +190,6 @@ impl Database {
         self.plain_resources().into_iter().filter_map(known).collect()
     }
 
-    /// Puts the resources in force, whose policies were loaded just now.
-    ///
-    /// # Errors
-    /// As [`Database::apply_policy_of`]. Not cancel safe, as that.
-    pub async fn apply_policy(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<(), String> {
-        self.apply_policy_of(resources, Instant::now()).await
-    }
-
-    /// Puts the resources in force: at start, and whenever the policies were loaded anew. Epochs that exist get their
-    /// fingerprints, so that proxies with other policies are refused; but not where policies are recorded that were
-    /// loaded later.
-    ///
-    /// Err, which says why, when they could not all be recorded; it may be called again.
-    /// Not cancel safe: some resources may be recorded and others not.
-    pub async fn apply_policy_of(self: &Arc<Self>, resources: &[Arc<Resource>], loaded: Instant) -> Result<(), String> {
-        self.put_in_force_since(resources, loaded);
-        // Before a session of this proxy writes: until all of them are enforced here, nobody says that they are.
-        self.announce().await.map_err(|error| error.to_string())?;
-        self.ask_when_loaded().await.map_err(|error| error.to_string())?;
-        for resource in resources {
-            let recorded = self.record_policy(resource).await;
-            recorded.map_err(|error| format!("resource {}: {error}", resource.name))?;
-        }
-        Ok(())
-    }
-
-    /// The half of [`Database::apply_policy`] that takes place in this process.
-    pub fn put_in_force(&self, resources: &[Arc<Resource>]) {
-        self.put_in_force_since(resources, Instant::now());
-    }
-
-    fn put_in_force_since(&self, resources: &[Arc<Resource>], loaded: Instant) {
-        let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
-        // Those that are recorded once more claim no later time.
-        let loaded_there = if policies.loaded == loaded { policies.loaded_there } else { 0 };
-        *policies = InForce { resources: resources.to_vec(), loaded, loaded_there };
-        drop(policies);
-        self.enforced.keep(resources);
-    }
-
-    fn policies(&self) -> RwLockReadGuard<'_, InForce> {
-        self.policies.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The resource is in force as it is.
-    pub(super) fn resource_in_force(&self, resource: &Resource) -> bool {
-        self.policies().resources.iter().any(|it| it.fingerprint == resource.fingerprint)
-    }
-
-    /// When the policies in force were loaded, if the resource is of them, by the clock of the database. Proxies' own clocks
-    /// need not agree. 0, which is before all others, while that is not known.
-    pub(super) fn loaded(&self, resource: &Resource) -> i64 {
-        if self.resource_in_force(resource) { self.policies().loaded_there } else { 0 }
-    }
-
-    /// Asked once, and kept. Whatever the answer takes, it is not later than they were loaded.
-    async fn ask_when_loaded(self: &Arc<Self>) -> Result<(), StoreError> {
-        let loaded = self.policies().loaded;
-        let now = self.store().now().await?;
-        let age = i64::try_from(loaded.elapsed().as_micros()).unwrap_or(i64::MAX);
-        let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
-        if policies.loaded == loaded && policies.loaded_there == 0 {
-            policies.loaded_there = now.saturating_sub(age).max(0);
-        }
-        Ok(())
-    }
-
-    /// Records the policies of a resource, if they were loaded after those that are recorded.
-    pub(super) async fn record_policy(self: &Arc<Self>, resource: &Resource) -> Result<(), StoreError> {
-        let loaded = self.loaded(resource);
-        if loaded == 0 {
-            return Ok(());
-        }
-        self.store().record_policy(resource, loaded).await
-    }
-
     /// To be called when a revoked session has become idle, or has nothing running: takes its
     /// rows away, so that it need not be terminated. Does nothing while a statement may run, and
     /// leaves the rows of a session that has written in a transaction still open.
@@ -295,7 +207,7 @@ impl Database {
         for row in &rows {
             let Some(floor) = floors.get(&row.resource).filter(|floor| row.epoch < **floor) else { continue };
             if let Some(resource) = self.resource(&row.resource)
-                && let Err(error) = self.spare(&resource, *floor, std::slice::from_ref(row)).await
+                && let Err(error) = self.advance(&resource, *floor).spare(std::slice::from_ref(row)).await
             {
                 tracing::debug!(resource = row.resource, %error, "a revoked session's admission is left to the drain");
             }
@@ -380,26 +292,12 @@ impl Database {
         Ok(read)
     }
 
-    /// Remembers epochs that were read.
     pub(super) fn learn(&self, read: &[(String, Epoch)]) {
         read.iter().for_each(|(resource, epoch)| self.memory.learn(resource, *epoch));
     }
 
-    /// The resource in force of that name, or that of a key; the latter is made anew each time, since there may be any
-    /// number of them.
-    pub(super) fn resource(&self, name: &str) -> Option<Arc<Resource>> {
-        self.policies().resources.iter().find_map(|resource| resource.called(name))
-    }
-
-    /// The names of the resources in force that are not keyed.
-    pub(super) fn plain_resources(&self) -> Vec<String> {
-        let policies = self.policies();
-        let plain = policies.resources.iter().filter(|resource| resource.keyed.is_none());
-        plain.map(|resource| resource.name.clone()).collect()
-    }
-
-    pub(super) fn turn(&self, resource: &str) -> Turn<'_> {
-        self.turns.of(resource)
+    pub(super) fn resource_lock(&self, resource: &str) -> ResourceLock<'_> {
+        self.resource_locks.of(resource)
     }
 
     pub(super) fn watcher(&self) -> std::sync::MutexGuard<'_, Option<AbortHandle>> {

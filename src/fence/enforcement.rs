@@ -75,9 +75,6 @@ pub struct Enforcement {
 
 impl Database {
     /// How far these fences are enforced. Cancel-safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
     pub async fn enforcement(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<Enforcement, String> {
         self.announce().await.map_err(|error| error.to_string())?;
         self.store().enforcement(resources).await.map_err(|error| error.to_string())
@@ -100,9 +97,6 @@ impl Database {
     /// Waits until everything has ended that was forwarded before the resource was put in force: what own sessions were
     /// given, also what no transaction shows that lies unread in the server's socket, and then every transaction that is
     /// open in the database. Cancel safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
     pub async fn enforced(self: &Arc<Self>, resource: &Resource) -> Result<(), String> {
         let busy = |session: RefMulti<'_, Key, Session>| {
             let rests = session.fence.rests_while_busy()?;

@@ -27,7 +27,6 @@ pub(super) struct Memory {
     /// The serial number of the connection that listens; 0: none does, and nothing is believed.
     listener: AtomicU64,
     news: Mutex<News>,
-    /// Wakes the watcher.
     pub(super) wake: tokio::sync::Notify,
     /// An epoch was read that is another than was known.
     pub(super) changed: tokio::sync::Notify,
@@ -69,12 +68,10 @@ impl Epochs {
     }
 }
 
-/// What has to be read again.
 #[derive(Debug, Default)]
 pub(super) struct News {
     /// Everything: notifications may have been missed.
     pub(super) all: bool,
-    /// These resources.
     pub(super) resources: HashSet<String>,
 }
 

@@ -5,11 +5,12 @@
 //!
 //! Not cancel-safe where nothing else is said: a step may be half done, and is repeated by whoever needs it.
 
+use super::advance::Advance;
 use super::authority::may_raise;
 use super::database::Database;
-use super::refusal::{Hindrance, Refusal, Remedy, about};
+use super::refusal::{Cause, Refusal, Remedy, about};
 use super::session::{Epoch, Token};
-use super::store::{Standing, StoreError};
+use super::store::{EpochRow, StoreError};
 use crate::policy::{Mode, Resource};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,9 +27,7 @@ impl Database {
 
     /// For a fence that only observes: takes note of a token, which raises the epoch, if it may, but drains nobody.
     /// Cancel safe.
-    ///
-    /// # Errors
-    /// Why a write under the token would be rejected.
+    /// The error is why a write under the token would be rejected.
     pub async fn observe(self: &Arc<Self>, resource: &Resource, token: Token) -> Result<(), Refusal> {
         let (generation, highest) = match self.epoch_of(resource).await? {
             Some((epoch, _)) => (epoch.generation, Some(epoch)),
@@ -42,16 +41,14 @@ impl Database {
         }
         let target = Epoch { generation, token };
         may_raise(self.authority.as_ref(), resource, target).await?;
-        self.publish_ahead(resource, target, highest).await.map(drop)
+        self.publish_ahead(&self.advance(resource, target), highest).await.map(drop)
     }
 
     /// Raises the fence to the token of a leader that has not written yet, so that its predecessor is shut out now.
     /// Where nobody was ever admitted there is nothing to do. A token that was superseded meanwhile raises nothing.
     ///
     /// Owns nothing that the argument needs: without it, the leader's first write does the same.
-    ///
-    /// # Errors
-    /// LF006; to be repeated.
+    /// After LF006 it is to be repeated.
     pub async fn overtake(self: &Arc<Self>, resource: &Resource, token: Token) -> Result<(), Refusal> {
         let Some((current, drained)) = self.epoch_of(resource).await? else { return Ok(()) };
         if token < current.token || (token == current.token && (drained || resource.mode == Mode::Observe)) {
@@ -65,13 +62,14 @@ impl Database {
                 Err(_) => return Ok(()),
             }
         }
-        let turn = self.turn(&resource.name);
+        let turn = self.resource_lock(&resource.name);
         let _turn = turn.lock().await;
-        let now = if target == current { current } else { self.publish_ahead(resource, target, Some(current)).await? };
+        let advance = self.advance(resource, target);
+        let now = if target == current { current } else { self.publish_ahead(&advance, Some(current)).await? };
         if resource.mode == Mode::Observe || now != target {
             return Ok(());
         }
-        self.settle(None, resource, target, Instant::now() + LIMIT).await
+        advance.settle(Instant::now() + LIMIT).await
     }
 
     /// The resource's epoch was lower than the token when it was last read: it is to be overtaken, also if it has been
@@ -86,20 +84,16 @@ impl Database {
     }
 
     /// Publishes, and returns what is there now: the target, or what is above it.
-    async fn publish_ahead(
-        self: &Arc<Self>,
-        resource: &Resource,
-        target: Epoch,
-        known: Option<Epoch>,
-    ) -> Result<Epoch, Refusal> {
-        let mut now = self.publish_epoch(resource, target, known).await?;
+    async fn publish_ahead(self: &Arc<Self>, advance: &Advance<'_>, known: Option<Epoch>) -> Result<Epoch, Refusal> {
+        let (resource, target) = (advance.resource, advance.to);
+        let mut now = advance.publish(known).await?;
         if now.is_some_and(|now| now < target) {
             // A late record of older policies, perhaps.
             about(resource, self.record_policy(resource).await)?;
-            now = self.publish_epoch(resource, target, known).await?;
+            now = advance.publish(known).await?;
         }
         let reason = "the policies that the database has recorded are others";
-        let other_policies = || Refusal::unavailable(&resource.name, Hindrance::new(reason, Remedy::Reload));
+        let other_policies = || Refusal::unavailable(&resource.name, Cause::new(reason, Remedy::Reload));
         now.filter(|now| *now >= target).ok_or_else(other_policies)
     }
 
@@ -110,7 +104,7 @@ impl Database {
             Err(StoreError::Unprepared(_)) => return Ok(None),
             read => about(resource, read)?,
         };
-        let Some(Standing { epoch, drained, .. }) = read.pop() else {
+        let Some(EpochRow { epoch, drained, .. }) = read.pop() else {
             self.memory.forget(&resource.name);
             return Ok(None);
         };

@@ -39,8 +39,6 @@ pub struct Claim {
 
 impl Database {
     /// The server would let the role do all that the claim says. What other transactions have not committed does not count.
-    ///
-    /// # Errors
     /// 42501 where it would not; LF006; or that the role has to be found out. Cancel-safe.
     pub async fn permits(self: &Arc<Self>, claim: &Claim, resource: &Resource, token: Token) -> Result<(), Refusal> {
         let Some(role) = &claim.role else { return Err(Refusal::RoleUnknown { resource: resource.name.clone() }) };

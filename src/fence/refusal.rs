@@ -5,47 +5,30 @@ use super::store::StoreError;
 use crate::policy::Resource;
 use std::fmt;
 
-/// Why a session was not admitted. Nothing was written in any of these cases.
+/// Why a session was not admitted. Nothing was written in any of these cases. `resource` is what was to be written, and
+/// `presented` the session's token.
+#[allow(missing_docs, reason = "the messages name the other fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// LF001: the epoch row says so, not memory alone; or etcd does, and its leader has not raised the epoch yet.
     #[error("token {presented} for resource {resource} is lower than {}, the highest seen", highest.token)]
-    Stale {
-        /// What was to be written.
-        resource: String,
-        /// The session's token.
-        presented: Token,
-        /// What the database holds, or what the election's leader will raise it to.
-        highest: Epoch,
-    },
+    Stale { resource: String, presented: Token, highest: Epoch },
     /// LF005: the election that issues the resource's tokens has not issued this one, as far as its leader tells.
     #[error("token {presented} for resource {resource} is not the one of the leader of {election}")]
     Unissued {
-        /// What was to be written.
         resource: String,
-        /// The session's token.
         presented: Token,
-        /// Who was asked.
         election: String,
         /// The leader's token, which is lower; None: nobody leads.
         issued: Option<Token>,
     },
     /// LF003: the open transaction wrote to the resource under another token. The token was not raised.
     #[error("token {presented} for resource {resource}: the transaction has already written under token {current}")]
-    WrittenUnderAnotherToken {
-        /// What was to be written.
-        resource: String,
-        /// The session's token.
-        presented: Token,
-        /// The token under which the transaction wrote.
-        current: Token,
-    },
+    WrittenUnderAnotherToken { resource: String, presented: Token, current: Token },
     /// LF004: the token is higher than the epoch's, or the first, and what was to be written may not raise it.
     #[error("token {presented} for resource {resource} is not in force yet")]
     NotInForce {
-        /// What may be written.
         resource: String,
-        /// The session's token.
         presented: Token,
         /// What the database holds; None: nothing yet.
         highest: Option<Token>,
@@ -53,26 +36,19 @@ pub enum Refusal {
     /// 42501: the server would not let the session's role do it. The token was not raised.
     #[error("token {presented} for resource {resource}: the session's role may not do this to {what}")]
     Denied {
-        /// What was to be written.
         resource: String,
-        /// The session's token.
         presented: Token,
         /// The relation or function, by its own name.
         what: String,
     },
     /// Not for clients: the token would have to be raised, and as whom the session acts has to be found out first.
     #[error("resource {resource}: the session's current role is not known")]
-    RoleUnknown {
-        /// What was to be written.
-        resource: String,
-    },
+    RoleUnknown { resource: String },
     /// LF006: it cannot be proved which token is the highest, or that everybody below it has ended.
-    #[error("resource {resource}: {hindrance}")]
+    #[error("resource {resource}: {cause}")]
     Unavailable {
-        /// What was to be written.
         resource: String,
-        /// What is in the way.
-        hindrance: Hindrance,
+        cause: Cause,
         /// What those run who are in the way, for the client only: it may hold values, which no log may.
         queries: String,
     },
@@ -80,7 +56,7 @@ pub enum Refusal {
 
 /// What keeps a fence from being proved, or a catalogue from being read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hindrance {
+pub struct Cause {
     /// What it is, for the log.
     pub reason: String,
     /// The same for clients, who may be anybody, where the reason says what is not for them: who the control role is.
@@ -89,7 +65,7 @@ pub struct Hindrance {
     pub remedy: Remedy,
 }
 
-/// What helps against a [`Hindrance`]; its words are the proxy's.
+/// What helps against a [`Cause`]; its words are the proxy's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// It may pass by itself.
@@ -116,20 +92,20 @@ pub enum Remedy {
     Split,
 }
 
-impl Hindrance {
+impl Cause {
     /// What it is, and what helps.
     pub fn new(reason: impl Into<String>, remedy: Remedy) -> Self {
-        Hindrance { reason: reason.into(), told: None, remedy }
+        Cause { reason: reason.into(), told: None, remedy }
     }
 
     /// With these words for clients.
     pub(super) fn told(self, words: Option<String>) -> Self {
-        Hindrance { told: words, ..self }
+        Cause { told: words, ..self }
     }
 
     /// With more words, for everybody.
     pub(super) fn and(self, words: &str) -> Self {
-        Hindrance { reason: self.reason + words, told: self.told.map(|told| told + words), ..self }
+        Cause { reason: self.reason + words, told: self.told.map(|told| told + words), ..self }
     }
 
     /// What it is, for clients.
@@ -139,13 +115,13 @@ impl Hindrance {
 }
 
 /// It may pass by itself.
-impl<T: Into<String>> From<T> for Hindrance {
+impl<T: Into<String>> From<T> for Cause {
     fn from(reason: T) -> Self {
-        Hindrance::new(reason, Remedy::TryAgain)
+        Cause::new(reason, Remedy::TryAgain)
     }
 }
 
-impl fmt::Display for Hindrance {
+impl fmt::Display for Cause {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.reason)
     }
@@ -153,7 +129,7 @@ impl fmt::Display for Hindrance {
 
 /// Somebody who is in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Obstacle {
+pub struct Blocker {
     /// Who it is, for people.
     pub who: String,
     /// What they run; empty where it is no process.
@@ -175,27 +151,25 @@ impl Refusal {
     }
 
     /// LF006 with what is in the way.
-    pub fn unavailable(resource: &str, hindrance: impl Into<Hindrance>) -> Self {
-        Refusal::Unavailable { resource: resource.to_owned(), hindrance: hindrance.into(), queries: String::new() }
+    pub fn unavailable(resource: &str, cause: impl Into<Cause>) -> Self {
+        Refusal::Unavailable { resource: resource.to_owned(), cause: cause.into(), queries: String::new() }
     }
 
     /// LF006, since the database did not answer.
     pub(super) fn of_store(resource: &str, error: StoreError) -> Self {
         match error {
-            StoreError::Obstructed(by) => Refusal::obstructed(resource, "its lock is held by", &by),
-            StoreError::Unprepared(hindrance) | StoreError::Unavailable(hindrance) => {
-                Refusal::unavailable(resource, hindrance)
-            }
+            StoreError::Blocked(by) => Refusal::blocked(resource, "its lock is held by", &by),
+            StoreError::Unprepared(cause) | StoreError::Unavailable(cause) => Refusal::unavailable(resource, cause),
         }
     }
 
     /// LF006 with who is in the way.
-    pub(super) fn obstructed(resource: &str, how: &str, by: &[Obstacle]) -> Self {
-        let who: Vec<_> = by.iter().map(|obstacle| obstacle.who.as_str()).collect();
-        let queries = by.iter().map(|obstacle| obstacle.query.as_str()).filter(|query| !query.is_empty());
+    pub(super) fn blocked(resource: &str, how: &str, by: &[Blocker]) -> Self {
+        let who: Vec<_> = by.iter().map(|blocker| blocker.who.as_str()).collect();
+        let queries = by.iter().map(|blocker| blocker.query.as_str()).filter(|query| !query.is_empty());
         Refusal::Unavailable {
             resource: resource.to_owned(),
-            hindrance: Hindrance::new(format!("{how}: {}", who.join("; ")), Remedy::EndThem),
+            cause: Cause::new(format!("{how}: {}", who.join("; ")), Remedy::EndThem),
             queries: queries.collect::<Vec<_>>().join("; "),
         }
     }

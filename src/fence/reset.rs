@@ -30,6 +30,7 @@ pub struct Reset {
 
 /// Why a reset did not come to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ResetError {
     /// Nobody has ever written to the resource under a token; nothing was changed.
     #[error("it has no epoch: nobody has written to it under a token yet")]
@@ -51,12 +52,7 @@ pub enum ResetError {
     Unavailable(String),
     /// The epoch is reset; who was admitted before may still hold up its next writer.
     #[error("it is reset, but not everybody admitted before has ended yet: {reason}")]
-    NotDrained {
-        /// What was done.
-        reset: Reset,
-        /// What is in the way.
-        reason: String,
-    },
+    NotDrained { reset: Reset, reason: String },
 }
 
 /// A living server process that is admitted under a higher token.
@@ -106,9 +102,7 @@ impl Database {
     /// not while somebody lives who is admitted under a higher token. `role` is who does it, for the record.
     ///
     /// Not cancel-safe: the epoch may be reset and not drained. May be repeated.
-    ///
-    /// # Errors
-    /// Each says what was changed.
+    /// Each error says what was changed.
     pub async fn reset(
         self: &Arc<Self>,
         resource: &Arc<Resource>,
@@ -129,7 +123,7 @@ impl Database {
         };
         self.memory.learn(&resource.name, reset.after);
         if resource.mode == Mode::Enforce {
-            let drained = self.settle(None, resource, reset.after, Instant::now() + LIMIT).await;
+            let drained = self.advance(resource, reset.after).settle(Instant::now() + LIMIT).await;
             drained.map_err(|refusal| ResetError::NotDrained { reset, reason: refusal.to_string() })?;
         }
         Ok(reset)
@@ -147,10 +141,10 @@ impl Database {
         let unavailable = |refusal| match refusal {
             // Lost with a connection that was open, it was lost with the database.
             _ if self.is_missing() => ResetError::NoDatabase,
-            Refusal::Unavailable { hindrance, .. } if hindrance.remedy == Remedy::Init && self.is_unprepared() => {
+            Refusal::Unavailable { cause, .. } if cause.remedy == Remedy::Init && self.is_unprepared() => {
                 ResetError::Unprepared
             }
-            Refusal::Unavailable { hindrance, .. } => ResetError::Unavailable(hindrance.reason),
+            Refusal::Unavailable { cause, .. } => ResetError::Unavailable(cause.reason),
             other => ResetError::Unavailable(other.to_string()),
         };
         let failed = |error| unavailable(Refusal::of_store(&resource.name, error));
@@ -174,9 +168,6 @@ impl Database {
     }
 
     /// The fences of these resources that have an epoch. Cancel-safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
     pub async fn fences(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<Fences, String> {
         let fences = self.store().fences(resources, MOST_KEYS).await.map_err(|error| error.to_string())?;
         let all = fences.plain.iter().chain(fences.of_keys.iter().map(|(name, fence)| (name, fence)));
@@ -185,9 +176,6 @@ impl Database {
     }
 
     /// The resource has an epoch. Cancel-safe.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, why.
     pub async fn has_epoch(self: &Arc<Self>, resource: &Resource) -> Result<bool, String> {
         let read = self.read_epochs(&[resource.name.as_str()]).await;
         read.map(|epochs| !epochs.is_empty()).map_err(|error| error.to_string())

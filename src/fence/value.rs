@@ -47,9 +47,6 @@ pub enum InvalidValue {
 
 impl FenceValue {
     /// Reads a value as the server holds it.
-    ///
-    /// # Errors
-    /// When the value means nothing.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         let text = text.trim_matches(SPACE);
         if text.len() > MAX_LENGTH {

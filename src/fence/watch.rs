@@ -121,14 +121,13 @@ async fn attend(database: &Arc<Database>) {
     }
     for (name, epoch) in read {
         if let Some(resource) = database.resource(&name)
-            && let Err(error) = database.spare_own(&resource, epoch).await
+            && let Err(error) = database.advance(&resource, epoch).spare_own().await
         {
             tracing::debug!(resource = name, %error, "sessions below the epoch are left to its drain");
         }
     }
 }
 
-/// Deletes the rows of dead processes.
 async fn sweep(database: &Arc<Database>) {
     if let Err(error) = database.store().delete_dead(None).await {
         tracing::debug!(database = database.name(), %error, "dead processes' rows are left");

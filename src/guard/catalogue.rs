@@ -6,16 +6,14 @@ use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, NOTICE_SIGNATURE, OWNER
 use super::trigger::{PREFIX, Relation};
 use super::{GuardError, State, refused};
 use crate::policy::FencedTable;
-use crate::sql::{column, is_true, named, quote};
+use crate::sql::{column, is_true, named, query_rows, quote, text};
 use std::collections::BTreeMap;
-use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
+use tokio_postgres::{Client, SimpleQueryRow};
 
 const EVENT_TRIGGERS: [&str; 2] = ["fencegate_guard_definition", "fencegate_guard_drop"];
 
-/// A trigger of the guard that is there.
-pub(super) struct Found {
+pub(super) struct InstalledTrigger {
     pub(super) definition: String,
-    /// `tgenabled`.
     pub(super) enabled: char,
     pub(super) is_copy: bool,
     pub(super) may_alter: bool,
@@ -24,35 +22,36 @@ pub(super) struct Found {
 /// Relation and name of a trigger.
 pub(super) type Place = (String, String);
 
-/// The triggers there are: relation, and the statement that removes it.
-pub(super) async fn drops(client: &Client) -> Result<Vec<(String, String)>, GuardError> {
-    let found = found(client).await?.into_iter().filter(|(_, found)| !found.is_copy);
-    Ok(found.map(|((relation, name), _)| (relation.clone(), format!("DROP TRIGGER {name} ON {relation}"))).collect())
+/// Part of the guard, and the statement that removes it.
+pub(super) struct Removal {
+    pub(super) what: String,
+    pub(super) statement: String,
 }
 
-/// All that there is of the guard: what it is, and the statement that removes it.
-pub(super) async fn removal(client: &Client) -> Result<Vec<(String, String)>, GuardError> {
-    let mut removal = Vec::new();
-    for (place, found) in found(client).await? {
-        if !found.is_copy {
-            let (relation, name) = place;
-            removal.push((format!("trigger {name} on {relation}"), format!("DROP TRIGGER {name} ON {relation}")));
-        }
-    }
+/// The triggers there are, each with its relation: not the copies, which go with what they are copied from.
+pub(super) async fn drops(client: &Client) -> Result<Vec<(String, Removal)>, GuardError> {
+    let found = found(client).await?.into_iter().filter(|(_, found)| !found.is_copy);
+    let drop = |((relation, name), _)| {
+        let (what, statement) = (format!("trigger {name} on {relation}"), format!("DROP TRIGGER {name} ON {relation}"));
+        (relation, Removal { what, statement })
+    };
+    Ok(found.map(drop).collect())
+}
+
+/// The event triggers and functions there are.
+pub(super) async fn others(client: &Client) -> Result<Vec<Removal>, GuardError> {
     let names = EVENT_TRIGGERS.map(quote).join(", ");
     let query = format!("SELECT evtname AS name FROM pg_event_trigger WHERE evtname IN ({names}) ORDER BY evtname");
-    for row in rows(client, "read the catalogue", &query).await? {
-        let name = column(&row, "name").unwrap_or_default();
-        removal.push((format!("event trigger {name}"), format!("DROP EVENT TRIGGER {name}")));
-    }
-    let signatures = SIGNATURES.iter().rev().chain([&NOTICE_SIGNATURE]);
-    for signature in signatures {
+    let event_triggers = rows(client, "read the catalogue", &query).await?;
+    let event_triggers = event_triggers.iter().filter_map(|row| Some(format!("event trigger {}", text(row, "name")?)));
+    let mut others: Vec<String> = event_triggers.collect();
+    for signature in SIGNATURES.iter().rev().chain([&NOTICE_SIGNATURE]) {
         let query = format!("SELECT to_regprocedure({}) IS NOT NULL AS there", quote(signature));
         if rows(client, "read the catalogue", &query).await?.iter().any(|row| is_true(row, "there")) {
-            removal.push((format!("function {signature}"), format!("DROP FUNCTION {signature}")));
+            others.push(format!("function {signature}"));
         }
     }
-    Ok(removal)
+    Ok(others.into_iter().map(|what| Removal { statement: format!("DROP {what}"), what }).collect())
 }
 
 /// One row: who asks, and what there is beside triggers.
@@ -111,7 +110,7 @@ pub(super) fn relation(row: &SimpleQueryRow) -> Relation {
     }
 }
 
-pub(super) async fn found(client: &Client) -> Result<BTreeMap<Place, Found>, GuardError> {
+pub(super) async fn found(client: &Client) -> Result<BTreeMap<Place, InstalledTrigger>, GuardError> {
     let query = format!(
         "SELECT format('%I.%I', n.nspname, c.relname) AS relation, quote_ident(t.tgname) AS name, \
            t.tgenabled AS enabled, t.tgparentid <> 0 AS is_copy, pg_get_triggerdef(t.oid) AS definition, \
@@ -122,7 +121,7 @@ pub(super) async fn found(client: &Client) -> Result<BTreeMap<Place, Found>, Gua
     let rows = rows(client, "read the triggers", &query).await?;
     let found = rows.iter().map(|row| {
         let text = |name| column(row, name).unwrap_or_default().to_owned();
-        let found = Found {
+        let found = InstalledTrigger {
             definition: text("definition"),
             enabled: text("enabled").chars().next().unwrap_or_default(),
             is_copy: is_true(row, "is_copy"),
@@ -146,10 +145,5 @@ pub(super) fn event_triggers_state(there: &str, enabled: &str, function: State) 
 }
 
 pub(super) async fn rows(client: &Client, what: &str, query: &str) -> Result<Vec<SimpleQueryRow>, GuardError> {
-    let messages = refused(what, client.simple_query(query).await)?;
-    let row = |message| match message {
-        SimpleQueryMessage::Row(row) => Some(row),
-        _ => None,
-    };
-    Ok(messages.into_iter().filter_map(row).collect())
+    refused(what, query_rows(client, query).await)
 }

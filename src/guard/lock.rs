@@ -19,9 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Makes the change in one transaction: again and again, while others hold locks that it needs.
-///
-/// # Errors
-/// Those of the change, and [`GuardError::HeldUp`]. Nothing was changed.
+/// After an error nothing was changed.
 pub(super) async fn transaction<T>(
     client: &Client,
     change: impl AsyncFn() -> Result<T, GuardError>,
@@ -52,17 +50,19 @@ async fn attempt<T>(client: &Client, change: impl AsyncFn() -> Result<T, GuardEr
 }
 
 fn is_about_locks(error: &GuardError) -> bool {
-    let (GuardError::Refused { source, .. } | GuardError::HeldUp { source, .. }) = error else { return false };
+    let (GuardError::Refused(_, source) | GuardError::HeldUp { source, .. }) = error else { return false };
     source.code().is_some_and(|code| [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED].contains(code))
 }
 
-/// Takes the locks that these statements need of their relations, in the same order at all times.
-pub(super) async fn lock_tables(client: &Client, changes: &[(String, String)]) -> Result<(), GuardError> {
+/// Takes the locks that changes, or drops, of triggers need of these relations, in the same order at all times.
+pub(super) async fn lock_tables(
+    client: &Client,
+    relations: impl Iterator<Item = String>,
+    drops: bool,
+) -> Result<(), GuardError> {
     // Only dropping a trigger keeps readers out.
-    let drops = changes.iter().any(|(_, statement)| statement.starts_with("DROP"));
     let mode = if drops { "ACCESS EXCLUSIVE" } else { "SHARE ROW EXCLUSIVE" };
-    let relations: Vec<String> = changes.iter().map(|(relation, _)| quote(relation)).collect();
-    let relations = relations.join(", ");
+    let relations = relations.map(|relation| quote(&relation)).collect::<Vec<_>>().join(", ");
     // The server locks no foreign table by this statement.
     let tables = format!(
         "SELECT string_agg(name, ', ' ORDER BY oid) AS tables \

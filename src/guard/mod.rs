@@ -13,6 +13,7 @@ mod trigger;
 use crate::policy::PolicySet;
 use crate::sql;
 use crate::tls::ControlConfig;
+use catalogue::Removal;
 use functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION};
 use lock::{lock_tables, transaction};
 use survey::Survey;
@@ -31,6 +32,7 @@ const NO_EVENT_TRIGGERS: &str =
 
 /// Why the guard was not installed, read or removed; nothing was changed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum GuardError {
     /// No connection.
     #[error("cannot connect: {}", sql::message(.0))]
@@ -40,31 +42,16 @@ pub enum GuardError {
     Uninitialised(String),
     /// The triggers need functions that the connecting role may not create.
     #[error(
-        "the guard's functions are not there as this version needs them, and only {owner}, who owns the schema \
+        "the guard's functions are not there as this version needs them, and only {0}, who owns the schema \
          fencegate, or a superuser may make them: run `fencegate guard install` as that role, then again as this one"
     )]
-    FunctionsFirst {
-        /// The owner of the schema.
-        owner: String,
-    },
-    /// The server refused.
-    #[error("cannot {what}: {}", sql::message(.source))]
-    Refused {
-        /// What was being done.
-        what: String,
-        /// The server's answer.
-        source: tokio_postgres::Error,
-    },
-    /// Others hold locks on the tables.
+    FunctionsFirst(String),
+    /// The server refused what was being done.
+    #[error("cannot {}: {}", .0, sql::message(.1))]
+    Refused(String, #[source] tokio_postgres::Error),
+    /// Others hold locks on the tables, which are a list of SQL literals.
     #[error("cannot lock the tables, held up by {by}: {}", sql::message(.source))]
-    HeldUp {
-        /// The tables, as a list of SQL literals.
-        relations: String,
-        /// Who holds locks on them.
-        by: String,
-        /// The server's answer.
-        source: tokio_postgres::Error,
-    },
+    HeldUp { relations: String, by: String, source: tokio_postgres::Error },
 }
 
 /// What `install` did.
@@ -152,23 +139,17 @@ pub struct Status {
 /// Makes the guard in the database of `config` exactly what the policies say. May be repeated.
 ///
 /// Cancel safe: all of it is one transaction.
-///
-/// # Errors
-/// Nothing was changed.
+/// After an error nothing was changed.
 pub async fn install(config: &ControlConfig, policies: &PolicySet) -> Result<Installed, GuardError> {
-    let session = Session::open(config).await?;
-    let client = &session.client;
+    let client = &open(config).await?;
     transaction(client, async || change(client, policies).await).await
 }
 
 async fn change(client: &Client, policies: &PolicySet) -> Result<Installed, GuardError> {
     let mut survey = Survey::take(client, policies).await?;
-    let changes: Vec<(String, String)> = survey
-        .differences()
-        .filter(|difference| difference.may_alter)
-        .flat_map(|it| it.statements.into_iter().map(move |statement| (it.relation.clone(), statement)))
-        .collect();
-    lock_tables(client, &changes).await?;
+    let changes: Vec<_> = survey.differences().filter(|it| it.may_alter && !it.statements.is_empty()).collect();
+    let drops = changes.iter().flat_map(|it| &it.statements).any(|statement| statement.starts_with("DROP"));
+    lock_tables(client, changes.into_iter().map(|it| it.relation), drops).await?;
     let mut installed = Installed { changes: define(client, &survey).await?, ..Installed::default() };
     // Twice: only when a trigger is there its copies on partitions can be seen, and enabled where the server has not.
     for _ in 0..2 {
@@ -181,7 +162,7 @@ async fn change(client: &Client, policies: &PolicySet) -> Result<Installed, Guar
         survey = Survey::take(client, policies).await?;
     }
     (installed.wanted, installed.there, installed.tables) = survey.size();
-    installed.warnings = survey.warnings();
+    installed.warnings.clone_from(&survey.unguarded);
     if survey.event_triggers == State::NotMade {
         installed.warnings.push(format!("there are no event triggers: {NO_EVENT_TRIGGERS}"));
     }
@@ -195,7 +176,7 @@ async fn define(client: &Client, survey: &Survey) -> Result<usize, GuardError> {
     let mut made = 0;
     if survey.functions != State::Ok {
         if !survey.owns_schema {
-            return Err(GuardError::FunctionsFirst { owner: survey.owner.clone() });
+            return Err(GuardError::FunctionsFirst(survey.owner.clone()));
         }
         run(client, "create the functions", &survey.definition()).await?;
         run(client, "mark the functions", &GUARD_FUNCTIONS.seal()).await?;
@@ -214,26 +195,21 @@ fn event_triggers() -> String {
 }
 
 /// Compares the guard in the database of `config` with what the policies say. Cancel safe.
-///
-/// # Errors
-/// It could not be read.
 pub async fn status(config: &ControlConfig, policies: &PolicySet) -> Result<Status, GuardError> {
-    let session = Session::open(config).await?;
-    let survey = Survey::take(&session.client, policies).await?;
-    Ok(Status { lines: survey.lines(), warnings: survey.warnings() })
+    let survey = Survey::take(&open(config).await?, policies).await?;
+    Ok(Status { lines: survey.lines(), warnings: survey.unguarded })
 }
 
 /// Takes the guard away from the database of `config`, and returns what was removed. Cancel safe: one transaction.
-///
-/// # Errors
-/// Nothing was removed.
+/// After an error nothing was removed.
 pub async fn remove(config: &ControlConfig) -> Result<Vec<String>, GuardError> {
-    let session = Session::open(config).await?;
-    let client = &session.client;
+    let client = &open(config).await?;
     transaction(client, async || {
-        lock_tables(client, &catalogue::drops(client).await?).await?;
+        let relations = catalogue::drops(client).await?.into_iter().map(|(relation, _)| relation);
+        lock_tables(client, relations, true).await?;
+        let triggers = catalogue::drops(client).await?.into_iter().map(|(_, removal)| removal);
         let mut removed = Vec::new();
-        for (what, statement) in catalogue::removal(client).await? {
+        for Removal { what, statement } in triggers.chain(catalogue::others(client).await?) {
             run(client, &format!("remove {what}"), &statement).await?;
             removed.push(what);
         }
@@ -242,25 +218,12 @@ pub async fn remove(config: &ControlConfig) -> Result<Vec<String>, GuardError> {
     .await
 }
 
-/// A connection and the task that drives it.
-struct Session {
-    client: Client,
-    driver: tokio::task::JoinHandle<Result<(), tokio_postgres::Error>>,
-}
-
-impl Session {
-    async fn open(config: &ControlConfig) -> Result<Self, GuardError> {
-        let (client, connection) = config.connect().await.map_err(GuardError::Connect)?;
-        let session = Session { client, driver: tokio::spawn(connection) };
-        run(&session.client, "set up the session", SETTINGS).await?;
-        Ok(session)
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
+/// A connection, which ends when the client is dropped.
+async fn open(config: &ControlConfig) -> Result<Client, GuardError> {
+    let (client, connection) = config.connect().await.map_err(GuardError::Connect)?;
+    tokio::spawn(connection);
+    run(&client, "set up the session", SETTINGS).await?;
+    Ok(client)
 }
 
 async fn run(client: &Client, what: &str, sql: &str) -> Result<(), GuardError> {
@@ -268,5 +231,5 @@ async fn run(client: &Client, what: &str, sql: &str) -> Result<(), GuardError> {
 }
 
 fn refused<T>(what: &str, result: Result<T, tokio_postgres::Error>) -> Result<T, GuardError> {
-    result.map_err(|source| GuardError::Refused { what: what.to_owned(), source })
+    result.map_err(|source| GuardError::Refused(what.to_owned(), source))
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns the comparison. Must never change anything.
 
-use super::catalogue::{Found, Place, event_triggers_state, facts, found, relation, rows, tree};
+use super::catalogue::{InstalledTrigger, Place, event_triggers_state, facts, found, relation, rows, tree};
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, SIGNATURES};
 use super::trigger::{Relation, Wanted, wanted};
 use super::{FUNCTIONS, GuardError, Line, NO_EVENT_TRIGGERS, Rest, State, event_triggers};
@@ -29,8 +29,8 @@ pub(super) struct Survey {
     /// The schema's.
     pub(super) owner: String,
     wanted: Vec<Wanted>,
-    found: BTreeMap<Place, Found>,
-    unguarded: Vec<String>,
+    found: BTreeMap<Place, InstalledTrigger>,
+    pub(super) unguarded: Vec<String>,
     pub(super) functions: State,
     pub(super) event_triggers: State,
 }
@@ -118,10 +118,6 @@ impl Survey {
         (self.wanted.len(), there.count(), relations.len())
     }
 
-    pub(super) fn warnings(&self) -> Vec<String> {
-        self.unguarded.clone()
-    }
-
     /// What others have to do, because the connecting role may not: a transaction for each relation, which may have an owner
     /// of its own.
     pub(super) fn rest(&self) -> Vec<Rest> {
@@ -179,7 +175,7 @@ impl Survey {
     }
 
     /// Copies go with what they are copied from.
-    fn unwanted(&self) -> impl Iterator<Item = (&Place, &Found)> {
+    fn unwanted(&self) -> impl Iterator<Item = (&Place, &InstalledTrigger)> {
         let wanted: BTreeSet<(&str, &str)> =
             self.wanted.iter().map(|wanted| (wanted.relation.as_str(), wanted.name.as_str())).collect();
         let is_wanted = move |place: &Place| wanted.contains(&(place.0.as_str(), place.1.as_str()));
@@ -213,7 +209,7 @@ impl Survey {
     }
 }
 
-fn superfluous(place: &Place, found: &Found) -> Difference {
+fn superfluous(place: &Place, found: &InstalledTrigger) -> Difference {
     let (relation, name) = place;
     Difference {
         state: State::Changed,

@@ -17,19 +17,16 @@ pub(super) struct Relation {
     pub(super) oid: String,
     /// Schema and name, quoted where needed.
     pub(super) name: String,
-    /// `relkind`.
     pub(super) kind: char,
     /// A partition: the server copies its parent's row triggers to it.
     pub(super) is_partition: bool,
     /// The topmost table of which it is a partition.
     pub(super) root: Option<String>,
-    /// The connecting role may change it.
     pub(super) may_alter: bool,
     /// Something that is not guarded with it is its parent.
     pub(super) has_foreign_parent: bool,
 }
 
-/// A trigger that should be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) relation: String,

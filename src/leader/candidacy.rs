@@ -7,7 +7,7 @@ use super::LeaderError;
 use super::coordinator::{Candidate, Coordinator, CoordinatorError};
 use super::election::Election;
 use super::keeper::keep;
-use super::leadership::{Leadership, Request, Standing};
+use super::leadership::{Leadership, LeaseState, Request};
 use super::loss::Loss;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 type Won = oneshot::Sender<Result<Leadership, LeaderError>>;
 
 /// How waiting ended.
-enum Turn {
+enum Waited {
     Ours,
     /// The candidate has lost its place: another may take a new one.
     Lost,
@@ -38,13 +38,13 @@ pub(super) async fn run<C: Coordinator>(election: Election<C>, mut won: Won) {
             Err(CoordinatorError::Gone) if !won.is_closed() => continue,
             Err(error) => return drop(won.send(Err(error.into()))),
         };
-        let (standing, _) = watch::channel(Standing { deadline, lost: None });
-        let mut kept = pin!(keep(&**coordinator, &candidate, timings, &standing, meter.as_deref()));
-        match wait(&election, &candidate, &standing, kept.as_mut(), &mut won).await {
-            Turn::Ours => return lead(&election, &candidate, &standing, kept, won).await,
-            Turn::Lost => drop(tokio::spawn(withdraw(election.clone(), candidate.clone()))),
-            Turn::Abandoned => return drop(withdraw(election.clone(), candidate.clone()).await),
-            Turn::Failed(error) => {
+        let (lease_state, _) = watch::channel(LeaseState { deadline, lost: None });
+        let mut kept = pin!(keep(&**coordinator, &candidate, timings, &lease_state, meter.as_deref()));
+        match wait(&election, &candidate, &lease_state, kept.as_mut(), &mut won).await {
+            Waited::Ours => return lead(&election, &candidate, &lease_state, kept, won).await,
+            Waited::Lost => drop(tokio::spawn(withdraw(election.clone(), candidate.clone()))),
+            Waited::Abandoned => return drop(withdraw(election.clone(), candidate.clone()).await),
+            Waited::Failed(error) => {
                 drop(won.send(Err(error.into())));
                 return drop(withdraw(election.clone(), candidate.clone()).await);
             }
@@ -55,34 +55,34 @@ pub(super) async fn run<C: Coordinator>(election: Election<C>, mut won: Won) {
 async fn wait<C: Coordinator>(
     election: &Election<C>,
     candidate: &Candidate,
-    standing: &watch::Sender<Standing>,
+    lease_state: &watch::Sender<LeaseState>,
     kept: Pin<&mut impl Future<Output = Loss>>,
     won: &mut Won,
-) -> Turn {
+) -> Waited {
     let Election { coordinator, timings, .. } = election;
-    let turn = tokio::select! {
+    let waited = tokio::select! {
         biased;
-        () = won.closed() => return Turn::Abandoned,
+        () = won.closed() => return Waited::Abandoned,
         loss = kept => match loss {
             Loss::Unreachable { reason } => {
-                return Turn::Failed(CoordinatorError::Unreachable { limit: timings.ttl(), reason });
+                return Waited::Failed(CoordinatorError::Unreachable { limit: timings.ttl(), reason });
             }
-            _ => return Turn::Lost,
+            _ => return Waited::Lost,
         },
         turn = coordinator.await_turn(candidate, timings.patience()) => turn,
     };
-    match turn {
-        Ok(()) if is_over(standing) => Turn::Lost,
-        Ok(()) => Turn::Ours,
-        Err(CoordinatorError::Gone) => Turn::Lost,
-        Err(error) => Turn::Failed(error),
+    match waited {
+        Ok(()) if is_over(lease_state) => Waited::Lost,
+        Ok(()) => Waited::Ours,
+        Err(CoordinatorError::Gone) => Waited::Lost,
+        Err(error) => Waited::Failed(error),
     }
 }
 
 async fn lead<C: Coordinator>(
     election: &Election<C>,
     candidate: &Candidate,
-    standing: &watch::Sender<Standing>,
+    lease_state: &watch::Sender<LeaseState>,
     kept: Pin<&mut impl Future<Output = Loss>>,
     won: Won,
 ) {
@@ -93,11 +93,11 @@ async fn lead<C: Coordinator>(
         meter.leads(&election.name, true);
     }
     // Where nobody takes it, it is dropped, which ends it.
-    drop(won.send(Ok(Leadership { token, election: name, holder, standing: standing.subscribe(), requests })));
+    drop(won.send(Ok(Leadership { token, election: name, holder, lease_state: lease_state.subscribe(), requests })));
 
-    let (loss, resigned) = until_lost(election, candidate, standing, kept, inbox).await;
+    let (loss, resigned) = until_lost(election, candidate, lease_state, kept, inbox).await;
     // First: nobody knows how long a log takes.
-    standing.send_modify(|standing| standing.lost = Some(loss.clone()));
+    lease_state.send_modify(|lease_state| lease_state.lost = Some(loss.clone()));
     if let Some(meter) = &election.meter {
         meter.leads(&election.name, false);
     }
@@ -115,7 +115,7 @@ async fn lead<C: Coordinator>(
 async fn until_lost<C: Coordinator>(
     election: &Election<C>,
     candidate: &Candidate,
-    standing: &watch::Sender<Standing>,
+    lease_state: &watch::Sender<LeaseState>,
     mut kept: Pin<&mut impl Future<Output = Loss>>,
     mut inbox: mpsc::Receiver<Request>,
 ) -> (Loss, Option<oneshot::Sender<Result<(), LeaderError>>>) {
@@ -125,7 +125,7 @@ async fn until_lost<C: Coordinator>(
             biased;
             loss = &mut kept => return (loss, None),
             // After a pause the coordinator says what we should have known.
-            loss = &mut end => return (if is_over(standing) { Loss::Expired } else { loss }, None),
+            loss = &mut end => return (if is_over(lease_state) { Loss::Expired } else { loss }, None),
             request = inbox.recv() => match request {
                 Some(Request::Proclaim(value, answer)) => {
                     drop(tokio::spawn(proclaim(election.clone(), candidate.clone(), value, answer)));
@@ -159,6 +159,6 @@ async fn withdraw<C: Coordinator>(election: Election<C>, candidate: Candidate) -
     withdrawn
 }
 
-fn is_over(standing: &watch::Sender<Standing>) -> bool {
-    standing.borrow().deadline.remaining().is_zero()
+fn is_over(lease_state: &watch::Sender<LeaseState>) -> bool {
+    lease_state.borrow().deadline.remaining().is_zero()
 }

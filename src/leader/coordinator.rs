@@ -25,29 +25,17 @@ pub struct Candidate {
 
 /// Why a coordinator did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum CoordinatorError {
     /// No answer in time. Whether the request took effect is unknown.
     #[error("the coordinator did not answer within {limit:?}: {reason}")]
-    Unreachable {
-        /// How long was waited.
-        limit: Duration,
-        /// The last failure.
-        reason: String,
-    },
+    Unreachable { limit: Duration, reason: String },
     /// It answered, and refused.
     #[error("the coordinator refused: {reason}")]
-    Refused {
-        /// In its words.
-        reason: String,
-    },
+    Refused { reason: String },
     /// One election among the keys of another: the outer one would wait for the inner one's leader.
     #[error("the election {election} shares its keys with another: {key} is there; elections must not be nested")]
-    Nested {
-        /// The election that was to be entered.
-        election: ElectionName,
-        /// The key that is not its own, or not its alone.
-        key: String,
-    },
+    Nested { election: ElectionName, key: String },
     /// The candidate has lost its place: its lease ended, or somebody removed it from the queue.
     #[error("the candidate has lost its lease or its place in the queue")]
     Gone,

@@ -5,7 +5,7 @@
 
 use super::clock::{BootInstant, sleep_until};
 use super::coordinator::{Candidate, Coordinator, CoordinatorError};
-use super::leadership::Standing;
+use super::leadership::LeaseState;
 use super::loss::Loss;
 use super::meter::Meter;
 use super::timing::Timings;
@@ -25,13 +25,13 @@ pub(super) async fn keep<C: Coordinator>(
     coordinator: &C,
     candidate: &Candidate,
     timings: &Timings,
-    standing: &watch::Sender<Standing>,
+    lease_state: &watch::Sender<LeaseState>,
     meter: Option<&dyn Meter>,
 ) -> Loss {
     let mut failure = None;
-    let mut next = next_renewal(deadline(standing), candidate, timings);
+    let mut next = next_renewal(deadline(lease_state), candidate, timings);
     loop {
-        let deadline = deadline(standing);
+        let deadline = deadline(lease_state);
         sleep_until(next.min(deadline)).await;
         let left = deadline.remaining();
         if left <= LAST_WORD {
@@ -55,7 +55,7 @@ pub(super) async fn keep<C: Coordinator>(
             Ok(renewed) => {
                 failure = None;
                 next = next_renewal(renewed, candidate, timings);
-                standing.send_modify(|standing| standing.deadline = deadline.max(renewed));
+                lease_state.send_modify(|lease_state| lease_state.deadline = deadline.max(renewed));
                 debug!(election = %candidate.election, token = candidate.token, "lease_renewed");
             }
             Err(CoordinatorError::Gone) => return Loss::Revoked,
@@ -67,8 +67,8 @@ pub(super) async fn keep<C: Coordinator>(
     }
 }
 
-fn deadline(standing: &watch::Sender<Standing>) -> BootInstant {
-    standing.borrow().deadline
+fn deadline(lease_state: &watch::Sender<LeaseState>) -> BootInstant {
+    lease_state.borrow().deadline
 }
 
 /// Counted from when the last one was sent.
@@ -95,10 +95,10 @@ mod tests {
         let etcd = Etcd::new(&EtcdSettings { members, ..EtcdSettings::default() }).unwrap();
         let timings = Timings::new(Duration::from_secs(2)).unwrap();
         let candidate = Candidate { election: "e".parse().unwrap(), lease: 1, token: 1, ttl: timings.ttl() };
-        let (standing, _) = watch::channel(Standing { deadline: BootInstant::now() + left, lost: None });
+        let (lease_state, _) = watch::channel(LeaseState { deadline: BootInstant::now() + left, lost: None });
         // As if the process were stopped: nothing runs meanwhile.
         std::thread::sleep(Duration::from_millis(50));
-        keep(&*etcd, &candidate, &timings, &standing, None).await
+        keep(&*etcd, &candidate, &timings, &lease_state, None).await
     }
 
     #[tokio::test]

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// What the task that keeps the lease publishes.
 #[derive(Clone, Debug)]
-pub(super) struct Standing {
+pub(super) struct LeaseState {
     /// Until when the lease certainly lives: the last answered renewal was *sent* a TTL before.
     pub(super) deadline: BootInstant,
     pub(super) lost: Option<Loss>,
@@ -32,7 +32,7 @@ pub struct Leadership {
     pub(super) token: i64,
     pub(super) election: ElectionName,
     pub(super) holder: String,
-    pub(super) standing: watch::Receiver<Standing>,
+    pub(super) lease_state: watch::Receiver<LeaseState>,
     pub(super) requests: mpsc::Sender<Request>,
 }
 
@@ -54,14 +54,17 @@ impl Leadership {
 
     /// Until when the lease certainly lives, unless it is revoked. Moves on with each renewal.
     pub fn deadline(&self) -> BootInstant {
-        self.standing.borrow().deadline
+        self.lease_state.borrow().deadline
     }
 
     /// Returns the deadline when it is another than `known`; at once, if it is. Never, once leadership is lost and no
     /// renewal can come. Cancel-safe.
     pub async fn renewed(&self, known: BootInstant) -> BootInstant {
-        let mut standing = self.standing.clone();
-        let renewed = standing.wait_for(|standing| standing.deadline != known).await.map(|standing| standing.deadline);
+        let mut lease_state = self.lease_state.clone();
+        let renewed = lease_state
+            .wait_for(|lease_state| lease_state.deadline != known)
+            .await
+            .map(|lease_state| lease_state.deadline);
         match renewed {
             Ok(deadline) => deadline,
             Err(_) => std::future::pending().await,
@@ -70,7 +73,7 @@ impl Leadership {
 
     /// Why leadership is lost, once it is. None proves nothing: it may have been lost since.
     pub fn why_lost(&self) -> Option<Loss> {
-        self.standing.borrow().lost.clone()
+        self.lease_state.borrow().lost.clone()
     }
 
     /// Returns when leadership is lost, with the reason; at once, if it has been. Cancel-safe.
@@ -80,10 +83,10 @@ impl Leadership {
 
     /// As [`Self::lost`], for a task of its own: it does not keep leadership.
     pub(super) fn loss(&self) -> impl Future<Output = Loss> + Send + use<> {
-        let mut standing = self.standing.clone();
+        let mut lease_state = self.lease_state.clone();
         async move {
-            let lost = standing.wait_for(|standing| standing.lost.is_some()).await;
-            let lost = lost.ok().and_then(|standing| standing.lost.clone());
+            let lost = lease_state.wait_for(|lease_state| lease_state.lost.is_some()).await;
+            let lost = lost.ok().and_then(|lease_state| lease_state.lost.clone());
             // The task that keeps the lease says why before it ends, unless its runtime ends first.
             lost.unwrap_or(Loss::Expired)
         }
@@ -92,15 +95,15 @@ impl Leadership {
     /// Returns when less than `rest` of the lease is left, because no renewal has been answered, or when leadership is
     /// lost: the moment to stop working in good order. Cancel-safe.
     pub async fn running_out(&self, rest: Duration) {
-        let mut standing = self.standing.clone();
+        let mut lease_state = self.lease_state.clone();
         loop {
-            let Standing { deadline, lost } = standing.borrow_and_update().clone();
+            let LeaseState { deadline, lost } = lease_state.borrow_and_update().clone();
             if lost.is_some() || deadline.remaining() <= rest {
                 return;
             }
             tokio::select! {
                 () = sleep_until(deadline - rest) => {}
-                changed = standing.changed() => if changed.is_err() { return },
+                changed = lease_state.changed() => if changed.is_err() { return },
             }
         }
     }

@@ -2,6 +2,7 @@
 
 /// Why leadership has ended. Whatever the reason: what was begun under the token must stop.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum Loss {
     /// The lease ran out while we did not renew it: this process or its machine stood still.
     #[error("the lease expired: this process or machine was paused past its deadline")]
@@ -14,16 +15,10 @@ pub enum Loss {
     KeyGone,
     /// Another candidate leads although our lease lives: the coordinator's past was rewritten, by a restore.
     #[error("another candidate leads, under token {token}")]
-    Superseded {
-        /// The other one's.
-        token: i64,
-    },
+    Superseded { token: i64 },
     /// No renewal was answered until the deadline.
     #[error("the coordinator did not answer until the lease's deadline: {reason}")]
-    Unreachable {
-        /// The last failure.
-        reason: String,
-    },
+    Unreachable { reason: String },
     /// We gave it up.
     #[error("resigned")]
     Resigned,

@@ -16,6 +16,8 @@ mod keeper;
 mod leadership;
 mod loss;
 mod meter;
+#[cfg(feature = "proxy")]
+mod metrics;
 mod ticker;
 mod timing;
 
@@ -26,6 +28,8 @@ pub use election::Election;
 pub use leadership::Leadership;
 pub use loss::Loss;
 pub use meter::Meter;
+#[cfg(feature = "proxy")]
+pub use metrics::LeaderMetrics;
 pub use ticker::{Tick, Ticker};
 pub use timing::{InvalidTimings, Timings};
 

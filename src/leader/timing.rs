@@ -22,6 +22,7 @@ pub struct Timings {
 
 /// Why a combination is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum InvalidTimings {
     /// The TTL is too short, too long, or has fractions of a second.
     #[error(
@@ -33,25 +34,13 @@ pub enum InvalidTimings {
     Attempt(Duration),
     /// Renewals that follow each other faster than they may take.
     #[error("a renewal every {renewal:?} would overtake itself, as one attempt may take {attempt:?}: renew less often")]
-    Renewal {
-        /// From one renewal to the next.
-        renewal: Duration,
-        /// For one member.
-        attempt: Duration,
-    },
+    Renewal { renewal: Duration, attempt: Duration },
     /// No time for a second attempt.
     #[error(
         "a renewal every {renewal:?} with {attempt:?} for one attempt leaves no room for a second one before the last \
          third of a TTL of {ttl:?}: one lost message would end leadership; renew more often, or give an attempt less time"
     )]
-    NoRetry {
-        /// Of the lease.
-        ttl: Duration,
-        /// From one renewal to the next.
-        renewal: Duration,
-        /// For one member.
-        attempt: Duration,
-    },
+    NoRetry { ttl: Duration, renewal: Duration, attempt: Duration },
 }
 
 impl Timings {

@@ -66,9 +66,6 @@ pub struct Server {
 
 impl Listener {
     /// Listens; on all addresses that a name has. Cancel-safe.
-    ///
-    /// # Errors
-    /// Those of the system: somebody else listens there, say.
     pub async fn bind(host: &str, port: u16) -> io::Result<Self> {
         Self::on(listen(host, port).await?)
     }

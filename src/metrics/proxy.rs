@@ -77,9 +77,6 @@ pub struct WriteCount {
 
 impl Metrics {
     /// Nothing is counted yet.
-    ///
-    /// # Errors
-    /// None, with the names that there are.
     pub fn new() -> Result<Self, MetricsError> {
         let registered = Registered::default();
         let relayed_bytes = registered.counters(&table::RELAYED_BYTES)?;

@@ -11,32 +11,32 @@ const SECONDS: [f64; 13] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 
 
 /// The metrics of one process.
 #[derive(Debug, Default)]
-pub(super) struct Registered(Registry);
+pub(crate) struct Registered(Registry);
 
 impl Registered {
-    pub(super) fn counter(&self, described: &Described) -> Result<IntCounter, MetricsError> {
+    pub(crate) fn counter(&self, described: &Described) -> Result<IntCounter, MetricsError> {
         self.register(IntCounter::with_opts(options(described))?)
     }
 
-    pub(super) fn counters(&self, described: &Described) -> Result<IntCounterVec, MetricsError> {
+    pub(crate) fn counters(&self, described: &Described) -> Result<IntCounterVec, MetricsError> {
         self.register(IntCounterVec::new(options(described), described.labels)?)
     }
 
-    pub(super) fn gauge(&self, described: &Described) -> Result<IntGauge, MetricsError> {
+    pub(crate) fn gauge(&self, described: &Described) -> Result<IntGauge, MetricsError> {
         self.register(IntGauge::with_opts(options(described))?)
     }
 
-    pub(super) fn gauges(&self, described: &Described) -> Result<IntGaugeVec, MetricsError> {
+    pub(crate) fn gauges(&self, described: &Described) -> Result<IntGaugeVec, MetricsError> {
         self.register(IntGaugeVec::new(options(described), described.labels)?)
     }
 
-    pub(super) fn histogram(&self, described: &Described) -> Result<Histogram, MetricsError> {
+    pub(crate) fn histogram(&self, described: &Described) -> Result<Histogram, MetricsError> {
         let options = HistogramOpts { common_opts: options(described), buckets: SECONDS.to_vec() };
         self.register(Histogram::with_opts(options)?)
     }
 
     /// All of them, as Prometheus reads them.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         // It fails for a metric without series, which a registry leaves out.
         let _ = TextEncoder::new().encode_utf8(&self.0.gather(), &mut text);

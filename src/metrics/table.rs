@@ -39,114 +39,54 @@ impl Kind {
     }
 }
 
-const fn of_proxy(name: &'static str, kind: Kind, labels: &'static [&'static str], help: &'static str) -> Described {
-    Described { name, kind, labels, help, of_leader: false }
+/// A constant for each metric, and [`METRICS`].
+macro_rules! metrics {
+    ($($of_leader:ident $metric:ident: $kind:ident $name:literal $labels:tt $help:literal;)*) => {
+        $(pub(crate) const $metric: Described =
+            Described { name: $name, kind: Kind::$kind, labels: &$labels, help: $help, of_leader: $of_leader };)*
+
+        /// All metrics.
+        pub static METRICS: [Described; 17] = [$($metric),*];
+    };
 }
 
-const fn of_leader(name: &'static str, kind: Kind, labels: &'static [&'static str], help: &'static str) -> Described {
-    Described { name, kind, labels, help, of_leader: true }
+/// Of [`Described::of_leader`].
+const OF_PROXY: bool = false;
+const OF_LEADER: bool = true;
+
+metrics! {
+    OF_PROXY WRITES: Counter "fencegate_writes_total" ["database", "resource", "verdict", "mode"]
+        "Statements that met a fence, one for each resource they write or lock, by what became of them; a portal once, in however many parts its rows are fetched";
+    OF_PROXY FENCE_TOKEN: Gauge "fencegate_fence_token" ["database", "resource"]
+        "The highest fencing token of a resource that is not keyed, as this proxy last read it";
+    OF_PROXY ADVANCES: Counter "fencegate_advances_total" []
+        "Fences that this proxy has raised and drained";
+    OF_PROXY DRAIN_SECONDS: Histogram "fencegate_drain_seconds" []
+        "How long it took until nobody admitted under a lower token was left, or until that was given up";
+    OF_PROXY DRAINED_SESSIONS: Counter "fencegate_drained_sessions_total" ["how"]
+        "Admissions that a newer token ended: of an idle session, of one that had not written (released), of a process that was terminated, or that had died";
+    OF_PROXY ADMISSIONS: Counter "fencegate_admissions_total" []
+        "Sessions that were admitted to a resource under a token";
+    OF_PROXY SESSIONS: Gauge "fencegate_sessions" []
+        "Sessions that are open, those of the console left out";
+    OF_PROXY RELAYED_BYTES: Counter "fencegate_relayed_bytes_total" ["direction"]
+        "Bytes of sessions, from clients and to clients";
+    OF_PROXY QUERIES: Counter "fencegate_queries_total" []
+        "Simple queries, executions of prepared statements and function calls, also those that were rejected";
+    OF_PROXY REFUSED: Counter "fencegate_connections_refused_total" ["reason"]
+        "Clients that got no session: because of themselves or of a limit (client), because the server refused them (server), or could not be reached (upstream)";
+    OF_PROXY RELOADS: Counter "fencegate_policy_reloads_total" ["result"]
+        "Reloads of settings, certificates and policies, applied or failed; after a failed one those before stay in force";
+    OF_PROXY RELOAD_SUCCESSFUL: Gauge "fencegate_reload_successful" []
+        "0 from a reload that failed until one that is applied, otherwise 1";
+    OF_PROXY READY: Gauge "fencegate_ready" []
+        "1 while /readyz says yes, otherwise 0";
+    OF_PROXY BUILD_INFO: Gauge "fencegate_build_info" ["version"]
+        "1, with the version of the program";
+    OF_LEADER LEADER: Gauge "fencegate_leader" ["election"]
+        "1 while this candidate leads the election, otherwise 0";
+    OF_LEADER LEADER_TRANSITIONS: Counter "fencegate_leader_transitions_total" ["election"]
+        "How often this candidate has begun to lead, or has ceased to";
+    OF_LEADER RENEW_SECONDS: Histogram "fencegate_lease_renew_seconds" []
+        "How long renewals of the lease took, those that nobody answered in time too";
 }
-
-pub(super) const WRITES: Described = of_proxy(
-    "fencegate_writes_total",
-    Kind::Counter,
-    &["database", "resource", "verdict", "mode"],
-    "Statements that met a fence, one for each resource they write or lock, by what became of them; a portal once, in however many parts its rows are fetched",
-);
-pub(super) const FENCE_TOKEN: Described = of_proxy(
-    "fencegate_fence_token",
-    Kind::Gauge,
-    &["database", "resource"],
-    "The highest fencing token of a resource that is not keyed, as this proxy last read it",
-);
-pub(super) const ADVANCES: Described =
-    of_proxy("fencegate_advances_total", Kind::Counter, &[], "Fences that this proxy has raised and drained");
-pub(super) const DRAIN_SECONDS: Described = of_proxy(
-    "fencegate_drain_seconds",
-    Kind::Histogram,
-    &[],
-    "How long it took until nobody admitted under a lower token was left, or until that was given up",
-);
-pub(super) const DRAINED_SESSIONS: Described = of_proxy(
-    "fencegate_drained_sessions_total",
-    Kind::Counter,
-    &["how"],
-    "Admissions that a newer token ended: of an idle session, of one that had not written (released), of a process that was terminated, or that had died",
-);
-pub(super) const ADMISSIONS: Described = of_proxy(
-    "fencegate_admissions_total",
-    Kind::Counter,
-    &[],
-    "Sessions that were admitted to a resource under a token",
-);
-pub(super) const SESSIONS: Described =
-    of_proxy("fencegate_sessions", Kind::Gauge, &[], "Sessions that are open, those of the console left out");
-pub(super) const RELAYED_BYTES: Described = of_proxy(
-    "fencegate_relayed_bytes_total",
-    Kind::Counter,
-    &["direction"],
-    "Bytes of sessions, from clients and to clients",
-);
-pub(super) const QUERIES: Described = of_proxy(
-    "fencegate_queries_total",
-    Kind::Counter,
-    &[],
-    "Simple queries, executions of prepared statements and function calls, also those that were rejected",
-);
-pub(super) const REFUSED: Described = of_proxy(
-    "fencegate_connections_refused_total",
-    Kind::Counter,
-    &["reason"],
-    "Clients that got no session: because of themselves or of a limit (client), because the server refused them (server), or could not be reached (upstream)",
-);
-pub(super) const RELOADS: Described = of_proxy(
-    "fencegate_policy_reloads_total",
-    Kind::Counter,
-    &["result"],
-    "Reloads of settings, certificates and policies, applied or failed; after a failed one those before stay in force",
-);
-pub(super) const RELOAD_SUCCESSFUL: Described = of_proxy(
-    "fencegate_reload_successful",
-    Kind::Gauge,
-    &[],
-    "0 from a reload that failed until one that is applied, otherwise 1",
-);
-pub(super) const READY: Described =
-    of_proxy("fencegate_ready", Kind::Gauge, &[], "1 while /readyz says yes, otherwise 0");
-pub(super) const BUILD_INFO: Described =
-    of_proxy("fencegate_build_info", Kind::Gauge, &["version"], "1, with the version of the program");
-pub(super) const LEADER: Described =
-    of_leader("fencegate_leader", Kind::Gauge, &["election"], "1 while this candidate leads the election, otherwise 0");
-pub(super) const LEADER_TRANSITIONS: Described = of_leader(
-    "fencegate_leader_transitions_total",
-    Kind::Counter,
-    &["election"],
-    "How often this candidate has begun to lead, or has ceased to",
-);
-pub(super) const RENEW_SECONDS: Described = of_leader(
-    "fencegate_lease_renew_seconds",
-    Kind::Histogram,
-    &[],
-    "How long renewals of the lease took, those that nobody answered in time too",
-);
-
-/// All metrics.
-pub static METRICS: [Described; 17] = [
-    WRITES,
-    FENCE_TOKEN,
-    ADVANCES,
-    DRAIN_SECONDS,
-    DRAINED_SESSIONS,
-    ADMISSIONS,
-    SESSIONS,
-    RELAYED_BYTES,
-    QUERIES,
-    REFUSED,
-    RELOADS,
-    RELOAD_SUCCESSFUL,
-    READY,
-    BUILD_INFO,
-    LEADER,
-    LEADER_TRANSITIONS,
-    RENEW_SECONDS,
-];

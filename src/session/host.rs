@@ -8,7 +8,7 @@ use super::suspects::Suspects;
 use super::task::{Room, Task, Turn};
 use crate::catalogue::{Catalogue, Dependencies};
 use crate::fence::session::{Epoch, Token};
-use crate::fence::{Claim, Hindrance};
+use crate::fence::{Cause, Claim};
 use crate::policy::{PolicySet, Resource};
 use crate::statement::{Answer, Lexing, RelationName, Statement};
 use std::sync::Arc;
@@ -133,7 +133,7 @@ pub struct Seen {
     /// How many such changes it has.
     pub doubts: u64,
     /// Why it could not be read last, where it is not current.
-    pub unread: Option<Hindrance>,
+    pub unread: Option<Cause>,
 }
 
 impl Seen {

@@ -4,7 +4,7 @@
 
 use crate::fence::session::{Epoch, Token};
 use crate::fence::value::InvalidValue;
-use crate::fence::{Hindrance, Refusal, Remedy};
+use crate::fence::{Cause, Refusal, Remedy};
 use crate::wire::error::ErrorText;
 
 /// A reason to reject a statement or to end a session.
@@ -33,11 +33,11 @@ pub enum Rejection {
     /// 42501, as the server would say: the session's role may not do it.
     Denied { resource: String, presented: Token, what: String },
     /// LF006.
-    Unavailable { resource: String, hindrance: Hindrance, queries: String },
+    Unavailable { resource: String, cause: Cause, queries: String },
     /// LF006: the statement was not held until it could be judged.
     NoRoom,
     /// LF006: what the statement names may be a way to a fenced table. `why`: the last reading failed.
-    UnreadCatalogue { why: Option<Hindrance> },
+    UnreadCatalogue { why: Option<Cause> },
 }
 
 /// How the transaction of a session ended that was cut off.
@@ -77,12 +77,10 @@ impl From<Refusal> for Rejection {
             Refusal::Denied { resource, presented, what } => Rejection::Denied { resource, presented, what },
             // Whoever is told this has asked without a way to find it out.
             Refusal::RoleUnknown { resource } => {
-                let hindrance = "the session's current role is not known".into();
-                Rejection::Unavailable { resource, hindrance, queries: String::new() }
+                let cause = "the session's current role is not known".into();
+                Rejection::Unavailable { resource, cause, queries: String::new() }
             }
-            Refusal::Unavailable { resource, hindrance, queries } => {
-                Rejection::Unavailable { resource, hindrance, queries }
-            }
+            Refusal::Unavailable { resource, cause, queries } => Rejection::Unavailable { resource, cause, queries },
         }
     }
 }
@@ -143,7 +141,7 @@ impl Rejection {
     /// Why, in words that hold nothing of what anybody's statement says.
     pub fn reason(&self) -> String {
         match self {
-            Rejection::Unavailable { hindrance, .. } => hindrance.reason.clone(),
+            Rejection::Unavailable { cause, .. } => cause.reason.clone(),
             Rejection::UnreadCatalogue { why: Some(why) } => format!("the catalogue cannot be read: {why}"),
             other => other.text().message,
         }
@@ -212,12 +210,12 @@ impl Rejection {
                 ErrorText::new("LF006", format!("cannot tell whether this statement writes a fenced table: {reason}"))
                     .hint(what_helps(remedy))
             }
-            Rejection::Unavailable { resource, hindrance, queries } => {
-                let reason = hindrance.public_reason();
+            Rejection::Unavailable { resource, cause, queries } => {
+                let reason = cause.public_reason();
                 let queries = if queries.is_empty() { String::new() } else { format!(", query: {queries}") };
                 ErrorText::new("LF006", format!("cannot prove which token for resource \"{resource}\" is the highest: {reason}{queries}"))
                     .detail(format!("resource={resource}"))
-                    .hint(what_helps(hindrance.remedy))
+                    .hint(what_helps(cause.remedy))
             }
         }
     }

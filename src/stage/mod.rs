@@ -19,14 +19,9 @@ const LOG_LINES: usize = 15;
 /// Why there are no servers.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
-    /// A program is not on this machine.
-    #[error("no {program} found: install it (Debian, Ubuntu: apt-get install {package})")]
-    Missing {
-        /// What was looked for.
-        program: &'static str,
-        /// Where Debian has it.
-        package: &'static str,
-    },
+    /// A program is not on this machine; the package in which Debian has it.
+    #[error("no {0} found: install it (Debian, Ubuntu: apt-get install {1})")]
+    Missing(&'static str, &'static str),
     /// The temporary folder or a process could not be made.
     #[error("cannot set the servers up: {0}")]
     Start(#[from] std::io::Error),
@@ -48,16 +43,12 @@ impl Stage {
     /// Starts the servers with this policy file, and returns once all answer. PostgreSQL has a database `app` with
     /// fencegate's schema, and a superuser `postgres`. Needs the program `fencegate` at this path.
     /// Cancel-safe: nothing is left.
-    ///
-    /// # Errors
-    /// When a server is missing or does not start.
     pub async fn start(fencegate: &Path, policies: &str) -> Result<Self, StageError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let missing = |program, package| StageError::Missing { program, package };
-        let programs =
-            find_postgres(&path, Path::new("/usr/lib/postgresql")).ok_or(missing("PostgreSQL", "postgresql"))?;
+        let programs = find_postgres(&path, Path::new("/usr/lib/postgresql"))
+            .ok_or(StageError::Missing("PostgreSQL", "postgresql"))?;
         if !std::env::split_paths(&path).any(|directory| directory.join("etcd").is_file()) {
-            return Err(missing("etcd", "etcd-server"));
+            return Err(StageError::Missing("etcd", "etcd-server"));
         }
         let ports = free_ports()?;
         let folder = make_folder(policies)?;

@@ -5,17 +5,48 @@ use std::path::{Path, PathBuf};
 
 /// Each of these imports only those above it, and files within it as they like.
 const LAYERS: &[&str] = &[
-    "yaml", "crowd", "listen", "log_limit", "wire", "statement", "apart", "etcd", "policy", "config", "tls", "sql",
-    "metrics", "catalogue", "fence", "guard", "session", "operate", "state", "net", "server", "leader", "stage", "demo",
+    "yaml",
+    "crowd",
+    "listen",
+    "log_limit",
+    "wire",
+    "statement",
+    "apart",
+    "etcd",
+    "policy",
+    "config",
+    "tls",
+    "sql",
+    "metrics",
+    "catalogue",
+    "fence",
+    "guard",
+    "session",
+    "operate",
+    "state",
+    "net",
+    "server",
+    "leader",
+    "stage",
+    "demo",
     "cli",
 ];
 
 /// What runs the same whenever and wherever it runs. Policies are stamped with the time at which they are loaded.
 const PURE: &[(&str, &[&str])] = &[
-    ("session", &["tokio", "std::net", "Instant::now", "SystemTime", ".elapsed()", "std::fs", "std::process", "spawn("]),
+    (
+        "session",
+        &["tokio", "std::net", "Instant::now", "SystemTime", ".elapsed()", "std::fs", "std::process", "spawn("],
+    ),
     ("wire", &["tokio", "std::net", "Instant::now", "SystemTime", ".elapsed()", "std::fs", "std::process", "spawn("]),
-    ("statement", &["tokio", "std::net", "Instant::now", "SystemTime", ".elapsed()", "std::fs", "std::process", "spawn("]),
-    ("catalogue", &["tokio::", "connect(", "std::net", "Instant::now", "SystemTime", ".elapsed()", "std::fs", "spawn("]),
+    (
+        "statement",
+        &["tokio", "std::net", "Instant::now", "SystemTime", ".elapsed()", "std::fs", "std::process", "spawn("],
+    ),
+    (
+        "catalogue",
+        &["tokio::", "connect(", "std::net", "Instant::now", "SystemTime", ".elapsed()", "std::fs", "spawn("],
+    ),
     ("policy", &["tokio", "std::net", "SystemTime", ".elapsed()", "std::process", "spawn("]),
 ];
 
@@ -36,7 +67,8 @@ fn files(path: &Path) -> Vec<PathBuf> {
         return vec![path.to_owned()];
     }
     let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
-    let files = entries.filter(|path| !path.ends_with("tests") && !path.ends_with("tests.rs")).flat_map(|it| files(&it));
+    let files =
+        entries.filter(|path| !path.ends_with("tests") && !path.ends_with("tests.rs")).flat_map(|it| files(&it));
     files.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
 }
 
@@ -66,7 +98,8 @@ fn imports_run_one_way() {
         for file in files(&path) {
             let code = code(&file);
             let above = |it: &&str| LAYERS.iter().position(|layer| layer == it).is_some_and(|other| other > place);
-            wrong.extend(imported(&code).into_iter().filter(above).map(|it| format!("{} imports {it}", file.display())));
+            wrong
+                .extend(imported(&code).into_iter().filter(above).map(|it| format!("{} imports {it}", file.display())));
         }
         found.push(layer);
     }

@@ -10,9 +10,9 @@ use super::error::ControlError;
 use super::rows::blocker;
 use super::{Postgres, StoreError, sql};
 use crate::fence::advance::GRACE;
-use crate::fence::refusal::Obstacle;
+use crate::fence::refusal::Blocker;
 use crate::policy::Resource;
-use crate::sql::{Answer, rows};
+use crate::sql::{StatementResult, rows};
 use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
@@ -25,23 +25,21 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 impl Postgres {
     /// Runs a Query that takes the resource's lock. Who stands in the way gets the grace to give it back, and is ended then.
-    ///
-    /// # Errors
-    /// With those who did not end.
+    /// The error names those who did not end.
     pub(super) async fn run_past_blockers(
         &self,
         lane: &Lane,
         resource: &Resource,
         query: &str,
-    ) -> Result<Vec<Answer>, StoreError> {
+    ) -> Result<Vec<StatementResult>, StoreError> {
         let began = Instant::now();
         let mut blockers = Vec::new();
-        let mut answers = lane.run(&sql::with_lock_timeout(WAIT.0, query)).await;
+        let mut answers = lane.run(&sql::lock::with_lock_timeout(WAIT.0, query)).await;
         while matches!(answers, Err(ControlError::Locked)) && began.elapsed() < LIMIT {
             // Of those who wait again, one of each resource and one of them all: however many they are, the others wait
             // for one only.
-            let of_resource = lane.turns.of(&resource.name);
-            let turn = timeout_at(began + LIMIT, async { (of_resource.lock().await, lane.turn.lock().await) });
+            let of_resource = lane.resource_locks.of(&resource.name);
+            let turn = timeout_at(began + LIMIT, async { (of_resource.lock().await, lane.retrying.lock().await) });
             let Ok(_turn) = turn.await else { break };
             answers = self.run_and_end_blockers(lane, resource, query, began + GRACE, &mut blockers).await;
         }
@@ -54,7 +52,7 @@ impl Postgres {
             blockers = self.end_blockers(lane, resource).await;
         }
         Err(match error {
-            ControlError::Locked | ControlError::TimedOut if !blockers.is_empty() => StoreError::Obstructed(blockers),
+            ControlError::Locked | ControlError::TimedOut if !blockers.is_empty() => StoreError::Blocked(blockers),
             error => error.into(),
         })
     }
@@ -66,9 +64,9 @@ impl Postgres {
         resource: &Resource,
         query: &str,
         grace_over: Instant,
-        blockers: &mut Vec<Obstacle>,
-    ) -> Result<Vec<Answer>, ControlError> {
-        let query = sql::with_lock_timeout(WAIT.1, query);
+        blockers: &mut Vec<Blocker>,
+    ) -> Result<Vec<StatementResult>, ControlError> {
+        let query = sql::lock::with_lock_timeout(WAIT.1, query);
         let mut running = pin!(lane.run(&query));
         let mut next_look = grace_over;
         loop {
@@ -84,9 +82,9 @@ impl Postgres {
     }
 
     /// Ends who stands in the way, and says who that is. A look that fails ends nobody; the next may not fail.
-    async fn end_blockers(&self, lane: &Lane, resource: &Resource) -> Vec<Obstacle> {
+    async fn end_blockers(&self, lane: &Lane, resource: &Resource) -> Vec<Blocker> {
         let Some((pid, start)) = lane.process() else { return Vec::new() };
-        let Ok(answers) = self.look(&sql::end_blockers(&resource.name, (&pid, &start))).await else {
+        let Ok(answers) = self.look(&sql::lock::end_blockers(&resource.name, (&pid, &start))).await else {
             return Vec::new();
         };
         rows(&answers).map(blocker).collect()

@@ -7,8 +7,8 @@
 
 use super::error::{ControlError, ends_process, is_no_database, unreachable};
 use super::{Found, Listener, sql};
-use crate::fence::turns::Turns;
-use crate::sql::{Answer, answers, column, rows};
+use crate::fence::resource_lock::ResourceLocks;
+use crate::sql::{StatementResult, answers, column, query_rows};
 use crate::tls::ControlConfig;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -82,8 +82,8 @@ pub(super) struct Lane {
     common: Arc<Common>,
     slot: Mutex<Slot>,
     /// Among those who wait again for a lock of a resource, by resource; then among the first of each of these.
-    pub(super) turns: Turns,
-    pub(super) turn: Mutex<()>,
+    pub(super) resource_locks: ResourceLocks,
+    pub(super) retrying: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -131,8 +131,8 @@ impl Lane {
             listener,
             common,
             slot: Mutex::default(),
-            turns: Turns::default(),
-            turn: Mutex::default(),
+            resource_locks: ResourceLocks::default(),
+            retrying: Mutex::default(),
         }
     }
 
@@ -140,7 +140,7 @@ impl Lane {
     ///
     /// After any error but [`ControlError::Refused`], [`ControlError::Denied`] and [`ControlError::Locked`] it is unknown
     /// whether the statements took effect. Not cancel safe: a Query that was sent goes on.
-    pub(super) async fn run(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
+    pub(super) async fn run(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
         let connected = self.connected().await?;
         let error = match timeout(LIMIT, connected.client.simple_query(query)).await {
             Ok(Ok(messages)) => return Ok(answers(messages)),
@@ -295,7 +295,8 @@ impl Lane {
         let mut slot = self.slot.lock().await;
         if slot.connected.as_ref().is_some_and(|current| Arc::ptr_eq(current, connected)) {
             slot.connected = None;
-            let (config, query) = (self.config.clone(), sql::end_process(&connected.pid, &connected.backend_start));
+            let (config, query) =
+                (self.config.clone(), sql::process::end_process(&connected.pid, &connected.backend_start));
             tokio::spawn(async move {
                 let ended = timeout(LIMIT, async {
                     let (client, connection) = config.connect().await?;
@@ -319,12 +320,12 @@ impl Lane {
 }
 
 /// What a new control connection says of its server, its database and its role.
-pub(super) struct Said(Vec<Answer>);
+pub(super) struct Said(Vec<StatementResult>);
 
 impl Said {
     /// Makes the connection's settings as the fence needs them, and asks. Not cancel-safe, as the module.
     pub(super) async fn of(client: &Client, synchronous_commit: &str) -> Result<Self, ControlError> {
-        let opened = client.simple_query(&sql::open(synchronous_commit)).await.map_err(unreachable)?;
+        let opened = client.simple_query(&sql::process::open(synchronous_commit)).await.map_err(unreachable)?;
         Ok(Said(answers(opened)))
     }
 
@@ -351,8 +352,8 @@ impl Said {
 
     /// The role may use the tables of that schema as it has to.
     pub(super) async fn has_tables(&self, client: &Client) -> Result<(), ControlError> {
-        let answers = answers(client.simple_query(&sql::lacking_privileges()).await.map_err(unreachable)?);
-        let lacking = rows(&answers).find_map(|row| column(row, "lacking"));
+        let lacking = query_rows(client, &sql::process::lacking_privileges()).await.map_err(unreachable)?;
+        let lacking = lacking.iter().find_map(|row| column(row, "lacking"));
         let (role, database) = (self.field("role"), self.field("database"));
         lacking.map_or(Ok(()), |lacking| Err(ControlError::Tables { role, database, lacking: lacking.to_owned() }))
     }

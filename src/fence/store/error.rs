@@ -5,7 +5,7 @@
 
 use super::StoreError;
 use super::control::{LIMIT, VERSION};
-use crate::fence::refusal::{Hindrance, Remedy};
+use crate::fence::refusal::{Cause, Remedy};
 use crate::sql;
 use crate::tls::{self, Told, Trouble};
 use std::fmt;
@@ -53,7 +53,7 @@ impl ControlError {
     }
 }
 
-impl From<ControlError> for Hindrance {
+impl From<ControlError> for Cause {
     fn from(error: ControlError) -> Self {
         let (remedy, told) = match &error {
             ControlError::Unreachable(Words { public, .. }) => {
@@ -82,7 +82,7 @@ impl From<ControlError> for Hindrance {
             | ControlError::Locked
             | ControlError::Standby => (Remedy::TryAgain, None),
         };
-        Hindrance::new(error.to_string(), remedy).told(told)
+        Cause::new(error.to_string(), remedy).told(told)
     }
 }
 

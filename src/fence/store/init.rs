@@ -4,12 +4,12 @@
 //! it may be run at any time, by several at once.
 
 use super::control::{VERSION, version_number};
-use crate::sql::{column, is_true, quote};
+use crate::sql::{column, is_true, query_rows, quote};
 use crate::tls::ControlConfig;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, SimpleQueryMessage};
 
 /// The schema as it should be; may be run over an older or the same one.
 const SCHEMA: &str = include_str!("schema.sql");
@@ -42,14 +42,9 @@ pub enum InitError {
     /// No connection.
     #[error("cannot connect: {}", crate::sql::message(.0))]
     Connect(#[source] tokio_postgres::Error),
-    /// The server refused; nothing was changed but what the schema had before.
-    #[error("cannot {what}: {}", crate::sql::message(.source))]
-    Refused {
-        /// What was being done.
-        what: &'static str,
-        /// The server's answer.
-        source: tokio_postgres::Error,
-    },
+    /// The server refused what was being done; nothing was changed but what the schema had before.
+    #[error("cannot {}: {}", .0, crate::sql::message(.1))]
+    Refused(&'static str, #[source] tokio_postgres::Error),
 }
 
 /// Creates or upgrades the schema `fencegate` in the database of `config`, for the control role
@@ -58,10 +53,9 @@ pub enum InitError {
 /// Not cancel safe: the schema may exist and grants may be missing. May be repeated.
 pub async fn init(config: &ControlConfig, role: Option<&str>) -> Result<InitReport, InitError> {
     let (client, connection) = config.connect().await.map_err(InitError::Connect)?;
-    let driver = tokio::spawn(connection);
-    let report = run(&client, role).await;
-    driver.abort();
-    report
+    // Ends when the client is dropped.
+    tokio::spawn(connection);
+    run(&client, role).await
 }
 
 async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitError> {
@@ -69,11 +63,11 @@ async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitErro
     refused("set up the session", client.batch_execute(settings).await)?;
     let facts = "SELECT current_user AS role, to_regnamespace('fencegate') IS NULL AS missing, \
         obj_description(to_regnamespace('fencegate'), 'pg_namespace') AS version";
-    let facts = refused("read the catalogue", client.simple_query(facts).await)?;
-    let fact = |name| rows(&facts).find_map(|row| column(row, name));
+    let facts = refused("read the catalogue", query_rows(client, facts).await)?;
+    let fact = |name| facts.first().and_then(|row| column(row, name));
     let role = role.or(fact("role")).unwrap_or_default().to_owned();
     let versions = fact("version").and_then(version_number).zip(version_number(VERSION));
-    let created = rows(&facts).any(|row| is_true(row, "missing"));
+    let created = facts.iter().any(|row| is_true(row, "missing"));
     let owner = quote_name(&role);
     create_schema(client, &role).await?;
 
@@ -84,7 +78,7 @@ async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitErro
             continue;
         }
         let grant = format!("GRANT {privilege} TO {owner}");
-        // Granted is not enough: a role with NOINHERIT would still not have it.
+        // AdmissionRow is not enough: a role with NOINHERIT would still not have it.
         if client.batch_execute(&grant).await.is_ok() && has(client, &report.role, privilege).await? {
             report.granted.push(privilege.to_owned());
         } else {
@@ -123,27 +117,20 @@ async fn attempt(client: &Client, role: &str) -> Result<(), tokio_postgres::Erro
            AND c.relname IN ('epoch', 'admission', 'proxy', 'reset')",
         quote(role)
     );
-    let tables = client.simple_query(&tables).await?;
+    let tables = query_rows(client, &tables).await?;
     let change = |table| format!("ALTER TABLE fencegate.{table} OWNER TO {owner}; ");
-    let changes: String = rows(&tables).filter_map(|row| column(row, "name")).map(change).collect();
+    let changes: String = tables.iter().filter_map(|row| column(row, "name")).map(change).collect();
     client.batch_execute(&format!("{changes}COMMIT")).await
 }
 
 async fn has(client: &Client, role: &str, privilege: &str) -> Result<bool, InitError> {
     let query = format!("SELECT pg_has_role({}, {}, 'USAGE') AS has", quote(role), quote(privilege));
-    let messages = refused("read the role's privileges", client.simple_query(&query).await)?;
-    Ok(rows(&messages).any(|row| is_true(row, "has")))
-}
-
-fn rows(messages: &[SimpleQueryMessage]) -> impl Iterator<Item = &tokio_postgres::SimpleQueryRow> {
-    messages.iter().filter_map(|message| match message {
-        SimpleQueryMessage::Row(row) => Some(row),
-        _ => None,
-    })
+    let rows = refused("read the role's privileges", query_rows(client, &query).await)?;
+    Ok(rows.iter().any(|row| is_true(row, "has")))
 }
 
 fn refused<T>(what: &'static str, result: Result<T, tokio_postgres::Error>) -> Result<T, InitError> {
-    result.map_err(|source| InitError::Refused { what, source })
+    result.map_err(|source| InitError::Refused(what, source))
 }
 
 fn quote_name(name: &str) -> String {

@@ -4,7 +4,6 @@
 //! stands below it.
 
 mod blockers;
-mod catalogue;
 mod control;
 mod error;
 mod init;
@@ -16,7 +15,7 @@ mod sql;
 use super::admissions::Admissions;
 use super::enforcement::Enforcement;
 use super::permission::{Deed, Role};
-use super::refusal::{Hindrance, Obstacle};
+use super::refusal::{Blocker, Cause};
 use super::reset::{Fences, Higher};
 use super::session::{Epoch, Identity, Token};
 use crate::catalogue::{Catalogue, Dependencies, Fenced};
@@ -86,7 +85,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Deletes admissions of the living, each with the name of its family's lock, as far as they are still what they were
     /// when they were read. Not those of a process that is being ended, or in whose open transaction the guard let a write
     /// pass. Returns what was deleted.
-    async fn delete(&self, rows: &[(&Granted, &str)]) -> Result<Vec<Granted>, StoreError>;
+    async fn delete(&self, rows: &[(&AdmissionRow, &str)]) -> Result<Vec<AdmissionRow>, StoreError>;
 
     /// Those of the processes that have written to, or locked rows of, the resource's relations in their open transactions.
     async fn lockers(&self, resource: &Resource, pids: &[i32]) -> Result<HashSet<i32>, StoreError>;
@@ -95,10 +94,10 @@ pub trait Store: fmt::Debug + Send + Sync {
     async fn guarded_write(&self, resource: &Resource, pid: i32) -> Result<Option<Epoch>, StoreError>;
 
     /// The admissions of one process.
-    async fn admissions_of(&self, who: &Identity) -> Result<Vec<Granted>, StoreError>;
+    async fn admissions_of(&self, who: &Identity) -> Result<Vec<AdmissionRow>, StoreError>;
 
     /// The epochs of those of the resources that have one.
-    async fn epochs(&self, resources: &[&str]) -> Result<Vec<Standing>, StoreError>;
+    async fn epochs(&self, resources: &[&str]) -> Result<Vec<EpochRow>, StoreError>;
 
     /// The epochs above admissions that this proxy gave.
     async fn epochs_above_admissions(&self) -> Result<Vec<(String, Epoch)>, StoreError>;
@@ -132,10 +131,10 @@ pub trait Store: fmt::Debug + Send + Sync {
     async fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Result<Fences, StoreError>;
 
     /// The catalogue for what is fenced; as it is for all, or for the session with that schema of temporary relations.
-    async fn catalogue(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalogue, Hindrance>;
+    async fn catalogue(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalogue, Cause>;
 
     /// What CASCADE may take from the fenced tables.
-    async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Hindrance>;
+    async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Cause>;
 
     /// Tells the other proxies that the catalogue has changed.
     async fn announce_catalogue(&self) -> Result<(), StoreError>;
@@ -182,13 +181,13 @@ pub trait Listener: fmt::Debug + Send + Sync {
 pub enum StoreError {
     /// It has no schema fencegate: nobody was ever admitted.
     #[error("{0}")]
-    Unprepared(Hindrance),
+    Unprepared(Cause),
     /// These hold the resource's lock, and do not end.
     #[error("a lock is held")]
-    Obstructed(Vec<Obstacle>),
+    Blocked(Vec<Blocker>),
     /// Whose matter that is tells the remedy.
     #[error("{0}")]
-    Unavailable(Hindrance),
+    Unavailable(Cause),
 }
 
 /// A server process: pid and backend_start, as in [`Identity`].
@@ -196,7 +195,7 @@ pub type Key = (i32, String);
 
 /// An admission as it was read. Each Admit makes another version of it, also where it was there already.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Granted {
+pub struct AdmissionRow {
     /// Whose it is.
     pub pid: i32,
     /// As in [`Identity`].
@@ -211,7 +210,7 @@ pub struct Granted {
     pub ending: bool,
 }
 
-impl Granted {
+impl AdmissionRow {
     /// Whose it is.
     pub fn key(&self) -> Key {
         (self.pid, self.backend_start.clone())
@@ -222,16 +221,16 @@ impl Granted {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The admission.
-    pub row: Granted,
+    pub row: AdmissionRow,
     /// The proxy that gave it.
     pub proxy: String,
     /// What its process is doing, for people.
-    pub obstacle: Obstacle,
+    pub blocker: Blocker,
 }
 
 /// An epoch, as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct EpochRow {
     /// What it is of.
     pub resource: String,
     /// The highest token.
@@ -244,11 +243,11 @@ pub struct Standing {
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Why the session's process is none that could be fenced, if so.
-    pub unfenceable: Option<Hindrance>,
+    pub unfenceable: Option<Cause>,
     /// The epoch, with the policies that are recorded; none: nobody was ever admitted.
-    pub current: Option<(Standing, Recorded)>,
+    pub current: Option<(EpochRow, Recorded)>,
     /// The admission, and whether it was not there before.
-    pub admission: Option<(Granted, bool)>,
+    pub admission: Option<(AdmissionRow, bool)>,
 }
 
 /// The policies that an epoch has, compared with those of this proxy.

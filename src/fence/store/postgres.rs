@@ -5,17 +5,19 @@
 use super::control::{CATALOGUE_CHANGED, Common, LIMIT, Lane};
 use super::error::{ControlError, unreachable};
 use super::rows;
-use super::sql::Operator;
-use super::{Found, Granted, Holder, Key, Listener, Marked, Report, ResetReport, Standing, Store, StoreError, sql};
-use crate::catalogue::{Catalogue, Dependencies, Fenced};
+use super::sql::epoch::Operator;
+use super::{
+    AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Report, ResetReport, Store, StoreError, sql,
+};
+use crate::catalogue::{self, Catalogue, Dependencies, Fenced, Views};
 use crate::fence::admissions::Admissions;
 use crate::fence::enforcement::Enforcement;
 use crate::fence::permission::{Deed, Role};
-use crate::fence::refusal::Hindrance;
+use crate::fence::refusal::Cause;
 use crate::fence::reset::Fences;
 use crate::fence::session::{Epoch, Identity, Token};
 use crate::policy::Resource;
-use crate::sql::{Answer, answers, column, is_true, number, rows, text};
+use crate::sql::{StatementResult, answers, column, is_true, number, rows, text};
 use crate::tls::ControlConfig;
 use async_trait::async_trait;
 use futures_util::FutureExt;
@@ -52,12 +54,12 @@ impl Postgres {
         Postgres { control, proxy, admission, publish, look, passing: Arc::default(), common }
     }
 
-    pub(in crate::fence) async fn look(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
+    pub(super) async fn look(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
         self.look.run(query).await
     }
 
     /// Over a connection of its own, which need not find a schema.
-    pub(in crate::fence) async fn ask_once(&self, query: &str) -> Result<Vec<Answer>, ControlError> {
+    async fn ask_once(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
         let passes = self.passing.clone().read_owned().await;
         if self.common.is_kept_closed() {
             return Err(ControlError::Vacated);
@@ -94,7 +96,7 @@ impl Store for Postgres {
         token: Token,
         loaded: i64,
     ) -> Result<Report, StoreError> {
-        let query = sql::admit(who, resource, token, &self.proxy, loaded);
+        let query = sql::admission::admit(who, resource, token, &self.proxy, loaded);
         let answers = self.run_past_blockers(&self.admission, resource, &query).await?;
         rows::report(&answers, who, &resource.name)
     }
@@ -106,13 +108,13 @@ impl Store for Postgres {
         known: Option<Epoch>,
         loaded: i64,
     ) -> Result<Option<Epoch>, StoreError> {
-        let query = sql::publish(resource, target, known, loaded);
+        let query = sql::epoch::publish(resource, target, known, loaded);
         let answers = self.run_past_blockers(&self.publish, resource, &query).await?;
         Ok(rows(&answers).find_map(rows::epoch))
     }
 
     async fn mark(&self, resource: &Resource, epoch: Epoch) -> Result<Marked, StoreError> {
-        Ok(rows::marked(&self.publish.run(&sql::mark(resource, epoch)).await?))
+        Ok(rows::marked(&self.publish.run(&sql::epoch::mark(resource, epoch)).await?))
     }
 
     async fn reset(
@@ -123,66 +125,66 @@ impl Store for Postgres {
         role: &str,
         force: bool,
     ) -> Result<ResetReport, StoreError> {
-        let query = sql::reset(resource, known, token, &Operator { role, proxy: &self.proxy }, force);
+        let query = sql::epoch::reset(resource, known, token, &Operator { role, proxy: &self.proxy }, force);
         let answers = self.run_past_blockers(&self.publish, resource, &query).await?;
         rows::reset(&answers, &self.proxy)
     }
 
     async fn holders(&self, resource: &str, bound: Epoch) -> Result<Vec<Holder>, StoreError> {
-        let answers = self.look(&sql::holders(resource, bound)).await?;
+        let answers = self.look(&sql::admission::holders(resource, bound)).await?;
         let unreadable = || rows::unavailable("an admission cannot be read");
         rows(&answers).map(|row| rows::holder(row).ok_or_else(unreadable)).collect()
     }
 
     async fn delete_dead(&self, only: Option<(&str, Epoch)>) -> Result<Vec<(Key, Token)>, StoreError> {
-        self.read(&sql::delete_dead(only), |row| Some((rows::key(row)?, number(row, "token")?))).await
+        self.read(&sql::admission::delete_dead(only), |row| Some((rows::key(row)?, number(row, "token")?))).await
     }
 
     async fn terminate(&self, processes: &[Key], resource: &str, bound: Epoch) -> Result<(), StoreError> {
-        let processes = sql::processes(processes.iter().map(|(pid, start)| (*pid, start.as_str())));
-        self.look(&sql::terminate(&processes, resource, bound)).await?;
+        let processes = sql::process::processes(processes.iter().map(|(pid, start)| (*pid, start.as_str())));
+        self.look(&sql::process::terminate(&processes, resource, bound)).await?;
         Ok(())
     }
 
-    async fn delete(&self, rows: &[(&Granted, &str)]) -> Result<Vec<Granted>, StoreError> {
-        self.read(&sql::delete(rows.iter().copied()), rows::granted).await
+    async fn delete(&self, rows: &[(&AdmissionRow, &str)]) -> Result<Vec<AdmissionRow>, StoreError> {
+        self.read(&sql::admission::delete(rows.iter().copied()), rows::granted).await
     }
 
     async fn lockers(&self, resource: &Resource, pids: &[i32]) -> Result<HashSet<i32>, StoreError> {
-        self.read(&sql::lockers(resource, pids), |row| number(row, "pid")).await
+        self.read(&sql::lock::lockers(resource, pids), |row| number(row, "pid")).await
     }
 
     async fn guarded_write(&self, resource: &Resource, pid: i32) -> Result<Option<Epoch>, StoreError> {
-        Ok(self.read::<_, Vec<_>>(&sql::guarded_write(resource, pid), rows::epoch).await?.pop())
+        Ok(self.read::<_, Vec<_>>(&sql::lock::guarded_write(resource, pid), rows::epoch).await?.pop())
     }
 
-    async fn admissions_of(&self, who: &Identity) -> Result<Vec<Granted>, StoreError> {
-        self.read(&sql::admissions(who), rows::granted).await
+    async fn admissions_of(&self, who: &Identity) -> Result<Vec<AdmissionRow>, StoreError> {
+        self.read(&sql::admission::admissions(who), rows::granted).await
     }
 
-    async fn epochs(&self, resources: &[&str]) -> Result<Vec<Standing>, StoreError> {
-        self.read(&sql::epochs(resources.iter().copied()), rows::standing).await
+    async fn epochs(&self, resources: &[&str]) -> Result<Vec<EpochRow>, StoreError> {
+        self.read(&sql::epoch::epochs(resources.iter().copied()), rows::standing).await
     }
 
     async fn epochs_above_admissions(&self) -> Result<Vec<(String, Epoch)>, StoreError> {
         let read = |row: &_| Some((text(row, "resource")?, rows::epoch(row)?));
-        self.read(&sql::epochs_above_admissions(&self.proxy), read).await
+        self.read(&sql::epoch::epochs_above_admissions(&self.proxy), read).await
     }
 
     async fn now(&self) -> Result<i64, StoreError> {
-        let answers = self.look(&sql::now()).await?;
+        let answers = self.look(&sql::epoch::now()).await?;
         Ok(rows(&answers).find_map(|row| number(row, "now")).unwrap_or_default())
     }
 
     async fn record_policy(&self, resource: &Resource, loaded: i64) -> Result<(), StoreError> {
         let Some(keyed) = &resource.keyed else {
             // One row per transaction, so that two proxies that load at once cannot deadlock.
-            self.publish.run(&sql::record_policy(resource, loaded)).await?;
+            self.publish.run(&sql::epoch::record_policy(resource, loaded)).await?;
             return Ok(());
         };
         let mut after = String::new();
         loop {
-            let page = sql::record_policy_of_keys(resource, &keyed.names, &after, loaded);
+            let page = sql::epoch::record_policy_of_keys(resource, &keyed.names, &after, loaded);
             let answers = self.publish.run(&page).await?;
             let last = rows(&answers).find_map(|row| column(row, "last"));
             let Some(last) = last else { return Ok(()) };
@@ -191,19 +193,19 @@ impl Store for Postgres {
     }
 
     async fn announce_enforced(&self, fingerprints: &[String]) -> Result<(), StoreError> {
-        self.look(&sql::announce_enforced(&self.proxy, fingerprints)).await?;
+        self.look(&sql::proxy::announce_enforced(&self.proxy, fingerprints)).await?;
         Ok(())
     }
 
     async fn leave(&self) -> Result<(), StoreError> {
-        self.look(&sql::leave(&self.proxy)).await?;
+        self.look(&sql::proxy::leave(&self.proxy)).await?;
         Ok(())
     }
 
     async fn enforcement(&self, resources: &[Arc<Resource>]) -> Result<Enforcement, StoreError> {
         let fingerprints: Vec<_> = resources.iter().map(|resource| resource.fingerprint.as_str()).collect();
         let tables: Vec<_> = resources.iter().flat_map(|resource| resource.tables.iter().map(|it| &it.name)).collect();
-        let answers = self.look(&sql::enforcement(&fingerprints, &tables)).await?;
+        let answers = self.look(&sql::proxy::enforcement(&fingerprints, &tables)).await?;
         let [reach, unresolved] = answers.as_slice() else { return Err(rows::unknown_form("its proxies")) };
         Ok(Enforcement {
             reach: reach.rows.iter().filter_map(rows::reach).collect(),
@@ -212,11 +214,11 @@ impl Store for Postgres {
     }
 
     async fn open_transactions(&self) -> Result<HashSet<String>, StoreError> {
-        self.read(&sql::open_transactions(), |row| text(row, "transaction")).await
+        self.read(&sql::process::open_transactions(), |row| text(row, "transaction")).await
     }
 
     async fn denied(&self, resource: &Resource, deeds: &[Deed], role: &Role) -> Result<Option<String>, StoreError> {
-        let answers = self.look(&sql::permits(resource, deeds, role)).await?;
+        let answers = self.look(&sql::privilege::permits(resource, deeds, role)).await?;
         match rows(&answers).find(|row| !is_true(row, "permitted")) {
             None if rows(&answers).count() == deeds.len() => Ok(None),
             denied => Ok(Some(denied.and_then(|row| column(row, "what")).unwrap_or("what it names").to_owned())),
@@ -224,7 +226,7 @@ impl Store for Postgres {
     }
 
     async fn admissions(&self, most: usize) -> Result<Admissions, StoreError> {
-        let answers = self.look(&sql::all_admissions(most)).await?;
+        let answers = self.look(&sql::admission::all_admissions(most)).await?;
         let [list, count] = answers.as_slice() else { return Err(rows::unknown_form("the question for admissions")) };
         let list: Vec<_> = list.rows.iter().filter_map(|row| rows::admission(row, &self.proxy)).collect();
         let all = count.rows.first().and_then(|row| number(row, "admissions")).unwrap_or(list.len());
@@ -232,7 +234,7 @@ impl Store for Postgres {
     }
 
     async fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Result<Fences, StoreError> {
-        let answers = self.look(&sql::fences(resources, most_keys)).await?;
+        let answers = self.look(&sql::epoch::fences(resources, most_keys)).await?;
         let [plain, of_keys, count] = answers.as_slice() else {
             return Err(rows::unknown_form("the question for fences"));
         };
@@ -242,12 +244,29 @@ impl Store for Postgres {
         Ok(Fences { plain: plain.rows.iter().filter_map(rows::fence).collect(), of_keys, left_out })
     }
 
-    async fn catalogue(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalogue, Hindrance> {
-        self.read_catalogue(fences, temporary).await
+    async fn catalogue(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalogue, Cause> {
+        let (asked, most_rows) = catalogue::question(fences, temporary, Views::Asked);
+        let all_writable = || catalogue::question(fences, temporary, Views::AllWritable).0;
+        // For one session on a connection of its own: who makes many temporary relations keeps nobody else waiting.
+        let answers = if temporary.is_some() { self.ask_once(&asked).await } else { self.look(&asked).await };
+        let answers = match answers {
+            Ok(answers) => answers,
+            // Somebody alters a view: nothing is left out then.
+            Err(error) if temporary.is_none() && error.is_answer() => self.look(&all_writable()).await?,
+            // Where nothing is fenced, nobody has to have run `fencegate init`; and what failed a moment ago, when the
+            // database was being made, need not fail now.
+            Err(_) => self.ask_once(&all_writable()).await?,
+        };
+        Ok(Catalogue::read(&answers, most_rows)?)
     }
 
-    async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Hindrance> {
-        self.read_dependencies(fences).await
+    async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Cause> {
+        let question = catalogue::question_of_dependencies(fences);
+        let answers = match self.look(&question).await {
+            Ok(answers) => answers,
+            Err(_) => self.ask_once(&question).await?,
+        };
+        Ok(Dependencies::read(&answers)?)
     }
 
     async fn announce_catalogue(&self) -> Result<(), StoreError> {
@@ -267,9 +286,9 @@ impl Store for Postgres {
             let _none_passes = timeout(LIMIT, self.passing.write()).await.map_err(|_| ControlError::TimedOut)?;
             let others = [self.admission.hold().await, self.publish.hold().await];
             let own: Vec<_> = others.iter().filter_map(|slot| slot.process()).collect();
-            self.look(&sql::is_disposable_by_force(role, &own)).await?
+            self.look(&sql::privilege::is_disposable_by_force(role, &own)).await?
         } else {
-            self.look(&sql::is_disposable(role)).await?
+            self.look(&sql::privilege::is_disposable(role)).await?
         };
         Ok(rows(&answers).any(|row| is_true(row, "disposable")))
     }

@@ -2,14 +2,14 @@
 //!
 //! Must never guess: what cannot be read is not there.
 
-use super::{Granted, Holder, Key, Marked, Recorded, Report, ResetReport, Standing, StoreError, sql};
+use super::{AdmissionRow, EpochRow, Holder, Key, Marked, Recorded, Report, ResetReport, StoreError, sql};
 use crate::fence::admissions::Admission;
 use crate::fence::enforcement::Reach;
-use crate::fence::refusal::{Hindrance, Obstacle};
+use crate::fence::refusal::{Blocker, Cause};
 use crate::fence::reset::{Fence, Higher};
 use crate::fence::session::{Epoch, Identity};
 use crate::policy::QualifiedName;
-use crate::sql::{Answer, column, is_true, number, text};
+use crate::sql::{StatementResult, column, is_true, number, text};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio_postgres::SimpleQueryRow;
 
@@ -22,58 +22,59 @@ pub(super) fn key(row: &SimpleQueryRow) -> Option<Key> {
     Some((number(row, "pid")?, text(row, "backend_start")?))
 }
 
-pub(super) fn standing(row: &SimpleQueryRow) -> Option<Standing> {
-    Some(Standing { resource: text(row, "resource")?, epoch: epoch(row)?, drained: is_true(row, "drained") })
+pub(super) fn standing(row: &SimpleQueryRow) -> Option<EpochRow> {
+    Some(EpochRow { resource: text(row, "resource")?, epoch: epoch(row)?, drained: is_true(row, "drained") })
 }
 
-pub(super) fn granted(row: &SimpleQueryRow) -> Option<Granted> {
+pub(super) fn granted(row: &SimpleQueryRow) -> Option<AdmissionRow> {
     let (pid, backend_start) = key(row)?;
     let (resource, version) = (text(row, "resource")?, number(row, "version")?);
-    Some(Granted { pid, backend_start, resource, epoch: epoch(row)?, version, ending: is_true(row, "ending") })
+    Some(AdmissionRow { pid, backend_start, resource, epoch: epoch(row)?, version, ending: is_true(row, "ending") })
 }
 
 pub(super) fn holder(row: &SimpleQueryRow) -> Option<Holder> {
     let granted = granted(row)?;
     let waits = column(row, "waits").unwrap_or("nothing");
-    let obstacle = Obstacle {
+    let blocker = Blocker {
         who: format!("process {} under token {}, waiting for {waits}", granted.pid, granted.epoch.token),
         query: text(row, "query").unwrap_or_default(),
     };
-    Some(Holder { row: granted, proxy: text(row, "proxy").unwrap_or_default(), obstacle })
+    Some(Holder { row: granted, proxy: text(row, "proxy").unwrap_or_default(), blocker })
 }
 
-/// Of [`sql::end_blockers`].
-pub(super) fn blocker(row: &SimpleQueryRow) -> Obstacle {
+/// Of [`sql::lock::end_blockers`].
+pub(super) fn blocker(row: &SimpleQueryRow) -> Blocker {
     let text = |name| column(row, name).unwrap_or_default();
     if let Some(gid) = column(row, "gid") {
-        return Obstacle { who: format!("prepared transaction {gid}"), query: String::new() };
+        return Blocker { who: format!("prepared transaction {gid}"), query: String::new() };
     }
     let who = format!("process {}, waiting for {}", text("pid"), text("waits"));
-    Obstacle { who, query: text("query").to_owned() }
+    Blocker { who, query: text("query").to_owned() }
 }
 
-/// Of [`sql::admit`].
-pub(super) fn report(answers: &[Answer], who: &Identity, resource: &str) -> Result<Report, StoreError> {
+/// Of [`sql::admission::admit`].
+pub(super) fn report(answers: &[StatementResult], who: &Identity, resource: &str) -> Result<Report, StoreError> {
     let [_, _, inserted, report] = answers else { return Err(unknown_form("Admit")) };
     let Some(row) = report.rows.first() else { return Err(unavailable("the database's answer to Admit is empty")) };
-    let unfenceable =
-        sql::IDENTITY_ITEMS.into_iter().find(|(item, ..)| !is_true(row, item)).map(|(_, meaning, remedy)| {
+    let unfenceable = sql::admission::IDENTITY_ITEMS.into_iter().find(|(item, ..)| !is_true(row, item)).map(
+        |(_, meaning, remedy)| {
             let reason = format!("the session's server process {} cannot be fenced: {meaning}", who.pid);
-            Hindrance::new(reason, remedy)
-        });
+            Cause::new(reason, remedy)
+        },
+    );
     let recorded = match (is_true(row, "same_policy"), is_true(row, "older_policy")) {
         (true, _) => Recorded::Same,
         (false, true) => Recorded::Older,
         (false, false) => Recorded::Others,
     };
-    let standing = |epoch| Standing { resource: resource.to_owned(), epoch, drained: is_true(row, "drained") };
+    let standing = |epoch| EpochRow { resource: resource.to_owned(), epoch, drained: is_true(row, "drained") };
     let current = epoch(row).map(|epoch| (standing(epoch), recorded));
     let admission = inserted.rows.first().and_then(|row| Some((granted(row)?, is_true(row, "is_new"))));
     Ok(Report { unfenceable, current, admission })
 }
 
-/// Of [`sql::mark`].
-pub(super) fn marked(answers: &[Answer]) -> Marked {
+/// Of [`sql::epoch::mark`].
+pub(super) fn marked(answers: &[StatementResult]) -> Marked {
     let [_, _, update, prepared] = answers else { return Marked::Nothing };
     if update.affected > 0 {
         return Marked::Drained;
@@ -82,8 +83,8 @@ pub(super) fn marked(answers: &[Answer]) -> Marked {
     if gids.is_empty() { Marked::Nothing } else { Marked::Prepared(gids) }
 }
 
-/// Of [`sql::reset`].
-pub(super) fn reset(answers: &[Answer], proxy: &str) -> Result<ResetReport, StoreError> {
+/// Of [`sql::epoch::reset`].
+pub(super) fn reset(answers: &[StatementResult], proxy: &str) -> Result<ResetReport, StoreError> {
     let [_, before, higher, after, _] = answers else { return Err(unknown_form("a reset")) };
     let read = |row| {
         let is_ours = column(row, "proxy") == Some(proxy);

@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// Whom a signal is for, and who is waited for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(super) enum Recipients {
     /// The command and its process group.
     Group,
     /// Whoever descends from it, also those that have left the group, as those of timeout(1) do.
@@ -48,12 +48,10 @@ pub(super) struct Family {
 
 impl Family {
     /// Starts the command in the guard's group, and takes on every orphan of it from now on.
-    ///
-    /// # Errors
-    /// When that fails; the guard ends with it.
+    /// When that fails, the guard ends with it.
     pub(super) fn start(mut guard: Guard, leadership: &Leadership, command: &[OsString]) -> Result<Self, CommandError> {
         // Without it orphans go to process 1, which in a container may not reap them.
-        set_child_subreaper(true).map_err(|error| CommandError::System { what: "take on orphans", error })?;
+        set_child_subreaper(true).map_err(|error| CommandError::System("take on orphans", error))?;
         let mut strangers = processes::descendants(&processes::all()?, getpid());
         strangers.remove(&guard.pid);
         let command = this_program(START_COMMAND)
@@ -66,7 +64,7 @@ impl Family {
             .env("PGOPTIONS", session_options(std::env::var_os("PGOPTIONS"), leadership.token()))
             .process_group(guard.pid.as_raw())
             .spawn()
-            .map_err(|error| CommandError::Start { what: "the command", error })?;
+            .map_err(|error| CommandError::Start("the command", error))?;
         guard.command = Some(Pid::from_raw(command.id().cast_signed()));
         Ok(Family { guard, command, status: None, guard_ended: false, overran: false, suspended: false, strangers })
     }
@@ -87,34 +85,28 @@ impl Family {
     }
 
     /// Sends a signal. That nobody is left, or somebody may not be signalled, is no error: who lives is looked at.
-    ///
-    /// # Errors
-    /// When /proc cannot be read.
-    pub(super) fn signal(&self, signal: Signal, reach: Reach) -> Result<(), CommandError> {
+    pub(super) fn signal(&self, signal: Signal, recipients: Recipients) -> Result<(), CommandError> {
         if !self.guard_ended {
             let _ = killpg(self.guard.pid, signal);
         }
         let has_got_it = |process: &Process| process.group == self.guard.pid && !self.guard_ended;
-        for process in self.living(reach)?.iter().filter(|process| !has_got_it(process)) {
+        for process in self.living(recipients)?.iter().filter(|process| !has_got_it(process)) {
             let _ = kill(process.pid, signal);
         }
         Ok(())
     }
 
     /// Those that can still do something, without the guard.
-    ///
-    /// # Errors
-    /// When /proc cannot be read.
-    pub(super) fn living(&self, reach: Reach) -> Result<Vec<Process>, CommandError> {
+    pub(super) fn living(&self, recipients: Recipients) -> Result<Vec<Process>, CommandError> {
         let mut processes = processes::all()?;
         processes.retain(|process| !self.strangers.contains(&process.pid));
         let descendants = processes::descendants(&processes, getpid());
         processes.retain(|process| {
-            let reached = match reach {
-                Reach::Group => process.pid == self.command_id(),
-                Reach::Everyone => descendants.contains(&process.pid),
+            let is_meant = match recipients {
+                Recipients::Group => process.pid == self.command_id(),
+                Recipients::Everyone => descendants.contains(&process.pid),
             };
-            (reached || process.group == self.guard.pid) && process.pid != self.guard.pid && !process.ended
+            (is_meant || process.group == self.guard.pid) && process.pid != self.guard.pid && !process.ended
         });
         Ok(processes)
     }
@@ -130,14 +122,11 @@ impl Family {
     }
 
     /// Takes the status of every child that has ended, also of orphans, which are ours, and what the guard reports.
-    ///
-    /// # Errors
-    /// When the system refuses.
     pub(super) fn reap(&mut self) -> Result<(), CommandError> {
         let ran = self.status.is_none();
         while let Some(child) = next_ended()? {
             if child == self.command_id() {
-                let failed = |error| CommandError::Start { what: "waiting for the command", error };
+                let failed = |error| CommandError::Start("waiting for the command", error);
                 self.status = self.command.try_wait().map_err(failed)?;
             } else {
                 self.guard_ended |= child == self.guard.pid;
@@ -153,13 +142,10 @@ impl Family {
 
     /// Kills whoever is left of the group, with the guard, and returns when nobody lives. Not cancel-safe: a process
     /// may still live.
-    ///
-    /// # Errors
-    /// When /proc cannot be read.
     pub(super) async fn extinguish(mut self) -> Result<(), CommandError> {
         // No process escapes it by a fork, as it may a look at one after the other.
-        self.signal(Signal::SIGKILL, Reach::Group)?;
-        while !self.living(Reach::Group)?.is_empty() {
+        self.signal(Signal::SIGKILL, Recipients::Group)?;
+        while !self.living(Recipients::Group)?.is_empty() {
             sleep(LOOK).await;
         }
         // Last, because until now it kept the group's id.
@@ -186,7 +172,7 @@ fn next_ended() -> Result<Option<Pid>, CommandError> {
             let ended = processes.iter().find(|process| process.parent == getpid() && process.ended);
             Ok(ended.map(|process| process.pid))
         }
-        Err(error) => Err(CommandError::System { what: "wait for processes", error }),
+        Err(error) => Err(CommandError::System("wait for processes", error)),
     }
 }
 

@@ -54,11 +54,8 @@ pub(super) struct Guard {
 impl Guard {
     /// Starts it, and returns when nothing but SIGKILL ends it any more. Not cancel-safe: the guard may be left as a
     /// process that has ended and is not reaped.
-    ///
-    /// # Errors
-    /// When it cannot be started, or does not answer.
     pub(super) async fn start(deadline: BootInstant) -> Result<Self, CommandError> {
-        let failed = |error| CommandError::Start { what: "the guard", error };
+        let failed = |error| CommandError::Start("the guard", error);
         let mut child = this_program(GUARD_COMMAND)
             .process_group(0)
             .stdin(Stdio::piped())
@@ -111,7 +108,6 @@ impl Guard {
     }
 }
 
-/// What the guard has reported.
 pub(super) struct Reports {
     /// The command still ran at the deadline that the guard knew: the guard kills it then.
     pub(super) overran: bool,
@@ -120,7 +116,6 @@ pub(super) struct Reports {
     pub(super) suspended: bool,
 }
 
-/// What the guard is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Order {
     /// Since the machine was started.

@@ -20,11 +20,10 @@ mod terminal;
 pub use guard::{GUARD_COMMAND, keep_guard};
 pub use signals::Signals;
 pub use start::{START_COMMAND, check_program, exit_code_of, exit_code_of_signal, replace_this_process};
+pub use supervise::run;
 
-use super::Leadership;
 use nix::errno::Errno;
 use procfs::ProcError;
-use std::ffi::OsString;
 use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -51,39 +50,12 @@ pub enum Outcome {
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// A process could not be started.
-    #[error("cannot start {what}: {error}")]
-    Start {
-        /// Which.
-        what: &'static str,
-        /// Why.
-        error: io::Error,
-    },
+    #[error("cannot start {0}: {1}")]
+    Start(&'static str, io::Error),
     /// The processes cannot be seen: what lives cannot be told.
     #[error("cannot look at the processes in /proc: {0}")]
     Look(#[from] ProcError),
     /// The system refused something that this needs.
-    #[error("cannot {what}: {error}")]
-    System {
-        /// What.
-        what: &'static str,
-        /// Why.
-        error: Errno,
-    },
-}
-
-/// Runs the command (program and arguments) with the token in its environment until it ends, or leadership does.
-/// Returns when no process of its group is left. To be called from the thread that `main` runs on, which lives as long
-/// as the process: the kernel takes its end for ours.
-///
-/// Not cancel-safe: when dropped, the whole group is killed at once, but not awaited.
-///
-/// # Errors
-/// When it cannot be started, or not be watched; the group is then killed, but not awaited.
-pub async fn run(
-    leadership: &Leadership,
-    command: &[OsString],
-    terms: Terms,
-    signals: &mut Signals,
-) -> Result<Outcome, CommandError> {
-    supervise::run(leadership, command, terms, signals).await
+    #[error("cannot {0}: {1}")]
+    System(&'static str, Errno),
 }

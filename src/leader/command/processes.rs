@@ -8,7 +8,6 @@ use procfs::process::{self, Stat};
 use procfs::{ProcError, ProcResult};
 use std::collections::HashSet;
 
-/// One process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: Pid,
@@ -19,9 +18,7 @@ pub(crate) struct Process {
 }
 
 /// Every process that is visible.
-///
-/// # Errors
-/// When /proc cannot be read. A process that ends meanwhile, or is hidden from us, is no error.
+/// A process that ends meanwhile, or is hidden from us, is no error.
 pub(crate) fn all() -> ProcResult<Vec<Process>> {
     let mut processes = Vec::new();
     for process in process::all_processes()? {

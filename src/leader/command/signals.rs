@@ -19,9 +19,6 @@ pub struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
     /// Begins to listen.
-    ///
-    /// # Errors
-    /// When the system refuses, or does not say what is ignored.
     pub fn listen() -> Result<Self, ProcError> {
         let ignored = Process::myself()?.stat()?.sigignore;
         let taken = TAKEN.into_iter().filter(|signal| ignored & bit(*signal) == 0);

@@ -39,9 +39,7 @@ pub fn replace_this_process(parent: i32, command: &[OsString]) -> ExitCode {
 }
 
 /// Looks for the program as its start will. A node that lacks it should not lead.
-///
-/// # Errors
-/// The exit code that shells have for that, after it has been reported.
+/// The error is the exit code that shells have for that; it has been reported.
 pub fn check_program(program: &OsStr) -> Result<(), ExitCode> {
     let executable = |path: &Path| access(path, AccessFlags::X_OK).is_ok() && path.is_file();
     let is_path = program.as_encoded_bytes().contains(&b'/');

@@ -2,7 +2,7 @@
 //!
 //! Must never wait for anything but in that loop, so that the lease's end is always among what is awaited.
 
-use super::family::{Family, Reach};
+use super::family::{Family, Recipients};
 use super::guard::Guard;
 use super::{CommandError, Outcome, Signals, Terms, terminal};
 use crate::leader::clock::{BootInstant, sleep_until};
@@ -31,8 +31,8 @@ struct Ending {
 
 impl Ending {
     /// A command that ended by itself may leave others behind on purpose, outside its group. A deposed leader may not.
-    fn reach(self) -> Reach {
-        if self.lost { Reach::Everyone } else { Reach::Group }
+    fn recipients(self) -> Recipients {
+        if self.lost { Recipients::Everyone } else { Recipients::Group }
     }
 }
 
@@ -45,15 +45,20 @@ struct Supervisor<'a> {
     awaits_terminal: bool,
 }
 
-/// As [`super::run`].
-pub(super) async fn run(
+/// Runs the command (program and arguments) with the token in its environment until it ends, or leadership does.
+/// Returns when no process of its group is left. To be called from the thread that `main` runs on, which lives as long
+/// as the process: the kernel takes its end for ours.
+///
+/// Not cancel-safe: when dropped, the whole group is killed at once, but not awaited.
+/// After an error the whole group is killed, but not awaited.
+pub async fn run(
     leadership: &Leadership,
     command: &[OsString],
     terms: Terms,
     signals: &mut Signals,
 ) -> Result<Outcome, CommandError> {
     // Before the first child: with SIGCHLD ignored there would be no status to wait for.
-    let failed = |error| CommandError::Start { what: "listening for the end of processes", error };
+    let failed = |error| CommandError::Start("listening for the end of processes", error);
     let mut children = signal(SignalKind::child()).map_err(failed)?;
     let mut told = leadership.deadline();
     let guard = Guard::start(told).await?;
@@ -95,8 +100,8 @@ impl Supervisor<'_> {
         if !ended && !self.family.is_unguarded() {
             return Ok(false);
         }
-        let reach = self.ending.map_or(Reach::Group, Ending::reach);
-        let gone = ended && self.family.living(reach)?.is_empty();
+        let recipients = self.ending.map_or(Recipients::Group, Ending::recipients);
+        let gone = ended && self.family.living(recipients)?.is_empty();
         if !gone && self.ending.is_none() {
             if !ended {
                 tracing::error!("the guard of the command has been killed: the command is ended");
@@ -135,9 +140,9 @@ impl Supervisor<'_> {
         let deposed = lost && (self.family.status().is_none() || self.family.is_killed_by_guard());
         let ending = Ending { lost, deposed, kill_at, killed: false };
         self.ending = Some(ending);
-        self.family.signal(Signal::SIGTERM, ending.reach())?;
+        self.family.signal(Signal::SIGTERM, ending.recipients())?;
         // One that is stopped would not see the other.
-        self.family.signal(Signal::SIGCONT, ending.reach())
+        self.family.signal(Signal::SIGCONT, ending.recipients())
     }
 
     /// Returns at each moment to kill: also what has been started since the last. Cancel-safe.
@@ -155,8 +160,8 @@ impl Supervisor<'_> {
             ending.killed = true;
         }
         ending.kill_at = BootInstant::now() + LOOK;
-        let reach = ending.reach();
-        self.family.signal(Signal::SIGKILL, reach)
+        let recipients = ending.recipients();
+        self.family.signal(Signal::SIGKILL, recipients)
     }
 
     /// Returns when the guard knows another time to kill than `told`: the lease's deadline, or ours. Cancel-safe.
@@ -176,7 +181,7 @@ impl Supervisor<'_> {
             return Ok(());
         }
         tracing::info!(signal = signal.as_str(), "passed on to the command");
-        self.family.signal(signal, Reach::Group)
+        self.family.signal(signal, Recipients::Group)
     }
 
     /// A leader is not suspended from its terminal; one that reads the terminal gets it. Who sends SIGSTOP knows why.
@@ -195,7 +200,7 @@ impl Supervisor<'_> {
         let has_terminal = self.awaits_terminal && terminal::hand_over(self.family.guard.pid);
         if goes_on || has_terminal {
             self.awaits_terminal = false;
-            self.family.signal(Signal::SIGCONT, Reach::Group)?;
+            self.family.signal(Signal::SIGCONT, Recipients::Group)?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! Must never take an event for a proof: an event only says that it is time to read again.
 
 use super::{PAUSE, commit, in_place};
-use crate::etcd::{Etcd, EtcdError, Patience, leader};
+use crate::etcd::{Etcd, EtcdError, Patience, leader, sees_change};
 use crate::leader::coordinator::{Candidate, CoordinatorError};
 use crate::leader::loss::Loss;
 use etcd_client::{
@@ -15,7 +15,6 @@ use tokio::time::sleep;
 /// As etcd's RangeRequest has it.
 const NO_LIMIT: i64 = 0;
 
-/// A candidate's place.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// It leads.
@@ -86,19 +85,6 @@ async fn watch(etcd: &Etcd, keys: Vec<Vec<u8>>, revision: i64, patience: Patienc
         }
     };
     etcd.ask(patience, request).await
-}
-
-/// False when the watch has broken.
-async fn sees_change(watch: &mut WatchStream) -> bool {
-    while let Ok(Some(response)) = watch.message().await {
-        if response.canceled() {
-            return false;
-        }
-        if !response.events().is_empty() {
-            return true;
-        }
-    }
-    false
 }
 
 /// Why a candidate that led is no longer first. That it is not has been seen: the reason is worth one attempt.

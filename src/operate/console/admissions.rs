@@ -1,60 +1,56 @@
 //! `SHOW ADMISSIONS`: the server processes that may write now, through this proxy or another.
 
-use super::answer::{Answer, Column, Kind, Value};
-use super::{Console, OpenSession, unreadable};
+use super::answer::Kind::{Boolean, Integer, Text, Time};
+use super::answer::{Answer, Column, Table};
+use super::{Console, OpenSession, notice, unreadable};
 use crate::fence::{Admission, Database};
-use crate::wire::error::{ErrorText, Severity};
+use std::sync::Arc;
 
-pub(super) const COLUMNS: [Column; 10] = [
-    Column("database", Kind::Text),
-    Column("resource", Kind::Text),
-    Column("generation", Kind::Integer),
-    Column("token", Kind::Integer),
-    Column("pid", Kind::Integer),
-    Column("backend_start", Kind::Time),
-    Column("admitted", Kind::Time),
-    Column("proxy", Kind::Text),
-    Column("session", Kind::Integer),
-    Column("alive", Kind::Boolean),
-];
+/// An admission in a database, and the number of its session here.
+pub(super) type Row = (Arc<Database>, Admission, Option<u64>);
 
-/// A row per database, resource, epoch and process. Cancel-safe.
+/// A row per database, resource, epoch and process.
+pub(super) fn table() -> Table<Row> {
+    vec![
+        Column("database", Text, |(database, ..)| database.name().into()),
+        Column("resource", Text, |(_, it, _)| (&it.resource).into()),
+        Column("generation", Integer, |(_, it, _)| it.epoch.generation.into()),
+        Column("token", Integer, |(_, it, _)| it.epoch.token.into()),
+        Column("pid", Integer, |(_, it, _)| it.pid.into()),
+        Column("backend_start", Time, |(_, it, _)| it.backend_start.into()),
+        Column("admitted", Time, |(_, it, _)| it.admitted.into()),
+        Column("proxy", Text, |(_, it, _)| (&it.proxy).into()),
+        Column("session", Integer, |(.., session)| (*session).into()),
+        Column("alive", Boolean, |(_, it, _)| it.is_alive.into()),
+    ]
+}
+
+/// Cancel-safe.
 pub(super) async fn show(console: &Console) -> Answer {
     let (policies, sessions) = (console.proxy.policies(), console.proxy.sessions());
     let (mut rows, mut notices) = (Vec::new(), Vec::new());
     for database in console.fenced_databases(&policies) {
         match database.admissions().await {
             Ok(admissions) => {
-                rows.extend(admissions.list.iter().map(|admission| row(&database, admission, &sessions)));
+                let row = |it| {
+                    let session = session_of(&database, &it, &sessions);
+                    (database.clone(), it, session)
+                };
+                rows.extend(admissions.list.into_iter().map(row));
                 if admissions.left_out > 0 {
-                    notices.push(left_out(&database, admissions.left_out));
+                    let (name, number) = (database.name(), admissions.left_out);
+                    let message = format!("database \"{name}\" has {number} more admissions");
+                    notices.push(notice(message, "SELECT from fencegate.admission for all of them."));
                 }
             }
             Err(reason) => notices.extend(unreadable(&policies, &database, &reason)),
         }
     }
-    Answer::show(&COLUMNS, rows).with_notices(notices)
+    Answer::show(&table(), rows).with_notices(notices)
 }
 
-fn row(database: &Database, admission: &Admission, sessions: &[OpenSession]) -> Vec<Value> {
-    let is_its = |session: &&OpenSession| session.pid == Some(admission.pid) && session.database == database.name();
+fn session_of(database: &Database, admission: &Admission, sessions: &[OpenSession]) -> Option<u64> {
+    let is_its = |session: &&OpenSession| session.is_of(database, admission.pid);
     let session = sessions.iter().find(is_its).filter(|_| admission.is_ours && admission.is_alive);
-    vec![
-        database.name().into(),
-        admission.resource.clone().into(),
-        admission.epoch.generation.into(),
-        admission.epoch.token.into(),
-        i64::from(admission.pid).into(),
-        admission.backend_start.into(),
-        admission.admitted.into(),
-        admission.proxy.clone().into(),
-        Value::Integer(session.map(|session| i64::try_from(session.number).unwrap_or(i64::MAX))),
-        admission.is_alive.into(),
-    ]
-}
-
-fn left_out(database: &Database, number: usize) -> (Severity, ErrorText) {
-    let message = format!("database \"{}\" has {number} more admissions", database.name());
-    let hint = "SELECT from fencegate.admission for all of them.";
-    (Severity::Notice, ErrorText::new("00000", message).hint(hint))
+    session.map(|session| session.number)
 }

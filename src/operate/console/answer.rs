@@ -1,6 +1,6 @@
-//! What a command answers: columns with their types, rows, and what is to be said beside them.
+//! The answer to a command: columns with their types, rows, and notices.
 //!
-//! Owns how a value is written, as text and in binary. Must never say a type that the value is not of.
+//! Owns how a value is written, as text and in binary. Must never give a column another type than its values have.
 
 use crate::wire::error::{ErrorText, Severity};
 use futures_util::stream;
@@ -11,11 +11,14 @@ use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// A column: its name, and what its values are.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Column(pub(super) &'static str, pub(super) Kind);
+/// A column of a table: its name, the type of its values, and its value for a row.
+pub(super) struct Column<R>(pub(super) &'static str, pub(super) Kind, pub(super) fn(&R) -> Value);
 
-/// What a value is.
+pub(super) type Table<R> = Vec<Column<R>>;
+
+/// The name and the type of a column, which clients may ask for before there are rows.
+pub(super) type Heading = (&'static str, Kind);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
@@ -36,105 +39,79 @@ impl Kind {
     }
 }
 
-/// A value in a row; None is NULL.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
-    Text(Option<String>),
-    Integer(Option<i64>),
-    Boolean(Option<bool>),
-    Time(Option<SystemTime>),
+    Null,
+    Text(String),
+    Integer(i64),
+    Boolean(bool),
+    Time(SystemTime),
 }
 
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Value::Text(Some(text.to_owned()))
+macro_rules! convert {
+    ($($from:ty: $value:ident => $into:expr;)*) => {$(
+        impl From<$from> for Value {
+            fn from($value: $from) -> Self {
+                $into
+            }
+        }
+    )*};
+}
+
+convert! {
+    &str: text => Value::Text(text.to_owned());
+    &String: text => Value::Text(text.clone());
+    String: text => Value::Text(text);
+    i32: number => Value::Integer(number.into());
+    i64: number => Value::Integer(number);
+    // No count here exceeds an int8.
+    u64: count => Value::Integer(i64::try_from(count).unwrap_or(i64::MAX));
+    bool: yes => Value::Boolean(yes);
+    SystemTime: time => Value::Time(time);
+}
+
+impl<T: Into<Value>> From<Option<T>> for Value {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Value::Null, T::into)
     }
 }
 
-impl From<String> for Value {
-    fn from(text: String) -> Self {
-        Value::Text(Some(text))
-    }
-}
-
-impl From<Option<String>> for Value {
-    fn from(text: Option<String>) -> Self {
-        Value::Text(text)
-    }
-}
-
-impl From<i64> for Value {
-    fn from(number: i64) -> Self {
-        Value::Integer(Some(number))
-    }
-}
-
-impl From<Option<i64>> for Value {
-    fn from(number: Option<i64>) -> Self {
-        Value::Integer(number)
-    }
-}
-
-impl From<u64> for Value {
-    /// A count beyond what an int8 holds is not one that anything here reaches.
-    fn from(count: u64) -> Self {
-        i64::try_from(count).unwrap_or(i64::MAX).into()
-    }
-}
-
-impl From<bool> for Value {
-    fn from(yes: bool) -> Self {
-        Value::Boolean(Some(yes))
-    }
-}
-
-impl From<Option<bool>> for Value {
-    fn from(yes: Option<bool>) -> Self {
-        Value::Boolean(yes)
-    }
-}
-
-impl From<SystemTime> for Value {
-    fn from(time: SystemTime) -> Self {
-        Value::Time(Some(time))
-    }
-}
-
-impl From<Option<SystemTime>> for Value {
-    fn from(time: Option<SystemTime>) -> Self {
-        Value::Time(time)
-    }
-}
-
-/// What a command says.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// What could not be said in rows, and what else is to be known of them.
-    pub(super) notices: Vec<(Severity, ErrorText)>,
-    pub(super) columns: &'static [Column],
-    pub(super) rows: Vec<Vec<Value>>,
+    /// Hints and warnings about the rows.
+    pub(super) notices: Vec<Notice>,
+    headings: Vec<Heading>,
+    rows: Vec<Vec<Value>>,
     /// In CommandComplete, before the number of rows.
-    pub(super) tag: &'static str,
+    tag: &'static str,
+}
+
+/// A NOTICE or WARNING beside an answer.
+pub(super) type Notice = (Severity, ErrorText);
+
+pub(super) fn headings<R>(table: &[Column<R>]) -> Vec<Heading> {
+    table.iter().map(|Column(name, kind, _)| (*name, *kind)).collect()
 }
 
 impl Answer {
     /// The rows of a SHOW.
-    pub(super) fn show(columns: &'static [Column], rows: Vec<Vec<Value>>) -> Self {
-        Answer { notices: Vec::new(), columns, rows, tag: "SHOW" }
+    pub(super) fn show<R>(table: &[Column<R>], rows: impl IntoIterator<Item = R>) -> Self {
+        Answer::tagged("SHOW", table, rows)
     }
 
-    /// The same with something said beside it.
-    pub(super) fn with_notices(mut self, notices: Vec<(Severity, ErrorText)>) -> Self {
-        self.notices = notices;
-        self
+    pub(super) fn tagged<R>(tag: &'static str, table: &[Column<R>], rows: impl IntoIterator<Item = R>) -> Self {
+        let values = |row: R| table.iter().map(|Column(.., value)| value(&row)).collect();
+        let rows = rows.into_iter().map(values).collect();
+        Answer { notices: Vec::new(), headings: headings(table), rows, tag }
+    }
+
+    pub(super) fn with_notices(self, notices: Vec<Notice>) -> Self {
+        Answer { notices, ..self }
     }
 
     /// The rows in the formats that the client wants.
-    ///
-    /// # Errors
-    /// The formats are not as many as the columns.
     pub(super) fn into_response(self, format: &Format) -> PgWireResult<QueryResponse> {
-        let fields = Arc::new(fields(self.columns, format)?);
+        let fields = Arc::new(fields(&self.headings, format)?);
         let mut encoder = DataRowEncoder::new(fields.clone());
         let rows: Vec<_> = self.rows.iter().map(|row| encode(&mut encoder, row)).collect();
         let mut response = QueryResponse::new(fields, stream::iter(rows));
@@ -146,6 +123,7 @@ impl Answer {
 fn encode(encoder: &mut DataRowEncoder, row: &[Value]) -> PgWireResult<pgwire::messages::data::DataRow> {
     for value in row {
         match value {
+            Value::Null => encoder.encode_field(&None::<String>)?,
             Value::Text(text) => encoder.encode_field(text)?,
             Value::Integer(number) => encoder.encode_field(number)?,
             Value::Boolean(yes) => encoder.encode_field(yes)?,
@@ -155,11 +133,8 @@ fn encode(encoder: &mut DataRowEncoder, row: &[Value]) -> PgWireResult<pgwire::m
     Ok(encoder.take_row())
 }
 
-/// What the columns are called, and how their values are written.
-///
-/// # Errors
-/// The formats are not as many as the columns.
-pub(super) fn fields(columns: &[Column], format: &Format) -> PgWireResult<Vec<FieldInfo>> {
+/// The columns' names and formats; an error unless there is a format for each.
+pub(super) fn fields(columns: &[Heading], format: &Format) -> PgWireResult<Vec<FieldInfo>> {
     if let Format::Individual(formats) = format
         && formats.len() != columns.len()
     {
@@ -167,7 +142,7 @@ pub(super) fn fields(columns: &[Column], format: &Format) -> PgWireResult<Vec<Fi
         let message = format!("bind message has {formats} result formats but the answer has {columns} columns");
         return Err(error(ErrorText::new("08P01", message)));
     }
-    let field = |(index, Column(name, kind)): (usize, &Column)| {
+    let field = |(index, (name, kind)): (usize, &Heading)| {
         let (datatype, size) = kind.of_postgres();
         let format: FieldFormat = format.format_for(index);
         FieldInfo::new((*name).to_owned(), None, None, datatype, format).with_type_size(size)
@@ -177,7 +152,12 @@ pub(super) fn fields(columns: &[Column], format: &Format) -> PgWireResult<Vec<Fi
 
 /// An ERROR in pgwire's form.
 pub(super) fn error(text: ErrorText) -> PgWireError {
-    PgWireError::UserError(Box::new(info(text, Severity::Error)))
+    refusal(text, Severity::Error)
+}
+
+/// An error in pgwire's form.
+pub fn refusal(text: ErrorText, severity: Severity) -> PgWireError {
+    PgWireError::UserError(Box::new(info(text, severity)))
 }
 
 /// A text in pgwire's form.

@@ -8,7 +8,6 @@ use crate::fence::session::Token;
 use crate::wire::error::ErrorText;
 use strsim::levenshtein;
 
-/// A command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Show(Show),
@@ -18,7 +17,6 @@ pub(super) enum Command {
     Courtesy(Courtesy),
 }
 
-/// What can be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Show {
     Fences,
@@ -44,42 +42,48 @@ pub(super) struct FenceReset {
 }
 
 /// A command as `SHOW HELP` lists it: how it begins, what follows, and what it does.
-pub(super) struct Described {
+pub(super) struct CommandHelp {
     pub(super) command: &'static str,
     pub(super) arguments: &'static str,
     pub(super) help: &'static str,
+    /// What it shows, if it is a SHOW.
+    shows: Option<Show>,
 }
 
-/// All commands.
-pub(super) const COMMANDS: [Described; 11] = [
-    described("SHOW FENCES", "", "the fence of each resource in each database: its token, and who leads"),
-    described("SHOW SESSIONS", "", "the sessions of this proxy: who they are, and which tokens they hold"),
-    described("SHOW ADMISSIONS", "", "the server processes that may write now, through any proxy"),
-    described("SHOW POLICIES", "", "the tables of each resource, and whether their fence is enforced"),
-    described("SHOW REJECTIONS", "", "the writes that this proxy rejected last"),
-    described("SHOW STATS", "", "how many writes this proxy has admitted and rejected"),
-    described("SHOW CONFIG", "", "the settings of this proxy, and where each comes from"),
-    described("SHOW VERSION", "", "the versions of the proxy and of the server, and when the proxy started"),
-    described("SHOW HELP", "", "this list"),
-    described("RELOAD", "", "reads settings, policies and certificates again, and says what has changed"),
-    described(
-        "FENCE RESET",
-        "<resource> [IN DATABASE <name>] TO <token> [FORCE]",
-        "sets the token of a resource, also to a lower one, and ends everybody admitted before",
-    ),
+pub(super) const COMMANDS: [CommandHelp; 11] = [
+    show("SHOW FENCES", Show::Fences, "the fence of each resource in each database: its token, and who leads"),
+    show("SHOW SESSIONS", Show::Sessions, "the sessions of this proxy: who they are, and which tokens they hold"),
+    show("SHOW ADMISSIONS", Show::Admissions, "the server processes that may write now, through any proxy"),
+    show("SHOW POLICIES", Show::Policies, "the tables of each resource, and whether their fence is enforced"),
+    show("SHOW REJECTIONS", Show::Rejections, "the writes that this proxy rejected last"),
+    show("SHOW STATS", Show::Stats, "how many writes this proxy has admitted and rejected"),
+    show("SHOW CONFIG", Show::Config, "the settings of this proxy, and where each comes from"),
+    show("SHOW VERSION", Show::Version, "the versions of the proxy and of the server, and when the proxy started"),
+    show("SHOW HELP", Show::Help, "this list"),
+    CommandHelp {
+        command: "RELOAD",
+        arguments: "",
+        help: "reads settings, policies and certificates again, and says what has changed",
+        shows: None,
+    },
+    CommandHelp {
+        command: "FENCE RESET",
+        arguments: RESET_ARGUMENTS,
+        help: "sets the token of a resource, also to a lower one, and ends everybody admitted before",
+        shows: None,
+    },
 ];
 
-const fn described(command: &'static str, arguments: &'static str, help: &'static str) -> Described {
-    Described { command, arguments, help }
+const RESET_ARGUMENTS: &str = "<resource> [IN DATABASE <name>] TO <token> [FORCE]";
+
+const fn show(command: &'static str, shows: Show, help: &'static str) -> CommandHelp {
+    CommandHelp { command, arguments: "", help, shows: Some(shows) }
 }
 
 /// So many commands are read at once: all their answers are kept until the last of them is there.
 const MOST_COMMANDS: usize = 100;
 
-/// Reads commands that are separated by semicolons.
-///
-/// # Errors
-/// 42601 for what is no command, 54000 for too many.
+/// Reads commands that are separated by semicolons. 42601 for what is no command, 54000 for too many.
 pub(super) fn parse(text: &str) -> Result<Vec<Command>, ErrorText> {
     let words = words(text)?;
     let commands = words.split(|word| *word == Word::Semicolon).filter(|words| !words.is_empty());
@@ -90,47 +94,28 @@ pub(super) fn parse(text: &str) -> Result<Vec<Command>, ErrorText> {
 }
 
 fn command(words: &[Word]) -> Result<Command, ErrorText> {
-    let is = |keywords: &[&str]| words.len() == keywords.len() && begins(words, keywords);
-    if let [show, what] = words
-        && show.is("SHOW")
-        && let Some(what) = shown(what)
-    {
-        return Ok(Command::Show(what));
+    let shown = match words {
+        [show, what] if show.is("SHOW") => shown(what),
+        [help] if help.is("HELP") => Some(Show::Help),
+        [reload] if reload.is("RELOAD") => return Ok(Command::Reload),
+        [fence, reset, rest @ ..] if fence.is("FENCE") && reset.is("RESET") => {
+            return fence_reset(rest).map(Command::FenceReset);
+        }
+        _ => None,
+    };
+    match shown {
+        Some(what) => Ok(Command::Show(what)),
+        None => Courtesy::read(words)?.map(Command::Courtesy).ok_or_else(|| unknown(words)),
     }
-    if is(&["HELP"]) {
-        return Ok(Command::Show(Show::Help));
-    }
-    if is(&["RELOAD"]) {
-        return Ok(Command::Reload);
-    }
-    if begins(words, &["FENCE", "RESET"]) {
-        return fence_reset(&words[2..]).map(Command::FenceReset);
-    }
-    Courtesy::read(words)?.map(Command::Courtesy).ok_or_else(|| unknown(words))
-}
-
-fn begins(words: &[Word], keywords: &[&str]) -> bool {
-    words.len() >= keywords.len() && words.iter().zip(keywords).all(|(word, keyword)| word.is(keyword))
 }
 
 fn shown(word: &Word) -> Option<Show> {
-    let all = [
-        ("FENCES", Show::Fences),
-        ("SESSIONS", Show::Sessions),
-        ("ADMISSIONS", Show::Admissions),
-        ("POLICIES", Show::Policies),
-        ("REJECTIONS", Show::Rejections),
-        ("STATS", Show::Stats),
-        ("CONFIG", Show::Config),
-        ("VERSION", Show::Version),
-        ("HELP", Show::Help),
-    ];
-    all.into_iter().find(|(keyword, _)| word.is(keyword)).map(|(_, show)| show)
+    COMMANDS.iter().find(|it| it.command.strip_prefix("SHOW ").is_some_and(|what| word.is(what)))?.shows
 }
 
 fn fence_reset(words: &[Word]) -> Result<FenceReset, ErrorText> {
-    const FORM: &str = "FENCE RESET <resource> [IN DATABASE <name>] TO <token> [FORCE]";
-    let incomplete = || ErrorText::new("42601", "FENCE RESET is not complete").hint(format!("It is: {FORM}."));
+    let form = format!("It is: FENCE RESET {RESET_ARGUMENTS}.");
+    let incomplete = || ErrorText::new("42601", "FENCE RESET is not complete").hint(form.clone());
     let (words, force) = match words {
         // A resource may be called so.
         [words @ .., force] if force.is("FORCE") && words.len() > 2 => (words, true),
@@ -223,7 +208,7 @@ mod tests {
 
     #[test]
     fn every_command_that_is_listed_is_one() {
-        for Described { command, arguments, .. } in &COMMANDS {
+        for CommandHelp { command, arguments, .. } in &COMMANDS {
             let arguments = if arguments.is_empty() { "" } else { "r IN DATABASE d TO 7 FORCE" };
             assert!(parse(&format!("{command} {arguments}")).is_ok(), "{command}");
         }

@@ -3,12 +3,11 @@
 //!
 //! Must never do anything: a command that does something is in `command`.
 
-use super::answer::{Answer, Column, Kind, Value};
+use super::answer::{Answer, Column, Kind, Table};
 use super::words::Word;
 use crate::config::SETTINGS;
 use crate::wire::error::ErrorText;
 
-/// Something said out of courtesy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Courtesy {
     /// A transaction begins; nothing that a command does is part of it.
@@ -23,11 +22,9 @@ pub(super) enum Courtesy {
     CloseAll,
     /// Prepared statements and portals are to go.
     DiscardAll,
-    /// A question with one answer.
     Ask(Question),
 }
 
-/// A question with one answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
     One,
@@ -39,9 +36,7 @@ pub(super) enum Question {
 
 impl Courtesy {
     /// None for anything else.
-    ///
-    /// # Errors
-    /// What would seem to change something and does not.
+    /// An error for what would seem to change something and does not.
     pub(super) fn read(words: &[Word]) -> Result<Option<Self>, ErrorText> {
         let keywords: Vec<String> = words.iter().map(|word| word.keyword().to_ascii_lowercase()).collect();
         let said: Vec<&str> = keywords.iter().map(String::as_str).collect();
@@ -143,31 +138,23 @@ fn of_session(name: &str) -> Result<(), ErrorText> {
 }
 
 impl Question {
-    /// As the server calls it.
-    pub(super) fn columns(self) -> &'static [Column] {
-        match self {
-            Question::One => &[Column("?column?", Kind::Integer)],
-            Question::Version => &[Column("version", Kind::Text)],
-            Question::Isolation => &[Column("transaction_isolation", Kind::Text)],
-            Question::ConformingStrings => &[Column("standard_conforming_strings", Kind::Text)],
-            Question::UnlockAll => &[Column("pg_advisory_unlock_all", Kind::Text)],
-        }
+    /// The column as the server calls it; the row is `server_version` of the server behind the proxy.
+    pub(super) fn table<'a>(self) -> Table<&'a str> {
+        vec![match self {
+            Question::One => Column("?column?", Kind::Integer, |_| 1_i64.into()),
+            // Programs read the number behind the first word.
+            Question::Version => Column("version", Kind::Text, |server_version| {
+                format!("PostgreSQL {server_version}, behind fencegate {}", env!("CARGO_PKG_VERSION")).into()
+            }),
+            Question::Isolation => Column("transaction_isolation", Kind::Text, |_| "read committed".into()),
+            Question::ConformingStrings => Column("standard_conforming_strings", Kind::Text, |_| "on".into()),
+            Question::UnlockAll => Column("pg_advisory_unlock_all", Kind::Text, |_| "".into()),
+        }]
     }
 
-    /// `server_version` as the server behind the proxy says it.
     pub(super) fn answer(self, server_version: &str) -> Answer {
-        let value: Value = match self {
-            Question::One => 1_i64.into(),
-            // Programs read the number behind the first word.
-            Question::Version => {
-                format!("PostgreSQL {server_version}, behind fencegate {}", env!("CARGO_PKG_VERSION")).into()
-            }
-            Question::Isolation => "read committed".into(),
-            Question::ConformingStrings => "on".into(),
-            Question::UnlockAll => "".into(),
-        };
         let tag = if matches!(self, Question::Isolation | Question::ConformingStrings) { "SHOW" } else { "SELECT" };
-        Answer { tag, ..Answer::show(self.columns(), vec![vec![value]]) }
+        Answer::tagged(tag, &self.table(), [server_version])
     }
 }
 

@@ -1,25 +1,38 @@
 //! `SHOW FENCES`: every resource in every database that has had sessions, and the keys used last.
 
-use super::answer::{Answer, Column, Kind, Value};
-use super::{Console, no_databases, unreadable};
-use crate::fence::{Database, Fence, Leaders};
+use super::answer::Kind::{Boolean, Integer, Text};
+use super::answer::{Answer, Column, Table};
+use super::{Console, no_databases, notice, unreadable};
+use crate::fence::session::Token;
+use crate::fence::{Database, Fence};
 use crate::policy::Resource;
-use crate::wire::error::{ErrorText, Severity};
+use std::sync::Arc;
 
-pub(super) const COLUMNS: [Column; 9] = [
-    Column("database", Kind::Text),
-    Column("resource", Kind::Text),
-    Column("mode", Kind::Text),
-    Column("election", Kind::Text),
-    Column("generation", Kind::Integer),
-    Column("token", Kind::Integer),
-    Column("drained", Kind::Boolean),
-    Column("admissions", Kind::Integer),
-    Column("leader", Kind::Integer),
-];
+/// A resource, or that of a key, in a database.
+pub(super) struct Row {
+    database: Arc<Database>,
+    resource: Arc<Resource>,
+    fence: Option<Fence>,
+    leader: Option<Token>,
+}
 
-/// A row per database and resource; what nobody has written to under a token has no epoch, and so has a keyed resource:
-/// its keys follow it. Cancel-safe.
+/// A row per database and resource. A resource that nobody has written to under a token has no epoch, and neither has a
+/// keyed resource: its keys follow it.
+pub(super) fn table() -> Table<Row> {
+    vec![
+        Column("database", Text, |it| it.database.name().into()),
+        Column("resource", Text, |it| (&it.resource.name).into()),
+        Column("mode", Text, |it| it.resource.mode.name().into()),
+        Column("election", Text, |it| it.resource.election_shown().into()),
+        Column("generation", Integer, |it| it.fence.map(|fence| fence.epoch.generation).into()),
+        Column("token", Integer, |it| it.fence.map(|fence| fence.epoch.token).into()),
+        Column("drained", Boolean, |it| it.fence.map(|fence| fence.drained).into()),
+        Column("admissions", Integer, |it| it.fence.map(|fence| fence.admissions).into()),
+        Column("leader", Integer, |it| it.leader.into()),
+    ]
+}
+
+/// Cancel-safe.
 pub(super) async fn show(console: &Console) -> Answer {
     let (policies, leaders) = (console.proxy.policies(), console.proxy.leaders());
     let (mut rows, mut notices) = (Vec::new(), Vec::new());
@@ -35,35 +48,21 @@ pub(super) async fn show(console: &Console) -> Answer {
                 continue;
             }
         };
+        let row = |resource: Arc<Resource>, fence: Option<&Fence>| {
+            let leader = resource.election.as_ref().and_then(|election| leaders.get(election)).copied();
+            Row { database: database.clone(), resource, fence: fence.copied(), leader }
+        };
         for resource in &policies.resources {
-            rows.push(row(&leaders, &database, resource, fences.plain.get(&resource.name)));
+            rows.push(row(resource.clone(), fences.plain.get(&resource.name)));
             let keys = fences.of_keys.iter().filter(|_| resource.keyed.is_some());
-            let of_it = keys.filter_map(|(name, fence)| Some((resource.called(name)?, fence)));
-            rows.extend(of_it.map(|(key, fence)| row(&leaders, &database, &key, Some(fence))));
+            rows.extend(keys.filter_map(|(name, fence)| Some(row(resource.called(name)?, Some(fence)))));
         }
         if fences.left_out > 0 {
-            notices.push(left_out(&database, fences.left_out));
+            let (name, number) = (database.name(), fences.left_out);
+            let message = format!("database \"{name}\" has the fences of {number} more keys");
+            let hint = "These are the ones updated last. SELECT from fencegate.epoch for the others.";
+            notices.push(notice(message, hint));
         }
     }
-    Answer::show(&COLUMNS, rows).with_notices(notices)
-}
-
-fn row(leaders: &Leaders, database: &Database, resource: &Resource, fence: Option<&Fence>) -> Vec<Value> {
-    vec![
-        database.name().into(),
-        resource.name.clone().into(),
-        resource.mode.name().into(),
-        resource.election_shown().into(),
-        fence.map(|fence| fence.epoch.generation).into(),
-        fence.map(|fence| fence.epoch.token).into(),
-        fence.map(|fence| fence.drained).into(),
-        fence.map(|fence| i64::try_from(fence.admissions).unwrap_or(i64::MAX)).into(),
-        resource.election.as_ref().and_then(|election| leaders.get(election)).copied().into(),
-    ]
-}
-
-fn left_out(database: &Database, number: usize) -> (Severity, ErrorText) {
-    let message = format!("database \"{}\" has the fences of {number} more keys", database.name());
-    let hint = "These are the ones updated last. SELECT from fencegate.epoch for the others.";
-    (Severity::Notice, ErrorText::new("00000", message).hint(hint))
+    Answer::show(&table(), rows).with_notices(notices)
 }

@@ -16,15 +16,14 @@ use pgwire::messages::simplequery::Query;
 const LARGEST_PIECE: i32 = 10_000;
 
 /// What a message says.
-///
-/// # Errors
 /// 08P01 for a malformed one, 22021 for what is not UTF-8, 0A000 for what the console does not have.
 pub fn message(tag: u8, body: &[u8]) -> Result<Message, ErrorText> {
     let malformed = || ErrorText::new("08P01", "invalid message format");
     let read = || {
         Some(match tag {
             frontend::QUERY => {
-                split_string(body).filter(|(_, rest)| rest.is_empty()).map(|(it, _)| Ok(query(text(it)?)))?
+                let (query, _) = split_string(body).filter(|(_, rest)| rest.is_empty())?;
+                text(query).map(|query| Message::Query(Query::new(query)))
             }
             frontend::PARSE => {
                 let [name, query, rest] = two_strings(body)?;
@@ -72,10 +71,6 @@ pub fn is_extended(tag: u8) -> bool {
         tag,
         frontend::PARSE | frontend::BIND | frontend::DESCRIBE | frontend::EXECUTE | frontend::CLOSE | frontend::FLUSH
     )
-}
-
-fn query(text: String) -> Message {
-    Message::Query(Query::new(text))
 }
 
 /// And what follows them.

@@ -3,14 +3,13 @@
 //! Owns the commands, the words of their errors, and the types of their columns. Must never decide who may give them, nor
 //! know the client's socket: the proxy does.
 
+mod about;
 mod admissions;
 mod answer;
 mod command;
-mod config;
 mod courtesy;
 mod fences;
 pub mod frontend;
-mod help;
 mod policies;
 mod rejections;
 mod reload;
@@ -18,12 +17,12 @@ mod reset;
 mod server;
 mod sessions;
 mod stats;
-mod version;
 mod words;
 
+pub use answer::refusal;
 pub use rejections::Rejected;
 pub use reload::Reloaded;
-pub use server::{Prepared, refusal, told};
+pub use server::{Prepared, told};
 pub use sessions::OpenSession;
 
 use crate::config::Settings;
@@ -31,9 +30,10 @@ use crate::fence::{Database, Leaders};
 use crate::metrics::WriteCount;
 use crate::policy::PolicySet;
 use crate::wire::error::{ErrorText, Severity};
-use answer::{Answer, Column};
+use answer::{Answer, Heading, Notice, Table, headings};
 use async_trait::async_trait;
-use command::{Command, Show};
+use command::{COMMANDS, Command, Show};
+use courtesy::Courtesy;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -61,9 +61,7 @@ pub trait Proxy: Send + Sync {
     fn started(&self) -> SystemTime;
     /// Reads settings, policies and certificates again, and puts them in force: whole or not at all.
     /// Not cancel-safe: some databases may have them and others not.
-    ///
-    /// # Errors
-    /// What is wrong with them, each with its position.
+    /// The errors are what is wrong with them, each with its position.
     async fn reload(&self) -> Result<Vec<Reloaded>, Vec<String>>;
 }
 
@@ -104,23 +102,21 @@ impl Console {
 }
 
 /// The columns of a command's answer; none where it has no rows.
-fn columns(command: &Command) -> &'static [Column] {
+fn headings_of(command: &Command) -> Vec<Heading> {
     match command {
-        Command::Show(show) => match show {
-            Show::Fences => &fences::COLUMNS,
-            Show::Sessions => &sessions::COLUMNS,
-            Show::Admissions => &admissions::COLUMNS,
-            Show::Policies => &policies::COLUMNS,
-            Show::Rejections => &rejections::COLUMNS,
-            Show::Stats => &stats::COLUMNS,
-            Show::Config => &config::COLUMNS,
-            Show::Version => &version::COLUMNS,
-            Show::Help => &help::COLUMNS,
-        },
-        Command::Reload => &reload::COLUMNS,
-        Command::FenceReset(_) => &reset::COLUMNS,
-        Command::Courtesy(courtesy::Courtesy::Ask(question)) => question.columns(),
-        Command::Courtesy(_) => &[],
+        Command::Show(Show::Fences) => headings(&fences::table()),
+        Command::Show(Show::Sessions) => headings(&sessions::table()),
+        Command::Show(Show::Admissions) => headings(&admissions::table()),
+        Command::Show(Show::Policies) => headings(&policies::table()),
+        Command::Show(Show::Rejections) => headings(&rejections::table()),
+        Command::Show(Show::Stats) => headings(&stats::table()),
+        Command::Show(Show::Config) => headings(&about::settings()),
+        Command::Show(Show::Version) => headings(&about::version()),
+        Command::Show(Show::Help) => headings(&about::commands()),
+        Command::Reload => headings(&reload::table()),
+        Command::FenceReset(_) => headings(&reset::table()),
+        Command::Courtesy(Courtesy::Ask(question)) => headings(&question.table()),
+        Command::Courtesy(_) => Vec::new(),
     }
 }
 
@@ -128,17 +124,17 @@ fn columns(command: &Command) -> &'static [Column] {
 async fn run(console: &Console, command: &Command) -> Result<Answer, ErrorText> {
     Ok(match command {
         Command::Show(Show::Fences) => fences::show(console).await,
-        Command::Show(Show::Sessions) => sessions::show(console),
+        Command::Show(Show::Sessions) => Answer::show(&sessions::table(), console.proxy.sessions()),
         Command::Show(Show::Admissions) => admissions::show(console).await,
         Command::Show(Show::Policies) => policies::show(console).await,
-        Command::Show(Show::Rejections) => rejections::show(console),
-        Command::Show(Show::Stats) => stats::show(console),
-        Command::Show(Show::Config) => config::show(console),
-        Command::Show(Show::Version) => version::show(console),
-        Command::Show(Show::Help) => help::show(),
+        Command::Show(Show::Rejections) => Answer::show(&rejections::table(), console.proxy.rejections()),
+        Command::Show(Show::Stats) => Answer::show(&stats::table(), stats::counts(console)),
+        Command::Show(Show::Config) => Answer::show(&about::settings(), console.proxy.settings().shown.clone()),
+        Command::Show(Show::Version) => Answer::show(&about::version(), [console]),
+        Command::Show(Show::Help) => Answer::show(&about::commands(), &COMMANDS),
         Command::Reload => reload::reload(console).await?,
         Command::FenceReset(reset) => reset::reset(console, reset).await?,
-        Command::Courtesy(_) => Answer::show(&[], Vec::new()),
+        Command::Courtesy(_) => Answer::show(&Table::<()>::new(), []),
     })
 }
 
@@ -148,14 +144,28 @@ fn is_concerned(policies: &PolicySet, database: &Database) -> bool {
 }
 
 /// Said beside the answer, which is about the other databases. Nothing where that has shown that there is nothing to ask.
-fn unreadable(policies: &PolicySet, database: &Database, reason: &str) -> Option<(Severity, ErrorText)> {
+fn unreadable(policies: &PolicySet, database: &Database, reason: &str) -> Option<Notice> {
     let text = format!("database \"{}\" cannot be asked: {reason}", database.name());
     is_concerned(policies, database).then(|| (Severity::Warning, ErrorText::new("01000", text)))
 }
 
 /// Said beside an answer without databases.
-fn no_databases() -> (Severity, ErrorText) {
+fn no_databases() -> Notice {
     let message = "no database with fenced tables has had a session since this proxy started";
     let hint = "Databases are shown from their first session through this proxy on. In the others, SELECT from fencegate.epoch.";
+    notice(message, hint)
+}
+
+/// The first of a list, and how many more there are.
+fn shortened(mut list: Vec<String>, most: usize, separator: &str) -> String {
+    if list.len() > most {
+        let more = format!("and {} more", list.len() - most);
+        list.truncate(most);
+        list.push(more);
+    }
+    list.join(separator)
+}
+
+fn notice(message: impl Into<String>, hint: &str) -> Notice {
     (Severity::Notice, ErrorText::new("00000", message).hint(hint))
 }

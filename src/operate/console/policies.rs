@@ -1,28 +1,45 @@
 //! `SHOW POLICIES`: what is fenced in each database, and how far the fences are enforced.
 
-use super::answer::{Answer, Column, Kind, Value};
+use super::answer::Kind::{Integer, Text};
+use super::answer::{Answer, Column, Table};
 use super::{Console, is_concerned, no_databases, unreadable};
 use crate::fence::{Enforcement, Reach};
 use crate::policy::{FencedTable, Mode, PolicySet, Resource};
-use std::sync::Arc;
 
-pub(super) const COLUMNS: [Column; 12] = [
-    Column("database", Kind::Text),
-    Column("resource", Kind::Text),
-    Column("table", Kind::Text),
-    Column("operations", Kind::Text),
-    Column("key", Kind::Text),
-    Column("functions", Kind::Text),
-    Column("on_missing", Kind::Text),
-    Column("mode", Kind::Text),
-    Column("election", Kind::Text),
-    Column("status", Kind::Text),
-    Column("enforcing", Kind::Integer),
-    Column("proxies", Kind::Integer),
-];
+/// A table of a resource in a database, and how far its fence is enforced there, if that is known.
+pub(super) struct Row<'a> {
+    database: Option<String>,
+    resource: &'a Resource,
+    table: Option<&'a FencedTable>,
+    reach: Option<Reach>,
+    is_missing: bool,
+}
 
 /// A row per database, resource and table; one without a table where a resource has none. Without databases, what the
-/// policies say. Cancel-safe.
+/// policies say.
+pub(super) fn table<'a>() -> Table<Row<'a>> {
+    vec![
+        Column("database", Text, |it| it.database.clone().into()),
+        Column("resource", Text, |it| (&it.resource.name).into()),
+        Column("table", Text, |it| it.table.map(|table| table.name.to_string()).into()),
+        Column("operations", Text, |it| it.table.map(|table| table.operation_names().join(", ")).into()),
+        Column("key", Text, |it| it.table.and_then(|table| table.key.clone()).into()),
+        Column("functions", Text, |it| {
+            let functions: Vec<_> = it.resource.functions.iter().map(ToString::to_string).collect();
+            functions.join(", ").into()
+        }),
+        Column("on_missing", Text, |it| it.resource.on_missing.name().into()),
+        Column("mode", Text, |it| it.resource.mode.name().into()),
+        Column("election", Text, |it| it.resource.election_shown().into()),
+        Column("status", Text, |it| {
+            it.reach.map_or("unknown", |reach| status(reach, it.resource.mode, it.is_missing)).into()
+        }),
+        Column("enforcing", Integer, |it| it.reach.map(|reach| reach.enforcing).into()),
+        Column("proxies", Integer, |it| it.reach.map(|reach| reach.proxies).into()),
+    ]
+}
+
+/// Cancel-safe.
 pub(super) async fn show(console: &Console) -> Answer {
     let policies = console.proxy.policies();
     let (mut rows, mut notices) = (Vec::new(), Vec::new());
@@ -32,49 +49,30 @@ pub(super) async fn show(console: &Console) -> Answer {
         if let Err(reason) = &enforcement {
             notices.extend(unreadable(&policies, database, reason));
         }
-        if !is_concerned(&policies, database) {
-            continue;
+        if is_concerned(&policies, database) {
+            rows.extend(of_database(&policies, Some(database.name()), enforcement.as_ref().ok()));
         }
-        rows.extend(of_database(&policies, Some(database.name()), enforcement.as_ref().ok()));
     }
     if databases.is_empty() {
         rows.extend(of_database(&policies, None, None));
         notices.push(no_databases());
     }
-    Answer::show(&COLUMNS, rows).with_notices(notices)
+    Answer::show(&table(), rows).with_notices(notices)
 }
 
-fn of_database(policies: &PolicySet, database: Option<&str>, enforcement: Option<&Enforcement>) -> Vec<Vec<Value>> {
-    let of_resource = |resource: &Arc<Resource>| {
+fn of_database<'a>(policies: &'a PolicySet, database: Option<&str>, enforcement: Option<&Enforcement>) -> Vec<Row<'a>> {
+    let mut rows = Vec::new();
+    for resource in &policies.resources {
         let tables = resource.tables.iter().map(Some).chain(resource.tables.is_empty().then_some(None));
-        tables.map(|table| row(database, resource, table, enforcement)).collect::<Vec<_>>()
-    };
-    policies.resources.iter().flat_map(of_resource).collect()
-}
-
-fn row(
-    database: Option<&str>,
-    resource: &Resource,
-    table: Option<&FencedTable>,
-    enforcement: Option<&Enforcement>,
-) -> Vec<Value> {
-    let functions: Vec<_> = resource.functions.iter().map(ToString::to_string).collect();
-    let reach = enforcement.map(|it| it.reach.get(&resource.fingerprint).copied().unwrap_or_default());
-    let is_missing = enforcement.zip(table).is_some_and(|(it, table)| it.unresolved.contains(&table.name));
-    vec![
-        database.map(str::to_owned).into(),
-        resource.name.clone().into(),
-        table.map(|table| table.name.to_string()).into(),
-        table.map(|table| table.operation_names().join(", ")).into(),
-        table.and_then(|table| table.key.clone()).into(),
-        functions.join(", ").into(),
-        resource.on_missing.name().into(),
-        resource.mode.name().into(),
-        resource.election_shown().into(),
-        reach.map_or("unknown", |reach| status(reach, resource.mode, is_missing)).into(),
-        reach.map(|reach| count(reach.enforcing)).into(),
-        reach.map(|reach| count(reach.proxies)).into(),
-    ]
+        rows.extend(tables.map(|table| Row {
+            database: database.map(str::to_owned),
+            resource,
+            table,
+            reach: enforcement.map(|it| it.reach.get(&resource.fingerprint).copied().unwrap_or_default()),
+            is_missing: enforcement.zip(table).is_some_and(|(it, table)| it.unresolved.contains(&table.name)),
+        }));
+    }
+    rows
 }
 
 fn status(reach: Reach, mode: Mode, is_missing: bool) -> &'static str {
@@ -87,8 +85,4 @@ fn status(reach: Reach, mode: Mode, is_missing: bool) -> &'static str {
         Reach { lost, proxies, enforcing } if lost > 0 && enforcing + lost == proxies => "unknown",
         _ => "pending",
     }
-}
-
-fn count(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,8 +1,9 @@
 //! `SHOW REJECTIONS`: the writes that were rejected last, without the values in them.
 
-use super::Console;
-use super::answer::{Answer, Column, Kind};
+use super::answer::Kind::{Integer, Text, Time};
+use super::answer::{Column, Table};
 use crate::fence::session::Token;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// A write that was rejected.
@@ -32,37 +33,19 @@ pub struct Rejected {
     pub table: Option<String>,
 }
 
-pub(super) const COLUMNS: [Column; 11] = [
-    Column("time", Kind::Time),
-    Column("session", Kind::Integer),
-    Column("user", Kind::Text),
-    Column("database", Kind::Text),
-    Column("resource", Kind::Text),
-    Column("verdict", Kind::Text),
-    Column("sqlstate", Kind::Text),
-    Column("presented", Kind::Integer),
-    Column("highest", Kind::Integer),
-    Column("statement", Kind::Text),
-    Column("table", Kind::Text),
-];
-
 /// A row per rejection, the latest first.
-pub(super) fn show(console: &Console) -> Answer {
-    let rejections = console.proxy.rejections();
-    let row = |it: &std::sync::Arc<Rejected>| {
-        vec![
-            it.time.into(),
-            it.session.into(),
-            it.user.clone().into(),
-            it.database.clone().into(),
-            it.resource.clone().into(),
-            it.verdict.into(),
-            it.sqlstate.into(),
-            it.presented.into(),
-            it.highest.into(),
-            it.statement.clone().into(),
-            it.table.clone().into(),
-        ]
-    };
-    Answer::show(&COLUMNS, rejections.iter().map(row).collect())
+pub(super) fn table() -> Table<Arc<Rejected>> {
+    vec![
+        Column("time", Time, |it| it.time.into()),
+        Column("session", Integer, |it| it.session.into()),
+        Column("user", Text, |it| (&it.user).into()),
+        Column("database", Text, |it| (&it.database).into()),
+        Column("resource", Text, |it| it.resource.clone().into()),
+        Column("verdict", Text, |it| it.verdict.into()),
+        Column("sqlstate", Text, |it| it.sqlstate.into()),
+        Column("presented", Integer, |it| it.presented.into()),
+        Column("highest", Integer, |it| it.highest.into()),
+        Column("statement", Text, |it| (&it.statement).into()),
+        Column("table", Text, |it| it.table.clone().into()),
+    ]
 }

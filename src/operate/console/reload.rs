@@ -1,7 +1,8 @@
 //! `RELOAD`: settings, policies and certificates are read again.
 
-use super::Console;
-use super::answer::{Answer, Column, Kind};
+use super::answer::Kind::{Boolean, Text};
+use super::answer::{Answer, Column, Table};
+use super::{Console, shortened};
 use crate::wire::error::ErrorText;
 
 /// Something that is another than before the reload.
@@ -21,38 +22,32 @@ pub struct Reloaded {
     pub in_force: bool,
 }
 
-pub(super) const COLUMNS: [Column; 6] = [
-    Column("what", Kind::Text),
-    Column("name", Kind::Text),
-    Column("change", Kind::Text),
-    Column("before", Kind::Text),
-    Column("after", Kind::Text),
-    Column("in_force", Kind::Boolean),
-];
+/// A row per change.
+pub(super) fn table() -> Table<Reloaded> {
+    vec![
+        Column("what", Text, |it| it.what.into()),
+        Column("name", Text, |it| (&it.name).into()),
+        Column("change", Text, |it| (&it.change).into()),
+        Column("before", Text, |it| it.before.clone().into()),
+        Column("after", Text, |it| it.after.clone().into()),
+        Column("in_force", Boolean, |it| it.in_force.into()),
+    ]
+}
 
 /// Not so many errors that the message is longer than a client takes.
 const MOST_ERRORS: usize = 20;
 
-/// A row per change. Not cancel-safe: some databases may have the new policies and others not.
-///
-/// # Errors
 /// F0000 with what is wrong and where; then everything is as it was.
+/// Not cancel-safe: some databases may have the new policies and others not.
 pub(super) async fn reload(console: &Console) -> Result<Answer, ErrorText> {
     tracing::info!(role = console.role, "reload_requested");
     let changes = console.proxy.reload().await.map_err(|errors| refused(&errors))?;
-    let row = |it: Reloaded| {
-        vec![it.what.into(), it.name.into(), it.change.into(), it.before.into(), it.after.into(), it.in_force.into()]
-    };
-    Ok(Answer { tag: "RELOAD", ..Answer::show(&COLUMNS, changes.into_iter().map(row).collect()) })
+    Ok(Answer::tagged("RELOAD", &table(), changes))
 }
 
 fn refused(errors: &[String]) -> ErrorText {
     let (first, others) = errors.split_first().map_or(("nothing could be read", &[][..]), |(it, rest)| (it, rest));
-    let mut detail: Vec<_> = others.iter().take(MOST_ERRORS).cloned().collect();
-    if others.len() > MOST_ERRORS {
-        detail.push(format!("and {} more", others.len() - MOST_ERRORS));
-    }
     ErrorText::new("F0000", first)
-        .detail(detail.join("\n"))
+        .detail(shortened(others.to_vec(), MOST_ERRORS, "\n"))
         .hint("Everything stays as it was. Correct it, and give RELOAD again; `fencegate policy check` reads policies without a proxy.")
 }

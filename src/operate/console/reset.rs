@@ -1,30 +1,35 @@
 //! `FENCE RESET`: the way back where tokens have become lower than those already seen.
 
-use super::answer::{Answer, Column, Kind, Value};
+use super::answer::Kind::{Integer, Text};
+use super::answer::{Answer, Column, Notice, Table};
 use super::command::FenceReset;
-use super::{Console, unreadable};
+use super::{Console, shortened, unreadable};
 use crate::fence::{Database, Higher, Reset, ResetError};
 use crate::policy::{PolicySet, Resource};
-use crate::wire::error::{ErrorText, Severity};
+use crate::wire::error::ErrorText;
 use std::sync::Arc;
 
-pub(super) const COLUMNS: [Column; 6] = [
-    Column("database", Kind::Text),
-    Column("resource", Kind::Text),
-    Column("generation_before", Kind::Integer),
-    Column("token_before", Kind::Integer),
-    Column("generation", Kind::Integer),
-    Column("token", Kind::Integer),
-];
+/// A resource in a database, reset.
+pub(super) type Row = (Arc<Database>, Arc<Resource>, Reset);
+
+/// A row per database.
+pub(super) fn table() -> Table<Row> {
+    vec![
+        Column("database", Text, |(database, ..)| database.name().into()),
+        Column("resource", Text, |(_, resource, _)| (&resource.name).into()),
+        Column("generation_before", Integer, |(.., reset)| reset.before.generation.into()),
+        Column("token_before", Integer, |(.., reset)| reset.before.token.into()),
+        Column("generation", Integer, |(.., reset)| reset.after.generation.into()),
+        Column("token", Integer, |(.., reset)| reset.after.token.into()),
+    ]
+}
 
 /// So many of the sessions in the way are named.
 const MOST_NAMED: usize = 20;
 
 /// Resets the resource in the database, or wherever it has an epoch: a row for each.
 /// Not cancel-safe: some may be reset and others not.
-///
-/// # Errors
-/// What is left to do.
+/// An error says what has been done and what is left to do.
 pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<Answer, ErrorText> {
     let FenceReset { resource, database, token, force } = command;
     let policies = console.proxy.policies();
@@ -37,30 +42,29 @@ pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<Ans
         Some(name) => (vec![named(console, &policies, name).await?], Vec::new()),
         None => with_epoch(console, &policies, resource).await?,
     };
-    let mut rows = Vec::new();
-    for database in &databases {
+    let mut rows: Vec<Row> = Vec::new();
+    for database in databases {
         match database.reset(resource, *token, &console.role, *force).await {
             Ok(reset) => {
-                log(console, resource, database, reset, *force);
-                rows.push((database.name(), row(resource, database, reset)));
+                log(console, resource, &database, reset, *force);
+                rows.push((database, resource.clone(), reset));
             }
             Err(error) => {
                 match &error {
-                    ResetError::NotDrained { reset, .. } => log(console, resource, database, *reset, *force),
-                    ResetError::Unavailable(reason) => log_unknown(console, resource, database, command, reason),
+                    ResetError::NotDrained { reset, .. } => log(console, resource, &database, *reset, *force),
+                    ResetError::Unavailable(reason) => log_unknown(console, resource, &database, command, reason),
                     ResetError::NoDatabase
                     | ResetError::Unprepared
                     | ResetError::NoEpoch
                     | ResetError::OtherPolicies
                     | ResetError::InUse(_) => {}
                 }
-                let done: Vec<_> = rows.iter().map(|(name, _)| *name).collect();
-                return Err(failed(console, resource, database, &done, &error));
+                let done: Vec<_> = rows.iter().map(|(database, ..)| database.name()).collect();
+                return Err(failed(console, resource, &database, &done, &error));
             }
         }
     }
-    let rows = rows.into_iter().map(|(_, row)| row).collect();
-    Ok(Answer { notices, columns: &COLUMNS, rows, tag: "FENCE RESET" })
+    Ok(Answer::tagged("FENCE RESET", &table(), rows).with_notices(notices))
 }
 
 /// The hint where the server has no such database.
@@ -74,15 +78,12 @@ async fn named(console: &Console, policies: &PolicySet, name: &str) -> Result<Ar
     console.proxy.database(name).await.ok_or_else(missing)
 }
 
-/// What is said beside an answer.
-type Notices = Vec<(Severity, ErrorText)>;
-
 /// The databases known in which the resource has an epoch, and what is to be said of those that cannot be asked.
 async fn with_epoch(
     console: &Console,
     policies: &PolicySet,
     resource: &Resource,
-) -> Result<(Vec<Arc<Database>>, Notices), ErrorText> {
+) -> Result<(Vec<Arc<Database>>, Vec<Notice>), ErrorText> {
     let (mut databases, mut warnings) = (Vec::new(), Vec::new());
     for database in console.fenced_databases(policies) {
         match database.has_epoch(resource).await {
@@ -98,12 +99,6 @@ async fn with_epoch(
             .hint("The proxy knows the databases that have had sessions since it started. Name the one you mean: IN DATABASE <name>."));
     }
     Ok((databases, warnings))
-}
-
-fn row(resource: &Resource, database: &Database, Reset { before, after }: Reset) -> Vec<Value> {
-    let numbers = [before.generation, before.token, after.generation, after.token];
-    let names = [database.name(), &resource.name];
-    names.into_iter().map(Value::from).chain(numbers.map(Value::from)).collect()
 }
 
 fn log(console: &Console, resource: &Resource, database: &Database, Reset { before, after }: Reset, forced: bool) {
@@ -127,7 +122,6 @@ fn log_unknown(console: &Console, resource: &Resource, database: &Database, comm
     tracing::warn!(role = console.role, resource, database, token, forced, reason, outcome = "unknown", "fence_reset");
 }
 
-/// What has been done, and what is left to do.
 fn failed(console: &Console, resource: &Resource, database: &Database, done: &[&str], error: &ResetError) -> ErrorText {
     let (code, hint) = match error {
         ResetError::NoDatabase => ("3D000", NO_DATABASE),
@@ -164,17 +158,12 @@ fn failed(console: &Console, resource: &Resource, database: &Database, done: &[&
 fn in_the_way(console: &Console, database: &Database, higher: &[Higher]) -> String {
     let sessions = console.proxy.sessions();
     let session = |it: &Higher| {
-        let is_its = |session: &&super::OpenSession| session.pid == Some(it.pid) && session.database == database.name();
-        let session = sessions.iter().find(is_its).filter(|_| it.is_ours);
+        let session = sessions.iter().find(|session| session.is_of(database, it.pid)).filter(|_| it.is_ours);
         let whose = match session {
             Some(session) => format!("session {} of {} from {}", session.number, session.user, session.address),
             None => "a session of another proxy".to_owned(),
         };
         format!("pid {} under token {}, {whose}", it.pid, it.token)
     };
-    let mut named: Vec<_> = higher.iter().take(MOST_NAMED).map(session).collect();
-    if higher.len() > MOST_NAMED {
-        named.push(format!("and {} more", higher.len() - MOST_NAMED));
-    }
-    named.join("; ")
+    shortened(higher.iter().map(session).collect(), MOST_NAMED, "; ")
 }

@@ -3,10 +3,10 @@
 //! Owns transaction status, which is all that there is of transactions, prepared statements and portals. Must never read a
 //! client's bytes: `frontend` does.
 
-use super::answer::{self, Answer, error, fields, info};
+use super::answer::{error, fields, info};
 use super::command::{self, Command};
 use super::courtesy::Courtesy;
-use super::{Console, columns, run};
+use super::{Console, headings_of, run};
 use crate::wire::error::{ErrorText, Severity};
 use async_trait::async_trait;
 use futures_util::{Sink, SinkExt};
@@ -82,7 +82,6 @@ impl ExtendedQueryHandler for Console {
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
         C::PortalStore: PortalStore<Statement = Prepared>,
-        C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let name = message.name.clone().unwrap_or_else(|| DEFAULT_NAME.to_owned());
@@ -104,7 +103,6 @@ impl ExtendedQueryHandler for Console {
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
         C::PortalStore: PortalStore<Statement = Prepared>,
-        C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let name = message.portal_name.as_deref().unwrap_or(DEFAULT_NAME);
@@ -135,7 +133,6 @@ impl ExtendedQueryHandler for Console {
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
         C::PortalStore: PortalStore<Statement = Prepared>,
-        C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         self.drop_portals_outside_transaction(client);
@@ -149,7 +146,6 @@ impl ExtendedQueryHandler for Console {
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
         C::PortalStore: PortalStore<Statement = Prepared>,
-        C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
@@ -168,7 +164,6 @@ impl ExtendedQueryHandler for Console {
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
         C::PortalStore: PortalStore<Statement = Prepared>,
-        C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         self.respond(client, &portal.statement.statement.0, &portal.result_column_format).await
@@ -184,7 +179,7 @@ impl Console {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let done = |tag| Ok(Response::Execution(Tag::new(tag)));
-        let answer: Answer = match command {
+        let answer = match command {
             Command::Courtesy(Courtesy::Begin(tag)) => return Ok(Response::TransactionStart(Tag::new(tag))),
             Command::Courtesy(Courtesy::End(tag)) => {
                 self.drop_portals(client.portal_store());
@@ -299,7 +294,7 @@ impl QueryParser for Parser {
     }
 
     fn get_result_schema(&self, statement: &Prepared, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
-        fields(columns(&statement.0), format.unwrap_or(&Format::UnifiedText))
+        fields(&headings_of(&statement.0), format.unwrap_or(&Format::UnifiedText))
     }
 }
 
@@ -312,10 +307,5 @@ pub fn told(error: PgWireError) -> ErrorInfo {
         }
         other => return other.into(),
     };
-    answer::info(text, Severity::Error)
-}
-
-/// An error in the form in which pgwire tells it.
-pub fn refusal(text: ErrorText, severity: Severity) -> PgWireError {
-    PgWireError::UserError(Box::new(answer::info(text, severity)))
+    info(text, Severity::Error)
 }

@@ -1,7 +1,9 @@
 //! `SHOW SESSIONS`: who is connected through this proxy, and under which tokens.
 
-use super::Console;
-use super::answer::{Answer, Column, Kind};
+use super::answer::Kind::{Integer, Text, Time};
+use super::answer::{Column, Table};
+use super::shortened;
+use crate::fence::Database;
 use crate::fence::session::{Activity, Epoch};
 use std::time::SystemTime;
 
@@ -36,47 +38,34 @@ pub struct OpenSession {
     pub sent: u64,
 }
 
-pub(super) const COLUMNS: [Column; 14] = [
-    Column("session", Kind::Integer),
-    Column("database", Kind::Text),
-    Column("user", Kind::Text),
-    Column("address", Kind::Text),
-    Column("application_name", Kind::Text),
-    Column("pid", Kind::Integer),
-    Column("started", Kind::Time),
-    Column("state", Kind::Text),
-    Column("state_since", Kind::Time),
-    Column("presented", Kind::Text),
-    Column("admitted", Kind::Text),
-    Column("queries", Kind::Integer),
-    Column("received_bytes", Kind::Integer),
-    Column("sent_bytes", Kind::Integer),
-];
+impl OpenSession {
+    /// It has that server process of the database.
+    pub(super) fn is_of(&self, database: &Database, pid: i32) -> bool {
+        self.pid == Some(pid) && self.database == database.name()
+    }
+}
 
 /// Of the resources that a session is admitted to, so many are named.
 const MOST_NAMED: usize = 20;
 
 /// A row per session.
-pub(super) fn show(console: &Console) -> Answer {
-    let row = |it: OpenSession| {
-        vec![
-            it.number.into(),
-            it.database.into(),
-            it.user.into(),
-            it.address.into(),
-            it.application_name.into(),
-            it.pid.map(i64::from).into(),
-            it.started.into(),
-            doing(it.state.0).into(),
-            it.state.1.into(),
-            it.presented.into(),
-            admitted(it.admitted).into(),
-            it.queries.into(),
-            it.received.into(),
-            it.sent.into(),
-        ]
-    };
-    Answer::show(&COLUMNS, console.proxy.sessions().into_iter().map(row).collect())
+pub(super) fn table() -> Table<OpenSession> {
+    vec![
+        Column("session", Integer, |it| it.number.into()),
+        Column("database", Text, |it| (&it.database).into()),
+        Column("user", Text, |it| (&it.user).into()),
+        Column("address", Text, |it| (&it.address).into()),
+        Column("application_name", Text, |it| (&it.application_name).into()),
+        Column("pid", Integer, |it| it.pid.into()),
+        Column("started", Time, |it| it.started.into()),
+        Column("state", Text, |it| doing(it.state.0).into()),
+        Column("state_since", Time, |it| it.state.1.into()),
+        Column("presented", Text, |it| it.presented.clone().into()),
+        Column("admitted", Text, |it| admitted(&it.admitted).into()),
+        Column("queries", Integer, |it| it.queries.into()),
+        Column("received_bytes", Integer, |it| it.received.into()),
+        Column("sent_bytes", Integer, |it| it.sent.into()),
+    ]
 }
 
 /// In the words of pg_stat_activity, save the last.
@@ -90,15 +79,11 @@ fn doing(activity: Activity) -> &'static str {
 }
 
 /// As a value of `lease.fence` lists tokens.
-fn admitted(mut admissions: Vec<(String, Epoch)>) -> String {
-    admissions.sort();
-    let more = admissions.len().saturating_sub(MOST_NAMED);
-    let mut named: Vec<_> =
-        admissions.iter().take(MOST_NAMED).map(|(resource, epoch)| format!("{resource}={}", epoch.token)).collect();
-    if more > 0 {
-        named.push(format!("and {more} more"));
-    }
-    named.join(", ")
+fn admitted(admissions: &[(String, Epoch)]) -> String {
+    let named = admissions.iter().map(|(resource, epoch)| format!("{resource}={}", epoch.token));
+    let mut named: Vec<_> = named.collect();
+    named.sort();
+    shortened(named, MOST_NAMED, ", ")
 }
 
 #[cfg(test)]
@@ -108,8 +93,8 @@ mod tests {
     #[test]
     fn admissions_are_sorted_and_few() {
         let admissions = (0..30).rev().map(|key| (format!("shard/{key:02}"), Epoch { generation: 1, token: 7 }));
-        let shown = admitted(admissions.collect());
+        let shown = admitted(&admissions.collect::<Vec<_>>());
         assert!(shown.starts_with("shard/00=7, shard/01=7") && shown.ends_with("shard/19=7, and 10 more"), "{shown}");
-        assert_eq!(admitted(Vec::new()), "");
+        assert_eq!(admitted(&[]), "");
     }
 }

@@ -1,39 +1,44 @@
-//! `SHOW STATS`: what has become of writes since the proxy started, as in the metric `fencegate_writes_total`.
+//! `SHOW STATS`: the verdicts on writes since the proxy started, as in the metric `fencegate_writes_total`.
 
 use super::Console;
-use super::answer::{Answer, Column, Kind, Value};
+use super::answer::Kind::{Integer, Text};
+use super::answer::{Column, Table};
 use crate::metrics::VERDICTS;
 use std::collections::BTreeMap;
 
-pub(super) const COLUMNS: [Column; 11] = [
-    Column("database", Kind::Text),
-    Column("resource", Kind::Text),
-    Column("mode", Kind::Text),
-    Column("admitted", Kind::Integer),
-    Column("stale", Kind::Integer),
-    Column("missing", Kind::Integer),
-    Column("invalid", Kind::Integer),
-    Column("unverifiable", Kind::Integer),
-    Column("unissued", Kind::Integer),
-    Column("unavailable", Kind::Integer),
-    Column("exempt", Kind::Integer),
-];
+/// Database, resource and mode.
+type Labels = (String, String, String);
+
+/// As many counts as there are verdicts, in their order.
+type Counts = [u64; VERDICTS.len()];
 
 /// A row per database, resource and mode; `resource` is NULL where the statement does not tell.
-pub(super) fn show(console: &Console) -> Answer {
-    let mut counts: BTreeMap<(String, String, String), [u64; VERDICTS.len()]> = BTreeMap::new();
+pub(super) fn table() -> Table<(Labels, Counts)> {
+    vec![
+        Column("database", Text, |(labels, _)| (&labels.0).into()),
+        Column("resource", Text, |(labels, _)| Some(&labels.1).filter(|name| !name.is_empty()).into()),
+        Column("mode", Text, |(labels, _)| (&labels.2).into()),
+        Column("admitted", Integer, |(_, counts)| counts[0].into()),
+        Column("stale", Integer, |(_, counts)| counts[1].into()),
+        Column("missing", Integer, |(_, counts)| counts[2].into()),
+        Column("invalid", Integer, |(_, counts)| counts[3].into()),
+        Column("unverifiable", Integer, |(_, counts)| counts[4].into()),
+        Column("unissued", Integer, |(_, counts)| counts[5].into()),
+        Column("unavailable", Integer, |(_, counts)| counts[6].into()),
+        Column("exempt", Integer, |(_, counts)| counts[7].into()),
+    ]
+}
+
+/// The rows.
+pub(super) fn counts(console: &Console) -> BTreeMap<Labels, Counts> {
+    let mut counts: BTreeMap<Labels, Counts> = BTreeMap::new();
     for write in console.proxy.writes() {
         let of_resource = counts.entry((write.database, write.resource, write.mode)).or_default();
         if let Some(place) = VERDICTS.iter().position(|verdict| *verdict == write.verdict) {
             of_resource[place] += write.count;
         }
     }
-    let row = |((database, resource, mode), counts): ((String, String, String), [u64; VERDICTS.len()])| {
-        let resource = Some(resource).filter(|name| !name.is_empty());
-        let labels: [Value; 3] = [database.into(), resource.into(), mode.into()];
-        labels.into_iter().chain(counts.map(Value::from)).collect()
-    };
-    Answer::show(&COLUMNS, counts.into_iter().map(row).collect())
+    counts
 }
 
 #[cfg(test)]
@@ -42,7 +47,7 @@ mod tests {
 
     #[test]
     fn every_verdict_has_its_column() {
-        let columns: Vec<_> = COLUMNS[3..].iter().map(|column| column.0).collect();
+        let columns: Vec<_> = table()[3..].iter().map(|column| column.0).collect();
         assert_eq!(columns, VERDICTS);
     }
 }

@@ -4,7 +4,6 @@
 
 use crate::wire::error::ErrorText;
 
-/// A part of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Word {
     /// A keyword, a number, or a name.
@@ -52,9 +51,6 @@ impl Word {
 }
 
 /// Cuts a text at blanks and semicolons, other than those within quotes; comments are blanks.
-///
-/// # Errors
-/// What has no end.
 pub(super) fn words(text: &str) -> Result<Vec<Word>, ErrorText> {
     let mut words = Vec::new();
     let mut rest = text.trim_start();

@@ -5,7 +5,7 @@
 
 use super::{Downstream, FRESH};
 use crate::catalogue::{Catalogue, Dependencies, Fenced};
-use crate::fence::Hindrance;
+use crate::fence::Cause;
 use crate::policy::{PolicySet, QualifiedName};
 use crate::session::host::{Changes, Seen, Wanted};
 use std::collections::{HashMap, HashSet};
@@ -39,7 +39,7 @@ pub(super) struct Known {
     /// The one that listened when it was read: one that began later may have missed what changed in between.
     listener: u64,
     /// Why the last reading failed, if it did.
-    failure: Option<Hindrance>,
+    failure: Option<Cause>,
     /// The fenced tables that do not exist: the log has said so.
     missing: HashSet<QualifiedName>,
     /// What CASCADE takes: it is read when somebody has to know.
@@ -51,7 +51,7 @@ pub(super) struct Known {
 /// What is read only for whoever needs it.
 struct Apart<T> {
     attempted: (Instant, Changes),
-    read: Result<Arc<T>, Hindrance>,
+    read: Result<Arc<T>, Cause>,
 }
 
 impl<T> Apart<T> {

@@ -110,9 +110,9 @@ async fn the_schema_of_a_newer_program_is_told_as_such() {
     world.run("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 10'").await;
     let session = world.session(&world.proxy("p1")).await;
     let refused = session.admit(&world.resource, 1).await;
-    let Err(Refusal::Unavailable { hindrance, .. }) = refused else { panic!("{refused:?}") };
-    assert!(hindrance.reason.contains("version 10"), "{hindrance}");
-    assert_eq!(hindrance.remedy, Remedy::Upgrade);
+    let Err(Refusal::Unavailable { cause, .. }) = refused else { panic!("{refused:?}") };
+    assert!(cause.reason.contains("version 10"), "{cause}");
+    assert_eq!(cause.remedy, Remedy::Upgrade);
     fencegate::fence::init(&world.control_config("postgres"), Some(&world.control())).await.unwrap();
     world.session(&world.proxy("p2")).await.admit(&world.resource, 1).await.unwrap();
 }

@@ -15,7 +15,7 @@ use fencegate::fence::Refusal;
 
 fn reason(result: Result<(), Refusal>) -> String {
     match result {
-        Err(Refusal::Unavailable { hindrance, .. }) => hindrance.reason,
+        Err(Refusal::Unavailable { cause, .. }) => cause.reason,
         other => panic!("expected LF006, got {other:?}"),
     }
 }

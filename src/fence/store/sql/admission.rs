@@ -9,7 +9,7 @@ use super::process::may_terminate;
 use super::{LIVING, THIS_DATABASE, below};
 use crate::fence::refusal::Remedy;
 use crate::fence::session::{Epoch, Identity, Token};
-use crate::fence::store::Granted;
+use crate::fence::store::AdmissionRow;
 use crate::policy::Resource;
 use crate::sql::quote;
 
@@ -18,7 +18,7 @@ const GRANTED: &str = "a.pid, extract(epoch FROM a.backend_start) AS backend_sta
      a.xmin AS version, a.ending";
 
 /// The items of an identity that must all be true: column, what it means if it is not, and what helps.
-pub(in crate::fence::store) const IDENTITY_ITEMS: [(&str, &str, Remedy); 7] = [
+pub const IDENTITY_ITEMS: [(&str, &str, Remedy); 7] = [
     (
         "same_server",
         "it is on another server than the control connection (a failover or a proxy in between)",
@@ -44,13 +44,7 @@ pub(in crate::fence::store) const IDENTITY_ITEMS: [(&str, &str, Remedy); 7] = [
 /// policies were loaded, as in [`super::record_policy`].
 ///
 /// An admission that is there gets another version: a DELETE that was decided on before, and comes late, leaves it alone.
-pub(in crate::fence::store) fn admit(
-    who: &Identity,
-    resource: &Resource,
-    token: Token,
-    proxy: &str,
-    loaded: i64,
-) -> String {
+pub fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &str, loaded: i64) -> String {
     let name = quote(&resource.name);
     let hash = quote(&resource.fingerprint);
     let pid = who.pid;
@@ -91,7 +85,7 @@ pub(in crate::fence::store) fn admit(
 }
 
 /// The admissions, at most so many. The second statement's row: how many there are.
-pub(in crate::fence::store) fn all_admissions(most: usize) -> String {
+pub fn all_admissions(most: usize) -> String {
     format!(
         "SELECT a.resource, a.generation, a.token, a.pid, extract(epoch FROM a.backend_start) AS backend_start, \
            extract(epoch FROM a.admitted) AS admitted, a.proxy, {LIVING} AS alive FROM fencegate.admission a \
@@ -101,7 +95,7 @@ pub(in crate::fence::store) fn all_admissions(most: usize) -> String {
 }
 
 /// Who is admitted to the resource below the epoch.
-pub(in crate::fence::store) fn holders(resource: &str, bound: Epoch) -> String {
+pub fn holders(resource: &str, bound: Epoch) -> String {
     format!(
         "SELECT {GRANTED}, a.proxy, s.wait_event_type || '/' || s.wait_event AS waits, left(s.query, 60) AS query \
          FROM fencegate.admission a LEFT JOIN pg_stat_get_activity(NULL) s ON s.pid = a.pid \
@@ -111,7 +105,7 @@ pub(in crate::fence::store) fn holders(resource: &str, bound: Epoch) -> String {
 }
 
 /// The admissions of one process.
-pub(in crate::fence::store) fn admissions(who: &Identity) -> String {
+pub fn admissions(who: &Identity) -> String {
     format!(
         "SELECT {GRANTED} FROM fencegate.admission a \
          WHERE a.pid = {} AND extract(epoch FROM a.backend_start) = {}::numeric",
@@ -123,9 +117,9 @@ pub(in crate::fence::store) fn admissions(who: &Identity) -> String {
 /// Deletes admissions, each with the name of the lock of its family: those that are still what they were when they were
 /// read. Leaves those of a process that is being ended, and of one in whose open transaction the guard has let a write
 /// pass, on the strength of that very row: the process holds the lock of the process, or that of the row.
-pub(in crate::fence::store) fn delete<'a>(rows: impl IntoIterator<Item = (&'a Granted, &'a str)>) -> String {
-    let key = |(row, family): (&Granted, &str)| {
-        let Granted { pid, backend_start, resource, epoch: Epoch { generation, token }, version, ending: _ } = row;
+pub fn delete<'a>(rows: impl IntoIterator<Item = (&'a AdmissionRow, &'a str)>) -> String {
+    let key = |(row, family): (&AdmissionRow, &str)| {
+        let AdmissionRow { pid, backend_start, resource, epoch: Epoch { generation, token }, version, ending: _ } = row;
         let (start, resource, family) = (quote(backend_start), quote(resource), quote(family));
         format!(
             "({pid}, {start}::numeric, {resource}, {generation}::bigint, {token}::bigint, '{version}'::xid, {family})"
@@ -155,7 +149,7 @@ pub(in crate::fence::store) fn delete<'a>(rows: impl IntoIterator<Item = (&'a Gr
 
 /// Deletes the rows of dead processes: those of a resource below an epoch, or all. Rows that
 /// somebody else is deleting are left to them.
-pub(in crate::fence::store) fn delete_dead(only: Option<(&str, Epoch)>) -> String {
+pub fn delete_dead(only: Option<(&str, Epoch)>) -> String {
     let only = only.map_or_else(|| "true".to_owned(), |(resource, bound)| below("a", resource, bound));
     format!(
         "DELETE FROM fencegate.admission WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM fencegate.admission a \

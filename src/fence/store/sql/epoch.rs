@@ -13,12 +13,7 @@ use std::sync::Arc;
 /// Publish. The second statement's count: the token was raised. The third's row: what is there now. Raises
 /// nothing in another generation than the target's: a reset has come since the target was found to be due; and nothing but
 /// what was `known` then, or has come of it: what is lower, or gone, was pruned. `loaded`: as in [`record_policy`].
-pub(in crate::fence::store) fn publish(
-    resource: &Resource,
-    target: Epoch,
-    known: Option<Epoch>,
-    loaded: i64,
-) -> String {
+pub fn publish(resource: &Resource, target: Epoch, known: Option<Epoch>, loaded: i64) -> String {
     let name = quote(&resource.name);
     let Epoch { generation, token } = target;
     let hash = quote(&resource.fingerprint);
@@ -44,13 +39,7 @@ pub(in crate::fence::store) fn publish(
 ///
 /// Every Admit holds the lock shared until its row is committed. So whoever is admitted before the lock is had is seen, and
 /// whoever comes later reads the new epoch. The processes are looked at once, after that: the view of them is fixed then.
-pub(in crate::fence::store) fn reset(
-    resource: &Resource,
-    known: Epoch,
-    token: Token,
-    by: &Operator<'_>,
-    force: bool,
-) -> String {
+pub fn reset(resource: &Resource, known: Epoch, token: Token, by: &Operator<'_>, force: bool) -> String {
     let (name, hash) = (quote(&resource.name), quote(&resource.fingerprint));
     let higher = format!("FROM fencegate.admission a WHERE a.resource = {name} AND a.token > {token} AND {LIVING}");
     let permitted = if force { "true".to_owned() } else { format!("NOT EXISTS (SELECT {higher})") };
@@ -76,14 +65,14 @@ pub(in crate::fence::store) fn reset(
 }
 
 /// Who resets a fence, and through which proxy.
-pub(in crate::fence::store) struct Operator<'a> {
-    pub(in crate::fence::store) role: &'a str,
-    pub(in crate::fence::store) proxy: &'a str,
+pub struct Operator<'a> {
+    pub role: &'a str,
+    pub proxy: &'a str,
 }
 
 /// The fences of these resources, with how many server processes are admitted to each, those of keys last: at most so
 /// many, the latest updated first. The third statement's row: how many there are of those.
-pub(in crate::fence::store) fn fences(resources: &[Arc<Resource>], most_keys: usize) -> String {
+pub fn fences(resources: &[Arc<Resource>], most_keys: usize) -> String {
     let plain: Vec<String> = resources.iter().filter(|it| it.keyed.is_none()).map(|it| quote(&it.name)).collect();
     let names = resources.iter().filter_map(|resource| resource.keyed.as_ref()).map(|keyed| &keyed.names);
     let of_keys: Vec<String> = ["false".to_owned()].into_iter().chain(names.map(is_called)).collect();
@@ -104,7 +93,7 @@ pub(in crate::fence::store) fn fences(resources: &[Arc<Resource>], most_keys: us
 /// The second statement comes first to look at the processes, and the later ones see what it saw:
 /// so the locks are read after the processes. The other way round, one that prepares its
 /// transaction and ends in between would be missed by both.
-pub(in crate::fence::store) fn mark(resource: &Resource, epoch: Epoch) -> String {
+pub fn mark(resource: &Resource, epoch: Epoch) -> String {
     let name = quote(&resource.name);
     let Epoch { generation, token } = epoch;
     let hash = quote(&resource.fingerprint);
@@ -123,7 +112,7 @@ pub(in crate::fence::store) fn mark(resource: &Resource, epoch: Epoch) -> String
 }
 
 /// The epoch rows of these resources.
-pub(in crate::fence::store) fn epochs<'a>(resources: impl IntoIterator<Item = &'a str>) -> String {
+pub fn epochs<'a>(resources: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<String> = resources.into_iter().map(quote).collect();
     format!(
         "SELECT resource, generation, token, drained FROM fencegate.epoch WHERE resource = ANY (ARRAY[{}]::text[])",
@@ -132,7 +121,7 @@ pub(in crate::fence::store) fn epochs<'a>(resources: impl IntoIterator<Item = &'
 }
 
 /// The epoch rows above admissions that this proxy gave.
-pub(in crate::fence::store) fn epochs_above_admissions(proxy: &str) -> String {
+pub fn epochs_above_admissions(proxy: &str) -> String {
     format!(
         "SELECT DISTINCT e.resource, e.generation, e.token FROM fencegate.epoch e \
          JOIN fencegate.admission a ON a.resource = e.resource AND (a.generation, a.token) < (e.generation, e.token) \
@@ -142,7 +131,7 @@ pub(in crate::fence::store) fn epochs_above_admissions(proxy: &str) -> String {
 }
 
 /// The time by the database's clock, in microseconds since 1970.
-pub(in crate::fence::store) fn now() -> String {
+pub fn now() -> String {
     format!("SELECT {NOW} AS now")
 }
 
@@ -150,7 +139,7 @@ const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 /// Records the policies under which the resource is fenced from now on, unless those are recorded that were loaded later.
 /// `loaded`: when these were, as [`now`] tells it. Also where they are recorded already: they have been loaded again.
-pub(in crate::fence::store) fn record_policy(resource: &Resource, loaded: i64) -> String {
+pub fn record_policy(resource: &Resource, loaded: i64) -> String {
     format!(
         "UPDATE fencegate.epoch e SET {} WHERE e.resource = {} AND {}",
         policy(resource, loaded),
@@ -163,12 +152,7 @@ pub(in crate::fence::store) fn record_policy(resource: &Resource, loaded: i64) -
 /// they may be many: where the policies are recorded already, nothing is written.
 /// The row: the last of these. Locked in that order, so that two proxies that load at once cannot deadlock; changed by a
 /// statement of its own, which sees tokens that were raised before the lock was had.
-pub(in crate::fence::store) fn record_policy_of_keys(
-    resource: &Resource,
-    names: &Template,
-    after: &str,
-    loaded: i64,
-) -> String {
+pub fn record_policy_of_keys(resource: &Resource, names: &Template, after: &str, loaded: i64) -> String {
     let page = format!(
         "WITH page AS (SELECT max(p.resource) AS last FROM (SELECT resource FROM fencegate.epoch \
            WHERE resource > {after} ORDER BY resource LIMIT 10000) p)",

@@ -9,7 +9,7 @@ use crate::sql::{named, quote};
 use std::time::Duration;
 
 /// Locks that only a write needs.
-pub(super) const WRITE_LOCKS: &str = "'RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock', \
+pub const WRITE_LOCKS: &str = "'RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock', \
      'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'";
 
 /// Those, and the lock of `SELECT … FOR UPDATE`: who holds it may block the next leader.
@@ -21,7 +21,7 @@ pub(super) const PREPARED: &str = "JOIN pg_locks x ON x.locktype = 'transactioni
      AND x.virtualtransaction = l.virtualtransaction JOIN pg_prepared_xacts p ON p.transaction = x.transactionid";
 
 /// Those of the processes that hold one of these locks on the resource's relations.
-pub(in crate::fence::store) fn lockers(resource: &Resource, pids: &[i32]) -> String {
+pub fn lockers(resource: &Resource, pids: &[i32]) -> String {
     let pids: Vec<String> = pids.iter().map(i32::to_string).collect();
     // What a function has written is not known: any write at all counts. A transaction that has
     // written holds the lock of its own id.
@@ -42,7 +42,7 @@ pub(in crate::fence::store) fn lockers(resource: &Resource, pids: &[i32]) -> Str
 /// the resource's lock; or that of the process, and an admission on the strength of which it may have passed; or it has locked
 /// the row of that admission: whoever else has is waited for by the first lock of the row, which that of the guard does not
 /// keep off.
-pub(in crate::fence::store) fn guarded_write(resource: &Resource, pid: i32) -> String {
+pub fn guarded_write(resource: &Resource, pid: i32) -> String {
     let name = quote(&resource.name);
     let admissions = format!("fencegate.admission a WHERE a.pid = {pid} AND a.resource = {name} AND {LIVING}");
     format!(
@@ -61,7 +61,7 @@ pub(in crate::fence::store) fn guarded_write(resource: &Resource, pid: i32) -> S
 }
 
 /// The Query, which fails with 55P03 once it has waited for a lock for so long. Has one answer more, the first.
-pub(in crate::fence::store) fn with_lock_timeout(limit: Duration, query: &str) -> String {
+pub fn with_lock_timeout(limit: Duration, query: &str) -> String {
     format!("SET LOCAL lock_timeout = {}; {query}", limit.as_millis())
 }
 
@@ -70,7 +70,7 @@ pub(in crate::fence::store) fn with_lock_timeout(limit: Duration, query: &str) -
 /// moment. The second statement's rows: prepared transactions, which only whoever knows of them can end.
 ///
 /// `control`: the control process, with its start. Once it has ended, another may have its pid.
-pub(in crate::fence::store) fn end_blockers(resource: &str, (control_pid, control_start): (&str, &str)) -> String {
+pub fn end_blockers(resource: &str, (control_pid, control_start): (&str, &str)) -> String {
     format!(
         "SELECT s.pid, CASE WHEN {} THEN pg_terminate_backend(s.pid) END, \
            coalesce(s.wait_event_type || '/' || s.wait_event, 'nothing') AS waits, left(s.query, 60) AS query \

@@ -5,27 +5,15 @@
 //! The rows that a backend sees of pg_stat_get_activity are fixed at the first look in a
 //! transaction; that is why looks are Queries of their own.
 
-mod admission;
-mod epoch;
-mod lock;
-mod privilege;
-mod process;
-mod proxy;
+pub mod admission;
+pub mod epoch;
+pub mod lock;
+pub mod privilege;
+pub mod process;
+pub mod proxy;
 
 use crate::fence::session::Epoch;
 use crate::sql::quote;
-pub(in crate::fence::store) use admission::{
-    IDENTITY_ITEMS, admissions, admit, all_admissions, delete, delete_dead, holders,
-};
-pub(in crate::fence::store) use epoch::{
-    Operator, epochs, epochs_above_admissions, fences, mark, now, publish, record_policy, record_policy_of_keys, reset,
-};
-pub(in crate::fence::store) use lock::{end_blockers, guarded_write, lockers, with_lock_timeout};
-pub(in crate::fence::store) use privilege::{is_disposable, is_disposable_by_force, permits};
-pub(in crate::fence::store) use process::{
-    end_process, lacking_privileges, open, open_transactions, processes, terminate,
-};
-pub(in crate::fence::store) use proxy::{announce_enforced, enforcement, leave};
 
 /// A row of `admission a` belongs to a living process: the pid is there, and its backend_start is
 /// the same or hidden.

@@ -22,7 +22,7 @@ const WRITABLE: &str = "('r', 'p', 'v', 'f', 'm')";
 /// A call starts at each fenced table, and each relation that may lead to one (`start`), as the role or as the owner of a
 /// function that the role may call (`actor`). A relation that is nowhere yet may be made by who may create in its schema, or
 /// make the schema.
-pub(in crate::fence::store) fn permits(resource: &Resource, deeds: &[Deed], role: &Role) -> String {
+pub fn permits(resource: &Resource, deeds: &[Deed], role: &Role) -> String {
     let deeds: Vec<String> = deeds.iter().enumerate().map(|(number, deed)| row(number, deed)).collect();
     format!(
         "WITH RECURSIVE {named}, who(oid) AS ({who}), \
@@ -104,7 +104,7 @@ pub(in crate::fence::store) fn permits(resource: &Resource, deeds: &[Deed], role
 }
 
 /// The row: the role may drop this database, or make a copy of it.
-pub(in crate::fence::store) fn is_disposable(role: &Role) -> String {
+pub fn is_disposable(role: &Role) -> String {
     format!(
         "SELECT EXISTS (SELECT FROM ({who}) who(oid) JOIN pg_roles r ON r.oid = who.oid, pg_database d \
            WHERE d.datname = current_database() \
@@ -115,7 +115,7 @@ pub(in crate::fence::store) fn is_disposable(role: &Role) -> String {
 
 /// The row: the role may drop this database, and may end everybody in it but these and this one: the server would do both.
 /// It would not where there is a prepared transaction or a subscription, or a replication slot is in use: no FORCE ends them.
-pub(in crate::fence::store) fn is_disposable_by_force(role: &Role, but: &[(String, String)]) -> String {
+pub fn is_disposable_by_force(role: &Role, but: &[(String, String)]) -> String {
     let but: String = but.iter().map(|(pid, start)| format!(", ({pid}, {}::numeric)", quote(start))).collect();
     format!(
         "SELECT EXISTS (SELECT FROM ({who}) who(oid) JOIN pg_roles r ON r.oid = who.oid, pg_database d \

@@ -7,7 +7,7 @@ use crate::fence::session::Epoch;
 use crate::sql::quote;
 
 /// What a new control connection says first: its settings, then the probe. To compile a Query takes longer than to run it.
-pub(in crate::fence::store) fn open(synchronous_commit: &str) -> String {
+pub fn open(synchronous_commit: &str) -> String {
     format!(
         "SET standard_conforming_strings = on; SET application_name = 'fencegate control'; \
          SET search_path = pg_catalog; SET default_transaction_isolation = 'read committed'; \
@@ -33,7 +33,7 @@ const NEEDED: [(&str, &[&str]); 4] = [
 ];
 
 /// What this role lacks of that, as one text; null if nothing.
-pub(in crate::fence::store) fn lacking_privileges() -> String {
+pub fn lacking_privileges() -> String {
     let of_table = |(table, privileges): &(&str, &[&str])| {
         privileges.iter().map(|it| format!("({}, {})", quote(table), quote(it))).collect::<Vec<_>>().join(", ")
     };
@@ -46,7 +46,7 @@ pub(in crate::fence::store) fn lacking_privileges() -> String {
 }
 
 /// Ends one server process, if it is still the same.
-pub(in crate::fence::store) fn end_process(pid: &str, backend_start: &str) -> String {
+pub fn end_process(pid: &str, backend_start: &str) -> String {
     format!(
         "SELECT pg_catalog.pg_terminate_backend(s.pid) FROM pg_catalog.pg_stat_get_activity({pid}) s \
          WHERE extract(epoch FROM s.backend_start) = {}::pg_catalog.numeric",
@@ -60,7 +60,7 @@ pub(in crate::fence::store) fn end_process(pid: &str, backend_start: &str) -> St
 /// Its admission says so from then on, and is deleted with the process only: its own proxy, which looks at the row in that very
 /// moment, passes over it, and does not release a process that is being ended. Rows that somebody else is deleting or
 /// marking are left to the next look. NO KEY: the guard's lock of the row, which keeps it, does not keep its process.
-pub(in crate::fence::store) fn terminate(processes: &str, resource: &str, bound: Epoch) -> String {
+pub fn terminate(processes: &str, resource: &str, bound: Epoch) -> String {
     format!(
         "WITH due AS (UPDATE fencegate.admission SET ending = true WHERE ctid = ANY (ARRAY( \
            SELECT a.ctid FROM (VALUES {processes}) k(pid, backend_start) \
@@ -79,7 +79,7 @@ pub(in crate::fence::store) fn terminate(processes: &str, resource: &str, bound:
 }
 
 /// Rows of a `VALUES` list that name processes: (pid, backend_start).
-pub(in crate::fence::store) fn processes<'a>(keys: impl IntoIterator<Item = (i32, &'a str)>) -> String {
+pub fn processes<'a>(keys: impl IntoIterator<Item = (i32, &'a str)>) -> String {
     let rows: Vec<String> =
         keys.into_iter().map(|(pid, start)| format!("({pid}, {}::numeric)", quote(start))).collect();
     rows.join(", ")
@@ -87,7 +87,7 @@ pub(in crate::fence::store) fn processes<'a>(keys: impl IntoIterator<Item = (i32
 
 /// The transactions that are open in this database, also those that are prepared. Who has not locked a relation yet may be
 /// about to: in a function that sleeps, say.
-pub(in crate::fence::store) fn open_transactions() -> String {
+pub fn open_transactions() -> String {
     format!(
         "SELECT a.pid || ' ' || a.xact_start AS transaction FROM pg_stat_activity a \
          WHERE a.datid = {THIS_DATABASE} AND a.backend_type = 'client backend' AND a.xact_start IS NOT NULL \

@@ -10,7 +10,7 @@ use crate::sql::{named, quote};
 const LOST_PROXY_COUNTS: &str = "interval '10 minutes'";
 
 /// Says which fences this proxy enforces. The rows of proxies that were lost long ago go.
-pub(in crate::fence::store) fn announce_enforced(proxy: &str, fingerprints: &[String]) -> String {
+pub fn announce_enforced(proxy: &str, fingerprints: &[String]) -> String {
     let fingerprints: Vec<String> = fingerprints.iter().map(|it| quote(it)).collect();
     format!(
         "DELETE FROM fencegate.proxy WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM fencegate.proxy a \
@@ -27,13 +27,13 @@ pub(in crate::fence::store) fn announce_enforced(proxy: &str, fingerprints: &[St
 }
 
 /// This proxy has no sessions here any more.
-pub(in crate::fence::store) fn leave(proxy: &str) -> String {
+pub fn leave(proxy: &str) -> String {
     format!("DELETE FROM fencegate.proxy WHERE id = {}", quote(proxy))
 }
 
 /// How far the fences with these fingerprints are enforced: how many proxies there are, how many of them are lost, and how
 /// many of the others enforce it. The second statement's rows: the tables that do not exist.
-pub(in crate::fence::store) fn enforcement(fingerprints: &[&str], tables: &[&QualifiedName]) -> String {
+pub fn enforcement(fingerprints: &[&str], tables: &[&QualifiedName]) -> String {
     let fingerprints: Vec<String> = fingerprints.iter().map(|it| quote(it)).collect();
     format!(
         "SELECT f.fingerprint, count(a.id) AS proxies, count(a.id) FILTER (WHERE NOT a.lives) AS lost, \

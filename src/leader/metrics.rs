@@ -1,10 +1,9 @@
 //! What a candidate in an election counts.
 
-use super::http::Pages;
-use super::registered::Registered;
-use super::{MetricsError, table};
+use super::meter::Meter;
 use crate::etcd::ElectionName;
-use crate::leader::Meter;
+use crate::metrics::http::Pages;
+use crate::metrics::{MetricsError, Registered, table};
 use prometheus::{Histogram, IntCounterVec, IntGaugeVec};
 use std::time::Duration;
 
@@ -19,9 +18,6 @@ pub struct LeaderMetrics {
 
 impl LeaderMetrics {
     /// Nothing is counted yet.
-    ///
-    /// # Errors
-    /// None, with the names that there are.
     pub fn new() -> Result<Self, MetricsError> {
         let registered = Registered::default();
         Ok(LeaderMetrics {

@@ -9,32 +9,32 @@ use tokio::sync::Mutex;
 
 /// The queues, by resource.
 #[derive(Debug, Default)]
-pub(super) struct Turns(DashMap<String, Queue>);
+pub(super) struct ResourceLocks(DashMap<String, Queue>);
 
 #[derive(Debug, Default)]
 struct Queue {
     mutex: Arc<Mutex<()>>,
-    /// How many have a [`Turn`].
+    /// How many have a [`ResourceLock`].
     standing: usize,
 }
 
 /// A place in the queue of a resource: locked while it is one's turn.
-pub(super) struct Turn<'a> {
-    turns: &'a Turns,
+pub(super) struct ResourceLock<'a> {
+    turns: &'a ResourceLocks,
     resource: String,
     mutex: Arc<Mutex<()>>,
 }
 
-impl Turns {
+impl ResourceLocks {
     /// A place in the resource's queue.
-    pub(super) fn of(&self, resource: &str) -> Turn<'_> {
+    pub(super) fn of(&self, resource: &str) -> ResourceLock<'_> {
         let mut queue = self.0.entry(resource.to_owned()).or_default();
         queue.standing += 1;
-        Turn { turns: self, resource: resource.to_owned(), mutex: queue.mutex.clone() }
+        ResourceLock { turns: self, resource: resource.to_owned(), mutex: queue.mutex.clone() }
     }
 }
 
-impl Deref for Turn<'_> {
+impl Deref for ResourceLock<'_> {
     type Target = Mutex<()>;
 
     fn deref(&self) -> &Mutex<()> {
@@ -42,7 +42,7 @@ impl Deref for Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for ResourceLock<'_> {
     fn drop(&mut self) {
         self.turns.0.remove_if_mut(&self.resource, |_, queue| {
             queue.standing -= 1;
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_queue_is_kept_as_long_as_somebody_stands_in_it() {
-        let turns = Turns::default();
+        let turns = ResourceLocks::default();
         for number in 0..1000 {
             turns.of(&number.to_string());
         }

@@ -1,234 +1,22 @@
-//! The fence's store in memory: one database that several proxies share, with server processes that one can begin, let
-//! write, and end.
-//!
-//! Must answer as PostgreSQL does; `fence::store` runs the same operations on both. Needs no runtime: each operation is done
-//! when it is first polled. Knows no strangers who hold locks of resources, and no privileges but [`Server::forbid`].
+//! The operations of the store, each done in one step on the state of the database.
 
+use super::shown::LOST_PROXY_COUNTS;
+use super::{Admitted, Proxy, Row, Server, State};
 use async_trait::async_trait;
 use fencegate::catalogue::{Catalogue, Dependencies, Fenced};
 use fencegate::fence::session::{Epoch, Identity, Token};
 use fencegate::fence::store::{
-    Found, Granted, Holder, Key, Listener, Marked, Recorded, Report, ResetReport, Standing, Store, StoreError,
+    AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Recorded, Report, ResetReport, Store, StoreError,
 };
-use fencegate::fence::{
-    Admission, Admissions, Deed, Enforcement, Fence, Fences, Higher, Hindrance, Obstacle, Reach, Remedy, Role,
-};
+use fencegate::fence::{Admissions, Blocker, Cause, Deed, Enforcement, Fences, Higher, Role};
 use fencegate::policy::{QualifiedName, Resource};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
-
-/// As long as a lost proxy counts, in microseconds.
-const LOST_PROXY_COUNTS: i64 = 600_000_000;
-
-/// One database of one server.
-#[derive(Debug)]
-pub struct Server(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    /// Microseconds since 1970. Goes on by one whenever something is changed, and by [`Server::pass`].
-    clock: i64,
-    system_identifier: String,
-    postmaster_start: String,
-    tables: HashSet<QualifiedName>,
-    epochs: BTreeMap<String, Row>,
-    admissions: Vec<Admitted>,
-    processes: BTreeMap<i32, Process>,
-    /// With the process that each was of.
-    prepared: BTreeMap<String, (i32, Transaction)>,
-    proxies: BTreeMap<String, Proxy>,
-    connections: u64,
-    listeners: BTreeMap<u64, Arc<dyn Listener>>,
-    forbidden: HashSet<String>,
-}
-
-/// Of the table of epochs.
-#[derive(Debug)]
-struct Row {
-    epoch: Epoch,
-    drained: bool,
-    policy: String,
-    loaded: i64,
-    updated: i64,
-}
-
-/// Of the table of admissions.
-#[derive(Debug)]
-struct Admitted {
-    row: Granted,
-    proxy: String,
-    at: i64,
-}
-
-#[derive(Debug)]
-struct Process {
-    start: String,
-    transaction: Option<Transaction>,
-}
-
-#[derive(Debug, Default)]
-struct Transaction {
-    number: u64,
-    /// Of which it has locked rows, or written some.
-    locked: HashSet<QualifiedName>,
-    written: HashSet<QualifiedName>,
-    /// The families of whose resources the guard let a write pass.
-    guarded: HashSet<String>,
-}
-
-/// Of the table of proxies.
-#[derive(Debug)]
-struct Proxy {
-    connection: u64,
-    enforced: Vec<String>,
-    announced: i64,
-}
-
-impl Server {
-    /// With the tables; whose postmaster and system these are is as in [`Identity`].
-    pub fn new(clock: i64, of: &Identity, tables: impl IntoIterator<Item = QualifiedName>) -> Arc<Server> {
-        Arc::new(Server(Mutex::new(State {
-            clock,
-            system_identifier: of.system_identifier.clone(),
-            postmaster_start: of.postmaster_start.clone(),
-            tables: tables.into_iter().collect(),
-            ..State::default()
-        })))
-    }
-
-    /// The database, as that proxy sees it. No connection is open yet.
-    pub fn store(self: &Arc<Self>, proxy: &str, listener: Arc<dyn Listener>) -> Arc<dyn Store> {
-        let connection = Mutex::default();
-        Arc::new(InMemory { server: self.clone(), proxy: proxy.to_owned(), listener, connection })
-    }
-
-    /// A server process begins.
-    pub fn begin_process(&self, who: &Identity) {
-        let process = Process { start: who.backend_start.clone(), transaction: None };
-        self.state().processes.insert(who.pid, process);
-    }
-
-    /// It ends, with its transaction.
-    pub fn end_process(&self, pid: i32) {
-        self.state().processes.remove(&pid);
-    }
-
-    pub fn lives(&self, pid: i32) -> bool {
-        self.state().processes.contains_key(&pid)
-    }
-
-    /// The process writes to the table, or locks rows of it, in a transaction that stays open.
-    pub fn write(&self, pid: i32, table: &QualifiedName, only_locks: bool) {
-        self.in_transaction(pid, |transaction| {
-            transaction.locked.insert(table.clone());
-            if !only_locks {
-                transaction.written.insert(table.clone());
-            }
-        });
-    }
-
-    /// The guard lets the process write to a resource of that family, on the strength of an admission.
-    pub fn guard_passes(&self, pid: i32, family: &str) {
-        self.in_transaction(pid, |transaction| transaction.guarded.extend([family.to_owned()]));
-    }
-
-    /// Its transaction ends.
-    pub fn end_transaction(&self, pid: i32) {
-        self.state().processes.get_mut(&pid).unwrap().transaction = None;
-    }
-
-    /// Its transaction goes on without it.
-    pub fn prepare(&self, pid: i32, gid: &str) {
-        let mut state = self.state();
-        let transaction = state.processes.get_mut(&pid).unwrap().transaction.take().unwrap();
-        state.prepared.insert(gid.to_owned(), (pid, transaction));
-    }
-
-    /// The end of such a transaction.
-    pub fn end_prepared(&self, gid: &str) {
-        self.state().prepared.remove(gid);
-    }
-
-    /// `fencegate.prune`, of this one resource.
-    pub fn prune(&self, resource: &str) {
-        let mut state = self.state();
-        if !state.admissions.iter().any(|it| it.row.resource == resource) && state.epochs.remove(resource).is_some() {
-            state.announce(resource);
-        }
-    }
-
-    /// The role may do nothing.
-    pub fn forbid(&self, role: &str) {
-        self.state().forbidden.insert(role.to_owned());
-    }
-
-    /// Time goes by.
-    pub fn pass(&self, time: Duration) {
-        self.state().clock += i64::try_from(time.as_micros()).unwrap();
-    }
-
-    fn in_transaction(&self, pid: i32, does: impl FnOnce(&mut Transaction)) {
-        let mut state = self.state();
-        state.connections += 1;
-        let number = state.connections;
-        let process = state.processes.get_mut(&pid).unwrap();
-        does(process.transaction.get_or_insert_with(|| Transaction { number, ..Transaction::default() }));
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn tick(&mut self) -> i64 {
-        self.clock += 1;
-        self.clock
-    }
-
-    fn is_alive(&self, (pid, start): &Key) -> bool {
-        self.processes.get(pid).is_some_and(|process| process.start == *start)
-    }
-
-    fn living_below(&self, resource: &str, bound: Epoch) -> impl Iterator<Item = &Granted> {
-        self.below(resource, bound).map(|it| &it.row).filter(|row| self.is_alive(&row.key()))
-    }
-
-    fn below(&self, resource: &str, bound: Epoch) -> impl Iterator<Item = &Admitted> {
-        self.admissions.iter().filter(move |it| it.row.resource == resource && it.row.epoch < bound)
-    }
-
-    fn announce(&self, resource: &str) {
-        self.listeners.values().for_each(|listener| listener.announced(resource));
-    }
-
-    /// The first of the reasons, as Admit looks for them.
-    fn unfenceable(&self, who: &Identity) -> Option<Hindrance> {
-        let process = self.processes.get(&who.pid);
-        let remedy = match process {
-            _ if who.system_identifier != self.system_identifier => Remedy::SameServer,
-            _ if who.postmaster_start != self.postmaster_start => Remedy::TryAgain,
-            None => Remedy::SameServer,
-            Some(process) if process.start != who.backend_start => Remedy::TryAgain,
-            Some(_) => return None,
-        };
-        Some(Hindrance::new(format!("process {} is not what it says", who.pid), remedy))
-    }
-
-    fn record(&mut self, resource: &str, fingerprint: &str, loaded: i64) {
-        let now = self.clock;
-        let row = self.epochs.get_mut(resource);
-        if let Some(row) = row.filter(|row| row.loaded < loaded || row.loaded > now) {
-            (row.policy, row.loaded) = (fingerprint.to_owned(), loaded);
-        }
-    }
-}
 
 /// What one proxy has of it.
 #[derive(Debug)]
-struct InMemory {
+pub(super) struct InMemory {
     server: Arc<Server>,
     proxy: String,
     listener: Arc<dyn Listener>,
@@ -242,6 +30,10 @@ struct Connection {
 }
 
 impl InMemory {
+    pub(super) fn new(server: Arc<Server>, proxy: &str, listener: Arc<dyn Listener>) -> Self {
+        InMemory { server, proxy: proxy.to_owned(), listener, connection: Mutex::default() }
+    }
+
     /// The database, over a connection that is opened if there is none.
     fn connected(&self) -> Result<MutexGuard<'_, State>, StoreError> {
         let mut connection = self.connection();
@@ -291,7 +83,7 @@ impl Store for InMemory {
             false => Recorded::Others,
         };
         let (name, epoch) = (resource.name.clone(), row.epoch);
-        let current = Some((Standing { resource: name.clone(), epoch, drained: row.drained }, recorded));
+        let current = Some((EpochRow { resource: name.clone(), epoch, drained: row.drained }, recorded));
         let is_due = epoch.token == token && row.drained && recorded == Recorded::Same && unfenceable.is_none();
         let admission = is_due.then(|| {
             let at = state.tick();
@@ -304,7 +96,7 @@ impl Store for InMemory {
                 return (there.row.clone(), false);
             }
             let (pid, backend_start) = (who.pid, who.backend_start.clone());
-            let row = Granted { pid, backend_start, resource: name, epoch, version, ending: false };
+            let row = AdmissionRow { pid, backend_start, resource: name, epoch, version, ending: false };
             state.admissions.push(Admitted { row: row.clone(), proxy: self.proxy.clone(), at });
             (row, true)
         });
@@ -393,7 +185,7 @@ impl Store for InMemory {
     async fn holders(&self, resource: &str, bound: Epoch) -> Result<Vec<Holder>, StoreError> {
         let state = self.connected()?;
         let holder = |it: &Admitted| Holder {
-            obstacle: Obstacle { who: format!("process {}", it.row.pid), query: String::new() },
+            blocker: Blocker { who: format!("process {}", it.row.pid), query: String::new() },
             row: it.row.clone(),
             proxy: it.proxy.clone(),
         };
@@ -402,7 +194,7 @@ impl Store for InMemory {
 
     async fn delete_dead(&self, only: Option<(&str, Epoch)>) -> Result<Vec<(Key, Token)>, StoreError> {
         let mut state = self.connected()?;
-        let is_asked = |row: &Granted| only.is_none_or(|(name, bound)| row.resource == name && row.epoch < bound);
+        let is_asked = |row: &AdmissionRow| only.is_none_or(|(name, bound)| row.resource == name && row.epoch < bound);
         let is_due = |it: &Admitted| is_asked(&it.row) && !state.is_alive(&it.row.key());
         let dead: HashSet<u32> = state.admissions.iter().filter(|it| is_due(it)).map(|it| it.row.version).collect();
         let deleted = state.admissions.extract_if(.., |it| dead.contains(&it.row.version));
@@ -427,7 +219,7 @@ impl Store for InMemory {
         Ok(())
     }
 
-    async fn delete(&self, rows: &[(&Granted, &str)]) -> Result<Vec<Granted>, StoreError> {
+    async fn delete(&self, rows: &[(&AdmissionRow, &str)]) -> Result<Vec<AdmissionRow>, StoreError> {
         let mut state = self.connected()?;
         let mut deleted = Vec::new();
         for (row, family) in rows {
@@ -436,7 +228,8 @@ impl Store for InMemory {
             if prepared.chain(open).any(|transaction| transaction.guarded.contains(*family)) {
                 continue;
             }
-            let is_it = |it: &Admitted| Granted { ending: row.ending, ..it.row.clone() } == **row && !it.row.ending;
+            let is_it =
+                |it: &Admitted| AdmissionRow { ending: row.ending, ..it.row.clone() } == **row && !it.row.ending;
             if let Some(place) = state.admissions.iter().position(is_it) {
                 deleted.push(state.admissions.remove(place).row);
             }
@@ -467,16 +260,16 @@ impl Store for InMemory {
         Ok(state.epochs.get(&resource.name).filter(|_| passed && is_admitted).map(|row| row.epoch))
     }
 
-    async fn admissions_of(&self, who: &Identity) -> Result<Vec<Granted>, StoreError> {
+    async fn admissions_of(&self, who: &Identity) -> Result<Vec<AdmissionRow>, StoreError> {
         let state = self.connected()?;
         let rows = state.admissions.iter().map(|it| it.row.clone());
         Ok(rows.filter(|row| row.key() == (who.pid, who.backend_start.clone())).collect())
     }
 
-    async fn epochs(&self, resources: &[&str]) -> Result<Vec<Standing>, StoreError> {
+    async fn epochs(&self, resources: &[&str]) -> Result<Vec<EpochRow>, StoreError> {
         let state = self.connected()?;
         let rows = state.epochs.iter().filter(|(resource, _)| resources.contains(&resource.as_str()));
-        let standing = |(resource, row): (&String, &Row)| Standing {
+        let standing = |(resource, row): (&String, &Row)| EpochRow {
             resource: resource.clone(),
             epoch: row.epoch,
             drained: row.drained,
@@ -528,22 +321,7 @@ impl Store for InMemory {
     }
 
     async fn enforcement(&self, resources: &[Arc<Resource>]) -> Result<Enforcement, StoreError> {
-        let state = self.connected()?;
-        let mut reach = HashMap::new();
-        for resource in resources {
-            let of: &mut Reach = reach.entry(resource.fingerprint.clone()).or_default();
-            *of = Reach::default();
-            for proxy in state.proxies.values() {
-                let lives = state.listeners.contains_key(&proxy.connection);
-                let counts = lives || proxy.announced + LOST_PROXY_COUNTS > state.clock;
-                of.proxies += u64::from(counts);
-                of.lost += u64::from(counts && !lives);
-                of.enforcing += u64::from(lives && proxy.enforced.contains(&resource.fingerprint));
-            }
-        }
-        let tables = resources.iter().flat_map(|resource| resource.tables.iter().map(|table| &table.name));
-        let unresolved = tables.filter(|table| !state.tables.contains(*table)).cloned().collect();
-        Ok(Enforcement { reach, unresolved })
+        Ok(self.connected()?.enforcement(resources))
     }
 
     async fn open_transactions(&self) -> Result<HashSet<String>, StoreError> {
@@ -564,49 +342,19 @@ impl Store for InMemory {
     }
 
     async fn admissions(&self, most: usize) -> Result<Admissions, StoreError> {
-        let state = self.connected()?;
-        let time = |micros: i64| Some(UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).ok()?));
-        let admission = |it: &Admitted| Admission {
-            resource: it.row.resource.clone(),
-            epoch: it.row.epoch,
-            pid: it.row.pid,
-            backend_start: started(&it.row.backend_start),
-            admitted: time(it.at),
-            proxy: it.proxy.clone(),
-            is_ours: it.proxy == self.proxy,
-            is_alive: state.is_alive(&it.row.key()),
-        };
-        let mut list: Vec<Admission> = state.admissions.iter().map(admission).collect();
-        list.sort_by(|one, other| (&one.resource, one.epoch, one.pid).cmp(&(&other.resource, other.epoch, other.pid)));
-        let left_out = list.len().saturating_sub(most);
-        list.truncate(most);
-        Ok(Admissions { list, left_out })
+        Ok(self.connected()?.admissions(&self.proxy, most))
     }
 
     async fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Result<Fences, StoreError> {
-        let state = self.connected()?;
-        let fence = |(name, row): (&String, &Row)| {
-            let admissions = state.admissions.iter().filter(|it| it.row.resource == *name).count() as u64;
-            (name.clone(), Fence { epoch: row.epoch, drained: row.drained, admissions })
-        };
-        let is_plain = |name: &str| resources.iter().any(|it| it.keyed.is_none() && it.name == name);
-        let is_key = |name: &str| resources.iter().any(|it| it.keyed.is_some() && it.is_called(name));
-        let mut of_keys: Vec<_> = state.epochs.iter().filter(|(name, _)| is_key(name)).collect();
-        of_keys.sort_by_key(|(_, row)| -row.updated);
-        let left_out = of_keys.len().saturating_sub(most_keys);
-        Ok(Fences {
-            plain: state.epochs.iter().filter(|(name, _)| is_plain(name)).map(fence).collect(),
-            of_keys: of_keys.into_iter().take(most_keys).map(fence).collect(),
-            left_out,
-        })
+        Ok(self.connected()?.fences(resources, most_keys))
     }
 
     /// No relation leads to another.
-    async fn catalogue(&self, _fences: Fenced<'_>, _temporary: Option<&str>) -> Result<Catalogue, Hindrance> {
+    async fn catalogue(&self, _fences: Fenced<'_>, _temporary: Option<&str>) -> Result<Catalogue, Cause> {
         Ok(Catalogue::default())
     }
 
-    async fn dependencies(&self, _fences: Fenced<'_>) -> Result<Dependencies, Hindrance> {
+    async fn dependencies(&self, _fences: Fenced<'_>) -> Result<Dependencies, Cause> {
         Ok(Dependencies::default())
     }
 
@@ -649,11 +397,4 @@ impl Store for InMemory {
             self.listener.lost(number);
         }
     }
-}
-
-/// As [`Identity::backend_start`] has it.
-fn started(seconds: &str) -> Option<SystemTime> {
-    let (whole, fraction) = seconds.split_once('.')?;
-    let micros: u64 = format!("{fraction:0<6}").parse().ok()?;
-    Some(UNIX_EPOCH + Duration::from_secs(whole.parse().ok()?) + Duration::from_micros(micros))
 }

@@ -1,0 +1,114 @@
+//! The policies in force in a database, and since when.
+//!
+//! Owns recording them in the database. Must never record older policies over newer ones.
+
+use super::database::Database;
+use super::store::StoreError;
+use crate::policy::Resource;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Instant;
+
+/// The policies in force.
+#[derive(Debug)]
+pub(super) struct InForce {
+    /// What a notification's name means.
+    resources: Vec<Arc<Resource>>,
+    loaded: Instant,
+    /// The same by the clock of the database, as [`super::store::Store::now`] tells it; 0 while that was not asked.
+    loaded_there: i64,
+}
+
+impl InForce {
+    pub(super) fn nothing() -> RwLock<Self> {
+        RwLock::new(InForce { resources: Vec::new(), loaded: Instant::now(), loaded_there: 0 })
+    }
+}
+
+impl Database {
+    /// Puts the resources in force, whose policies were loaded just now.
+    /// Not cancel-safe, as [`Database::apply_policy_of`].
+    pub async fn apply_policy(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<(), String> {
+        self.apply_policy_of(resources, Instant::now()).await
+    }
+
+    /// Puts the resources in force: at start, and whenever the policies were loaded anew. Epochs that exist get their
+    /// fingerprints, so that proxies with other policies are refused; but not where policies are recorded that were
+    /// loaded later.
+    ///
+    /// Err, which says why, when they could not all be recorded; it may be called again.
+    /// Not cancel safe: some resources may be recorded and others not.
+    pub async fn apply_policy_of(self: &Arc<Self>, resources: &[Arc<Resource>], loaded: Instant) -> Result<(), String> {
+        self.put_in_force_since(resources, loaded);
+        // Before a session of this proxy writes: until all of them are enforced here, nobody says that they are.
+        self.announce().await.map_err(|error| error.to_string())?;
+        self.ask_when_loaded().await.map_err(|error| error.to_string())?;
+        for resource in resources {
+            let recorded = self.record_policy(resource).await;
+            recorded.map_err(|error| format!("resource {}: {error}", resource.name))?;
+        }
+        Ok(())
+    }
+
+    /// The half of [`Database::apply_policy`] that takes place in this process.
+    pub fn put_in_force(&self, resources: &[Arc<Resource>]) {
+        self.put_in_force_since(resources, Instant::now());
+    }
+
+    fn put_in_force_since(&self, resources: &[Arc<Resource>], loaded: Instant) {
+        let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
+        // Those that are recorded once more claim no later time.
+        let loaded_there = if policies.loaded == loaded { policies.loaded_there } else { 0 };
+        *policies = InForce { resources: resources.to_vec(), loaded, loaded_there };
+        drop(policies);
+        self.enforced.keep(resources);
+    }
+
+    fn policies(&self) -> RwLockReadGuard<'_, InForce> {
+        self.policies.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The resource is in force as it is.
+    pub(super) fn resource_in_force(&self, resource: &Resource) -> bool {
+        self.policies().resources.iter().any(|it| it.fingerprint == resource.fingerprint)
+    }
+
+    /// When the policies in force were loaded, if the resource is of them, by the clock of the database. Proxies' own clocks
+    /// need not agree. 0, which is before all others, while that is not known.
+    pub(super) fn loaded(&self, resource: &Resource) -> i64 {
+        if self.resource_in_force(resource) { self.policies().loaded_there } else { 0 }
+    }
+
+    /// Asked once, and kept. Whatever the answer takes, it is not later than they were loaded.
+    async fn ask_when_loaded(self: &Arc<Self>) -> Result<(), StoreError> {
+        let loaded = self.policies().loaded;
+        let now = self.store().now().await?;
+        let age = i64::try_from(loaded.elapsed().as_micros()).unwrap_or(i64::MAX);
+        let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
+        if policies.loaded == loaded && policies.loaded_there == 0 {
+            policies.loaded_there = now.saturating_sub(age).max(0);
+        }
+        Ok(())
+    }
+
+    /// Records the policies of a resource, if they were loaded after those that are recorded.
+    pub(super) async fn record_policy(self: &Arc<Self>, resource: &Resource) -> Result<(), StoreError> {
+        let loaded = self.loaded(resource);
+        if loaded == 0 {
+            return Ok(());
+        }
+        self.store().record_policy(resource, loaded).await
+    }
+
+    /// The resource in force of that name, or that of a key; the latter is made anew each time, since there may be any
+    /// number of them.
+    pub(super) fn resource(&self, name: &str) -> Option<Arc<Resource>> {
+        self.policies().resources.iter().find_map(|resource| resource.called(name))
+    }
+
+    /// The names of the resources in force that are not keyed.
+    pub(super) fn plain_resources(&self) -> Vec<String> {
+        let policies = self.policies();
+        let plain = policies.resources.iter().filter(|resource| resource.keyed.is_none());
+        plain.map(|resource| resource.name.clone()).collect()
+    }
+}

@@ -1,0 +1,305 @@
+//! The store in memory does what PostgreSQL does: the same random operations on both, which have to agree after each.
+
+/// Asks both, and returns both answers.
+macro_rules! ask {
+    ($both:expr, $proxy:expr, $operation:ident($($argument:expr),*)) => {{
+        let proxy = &$both.proxies[$proxy];
+        let real = proxy.real.$operation($($argument),*).await.unwrap();
+        let memory = proxy.memory.$operation($($argument),*).await.unwrap();
+        (real, memory)
+    }};
+}
+
+/// Both say the same.
+macro_rules! same {
+    ($what:expr, $answers:expr) => {{
+        let (real, memory) = $answers;
+        assert_eq!(real, memory, "{}: what PostgreSQL says, and what the store in memory does", $what);
+    }};
+}
+
+mod steps;
+
+use crate::fence::keys::family;
+use crate::fence::server::{World, metrics, resource};
+use crate::fence::stale_below;
+use crate::support::dice::Dice;
+use crate::support::identity::identity;
+use crate::support::store::Server;
+use crate::support::{length, seed, until};
+use fencegate::fence::session::{Epoch, Identity, SessionFence};
+use fencegate::fence::store::{AdmissionRow, Holder, Key, Listener, Postgres, Report, Store};
+use fencegate::fence::{Admission, Database, Fences, Remedy};
+use fencegate::policy::{QualifiedName, Resource};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use tokio_postgres::Client;
+
+/// So many steps come across all that is worth seeing.
+const LONG: u64 = 4_000;
+const PROXIES: usize = 2;
+const SESSIONS: usize = 5;
+/// Longer than any run.
+const FUTURE: i64 = 3_600_000_000;
+
+#[tokio::test]
+async fn both_agree_after_every_operation() {
+    let mut dice = Dice::new(seed());
+    let steps = length(400, LONG);
+    let mut both = Both::new().await;
+    both.compare("at first").await;
+    for step in 0..steps {
+        let what = both.step(&mut dice).await;
+        both.compare(&format!("step {step}: {what}")).await;
+    }
+    both.end_prepared().await;
+    println!("{:?}", both.seen);
+    assert!(steps < LONG || WORTH_SEEING.iter().all(|it| both.seen.contains_key(it)), "not all has happened");
+}
+
+/// Of two old leaders that at work is ended; the other goes on, and is stale.
+#[tokio::test]
+async fn the_protocol_runs_over_the_store_in_memory() {
+    let resource = resource("r", "a");
+    let who = |pid: i32| Identity {
+        pid,
+        backend_start: format!("{pid}.000001"),
+        system_identifier: "1".into(),
+        postmaster_start: "1.000001".into(),
+    };
+    let server = Server::new(1_000_000, &who(0), [table("ticks")]);
+    let proxy = |name: &'static str| {
+        let proxy = Database::over(|listener| server.store(name, listener), "memory", name, None, metrics());
+        proxy.put_in_force(std::slice::from_ref(&resource));
+        proxy
+    };
+    let session = |proxy: &Arc<Database>, pid| {
+        server.begin_process(&who(pid));
+        let fence = Arc::new(SessionFence::new(Ok(who(pid))));
+        (proxy.register(fence.clone()), fence)
+    };
+    let (one, two) = (proxy("p1"), proxy("p2"));
+    let ((_at_work, at_work), (_idle, idle), (_new, new)) = (session(&one, 1), session(&one, 2), session(&two, 3));
+    one.admit(&at_work, &resource, 7).await.unwrap();
+    one.admit(&idle, &resource, 7).await.unwrap();
+    assert!(at_work.begin_write([("r", 7)]));
+    server.write(1, &table("ticks"), false);
+    two.admit(&new, &resource, 8).await.unwrap();
+    assert_eq!((server.lives(1), server.lives(2)), (false, true));
+    stale_below(one.admit(&idle, &resource, 7).await, 8);
+}
+
+/// What a long run has to come across.
+const WORTH_SEEING: [&str; 12] = [
+    "admitted",
+    "admitted again",
+    "not fenceable",
+    "of older policies",
+    "of other policies",
+    "raised",
+    "not raised",
+    "drained",
+    "prepared transaction",
+    "reset",
+    "deleted",
+    "ended",
+];
+
+/// What was announced to a proxy.
+#[derive(Debug, Default)]
+struct Heard(Mutex<Vec<String>>);
+
+impl Listener for Heard {
+    fn listens(&self, _connection: u64) {}
+
+    fn lost(&self, _connection: u64) {}
+
+    fn announced(&self, resource: &str) {
+        self.0.lock().unwrap().push(resource.to_owned());
+    }
+
+    fn catalogue_changed(&self) {
+        self.0.lock().unwrap().push("{catalogue}".to_owned());
+    }
+}
+
+/// One proxy's two stores. All that is asked of one is asked of the other.
+struct Proxy {
+    real: Arc<dyn Store>,
+    memory: Arc<dyn Store>,
+    heard: [Arc<Heard>; 2],
+}
+
+struct Session {
+    client: Client,
+    who: Identity,
+    in_transaction: bool,
+}
+
+struct Both {
+    world: World,
+    memory: Arc<Server>,
+    proxies: Vec<Proxy>,
+    sessions: Vec<Session>,
+    /// Those of sessions that were ended, too.
+    identities: Vec<Identity>,
+    /// Each under two policies.
+    resources: Vec<[Arc<Resource>; 2]>,
+    keyed: [Arc<Resource>; 2],
+    /// Admissions as they were once read, in both.
+    read: Vec<(AdmissionRow, AdmissionRow)>,
+    prepared: Vec<String>,
+    /// How many there were.
+    gids: usize,
+    /// When policies may have been loaded.
+    times: [i64; 4],
+    /// How often what has happened.
+    seen: BTreeMap<&'static str, usize>,
+}
+
+impl Both {
+    async fn new() -> Both {
+        let world = World::new().await;
+        world.run("CREATE TABLE other (n int); GRANT ALL ON other TO PUBLIC").await;
+        let heard = || [Arc::new(Heard::default()), Arc::new(Heard::default())];
+        let of_world = identity(&world.root).await;
+        let control = || world.control_config(&world.control());
+        let real = |name: &str, heard: &[Arc<Heard>; 2]| {
+            Arc::new(Postgres::new(control(), name.to_owned(), heard[0].clone())) as Arc<dyn Store>
+        };
+        let now = real("p0", &heard()).now().await.unwrap();
+        let memory = Server::new(now, &of_world, [table("ticks"), table("other")]);
+        let proxy = |number: usize| {
+            let (name, heard) = (format!("p{number}"), heard());
+            Proxy { real: real(&name, &heard), memory: memory.store(&name, heard[1].clone()), heard }
+        };
+        let other = |fingerprint: &str| {
+            let mut other = Arc::into_inner(resource("other", fingerprint)).unwrap();
+            other.tables[0].name = table("other");
+            Arc::new(other)
+        };
+        let (keyed, later) = (family(), family());
+        let mut later = Arc::into_inner(later).unwrap();
+        later.fingerprint = "later".to_owned();
+        let keyed = [keyed, Arc::new(later)];
+        let key = |key: &str| keyed.each_ref().map(|resource| resource.of_key(key).unwrap());
+        let resources =
+            vec![[resource("r", "a"), resource("r", "b")], [other("c"), other("d")], key("one"), key("two")];
+        let proxies = (0..PROXIES).map(proxy).collect();
+        Both {
+            memory,
+            proxies,
+            sessions: Vec::new(),
+            identities: Vec::new(),
+            resources,
+            keyed: keyed.clone(),
+            read: Vec::new(),
+            prepared: Vec::new(),
+            gids: 0,
+            seen: BTreeMap::new(),
+            times: [now - 3, now - 2, now - 1, now + FUTURE],
+            world,
+        }
+    }
+
+    /// All that can be seen.
+    async fn compare(&self, what: &str) {
+        let names: Vec<&str> = self.resources.iter().map(|[resource, _]| resource.name.as_str()).collect();
+        let resources: Vec<Arc<Resource>> = self.resources[..2].iter().map(|[it, _]| it.clone()).collect();
+        let resources = [resources, vec![self.keyed[0].clone()]].concat();
+        let pids: Vec<i32> = self.identities.iter().map(|who| who.pid).collect();
+        for proxy in 0..PROXIES {
+            let (mut real, mut memory) = ask!(self, proxy, epochs(&names));
+            real.sort_by_key(|it| it.resource.clone());
+            memory.sort_by_key(|it| it.resource.clone());
+            same!(what, (real, memory));
+            let (real, memory) = ask!(self, proxy, admissions(1000));
+            same!(what, (real.left_out, memory.left_out));
+            same!(what, sorted((admissions(real.list), admissions(memory.list))));
+            let (real, memory) = ask!(self, proxy, fences(&resources, 1));
+            same!(what, (fences(real), fences(memory)));
+            for [resource, _] in self.resources.iter().filter(|_| !pids.is_empty()) {
+                same!(what, ask!(self, proxy, lockers(resource, &pids)));
+            }
+            same!(what, ask!(self, proxy, enforcement(&resources)));
+            let [real, memory] = &self.proxies[proxy].heard;
+            let heard = |heard: &Heard| heard.0.lock().unwrap().clone();
+            until(format!("{what}: {:?} is heard of PostgreSQL, as it is in memory", heard(memory)), async || {
+                heard(real).len() >= heard(memory).len()
+            })
+            .await;
+            same!(what, (heard(real), heard(memory)));
+            real.0.lock().unwrap().clear();
+            memory.0.lock().unwrap().clear();
+        }
+    }
+
+    fn saw(&mut self, what: &'static str, has_happened: bool) {
+        if has_happened {
+            *self.seen.entry(what).or_default() += 1;
+        }
+    }
+
+    async fn current(&self, resource: &str) -> Option<Epoch> {
+        self.proxies[0].memory.epochs(&[resource]).await.unwrap().pop().map(|it| it.epoch)
+    }
+
+    /// A process that was told to end takes a moment for it; in memory it has ended.
+    async fn bury_the_ended(&mut self) {
+        let (alive, ended) = self.sessions.drain(..).partition(|session| self.memory.lives(session.who.pid));
+        self.sessions = alive;
+        let ended: Vec<Session> = ended;
+        for session in ended {
+            self.saw("ended", true);
+            self.wait_for_the_end_of(session.who.pid).await;
+        }
+    }
+
+    async fn wait_for_the_end_of(&self, pid: i32) {
+        let living = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+        until(format!("process {pid} has ended"), async || self.world.ask(&living).await == "0").await;
+    }
+}
+
+fn table(name: &str) -> QualifiedName {
+    QualifiedName { schema: "public".into(), name: name.into() }
+}
+
+fn key(who: &Identity) -> Key {
+    (who.pid, who.backend_start.clone())
+}
+
+fn sorted<T: Ord>((mut real, mut memory): (Vec<T>, Vec<T>)) -> (Vec<T>, Vec<T>) {
+    real.sort();
+    memory.sort();
+    (real, memory)
+}
+
+/// All but its version, which means nothing to the other store.
+fn row(row: &AdmissionRow) -> (Key, String, Epoch, bool) {
+    (row.key(), row.resource.clone(), row.epoch, row.ending)
+}
+
+type PlainReport = (Option<Remedy>, String, Option<((Key, String, Epoch, bool), bool)>);
+
+fn plain(report: Report) -> PlainReport {
+    let admission = report.admission.map(|(admission, is_new)| (row(&admission), is_new));
+    (report.unfenceable.map(|it| it.remedy), format!("{:?}", report.current), admission)
+}
+
+fn holders(holders: &[Holder]) -> Vec<((Key, String, Epoch, bool), String)> {
+    let mut plain: Vec<_> = holders.iter().map(|it| (row(&it.row), it.proxy.clone())).collect();
+    plain.sort();
+    plain
+}
+
+/// But when they were admitted.
+fn admissions(list: Vec<Admission>) -> Vec<String> {
+    list.into_iter().map(|it| format!("{:?}", Admission { admitted: None, ..it })).collect()
+}
+
+fn fences(fences: Fences) -> String {
+    let mut plain: Vec<_> = fences.plain.into_iter().collect();
+    plain.sort_by_key(|(name, _)| name.clone());
+    format!("{plain:?} {:?} {}", fences.of_keys, fences.left_out)
+}

@@ -1,0 +1,220 @@
+//! The fence's store in memory: one database that several proxies share, with server processes that one can begin, let
+//! write, and end.
+//!
+//! Must answer as PostgreSQL does; `fence::store` runs the same operations on both. Needs no runtime: each operation is done
+//! when it is first polled. Knows no strangers who hold locks of resources, and no privileges but [`Server::forbid`].
+
+mod in_memory;
+mod shown;
+
+use fencegate::fence::session::{Epoch, Identity};
+use fencegate::fence::store::{AdmissionRow, Key, Listener, Store};
+use fencegate::fence::{Cause, Remedy};
+use fencegate::policy::QualifiedName;
+use in_memory::InMemory;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// One database of one server.
+#[derive(Debug)]
+pub struct Server(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Microseconds since 1970. Goes on by one whenever something is changed, and by [`Server::pass`].
+    clock: i64,
+    system_identifier: String,
+    postmaster_start: String,
+    tables: HashSet<QualifiedName>,
+    epochs: BTreeMap<String, Row>,
+    admissions: Vec<Admitted>,
+    processes: BTreeMap<i32, Process>,
+    /// With the process that each was of.
+    prepared: BTreeMap<String, (i32, Transaction)>,
+    proxies: BTreeMap<String, Proxy>,
+    connections: u64,
+    listeners: BTreeMap<u64, Arc<dyn Listener>>,
+    forbidden: HashSet<String>,
+}
+
+/// Of the table of epochs.
+#[derive(Debug)]
+struct Row {
+    epoch: Epoch,
+    drained: bool,
+    policy: String,
+    loaded: i64,
+    updated: i64,
+}
+
+/// Of the table of admissions.
+#[derive(Debug)]
+struct Admitted {
+    row: AdmissionRow,
+    proxy: String,
+    at: i64,
+}
+
+#[derive(Debug)]
+struct Process {
+    start: String,
+    transaction: Option<Transaction>,
+}
+
+#[derive(Debug, Default)]
+struct Transaction {
+    number: u64,
+    /// Of which it has locked rows, or written some.
+    locked: HashSet<QualifiedName>,
+    written: HashSet<QualifiedName>,
+    /// The families of whose resources the guard let a write pass.
+    guarded: HashSet<String>,
+}
+
+/// Of the table of proxies.
+#[derive(Debug)]
+struct Proxy {
+    connection: u64,
+    enforced: Vec<String>,
+    announced: i64,
+}
+
+impl Server {
+    /// With the tables; whose postmaster and system these are is as in [`Identity`].
+    pub fn new(clock: i64, of: &Identity, tables: impl IntoIterator<Item = QualifiedName>) -> Arc<Server> {
+        Arc::new(Server(Mutex::new(State {
+            clock,
+            system_identifier: of.system_identifier.clone(),
+            postmaster_start: of.postmaster_start.clone(),
+            tables: tables.into_iter().collect(),
+            ..State::default()
+        })))
+    }
+
+    /// The database, as that proxy sees it. No connection is open yet.
+    pub fn store(self: &Arc<Self>, proxy: &str, listener: Arc<dyn Listener>) -> Arc<dyn Store> {
+        Arc::new(InMemory::new(self.clone(), proxy, listener))
+    }
+
+    /// A server process begins.
+    pub fn begin_process(&self, who: &Identity) {
+        let process = Process { start: who.backend_start.clone(), transaction: None };
+        self.state().processes.insert(who.pid, process);
+    }
+
+    /// It ends, with its transaction.
+    pub fn end_process(&self, pid: i32) {
+        self.state().processes.remove(&pid);
+    }
+
+    pub fn lives(&self, pid: i32) -> bool {
+        self.state().processes.contains_key(&pid)
+    }
+
+    /// The process writes to the table, or locks rows of it, in a transaction that stays open.
+    pub fn write(&self, pid: i32, table: &QualifiedName, only_locks: bool) {
+        self.in_transaction(pid, |transaction| {
+            transaction.locked.insert(table.clone());
+            if !only_locks {
+                transaction.written.insert(table.clone());
+            }
+        });
+    }
+
+    /// The guard lets the process write to a resource of that family, on the strength of an admission.
+    pub fn guard_passes(&self, pid: i32, family: &str) {
+        self.in_transaction(pid, |transaction| transaction.guarded.extend([family.to_owned()]));
+    }
+
+    /// Its transaction ends.
+    pub fn end_transaction(&self, pid: i32) {
+        self.state().processes.get_mut(&pid).unwrap().transaction = None;
+    }
+
+    /// Its transaction goes on without it.
+    pub fn prepare(&self, pid: i32, gid: &str) {
+        let mut state = self.state();
+        let transaction = state.processes.get_mut(&pid).unwrap().transaction.take().unwrap();
+        state.prepared.insert(gid.to_owned(), (pid, transaction));
+    }
+
+    /// The end of such a transaction.
+    pub fn end_prepared(&self, gid: &str) {
+        self.state().prepared.remove(gid);
+    }
+
+    /// `fencegate.prune`, of this one resource.
+    pub fn prune(&self, resource: &str) {
+        let mut state = self.state();
+        if !state.admissions.iter().any(|it| it.row.resource == resource) && state.epochs.remove(resource).is_some() {
+            state.announce(resource);
+        }
+    }
+
+    /// The role may do nothing.
+    pub fn forbid(&self, role: &str) {
+        self.state().forbidden.insert(role.to_owned());
+    }
+
+    /// Time goes by.
+    pub fn pass(&self, time: Duration) {
+        self.state().clock += i64::try_from(time.as_micros()).unwrap();
+    }
+
+    fn in_transaction(&self, pid: i32, does: impl FnOnce(&mut Transaction)) {
+        let mut state = self.state();
+        state.connections += 1;
+        let number = state.connections;
+        let process = state.processes.get_mut(&pid).unwrap();
+        does(process.transaction.get_or_insert_with(|| Transaction { number, ..Transaction::default() }));
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn tick(&mut self) -> i64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    fn is_alive(&self, (pid, start): &Key) -> bool {
+        self.processes.get(pid).is_some_and(|process| process.start == *start)
+    }
+
+    fn living_below(&self, resource: &str, bound: Epoch) -> impl Iterator<Item = &AdmissionRow> {
+        self.below(resource, bound).map(|it| &it.row).filter(|row| self.is_alive(&row.key()))
+    }
+
+    fn below(&self, resource: &str, bound: Epoch) -> impl Iterator<Item = &Admitted> {
+        self.admissions.iter().filter(move |it| it.row.resource == resource && it.row.epoch < bound)
+    }
+
+    fn announce(&self, resource: &str) {
+        self.listeners.values().for_each(|listener| listener.announced(resource));
+    }
+
+    /// The first of the reasons, as Admit looks for them.
+    fn unfenceable(&self, who: &Identity) -> Option<Cause> {
+        let process = self.processes.get(&who.pid);
+        let remedy = match process {
+            _ if who.system_identifier != self.system_identifier => Remedy::SameServer,
+            _ if who.postmaster_start != self.postmaster_start => Remedy::TryAgain,
+            None => Remedy::SameServer,
+            Some(process) if process.start != who.backend_start => Remedy::TryAgain,
+            Some(_) => return None,
+        };
+        Some(Cause::new(format!("process {} is not what it says", who.pid), remedy))
+    }
+
+    fn record(&mut self, resource: &str, fingerprint: &str, loaded: i64) {
+        let now = self.clock;
+        let row = self.epochs.get_mut(resource);
+        if let Some(row) = row.filter(|row| row.loaded < loaded || row.loaded > now) {
+            (row.policy, row.loaded) = (fingerprint.to_owned(), loaded);
+        }
+    }
+}
