@@ -5,13 +5,13 @@
 //! when it is first polled. Knows no strangers who hold locks of resources, and no privileges but [`Server::forbid`].
 
 use async_trait::async_trait;
+use fencegate::catalogue::{Catalogue, Dependencies, Fenced};
 use fencegate::fence::session::{Epoch, Identity, Token};
 use fencegate::fence::store::{
     Found, Granted, Holder, Key, Listener, Marked, Recorded, Report, ResetReport, Standing, Store, StoreError,
 };
 use fencegate::fence::{
-    Admission, Admissions, Catalogue, Deed, Dependencies, Enforcement, Fence, Fenced, Fences, Higher, Hindrance,
-    Obstacle, Reach, Remedy, Role,
+    Admission, Admissions, Deed, Enforcement, Fence, Fences, Higher, Hindrance, Obstacle, Reach, Remedy, Role,
 };
 use fencegate::policy::{QualifiedName, Resource};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
