@@ -6,6 +6,7 @@
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{MergeKeyPolicy, MessageFormatter, Options, Spanned, UserMessageFormatter};
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 /// The largest file that is read, in bytes.
 pub(crate) const LARGEST_FILE: u64 = 1 << 20;
@@ -38,6 +39,29 @@ impl Position {
 pub(crate) struct Fault {
     pub(crate) at: Position,
     pub(crate) message: String,
+}
+
+/// What is wrong with a file, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}:{line}:{column}: {message}", file.display())]
+pub struct FileError {
+    /// The file, or the directory if it cannot be read.
+    pub file: PathBuf,
+    /// From 1.
+    pub line: u64,
+    /// From 1, in characters.
+    pub column: u64,
+    /// One line that says what to change.
+    pub message: String,
+}
+
+impl FileError {
+    /// What `message` shows of the file may have several lines; the error has one.
+    pub(crate) fn new(file: &Path, at: Position, message: &str) -> Self {
+        let shown = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() };
+        let message = message.chars().map(shown).collect();
+        Self { file: file.to_owned(), line: at.line, column: at.column, message }
+    }
 }
 
 /// A value and where it starts.

@@ -1,35 +1,18 @@
 //! `fencegate demo`: shows the fence at work on throwaway servers.
 
-use super::runtime;
+use super::output::complain;
+use super::{Ended, failed, runtime};
 use crate::demo;
 use std::io;
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
 
-pub(super) fn run() -> ExitCode {
-    let runtime = match runtime() {
-        Ok(runtime) => runtime,
-        Err(code) => return code,
-    };
-    match runtime.block_on(until_interrupted()) {
-        Ok(Some(Ok(failures))) if failures.is_empty() => ExitCode::SUCCESS,
-        Ok(Some(Ok(failures))) => {
-            failures.iter().for_each(|failure| eprintln!("fencegate: did not hold: {failure}"));
-            ExitCode::FAILURE
-        }
-        Ok(Some(Err(error))) => {
-            eprintln!("fencegate: {error}");
-            ExitCode::FAILURE
-        }
-        Ok(None) => {
-            eprintln!("fencegate: interrupted; nothing is left behind");
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            eprintln!("fencegate: cannot set up signal handling: {error}");
-            ExitCode::FAILURE
-        }
-    }
+pub(super) fn run() -> Ended {
+    let ended = runtime()?.block_on(until_interrupted());
+    let result = ended.map_err(|error| failed(format!("cannot set up signal handling: {error}")))?;
+    let failures = result.ok_or_else(|| failed("interrupted; nothing is left behind"))?.map_err(failed)?;
+    failures.iter().for_each(|failure| complain(&format!("fencegate: did not hold: {failure}")));
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The demo's result; None when a signal came first.

@@ -1,8 +1,9 @@
 //! `fencegate guard`: the second layer, inside the database.
 
 use super::output::{complain, counted, load_policies, print, print_done, script, table};
-use super::runtime;
-use crate::guard::{self, GuardError, Installed, Status};
+use super::{Ended, failed, runtime};
+use crate::guard::{self, Installed, Status};
+use crate::policy::PolicySet;
 use crate::tls::ControlConfig;
 use clap::Subcommand;
 use std::{path::PathBuf, process::ExitCode};
@@ -42,27 +43,19 @@ struct Guarded {
     policies: PathBuf,
 }
 
-pub(super) fn run(arguments: Arguments) -> ExitCode {
-    match execute(arguments.command) {
-        Ok(code) | Err(code) => code,
-    }
-}
-
-fn execute(command: Command) -> Result<ExitCode, ExitCode> {
+pub(super) fn run(arguments: Arguments) -> Ended {
     let runtime = runtime()?;
-    match command {
-        Command::Install(Guarded { database, policies }) => {
-            let (config, policies) = (config(&database)?, load_policies(&policies)?);
-            let installed = runtime.block_on(guard::install(&config, &policies)).map_err(failed)?;
-            Ok(print_installed(&installed))
+    match arguments.command {
+        Command::Install(guarded) => {
+            let (config, policies) = guarded.read()?;
+            Ok(print_installed(&runtime.block_on(guard::install(&config, &policies)).map_err(failed)?))
         }
-        Command::Status(Guarded { database, policies }) => {
-            let (config, policies) = (config(&database)?, load_policies(&policies)?);
-            let status = runtime.block_on(guard::status(&config, &policies)).map_err(failed)?;
-            Ok(print_status(&status))
+        Command::Status(guarded) => {
+            let (config, policies) = guarded.read()?;
+            Ok(print_status(&runtime.block_on(guard::status(&config, &policies)).map_err(failed)?))
         }
         Command::Remove { database } => {
-            let removed = runtime.block_on(guard::remove(&config(&database)?)).map_err(failed)?;
+            let removed = runtime.block_on(guard::remove(&database.config()?)).map_err(failed)?;
             let lines = removed.iter().map(|what| format!("removed {what}\n"));
             let text = if removed.is_empty() { "there was no guard\n".to_owned() } else { lines.collect() };
             print(&text);
@@ -71,13 +64,16 @@ fn execute(command: Command) -> Result<ExitCode, ExitCode> {
     }
 }
 
-fn config(database: &Database) -> Result<ControlConfig, ExitCode> {
-    super::database("--control", &database.control)
+impl Guarded {
+    fn read(&self) -> Result<(ControlConfig, PolicySet), ExitCode> {
+        Ok((self.database.config()?, load_policies(&self.policies)?))
+    }
 }
 
-fn failed(error: GuardError) -> ExitCode {
-    complain(&format!("fencegate: {error}"));
-    ExitCode::FAILURE
+impl Database {
+    fn config(&self) -> Result<ControlConfig, ExitCode> {
+        super::database("--control", &self.control)
+    }
 }
 
 fn print_installed(installed: &Installed) -> ExitCode {

@@ -1,7 +1,7 @@
 //! `fencegate init`: creates or upgrades the schema in a downstream database.
 
 use super::output::{print_done, script};
-use super::{database, runtime};
+use super::{Ended, database, failed, runtime};
 use crate::fence;
 use std::process::ExitCode;
 
@@ -15,25 +15,11 @@ pub(super) struct Arguments {
     role: Option<String>,
 }
 
-pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let config = match database("--control", &arguments.control) {
-        Ok(config) => config,
-        Err(code) => return code,
-    };
-    let runtime = match runtime() {
-        Ok(runtime) => runtime,
-        Err(code) => return code,
-    };
-    match runtime.block_on(fence::init(&config, arguments.role.as_deref())) {
-        Ok(report) => {
-            print_report(&report);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("fencegate: {error}");
-            ExitCode::FAILURE
-        }
-    }
+pub(super) fn run(arguments: Arguments) -> Ended {
+    let config = database("--control", &arguments.control)?;
+    let report = runtime()?.block_on(fence::init(&config, arguments.role.as_deref())).map_err(failed)?;
+    print_report(&report);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn print_report(report: &fence::InitReport) {

@@ -1,6 +1,6 @@
 //! `fencegate lead`: wins an election, runs a command while leadership lasts, and gives it up afterwards.
 
-use super::{EXIT_USAGE, runtime};
+use super::{Ended, runtime, unusable};
 use crate::config::{Address, EtcdArguments, http_address};
 use crate::etcd::{ElectionName, Etcd, Patience};
 use crate::leader::command::{self, CommandError, Outcome, Signals, Terms};
@@ -61,33 +61,18 @@ pub(super) fn start(arguments: &StartArguments) -> ExitCode {
     command::replace_this_process(arguments.parent, &arguments.command)
 }
 
-pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let Prepared { election, terms, http, metrics, command } = match prepare(arguments) {
-        Ok(prepared) => prepared,
-        Err(why) => {
-            eprintln!("fencegate: {why}");
-            return ExitCode::from(EXIT_USAGE);
-        }
-    };
-    if let Err(code) = command::check_program(&command[0]) {
-        return code;
-    }
-    let runtime = match runtime() {
-        Ok(runtime) => runtime,
-        Err(code) => return code,
-    };
+pub(super) fn run(arguments: Arguments) -> Ended {
+    let Prepared { election, terms, http, metrics, command } = prepare(arguments).map_err(unusable)?;
+    command::check_program(&command[0])?;
     // On the thread of `main`, which the command is tied to.
     let led = async {
         let _served = serve(http, metrics).await?;
         lead(election, terms, &command).await
     };
-    match runtime.block_on(led) {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            tracing::error!("{error}");
-            ExitCode::from(error.exit_code())
-        }
-    }
+    runtime()?.block_on(led).map(ExitCode::from).map_err(|error: LeadError| {
+        tracing::error!("{error}");
+        ExitCode::from(error.exit_code())
+    })
 }
 
 /// What leading takes.

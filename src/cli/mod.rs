@@ -64,6 +64,21 @@ enum Command {
     Policy(policy::Arguments),
 }
 
+/// How a subcommand ends: with an exit code, also where it cannot go on.
+type Ended = Result<ExitCode, ExitCode>;
+
+/// Says what went wrong.
+fn failed(error: impl Display) -> ExitCode {
+    output::complain(&format!("fencegate: {error}"));
+    ExitCode::FAILURE
+}
+
+/// Says what is wrong with the usage or the configuration.
+fn unusable(error: impl Display) -> ExitCode {
+    output::complain(&format!("fencegate: {error}"));
+    ExitCode::from(EXIT_USAGE)
+}
+
 /// A runtime for what is asynchronous; where there cannot be one, the exit code.
 ///
 /// Where the system starts no more threads, work that blocks, like a long text or a reload, waits for a thread that is
@@ -80,12 +95,8 @@ fn runtime() -> Result<Runtime, ExitCode> {
 
 /// How to connect to the database that a flag names; where that cannot be, the exit code.
 fn database(flag: &str, url: &str) -> Result<ControlConfig, ExitCode> {
-    let unusable = |why: &dyn Display| {
-        output::complain(&format!("fencegate: {flag} {why}"));
-        ExitCode::from(EXIT_USAGE)
-    };
-    let (config, tls) = config::connection(url).map_err(|why| unusable(&why))?;
-    let connector = Connector::new(tls).map_err(|why| unusable(&why))?;
+    let (config, tls) = config::connection(url).map_err(|why| unusable(format!("{flag} {why}")))?;
+    let connector = Connector::new(tls).map_err(|why| unusable(format!("{flag} {why}")))?;
     Ok(ControlConfig::new(config, Arc::new(connector)))
 }
 
@@ -105,8 +116,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => {
             if error.use_stderr() {
-                eprintln!("fencegate: {}", in_one_line(&error));
-                return ExitCode::from(EXIT_USAGE);
+                return unusable(in_one_line(&error));
             }
             // Help and version. Whoever asked may not read to the end.
             let _ = error.print();
@@ -121,22 +131,22 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     if !matches!(arguments.command, Command::LeadGuard | Command::LeadStart(_) | Command::ReadTexts) {
         variables::warn_of_ignored(&Arguments::command());
     }
-    let code = run_command(arguments.command);
+    let (Ok(code) | Err(code)) = run_command(arguments.command);
     if let Some(log) = log {
         log.finish();
     }
     code
 }
 
-fn run_command(command: Command) -> ExitCode {
+fn run_command(command: Command) -> Ended {
     match command {
         Command::Proxy(arguments) => proxy::run(*arguments),
         Command::Init(arguments) => init::run(arguments),
         Command::Guard(arguments) => guard::run(arguments),
         Command::Lead(arguments) => lead::run(*arguments),
-        Command::LeadGuard => keep_guard(),
-        Command::LeadStart(arguments) => lead::start(&arguments),
-        Command::ReadTexts => read_for_another(),
+        Command::LeadGuard => Ok(keep_guard()),
+        Command::LeadStart(arguments) => Ok(lead::start(&arguments)),
+        Command::ReadTexts => Ok(read_for_another()),
         Command::Demo => demo::run(),
         Command::Policy(arguments) => policy::run(arguments),
     }

@@ -1,14 +1,11 @@
 //! `fencegate policy`: checks policies before a proxy reads them, and explains what they cover.
 
 use super::output::{complain, counted, load_policies, print, table};
-use super::{database, runtime};
+use super::{Ended, database, failed, runtime};
 use crate::catalogue::{self, Covered, Explanation};
 use crate::policy::{PolicySet, Resource};
 use clap::Subcommand;
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -35,57 +32,32 @@ enum Command {
     },
 }
 
-pub(super) fn run(arguments: Arguments) -> ExitCode {
+pub(super) fn run(arguments: Arguments) -> Ended {
     match arguments.command {
-        Command::Check { directory } => check(&directory),
-        Command::Explain { directory, database } => explain(&directory, &database),
+        Command::Check { directory } => check(&load_policies(&directory)?),
+        Command::Explain { directory, database } => explain(&load_policies(&directory)?, &database),
     }
 }
 
-fn check(directory: &Path) -> ExitCode {
-    let set = match load_policies(directory) {
-        Ok(set) => set,
-        Err(code) => return code,
-    };
-    if let Some(warning) = warning(&set) {
+fn check(set: &PolicySet) -> Ended {
+    if let Some(warning) = warning(set) {
         complain(&format!("warning: {warning}"));
     }
-    print(&summary(&set));
-    ExitCode::SUCCESS
+    print(&summary(set));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Exit code 1 also where something that the policies name does not exist, or they are not for that database.
-fn explain(directory: &Path, url: &str) -> ExitCode {
-    let set = match load_policies(directory) {
-        Ok(set) => set,
-        Err(code) => return code,
-    };
-    let config = match database("--database", url) {
-        Ok(config) => config,
-        Err(code) => return code,
-    };
-    let runtime = match runtime() {
-        Ok(runtime) => runtime,
-        Err(code) => return code,
-    };
-    match runtime.block_on(catalogue::explain(&config, &set)) {
-        Ok(explanation) => print_explanation(&set, &explanation),
-        Err(error) => {
-            complain(&format!("fencegate: {error}"));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn print_explanation(set: &PolicySet, explanation: &Explanation) -> ExitCode {
-    if !set.applies_to(&explanation.database) {
-        complain(&format!("fencegate: the policies fence nothing in database {}", explanation.database));
-        return ExitCode::FAILURE;
+fn explain(set: &PolicySet, url: &str) -> Ended {
+    let config = database("--database", url)?;
+    let Explanation { database, covered } = &runtime()?.block_on(catalogue::explain(&config, set)).map_err(failed)?;
+    if !set.applies_to(database) {
+        return Err(failed(format!("the policies fence nothing in database {database}")));
     }
     let header = ["RESOURCE", "RELATION", "KIND", "OPERATIONS", "PATH"];
-    let lines: Vec<[&str; 5]> = std::iter::once(header).chain(explanation.covered.iter().map(line)).collect();
+    let lines: Vec<[&str; 5]> = std::iter::once(header).chain(covered.iter().map(line)).collect();
     print(&table(&lines));
-    if explanation.covered.iter().any(|covered| covered.kind.is_none()) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    Ok(if covered.iter().any(|it| it.kind.is_none()) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn line(covered: &Covered) -> [&str; 5] {

@@ -1,16 +1,15 @@
 //! `fencegate proxy`: reads settings and policies, and runs the proxy.
 
-use super::{EXIT_USAGE, runtime};
+use super::output::load_policies;
+use super::{Ended, runtime, unusable};
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
-use crate::policy;
 use crate::server;
 use crate::state::encryption::Encryption;
 use crate::state::shared::Start;
 use crate::statement::apart;
 use nix::sys::prctl::set_dumpable;
 use nix::sys::resource::{Resource, setrlimit};
-use std::fmt::Display;
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
@@ -19,47 +18,24 @@ pub(super) struct Arguments {
     settings: SettingsArguments,
 }
 
-pub(super) fn run(arguments: Arguments) -> ExitCode {
+pub(super) fn run(arguments: Arguments) -> Ended {
     keep_memory_private();
-    let settings = match Settings::load(&arguments.settings) {
-        Ok(settings) => settings,
-        Err(error) => return unusable(&error),
-    };
-    let policies = match policy::load(&settings.policies) {
-        Ok(policies) => policies,
-        Err(errors) => {
-            errors.iter().for_each(|error| eprintln!("{error}"));
-            return ExitCode::from(EXIT_USAGE);
-        }
-    };
-    if let Err(error) = settings.check(&policies) {
-        return unusable(&error);
-    }
-    let etcd = match settings.etcd.as_ref().map(Etcd::new).transpose() {
-        Ok(etcd) => etcd,
-        Err(error) => return unusable(&error),
-    };
-    let encryption = match Encryption::new(&settings) {
-        Ok(encryption) => encryption,
-        Err(error) => return unusable(&error),
-    };
-    let runtime = match runtime() {
-        Ok(runtime) => runtime,
-        Err(code) => return code,
-    };
+    let settings = Settings::load(&arguments.settings).map_err(unusable)?;
+    let policies = load_policies(&settings.policies)?;
+    settings.check(&policies).map_err(unusable)?;
+    let etcd = settings.etcd.as_ref().map(Etcd::new).transpose().map_err(unusable)?;
+    let encryption = Encryption::new(&settings).map_err(unusable)?;
+    let runtime = runtime()?;
     // This binary again, also where its file has been replaced since it was started.
     apart::set_program("/proc/self/exe".into());
     let start = Start { settings, arguments: arguments.settings, encryption, policies, etcd };
     let result = runtime.block_on(server::run(start));
     // What still reads a file, or waits for a name, must not keep the process.
     runtime.shutdown_background();
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    result.map(|()| ExitCode::SUCCESS).map_err(|error| {
+        tracing::error!("{error}");
+        ExitCode::FAILURE
+    })
 }
 
 /// No core file, which would hold the passwords of control connections. The limit alone does not stop a program that the
@@ -68,9 +44,4 @@ fn keep_memory_private() {
     // It fails only where the system forbids it, and then nothing is lost but this.
     setrlimit(Resource::RLIMIT_CORE, 0, 0).ok();
     set_dumpable(false).ok();
-}
-
-fn unusable(error: &dyn Display) -> ExitCode {
-    eprintln!("fencegate: {error}");
-    ExitCode::from(EXIT_USAGE)
 }

@@ -1,6 +1,6 @@
 //! Addresses to listen on and to connect to.
 
-use super::control::percent_decoded;
+use crate::policy::percent_decoded;
 use std::{
     fmt,
     path::{Path, PathBuf},
@@ -33,12 +33,6 @@ pub enum Address {
         port: u16,
     },
 }
-
-/// Where clients connect.
-pub type ListenAddress = Address;
-
-/// Where the server is.
-pub type UpstreamAddress = Address;
 
 impl Address {
     /// The path of a Unix socket; None for TCP.
@@ -171,11 +165,15 @@ mod tests {
 
     #[test]
     fn addresses_to_listen_on() {
-        assert_eq!(listen("127.0.0.1:6432"), Ok(host("127.0.0.1", 6432)));
-        assert_eq!(listen("localhost:0"), Ok(host("localhost", 0)));
-        assert_eq!(listen("[::1]:6432"), Ok(host("::1", 6432)));
-        assert_eq!(listen("/run/fencegate"), Ok(socket("/run/fencegate", 6432)));
-        assert_eq!(listen("/run/a:b:7000"), Ok(socket("/run/a:b", 7000)));
+        for (text, address) in [
+            ("127.0.0.1:6432", host("127.0.0.1", 6432)),
+            ("localhost:0", host("localhost", 0)),
+            ("[::1]:6432", host("::1", 6432)),
+            ("/run/fencegate", socket("/run/fencegate", 6432)),
+            ("/run/a:b:7000", socket("/run/a:b", 7000)),
+        ] {
+            assert_eq!(listen(text), Ok(address));
+        }
         assert_eq!(listen("/run/x").unwrap().socket_path().unwrap(), Path::new("/run/x/.s.PGSQL.6432"));
         for bad in ["", "127.0.0.1", ":6432", "::1:6432", "[::1]", "a:99999", "a:b", "a b:1", "/run:0", "/run:70000"] {
             assert!(listen(bad).is_err(), "{bad}");

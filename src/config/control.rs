@@ -4,6 +4,7 @@
 
 use super::tls::{ServerTls, SslMode};
 use super::{Passwords, tls};
+use crate::policy::percent_decoded;
 use std::path::PathBuf;
 use tokio_postgres::Config;
 
@@ -31,9 +32,7 @@ pub fn connection(text: &str) -> Result<(Config, ServerTls), String> {
 }
 
 /// Reads a connection string. What it does not say of TLS is as in `default`.
-///
-/// # Errors
-/// As [`connection`].
+/// Errors: as [`connection`].
 pub(super) fn read(text: &str, default: &ServerTls) -> Result<(Config, ServerTls), String> {
     // The parser's message is left out where it could repeat a part of the text: that may be the password.
     let unreadable =
@@ -112,22 +111,6 @@ fn url_without(text: &str, take: Taken<'_>) -> Option<Result<String, String>> {
     }
     let separator = if left.is_empty() { "" } else { "?" };
     Some(Ok(format!("{}{separator}{}", &text[..question], left.join("&"))))
-}
-
-/// None: it is not well-formed.
-pub(super) fn percent_decoded(text: &str) -> Option<String> {
-    let mut decoded = Vec::new();
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        decoded.push(match byte {
-            b'%' => {
-                let digits = [bytes.next()?, bytes.next()?];
-                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(decoded).ok()
 }
 
 /// As libpq reads them: `key = value`, the value perhaps in single quotes, a backslash before what counts literally.

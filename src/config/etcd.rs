@@ -3,7 +3,7 @@
 //! Must never print a password.
 
 use super::ConfigError;
-use super::given::{Source, Texts};
+use super::given::{GivenBy, Texts};
 use crate::etcd::EtcdSettings;
 use std::path::PathBuf;
 
@@ -62,9 +62,7 @@ impl EtcdArguments {
 }
 
 /// The settings, where there are any.
-///
-/// # Errors
-/// The first one that cannot be used.
+/// Errors: the first one that cannot be used.
 pub(super) fn read(texts: &Texts) -> Result<Option<EtcdSettings>, ConfigError> {
     let text = |key| texts.one(key).map(|given| given.text.clone());
     let arguments = EtcdArguments {
@@ -78,7 +76,7 @@ pub(super) fn read(texts: &Texts) -> Result<Option<EtcdSettings>, ConfigError> {
     arguments.settings().map_err(|(flag, message)| {
         let of_flag = |key: &&str| key.replace('_', "-") == flag;
         let given = KEYS.iter().find(|key| of_flag(key)).and_then(|key| texts.one(key));
-        given.map_or(Source::Argument(flag), |given| given.source.clone()).fault(message)
+        given.map_or(GivenBy::Argument(flag), |given| given.source.clone()).fault(message)
     })
 }
 

@@ -3,8 +3,8 @@
 //! Owns where a mistake is told. Must never print a secret.
 
 use super::ConfigError;
-use super::table::{Fallback, Kind, SETTINGS, Setting};
-use crate::yaml::{self, Fault, LARGEST_FILE, Node, Reader, Value};
+use super::table::{Fallback, Form, SETTINGS, Setting};
+use crate::yaml::{self, Fault, FileError, LARGEST_FILE, Node, Reader, Value};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -54,11 +54,11 @@ fn argument(setting: &Setting) -> Arg {
         .long(setting.flag())
         .env(setting.variable())
         .value_name(setting.value)
-        .hide_env_values(setting.kind == Kind::Secret)
+        .hide_env_values(setting.form == Form::Secret)
         .help(format!("{}: {}{default}", setting.help, setting.range.replace('`', "")));
-    match setting.kind {
-        Kind::List => argument.action(ArgAction::Append).value_delimiter(','),
-        Kind::Text | Kind::Secret | Kind::Number => argument,
+    match setting.form {
+        Form::List => argument.action(ArgAction::Append).value_delimiter(','),
+        Form::Text | Form::Secret | Form::Number => argument,
     }
 }
 
@@ -89,11 +89,11 @@ impl clap::FromArgMatches for SettingsArguments {
 #[derive(Clone)]
 pub(super) struct Given {
     pub(super) text: String,
-    pub(super) source: Source,
+    pub(super) source: GivenBy,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum GivenBy {
     Argument(&'static str),
     File { file: PathBuf, at: yaml::Position, key: &'static str },
     Default(&'static str),
@@ -105,30 +105,25 @@ impl Given {
     }
 }
 
-impl Source {
+impl GivenBy {
     pub(super) fn fault(&self, message: String) -> ConfigError {
         match self {
-            Source::Argument(key) | Source::Default(key) => ConfigError::Argument { key, message },
-            Source::File { file, at, key } => ConfigError::InFile {
-                file: file.clone(),
-                line: at.line,
-                column: at.column,
-                message: format!("`{key}` {message}"),
-            },
+            GivenBy::Argument(key) | GivenBy::Default(key) => ConfigError::Argument { key, message },
+            GivenBy::File { file, at, key } => FileError::new(file, *at, &format!("`{key}` {message}")).into(),
         }
     }
 
     /// Nobody gave it.
     pub(super) fn is_default(&self) -> bool {
-        matches!(self, Source::Default(_))
+        matches!(self, GivenBy::Default(_))
     }
 
     /// As `SHOW CONFIG` says it.
     fn name(&self) -> String {
         match self {
-            Source::Argument(_) => "flag or environment".to_owned(),
-            Source::File { file, at, .. } => format!("{}:{}:{}", file.display(), at.line, at.column),
-            Source::Default(_) => "default".to_owned(),
+            GivenBy::Argument(_) => "flag or environment".to_owned(),
+            GivenBy::File { file, at, .. } => format!("{}:{}:{}", file.display(), at.line, at.column),
+            GivenBy::Default(_) => "default".to_owned(),
         }
     }
 }
@@ -143,14 +138,14 @@ impl Texts {
         let mut joined = HashMap::new();
         for setting in &SETTINGS {
             let key = setting.key;
-            let of = |text: &str, source: Source| Given { text: text.to_owned(), source };
+            let of = |text: &str, source: GivenBy| Given { text: text.to_owned(), source };
             // An empty variable is as good as none.
             let of_arguments = arguments.texts.get(key).filter(|texts| texts.iter().any(|text| !text.is_empty()));
             let of_file = file.0.remove(key).filter(|given| !given.is_empty());
             let given = match (of_arguments, of_file, setting.default) {
-                (Some(texts), ..) => texts.iter().map(|text| of(text, Source::Argument(key))).collect(),
+                (Some(texts), ..) => texts.iter().map(|text| of(text, GivenBy::Argument(key))).collect(),
                 (None, Some(given), _) => given,
-                (None, None, Fallback::Is(text)) => vec![of(text, Source::Default(key))],
+                (None, None, Fallback::Is(text)) => vec![of(text, GivenBy::Default(key))],
                 (None, None, Fallback::Required | Fallback::Nothing(_)) => Vec::new(),
             };
             joined.insert(key, given);
@@ -161,15 +156,13 @@ impl Texts {
     /// Gives a setting that nobody gave its default, where that is what another setting says.
     pub(super) fn fall_back(&mut self, key: &'static str, text: Option<&str>) {
         if self.several(key).is_empty() {
-            let default = text.map(|text| Given { text: text.to_owned(), source: Source::Default(key) });
+            let default = text.map(|text| Given { text: text.to_owned(), source: GivenBy::Default(key) });
             self.0.insert(key, default.into_iter().collect());
         }
     }
 
     /// What a file sets.
-    ///
-    /// # Errors
-    /// What is wrong with it.
+    /// Errors: what is wrong with it.
     pub(super) fn read(path: &Path) -> Result<Self, ConfigError> {
         let mut bytes = Vec::new();
         fs::File::open(path)
@@ -179,12 +172,7 @@ impl Texts {
     }
 
     pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Self, ConfigError> {
-        let in_file = |fault: Fault| ConfigError::InFile {
-            file: path.to_owned(),
-            line: fault.at.line,
-            column: fault.at.column,
-            message: fault.message,
-        };
+        let in_file = |fault: Fault| FileError::new(path, fault.at, &fault.message);
         let root = yaml::parse(bytes).map_err(in_file)?;
         let mut reader = Reader::default();
         let mut texts = Self::default();
@@ -193,7 +181,7 @@ impl Texts {
             for setting in &SETTINGS {
                 let Some(node) = fields.find(setting.key) else { continue };
                 let items = match &node.value {
-                    Value::List(list) if setting.kind == Kind::List => list.iter().collect(),
+                    Value::List(list) if setting.form == Form::List => list.iter().collect(),
                     _ => vec![node],
                 };
                 let given = items.into_iter().filter_map(|item| of_node(&mut reader, path, setting, item)).collect();
@@ -201,7 +189,7 @@ impl Texts {
             }
         }
         match reader.faults.into_iter().next() {
-            Some(fault) => Err(in_file(fault)),
+            Some(fault) => Err(in_file(fault).into()),
             None => Ok(texts),
         }
     }
@@ -218,14 +206,12 @@ impl Texts {
 
     /// What is wrong with a setting, or what it needs, told where it was given.
     pub(super) fn fault(&self, key: &'static str, message: &str) -> ConfigError {
-        let source = self.one(key).map_or(Source::Argument(key), |given| given.source.clone());
+        let source = self.one(key).map_or(GivenBy::Argument(key), |given| given.source.clone());
         source.fault(message.to_owned())
     }
 
     /// The value of a setting that may be absent.
-    ///
-    /// # Errors
-    /// Where it was given, what to change.
+    /// Errors: where it was given, what to change.
     pub(super) fn read_one<T>(
         &self,
         key: &'static str,
@@ -235,9 +221,7 @@ impl Texts {
     }
 
     /// The value of a setting that has to be there.
-    ///
-    /// # Errors
-    /// It is not, or what to change.
+    /// Errors: it is not, or what to change.
     pub(super) fn require<T>(
         &self,
         key: &'static str,
@@ -290,16 +274,16 @@ impl fmt::Debug for Unmasked {
 
 fn of_node(reader: &mut Reader, path: &Path, setting: &'static Setting, node: &Node) -> Option<Given> {
     let text = match &node.value {
-        Value::Integer(number) if setting.kind == Kind::Number => number.to_string(),
+        Value::Integer(number) if setting.form == Form::Number => number.to_string(),
         _ => reader.text(node, &format!("`{}`", setting.key))?.to_owned(),
     };
-    Some(Given { text, source: Source::File { file: path.to_owned(), at: node.at, key: setting.key } })
+    Some(Given { text, source: GivenBy::File { file: path.to_owned(), at: node.at, key: setting.key } })
 }
 
 /// A URL is shown without its password, another secret not at all.
 fn without_secret(setting: &Setting, text: &str) -> String {
     const HIDDEN: &str = "***";
-    if setting.kind != Kind::Secret {
+    if setting.form != Form::Secret {
         return text.to_owned();
     }
     let url = text.split_once("://").filter(|(_, rest)| !rest.contains("password"));

@@ -32,9 +32,7 @@ pub struct Limits {
 }
 
 /// The limits.
-///
-/// # Errors
-/// The first one that cannot be used.
+/// Errors: the first one that cannot be used.
 pub(super) fn read(texts: &Texts) -> Result<Limits, ConfigError> {
     let off_at_zero = |time: Duration| (!time.is_zero()).then_some(time);
     let keepalive = |text: &str| match time(text, LONGEST_SILENCE)? {

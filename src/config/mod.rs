@@ -12,19 +12,20 @@ mod passfile;
 mod table;
 mod tls;
 
-pub use address::{Address, ListenAddress, UpstreamAddress, http as http_address};
+pub use address::{Address, http as http_address};
 pub use control::connection;
 pub use etcd::EtcdArguments;
 pub use given::{SettingsArguments, Shown};
 pub use limits::Limits;
 pub use origin::{AllowedOrigin, Origin};
 pub use passfile::Passwords;
-pub use table::{Fallback, Kind, Reload, SETTINGS, Setting};
+pub use table::{Fallback, Form, Reload, SETTINGS, Setting};
 pub(crate) use tls::is_system;
 pub use tls::{ClientCertificates, ClientTls, Encryption, ServerTls, SslMode, TlsVersion};
 
 use crate::etcd::EtcdSettings;
 use crate::policy::PolicySet;
+use crate::yaml::FileError;
 use given::{Given, Texts};
 use std::io;
 use std::path::PathBuf;
@@ -35,9 +36,9 @@ use thiserror::Error;
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Where clients connect; at least one.
-    pub listen: Vec<ListenAddress>,
+    pub listen: Vec<Address>,
     /// The server behind the proxy.
-    pub upstream: UpstreamAddress,
+    pub upstream: Address,
     /// How sessions' connections to it are encrypted.
     pub upstream_tls: ServerTls,
     /// The proxy's own connection, with a user; its database is only the default. Use [`Settings::control_for`] to connect.
@@ -91,17 +92,8 @@ pub enum ConfigError {
         error: io::Error,
     },
     /// Something in the file is wrong.
-    #[error("{}:{line}:{column}: {message}", file.display())]
-    InFile {
-        /// The file.
-        file: PathBuf,
-        /// From 1.
-        line: u64,
-        /// From 1, in characters.
-        column: u64,
-        /// What to change.
-        message: String,
-    },
+    #[error(transparent)]
+    InFile(#[from] FileError),
     /// A flag or an environment variable is wrong.
     #[error("--{flag} or {variable}: {message}", flag = key.replace('_', "-"), variable = variable(key))]
     Argument {

@@ -21,17 +21,12 @@ pub struct Passwords {
     entries: Vec<Entry>,
 }
 
-/// One line of the file: host, port, database, user and the password.
+/// One line of the file.
 #[derive(Clone)]
 struct Entry {
-    fields: [Field; 4],
+    /// Host, port, database and user; None: any.
+    fields: [Option<String>; 4],
     password: String,
-}
-
-#[derive(Clone, PartialEq, Eq)]
-enum Field {
-    Any,
-    Is(String),
 }
 
 impl Passwords {
@@ -60,13 +55,14 @@ impl Passwords {
         hosts.iter().enumerate().find_map(|(position, host)| {
             let ports = config.get_ports();
             let port = ports.get(position).or(ports.first()).copied().unwrap_or(DEFAULT_PORT).to_string();
-            let names = host_names(host);
+            // As the file may name it.
+            let names = match host {
+                Host::Tcp(name) => vec![name.clone()],
+                Host::Unix(directory) => vec!["localhost".to_owned(), directory.to_string_lossy().into_owned()],
+            };
             let matching = |entry: &&Entry| {
-                let [of_host, of_port, of_database, of_user] = &entry.fields;
-                names.iter().any(|name| of_host.matches(name))
-                    && of_port.matches(&port)
-                    && of_database.matches(database)
-                    && of_user.matches(user)
+                let is = |field: usize, value: &str| entry.fields[field].as_deref().is_none_or(|it| it == value);
+                names.iter().any(|name| is(0, name)) && is(1, &port) && is(2, database) && is(3, user)
             };
             self.entries.iter().find(matching).map(|entry| entry.password.as_str())
         })
@@ -79,34 +75,20 @@ impl fmt::Debug for Passwords {
     }
 }
 
-impl Field {
-    fn matches(&self, value: &str) -> bool {
-        match self {
-            Field::Any => true,
-            Field::Is(text) => text == value,
-        }
-    }
-}
-
 fn read(path: &Path) -> Vec<Entry> {
-    let Ok(metadata) = fs::metadata(path) else {
-        return Vec::new();
-    };
-    if !metadata.is_file() {
-        warn!(file = %path.display(), "the password file is not used: it is not a regular file");
-        return Vec::new();
-    }
-    if metadata.permissions().mode() & 0o077 != 0 {
-        warn!(file = %path.display(), "the password file is not used: group or others have rights to it, chmod it to 0600");
-        return Vec::new();
-    }
-    match fs::read_to_string(path) {
-        Ok(text) => parse(&text),
-        Err(error) => {
-            warn!(file = %path.display(), %error, "the password file cannot be read");
-            Vec::new()
+    let file = path.display();
+    match fs::metadata(path) {
+        Err(_) => return Vec::new(),
+        Ok(it) if !it.is_file() => warn!(%file, "the password file is not used: it is not a regular file"),
+        Ok(it) if it.permissions().mode() & 0o077 != 0 => {
+            warn!(%file, "the password file is not used: group or others have rights to it, chmod it to 0600");
         }
+        Ok(_) => match fs::read_to_string(path) {
+            Ok(text) => return parse(&text),
+            Err(error) => warn!(%file, %error, "the password file cannot be read"),
+        },
     }
+    Vec::new()
 }
 
 fn parse(text: &str) -> Vec<Entry> {
@@ -118,18 +100,10 @@ fn entry(line: &str) -> Option<Entry> {
     let mut field = || {
         let (raw, after) = split_field(rest)?;
         rest = after;
-        Some(if raw == "*" { Field::Any } else { Field::Is(unescaped(raw)) })
+        Some((raw != "*").then(|| unescaped(raw)))
     };
     let fields = [field()?, field()?, field()?, field()?];
     Some(Entry { fields, password: unescaped(split_field(rest).map_or(rest, |(raw, _)| raw)) })
-}
-
-/// The host of a connection as the file may name it.
-fn host_names(host: &Host) -> Vec<String> {
-    match host {
-        Host::Tcp(name) => vec![name.clone()],
-        Host::Unix(directory) => vec!["localhost".to_owned(), directory.to_string_lossy().into_owned()],
-    }
 }
 
 /// Cuts at the first colon that no backslash stands before.
@@ -167,26 +141,23 @@ mod tests {
     #[test]
     fn the_first_line_that_matches_wins() {
         let file = "# db:5432:app:gate:no\ndb:5432:app:gate:one\ndb:*:*:gate:two\n*:*:*:*:three\n";
-        assert_eq!(find(file, "postgres://gate@db", "app").as_deref(), Some("one"));
-        assert_eq!(find(file, "postgres://gate@db:5433", "app").as_deref(), Some("two"));
-        assert_eq!(find(file, "postgres://gate@db", "other").as_deref(), Some("two"));
-        assert_eq!(find(file, "postgres://else@db", "app").as_deref(), Some("three"));
-        assert_eq!(find("db:5432:app:gate:one", "postgres://gate@db", "other"), None);
-    }
-
-    #[test]
-    fn escapes_and_short_lines() {
-        let file = "short:line\n\nh:5432:a\\:b:u\\\\v:p\\:w\\\\d:more\n";
-        assert_eq!(find(file, "host=h user='u\\\\v'", "a:b").as_deref(), Some("p:w\\d"));
-        assert_eq!(find("h:5432:\\*:u:p", "host=h user=u", "x"), None);
-    }
-
-    #[test]
-    fn a_socket_is_localhost_or_its_directory() {
-        let connection = "host=/run/pg user=u";
-        assert_eq!(find("localhost:5432:x:u:p", connection, "x").as_deref(), Some("p"));
-        assert_eq!(find("/run/pg:5432:x:u:p", connection, "x").as_deref(), Some("p"));
-        assert_eq!(find("localhost:5432:x:u:p", "host=db user=u", "x"), None);
+        let escaped = "short:line\n\nh:5432:a\\:b:u\\\\v:p\\:w\\\\d:more\n";
+        // A socket is localhost or its directory.
+        let socket = "host=/run/pg user=u";
+        for (file, connection, database, password) in [
+            (file, "postgres://gate@db", "app", Some("one")),
+            (file, "postgres://gate@db:5433", "app", Some("two")),
+            (file, "postgres://gate@db", "other", Some("two")),
+            (file, "postgres://else@db", "app", Some("three")),
+            ("db:5432:app:gate:one", "postgres://gate@db", "other", None),
+            (escaped, "host=h user='u\\\\v'", "a:b", Some("p:w\\d")),
+            ("h:5432:\\*:u:p", "host=h user=u", "x", None),
+            ("localhost:5432:x:u:p", socket, "x", Some("p")),
+            ("/run/pg:5432:x:u:p", socket, "x", Some("p")),
+            ("localhost:5432:x:u:p", "host=db user=u", "x", None),
+        ] {
+            assert_eq!(find(file, connection, database).as_deref(), password, "{file}, {connection}, {database}");
+        }
     }
 
     #[test]

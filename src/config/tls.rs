@@ -82,9 +82,7 @@ pub enum SslMode {
 const NO_CERTIFICATE: &str = "needs tls_cert and tls_key, the proxy's certificate and its key";
 
 /// What was asked for on the clients' side.
-///
-/// # Errors
-/// What does not go together.
+/// Errors: what does not go together.
 pub(super) fn client(texts: &Texts) -> Result<Option<ClientTls>, ConfigError> {
     let path = |key| texts.one(key).map(|given| PathBuf::from(&given.text));
     let modes = [("off", None), ("allow", Some(Encryption::Allow)), ("require", Some(Encryption::Require))];
@@ -122,9 +120,7 @@ pub(super) fn client(texts: &Texts) -> Result<Option<ClientTls>, ConfigError> {
 }
 
 /// What was asked for on the server's side.
-///
-/// # Errors
-/// What does not go together.
+/// Errors: what does not go together.
 pub(super) fn server(texts: &Texts) -> Result<ServerTls, ConfigError> {
     let path = |key| texts.one(key).map(|given| PathBuf::from(&given.text));
     let mode = texts.require("upstream_sslmode", ssl_mode)?;
@@ -166,9 +162,7 @@ pub(crate) fn is_system(root_certificate: &Path) -> bool {
 }
 
 /// An `sslmode`.
-///
-/// # Errors
-/// It is none.
+/// Errors: it is none.
 pub(super) fn ssl_mode(text: &str) -> Result<SslMode, String> {
     let modes = [
         ("disable", SslMode::Disable),

@@ -4,11 +4,9 @@
 
 use super::Resource;
 use crate::etcd::ElectionName;
+use crate::statement::rows::LONGEST_KEY;
 use std::fmt::{self, Write};
 use std::sync::Arc;
-
-/// Longest key, in bytes of UTF-8: three times as long in a name at most, which an index takes as a whole.
-pub const LONGEST_KEY: usize = 256;
 
 /// What a keyed resource has beside its tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,9 +39,7 @@ pub enum InvalidTemplate {
 
 impl Template {
     /// Reads a name; None when it has no placeholder.
-    ///
-    /// # Errors
-    /// When it has braces that are no placeholder.
+    /// Errors: when it has braces that are no placeholder.
     pub(super) fn parse(text: &str) -> Result<Option<Self>, InvalidTemplate> {
         if !text.contains(['{', '}']) {
             return Ok(None);
@@ -76,19 +72,9 @@ impl Template {
 
     /// The key of which this is the name.
     fn key_of(&self, name: &str) -> Option<String> {
-        let mut encoded = name.strip_prefix(&self.before)?.strip_suffix(&self.after)?.bytes();
-        let mut key = Vec::new();
-        while let Some(byte) = encoded.next() {
-            key.push(match byte {
-                b'%' => {
-                    let digits = [encoded.next()?, encoded.next()?];
-                    u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
-                }
-                _ => byte,
-            });
-        }
+        let encoded = name.strip_prefix(&self.before)?.strip_suffix(&self.after)?;
         // A key has one name only, though percent-encoding could spell others.
-        String::from_utf8(key).ok().filter(|key| self.fill(key) == name)
+        percent_decoded(encoded).filter(|key| self.fill(key) == name)
     }
 
     /// The name may be that of a key.
@@ -121,6 +107,22 @@ impl fmt::Display for Template {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}{{{}}}{}", self.before, self.placeholder, self.after)
     }
+}
+
+/// None: it is not well-formed.
+pub(crate) fn percent_decoded(text: &str) -> Option<String> {
+    let mut decoded = Vec::new();
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        decoded.push(match byte {
+            b'%' => {
+                let digits = [bytes.next()?, bytes.next()?];
+                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(decoded).ok()
 }
 
 impl Resource {

@@ -3,8 +3,8 @@
 //! Owns which files count and what they may not share. Must never return part of a set.
 
 use super::document::{self, DeclaredElection, DeclaredResource, Document, Placed};
-use super::{Keyed, PolicyError, PolicySet, Resource, Template};
-use crate::yaml::{Fault, LARGEST_FILE, Position};
+use super::{Keyed, PolicySet, Resource, Template};
+use crate::yaml::{Fault, FileError, LARGEST_FILE, Position};
 use std::{
     collections::HashMap,
     fs::{self, File},
@@ -18,12 +18,13 @@ use std::{
 ///
 /// # Errors
 /// Everything that is wrong with the directory, in the order of the files' names and then of the places in them.
-pub fn load(directory: &Path) -> Result<PolicySet, Vec<PolicyError>> {
-    let paths = policy_files(directory)
-        .map_err(|error| vec![error_at(directory, Position::START, &format!("cannot read the directory: {error}"))])?;
+pub fn load(directory: &Path) -> Result<PolicySet, Vec<FileError>> {
+    let paths = policy_files(directory).map_err(|error| {
+        vec![FileError::new(directory, Position::START, &format!("cannot read the directory: {error}"))]
+    })?;
     if paths.is_empty() {
         let message = "the directory has no policies: no file in it ends in .yaml or .yml";
-        return Err(vec![error_at(directory, Position::START, message)]);
+        return Err(vec![FileError::new(directory, Position::START, message)]);
     }
     let files = paths.into_iter().map(|path| {
         let content = read_bounded(&path);
@@ -60,7 +61,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// Everything that is wrong with them, in the order of the files and then of the places in them.
-pub fn join(files: impl IntoIterator<Item = (PathBuf, io::Result<Vec<u8>>)>) -> Result<PolicySet, Vec<PolicyError>> {
+pub fn join(files: impl IntoIterator<Item = (PathBuf, io::Result<Vec<u8>>)>) -> Result<PolicySet, Vec<FileError>> {
     let mut joining = Joining::default();
     for (path, content) in files {
         let (document, faults) = match content {
@@ -79,7 +80,7 @@ pub fn join(files: impl IntoIterator<Item = (PathBuf, io::Result<Vec<u8>>)>) -> 
 #[derive(Default)]
 struct Joining {
     files: Vec<PathBuf>,
-    errors: Vec<PolicyError>,
+    errors: Vec<FileError>,
     declared: HashMap<Declaration, Place>,
     resources: Vec<Resource>,
     elections: Vec<(DeclaredElection, Place)>,
@@ -113,7 +114,7 @@ impl Joining {
         self.add_setting("exempt_roles", document.exempt_roles, |settings| &mut settings.exempt_roles, &mut faults);
         faults.sort_by_key(|fault| (fault.at.line, fault.at.column));
         let file = &self.files[self.files.len() - 1];
-        self.errors.extend(faults.into_iter().map(|fault| error_at(file, fault.at, &fault.message)));
+        self.errors.extend(faults.into_iter().map(|fault| FileError::new(file, fault.at, &fault.message)));
     }
 
     fn add_resource(&mut self, resource: DeclaredResource, faults: &mut Vec<Fault>) {
@@ -209,7 +210,7 @@ impl Joining {
         }
     }
 
-    fn finish(self) -> Result<PolicySet, Vec<PolicyError>> {
+    fn finish(self) -> Result<PolicySet, Vec<FileError>> {
         if !self.errors.is_empty() {
             return Err(self.errors);
         }
@@ -222,16 +223,5 @@ impl Joining {
         );
         set.files = self.files.len();
         Ok(set)
-    }
-}
-
-/// What a message shows of the file may have several lines; the message has one.
-fn error_at(file: &Path, at: Position, message: &str) -> PolicyError {
-    let shown = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() };
-    PolicyError {
-        file: file.to_owned(),
-        line: at.line,
-        column: at.column,
-        message: message.chars().map(shown).collect(),
     }
 }

@@ -14,14 +14,16 @@ mod name;
 #[cfg(test)]
 mod tests;
 
+pub use crate::yaml::FileError;
 pub use difference::Change;
 pub(crate) use guarded::guard_arguments;
-pub use keyed::{InvalidTemplate, Keyed, LONGEST_KEY, Template};
+pub(crate) use keyed::percent_decoded;
+pub use keyed::{InvalidTemplate, Keyed, Template};
 pub use load::{join, load};
 
 use crate::etcd::ElectionName;
 use crate::statement::{FunctionName, Operation, RelationName};
-use std::{collections::BTreeSet, fmt, path::PathBuf, sync::Arc, time::Instant};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Instant};
 
 /// All policies of one directory, validated. Made by [`load`] or [`PolicySet::new`] and never changed afterwards.
 #[derive(Debug)]
@@ -56,9 +58,9 @@ impl PolicySet {
         databases: Option<Vec<String>>,
         exempt_roles: Vec<String>,
     ) -> Self {
-        let settings = fingerprint::SetSettings::new(opaque, databases.as_deref(), &exempt_roles);
+        let settings = fingerprint::settings(opaque, databases.as_deref(), &exempt_roles);
         let with_fingerprint = |resource: Resource| {
-            let fingerprint = settings.fingerprint(&resource);
+            let fingerprint = fingerprint::fingerprint(&settings, &resource);
             Arc::new(Resource { fingerprint, ..resource })
         };
         let resources: Vec<_> = resources.into_iter().map(with_fingerprint).collect();
@@ -121,20 +123,6 @@ impl PolicySet {
     pub fn resources_of_function(&self, function: &FunctionName) -> Vec<&Arc<Resource>> {
         self.index.resources_of_function(function.schema.as_deref(), &function.name)
     }
-}
-
-/// What is wrong with a directory of policies, and where.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}:{line}:{column}: {message}", file.display())]
-pub struct PolicyError {
-    /// The file, or the directory if it cannot be read.
-    pub file: PathBuf,
-    /// From 1.
-    pub line: u64,
-    /// From 1, in characters.
-    pub column: u64,
-    /// One line that says what to change.
-    pub message: String,
 }
 
 /// A thing that one leader at a time may write; or, where it is keyed, one such thing for every value of a column.

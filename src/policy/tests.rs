@@ -1,7 +1,8 @@
 //! The rules of policies, and the exact place of every error.
 
 use super::*;
-use std::{fs, io, path::Path};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 fn join(files: &[(&str, &str)]) -> Result<PolicySet, Vec<String>> {
     let files = files.iter().map(|(name, text)| (PathBuf::from(name), io::Result::Ok(text.as_bytes().to_vec())));

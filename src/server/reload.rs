@@ -4,7 +4,7 @@
 
 use super::{files, systemd};
 use crate::config::{Change, ConfigError, Settings};
-use crate::policy::{self, PolicyError, PolicySet};
+use crate::policy::{self, FileError, PolicySet};
 use crate::state::encryption::NewCertificates;
 use crate::state::shared::Shared;
 use crate::tls::TlsFileError;
@@ -40,7 +40,7 @@ pub enum Fault {
     Certificates(#[from] TlsFileError),
     /// With the policies.
     #[error(transparent)]
-    Policies(#[from] PolicyError),
+    Policies(#[from] FileError),
     /// Reading them failed, which is our doing.
     #[error("reading the settings and policies failed: {0}")]
     Reading(#[from] tokio::task::JoinError),

@@ -30,12 +30,12 @@ const DEAREST: usize = 16 << 20;
 ///
 /// Of a text from a stranger this may take any time and memory, and end the process: see [`super::Cache`].
 pub fn analyse(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
-    read(text, lexing, false)
+    read_text(text, lexing, false)
 }
 
 /// As [`analyse`], and says of every write which rows it touches, as far as the text tells. It takes longer.
 pub fn analyse_rows(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
-    read(text, lexing, true)
+    read_text(text, lexing, true)
 }
 
 /// What the tokens of a text prove, without a limit to its size. Of rows they tell those of constants that are inserted.
@@ -43,7 +43,8 @@ pub fn read_tokens(text: &[u8], lexing: Lexing) -> Option<Script> {
     lexical::read(text, lexing).map(|statement| Script { statements: vec![Arc::new(statement)] })
 }
 
-fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
+/// [`analyse`], or [`analyse_rows`].
+pub(super) fn read_text(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
     match parse(text, lexing, with_rows) {
         Err(Unreadable::TooComplex) => read_tokens(text, lexing).ok_or(Unreadable::TooComplex),
         answer => answer,

@@ -3,7 +3,7 @@
 //! Must never answer for a text that is read differently, and must never outgrow its bound, whatever clients send:
 //! neither with what it remembers, nor with what it takes to read a text.
 
-use super::analyse::{analyse, analyse_rows, read_tokens};
+use super::analyse::{read_text, read_tokens};
 use super::rows::{Declared, Value};
 use super::{Lexing, PreparedEffect, RelationName, Script, Statement, Unreadable, apart, cost};
 use std::collections::HashMap;
@@ -38,11 +38,11 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// What [`analyse`] or [`analyse_rows`] says, if it is remembered or can be read at little cost: in a few milliseconds and
+    /// What [`super::analyse`] or [`super::analyse_rows`] says, if it is remembered or can be read at little cost: in a few milliseconds and
     /// a few MiB. Otherwise None: see [`Cache::prove`].
     pub fn get(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Answer> {
         let remembered = self.find(text, lexing, with_rows);
-        let read = || (text.len() <= SHORT && cost::is_cheap(text, lexing)).then(|| at_once(text, lexing, with_rows));
+        let read = || (text.len() <= SHORT && cost::is_cheap(text, lexing)).then(|| read_text(text, lexing, with_rows));
         remembered.or_else(|| Some(self.keep(text, lexing, with_rows, read()?)))
     }
 
@@ -102,17 +102,12 @@ impl Cache {
 /// What can be told without another process.
 fn proved(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Script, Unreadable>> {
     if cost::is_cheap(text, lexing) {
-        return Some(at_once(text, lexing, with_rows));
+        return Some(read_text(text, lexing, with_rows));
     }
     let proved = read_tokens(text, lexing);
     let lacks = |statement: &Arc<Statement>| with_rows && statement.writes.iter().any(|write| write.rows.are_unread());
     let is_enough = proved.as_ref().is_some_and(|script| !script.statements.iter().any(lacks));
     (is_enough || text.len() > apart::LONGEST).then(|| proved.ok_or(Unreadable::TooComplex))
-}
-
-/// The parsers in this process: only for a text that is cheap.
-fn at_once(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
-    if with_rows { analyse_rows(text, lexing) } else { analyse(text, lexing) }
 }
 
 #[derive(Debug, Default)]

@@ -2,18 +2,12 @@
 //!
 //! Must never let a type pass that has no row: it is opaque.
 
-use super::facts::parts;
 use super::query::Walk;
 use super::{
-    FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, ddl, own,
-    parameter, values,
+    Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, ddl, nested, own, parameter,
 };
 use pg_query::NodeEnum as N;
-use pg_query::protobuf::{
-    CallStmt, CopyStmt, DeallocateStmt, DiscardMode, DiscardStmt, ExecuteStmt, ExplainStmt, Node, ObjectType,
-    TransactionStmt, TransactionStmtKind, VariableSetKind, a_const::Val,
-};
-use std::sync::Arc;
+use pg_query::protobuf::{CopyStmt, DiscardMode, DiscardStmt, TransactionStmt, TransactionStmtKind, VariableSetKind};
 
 /// The server's number of the lock that every SELECT takes: `LOCK TABLE` in that mode is a read, as `pg_dump` sends it.
 const ACCESS_SHARE_LOCK: i32 = 1;
@@ -56,37 +50,14 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         }
 
         // What runs another statement, or code.
-        N::ExplainStmt(explain) => describe_explain(explain, into),
-        N::PrepareStmt(prepare) => {
-            let declared = prepare.argtypes.iter().map(values::declared).collect();
-            let mut statement = Statement { declared, ..whole(&prepare.query) };
-            statement.keys_by_path |= prepare.argtypes.iter().any(values::declares_by_path);
-            let statement = Arc::new(statement);
-            into.prepared = PreparedEffect::Prepare { name: prepare.name.clone(), statement };
-            "PREPARE"
-        }
-        N::ExecuteStmt(execute) => describe_execute(execute, into),
-        N::DeallocateStmt(deallocate) => describe_deallocate(deallocate, into),
-        N::DeclareCursorStmt(declare) => {
-            *into = inner(&declare.query);
-            "DECLARE CURSOR"
-        }
-        // A cursor's query runs as it is fetched from, whatever it calls; and so does a portal of the protocol.
-        N::FetchStmt(fetch) => {
-            into.prepared = PreparedEffect::Fetch { name: fetch.portalname.clone() };
-            into.parameter = ParameterEffect::Unknown;
-            if fetch.ismove { "MOVE" } else { "FETCH" }
-        }
+        N::ExplainStmt(explain) => nested::explain(explain, into),
+        N::PrepareStmt(prepare) => nested::prepare(prepare, into),
+        N::ExecuteStmt(execute) => nested::execute(execute, into),
+        N::DeallocateStmt(deallocate) => nested::deallocate(deallocate, into),
+        N::DeclareCursorStmt(declare) => nested::declare_cursor(declare, into),
+        N::FetchStmt(fetch) => nested::fetch(fetch, into),
         N::ClosePortalStmt(_) => "CLOSE",
-        N::CreateTableAsStmt(create) => {
-            *into = inner(&create.query);
-            into.changes_catalogue = true;
-            into.defines.extend(create.into.iter().filter_map(|made| made.rel.as_ref()).map(RelationName::from));
-            match create.objtype() {
-                ObjectType::ObjectMatview => "CREATE MATERIALIZED VIEW",
-                _ => "CREATE TABLE AS",
-            }
-        }
+        N::CreateTableAsStmt(create) => nested::create_table_as(create, into),
         // Its rows are replaced, and its query may call anything.
         N::RefreshMatViewStmt(refresh) => {
             if let Some(relation) = &refresh.relation {
@@ -96,7 +67,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
             into.parameter = ParameterEffect::Unknown;
             "REFRESH MATERIALIZED VIEW"
         }
-        N::CallStmt(call) => describe_call(call, into),
+        N::CallStmt(call) => nested::call(call, into),
         N::DoStmt(_) => runs_code(into, "DO", "DO runs code"),
         N::LoadStmt(_) => {
             into.parameter = ParameterEffect::Unknown;
@@ -159,31 +130,13 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
             ddl::create_index(index, into);
             "CREATE INDEX"
         }
-        N::VacuumStmt(vacuum) => {
-            if vacuum.is_vacuumcmd {
-                "VACUUM"
-            } else {
-                "ANALYZE"
-            }
-        }
+        N::VacuumStmt(vacuum) => one_of(vacuum.is_vacuumcmd, "VACUUM", "ANALYZE"),
         N::ClusterStmt(_) => "CLUSTER",
         N::ReindexStmt(_) => "REINDEX",
         N::CommentStmt(_) => "COMMENT",
         N::SecLabelStmt(_) => "SECURITY LABEL",
-        N::GrantStmt(grant) => {
-            if grant.is_grant {
-                "GRANT"
-            } else {
-                "REVOKE"
-            }
-        }
-        N::GrantRoleStmt(grant) => {
-            if grant.is_grant {
-                "GRANT"
-            } else {
-                "REVOKE"
-            }
-        }
+        N::GrantStmt(grant) => one_of(grant.is_grant, "GRANT", "REVOKE"),
+        N::GrantRoleStmt(grant) => one_of(grant.is_grant, "GRANT", "REVOKE"),
         N::AlterDefaultPrivilegesStmt(_) => "ALTER DEFAULT PRIVILEGES",
 
         // What is defined is not run now.
@@ -264,6 +217,10 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
     }
 }
 
+fn one_of(is_first: bool, first: &'static str, second: &'static str) -> &'static str {
+    if is_first { first } else { second }
+}
+
 fn query(node: &N, into: &mut Statement, kind: &'static str) -> &'static str {
     Walk::new(into).query(node);
     kind
@@ -279,21 +236,9 @@ fn opaque(into: &mut Statement, kind: &'static str, why: &'static str) -> &'stat
     kind
 }
 
-fn runs_code(into: &mut Statement, kind: &'static str, why: &'static str) -> &'static str {
+pub(super) fn runs_code(into: &mut Statement, kind: &'static str, why: &'static str) -> &'static str {
     into.set_runs_code(why);
     kind
-}
-
-/// What the statement within another does, which may run it later or never.
-fn inner(node: &Option<Box<Node>>) -> Statement {
-    let mut statement = whole(node);
-    statement.parameter.blur();
-    statement
-}
-
-/// As [`inner`], for one that runs as it is.
-fn whole(node: &Option<Box<Node>>) -> Statement {
-    node.as_ref().and_then(|node| node.node.as_ref()).map(classify).unwrap_or_default()
 }
 
 fn describe_copy(copy: &CopyStmt, into: &mut Statement) -> &'static str {
@@ -310,64 +255,6 @@ fn describe_copy(copy: &CopyStmt, into: &mut Statement) -> &'static str {
             "COPY TO"
         }
     }
-}
-
-/// Without ANALYZE the statement is only planned, which can call its functions but not write.
-fn describe_explain(explain: &ExplainStmt, into: &mut Statement) -> &'static str {
-    let explained = inner(&explain.query);
-    if is_analyze(&explain.options) {
-        *into = explained;
-        return "EXPLAIN ANALYZE";
-    }
-    if explained.parameter != ParameterEffect::None {
-        into.parameter = ParameterEffect::Unknown;
-    }
-    // Planning computes the arguments of EXECUTE, and what is declared immutable or stable, whatever it does.
-    into.functions = explained.functions;
-    into.reads = explained.reads;
-    "EXPLAIN"
-}
-
-/// The last of several options counts; what is not a Boolean is the server's to refuse.
-fn is_analyze(options: &[Node]) -> bool {
-    let mut analyze = false;
-    for option in options {
-        let Some(N::DefElem(option)) = &option.node else { continue };
-        if option.defname == "analyze" {
-            analyze = match option.arg.as_ref().and_then(|argument| argument.node.as_ref()) {
-                Some(N::Integer(integer)) => integer.ival != 0,
-                Some(N::Boolean(boolean)) => boolean.boolval,
-                Some(N::String(word)) => !["false", "off"].iter().any(|no| word.sval.eq_ignore_ascii_case(no)),
-                Some(N::AConst(constant)) => !matches!(&constant.val, Some(Val::Boolval(boolean)) if !boolean.boolval),
-                _ => true,
-            };
-        }
-    }
-    analyze
-}
-
-fn describe_execute(execute: &ExecuteStmt, into: &mut Statement) -> &'static str {
-    Walk::new(into).nodes(&execute.params);
-    into.parameter = ParameterEffect::Unknown;
-    let arguments = execute.params.iter().map(values::literal).collect();
-    into.prepared = PreparedEffect::Execute { name: execute.name.clone(), arguments };
-    "EXECUTE"
-}
-
-fn describe_deallocate(deallocate: &DeallocateStmt, into: &mut Statement) -> &'static str {
-    into.prepared = match deallocate.isall {
-        true => PreparedEffect::DeallocateAll,
-        false => PreparedEffect::Deallocate { name: deallocate.name.clone() },
-    };
-    "DEALLOCATE"
-}
-
-fn describe_call(call: &CallStmt, into: &mut Statement) -> &'static str {
-    if let Some(call) = &call.funccall {
-        into.functions.extend(FunctionName::from_parts(&parts(&call.funcname)));
-        Walk::new(into).nodes(&call.args);
-    }
-    runs_code(into, "CALL", "CALL runs a procedure")
 }
 
 fn describe_discard(discard: &DiscardStmt, into: &mut Statement) -> &'static str {

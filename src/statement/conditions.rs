@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 const MOST_STEPS: usize = 1 << 16;
 
 /// By column, values of which a row has one.
-type Told<'n> = BTreeMap<&'n str, Vec<Value>>;
+type ValuesByColumn<'n> = BTreeMap<&'n str, Vec<Value>>;
 
 /// The relation whose rows are asked for, as conditions name its columns.
 pub(super) struct Target<'n> {
@@ -31,7 +31,7 @@ pub(super) struct Target<'n> {
 
 /// What reads the values of one statement, and whether the types of its parameters can be inferred.
 #[derive(Default)]
-pub(super) struct Reader<'n> {
+pub(super) struct RowReader<'n> {
     steps: usize,
     /// Where a parameter gets its type from a column: by its position in the text.
     places: HashMap<i32, Use<'n>>,
@@ -72,7 +72,7 @@ impl<'n> Target<'n> {
     }
 }
 
-impl<'n> Reader<'n> {
+impl<'n> RowReader<'n> {
     /// The rows of which a condition holds.
     pub(super) fn rows_where(&mut self, condition: &'n Option<Box<Node>>, target: &Target<'n>) -> Rows {
         rows(self.maybe(condition, target))
@@ -86,7 +86,7 @@ impl<'n> Reader<'n> {
         target: &Target<'n>,
     ) -> Rows {
         let before = self.maybe(condition, target);
-        rows(self.assigned(before, assignments, target, &Told::new()))
+        rows(self.assigned(before, assignments, target, &ValuesByColumn::new()))
     }
 
     /// The rows of an INSERT; `lists` is what stands behind VALUES.
@@ -124,9 +124,9 @@ impl<'n> Reader<'n> {
         relation: &'n RangeVar,
         inserted: &[(Column, Vec<Value>)],
     ) -> Rows {
-        let inserted: Told = conflict_columns(conflict, inserted);
+        let inserted: ValuesByColumn = conflict_columns(conflict, inserted);
         let indexed = conflict.infer.iter().flat_map(|infer| indexed(infer));
-        let before: Told = indexed.filter_map(|name| Some((name, inserted.get(name)?.clone()))).collect();
+        let before: ValuesByColumn = indexed.filter_map(|name| Some((name, inserted.get(name)?.clone()))).collect();
         let target = Target::new(relation, false);
         let before = both(before, self.maybe(&conflict.where_clause, &target));
         rows(self.assigned(before, &conflict.target_list, &target, &inserted))
@@ -145,17 +145,17 @@ impl<'n> Reader<'n> {
             // Those for which the join's condition does not hold.
             _ => own,
         };
-        rows(self.assigned(before, &clause.target_list, target, &Told::new()))
+        rows(self.assigned(before, &clause.target_list, target, &ValuesByColumn::new()))
     }
 
-    fn maybe(&mut self, condition: &'n Option<Box<Node>>, target: &Target<'n>) -> Told<'n> {
+    fn maybe(&mut self, condition: &'n Option<Box<Node>>, target: &Target<'n>) -> ValuesByColumn<'n> {
         condition.as_ref().map(|condition| self.condition(condition, target)).unwrap_or_default()
     }
 
-    fn condition(&mut self, node: &'n Node, target: &Target<'n>) -> Told<'n> {
+    fn condition(&mut self, node: &'n Node, target: &Target<'n>) -> ValuesByColumn<'n> {
         self.steps += 1;
         if self.steps > MOST_STEPS {
-            return Told::new();
+            return ValuesByColumn::new();
         }
         match &node.node {
             Some(N::AExpr(comparison)) => self.comparison(comparison, target).into_iter().collect(),
@@ -164,10 +164,10 @@ impl<'n> Reader<'n> {
                 match e.boolop() {
                     BoolExprType::AndExpr => sides.reduce(both).unwrap_or_default(),
                     BoolExprType::OrExpr => sides.reduce(either).unwrap_or_default(),
-                    BoolExprType::NotExpr | BoolExprType::Undefined => Told::new(),
+                    BoolExprType::NotExpr | BoolExprType::Undefined => ValuesByColumn::new(),
                 }
             }
-            _ => Told::new(),
+            _ => ValuesByColumn::new(),
         }
     }
 
@@ -192,13 +192,13 @@ impl<'n> Reader<'n> {
     /// With the values that the columns get by SET. Those of which that is not known are left out.
     fn assigned(
         &mut self,
-        mut told: Told<'n>,
+        mut told: ValuesByColumn<'n>,
         assignments: &'n [Node],
         target: &Target<'n>,
-        inserted: &Told<'n>,
-    ) -> Told<'n> {
+        inserted: &ValuesByColumn<'n>,
+    ) -> ValuesByColumn<'n> {
         for assignment in assignments {
-            let Some(N::ResTarget(assignment)) = &assignment.node else { return Told::new() };
+            let Some(N::ResTarget(assignment)) = &assignment.node else { return ValuesByColumn::new() };
             let name = assignment.name.as_str();
             let Some(before) = told.remove(name) else { continue };
             if let Some(after) = self.assignment(assignment, target, inserted)
@@ -214,7 +214,7 @@ impl<'n> Reader<'n> {
         &mut self,
         assignment: &'n ResTarget,
         target: &Target<'n>,
-        inserted: &Told<'n>,
+        inserted: &ValuesByColumn<'n>,
     ) -> Option<Vec<Value>> {
         let name = assignment.name.as_str();
         let value = assignment.val.as_deref().filter(|_| assignment.indirection.is_empty())?;
@@ -271,12 +271,12 @@ impl<'n> Reader<'n> {
     }
 }
 
-fn rows(told: Told) -> Rows {
+fn rows(told: ValuesByColumn) -> Rows {
     Rows::new(told.into_iter().map(|(name, values)| (Column::Named(name.to_owned()), values)))
 }
 
 /// Two conditions hold: either tells, and the fewer values the better.
-fn both<'n>(mut one: Told<'n>, other: Told<'n>) -> Told<'n> {
+fn both<'n>(mut one: ValuesByColumn<'n>, other: ValuesByColumn<'n>) -> ValuesByColumn<'n> {
     for (column, values) in other {
         if one.get(column).is_none_or(|known| known.len() > values.len()) {
             one.insert(column, values);
@@ -286,7 +286,7 @@ fn both<'n>(mut one: Told<'n>, other: Told<'n>) -> Told<'n> {
 }
 
 /// One of two conditions holds.
-fn either<'n>(one: Told<'n>, mut other: Told<'n>) -> Told<'n> {
+fn either<'n>(one: ValuesByColumn<'n>, mut other: ValuesByColumn<'n>) -> ValuesByColumn<'n> {
     let in_both = |(column, values): (&'n str, Vec<Value>)| Some((column, union(values, other.remove(column)?)?));
     one.into_iter().filter_map(in_both).collect()
 }
@@ -305,18 +305,13 @@ fn add(values: &mut Vec<Value>, value: Value) -> Option<()> {
 }
 
 /// The values to insert of the columns that `ON CONFLICT` speaks of.
-fn conflict_columns<'n>(conflict: &'n OnConflictClause, inserted: &[(Column, Vec<Value>)]) -> Told<'n> {
+fn conflict_columns<'n>(conflict: &'n OnConflictClause, inserted: &[(Column, Vec<Value>)]) -> ValuesByColumn<'n> {
     let assigned = conflict.target_list.iter().filter_map(|assignment| match &assignment.node {
         Some(N::ResTarget(assignment)) => Some(assignment.name.as_str()),
         _ => None,
     });
-    let by_name: HashMap<&str, &Vec<Value>> = inserted
-        .iter()
-        .filter_map(|(column, values)| match column {
-            Column::Named(name) => Some((name.as_str(), values)),
-            Column::Placed(_) => None,
-        })
-        .collect();
+    let by_name: HashMap<&str, &Vec<Value>> =
+        inserted.iter().filter_map(|(column, values)| Some((column.name()?, values))).collect();
     let indexed = conflict.infer.iter().flat_map(|infer| indexed(infer));
     assigned.chain(indexed).filter_map(|name| Some((name, (*by_name.get(name)?).clone()))).collect()
 }

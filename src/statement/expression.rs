@@ -28,8 +28,7 @@ impl<'n> Walk<'_, 'n> {
             N::FuncCall(call) => self.call(call),
             N::AExpr(e) => {
                 self.operator(&e.name);
-                self.maybe(&e.lexpr);
-                self.maybe(&e.rexpr);
+                self.each([&e.lexpr, &e.rexpr]);
             }
             N::BoolExpr(e) => self.nodes(&e.args),
             N::NullTest(e) => self.maybe(&e.arg),
@@ -39,10 +38,7 @@ impl<'n> Walk<'_, 'n> {
                 self.nodes(&e.args);
                 self.maybe(&e.defresult);
             }
-            N::CaseWhen(e) => {
-                self.maybe(&e.expr);
-                self.maybe(&e.result);
-            }
+            N::CaseWhen(e) => self.each([&e.expr, &e.result]),
             N::CoalesceExpr(e) => self.nodes(&e.args),
             N::MinMaxExpr(e) => self.nodes(&e.args),
             N::RowExpr(e) => self.nodes(&e.args),
@@ -53,10 +49,7 @@ impl<'n> Walk<'_, 'n> {
             N::CollateClause(e) => self.maybe(&e.arg),
             N::NamedArgExpr(e) => self.maybe(&e.arg),
             N::MultiAssignRef(e) => self.maybe(&e.source),
-            N::AIndices(e) => {
-                self.maybe(&e.lidx);
-                self.maybe(&e.uidx);
-            }
+            N::AIndices(e) => self.each([&e.lidx, &e.uidx]),
             N::AIndirection(e) => {
                 self.maybe(&e.arg);
                 self.nodes(&e.indirection);
@@ -67,8 +60,7 @@ impl<'n> Walk<'_, 'n> {
             }
             N::SubLink(e) => {
                 self.operator(&e.oper_name);
-                self.maybe(&e.testexpr);
-                self.maybe(&e.subselect);
+                self.each([&e.testexpr, &e.subselect]);
             }
             N::SortBy(e) => {
                 self.operator(&e.use_op);
@@ -77,11 +69,7 @@ impl<'n> Walk<'_, 'n> {
             N::WindowDef(window) => self.window(window),
             N::IndexElem(e) => self.maybe(&e.expr),
 
-            N::JoinExpr(join) => {
-                self.maybe(&join.larg);
-                self.maybe(&join.rarg);
-                self.maybe(&join.quals);
-            }
+            N::JoinExpr(join) => self.each([&join.larg, &join.rarg, &join.quals]),
             N::RangeSubselect(item) => self.maybe(&item.subquery),
             N::RangeFunction(item) => item.functions.iter().for_each(|function| self.range_function(function)),
             N::RangeTableSample(item) => {
@@ -90,15 +78,11 @@ impl<'n> Walk<'_, 'n> {
                 self.maybe(&item.repeatable);
             }
             N::RangeTableFunc(item) => {
-                self.maybe(&item.docexpr);
-                self.maybe(&item.rowexpr);
+                self.each([&item.docexpr, &item.rowexpr]);
                 self.nodes(&item.namespaces);
                 self.nodes(&item.columns);
             }
-            N::RangeTableFuncCol(column) => {
-                self.maybe(&column.colexpr);
-                self.maybe(&column.coldefexpr);
-            }
+            N::RangeTableFuncCol(column) => self.each([&column.colexpr, &column.coldefexpr]),
 
             N::XmlExpr(e) => {
                 self.nodes(&e.named_args);
@@ -189,13 +173,11 @@ impl<'n> Walk<'_, 'n> {
     fn window(&mut self, window: &'n WindowDef) {
         self.nodes(&window.partition_clause);
         self.nodes(&window.order_clause);
-        self.maybe(&window.start_offset);
-        self.maybe(&window.end_offset);
+        self.each([&window.start_offset, &window.end_offset]);
     }
 
     fn json_value(&mut self, value: &'n JsonValueExpr) {
-        self.maybe(&value.raw_expr);
-        self.maybe(&value.formatted_expr);
+        self.each([&value.raw_expr, &value.formatted_expr]);
     }
 
     fn maybe_json_value(&mut self, value: &'n Option<Box<JsonValueExpr>>) {

@@ -88,16 +88,9 @@ impl Statement {
     /// It runs no code of anybody's, and changes no setting. Every other statement may do so, whatever its text shows: by a
     /// view, an operator, a cast, the checks of a domain, a trigger, what a rollback restores.
     pub fn runs_nothing(&self) -> bool {
+        #[rustfmt::skip]
         const KINDS: [&str; 10] = [
-            "BEGIN",
-            "START TRANSACTION",
-            "SAVEPOINT",
-            "RELEASE",
-            "SHOW",
-            "LISTEN",
-            "UNLISTEN",
-            "NOTIFY",
-            "DEALLOCATE",
+            "BEGIN", "START TRANSACTION", "SAVEPOINT", "RELEASE", "SHOW", "LISTEN", "UNLISTEN", "NOTIFY", "DEALLOCATE",
             "CLOSE",
         ];
         KINDS.contains(&self.kind)
@@ -106,14 +99,9 @@ impl Statement {
     /// It may make an operator `=`, or a type or cast, that stands before the catalogue's own in what tells a key. Every
     /// relation is a type too.
     pub fn may_shadow_key_types(&self) -> bool {
+        #[rustfmt::skip]
         const KINDS: [&str; 8] = [
-            "CREATE",
-            "ALTER",
-            "CREATE TYPE",
-            "ALTER TYPE",
-            "CREATE DOMAIN",
-            "CREATE CAST",
-            "ALTER OPERATOR",
+            "CREATE", "ALTER", "CREATE TYPE", "ALTER TYPE", "CREATE DOMAIN", "CREATE CAST", "ALTER OPERATOR",
             "CREATE EXTENSION",
         ];
         let redirected = self.redirects.iter().map(|redirect| &redirect.relation);

@@ -3,10 +3,8 @@
 //! Must never tell a value that the tree would not: what is not a bare number or string is left out, with its column.
 
 use super::Lexing;
-use super::analyse::LONGEST_SURE_NAME;
-use super::rows::{Column, Kind, MOST_VALUES, Rows, Value};
+use super::rows::{Column, Kind, LONGEST_KEY, MOST_VALUES, Rows, Value};
 use super::tokens::{Token, Tokens};
-use crate::policy::LONGEST_KEY;
 
 /// Reads `INSERT INTO t [(columns)] VALUES (…), (…)`. None where the text is something else, or goes on after the rows
 /// with what may change them.
@@ -14,13 +12,13 @@ pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Rows> {
     let mut tokens = Tokens::new(text, lexing.standard_conforming_strings);
     // INSERT INTO and the relation.
     tokens.next()?;
-    let mut last = tokens.find(|token| *token == Token::Symbol(b'(') || is(*token, b"values"))?;
+    let mut last = tokens.find(|token| *token == Token::Symbol(b'(') || token.is(b"values"))?;
     let mut columns = Vec::new();
     if last == Token::Symbol(b'(') {
         columns = names(&mut tokens)?;
         last = tokens.next()?;
     }
-    if !is(last, b"values") {
+    if !last.is(b"values") {
         return None;
     }
     let mut told: Vec<Option<Vec<Value>>> = Vec::new();
@@ -35,7 +33,7 @@ pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Rows> {
         match tokens.next() {
             Some(Token::Symbol(b',')) => {}
             None | Some(Token::Symbol(b';')) => break,
-            Some(word) if is(word, b"on") || is(word, b"returning") => break,
+            Some(word) if word.is(b"on") || word.is(b"returning") => break,
             Some(_) => return None,
         }
     }
@@ -48,21 +46,11 @@ pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Rows> {
     Some(Rows::new(told))
 }
 
-fn is(token: Token, wanted: &[u8]) -> bool {
-    matches!(token, Token::Word(word) if word.eq_ignore_ascii_case(wanted))
-}
-
 /// The names of a list of columns up to its end; None for one that is more than a name.
 fn names(tokens: &mut Tokens) -> Option<Vec<Option<String>>> {
     let mut names = Vec::new();
     loop {
-        let name = match tokens.next()? {
-            Token::Word(word) => Some(word.to_ascii_lowercase()),
-            Token::Quoted(name) if !name.contains(&b'"') => Some(name.to_vec()),
-            _ => None,
-        };
-        let sure = name.filter(|name| name.is_ascii() && name.len() <= LONGEST_SURE_NAME);
-        let mut name = sure.and_then(|name| String::from_utf8(name).ok());
+        let mut name = tokens.next()?.name();
         let mut depth = 0;
         loop {
             match tokens.next()? {

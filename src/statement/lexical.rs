@@ -5,7 +5,6 @@
 //! answers None for whatever could hold more: a second statement, WITH, INTO, FOR, and calls of functions that it does
 //! not know to be harmless.
 
-use super::analyse::LONGEST_SURE_NAME;
 use super::functions::is_harmless;
 use super::rows::Rows;
 use super::tokens::{Token, Tokens};
@@ -24,19 +23,9 @@ const NO_CALLS: [&[u8]; 34] = [
 ];
 
 /// Reserved words after which an expression begins, so that a name and a parenthesis that follow are a call.
+#[rustfmt::skip]
 const BEFORE_CALLS: [&[u8]; 13] = [
-    b"and",
-    b"case",
-    b"distinct",
-    b"else",
-    b"having",
-    b"limit",
-    b"not",
-    b"offset",
-    b"or",
-    b"select",
-    b"then",
-    b"when",
+    b"and", b"case", b"distinct", b"else", b"having", b"limit", b"not", b"offset", b"or", b"select", b"then", b"when",
     b"where",
 ];
 
@@ -78,15 +67,15 @@ pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Statement> {
 fn start<'t>(tokens: &mut Tokens<'t>) -> Option<(Statement, Token<'t>)> {
     let mut statement = Statement::default();
     let first = tokens.next()?;
-    let (kind, operation) = if is_word(first, b"select") || is_word(first, b"values") {
+    let (kind, operation) = if first.is(b"select") || first.is(b"values") {
         statement.kind = "SELECT";
         statement.reads_more = true;
         return Some((statement, first));
-    } else if is_word(first, b"insert") && is_word(tokens.next()?, b"into") {
+    } else if first.is(b"insert") && tokens.next()?.is(b"into") {
         ("INSERT", Operation::Insert)
-    } else if is_word(first, b"update") {
+    } else if first.is(b"update") {
         ("UPDATE", Operation::Update)
-    } else if is_word(first, b"delete") && is_word(tokens.next()?, b"from") {
+    } else if first.is(b"delete") && tokens.next()?.is(b"from") {
         ("DELETE", Operation::Delete)
     } else {
         return None;
@@ -94,9 +83,9 @@ fn start<'t>(tokens: &mut Tokens<'t>) -> Option<(Statement, Token<'t>)> {
     (statement.kind, statement.reads_more) = (kind, true);
     let (relation, next) = relation(tokens)?;
     let is_plain = match operation {
-        Operation::Insert => next == Token::Symbol(b'(') || is_word(next, b"values"),
-        Operation::Update => is_word(next, b"set"),
-        _ => is_word(next, b"where"),
+        Operation::Insert => next == Token::Symbol(b'(') || next.is(b"values"),
+        Operation::Update => next.is(b"set"),
+        _ => next.is(b"where"),
     };
     statement.add_write(relation, operation);
     is_plain.then_some((statement, next))
@@ -104,33 +93,18 @@ fn start<'t>(tokens: &mut Tokens<'t>) -> Option<(Statement, Token<'t>)> {
 
 /// `[schema.]name`, and the token that follows it.
 fn relation<'t>(tokens: &mut Tokens<'t>) -> Option<(RelationName, Token<'t>)> {
-    let first = name(tokens.next()?)?;
+    let first = tokens.next()?.name()?;
     match tokens.next()? {
         Token::Symbol(b'.') => {
-            let relation = RelationName { schema: Some(first), name: name(tokens.next()?)? };
+            let relation = RelationName { schema: Some(first), name: tokens.next()?.name()? };
             Some((relation, tokens.next()?))
         }
         next => Some((RelationName { schema: None, name: first }, next)),
     }
 }
 
-/// A name that no encoding reads differently and that is not cut.
-fn name(token: Token) -> Option<String> {
-    let (name, folded) = match token {
-        Token::Word(word) => (word, true),
-        Token::Quoted(name) if !name.contains(&b'"') => (name, false),
-        _ => return None,
-    };
-    let name = std::str::from_utf8(name).ok().filter(|name| name.is_ascii() && name.len() <= LONGEST_SURE_NAME)?;
-    Some(if folded { name.to_ascii_lowercase() } else { name.to_owned() })
-}
-
-fn is_word(token: Token, wanted: &[u8]) -> bool {
-    matches!(token, Token::Word(word) if word.eq_ignore_ascii_case(wanted))
-}
-
 fn is_any(token: Token, wanted: &[&[u8]]) -> bool {
-    wanted.iter().any(|wanted| is_word(token, wanted))
+    wanted.iter().any(|wanted| token.is(wanted))
 }
 
 /// What follows the start of a statement.
@@ -173,10 +147,10 @@ impl<'t> Rest<'_, 't> {
             Token::Symbol(b'(') => return self.parenthesis(),
             _ => {}
         }
-        if is_word(self.last, b"do") {
-            let is_update = is_word(token, b"update");
+        if self.last.is(b"do") {
+            let is_update = token.is(b"update");
             let is_first = self.conflict.replace(is_update).is_none();
-            if !is_first || self.statement.kind != "INSERT" || !is_update && !is_word(token, b"nothing") {
+            if !is_first || self.statement.kind != "INSERT" || !is_update && !token.is(b"nothing") {
                 return None;
             }
             if is_update {
@@ -194,10 +168,10 @@ impl<'t> Rest<'_, 't> {
             let is_open = matches!(self.last, Token::Symbol(symbol) if symbol != b'.');
             return is_open.then_some(());
         };
-        let follows = |word: &[u8]| self.before.is_some_and(|before| is_word(before, word));
+        let follows = |word: &[u8]| self.before.is_some_and(|before| before.is(word));
         if is_any(last, &NO_CALLS)
-            || is_word(last, b"by") && (follows(b"group") || follows(b"order"))
-            || is_word(last, b"conflict") && follows(b"on")
+            || last.is(b"by") && (follows(b"group") || follows(b"order"))
+            || last.is(b"conflict") && follows(b"on")
         {
             return Some(());
         }

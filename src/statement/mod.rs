@@ -5,7 +5,7 @@
 //! Nothing here depends on policies, sessions or tokens, so an answer can be cached by its text.
 //!
 //! From the top: [`analyse`] reads a text with `plain` (the parser's summary) or from the tree, where `classify` has a
-//! row for every statement type; `ddl`, `query` and `expression` know the details, `conditions` which rows are meant.
+//! row for every statement type; `nested`, `ddl`, `query` and `expression` know the details, `conditions` which rows are meant.
 //! What is too large for the parsers, `lexical` reads from its tokens, as far as they prove something. [`Cache`] is the way
 //! in for texts of strangers: `cost` says what the parsers may read at once, and what may be too much for them is read
 //! [`apart`], in another process.
@@ -26,6 +26,7 @@ mod facts;
 mod functions;
 mod inserted;
 mod lexical;
+mod nested;
 mod own;
 mod parameter;
 mod plain;

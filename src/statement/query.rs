@@ -2,7 +2,7 @@
 //!
 //! Must never pass over a part of the tree: what neither this file nor `expression.rs` knows makes the statement opaque.
 
-use super::conditions::{Reader, Target};
+use super::conditions::{RowReader, Target};
 use super::rows::Rows;
 use super::{Operation, RelationName, Statement, Write};
 use pg_query::NodeEnum;
@@ -20,14 +20,14 @@ pub(super) struct Walk<'s, 'n> {
     /// The names that stand for a WITH query here, and how many such queries there are, one within the other.
     common_tables: HashMap<&'n str, usize>,
     /// What says which rows are written.
-    pub(super) reader: Reader<'n>,
+    pub(super) reader: RowReader<'n>,
     /// All relations that it names, also the WITH queries that look like one.
     pub(super) relations: Vec<&'n RangeVar>,
 }
 
 impl<'s, 'n> Walk<'s, 'n> {
     pub(super) fn new(statement: &'s mut Statement) -> Self {
-        Self { statement, common_tables: HashMap::new(), reader: Reader::default(), relations: Vec::new() }
+        Self { statement, common_tables: HashMap::new(), reader: RowReader::default(), relations: Vec::new() }
     }
 
     /// Walks over a whole query.
@@ -63,6 +63,10 @@ impl<'s, 'n> Walk<'s, 'n> {
         }
     }
 
+    pub(super) fn each<const N: usize>(&mut self, nodes: [&'n Option<Box<Node>>; N]) {
+        nodes.into_iter().for_each(|node| self.maybe(node));
+    }
+
     fn select(&mut self, select: &'n SelectStmt) {
         self.enter(&select.with_clause);
         if let Some(into) = &select.into_clause {
@@ -79,8 +83,7 @@ impl<'s, 'n> Walk<'s, 'n> {
         self.nodes(&select.window_clause);
         self.nodes(&select.values_lists);
         self.nodes(&select.sort_clause);
-        self.maybe(&select.limit_offset);
-        self.maybe(&select.limit_count);
+        self.each([&select.limit_offset, &select.limit_count]);
         for side in [&select.larg, &select.rarg].into_iter().flatten() {
             self.select(side);
         }
@@ -138,8 +141,7 @@ impl<'s, 'n> Walk<'s, 'n> {
     fn merge(&mut self, merge: &'n MergeStmt) {
         self.enter(&merge.with_clause);
         self.relations.extend(&merge.relation);
-        self.maybe(&merge.source_relation);
-        self.maybe(&merge.join_condition);
+        self.each([&merge.source_relation, &merge.join_condition]);
         for clause in &merge.merge_when_clauses {
             let Some(NodeEnum::MergeWhenClause(clause)) = &clause.node else { continue };
             self.merge_rows(merge, clause);
@@ -184,13 +186,10 @@ impl<'s, 'n> Walk<'s, 'n> {
                 self.insert_rows(&merge.relation, &clause.target_list, &[&clause.values], None);
             }
             CmdType::CmdInsert => self.write(relation, Operation::Insert, Rows::default()),
-            CmdType::CmdUpdate => {
+            command @ (CmdType::CmdUpdate | CmdType::CmdDelete) => {
                 let rows = self.reader.merged(clause, &merge.join_condition, &target);
-                self.write(relation, Operation::Update, rows);
-            }
-            CmdType::CmdDelete => {
-                let rows = self.reader.merged(clause, &merge.join_condition, &target);
-                self.write(relation, Operation::Delete, rows);
+                let is_update = command == CmdType::CmdUpdate;
+                self.write(relation, if is_update { Operation::Update } else { Operation::Delete }, rows);
             }
             CmdType::CmdNothing => {}
             _ => [Operation::Insert, Operation::Update, Operation::Delete]
@@ -227,8 +226,7 @@ impl<'s, 'n> Walk<'s, 'n> {
         for table in tables() {
             self.maybe(&table.ctequery);
             if let Some(cycle) = &table.cycle_clause {
-                self.maybe(&cycle.cycle_mark_value);
-                self.maybe(&cycle.cycle_mark_default);
+                self.each([&cycle.cycle_mark_value, &cycle.cycle_mark_default]);
             }
             if !with.recursive {
                 self.name(&table.ctename);

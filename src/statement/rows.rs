@@ -3,8 +3,10 @@
 //! Owns what is known of the values, and what a value means in a column. Must never leave out a value that a row has
 //! before or after the write: a column of which not everything is known is left out as a whole.
 
-use crate::policy::LONGEST_KEY;
 use serde::{Deserialize, Serialize};
+
+/// Longest key, in bytes of UTF-8: three times as long in a name at most, which an index takes as a whole.
+pub const LONGEST_KEY: usize = 256;
 
 /// More different values in a column are not told.
 pub const MOST_VALUES: usize = 64;
@@ -77,6 +79,15 @@ pub enum Kind {
     Uuid,
 }
 
+impl Column {
+    pub(super) fn name(&self) -> Option<&str> {
+        match self {
+            Column::Named(name) => Some(name),
+            Column::Placed(_) => None,
+        }
+    }
+}
+
 impl Rows {
     /// Of these columns, each once.
     pub(super) fn new(columns: impl IntoIterator<Item = (Column, Vec<Value>)>) -> Self {
@@ -120,13 +131,7 @@ impl Rows {
     /// The parameter of that number, from 1, is the value of such a column, for all that is known.
     pub(super) fn use_parameter(&self, wanted: usize, is_meant: &impl Fn(&str) -> bool) -> bool {
         let is_wanted = |value: &Value| matches!(value, Value::Parameter { number, .. } if *number == wanted);
-        self.columns.iter().any(|(column, values)| {
-            let may_be_meant = match column {
-                Column::Named(name) => is_meant(name),
-                Column::Placed(_) => true,
-            };
-            may_be_meant && values.iter().any(is_wanted)
-        })
+        self.columns.iter().any(|(column, values)| column.name().is_none_or(is_meant) && values.iter().any(is_wanted))
     }
 
     pub(super) fn has_parameters(&self) -> bool {
@@ -146,22 +151,16 @@ impl Rows {
     /// Leaves out the columns with a name or a text of which that holds.
     pub(super) fn forget(&mut self, is_unsure: impl Fn(&str) -> bool) {
         self.columns.retain(|(column, values)| {
-            let name = match column {
-                Column::Named(name) => Some(name.as_str()),
-                Column::Placed(_) => None,
-            };
-            !name.into_iter().chain(values.iter().filter_map(Value::text)).any(&is_unsure)
+            !column.name().into_iter().chain(values.iter().filter_map(Value::text)).any(&is_unsure)
         });
     }
 
     /// The bytes that they keep in memory, about.
     pub(super) fn weight(&self) -> usize {
-        let name = |column: &Column| match column {
-            Column::Named(name) => name.len(),
-            Column::Placed(_) => 0,
-        };
         let column = |(column, values): &(Column, Vec<Value>)| {
-            size_of::<(Column, Vec<Value>)>() + name(column) + values.iter().map(Value::weight).sum::<usize>()
+            size_of::<(Column, Vec<Value>)>()
+                + column.name().map_or(0, str::len)
+                + values.iter().map(Value::weight).sum::<usize>()
         };
         self.columns.iter().map(column).sum()
     }

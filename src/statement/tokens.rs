@@ -3,6 +3,8 @@
 //! Must never end a literal, name or comment elsewhere than the server does: what it is not sure of is
 //! [`Token::Unsure`], after which nothing follows.
 
+use super::analyse::LONGEST_SURE_NAME;
+
 /// A piece of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token<'t> {
@@ -16,6 +18,25 @@ pub(super) enum Token<'t> {
     Symbol(u8),
     /// The lexer has to be asked.
     Unsure,
+}
+
+impl Token<'_> {
+    /// It is that key word, in whatever case.
+    pub(super) fn is(self, wanted: &[u8]) -> bool {
+        matches!(self, Token::Word(word) if word.eq_ignore_ascii_case(wanted))
+    }
+
+    /// The name that it is, if no encoding reads it differently and it is not cut.
+    pub(super) fn name(self) -> Option<String> {
+        let (name, is_folded) = match self {
+            Token::Word(word) => (word, true),
+            Token::Quoted(name) if !name.contains(&b'"') => (name, false),
+            _ => return None,
+        };
+        let name = std::str::from_utf8(name).ok()?;
+        let is_sure = name.is_ascii() && name.len() <= LONGEST_SURE_NAME;
+        is_sure.then(|| if is_folded { name.to_ascii_lowercase() } else { name.to_owned() })
+    }
 }
 
 /// Cuts a text whose bytes above 127 belong to characters that hold no ASCII byte.

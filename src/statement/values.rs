@@ -3,8 +3,7 @@
 //! Must never take for a value what the server computes, nor one type for another.
 
 use super::facts::parts;
-use super::rows::{Declared, KEY_TYPES, Kind, Value};
-use crate::policy::LONGEST_KEY;
+use super::rows::{Declared, KEY_TYPES, Kind, LONGEST_KEY, Value};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{Node, ParamRef, TypeName, a_const::Val};
 

@@ -236,11 +236,16 @@ mod tests {
         packet.into()
     }
 
+    fn startup(version: u32, body: &[u8]) -> Startup {
+        match read(packet(version, body)) {
+            Ok(Packet::Startup(startup)) => startup,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn startup_parameters() {
-        let Ok(Packet::Startup(startup)) = read(packet(0x30000, b"user\0ada\0options\0-c lease.fence=1\0\0")) else {
-            panic!("not a startup packet")
-        };
+        let startup = startup(0x30000, b"user\0ada\0options\0-c lease.fence=1\0\0");
         assert_eq!((startup.user(), startup.database()), ("ada", "ada"));
         assert_eq!(startup.parameter("options"), Some("-c lease.fence=1"));
         assert_eq!(startup.replication(), Replication::None);
@@ -249,8 +254,7 @@ mod tests {
     #[test]
     fn the_database_can_be_another() {
         for body in [&b"user\0ada\0options\0-c a=b\0\0"[..], b"database\0x\0user\0ada\0options\0-c a=b\0\0"] {
-            let Ok(Packet::Startup(startup)) = read(packet(0x30002, body)) else { panic!("not a startup packet") };
-            let other = startup.for_database("app");
+            let other = startup(0x30002, body).for_database("app");
             assert_eq!(other, packet(0x30002, b"user\0ada\0database\0app\0options\0-c a=b\0\0"));
         }
     }
@@ -258,9 +262,7 @@ mod tests {
     #[test]
     fn names_are_what_the_server_takes_of_them() {
         let long = ["user\0", &"u".repeat(64), "\0database\0", &"d".repeat(80), "\0\0"].concat();
-        let Ok(Packet::Startup(startup)) = read(packet(0x30000, long.as_bytes())) else {
-            panic!("not a startup packet")
-        };
+        let startup = startup(0x30000, long.as_bytes());
         assert_eq!((startup.user(), startup.database()), ("u".repeat(63).as_str(), "d".repeat(63).as_str()));
     }
 
@@ -282,10 +284,7 @@ mod tests {
     fn replication_is_physical_only_when_surely_so() {
         let replication = |value: &str| {
             let body = [b"user\0a\0replication\0", value.as_bytes(), b"\0\0"].concat();
-            match read(packet(0x30002, &body)) {
-                Ok(Packet::Startup(startup)) => startup.replication(),
-                other => panic!("{other:?}"),
-            }
+            startup(0x30002, &body).replication()
         };
         for value in ["database", "Database", "database ", "o", "truely", " true", "2", ""] {
             assert_eq!(replication(value), Replication::Logical, "{value}");

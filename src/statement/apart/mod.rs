@@ -9,7 +9,7 @@ mod reader;
 pub(super) use answer::{list, maybe_word, put_list, put_shared, shared, word};
 pub use reader::{READER_COMMAND, read_for_another};
 
-use super::{Encoding, Lexing, Script, ServerEncoding, Unreadable};
+use super::{Lexing, Script, Unreadable};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -35,7 +35,7 @@ const LONGEST_ANSWER: usize = 64 << 20;
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
 /// Readers that wait for a text.
-static IDLE: Mutex<Vec<Reader>> = Mutex::new(Vec::new());
+static IDLE: Mutex<Vec<ReaderProcess>> = Mutex::new(Vec::new());
 
 /// Names the `fencegate` binary that reads what is too dear to be read in this process. Until it is named, such texts are
 /// too complex. Of several calls the first one counts.
@@ -65,34 +65,25 @@ pub(super) fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Resul
 }
 
 /// Without other processes much is refused: that is told, once.
-fn start() -> io::Result<Reader> {
+fn start() -> io::Result<ReaderProcess> {
     static TOLD: Once = Once::new();
-    Reader::start().inspect_err(|error| TOLD.call_once(|| tracing::warn!(%error, "reader_not_started")))
+    ReaderProcess::start().inspect_err(|error| TOLD.call_once(|| tracing::warn!(%error, "reader_not_started")))
 }
 
 /// Its length, how it is to be read, and the text.
 fn request(text: &[u8], lexing: Lexing, with_rows: bool) -> Vec<u8> {
-    let encoding = match lexing.encoding {
-        Encoding::Utf8 => 0,
-        Encoding::AsciiSafe => 1,
-        Encoding::AsciiUnsafe => 2,
-    };
-    let server = match lexing.server {
-        ServerEncoding::Utf8 => 0,
-        ServerEncoding::SingleByte => 1,
-        ServerEncoding::Other => 2,
-    };
-    let how = [u8::from(lexing.standard_conforming_strings), encoding, server, u8::from(with_rows)];
+    let Lexing { standard_conforming_strings, encoding, server } = lexing;
+    let how = [u8::from(standard_conforming_strings), encoding as u8, server as u8, u8::from(with_rows)];
     [&(text.len() as u32).to_be_bytes()[..], &how, text].concat()
 }
 
 /// A process that reads texts, one after the other. Dropping it ends it.
-struct Reader {
+struct ReaderProcess {
     child: Child,
     stream: UnixStream,
 }
 
-impl Reader {
+impl ReaderProcess {
     fn start() -> io::Result<Self> {
         let program = PROGRAM.get().ok_or(io::ErrorKind::NotFound)?;
         let (stream, theirs) = UnixStream::pair()?;
@@ -106,7 +97,7 @@ impl Reader {
             .stdout(Stdio::from(OwnedFd::from(theirs)))
             .stderr(Stdio::null())
             .spawn()?;
-        Ok(Reader { child, stream })
+        Ok(ReaderProcess { child, stream })
     }
 
     /// What it says, and itself if it is good for another text.
@@ -140,7 +131,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for ReaderProcess {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();

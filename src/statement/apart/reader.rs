@@ -3,7 +3,8 @@
 //! Must never take more than its share: beyond it, the kernel ends it.
 
 use super::{LONGEST, answer};
-use crate::statement::{Encoding, Lexing, ServerEncoding, analyse, analyse_rows};
+use crate::statement::analyse::read_text;
+use crate::statement::{Encoding, Lexing, ServerEncoding};
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::signal::{SigEvent, SigevNotify, Signal};
@@ -58,8 +59,7 @@ fn serve() -> io::Result<()> {
         let Some((text, lexing, with_rows)) = next(&mut input)? else { return Ok(()) };
         let time = Expiration::OneShot(TimeSpec::from_duration(PROCESSOR_TIME));
         limit.set(time, TimerSetTimeFlags::empty())?;
-        let read = if with_rows { analyse_rows(&text, lexing) } else { analyse(&text, lexing) };
-        let answer = answer::encode(&read)?;
+        let answer = answer::encode(&read_text(&text, lexing, with_rows))?;
         let goes_on = grown()? - at_start < MOST_KEPT;
         output.write_all(&[&[u8::from(goes_on)][..], &(answer.len() as u32).to_be_bytes(), &answer].concat())?;
         output.flush()?;
@@ -83,16 +83,10 @@ fn next(input: &mut impl Read) -> io::Result<Option<(Vec<u8>, Lexing, bool)>> {
     }
     let [a, b, c, d, conforming, encoding, server, with_rows] = head;
     let length = u32::from_be_bytes([a, b, c, d]) as usize;
-    let encoding = match encoding {
-        0 => Encoding::Utf8,
-        1 => Encoding::AsciiSafe,
-        _ => Encoding::AsciiUnsafe,
-    };
-    let server = match server {
-        0 => ServerEncoding::Utf8,
-        1 => ServerEncoding::SingleByte,
-        _ => ServerEncoding::Other,
-    };
+    let encodings = [Encoding::Utf8, Encoding::AsciiSafe, Encoding::AsciiUnsafe];
+    let encoding = encodings.into_iter().find(|it| *it as u8 == encoding).ok_or(io::ErrorKind::InvalidData)?;
+    let servers = [ServerEncoding::Utf8, ServerEncoding::SingleByte, ServerEncoding::Other];
+    let server = servers.into_iter().find(|it| *it as u8 == server).ok_or(io::ErrorKind::InvalidData)?;
     if length > LONGEST {
         return Err(io::ErrorKind::InvalidData.into());
     }

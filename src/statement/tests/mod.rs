@@ -1,4 +1,4 @@
-//! What statements do: tables of cases, `(text, what it does)` in the notation of [`show`].
+//! What statements do: outlines of cases, `text; text => what each does` in the notation of [`show`].
 
 mod bounds;
 mod definitions;
@@ -14,14 +14,35 @@ use super::*;
 pub(super) const USUAL: Lexing =
     Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
 
-/// Asserts what each text does.
-fn check(cases: &[(&str, &str)]) {
-    let wrong: Vec<String> = cases
-        .iter()
-        .map(|(text, expected)| (text, expected, show_result(&analyse(text.as_bytes(), USUAL))))
-        .filter(|(_, expected, found)| found != *expected)
-        .map(|(text, expected, found)| format!("{text}\n  expected: {expected}\n  found:    {found}"))
-        .collect();
+/// Asserts what the texts of an outline do.
+fn check(outline: &str) {
+    check_outline(outline, |text| show_result(&analyse(text.as_bytes(), USUAL)));
+}
+
+/// The same, one by one: for texts with semicolons, or made for the occasion.
+fn check_each(cases: &[(&str, &str)]) {
+    compare(cases, |text| show_result(&analyse(text.as_bytes(), USUAL)));
+}
+
+/// Asserts what `show` says of the texts: `text; text => what it says`, over as many lines as it takes. `--` begins a
+/// comment.
+fn check_outline(outline: &str, show: impl Fn(&str) -> String) {
+    let (mut texts, mut cases) = (Vec::new(), Vec::new());
+    for line in outline.lines().filter(|line| !line.trim_start().starts_with("--")) {
+        let (line, expected) = line.rsplit_once(" =>").map_or((line, None), |(line, it)| (line, Some(it.trim())));
+        texts.extend(line.split(';').map(str::trim).filter(|text| !text.is_empty()));
+        if let Some(expected) = expected {
+            cases.extend(texts.drain(..).map(|text| (text, expected)));
+        }
+    }
+    assert!(texts.is_empty(), "what do they do? {texts:?}");
+    compare(&cases, show);
+}
+
+fn compare(cases: &[(&str, &str)], show: impl Fn(&str) -> String) {
+    let wrong = cases.iter().map(|(text, expected)| (text, expected, show(text)));
+    let wrong = wrong.filter(|(_, expected, found)| found != *expected);
+    let wrong: Vec<_> = wrong.map(|(text, e, f)| format!("{text}\n  expected: {e}\n  found:    {f}")).collect();
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 

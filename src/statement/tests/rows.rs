@@ -1,6 +1,6 @@
-//! Which rows statements touch: `(text, what is told)` in the notation of [`show_rows`].
+//! Which rows statements touch: `text; text => what is told` in the notation of [`show_rows`].
 
-use super::USUAL;
+use super::{USUAL, check_outline};
 use crate::statement::rows::{Column, Declared, Kind, MOST_VALUES, Value};
 use crate::statement::{Encoding, Lexing, PreparedEffect, Statement, analyse, analyse_rows};
 use std::sync::Arc;
@@ -39,47 +39,30 @@ fn show_value(value: &Value) -> String {
     }
 }
 
-fn check(cases: &[(&str, &str)]) {
-    let shown = cases.iter().map(|(text, expected)| (text, expected, show_rows(&read(text))));
-    let wrong: Vec<_> = shown.filter(|(_, expected, found)| found != *expected).collect();
-    let wrong: Vec<_> = wrong.iter().map(|(text, e, f)| format!("{text}\n  expected: {e}\n  found:    {f}")).collect();
-    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+fn check(outline: &str) {
+    check_outline(outline, |text| show_rows(&read(text)));
 }
 
 #[test]
 fn values() {
-    check(&[
-        ("DELETE FROM t WHERE k = 3", "delete k=3"),
-        ("DELETE FROM t WHERE k = -3", "delete k=-3"),
-        ("DELETE FROM t WHERE 007 = k", "delete k=7"),
-        ("DELETE FROM t WHERE k = 9223372036854775807", "delete k=9223372036854775807"),
-        ("DELETE FROM t WHERE k = 9223372036854775808", "delete -"),
-        ("DELETE FROM t WHERE k = 3.0", "delete -"),
-        ("DELETE FROM t WHERE k = 'x'", "delete k='x'"),
-        ("DELETE FROM t WHERE k = E'\\x41'", "delete k='A'"),
-        ("DELETE FROM t WHERE k = 'ä'", "delete k='ä'"),
-        // In a server of another encoding those bytes are other characters.
-        ("DELETE FROM t WHERE k = E'\\303\\244'", "delete -"),
-        ("DELETE FROM t WHERE k = '3'::int", "delete k=3"),
-        ("DELETE FROM t WHERE k = CAST('x' AS text)", "delete k='x'::text"),
-        ("DELETE FROM t WHERE k = varchar 'x'", "delete k='x'::text"),
-        ("DELETE FROM t WHERE k = pg_catalog.int8 '3'", "delete k=3"),
-        ("DELETE FROM t WHERE k = 3::smallint", "delete k=3"),
-        ("DELETE FROM t WHERE k = uuid 'a'", "delete k='a'::uuid"),
-        ("DELETE FROM t WHERE k = 'abc'::varchar(2)", "delete -"),
-        ("DELETE FROM t WHERE k = 'x'::char", "delete -"),
-        ("DELETE FROM t WHERE k = '3'::my.int4", "delete -"),
-        ("DELETE FROM t WHERE k = '{3}'::int[]", "delete -"),
-        ("DELETE FROM t WHERE k = 3::numeric", "delete -"),
-        ("DELETE FROM t WHERE k = '3'::int::text", "delete -"),
-        ("DELETE FROM t WHERE k = 'x' COLLATE \"C\"", "delete -"),
-        ("DELETE FROM t WHERE k = 1 + 2", "delete -"),
-        ("DELETE FROM t WHERE k = NULL", "delete -"),
-        ("DELETE FROM t WHERE k = true", "delete -"),
-        ("DELETE FROM t WHERE k = b'1'", "delete -"),
-        ("DELETE FROM t WHERE k = (SELECT 3)", "delete -"),
-        ("DELETE FROM t WHERE k = j", "delete -"),
-    ]);
+    check("DELETE FROM t WHERE 007 = k => delete k=7");
+    check_outline(
+        r#"
+        3; '3'::int; pg_catalog.int8 '3'; 3::smallint => delete k=3
+        -3 => delete k=-3
+        9223372036854775807 => delete k=9223372036854775807
+        9223372036854775808; 3.0; 'abc'::varchar(2); 'x'::char; '3'::my.int4; '{3}'::int[]; 3::numeric;
+        '3'::int::text; 'x' COLLATE "C"; 1 + 2; NULL; true; b'1'; (SELECT 3); j => delete -
+        'x' => delete k='x'
+        E'\x41' => delete k='A'
+        'ä' => delete k='ä'
+        -- In a server of another encoding those bytes are other characters.
+        E'\303\244' => delete -
+        CAST('x' AS text); varchar 'x' => delete k='x'::text
+        uuid 'a' => delete k='a'::uuid
+        "#,
+        |value| show_rows(&read(&format!("DELETE FROM t WHERE k = {value}"))),
+    );
     let [short, long] = [256, 257].map(|length| "x".repeat(length));
     assert_eq!(show_rows(&read(&format!("DELETE FROM t WHERE k = '{short}'"))), format!("delete k='{short}'"));
     assert_eq!(show_rows(&read(&format!("DELETE FROM t WHERE k = '{long}'"))), "delete -");
@@ -87,37 +70,22 @@ fn values() {
 
 #[test]
 fn conditions() {
-    check(&[
-        ("DELETE FROM t", "delete -"),
-        ("DELETE FROM t WHERE k IN (1, 2, 1)", "delete k=1,2"),
-        ("DELETE FROM t WHERE k IN (1, j)", "delete -"),
-        ("DELETE FROM t WHERE k IN (SELECT 1)", "delete -"),
-        ("DELETE FROM t WHERE k = ANY (ARRAY[1, 2])", "delete k=1,2"),
-        ("DELETE FROM t WHERE k = ANY ('{1,2}')", "delete -"),
-        ("DELETE FROM t WHERE k = ALL (ARRAY[1, 2])", "delete -"),
-        ("DELETE FROM t WHERE k NOT IN (1, 2)", "delete -"),
-        ("DELETE FROM t WHERE k <> 1", "delete -"),
-        ("DELETE FROM t WHERE k >= 1 AND k <= 1", "delete -"),
-        ("DELETE FROM t WHERE k BETWEEN 1 AND 1", "delete -"),
-        ("DELETE FROM t WHERE k IS NOT DISTINCT FROM 1", "delete -"),
-        ("DELETE FROM t WHERE NOT k = 1", "delete -"),
-        ("DELETE FROM t WHERE (k = 1) IS TRUE", "delete -"),
-        ("DELETE FROM t WHERE (k, j) = (1, 2)", "delete -"),
-        ("DELETE FROM t WHERE k OPERATOR(pg_catalog.=) 1", "delete k=1"),
-        ("DELETE FROM t WHERE k OPERATOR(mine.=) 1", "delete -"),
-        ("DELETE FROM t WHERE k::text = '1'", "delete -"),
-        ("DELETE FROM t WHERE k = 1 AND j = 'x' AND f(v)", "delete j='x' k=1"),
-        ("DELETE FROM t WHERE k IN (1, 2) AND k = 2", "delete k=2"),
-        ("DELETE FROM t WHERE k = 1 OR k = 2", "delete k=1,2"),
-        ("DELETE FROM t WHERE k = 1 OR j = 2", "delete -"),
-        ("DELETE FROM t WHERE (k = 1 AND j = 3) OR (k = 2 AND v)", "delete k=1,2"),
-        ("DELETE FROM t WHERE k = 1 OR true", "delete -"),
-        ("DELETE FROM t WHERE v AND (k = 1 OR (k = 2 AND v))", "delete k=1,2"),
-        ("DELETE FROM t WHERE k = 3 ~ 'x'", "delete -"),
-        ("DELETE FROM t WHERE CURRENT OF c", "delete -"),
-        ("DELETE FROM t WHERE k[1] = 1", "delete -"),
-        ("DELETE FROM t WHERE \"K\" = 1 AND K = 2", "delete K=1 k=2"),
-    ]);
+    check("DELETE FROM t => delete -");
+    check_outline(
+        r#"
+        k IN (1, j); k IN (SELECT 1); k = ANY ('{1,2}'); k = ALL (ARRAY[1, 2]); k NOT IN (1, 2); k <> 1;
+        k >= 1 AND k <= 1; k BETWEEN 1 AND 1; k IS NOT DISTINCT FROM 1; NOT k = 1; (k = 1) IS TRUE; (k, j) = (1, 2);
+        k OPERATOR(mine.=) 1; k::text = '1'; k = 1 OR j = 2; k = 1 OR true; k = 3 ~ 'x'; CURRENT OF c;
+        k[1] = 1 => delete -
+        k IN (1, 2, 1); k = ANY (ARRAY[1, 2]); k = 1 OR k = 2; (k = 1 AND j = 3) OR (k = 2 AND v);
+        v AND (k = 1 OR (k = 2 AND v)) => delete k=1,2
+        k OPERATOR(pg_catalog.=) 1 => delete k=1
+        k = 1 AND j = 'x' AND f(v) => delete j='x' k=1
+        k IN (1, 2) AND k = 2 => delete k=2
+        "K" = 1 AND K = 2 => delete K=1 k=2
+        "#,
+        |condition| show_rows(&read(&format!("DELETE FROM t WHERE {condition}"))),
+    );
     let list = |count| (0..count).map(|n: usize| n.to_string()).collect::<Vec<_>>().join(",");
     let most = list(MOST_VALUES);
     assert_eq!(show_rows(&read(&format!("DELETE FROM t WHERE k IN ({most})"))), format!("delete k={most}"));
@@ -127,108 +95,88 @@ fn conditions() {
 
 #[test]
 fn names_of_the_relation() {
-    check(&[
-        ("DELETE FROM t WHERE t.k = 1", "delete k=1"),
-        ("DELETE FROM s.t WHERE s.t.k = 1", "delete k=1"),
-        ("DELETE FROM s.t WHERE t.k = 1", "delete k=1"),
-        // It may be that of FROM, if the one that is written is in another schema.
-        ("DELETE FROM t USING s.t WHERE s.t.k = 1", "delete -"),
-        ("DELETE FROM s.t WHERE r.t.k = 1", "delete -"),
-        ("DELETE FROM t AS x WHERE x.k = 1", "delete k=1"),
-        ("DELETE FROM t AS x WHERE t.k = 1", "delete -"),
-        ("DELETE FROM s.t AS x WHERE s.t.k = 1", "delete -"),
-        ("DELETE FROM t AS x USING u AS t WHERE t.k = 1", "delete -"),
-        ("DELETE FROM t USING u WHERE u.k = 1", "delete -"),
-        ("DELETE FROM t USING u WHERE t.k = u.k AND u.k = 1", "delete -"),
-        ("DELETE FROM t USING u WHERE k = 1", "delete k=1"),
-        ("WITH t AS (SELECT 1 AS k) DELETE FROM t WHERE k = 1", "delete k=1"),
-        ("SELECT * FROM t WHERE k = 1 FOR UPDATE", "lock k=1"),
-        ("SELECT * FROM t WHERE k = 1", ""),
-        ("SELECT * FROM t AS x (j, k) WHERE k = 1 FOR UPDATE", "lock -"),
-        ("SELECT * FROM t, u WHERE k = 1 FOR UPDATE", "lock - | lock -"),
-        ("SELECT * FROM t, u WHERE t.k = 1 FOR UPDATE", "lock k=1 | lock -"),
-        ("SELECT * FROM t JOIN u USING (k) WHERE t.k = 1 FOR SHARE OF t", "lock k=1"),
-        ("SELECT * FROM (SELECT * FROM t) AS t WHERE t.k = 1 FOR UPDATE", "lock -"),
-        ("SELECT * FROM (SELECT * FROM t WHERE k = 1 FOR UPDATE) AS x WHERE x.k = 2", "lock k=1"),
-    ]);
+    check(
+        "
+        DELETE FROM t WHERE t.k = 1; DELETE FROM s.t WHERE s.t.k = 1; DELETE FROM s.t WHERE t.k = 1;
+        DELETE FROM t AS x WHERE x.k = 1; DELETE FROM t USING u WHERE k = 1;
+        WITH t AS (SELECT 1 AS k) DELETE FROM t WHERE k = 1 => delete k=1
+        -- It may be that of FROM, if the one that is written is in another schema.
+        DELETE FROM t USING s.t WHERE s.t.k = 1 => delete -
+        DELETE FROM s.t WHERE r.t.k = 1; DELETE FROM t AS x WHERE t.k = 1; DELETE FROM s.t AS x WHERE s.t.k = 1;
+        DELETE FROM t AS x USING u AS t WHERE t.k = 1; DELETE FROM t USING u WHERE u.k = 1;
+        DELETE FROM t USING u WHERE t.k = u.k AND u.k = 1 => delete -
+        SELECT * FROM t WHERE k = 1 FOR UPDATE; SELECT * FROM t JOIN u USING (k) WHERE t.k = 1 FOR SHARE OF t;
+        SELECT * FROM (SELECT * FROM t WHERE k = 1 FOR UPDATE) AS x WHERE x.k = 2 => lock k=1
+        SELECT * FROM t WHERE k = 1 =>
+        SELECT * FROM t AS x (j, k) WHERE k = 1 FOR UPDATE;
+        SELECT * FROM (SELECT * FROM t) AS t WHERE t.k = 1 FOR UPDATE => lock -
+        SELECT * FROM t, u WHERE k = 1 FOR UPDATE => lock - | lock -
+        SELECT * FROM t, u WHERE t.k = 1 FOR UPDATE => lock k=1 | lock -
+        ",
+    );
 }
 
 #[test]
 fn inserts() {
-    check(&[
-        ("INSERT INTO t (k, v) VALUES (1, 'x')", "insert k=1 v='x'"),
-        ("INSERT INTO t (k, v) VALUES (1, 'x'), (2, f())", "insert k=1,2"),
-        ("INSERT INTO t VALUES (1, now(), 'x')", "insert #0=1 #2='x'"),
-        ("INSERT INTO t (k) VALUES (DEFAULT)", "insert -"),
-        ("INSERT INTO t (a[1], b.c, k) VALUES (1, 2, 3)", "insert k=3"),
-        ("INSERT INTO t VALUES ((ROW(1, 2)).*, 3)", "insert -"),
-        ("INSERT INTO t (k) VALUES (1) LIMIT 1", "insert -"),
-        ("INSERT INTO t (k) VALUES (1), ('007') ORDER BY 1", "insert -"),
-        ("INSERT INTO t (k) WITH x AS (SELECT 1) VALUES (1)", "insert -"),
-        ("WITH x AS (SELECT 1) INSERT INTO t (k) VALUES (1)", "insert k=1"),
-        ("INSERT INTO t (k) SELECT 1", "insert -"),
-        ("INSERT INTO t DEFAULT VALUES", "insert -"),
-        ("INSERT INTO t (k) OVERRIDING USER VALUE VALUES (1)", "insert -"),
-        ("INSERT INTO t (k) OVERRIDING SYSTEM VALUE VALUES (1)", "insert k=1"),
-        ("COPY t FROM STDIN WHERE k = 1", "insert -"),
-        ("TRUNCATE t", "truncate -"),
-    ]);
+    check(
+        "
+        INSERT INTO t (k, v) VALUES (1, 'x') => insert k=1 v='x'
+        INSERT INTO t (k, v) VALUES (1, 'x'), (2, f()) => insert k=1,2
+        INSERT INTO t VALUES (1, now(), 'x') => insert #0=1 #2='x'
+        INSERT INTO t (k) VALUES (DEFAULT); INSERT INTO t VALUES ((ROW(1, 2)).*, 3);
+        INSERT INTO t (k) VALUES (1) LIMIT 1; INSERT INTO t (k) VALUES (1), ('007') ORDER BY 1;
+        INSERT INTO t (k) WITH x AS (SELECT 1) VALUES (1); INSERT INTO t (k) SELECT 1; INSERT INTO t DEFAULT VALUES;
+        INSERT INTO t (k) OVERRIDING USER VALUE VALUES (1); COPY t FROM STDIN WHERE k = 1 => insert -
+        INSERT INTO t (a[1], b.c, k) VALUES (1, 2, 3) => insert k=3
+        WITH x AS (SELECT 1) INSERT INTO t (k) VALUES (1);
+        INSERT INTO t (k) OVERRIDING SYSTEM VALUE VALUES (1) => insert k=1
+        TRUNCATE t => truncate -
+        ",
+    );
 }
 
 #[test]
 fn upserts() {
-    check(&[
-        ("INSERT INTO t (k, v) VALUES (1, 2) ON CONFLICT DO NOTHING", "insert k=1 v=2"),
-        ("INSERT INTO t (k, v) VALUES (1, 2) ON CONFLICT (k) DO UPDATE SET v = 3", "insert k=1 v=2 | update k=1"),
-        ("INSERT INTO t (k, v) VALUES (1, 2) ON CONFLICT (v) DO UPDATE SET n = 3", "insert k=1 v=2 | update v=2"),
-        ("INSERT INTO t (k) VALUES (1) ON CONFLICT (lower(k)) DO UPDATE SET v = 3", "insert k=1 | update -"),
-        ("INSERT INTO t (k) VALUES (1) ON CONFLICT (k COLLATE \"C\") DO UPDATE SET v = 3", "insert k=1 | update -"),
-        ("INSERT INTO t (k) VALUES (1) ON CONFLICT (k ops) DO UPDATE SET v = 3", "insert k=1 | update -"),
-        ("INSERT INTO t (k) VALUES (1) ON CONFLICT ON CONSTRAINT c DO UPDATE SET v = 3", "insert k=1 | update -"),
-        ("INSERT INTO t (k) VALUES (1) ON CONFLICT (id) DO UPDATE SET v = 3 WHERE t.k = 2", "insert k=1 | update k=2"),
-        ("INSERT INTO t (k) VALUES (1) ON CONFLICT (id) DO UPDATE SET v = 3 WHERE k = 2", "insert k=1 | update -"),
-        (
-            "INSERT INTO t AS x (k) VALUES (1) ON CONFLICT (id) DO UPDATE SET v = 3 WHERE x.k = 2",
-            "insert k=1 | update k=2",
-        ),
-        (
-            "INSERT INTO t (k) VALUES (1) ON CONFLICT (id) DO UPDATE SET v = 3 WHERE excluded.k = 2",
-            "insert k=1 | update -",
-        ),
-        (
-            "INSERT INTO t (k) VALUES (1) ON CONFLICT (id) DO UPDATE SET k = excluded.k WHERE t.k = 2",
-            "insert k=1 | update k=2,1",
-        ),
-        (
-            "INSERT INTO t (k, v) VALUES (1, 5) ON CONFLICT (k) DO UPDATE SET k = excluded.v",
-            "insert k=1 v=5 | update -",
-        ),
-        ("INSERT INTO t (k) VALUES (1) ON CONFLICT (k) DO UPDATE SET k = excluded.k", "insert k=1 | update k=1"),
-        ("INSERT INTO t (k) VALUES (1) ON CONFLICT (k) DO UPDATE SET k = t.k", "insert k=1 | update k=1"),
-        ("INSERT INTO t (k) VALUES (1) ON CONFLICT (k) DO UPDATE SET k = t.k + 1", "insert k=1 | update -"),
-        ("INSERT INTO t (k) SELECT 1 ON CONFLICT (k) DO UPDATE SET v = 3", "insert - | update -"),
-        ("INSERT INTO t VALUES (1) ON CONFLICT (k) DO UPDATE SET v = 3", "insert #0=1 | update -"),
-    ]);
+    check(
+        r#"
+        INSERT INTO t (k, v) VALUES (1, 2) ON CONFLICT DO NOTHING => insert k=1 v=2
+        INSERT INTO t (k, v) VALUES (1, 2) ON CONFLICT (k) DO UPDATE SET v = 3 => insert k=1 v=2 | update k=1
+        INSERT INTO t (k, v) VALUES (1, 2) ON CONFLICT (v) DO UPDATE SET n = 3 => insert k=1 v=2 | update v=2
+        INSERT INTO t (k) VALUES (1) ON CONFLICT (lower(k)) DO UPDATE SET v = 3;
+        INSERT INTO t (k) VALUES (1) ON CONFLICT (k COLLATE "C") DO UPDATE SET v = 3;
+        INSERT INTO t (k) VALUES (1) ON CONFLICT (k ops) DO UPDATE SET v = 3;
+        INSERT INTO t (k) VALUES (1) ON CONFLICT ON CONSTRAINT c DO UPDATE SET v = 3;
+        INSERT INTO t (k) VALUES (1) ON CONFLICT (id) DO UPDATE SET v = 3 WHERE k = 2;
+        INSERT INTO t (k) VALUES (1) ON CONFLICT (id) DO UPDATE SET v = 3 WHERE excluded.k = 2;
+        INSERT INTO t (k) VALUES (1) ON CONFLICT (k) DO UPDATE SET k = t.k + 1 => insert k=1 | update -
+        INSERT INTO t (k) VALUES (1) ON CONFLICT (id) DO UPDATE SET v = 3 WHERE t.k = 2;
+        INSERT INTO t AS x (k) VALUES (1) ON CONFLICT (id) DO UPDATE SET v = 3 WHERE x.k = 2 => insert k=1 | update k=2
+        INSERT INTO t (k) VALUES (1) ON CONFLICT (id) DO UPDATE SET k = excluded.k WHERE t.k = 2
+            => insert k=1 | update k=2,1
+        INSERT INTO t (k, v) VALUES (1, 5) ON CONFLICT (k) DO UPDATE SET k = excluded.v => insert k=1 v=5 | update -
+        INSERT INTO t (k) VALUES (1) ON CONFLICT (k) DO UPDATE SET k = excluded.k;
+        INSERT INTO t (k) VALUES (1) ON CONFLICT (k) DO UPDATE SET k = t.k => insert k=1 | update k=1
+        INSERT INTO t (k) SELECT 1 ON CONFLICT (k) DO UPDATE SET v = 3 => insert - | update -
+        INSERT INTO t VALUES (1) ON CONFLICT (k) DO UPDATE SET v = 3 => insert #0=1 | update -
+        "#,
+    );
 }
 
 #[test]
 fn updates() {
-    check(&[
-        ("UPDATE t SET v = 1 WHERE k = 2", "update k=2"),
-        ("UPDATE t SET k = 1", "update -"),
-        ("UPDATE t SET k = 1 WHERE k = 2", "update k=2,1"),
-        ("UPDATE t SET k = k WHERE k = 2", "update k=2"),
-        ("UPDATE t SET k = v WHERE k = 2", "update -"),
-        ("UPDATE t SET k = k + 1 WHERE k = 2", "update -"),
-        ("UPDATE t SET k = DEFAULT WHERE k = 2", "update -"),
-        ("UPDATE t SET (k, v) = (1, 2) WHERE k = 2", "update -"),
-        ("UPDATE t SET (k, v) = (SELECT 1, 2) WHERE k = 2", "update -"),
-        ("UPDATE t SET k[1] = 3 WHERE k = 2", "update -"),
-        ("UPDATE t SET k = u.k FROM u WHERE t.k = 2", "update -"),
-        ("UPDATE t SET v = u.v FROM u WHERE t.k = 2 AND t.id = u.id", "update k=2"),
-        ("WITH x AS (UPDATE t SET v = 1 WHERE k = 1) DELETE FROM t WHERE k = 2", "update k=1 | delete k=2"),
-        ("EXPLAIN ANALYZE UPDATE t SET v = 1 WHERE k = 2", "update k=2"),
-    ]);
+    check(
+        "
+        UPDATE t SET v = 1 WHERE k = 2; UPDATE t SET k = k WHERE k = 2;
+        UPDATE t SET v = u.v FROM u WHERE t.k = 2 AND t.id = u.id;
+        EXPLAIN ANALYZE UPDATE t SET v = 1 WHERE k = 2 => update k=2
+        UPDATE t SET k = 1; UPDATE t SET k = v WHERE k = 2; UPDATE t SET k = k + 1 WHERE k = 2;
+        UPDATE t SET k = DEFAULT WHERE k = 2; UPDATE t SET (k, v) = (1, 2) WHERE k = 2;
+        UPDATE t SET (k, v) = (SELECT 1, 2) WHERE k = 2; UPDATE t SET k[1] = 3 WHERE k = 2;
+        UPDATE t SET k = u.k FROM u WHERE t.k = 2 => update -
+        UPDATE t SET k = 1 WHERE k = 2 => update k=2,1
+        WITH x AS (UPDATE t SET v = 1 WHERE k = 1) DELETE FROM t WHERE k = 2 => update k=1 | delete k=2
+        ",
+    );
 }
 
 #[test]
@@ -260,26 +208,26 @@ fn merges() {
 
 #[test]
 fn parameters() {
-    check(&[
-        ("UPDATE t SET v = $1 WHERE k = $2", "update k=$2"),
-        ("INSERT INTO t (k, v) VALUES ($1, $2)", "insert k=$1 v=$2"),
-        ("INSERT INTO t (k, v) VALUES ($1, $1)", "insert k=$1? v=$1?"),
-        ("INSERT INTO t (k, v) VALUES ($1, $1 || 'x')", "insert k=$1?"),
-        ("DELETE FROM t WHERE k = $1 AND id = $1", "delete id=$1? k=$1?"),
-        ("DELETE FROM t WHERE k = $1 OR k = $1", "delete k=$1"),
-        ("DELETE FROM t WHERE k = $1 RETURNING $1", "delete k=$1?"),
-        ("DELETE FROM t WHERE k IN ($1, $2) AND f($1)", "delete k=$1?,$2"),
-        ("DELETE FROM t WHERE k = $1 AND EXISTS (SELECT FROM u WHERE a = $1)", "delete k=$1?"),
-        ("WITH x AS (DELETE FROM u WHERE k = $1) DELETE FROM t WHERE k = $1", "delete k=$1? | delete k=$1?"),
-        ("DELETE FROM t WHERE k = $1::int", "delete k=$1::integer"),
-        ("DELETE FROM t WHERE k = $1::int AND v > $1::bigint", "delete k=$1::integer"),
-        ("DELETE FROM t WHERE k = $1::int AND v = $1", "delete k=$1::integer? v=$1?"),
-        ("DELETE FROM t WHERE k = $1::int AND v > $1::numeric", "delete k=$1::integer?"),
-        ("DELETE FROM t WHERE k = $1::char", "delete -"),
-        // With what is no key, it is of another type.
-        ("DELETE FROM t WHERE k IN ($1, 1.5) AND k = $1", "delete k=$1?"),
-        ("MERGE INTO t USING s ON t.k = $1 WHEN MATCHED THEN DELETE", "delete k=$1"),
-    ]);
+    check(
+        "
+        UPDATE t SET v = $1 WHERE k = $2 => update k=$2
+        INSERT INTO t (k, v) VALUES ($1, $2) => insert k=$1 v=$2
+        INSERT INTO t (k, v) VALUES ($1, $1) => insert k=$1? v=$1?
+        INSERT INTO t (k, v) VALUES ($1, $1 || 'x') => insert k=$1?
+        DELETE FROM t WHERE k = $1 AND id = $1 => delete id=$1? k=$1?
+        DELETE FROM t WHERE k = $1 OR k = $1; MERGE INTO t USING s ON t.k = $1 WHEN MATCHED THEN DELETE => delete k=$1
+        DELETE FROM t WHERE k = $1 RETURNING $1;
+        DELETE FROM t WHERE k = $1 AND EXISTS (SELECT FROM u WHERE a = $1) => delete k=$1?
+        DELETE FROM t WHERE k IN ($1, $2) AND f($1) => delete k=$1?,$2
+        WITH x AS (DELETE FROM u WHERE k = $1) DELETE FROM t WHERE k = $1 => delete k=$1? | delete k=$1?
+        DELETE FROM t WHERE k = $1::int; DELETE FROM t WHERE k = $1::int AND v > $1::bigint => delete k=$1::integer
+        DELETE FROM t WHERE k = $1::int AND v = $1 => delete k=$1::integer? v=$1?
+        DELETE FROM t WHERE k = $1::int AND v > $1::numeric => delete k=$1::integer?
+        DELETE FROM t WHERE k = $1::char => delete -
+        -- With what is no key, it is of another type.
+        DELETE FROM t WHERE k IN ($1, 1.5) AND k = $1 => delete k=$1?
+        ",
+    );
 }
 
 #[test]

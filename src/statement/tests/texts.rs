@@ -2,12 +2,19 @@ use super::*;
 
 #[test]
 fn empty_texts_have_no_statements() {
-    check(&[("", ""), ("   \n", ""), (";", ""), (" ; ;; ", ""), ("-- only this", ""), ("/* a /* b */ c */ ;", "")]);
+    check_each(&[
+        ("", ""),
+        ("   \n", ""),
+        (";", ""),
+        (" ; ;; ", ""),
+        ("-- only this", ""),
+        ("/* a /* b */ c */ ;", ""),
+    ]);
 }
 
 #[test]
 fn what_is_not_in_the_grammar_is_refused() {
-    check(&[
+    check_each(&[
         ("SELEC 1", "Syntax"),
         ("SELECT 'a", "Syntax"),
         ("SELECT 1 /* a", "Syntax"),
@@ -19,7 +26,7 @@ fn what_is_not_in_the_grammar_is_refused() {
 
 #[test]
 fn several_statements_are_told_apart() {
-    check(&[
+    check_each(&[
         ("SELECT 1; DELETE FROM t", "- | delete:t"),
         ("INSERT INTO a VALUES (1); UPDATE b SET c = 1; DELETE FROM d;", "insert:a | update:b | delete:d"),
         ("BEGIN; SET LOCAL lease.fence = 5; UPDATE t SET a = ';'; COMMIT", "begin | set-local(5) | update:t | commit"),

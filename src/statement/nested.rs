@@ -1,0 +1,115 @@
+//! Statements that run or keep another statement, or code: EXPLAIN, PREPARE, EXECUTE, cursors, CREATE TABLE AS, CALL.
+//!
+//! Must never say that the inner statement runs just once where it may run later or never.
+
+use super::classify::{classify, runs_code};
+use super::facts::parts;
+use super::query::Walk;
+use super::{FunctionName, ParameterEffect, PreparedEffect, RelationName, Statement, values};
+use pg_query::NodeEnum as N;
+use pg_query::protobuf::{
+    CallStmt, CreateTableAsStmt, DeallocateStmt, DeclareCursorStmt, ExecuteStmt, ExplainStmt, FetchStmt, Node,
+    ObjectType, PrepareStmt, a_const::Val,
+};
+use std::sync::Arc;
+
+/// What the statement within another does, which may run it later or never.
+fn inner(node: &Option<Box<Node>>) -> Statement {
+    let mut statement = whole(node);
+    statement.parameter.blur();
+    statement
+}
+
+/// As [`inner`], for one that runs as it is.
+fn whole(node: &Option<Box<Node>>) -> Statement {
+    node.as_ref().and_then(|node| node.node.as_ref()).map(classify).unwrap_or_default()
+}
+
+pub(super) fn prepare(prepare: &PrepareStmt, into: &mut Statement) -> &'static str {
+    let declared = prepare.argtypes.iter().map(values::declared).collect();
+    let mut statement = Statement { declared, ..whole(&prepare.query) };
+    statement.keys_by_path |= prepare.argtypes.iter().any(values::declares_by_path);
+    let statement = Arc::new(statement);
+    into.prepared = PreparedEffect::Prepare { name: prepare.name.clone(), statement };
+    "PREPARE"
+}
+
+pub(super) fn execute(execute: &ExecuteStmt, into: &mut Statement) -> &'static str {
+    Walk::new(into).nodes(&execute.params);
+    into.parameter = ParameterEffect::Unknown;
+    let arguments = execute.params.iter().map(values::literal).collect();
+    into.prepared = PreparedEffect::Execute { name: execute.name.clone(), arguments };
+    "EXECUTE"
+}
+
+pub(super) fn deallocate(deallocate: &DeallocateStmt, into: &mut Statement) -> &'static str {
+    into.prepared = match deallocate.isall {
+        true => PreparedEffect::DeallocateAll,
+        false => PreparedEffect::Deallocate { name: deallocate.name.clone() },
+    };
+    "DEALLOCATE"
+}
+
+pub(super) fn declare_cursor(declare: &DeclareCursorStmt, into: &mut Statement) -> &'static str {
+    *into = inner(&declare.query);
+    "DECLARE CURSOR"
+}
+
+/// A cursor's query runs as it is fetched from, whatever it calls; and so does a portal of the protocol.
+pub(super) fn fetch(fetch: &FetchStmt, into: &mut Statement) -> &'static str {
+    into.prepared = PreparedEffect::Fetch { name: fetch.portalname.clone() };
+    into.parameter = ParameterEffect::Unknown;
+    if fetch.ismove { "MOVE" } else { "FETCH" }
+}
+
+pub(super) fn create_table_as(create: &CreateTableAsStmt, into: &mut Statement) -> &'static str {
+    *into = inner(&create.query);
+    into.changes_catalogue = true;
+    into.defines.extend(create.into.iter().filter_map(|made| made.rel.as_ref()).map(RelationName::from));
+    match create.objtype() {
+        ObjectType::ObjectMatview => "CREATE MATERIALIZED VIEW",
+        _ => "CREATE TABLE AS",
+    }
+}
+
+/// Without ANALYZE the statement is only planned, which can call its functions but not write.
+pub(super) fn explain(explain: &ExplainStmt, into: &mut Statement) -> &'static str {
+    let explained = inner(&explain.query);
+    if is_analyze(&explain.options) {
+        *into = explained;
+        return "EXPLAIN ANALYZE";
+    }
+    if explained.parameter != ParameterEffect::None {
+        into.parameter = ParameterEffect::Unknown;
+    }
+    // Planning computes the arguments of EXECUTE, and what is declared immutable or stable, whatever it does.
+    into.functions = explained.functions;
+    into.reads = explained.reads;
+    "EXPLAIN"
+}
+
+/// The last of several options counts; what is not a Boolean is the server's to refuse.
+fn is_analyze(options: &[Node]) -> bool {
+    let mut analyze = false;
+    for option in options {
+        let Some(N::DefElem(option)) = &option.node else { continue };
+        if option.defname == "analyze" {
+            analyze = match option.arg.as_ref().and_then(|argument| argument.node.as_ref()) {
+                Some(N::Integer(integer)) => integer.ival != 0,
+                Some(N::Boolean(boolean)) => boolean.boolval,
+                Some(N::String(word)) => !["false", "off"].iter().any(|no| word.sval.eq_ignore_ascii_case(no)),
+                Some(N::AConst(constant)) => !matches!(&constant.val, Some(Val::Boolval(boolean)) if !boolean.boolval),
+                _ => true,
+            };
+        }
+    }
+    analyze
+}
+
+pub(super) fn call(call: &CallStmt, into: &mut Statement) -> &'static str {
+    if let Some(call) = &call.funccall {
+        into.functions.extend(FunctionName::from_parts(&parts(&call.funcname)));
+        Walk::new(into).nodes(&call.args);
+    }
+    runs_code(into, "CALL", "CALL runs a procedure")
+}
