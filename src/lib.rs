@@ -2,10 +2,26 @@
 //!
 //! Without the feature `proxy`, which is on by default, it is a library for leaders: [`leader`], and [`etcd`] below it.
 //!
-//! Imports run one way: `cli` → `proxy` → `console`, `guard` → `fence` → `policy` → `etcd`, `statement` → `wire`; `cli` → `leader` → `etcd`, `metrics`;
-//! `proxy`, `fence` and `guard` → `tls`; `proxy` and `metrics` → `listen`. `metrics` and `log_limit` import nothing else, and all but `etcd` may import them.
-//! `fence` and `console` know no sockets of clients, `wire` knows no fences.
+//! # The map
+//!
+//! | layer | what it is |
+//! |---|---|
+//! | [`cli`], `demo`, `stage` | subcommands, and the throwaway servers of the demo |
+//! | [`leader`] | elections, leases and the commands that run under them |
+//! | `server` | what runs: start, reload, shutdown, the console's socket |
+//! | `net` | sockets: listener, handshake, TLS, and the driver of a session |
+//! | `state` | what sessions share: settings in force, registries of databases and sessions, limits |
+//! | `operate` | the console |
+//! | `session` | one session as a state machine: no socket, no task, no clock |
+//! | [`guard`], [`fence`] | the triggers, and the protocol that keeps stale writes out |
+//! | [`catalogue`] | what reaches a fenced table |
+//! | [`metrics`], `sql`, [`tls`], [`config`] | what several of these use |
+//! | [`policy`], [`etcd`], [`statement`], [`wire`] | policies, etcd, what SQL writes, messages of the protocol |
+//!
+//! Each imports only those below it. `tests/behaviour/layers.rs` keeps it so.
 
+#[cfg(feature = "proxy")]
+mod apart;
 #[cfg(feature = "proxy")]
 pub mod catalogue;
 #[cfg(feature = "proxy")]

@@ -3,14 +3,11 @@
 //! Owns the words. Must say what the proxy would do: it reads the same catalogue in the same way.
 
 use super::graph::{Action, Edge, Link, Oid, Way};
-use super::sql::{self, Views};
-use super::{Catalogue, Dependencies, Fenced, Relation, WayTo, dependencies};
+use super::{Catalogue, Dependencies, Relation, WayTo};
 use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource, quoted};
-use crate::sql::{StatementResult, answers, column};
+use crate::sql::{StatementResult, column};
 use crate::statement::{Operation, RelationName};
-use crate::tls::ControlConfig;
 use std::collections::HashSet;
-use tokio_postgres::Client;
 
 /// What policies cover in one database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,49 +33,21 @@ pub struct Covered {
     pub path: String,
 }
 
-/// Why nothing can be said.
-#[derive(Debug, thiserror::Error)]
-pub enum ExplainError {
-    /// No connection.
-    #[error("cannot connect: {}", crate::sql::message(.0))]
-    Connect(#[source] tokio_postgres::Error),
-    /// The server refused.
-    #[error("cannot read the catalogue: {}", crate::sql::message(.0))]
-    Refused(#[source] tokio_postgres::Error),
-    /// The catalogue cannot be understood.
-    #[error("cannot read the catalogue: {0}")]
-    Catalogue(String),
-}
-
-/// Reads what the policies cover in the database of `config`, as any role that can connect. Cancel safe.
-pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Explanation, ExplainError> {
-    let (client, connection) = config.connect().await.map_err(ExplainError::Connect)?;
-    // Ends when the client is dropped.
-    tokio::spawn(connection);
-    ask(&client, "SET standard_conforming_strings = on; SET search_path = pg_catalog").await?;
-    let fences = Fenced(&policies.resources);
-    let (asked, most_rows) = super::question(fences, None, Views::Asked);
-    let answers = match ask(&client, &asked).await {
-        Ok(answers) => answers,
-        // Somebody alters a view.
-        Err(_) => ask(&client, &super::question(fences, None, Views::AllWritable).0).await?,
-    };
-    let catalogue = Catalogue::read(&answers, most_rows).map_err(ExplainError::Catalogue)?;
-    let answers = ask(&client, &dependencies::question(fences)).await?;
-    let dependencies = Dependencies::read(&answers).map_err(ExplainError::Catalogue)?;
-    let answers = ask(&client, &sql::database_and_functions(policies)).await?;
+/// What policies cover, by a catalogue and by what [`super::database_and_functions`] was answered.
+pub fn explanation(
+    policies: &PolicySet,
+    catalogue: &Catalogue,
+    dependencies: &Dependencies,
+    answers: &[StatementResult],
+) -> Explanation {
     let rows = || answers.iter().flat_map(|answer| &answer.rows);
     let database = rows().find_map(|row| column(row, "database")).unwrap_or_default().to_owned();
     let function =
         |row| Some(QualifiedName { schema: column(row, "schema")?.into(), name: column(row, "name")?.into() });
     let functions: HashSet<QualifiedName> = rows().filter_map(function).collect();
     let covered =
-        policies.resources.iter().flat_map(|resource| catalogue.covered(resource, &functions, &dependencies)).collect();
-    Ok(Explanation { database, covered })
-}
-
-async fn ask(client: &Client, query: &str) -> Result<Vec<StatementResult>, ExplainError> {
-    client.simple_query(query).await.map(answers).map_err(ExplainError::Refused)
+        policies.resources.iter().flat_map(|resource| catalogue.covered(resource, &functions, dependencies)).collect();
+    Explanation { database, covered }
 }
 
 impl Catalogue {

@@ -12,9 +12,9 @@ mod key_column;
 mod sql;
 
 pub use dependencies::{Dependencies, question as question_of_dependencies};
-pub use explain::{Covered, ExplainError, Explanation, explain};
+pub use explain::{Covered, Explanation, explanation};
 pub use key_column::KeyColumn;
-pub use sql::Views;
+pub use sql::{Views, database_and_functions};
 
 use crate::policy::{FencedTable, QualifiedName, Resource};
 use crate::sql::{StatementResult, column};
@@ -80,6 +80,12 @@ pub struct Reached<'a> {
 }
 
 impl Catalogue {
+    /// In which these fenced tables exist, and nothing leads to them.
+    #[cfg(test)]
+    pub(crate) fn of_tables(tables: impl IntoIterator<Item = QualifiedName>) -> Self {
+        Catalogue { fenced: tables.into_iter().collect(), ..Catalogue::default() }
+    }
+
     /// A fenced table exists.
     pub fn has_fenced_tables(&self) -> bool {
         !self.fenced.is_empty()

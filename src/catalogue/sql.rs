@@ -140,7 +140,7 @@ pub(super) fn question(subject: Subject, views: Views) -> String {
 }
 
 /// The database's name, then the functions of the policies that exist.
-pub(super) fn database_and_functions(policies: &PolicySet) -> String {
+pub fn database_and_functions(policies: &PolicySet) -> String {
     let functions = policies.resources.iter().flat_map(|resource| &resource.functions);
     format!(
         "SELECT current_database() AS database; \

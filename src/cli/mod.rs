@@ -13,9 +13,9 @@ mod policy;
 mod proxy;
 mod variables;
 
+use crate::apart::{READER_COMMAND, read_for_another};
 use crate::config;
 use crate::leader::command::{GUARD_COMMAND, START_COMMAND, keep_guard};
-use crate::statement::apart::{READER_COMMAND, read_for_another};
 use crate::tls::{Connector, ControlConfig};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};

@@ -2,7 +2,8 @@
 
 use super::output::{complain, counted, load_policies, print, table};
 use super::{Ended, database, failed, runtime};
-use crate::catalogue::{self, Covered, Explanation};
+use crate::catalogue::{Covered, Explanation};
+use crate::fence;
 use crate::policy::{PolicySet, Resource};
 use clap::Subcommand;
 use std::{path::PathBuf, process::ExitCode};
@@ -50,7 +51,7 @@ fn check(set: &PolicySet) -> Ended {
 /// Exit code 1 also where something that the policies name does not exist, or they are not for that database.
 fn explain(set: &PolicySet, url: &str) -> Ended {
     let config = database("--database", url)?;
-    let Explanation { database, covered } = &runtime()?.block_on(catalogue::explain(&config, set)).map_err(failed)?;
+    let Explanation { database, covered } = &runtime()?.block_on(fence::explain(&config, set)).map_err(failed)?;
     if !set.applies_to(database) {
         return Err(failed(format!("the policies fence nothing in database {database}")));
     }

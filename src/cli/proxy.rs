@@ -2,12 +2,12 @@
 
 use super::output::load_policies;
 use super::{Ended, runtime, unusable};
+use crate::apart;
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
 use crate::server;
 use crate::state::encryption::Encryption;
 use crate::state::shared::Start;
-use crate::statement::apart;
 use nix::sys::prctl::set_dumpable;
 use nix::sys::resource::{Resource, setrlimit};
 use std::process::ExitCode;

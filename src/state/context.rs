@@ -7,6 +7,7 @@ use super::room::Rooms;
 use super::sessions::SessionRecord;
 use super::shared::Shared;
 use super::turns::Turns;
+use crate::apart;
 use crate::fence::{Database, Registration, Role};
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
@@ -172,7 +173,9 @@ impl Context {
         let cache = &self.shared.cache;
         // Other sessions on this thread go on elsewhere.
         if turn.as_ref().is_some_and(|turn| turn.apart) {
-            return Ok(tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows)));
+            return Ok(tokio::task::block_in_place(|| {
+                cache.read_apart(text, lexing, with_rows, || apart::read(text, lexing, with_rows))
+            }));
         }
         let turn = turn.map_or_else(|| self.turn(false), Ok)?;
         if let Some(proved) = tokio::task::block_in_place(|| cache.prove(text, lexing, with_rows)) {
@@ -181,7 +184,9 @@ impl Context {
         drop(turn);
         // Who sends what is soon read does not wait for those who do not.
         let _turn = self.turn(true)?;
-        Ok(tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows)))
+        Ok(tokio::task::block_in_place(|| {
+            cache.read_apart(text, lexing, with_rows, || apart::read(text, lexing, with_rows))
+        }))
     }
 
     fn turn(&self, apart: bool) -> Result<Turn, Task> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 const LONGEST: usize = 4 << 20;
 
 /// As [`LONGEST`] for a text that needs the tree, which takes up to a thousand times its text in memory.
-pub(super) const LONGEST_TREE: usize = 512 << 10;
+pub(crate) const LONGEST_TREE: usize = 512 << 10;
 
 /// A text of several statements that is longer is read one by one.
 const LONG: usize = 8 << 10;
@@ -44,7 +44,7 @@ pub fn read_tokens(text: &[u8], lexing: Lexing) -> Option<Script> {
 }
 
 /// [`analyse`], or [`analyse_rows`].
-pub(super) fn read_text(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
+pub(crate) fn read_text(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
     match parse(text, lexing, with_rows) {
         Err(Unreadable::TooComplex) => read_tokens(text, lexing).ok_or(Unreadable::TooComplex),
         answer => answer,

@@ -3,9 +3,9 @@
 //! Must never answer for a text that is read differently, and must never outgrow its bound, whatever clients send:
 //! neither with what it remembers, nor with what it takes to read a text.
 
-use super::analyse::{read_text, read_tokens};
+use super::analyse::{LONGEST_TREE, read_text, read_tokens};
 use super::rows::{Declared, Value};
-use super::{Lexing, PreparedEffect, RelationName, Script, Statement, Unreadable, apart, cost};
+use super::{Lexing, PreparedEffect, RelationName, Script, Statement, Unreadable, cost};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -53,13 +53,19 @@ impl Cache {
         remembered.or_else(|| Some(self.keep(text, lexing, with_rows, proved(text, lexing, with_rows)?)))
     }
 
-    /// As [`Cache::get`], for what nothing else tells, in another process: of the time that it takes there is a limit, and the
-    /// memory is not this one's. Blocks. To be called [`apart::READERS`] times at once at most.
-    pub fn read_apart(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Answer {
+    /// As [`Cache::get`], for what nothing else tells: `read` does it in another process, within limits, or finds that it has
+    /// come to no end.
+    pub fn read_apart(
+        &self,
+        text: &[u8],
+        lexing: Lexing,
+        with_rows: bool,
+        read: impl FnOnce() -> Option<Result<Script, Unreadable>>,
+    ) -> Answer {
         if let Some(remembered) = self.find(text, lexing, with_rows) {
             return remembered;
         }
-        match apart::read(text, lexing, with_rows) {
+        match read() {
             Some(read) => self.keep(text, lexing, with_rows, read),
             // It may be better luck another time.
             None => Arc::new(read_tokens(text, lexing).ok_or(Unreadable::TooComplex)),
@@ -86,7 +92,7 @@ impl Cache {
 
     #[cfg(test)]
     pub(super) fn get_slowly(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Answer {
-        self.prove(text, lexing, with_rows).unwrap_or_else(|| self.read_apart(text, lexing, with_rows))
+        self.prove(text, lexing, with_rows).unwrap_or_else(|| self.read_apart(text, lexing, with_rows, || None))
     }
 
     #[cfg(test)]
@@ -107,7 +113,7 @@ fn proved(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Script,
     let proved = read_tokens(text, lexing);
     let lacks = |statement: &Arc<Statement>| with_rows && statement.writes.iter().any(|write| write.rows.are_unread());
     let is_enough = proved.as_ref().is_some_and(|script| !script.statements.iter().any(lacks));
-    (is_enough || text.len() > apart::LONGEST).then(|| proved.ok_or(Unreadable::TooComplex))
+    (is_enough || text.len() > LONGEST_TREE).then(|| proved.ok_or(Unreadable::TooComplex))
 }
 
 #[derive(Debug, Default)]

@@ -8,18 +8,18 @@
 //! row for every statement type; `nested`, `ddl`, `query` and `expression` know the details, `conditions` which rows are meant.
 //! What is too large for the parsers, `lexical` reads from its tokens, as far as they prove something. [`Cache`] is the way
 //! in for texts of strangers: `cost` says what the parsers may read at once, and what may be too much for them is read
-//! [`apart`], in another process.
+//! `apart`, in another process.
 //!
 //! What no text shows, and this therefore cannot say: what triggers, rules, views, defaults, row security, casts,
 //! operators and functions of a harmless name in another schema run. The catalogue and the guard answer for those.
 
 mod analyse;
-pub mod apart;
 mod cache;
 mod classify;
 mod conditions;
 mod cost;
 mod ddl;
+pub(crate) mod encoded;
 mod encoding;
 mod expression;
 mod facts;
@@ -38,6 +38,7 @@ mod tests;
 mod tokens;
 mod values;
 
+pub(crate) use analyse::{LONGEST_TREE, read_text};
 pub use analyse::{analyse, analyse_rows, read_tokens};
 pub use cache::{Answer, Cache};
 
@@ -147,7 +148,7 @@ pub enum PreparedEffect {
         /// The name, shared with the protocol's prepared statements.
         name: String,
         /// What running it does.
-        #[serde(serialize_with = "apart::put_shared", deserialize_with = "apart::shared")]
+        #[serde(serialize_with = "encoded::put_shared", deserialize_with = "encoded::shared")]
         statement: std::sync::Arc<Statement>,
     },
     /// `EXECUTE name`, also within EXPLAIN ANALYZE and CREATE TABLE AS: see [`Statement::executing`].
@@ -195,7 +196,7 @@ pub struct Statement {
     /// Where it starts in the text it was read from, in bytes, and where it ends (exclusive, without the semicolon).
     pub range: std::ops::Range<usize>,
     /// The statement's type as people say it: `INSERT`, `ALTER TABLE`; for logs and hints.
-    #[serde(deserialize_with = "apart::word")]
+    #[serde(deserialize_with = "encoded::word")]
     pub kind: Word,
     /// The relations it writes or locks.
     pub writes: Vec<Write>,
@@ -216,7 +217,7 @@ pub struct Statement {
     /// What it does to prepared statements.
     pub prepared: PreparedEffect,
     /// Why its text does not tell what it writes, if it does not.
-    #[serde(deserialize_with = "apart::maybe_word")]
+    #[serde(deserialize_with = "encoded::maybe_word")]
     pub opaque: Option<Word>,
     /// It may change which relations exist or how they depend on one another.
     pub changes_catalogue: bool,
@@ -254,7 +255,7 @@ impl Statement {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Script {
     /// In the order in which the server runs them. Empty for an empty query.
-    #[serde(serialize_with = "apart::put_list", deserialize_with = "apart::list")]
+    #[serde(serialize_with = "encoded::put_list", deserialize_with = "encoded::list")]
     pub statements: Vec<std::sync::Arc<Statement>>,
 }
 

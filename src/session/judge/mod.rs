@@ -6,6 +6,9 @@
 mod earlier;
 mod hidden;
 mod resolve;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
 mod token;
 
 use super::host::Seen;

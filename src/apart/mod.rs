@@ -3,13 +3,11 @@
 //! Owns the processes: they are started when they are needed, and end by themselves when nobody needs them. Must never
 //! guess where one did not answer: the text is too complex then.
 
-mod answer;
 mod reader;
 
-pub(super) use answer::{list, maybe_word, put_list, put_shared, shared, word};
 pub use reader::{READER_COMMAND, read_for_another};
 
-use super::{Lexing, Script, Unreadable};
+use crate::statement::{Lexing, Script, Unreadable, encoded};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -22,13 +20,10 @@ use std::time::{Duration, Instant};
 /// So many at the same time. Who calls sees to it that there are no more; so many are kept for the next text.
 pub const READERS: usize = 3;
 
-/// The longest text that is read apart.
-pub(super) const LONGEST: usize = super::analyse::LONGEST_TREE;
-
 /// Its processor time is limited; so long it may take on a machine that has other things to do.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An answer is shorter: [`super::analyse`] bounds what a script holds.
+/// An answer is shorter: [`crate::statement::analyse`] bounds what a script holds.
 const LONGEST_ANSWER: usize = 64 << 20;
 
 /// The program that knows the subcommand [`READER_COMMAND`].
@@ -43,8 +38,8 @@ pub fn set_program(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
-/// Reads a text of up to [`LONGEST`] bytes in another process; None where that came to no end. Blocks.
-pub(super) fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Script, Unreadable>> {
+/// Reads a text of up to [`LONGEST_TREE`](crate::statement::LONGEST_TREE) bytes in another process; None where that came to no end. Blocks.
+pub fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Script, Unreadable>> {
     let request = request(text, lexing, with_rows);
     let idle = || IDLE.lock().unwrap_or_else(PoisonError::into_inner);
     let kept = idle().pop();
@@ -114,7 +109,7 @@ impl ReaderProcess {
         }
         let mut answer = vec![0; length];
         self.read_exact(&mut answer, deadline)?;
-        let answer = answer::decode(&answer).ok_or(io::ErrorKind::InvalidData)?;
+        let answer = encoded::decode(&answer).ok_or(io::ErrorKind::InvalidData)?;
         Ok(((goes_on == 1).then_some(self), answer))
     }
 

@@ -9,12 +9,16 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub(super) fn encode(read: &Result<Script, Unreadable>) -> io::Result<Vec<u8>> {
+/// As bytes.
+///
+/// # Errors
+/// When it cannot be said in bytes.
+pub fn encode(read: &Result<Script, Unreadable>) -> io::Result<Vec<u8>> {
     serde_json::to_vec(read).map_err(io::Error::other)
 }
 
-/// None where it is none.
-pub(super) fn decode(answer: &[u8]) -> Option<Result<Script, Unreadable>> {
+/// What bytes say; None where they say nothing.
+pub fn decode(answer: &[u8]) -> Option<Result<Script, Unreadable>> {
     serde_json::from_slice(answer).ok()
 }
 
@@ -25,7 +29,7 @@ static WORDS: Mutex<Option<HashSet<Word>>> = Mutex::new(None);
 const MOST_WORDS: usize = 1_000;
 
 /// A text that the source has as a constant.
-pub(in crate::statement) fn word<'de, D: Deserializer<'de>>(from: D) -> Result<Word, D::Error> {
+pub(super) fn word<'de, D: Deserializer<'de>>(from: D) -> Result<Word, D::Error> {
     let text = String::deserialize(from)?;
     let mut words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
     let words = words.get_or_insert_default();
@@ -41,24 +45,24 @@ pub(in crate::statement) fn word<'de, D: Deserializer<'de>>(from: D) -> Result<W
 }
 
 /// As [`word`], where there may be none.
-pub(in crate::statement) fn maybe_word<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Word>, D::Error> {
+pub(super) fn maybe_word<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Word>, D::Error> {
     #[derive(Deserialize)]
     struct Known(#[serde(deserialize_with = "word")] Word);
     Ok(Option::<Known>::deserialize(from)?.map(|Known(word)| word))
 }
 
-pub(in crate::statement) fn put_shared<S: Serializer>(statement: &Arc<Statement>, to: S) -> Result<S::Ok, S::Error> {
+pub(super) fn put_shared<S: Serializer>(statement: &Arc<Statement>, to: S) -> Result<S::Ok, S::Error> {
     Statement::serialize(statement, to)
 }
 
-pub(in crate::statement) fn shared<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<Statement>, D::Error> {
+pub(super) fn shared<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<Statement>, D::Error> {
     Statement::deserialize(from).map(Arc::new)
 }
 
-pub(in crate::statement) fn put_list<S: Serializer>(list: &[Arc<Statement>], to: S) -> Result<S::Ok, S::Error> {
+pub(super) fn put_list<S: Serializer>(list: &[Arc<Statement>], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(list.iter().map(|statement| &**statement))
 }
 
-pub(in crate::statement) fn list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<Statement>>, D::Error> {
+pub(super) fn list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<Statement>>, D::Error> {
     Ok(Vec::<Statement>::deserialize(from)?.into_iter().map(Arc::new).collect())
 }

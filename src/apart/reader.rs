@@ -2,9 +2,7 @@
 //!
 //! Must never take more than its share: beyond it, the kernel ends it.
 
-use super::{LONGEST, answer};
-use crate::statement::analyse::read_text;
-use crate::statement::{Encoding, Lexing, ServerEncoding};
+use crate::statement::{Encoding, LONGEST_TREE, Lexing, ServerEncoding, encoded, read_text};
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::signal::{SigEvent, SigevNotify, Signal};
@@ -59,7 +57,7 @@ fn serve() -> io::Result<()> {
         let Some((text, lexing, with_rows)) = next(&mut input)? else { return Ok(()) };
         let time = Expiration::OneShot(TimeSpec::from_duration(PROCESSOR_TIME));
         limit.set(time, TimerSetTimeFlags::empty())?;
-        let answer = answer::encode(&read_text(&text, lexing, with_rows))?;
+        let answer = encoded::encode(&read_text(&text, lexing, with_rows))?;
         let goes_on = grown()? - at_start < MOST_KEPT;
         output.write_all(&[&[u8::from(goes_on)][..], &(answer.len() as u32).to_be_bytes(), &answer].concat())?;
         output.flush()?;
@@ -87,7 +85,7 @@ fn next(input: &mut impl Read) -> io::Result<Option<(Vec<u8>, Lexing, bool)>> {
     let encoding = encodings.into_iter().find(|it| *it as u8 == encoding).ok_or(io::ErrorKind::InvalidData)?;
     let servers = [ServerEncoding::Utf8, ServerEncoding::SingleByte, ServerEncoding::Other];
     let server = servers.into_iter().find(|it| *it as u8 == server).ok_or(io::ErrorKind::InvalidData)?;
-    if length > LONGEST {
+    if length > LONGEST_TREE {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut text = vec![0; length];

@@ -1,0 +1,223 @@
+//! The judge as a table: a text, the token of the session and what is known, and what is decided.
+
+use super::*;
+use crate::catalogue::Catalogue;
+use crate::fence::Cause;
+use crate::policy::join;
+use crate::statement::{Encoding, Lexing, ServerEncoding, analyse};
+
+const POLICIES: &str = "version: 1
+resources:
+  - {name: scheduler, tables: [public.jobs]}
+  - {name: billing, tables: [public.bills], on_missing: allow}
+  - {name: trial, tables: [public.trials], mode: observe}
+";
+
+/// What is known beside the text and the token, in words: see [`World::new`].
+#[derive(Default)]
+struct World {
+    admitted: HashMap<String, Token>,
+    known: HashMap<String, Token>,
+    written: HashMap<String, Token>,
+    refused: Option<Refusal>,
+    suspects: Suspects,
+    of_others: Vec<Arc<Suspects>>,
+    seen: Seen,
+    words: Vec<String>,
+}
+
+impl World {
+    /// `admitted=47 known=100 written=46` of the scheduler; `refused`: an Admit failed; `owed`: the server owes replies;
+    /// `doubt`: some of them may change the parameter; `unread`: the catalogue; `unheard`: nobody listens; `empty`: no fenced
+    /// table exists; `defines` and `others`: what may lead to every table; `exempt`.
+    fn new(words: &str) -> Self {
+        let mut world = World { words: words.split_whitespace().map(str::to_owned).collect(), ..World::default() };
+        let tables =
+            join(&[("a.yaml", POLICIES)]).unwrap().resources.iter().map(|it| it.tables[0].name.clone()).collect();
+        let tables: Vec<_> = if world.says("empty") { Vec::new() } else { tables };
+        let is_current = !world.says("unread") && !world.says("unheard");
+        let is_unheard = world.says("unheard");
+        world.seen =
+            Seen { catalogue: Arc::new(Catalogue::of_tables(tables)), is_current, is_unheard, ..Seen::default() };
+        for word in world.words.clone() {
+            let Some((name, token)) = word.split_once('=') else { continue };
+            let tokens = match name {
+                "admitted" => &mut world.admitted,
+                "known" => &mut world.known,
+                "written" => &mut world.written,
+                _ => panic!("{word} is no fact"),
+            };
+            tokens.insert("scheduler".to_owned(), token.parse().unwrap());
+        }
+        if world.says("refused") {
+            world.refused = Some(Refusal::unavailable("scheduler", Cause::from("no connection")));
+        }
+        if world.says("defines") {
+            world.suspects = Suspects::everything();
+        }
+        if world.says("others") {
+            world.of_others.push(Arc::new(Suspects::everything()));
+        }
+        world
+    }
+
+    fn says(&self, word: &str) -> bool {
+        self.words.iter().any(|it| it == word)
+    }
+
+    fn judge(&self, text: &str, token: &str) -> String {
+        let lexing =
+            Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
+        let statements = analyse(text.as_bytes(), lexing).unwrap().statements;
+        let parameter = Parameter::new(if token == "?" { Value::Unknown } else { Value::read(Some(token)) });
+        let policies = join(&[("a.yaml", POLICIES)]).unwrap();
+        let judge = Judge {
+            policies: &policies,
+            standing: self,
+            seen: &self.seen,
+            changes_catalogue: false,
+            shadows_keys: false,
+            path: None,
+            suspects: &self.suspects,
+            suspects_of_others: &self.of_others,
+            exempt: self.says("exempt"),
+            parameter: &parameter,
+            owed: self.says("owed"),
+            parameter_in_doubt: self.says("doubt"),
+            written: &self.written,
+            refused: self.refused.as_ref(),
+        };
+        show(judge.statements(&statements))
+    }
+}
+
+impl Standing for World {
+    fn admitted(&self, resource: &str) -> Option<Token> {
+        self.admitted.get(resource).copied()
+    }
+
+    fn holds_admissions(&self) -> bool {
+        !self.admitted.is_empty()
+    }
+
+    fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch> {
+        let highest = self.known.get(resource).copied().filter(|highest| *highest > token)?;
+        Some(Epoch { generation: 1, token: highest })
+    }
+}
+
+fn show(decision: Decision) -> String {
+    let needs = |needs: Vec<Need>| needs.iter().map(|need| format!(" {}={}", need.resource.name, need.token)).collect();
+    match decision {
+        Decision::Forward(list, passed) => {
+            let list: String = needs(list);
+            let passed: String = passed
+                .iter()
+                .map(|it| format!(" past {}", it.observed.as_ref().map_or("exempt", |rejection| rejection.verdict())))
+                .collect();
+            format!("forward{list}{passed}")
+        }
+        Decision::Reject(index, rejection, list) => {
+            let list: String = needs(list);
+            format!("reject {index} {}{list}", rejection.text().code)
+        }
+        Decision::Settle => "settle".to_owned(),
+        Decision::ReadValue => "ask".to_owned(),
+    }
+}
+
+#[track_caller]
+fn check(cases: &[(&str, &str, &str, &str)]) {
+    let found = |(text, token, words, expected): &(&str, &str, &str, &str)| {
+        let found = World::new(words).judge(text, token);
+        (found != *expected).then(|| format!("{text} | {token} | {words}\n  expected: {expected}\n  found:    {found}"))
+    };
+    let wrong: Vec<_> = cases.iter().filter_map(found).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+const WRITE: &str = "INSERT INTO jobs VALUES (1)";
+
+#[test]
+fn tokens_and_admissions() {
+    check(&[
+        // A write needs the session's token; whether it is admitted already is for the fence.
+        (WRITE, "47", "", "forward scheduler=47"),
+        (WRITE, "47", "admitted=47", "forward scheduler=47"),
+        (WRITE, "47", "admitted=47 known=100", "forward scheduler=47"),
+        (WRITE, "47", "known=47", "forward scheduler=47"),
+        (WRITE, "47", "known=100", "reject 0 LF001"),
+        (WRITE, "47", "admitted=46 known=100", "reject 0 LF001"),
+        (WRITE, "", "", "reject 0 LF002"),
+        (WRITE, "other=5", "", "reject 0 LF002"),
+        (WRITE, "none of it", "", "reject 0 LF003"),
+        (WRITE, "47", "written=46", "reject 0 LF003"),
+        (WRITE, "47", "written=47", "forward scheduler=47"),
+        (WRITE, "47", "refused", "reject 0 LF006"),
+        (WRITE, "", "exempt", "forward past exempt"),
+        ("SELECT * FROM jobs", "", "", "forward"),
+        // Locking is for holders of a token only.
+        ("SELECT * FROM jobs FOR UPDATE", "", "", "forward"),
+        ("SELECT * FROM jobs FOR UPDATE", "47", "", "forward scheduler=47"),
+        ("INSERT INTO bills VALUES (1)", "", "", "forward"),
+        ("INSERT INTO bills VALUES (1)", "billing=3", "", "forward billing=3"),
+        ("INSERT INTO trials VALUES (1)", "", "", "forward past missing"),
+        ("INSERT INTO trials VALUES (1)", "47", "", "forward trial=47"),
+        ("INSERT INTO free VALUES (1)", "", "", "forward"),
+    ]);
+}
+
+#[test]
+fn what_is_owed_and_what_is_not_known_of_the_token() {
+    check(&[
+        (WRITE, "47", "owed", "forward scheduler=47"),
+        (WRITE, "47", "owed doubt", "settle"),
+        (WRITE, "47", "owed admitted=46", "settle"),
+        (WRITE, "47", "admitted=46", "forward scheduler=47"),
+        (WRITE, "?", "", "ask"),
+        (WRITE, "?", "owed doubt", "settle"),
+        ("SELECT 1", "?", "owed doubt", "forward"),
+        ("SET lease.fence = 'x'", "", "", "reject 0 LF003"),
+        ("SET lease.fence = 48", "47", "admitted=47", "forward"),
+    ]);
+}
+
+#[test]
+fn several_statements() {
+    check(&[
+        ("SET lease.fence = 48; INSERT INTO jobs VALUES (1)", "", "", "forward scheduler=48"),
+        ("RESET lease.fence; INSERT INTO jobs VALUES (1)", "47", "", "forward scheduler=47"),
+        ("SELECT 1; INSERT INTO jobs VALUES (1)", "", "", "reject 1 LF002"),
+        ("INSERT INTO jobs VALUES (1); DO 'BEGIN END'", "47", "", "reject 1 LF004 scheduler=47"),
+        (
+            "INSERT INTO jobs VALUES (1); SET lease.fence = 48; DELETE FROM jobs",
+            "47",
+            "",
+            "reject 2 LF003 scheduler=47",
+        ),
+        ("SELECT set_config(n, '1', false) FROM t; INSERT INTO jobs VALUES (1)", "47", "", "reject 1 LF004"),
+        ("PREPARE TRANSACTION 'a'", "47", "", "forward"),
+        ("PREPARE TRANSACTION 'a'", "47", "admitted=47", "reject 0 LF004"),
+        ("INSERT INTO jobs VALUES (1); PREPARE TRANSACTION 'a'", "47", "", "reject 1 LF004 scheduler=47"),
+    ]);
+}
+
+#[test]
+fn what_does_not_show_what_it_writes() {
+    check(&[
+        ("DO 'BEGIN END'", "47", "", "reject 0 LF004"),
+        ("DO 'BEGIN END'", "47", "exempt", "forward past exempt"),
+        ("DO 'BEGIN END'", "", "empty", "forward"),
+        ("CALL p()", "", "", "reject 0 LF004"),
+        ("INSERT INTO free VALUES (1)", "47", "defines", "reject 0 LF004"),
+        ("INSERT INTO free VALUES (1)", "47", "others", "reject 0 LF004"),
+        ("SELECT 1", "47", "defines others", "forward"),
+        // Until the catalogue is read, any relation may be a way to a fenced table.
+        ("INSERT INTO free VALUES (1)", "", "unread", "reject 0 LF006"),
+        ("INSERT INTO free VALUES (1)", "", "unheard", "reject 0 LF006"),
+        (WRITE, "47", "unread", "reject 0 LF006"),
+        (WRITE, "47", "unheard", "forward scheduler=47"),
+        (WRITE, "47", "others unread", "reject 0 LF006"),
+        ("SELECT 1", "", "unread", "forward"),
+    ]);
+}
