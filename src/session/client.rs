@@ -90,17 +90,16 @@ impl<H: Host> Session<H> {
             frontend::FUNCTION_CALL if judged => return Ok(self.function_call(header)),
             _ => (),
         }
-        let unnamed = Vec::new;
         let request = match header.tag {
             frontend::QUERY => {
                 self.batch += 1;
-                Some(Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() })
+                Some(Request::query(Vec::new()))
             }
-            frontend::PARSE => Some(Request::Parse { name: unnamed(), sequence: 0 }),
-            frontend::BIND => Some(Request::Bind { portal: unnamed(), sequence: 0, plans: Arc::default() }),
+            frontend::PARSE => Some(Request::Parse { defines: None }),
+            frontend::BIND => Some(Request::bind()),
             frontend::DESCRIBE => Some(Request::Describe),
-            frontend::EXECUTE => Some(Request::Execute { statement: Arc::default(), defines: None }),
-            frontend::CLOSE => Some(Request::ClosePortal { name: unnamed() }),
+            frontend::EXECUTE => Some(Request::execute()),
+            frontend::CLOSE => Some(Request::Close),
             frontend::SYNC => Some(Request::Sync),
             frontend::FUNCTION_CALL => Some(Request::FunctionCall),
             frontend::COPY_DATA => Some(Request::CopyData),

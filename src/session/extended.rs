@@ -4,7 +4,7 @@
 
 use super::judge::opaque;
 use super::names::{Meaning, known_by};
-use super::replies::Request;
+use super::replies::{Defined, Request};
 use super::values::with_types;
 use super::verdict::{Run, Verdict};
 use super::{ClientFault, Host, Session};
@@ -25,7 +25,7 @@ impl<H: Host> Session<H> {
         let input = self.start_of_body(header);
         let Some((name, rest)) = split_string(input) else {
             // The server says what is wrong with it.
-            self.pass(header, Some(Request::Parse { name: Vec::new(), sequence: 0 }));
+            self.pass(header, Some(Request::Parse { defines: None }));
             return Ok(true);
         };
         if room.is_ok() && self.lexing_in_doubt(rest) {
@@ -48,7 +48,7 @@ impl<H: Host> Session<H> {
         };
         let name = known_by(name).to_vec();
         let sequence = self.statements.define(&name, statement, self.batch);
-        self.pass(header, Some(Request::Parse { name, sequence }));
+        self.pass(header, Some(Request::Parse { defines: Some(Defined { name, sequence }) }));
         Ok(true)
     }
 
@@ -63,7 +63,7 @@ impl<H: Host> Session<H> {
             split_string(self.start_of_body(header)).and_then(|(portal, rest)| Some((portal, split_string(rest)?.0)));
         let Some((portal, name)) = names else {
             // The server says what is wrong with it.
-            self.pass(header, Some(Request::Bind { portal: Vec::new(), sequence: 0, plans: Arc::default() }));
+            self.pass(header, Some(Request::bind()));
             return Ok(true);
         };
         let statement = match self.statements.meaning(name, self.batch) {
@@ -85,7 +85,7 @@ impl<H: Host> Session<H> {
         let statement = if needs_values { self.with_values(header, &statement) } else { statement };
         let Some(statement) = self.with_path(statement) else { return Ok(false) };
         let sequence = self.portals.define(&portal, statement.clone(), self.batch);
-        self.pass(header, Some(Request::Bind { portal, sequence, plans: statement }));
+        self.pass(header, Some(Request::Bind { defines: Some(Defined { name: portal, sequence }), plans: statement }));
         Ok(true)
     }
 

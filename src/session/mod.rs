@@ -17,16 +17,19 @@ mod keys;
 mod names;
 pub mod parameter;
 mod parts;
+mod pending;
 mod question;
 mod reject;
 pub mod rejection;
 mod replies;
+mod request;
 mod room;
 mod server;
 mod simple;
 pub mod suspects;
 pub mod task;
 mod touched;
+mod transaction;
 mod values;
 mod verdict;
 
@@ -34,22 +37,21 @@ pub use end::{ClientFault, End};
 pub use host::Host;
 pub use task::{Done, Task};
 
-use crate::fence::session::{Activity, SessionFence, Token};
-use crate::fence::{Refusal, Role};
-use crate::statement::{Answer, Lexing};
+use crate::fence::session::{Activity, SessionFence};
+use crate::statement::Lexing;
 use crate::wire::frame::InvalidLength;
 use crate::wire::message::Status;
 use bytes::{Buf, Bytes, BytesMut};
 use definitions::Definitions;
-use host::Changes;
 use names::Names;
 use parameter::Parameter;
+use pending::{Asked, Pending, Wait};
 use rejection::Rejection;
 use replies::Replies;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
-use task::{Room, Turn};
+use task::Room;
+use transaction::{Sent, Transaction};
 
 /// An output at or above this many bytes takes no more until some of it is written.
 pub const HIGH_WATER: usize = 128 * 1024;
@@ -104,79 +106,6 @@ enum Life {
     Terminating,
     /// It broke the protocol, and is told when everything before that is answered.
     Broken(ClientFault),
-}
-
-/// What is known of the transaction that is open, or of the session outside of one.
-struct Transaction {
-    /// As the last ReadyForQuery said.
-    status: Status,
-    /// Since then.
-    sent: Sent,
-    /// Since then something has completed that may have committed what was written.
-    may_have_committed: bool,
-    /// It changed the catalogue.
-    catalogue_changed: bool,
-    /// The tokens under which it has written, by resource.
-    written: HashMap<String, Token>,
-}
-
-/// What was sent to the server since the last ReadyForQuery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Sent {
-    Nothing,
-    Messages,
-    /// An Execute was among them: its implicit transaction lasts up to a Sync.
-    Execute,
-}
-
-/// What was found out for the message at hand: the first one of the client that was not forwarded yet.
-#[derive(Default)]
-struct Pending {
-    /// The input from the client has to reach this many bytes.
-    wanted: usize,
-    /// Room for it, once that was asked for; nothing in it if it was refused.
-    room: Option<Option<Room>>,
-    /// It may be read, though that may take long.
-    turn: Option<Turn>,
-    /// What its text does, as it was read in this way: it is judged again whenever more is known.
-    read: Option<(Lexing, bool, Answer)>,
-    /// Since when it has been judged, or what has to be done first for that.
-    since: Option<Instant>,
-    /// The changes of the catalogue that had been seen when it came, or when what it waited for was there.
-    changes: Option<Changes>,
-    /// As whom it would run, once that was asked for.
-    role: Asked<Role>,
-    /// The search path, where it was asked for.
-    path: Option<String>,
-    /// What the server answered to our question so far.
-    answer: Option<question::Answer>,
-    /// The database that it needs alone was looked after.
-    is_alone: bool,
-    /// Why an Admit for it failed.
-    refused: Option<Refusal>,
-}
-
-/// What the server is asked in the session only where it is needed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Asked<T> {
-    #[default]
-    Not,
-    Due,
-    Answered(T),
-}
-
-/// What the message at hand waits for.
-enum Wait {
-    /// The server owes nothing any more.
-    Settle,
-    /// The answer to our question: the value of the parameter.
-    Value,
-    /// The same: as whom the session acts.
-    Role,
-    /// The driver is to do this.
-    Ask(Task),
-    /// The driver does what was asked.
-    Task,
 }
 
 /// What has come from one side, what is to go there, and the rest of the message that is being passed on from it.
@@ -253,13 +182,7 @@ impl<H: Host> Session<H> {
             statements: Names::default(),
             portals: Names::default(),
             batch: 0,
-            transaction: Transaction {
-                status: Status::Idle,
-                sent: Sent::Nothing,
-                may_have_committed: false,
-                catalogue_changed: false,
-                written: HashMap::new(),
-            },
+            transaction: Transaction::default(),
             definitions: Definitions::default(),
             activity: Activity::Idle,
             revoked: false,

@@ -77,7 +77,7 @@ impl<H: Host> Session<H> {
             // Before another simple query it changes nothing; replication sessions know no other.
             message::put_query(&mut self.server.output, &[questions.join("; ").as_bytes()]);
             let statements = vec![Arc::default(); questions.len()];
-            self.replies.push(Request::Query { statements, completed: 0, defines: Vec::new() }, Audience::Proxy);
+            self.replies.push(Request::query(statements), Audience::Proxy);
         }
     }
 
@@ -90,10 +90,9 @@ impl<H: Host> Session<H> {
         message::put_execute(output, NAME);
         message::put_close_portal(output, NAME);
         message::put_close_statement(output, NAME);
-        let none = Vec::new;
-        self.replies.push(Request::Parse { name: none(), sequence: 0 }, Audience::Proxy);
-        self.replies.push(Request::Bind { portal: none(), sequence: 0, plans: Arc::default() }, Audience::Proxy);
-        self.replies.push(Request::Execute { statement: Arc::default(), defines: None }, Audience::Proxy);
+        self.replies.push(Request::Parse { defines: None }, Audience::Proxy);
+        self.replies.push(Request::bind(), Audience::Proxy);
+        self.replies.push(Request::execute(), Audience::Proxy);
         self.replies.push(Request::ClosePortal { name: NAME.into() }, Audience::Proxy);
         self.replies.push(Request::CloseStatement { name: NAME.into() }, Audience::Proxy);
     }

@@ -60,7 +60,7 @@ impl<H: Host> Session<H> {
         self.note_forwarding();
         message::put_query(&mut self.server.output, &[raising_statement(&rejection.text()).as_bytes()]);
         self.batch += 1;
-        let request = Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() };
+        let request = Request::query(Vec::new());
         self.replies.push(request, Audience::Rejection { shift: 0 });
         self.message_done();
     }
@@ -76,9 +76,9 @@ impl<H: Host> Session<H> {
         message::put_bind(output, REJECT_NAME, REJECT_NAME);
         message::put_execute(output, REJECT_NAME);
         self.replies.push(Request::CloseStatement { name: REJECT_NAME.into() }, Audience::Proxy);
-        self.replies.push(Request::Parse { name: Vec::new(), sequence: 0 }, Audience::Proxy);
-        self.replies.push(Request::Bind { portal: Vec::new(), sequence: 0, plans: Arc::default() }, Audience::Proxy);
-        let request = Request::Execute { statement: Arc::default(), defines: None };
+        self.replies.push(Request::Parse { defines: None }, Audience::Proxy);
+        self.replies.push(Request::bind(), Audience::Proxy);
+        let request = Request::execute();
         self.replies.push(request, Audience::Rejection { shift: 0 });
         self.reject_prepared = true;
         self.message_done();

@@ -4,9 +4,8 @@
 //! own finds its place, and "nothing is owed" means that no statement is running.
 //! Chapters "Message Flow", "Extended Query", "COPY Operations".
 
-use crate::statement::{ParameterEffect, Statement};
+pub use super::request::{Audience, Defined, Request};
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// Entries beyond which no more messages are read from the client.
 const MOST: usize = 10_000;
@@ -25,145 +24,6 @@ pub struct Reply {
     writes: bool,
     /// What its statements hold, in bytes.
     weight: usize,
-}
-
-/// For whom an answer is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Audience {
-    /// The client asked.
-    Client,
-    /// The proxy asked: the client must see nothing of it, save an error.
-    Proxy,
-    /// In place of what the client asked, which is rejected: the client sees the error as its own.
-    Rejection {
-        /// Characters that the proxy put before the client's text, to be taken from an error's position.
-        shift: usize,
-    },
-}
-
-/// A forwarded message.
-#[derive(Debug)]
-pub enum Request {
-    /// A simple query: answered up to ReadyForQuery.
-    Query {
-        /// What its statements do; empty when nobody looked.
-        statements: Vec<Arc<Statement>>,
-        /// How many of them the server has completed.
-        completed: usize,
-        /// Names that its PREPAREs define: statement's index, name, what to confirm.
-        defines: Vec<(usize, String, u64)>,
-    },
-    /// Parse: defines a statement.
-    Parse { name: Vec<u8>, sequence: u64 },
-    /// Bind: defines a portal.
-    Bind {
-        /// Its name.
-        portal: Vec<u8>,
-        /// What to confirm.
-        sequence: u64,
-        /// Planning what it runs may call functions that are declared immutable or stable, whatever they do.
-        plans: Arc<Statement>,
-    },
-    /// Describe.
-    Describe,
-    /// Execute.
-    Execute {
-        /// What it does.
-        statement: Arc<Statement>,
-        /// The name that a PREPARE in it defines, and what to confirm.
-        defines: Option<(String, u64)>,
-    },
-    /// Close of a statement.
-    CloseStatement { name: Vec<u8> },
-    /// Close of a portal.
-    ClosePortal { name: Vec<u8> },
-    /// Sync: ReadyForQuery.
-    Sync,
-    /// A fast-path call: answered up to ReadyForQuery.
-    FunctionCall,
-    /// CopyData, however much in a row: never answered.
-    CopyData,
-    /// CopyDone or CopyFail: never answered, but ends a COPY from the client.
-    CopyEnd,
-}
-
-impl Audience {
-    fn is_rejection(self) -> bool {
-        matches!(self, Audience::Rejection { .. })
-    }
-}
-
-impl Request {
-    fn affects_parameter(&self) -> bool {
-        matches!(self, Request::FunctionCall)
-            || matches!(self, Request::Bind { plans, .. } if plans.parameter == ParameterEffect::Unknown)
-            || self.statements().iter().any(|statement| statement.parameter != ParameterEffect::None)
-    }
-
-    /// It may change standard_conforming_strings or client_encoding.
-    fn affects_lexing(&self) -> bool {
-        let may_set = |statement: &Statement| !statement.runs_nothing();
-        match self {
-            // Of what nobody looked at there are no statements.
-            Request::Query { statements, .. } => {
-                statements.is_empty() || statements.iter().any(|statement| may_set(statement))
-            }
-            // Its values are read as their types say, domains too; and planning computes what is said to be immutable.
-            Request::Bind { plans: statement, .. } | Request::Execute { statement, .. } => may_set(statement),
-            Request::FunctionCall => true,
-            _ => false,
-        }
-    }
-
-    /// It writes, or may do so.
-    fn may_write(&self) -> bool {
-        let may_write = |statement: &Statement| {
-            !statement.writes.is_empty() || !statement.functions.is_empty() || statement.opaque.is_some()
-        };
-        matches!(self, Request::FunctionCall) || self.statements().iter().any(|statement| may_write(statement))
-    }
-
-    fn changes_catalogue(&self) -> bool {
-        self.statements().iter().any(|statement| statement.changes_catalogue)
-    }
-
-    /// It may be a COPY from the client. What runs by a name may be one too.
-    fn may_copy_in(&self) -> bool {
-        const BY_NAME: [&str; 4] = ["COPY FROM", "EXECUTE", "FETCH", "portal"];
-        self.statements().iter().any(|statement| statement.opaque.is_some() || BY_NAME.contains(&statement.kind))
-    }
-
-    /// It may commit while it runs, so that an error does not take back what it did before.
-    pub fn may_commit(&self) -> bool {
-        self.statements().iter().any(|statement| statement.opaque.is_some())
-    }
-
-    /// The bytes that its statements keep in memory, about. What an Execute runs is that of its portal, most often.
-    fn weight(&self) -> usize {
-        match self {
-            Request::Query { statements, .. } => statements.iter().map(|statement| statement.weight()).sum(),
-            Request::Execute { statement, .. } if Arc::strong_count(statement) == 1 => statement.weight(),
-            _ => 0,
-        }
-    }
-
-    fn statements(&self) -> &[Arc<Statement>] {
-        match self {
-            Request::Query { statements, .. } => statements,
-            Request::Execute { statement, .. } => std::slice::from_ref(statement),
-            _ => &[],
-        }
-    }
-
-    /// An error in the answer makes the server skip all that follows, up to the next Sync.
-    fn is_extended(&self) -> bool {
-        !matches!(self, Request::Query { .. } | Request::Sync | Request::FunctionCall) && !self.is_copy()
-    }
-
-    /// Part of a COPY from the client, which is not answered.
-    fn is_copy(&self) -> bool {
-        matches!(self, Request::CopyData | Request::CopyEnd)
-    }
 }
 
 /// The queue, and where in a COPY from the client the session is.

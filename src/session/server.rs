@@ -85,15 +85,16 @@ impl<H: Host> Session<H> {
     fn note_reply(&mut self, tag: u8) {
         let Some(front) = self.replies.front() else { return };
         let ends = match (tag, &front.to) {
-            (backend::PARSE_COMPLETE, Request::Parse { name, sequence }) => {
-                self.statements.confirm(name, *sequence);
+            (backend::PARSE_COMPLETE, Request::Parse { defines }) => {
+                defines.iter().for_each(|it| self.statements.confirm(&it.name, it.sequence));
                 true
             }
-            (backend::BIND_COMPLETE, Request::Bind { portal, sequence, plans }) => {
-                self.portals.confirm(portal, *sequence);
+            (backend::BIND_COMPLETE, Request::Bind { defines, plans }) => {
+                defines.iter().for_each(|it| self.portals.confirm(&it.name, it.sequence));
                 self.parameter.planned(plans);
                 true
             }
+            (backend::CLOSE_COMPLETE, Request::Close) => true,
             (backend::CLOSE_COMPLETE, Request::CloseStatement { name }) => {
                 self.statements.close(name);
                 true
@@ -208,8 +209,8 @@ impl<H: Host> Session<H> {
     /// The server will not do what this asked for.
     fn cancel(&mut self, reply: Reply) {
         match reply.to {
-            Request::Parse { name, sequence } => self.statements.cancel(&name, sequence),
-            Request::Bind { portal, sequence, .. } => self.portals.cancel(&portal, sequence),
+            Request::Parse { defines: Some(it) } => self.statements.cancel(&it.name, it.sequence),
+            Request::Bind { defines: Some(it), .. } => self.portals.cancel(&it.name, it.sequence),
             Request::Execute { defines: Some((name, sequence)), .. } => {
                 self.statements.cancel(name.as_bytes(), sequence)
             }

@@ -27,7 +27,7 @@ impl<H: Host> Session<H> {
             None => return Ok(false),
             Some(Err(why)) => {
                 let statement = opaque("statement", why);
-                let request = Request::Query { statements: vec![statement.clone()], completed: 0, defines: Vec::new() };
+                let request = Request::query(vec![statement.clone()]);
                 return Ok(self.unread(header, statement, request));
             }
             Some(Ok(())) if !self.is_whole(header) => return Ok(false),
@@ -36,7 +36,7 @@ impl<H: Host> Session<H> {
         let (turn, known) = (self.pending.turn.take(), self.pending.read.take());
         let Some((text, _)) = split_string(self.message_body(header)) else {
             // The server says what is wrong with it.
-            self.pass(header, Some(Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() }));
+            self.pass(header, Some(Request::query(Vec::new())));
             return Ok(true);
         };
         if self.lexing_in_doubt(text) {

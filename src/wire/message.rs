@@ -8,9 +8,10 @@ use bytes::{Buf, BufMut, BytesMut};
 const NULL: i32 = -1;
 
 /// Transaction status in ReadyForQuery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Status {
     /// 'I': not in a transaction.
+    #[default]
     Idle,
     /// 'T': in a transaction.
     Transaction,

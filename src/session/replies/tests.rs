@@ -1,11 +1,13 @@
 use super::*;
+use crate::statement::Statement;
+use std::sync::Arc;
 
 fn execute() -> Request {
-    Request::Execute { statement: Arc::default(), defines: None }
+    Request::execute()
 }
 
 fn query() -> Request {
-    Request::Query { statements: Vec::new(), completed: 0, defines: Vec::new() }
+    Request::query(Vec::new())
 }
 
 fn queue(requests: impl IntoIterator<Item = Request>) -> Replies {

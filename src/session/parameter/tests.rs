@@ -1,0 +1,145 @@
+//! Unit tests of the parameter.
+
+use super::*;
+
+fn token(token: i64) -> Value {
+    Value::Known(FenceValue::One(token))
+}
+
+fn set(value: &str, local: bool) -> Statement {
+    Statement { parameter: ParameterEffect::Set { value: value.into(), local }, ..Statement::default() }
+}
+
+fn transaction(transaction: TransactionEffect) -> Statement {
+    Statement { transaction, ..Statement::default() }
+}
+
+fn run(parameter: &mut Parameter, statements: &[Statement], status: Status) {
+    statements.iter().for_each(|statement| parameter.completed(statement, false));
+    parameter.ready(status);
+}
+
+#[test]
+fn set_lasts_and_set_local_does_not() {
+    let mut parameter = Parameter::new(token(1));
+    run(&mut parameter, &[set("2", false)], Status::Idle);
+    assert_eq!(parameter.current(), &token(2));
+    run(&mut parameter, &[transaction(TransactionEffect::Begin), set("3", true)], Status::Transaction);
+    assert_eq!(parameter.current(), &token(3));
+    assert!(!parameter.is_settled());
+    run(&mut parameter, &[transaction(TransactionEffect::Commit)], Status::Idle);
+    assert_eq!(parameter.current(), &token(2));
+    assert!(parameter.is_settled());
+}
+
+#[test]
+fn set_after_set_local_stays() {
+    let mut parameter = Parameter::new(token(1));
+    let statements = [transaction(TransactionEffect::Begin), set("3", true), set("4", false)];
+    run(&mut parameter, &statements, Status::Transaction);
+    run(&mut parameter, &[transaction(TransactionEffect::Commit)], Status::Idle);
+    assert_eq!(parameter.current(), &token(4));
+}
+
+#[test]
+fn rollback_and_savepoints_return() {
+    let mut parameter = Parameter::new(token(1));
+    let begin = [transaction(TransactionEffect::Begin), set("2", false)];
+    run(&mut parameter, &begin, Status::Transaction);
+    let inner = [transaction(TransactionEffect::Savepoint("s".into())), set("3", false)];
+    run(&mut parameter, &inner, Status::Transaction);
+    run(&mut parameter, &[transaction(TransactionEffect::RollbackTo("s".into()))], Status::Transaction);
+    assert_eq!(parameter.current(), &token(2));
+    run(&mut parameter, &[set("3", false), transaction(TransactionEffect::Release("s".into()))], Status::Transaction);
+    assert_eq!(parameter.current(), &token(3));
+    run(&mut parameter, &[transaction(TransactionEffect::Rollback)], Status::Idle);
+    assert_eq!(parameter.current(), &token(1));
+}
+
+#[test]
+fn an_error_takes_back_the_implicit_transaction() {
+    let mut parameter = Parameter::new(token(1));
+    parameter.completed(&set("2", false), false);
+    parameter.error();
+    parameter.ready(Status::Idle);
+    assert_eq!(parameter.current(), &token(1));
+}
+
+#[test]
+fn a_commit_that_rolled_back() {
+    let mut parameter = Parameter::new(token(1));
+    run(&mut parameter, &[transaction(TransactionEffect::Begin), set("2", false)], Status::Transaction);
+    parameter.completed(&transaction(TransactionEffect::Commit), true);
+    parameter.ready(Status::Idle);
+    assert_eq!(parameter.current(), &token(1));
+}
+
+#[test]
+fn what_cannot_be_followed_is_unknown_until_learned() {
+    let mut parameter = Parameter::new(token(1));
+    let unknown = Statement { parameter: ParameterEffect::Unknown, ..Statement::default() };
+    run(&mut parameter, &[unknown], Status::Idle);
+    assert_eq!(parameter.current(), &Value::Unknown);
+    parameter.learn(token(9));
+    assert!(parameter.is_settled());
+    run(&mut parameter, &[transaction(TransactionEffect::RollbackTo("never seen".into()))], Status::Transaction);
+    assert_eq!(parameter.current(), &Value::Unknown);
+}
+
+#[test]
+fn what_cannot_be_followed_may_happen_again_at_the_commit() {
+    let mut parameter = Parameter::new(token(1));
+    let begin = transaction(TransactionEffect::Begin);
+    let unknown = Statement { parameter: ParameterEffect::Unknown, ..Statement::default() };
+    run(&mut parameter, &[begin.clone(), unknown.clone(), set("1", false)], Status::Transaction);
+    assert_eq!((parameter.current(), parameter.is_settled()), (&token(1), false));
+    run(&mut parameter, &[transaction(TransactionEffect::Commit)], Status::Idle);
+    assert_eq!(parameter.current(), &Value::Unknown);
+    parameter.learn(token(1));
+    run(&mut parameter, &[begin, unknown, transaction(TransactionEffect::Rollback)], Status::Idle);
+    assert_eq!(parameter.current(), &token(1));
+}
+
+#[test]
+fn an_answer_counts_for_the_session_where_the_transaction_has_not_touched_it() {
+    let mut parameter = Parameter::new(Value::Unknown);
+    let begin = [transaction(TransactionEffect::Begin), transaction(TransactionEffect::Savepoint("s".into()))];
+    run(&mut parameter, &begin, Status::Transaction);
+    parameter.learn(token(1));
+    run(&mut parameter, &[transaction(TransactionEffect::RollbackTo("s".into()))], Status::Transaction);
+    assert_eq!(parameter.current(), &token(1));
+    parameter.forget();
+    parameter.learn(token(2));
+    run(&mut parameter, &[transaction(TransactionEffect::Commit)], Status::Idle);
+    assert_eq!(parameter.current(), &Value::Unknown);
+}
+
+#[test]
+fn the_values_of_savepoints_have_a_bound() {
+    let list: Vec<_> = (0..8_000).map(|number| format!("s{number}=1")).collect();
+    let mut parameter = Parameter::new(token(1));
+    for number in 0..100 {
+        parameter.completed(&set(&format!("{}, last={}", list.join(","), number + 1), true), false);
+        parameter.completed(&transaction(TransactionEffect::Savepoint(format!("s{number}"))), false);
+    }
+    assert!(parameter.weight() < 2 * HEAVIEST, "{}", parameter.weight());
+    parameter.completed(&transaction(TransactionEffect::RollbackTo("s99".into())), false);
+    assert_ne!(parameter.current(), &Value::Unknown);
+    parameter.completed(&transaction(TransactionEffect::RollbackTo("s0".into())), false);
+    assert_eq!(parameter.current(), &Value::Unknown);
+}
+
+#[test]
+fn a_forgotten_savepoint_takes_the_younger_ones_with_it() {
+    let mut parameter = Parameter::new(token(1));
+    parameter.completed(&transaction(TransactionEffect::Savepoint("young".into())), false);
+    parameter.completed(&transaction(TransactionEffect::Savepoint("forgotten".into())), false);
+    for index in 0..MAX_SAVEPOINTS {
+        let name = if index == 0 { "young" } else { "other" };
+        parameter.completed(&transaction(TransactionEffect::Savepoint(name.into())), false);
+    }
+    parameter.completed(&set("2", false), false);
+    parameter.completed(&transaction(TransactionEffect::Release("forgotten".into())), false);
+    parameter.completed(&transaction(TransactionEffect::RollbackTo("young".into())), false);
+    assert_eq!(parameter.current(), &Value::Unknown);
+}
