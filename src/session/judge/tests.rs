@@ -13,6 +13,10 @@ resources:
   - {name: trial, tables: [public.trials], mode: observe}
 ";
 
+fn policies() -> PolicySet {
+    join([("a.yaml".into(), Ok(POLICIES.into()))]).unwrap()
+}
+
 /// What is known beside the text and the token, in words: see [`World::new`].
 #[derive(Default)]
 struct World {
@@ -32,8 +36,7 @@ impl World {
     /// table exists; `defines` and `others`: what may lead to every table; `exempt`.
     fn new(words: &str) -> Self {
         let mut world = World { words: words.split_whitespace().map(str::to_owned).collect(), ..World::default() };
-        let tables =
-            join(&[("a.yaml", POLICIES)]).unwrap().resources.iter().map(|it| it.tables[0].name.clone()).collect();
+        let tables = policies().resources.iter().map(|it| it.tables[0].name.clone()).collect();
         let tables: Vec<_> = if world.says("empty") { Vec::new() } else { tables };
         let is_current = !world.says("unread") && !world.says("unheard");
         let is_unheard = world.says("unheard");
@@ -70,7 +73,7 @@ impl World {
             Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
         let statements = analyse(text.as_bytes(), lexing).unwrap().statements;
         let parameter = Parameter::new(if token == "?" { Value::Unknown } else { Value::read(Some(token)) });
-        let policies = join(&[("a.yaml", POLICIES)]).unwrap();
+        let policies = policies();
         let judge = Judge {
             policies: &policies,
             standing: self,
