@@ -28,6 +28,9 @@ mod server;
 mod simple;
 pub mod suspects;
 pub mod task;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
 mod touched;
 mod transaction;
 mod values;

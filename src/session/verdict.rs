@@ -23,6 +23,9 @@ const CATCH_UP_LIMIT: Duration = Duration::from_secs(5);
 /// So many admissions are asked for before the message at hand is judged again.
 const MOST_AT_ONCE: usize = 256;
 
+/// Where definitions end all the time, those that have ended count after so many looks.
+const MOST_SURVEYS: usize = 4;
+
 /// More statements, writes and calls than this take long enough to judge for other sessions on the thread to notice.
 const MANY: usize = 200;
 
@@ -72,19 +75,7 @@ impl<H: Host> Session<H> {
         if self.pending.role == Asked::Due {
             return (self.ask_for_role(), resolved);
         }
-        let others = self.host.suspects_of_others();
-        let wanted = self.wanted(&resolved, &others);
-        let mut seen = self.host.catalogue(wanted.as_ref());
-        if let Some(wanted) = wanted
-            && resolved.iter().any(|statement| self.depends_on_catalogue(statement, &others, &seen))
-        {
-            if let Some(task) = self.first(&wanted) {
-                self.ask_for(task);
-                return (Verdict::Hold, resolved);
-            }
-            // It may have been read just now.
-            seen = self.host.catalogue(Some(&wanted));
-        }
+        let Some((others, seen)) = self.survey(&resolved) else { return (Verdict::Hold, resolved) };
         let judge = Judge {
             policies: self.host.policies(),
             standing: &StandingOf { fence: &self.fence, host: &self.host },
@@ -134,6 +125,34 @@ impl<H: Host> Session<H> {
             self.pending.changes = None;
         }
         (verdict, resolved)
+    }
+
+    /// What others are defining, and what is known of the catalogue, in this order: a definition is in one of the two. None
+    /// while the catalogue is to be read first.
+    fn survey(&mut self, statements: &[Arc<Statement>]) -> Option<(Vec<Arc<Suspects>>, Seen)> {
+        for attempt in 1.. {
+            let others = self.host.suspects_of_others();
+            let wanted = self.wanted(statements, &others);
+            let mut seen = self.host.catalogue(wanted.as_ref());
+            if let Some(wanted) = wanted
+                && statements.iter().any(|statement| self.depends_on_catalogue(statement, &others, &seen))
+            {
+                if let Some(task) = self.first(&wanted) {
+                    self.ask_for(task);
+                    return None;
+                }
+                // It may have been read just now.
+                seen = self.host.catalogue(Some(&wanted));
+            }
+            // A definition that was read meanwhile would count twice: as one, and as what it has become.
+            let is_same = |now: Vec<Arc<Suspects>>| {
+                now.len() == others.len() && now.iter().zip(&others).all(|(one, other)| Arc::ptr_eq(one, other))
+            };
+            if others.is_empty() || attempt == MOST_SURVEYS || is_same(self.host.suspects_of_others()) {
+                return Some((others, seen));
+            }
+        }
+        None
     }
 
     /// It may write a fenced table, whatever the catalogue makes of it.

@@ -1,0 +1,285 @@
+//! The machine by itself: bytes in, bytes and requests out, with a host that knows what the test says.
+
+use super::host::{Changes, Seen, Wanted};
+use super::judge::PassedWrite;
+use super::parameter::Value;
+use super::suspects::Suspects;
+use super::task::Turn;
+use super::*;
+use crate::catalogue::Catalogue;
+use crate::fence::Claim;
+use crate::fence::session::{Epoch, Token};
+use crate::policy::{PolicySet, Resource, join};
+use crate::statement::{Answer, Encoding, ServerEncoding, Statement, analyse};
+use crate::wire::message::{put_query, put_ready};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
+const USUAL: Lexing =
+    Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
+
+/// A proxy with one session, which knows its catalogue.
+struct OneSession {
+    policies: PolicySet,
+    catalogue: Arc<Catalogue>,
+    released: AtomicUsize,
+    /// Another session is defining something for so many looks.
+    looks: AtomicUsize,
+}
+
+impl Host for OneSession {
+    fn take_up_policies(&mut self) -> bool {
+        false
+    }
+
+    fn is_fenced(&self) -> bool {
+        true
+    }
+
+    fn policies(&self) -> &PolicySet {
+        &self.policies
+    }
+
+    fn database(&self) -> &str {
+        "postgres"
+    }
+
+    fn known_stale(&self, _: &str, token: Token) -> Option<Epoch> {
+        (token < 40).then_some(Epoch { generation: 1, token: 40 })
+    }
+
+    fn release(&self) {
+        self.released.fetch_add(1, Relaxed);
+    }
+
+    fn catalogue(&self, _: Option<&Wanted>) -> Seen {
+        Seen { catalogue: self.catalogue.clone(), is_current: true, ..Seen::default() }
+    }
+
+    fn changes(&self) -> Changes {
+        Changes::default()
+    }
+
+    fn is_unread(&self, _: &Wanted) -> bool {
+        false
+    }
+
+    fn forget_catalogue(&self) {}
+
+    fn catalogue_changed(&self) {}
+
+    fn note_harmless_change(&self, _: u64) -> bool {
+        true
+    }
+
+    fn forget_database(&self, _: &str) {}
+
+    fn suspects_of_others(&self) -> Vec<Arc<Suspects>> {
+        let is_defined = self.looks.fetch_update(Relaxed, Relaxed, |looks| looks.checked_sub(1)).is_ok();
+        is_defined.then(|| Arc::new(Suspects::everything())).into_iter().collect()
+    }
+
+    fn publish_suspects(&self, _: &Suspects) {}
+
+    fn withdraw_suspects(&self) {}
+
+    fn read(&self, text: &[u8], lexing: Lexing, _: bool, _: Option<Turn>) -> Result<Answer, Task> {
+        Ok(Arc::new(analyse(text, lexing)))
+    }
+
+    fn room(&self, _: usize, _: usize, _: bool) -> Option<Room> {
+        None
+    }
+
+    fn at_length<R>(work: impl FnOnce() -> R) -> R {
+        work()
+    }
+
+    fn note_query(&self) {}
+
+    fn note_presented(&self, _: &Value) {}
+
+    fn note_admitted(&mut self, _: &Resource) {}
+
+    fn note_rejected(&self, _: &Rejection, _: &Statement) {}
+
+    fn note_passed(&self, _: Vec<PassedWrite>) {}
+
+    fn observe(&self, _: Arc<Resource>, _: Token, _: Claim) {}
+}
+
+fn session(token: &str) -> Session<OneSession> {
+    let policies = join([("a.yaml".into(), Ok(POLICIES.into()))]).unwrap();
+    let tables = policies.resources.iter().map(|resource| resource.tables[0].name.clone());
+    let catalogue = Arc::new(Catalogue::of_tables(tables));
+    let host = OneSession { policies, catalogue, released: AtomicUsize::new(0), looks: AtomicUsize::new(0) };
+    let started = Started {
+        user: "postgres".to_owned(),
+        fence: Arc::new(SessionFence::new(Err("not in this test".to_owned()))),
+        replicates: false,
+        temporary: None,
+        parameter: Parameter::new(Value::read(Some(token))),
+        lexing: USUAL,
+    };
+    Session::new(host, Side::default(), Side::default(), started, Instant::now())
+}
+
+fn query(text: &str) -> BytesMut {
+    let mut message = BytesMut::new();
+    put_query(&mut message, &[text.as_bytes()]);
+    message
+}
+
+fn ready() -> BytesMut {
+    let mut message = BytesMut::new();
+    put_ready(&mut message, Status::Idle);
+    message
+}
+
+/// Steps until there is nothing more to handle; the task that is asked for.
+fn settle(session: &mut Session<OneSession>) -> Option<Task> {
+    loop {
+        match session.step(Instant::now()) {
+            Ok(Step::Wait) => return None,
+            Ok(Step::Do(task)) => return Some(task),
+            Ok(Step::GoOn) => {}
+            Err(end) => panic!("{end}"),
+        }
+    }
+}
+
+fn says(session: &mut Session<OneSession>, bytes: &[u8]) -> Option<Task> {
+    session.client.input.extend_from_slice(bytes);
+    settle(session)
+}
+
+fn answers(session: &mut Session<OneSession>, bytes: &[u8]) -> Option<Task> {
+    session.server.input.extend_from_slice(bytes);
+    settle(session)
+}
+
+#[test]
+fn a_read_passes_and_its_answer_comes_back() {
+    let mut session = session("");
+    assert!(says(&mut session, &query("SELECT 1")).is_none());
+    assert_eq!(session.server.output, query("SELECT 1"));
+    assert_eq!(session.fence.activity(), Activity::Busy);
+    answers(&mut session, &ready());
+    assert_eq!(session.client.output, ready());
+    assert!(session.is_idle() && session.fence.activity() == Activity::Idle);
+}
+
+#[test]
+fn an_idle_session_is_told_of_a_rejection_at_once() {
+    let cases = [("", "LF002"), ("39", "LF001"), ("x", "LF003")];
+    for (token, code) in cases {
+        let mut session = session(token);
+        assert!(says(&mut session, &query("DELETE FROM jobs")).is_none());
+        assert!(session.server.output.is_empty(), "{token}: the server hears of it");
+        let told = String::from_utf8_lossy(&session.client.output).into_owned();
+        assert!(told.contains(code) && session.client.output.ends_with(&ready()), "{told}");
+    }
+}
+
+#[test]
+fn a_write_waits_for_its_admission_and_passes_as_it_came() {
+    let mut session = session("47");
+    let message = query("DELETE FROM jobs");
+    let Some(Task::Admit(needs)) = says(&mut session, &message) else { panic!("nothing is asked for") };
+    assert_eq!((needs[0].0.resource.name.as_str(), needs[0].0.token), ("scheduler", 47));
+    assert!(session.server.output.is_empty() && session.is_held_back() && !session.is_idle());
+    // Whatever else happens meanwhile, it waits.
+    assert!(says(&mut session, &query("SELECT 1")).is_none());
+    assert!(session.server.output.is_empty());
+    assert!(session.fence.record_admission("scheduler", Epoch { generation: 1, token: 47 }, 0));
+    session.done(Done::Admit(Ok(())));
+    assert!(settle(&mut session).is_none());
+    assert_eq!(session.server.output, [message, query("SELECT 1")].concat());
+    assert!(session.fence.may_have_written("scheduler"));
+    answers(&mut session, &ready());
+    assert!(!session.fence.may_have_written("scheduler"));
+}
+
+#[test]
+fn an_admission_that_a_newer_token_takes_away_meanwhile_is_asked_for_again() {
+    let mut session = session("47");
+    assert!(says(&mut session, &query("DELETE FROM jobs")).is_some());
+    assert!(session.fence.record_admission("scheduler", Epoch { generation: 1, token: 47 }, 0));
+    session.fence.revoke("scheduler", Epoch { generation: 1, token: 48 });
+    session.revoked();
+    session.done(Done::Admit(Ok(())));
+    assert!(matches!(settle(&mut session), Some(Task::Admit(_))));
+    assert!(session.server.output.is_empty());
+    assert_eq!(session.host.released.load(Relaxed), 1);
+}
+
+#[test]
+fn in_a_transaction_the_server_raises_the_error() {
+    let mut session = session("");
+    says(&mut session, &query("BEGIN"));
+    let mut in_transaction = BytesMut::new();
+    put_ready(&mut in_transaction, Status::Transaction);
+    answers(&mut session, &in_transaction);
+    session.server.output.clear();
+    session.client.output.clear();
+    says(&mut session, &query("DELETE FROM jobs"));
+    let sent = String::from_utf8_lossy(&session.server.output).into_owned();
+    assert!(sent.contains("LF002") && !sent.contains("DELETE"), "{sent}");
+    assert!(session.client.output.is_empty());
+}
+
+/// However the bytes of both sides are cut, what comes out is the same.
+#[test]
+fn messages_are_cut_anywhere() {
+    let sent = [query("SELECT 1"), query("INSERT INTO free VALUES (1)"), query("DELETE FROM jobs")].concat();
+    let answered = [ready(), ready()].concat();
+    let run = |at: usize, then: usize| {
+        let mut session = session("");
+        says(&mut session, &sent[..at]);
+        answers(&mut session, &answered[..then]);
+        says(&mut session, &sent[at..]);
+        answers(&mut session, &answered[then..]);
+        (session.server.output.clone(), session.client.output.clone())
+    };
+    let whole = run(sent.len(), answered.len());
+    for at in 0..sent.len() {
+        assert_eq!(run(at, 0), whole, "the client's bytes are cut at {at}");
+    }
+    for then in 0..answered.len() {
+        assert_eq!(run(sent.len(), then), whole, "the server's bytes are cut at {then}");
+    }
+}
+
+/// Its definitions are in the catalogue by then: a write is judged by that.
+#[test]
+fn what_another_session_has_just_ended_to_define_is_in_no_way() {
+    for looks in 1..3 {
+        let mut session = session("");
+        session.host.looks = AtomicUsize::new(looks);
+        says(&mut session, &query("INSERT INTO free VALUES (1)"));
+        assert_eq!(session.server.output, query("INSERT INTO free VALUES (1)"), "{:?}", session.client.output);
+    }
+    let mut session = session("");
+    session.host.looks = AtomicUsize::new(usize::MAX);
+    says(&mut session, &query("INSERT INTO free VALUES (1)"));
+    assert!(session.server.output.is_empty());
+}
+
+#[test]
+fn the_driver_looks_at_the_clock_within_many_messages() {
+    let mut session = session("");
+    session.client.input.extend_from_slice(&query("SELECT 1").repeat(100));
+    assert!(matches!(session.step(Instant::now()), Ok(Step::GoOn)));
+    assert!(settle(&mut session).is_none());
+    assert_eq!(session.server.output, query("SELECT 1").repeat(100));
+}
+
+#[test]
+fn what_breaks_the_protocol_ends_the_session_behind_what_is_owed() {
+    let mut session = session("");
+    says(&mut session, &query("SELECT 1"));
+    says(&mut session, b"Q\0\0\0\x01");
+    assert!(session.client.ended && session.client_fault().is_some());
+    session.server.ended = true;
+    assert!(matches!(session.step(Instant::now()), Err(End::Server)));
+}
