@@ -46,16 +46,13 @@ pub enum Refused {
     /// The server cannot be reached, or broke off.
     #[error("server: {0}")]
     Upstream(io::Error),
-    /// It was a request to cancel; what has become of it.
-    #[error("cancel request")]
-    Cancelled(&'static str),
 }
 
 impl Refused {
     /// Whose doing it is, as the metric says it.
     pub fn label(&self) -> &'static str {
         match self {
-            Refused::Client(..) | Refused::Cancelled(_) => "client",
+            Refused::Client(..) => "client",
             Refused::Server(_) => "server",
             Refused::Upstream(_) => "upstream",
         }
@@ -68,7 +65,6 @@ impl Refused {
             Refused::Server(code) => code.as_deref(),
             Refused::Upstream(error) if error.kind() == io::ErrorKind::InvalidData => Some("08P01"),
             Refused::Upstream(_) => Some("08006"),
-            Refused::Cancelled(_) => None,
         }
     }
 
@@ -82,6 +78,14 @@ impl From<io::Error> for Refused {
     fn from(error: io::Error) -> Self {
         Refused::silently(error.to_string())
     }
+}
+
+/// What a client wants.
+pub enum Heard {
+    /// A session.
+    Caller(Box<Caller>),
+    /// It was a request to cancel; what has become of it.
+    Cancel(&'static str),
 }
 
 /// What a client has come for.
@@ -110,8 +114,8 @@ impl Caller {
 /// Hears what a client wants. Not cancel-safe: the socket is closed when it is dropped.
 ///
 /// # Errors
-/// When it wants no session, or does not say it as it should; the client has been told why, where it can be told.
-pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Caller, Refused> {
+/// When it does not say it as it should; the client has been told why, where it can be told.
+pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Heard, Refused> {
     let deadline = Instant::now() + shared.settings().limits.startup;
     let opening = tokio::select! {
         // First: who has spoken by now is heard.
@@ -135,8 +139,8 @@ pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Caller
         Ok(Ok(opened)) => opened,
     };
     match packet {
-        Packet::CancelRequest(packet) => Err(cancel(shared, packet, seat).await),
-        Packet::Startup(startup) => Ok(Caller { client, startup, deadline }),
+        Packet::CancelRequest(packet) => cancel(shared, packet, seat).await.map(Heard::Cancel),
+        Packet::Startup(startup) => Ok(Heard::Caller(Box::new(Caller { client, startup, deadline }))),
         Packet::SslRequest | Packet::GssEncryptionRequest => Err(Refused::silently("no session")),
     }
 }
@@ -267,12 +271,12 @@ pub async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, Refused>
 /// Passes a request to cancel on, when it has its turn, if it is about a session of this proxy: the server hears of no other,
 /// or whoever can reach the proxy could keep it busy. Like the server, says nothing to the client, and asks it for no
 /// encryption. A client that has closed its side is served all the same: many do not wait.
-async fn cancel(shared: &Shared, packet: Bytes, seat: &Seat) -> Refused {
+async fn cancel(shared: &Shared, packet: Bytes, seat: &Seat) -> Result<&'static str, Refused> {
     let Some(session) = shared.sessions.with_key(startup::cancel_key(&packet)) else {
-        return Refused::Cancelled("unknown key");
+        return Ok("unknown key");
     };
     // One is passed on and another one waits: that one will do what all others ask for.
-    let Ok(_waits) = session.cancels.try_acquire() else { return Refused::Cancelled("one waits already") };
+    let Ok(_waits) = session.cancels.try_acquire() else { return Ok("one waits already") };
     seat.leave();
     let passed_on = async {
         let _alone = session.cancelling.lock().await;
@@ -280,8 +284,8 @@ async fn cancel(shared: &Shared, packet: Bytes, seat: &Seat) -> Refused {
         upstream::cancel(shared, packet).await
     };
     match tokio::time::timeout(SERVER_LIMIT, passed_on).await {
-        Ok(Ok(())) => Refused::Cancelled("passed on"),
-        Ok(Err(error)) => Refused::Upstream(error),
-        Err(_) => Refused::Upstream(io::ErrorKind::TimedOut.into()),
+        Ok(Ok(())) => Ok("passed on"),
+        Ok(Err(error)) => Err(Refused::Upstream(error)),
+        Err(_) => Err(Refused::Upstream(io::ErrorKind::TimedOut.into())),
     }
 }

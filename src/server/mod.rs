@@ -11,7 +11,7 @@ mod systemd;
 use crate::config::Address;
 use crate::crowd::Source;
 use crate::metrics::{Metrics, MetricsError, http};
-use crate::net::handshake::{self, Opened, Refused};
+use crate::net::handshake::{self, Heard, Opened, Refused};
 use crate::net::listener::Listener;
 use crate::net::stream::Stream;
 use crate::session::End;
@@ -126,8 +126,8 @@ fn begin_session(shared: Arc<Shared>, stream: Stream, peer: String) {
 async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut seat: Seat) {
     let session = seat.number();
     let caller = match handshake::hear(&shared, stream, &seat).await {
-        Ok(caller) => caller,
-        Err(Refused::Cancelled(how)) => return tracing::debug!(session, peer, how, "cancel_request"),
+        Ok(Heard::Caller(caller)) => *caller,
+        Ok(Heard::Cancel(how)) => return tracing::debug!(session, peer, how, "cancel_request"),
         Err(refused) => return log_refusal(&shared, session, &peer, None, &refused),
     };
     let claims = caller.claims();

@@ -11,29 +11,55 @@ use crate::session::touched::Touch;
 use crate::statement::{Operation, RelationName, Statement};
 use std::sync::Arc;
 
-/// What to do about what another session is defining.
-const OF_OTHERS: &str = "Try again when that session has ended its transaction.";
+/// Why a statement may write what it does not show.
+enum Doubt {
+    /// Its text does not tell.
+    Text(&'static str),
+    /// It writes this relation, which may lead to what the same transaction has defined.
+    Own(String),
+    /// It writes this relation, which may lead to what another session is defining.
+    Others(String),
+}
+
+impl Doubt {
+    fn why(&self) -> String {
+        match self {
+            Doubt::Text(why) => (*why).to_owned(),
+            Doubt::Own(relation) => format!("\"{relation}\" may lead to what the same transaction has defined"),
+            Doubt::Others(relation) => format!("\"{relation}\" may lead to what another session is defining"),
+        }
+    }
+
+    fn hint(&self) -> &'static str {
+        match self {
+            Doubt::Text(_) => "Write to the tables directly, or set `opaque: require_token` or `allow` in the policy.",
+            Doubt::Own(_) => "Commit the definitions before you write to what they made.",
+            Doubt::Others(_) => "Try again when that session has ended its transaction.",
+        }
+    }
+}
 
 impl Judge<'_> {
     /// The resources that an opaque statement may write, where it needs their tokens.
     pub(super) fn hidden(&self, statement: &Statement, earlier: &Earlier) -> Result<Vec<Arc<Resource>>, Stop> {
         let in_doubt = !self.seen.is_current || self.changes_catalogue;
         let matters = self.some_fence_acts() && (in_doubt || self.seen.catalogue.has_fenced_tables());
-        let opaque = statement.opaque.map(str::to_owned);
-        let hint = "Write to the tables directly, or set `opaque: require_token` or `allow` in the policy.";
-        let opaque = opaque.map(|why| (why, hint)).or_else(|| self.suspect(statement, earlier));
-        let Some((why, hint)) = opaque.filter(|_| matters) else { return Ok(Vec::new()) };
+        let doubt = statement.opaque.map(Doubt::Text).or_else(|| self.suspect(statement, earlier));
+        let Some(doubt) = doubt.filter(|_| matters) else { return Ok(Vec::new()) };
         match self.policies.opaque {
             Opaque::Allow => Ok(Vec::new()),
-            // Others may have ended what they were defining.
-            Opaque::Reject if !self.seen.is_current && hint == OF_OTHERS => {
-                Err(Rejection::UnreadCatalogue { why: self.seen.unread.clone() }.into())
+            Opaque::Reject => Err(match doubt {
+                // They may have ended what they were defining.
+                Doubt::Others(_) if !self.seen.is_current => {
+                    Rejection::UnreadCatalogue { why: self.seen.unread.clone() }
+                }
+                Doubt::Text(NO_ROOM) => Rejection::NoRoom,
+                doubt => {
+                    let why = format!("{}: {}", statement.kind, doubt.why());
+                    Rejection::Unverifiable { why, hint: doubt.hint() }
+                }
             }
-            Opaque::Reject if why == NO_ROOM => Err(Rejection::NoRoom.into()),
-            Opaque::Reject => {
-                let why = format!("{}: {why}", statement.kind);
-                Err(Rejection::Unverifiable { why, hint }.into())
-            }
+            .into()),
             Opaque::RequireToken => {
                 let may_be_written = |resource: &&Arc<Resource>| {
                     resource.mode == Mode::Enforce && (in_doubt || self.seen.catalogue.may_have(resource))
@@ -43,17 +69,15 @@ impl Judge<'_> {
         }
     }
 
-    /// Why a statement may write by way of what is being defined, and what to do about it.
-    fn suspect(&self, statement: &Statement, earlier: &Earlier) -> Option<(String, &'static str)> {
+    /// Whether a statement may write by way of what is being defined.
+    fn suspect(&self, statement: &Statement, earlier: &Earlier) -> Option<Doubt> {
         let within = |suspects: &Suspects| suspects.written_within(statement, self.policies, &self.seen.catalogue);
         if let Some(relation) = within(self.suspects).or_else(|| within(&earlier.suspects)) {
-            let why = format!("\"{}\" may lead to what the same transaction has defined", relation.name);
-            return Some((why, "Commit the definitions before you write to what they made."));
+            return Some(Doubt::Own(relation.name.clone()));
         }
         let of_others = |suspects: &Arc<Suspects>| suspects.written_by(statement, &self.seen.catalogue);
         let relation = self.suspects_of_others.iter().find_map(of_others)?;
-        let why = format!("\"{}\" may lead to what another session is defining", relation.name);
-        Some((why, OF_OTHERS))
+        Some(Doubt::Others(relation.name.clone()))
     }
 
     /// A prepared transaction leaves its session: with what it has written, and with what it defines for nobody, and for
