@@ -1,7 +1,7 @@
-//! What the fence and a session's relay share: the session's identity at the server, which
+//! What the fence and a session share: the session's identity at the server, which
 //! resources its server process is admitted to, and whether that process is idle.
 //!
-//! One mutex makes the two decisions that must not interleave atomic: the relay's "this write is
+//! One mutex makes the two decisions that must not interleave atomic: the session's "this write is
 //! admitted, so the process is busy from now on" and the drain's "revoked; was it idle?".
 //! It is never held across an await.
 
@@ -90,7 +90,7 @@ struct Floor {
     revocation: u64,
 }
 
-/// What the server process of a session is doing, as far as the relay knows.
+/// What the server process of a session is doing, as far as the session knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Activity {
     /// The last message from the server was ReadyForQuery 'I' and no byte was forwarded since.
@@ -115,7 +115,7 @@ impl SessionFence {
         }
     }
 
-    /// The relay's half: says what the server process does now.
+    /// The session's half: says what the server process does now.
     pub fn set_activity(&self, activity: Activity) {
         let mut state = self.lock();
         state.rests += u64::from(activity != Activity::Busy && state.activity == Activity::Busy);
@@ -142,7 +142,7 @@ impl SessionFence {
         (state.activity, state.since.0)
     }
 
-    /// The relay's half, before it forwards a write: true if the process is admitted to every one
+    /// The session's half, before it forwards a write: true if the process is admitted to every one
     /// of these under exactly these tokens; it then counts as busy, in the same step.
     pub fn begin_write<'a>(&self, writes: impl IntoIterator<Item = (&'a str, Token)> + Clone) -> bool {
         let mut state = self.lock();
@@ -158,7 +158,7 @@ impl SessionFence {
         admitted
     }
 
-    /// The relay's half: the transaction has ended, and no write was forwarded since.
+    /// The session's half: the transaction has ended, and no write was forwarded since.
     pub fn transaction_ended(&self) {
         self.lock().written.clear();
     }
@@ -192,7 +192,7 @@ impl SessionFence {
         true
     }
 
-    /// It has to do with so many resources that some are given up before it is admitted to more. The relay's half: so
+    /// It has to do with so many resources that some are given up before it is admitted to more. The session's half: so
     /// that it comes to be idle, a pipeline is held up then.
     pub fn is_full(&self) -> bool {
         self.lock().resources() >= FULL
@@ -294,7 +294,7 @@ mod tests {
         [state.admitted.len(), state.floors.len(), state.written.len(), state.fresh.len()]
     }
 
-    /// What a relay does with one write, and what Admit does before it.
+    /// What a session does with one write, and what Admit does before it.
     fn write(session: &SessionFence, resource: &str) {
         if session.is_full() {
             let _ = session.give_up();

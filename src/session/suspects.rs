@@ -116,12 +116,10 @@ fn keyed_tables(relation: &RelationName, policies: &PolicySet, catalogue: &Catal
 mod tests {
     use super::*;
     use crate::policy::Opaque;
-    use crate::statement::{Encoding, Lexing, ServerEncoding, analyse};
+    use crate::statement::{Lexing, analyse};
 
     fn statement(text: &str) -> Statement {
-        let lexing =
-            Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
-        analyse(text.as_bytes(), lexing).unwrap().statements[0].as_ref().clone()
+        analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].as_ref().clone()
     }
 
     fn policies() -> PolicySet {

@@ -10,13 +10,11 @@ use crate::catalogue::Catalogue;
 use crate::fence::Claim;
 use crate::fence::session::{Epoch, Token};
 use crate::policy::{PolicySet, Resource, join};
-use crate::statement::{Answer, Encoding, ServerEncoding, Statement, analyse};
+use crate::statement::{Answer, Statement, analyse};
 use crate::wire::message::{put_query, put_ready};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
-const USUAL: Lexing =
-    Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
 
 /// A proxy with one session, which knows its catalogue.
 struct OneSession {
@@ -119,7 +117,7 @@ fn session(token: &str) -> Session<OneSession> {
         replicates: false,
         temporary: None,
         parameter: Parameter::new(Value::read(Some(token))),
-        lexing: USUAL,
+        lexing: Lexing::USUAL,
     };
     Session::new(host, Side::default(), Side::default(), started, Instant::now())
 }
@@ -252,7 +250,7 @@ fn messages_are_cut_anywhere() {
 
 /// Its definitions are in the catalogue by then: a write is judged by that.
 #[test]
-fn what_another_session_has_just_ended_to_define_is_in_no_way() {
+fn a_definition_that_has_just_ended_rejects_nothing() {
     for looks in 1..3 {
         let mut session = session("");
         session.host.looks = AtomicUsize::new(looks);

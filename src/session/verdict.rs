@@ -130,7 +130,8 @@ impl<H: Host> Session<H> {
     /// What others are defining, and what is known of the catalogue, in this order: a definition is in one of the two. None
     /// while the catalogue is to be read first.
     fn survey(&mut self, statements: &[Arc<Statement>]) -> Option<(Vec<Arc<Suspects>>, Seen)> {
-        for attempt in 1.. {
+        let mut surveys = 0;
+        loop {
             let others = self.host.suspects_of_others();
             let wanted = self.wanted(statements, &others);
             let mut seen = self.host.catalogue(wanted.as_ref());
@@ -148,11 +149,11 @@ impl<H: Host> Session<H> {
             let is_same = |now: Vec<Arc<Suspects>>| {
                 now.len() == others.len() && now.iter().zip(&others).all(|(one, other)| Arc::ptr_eq(one, other))
             };
-            if others.is_empty() || attempt == MOST_SURVEYS || is_same(self.host.suspects_of_others()) {
+            surveys += 1;
+            if others.is_empty() || surveys == MOST_SURVEYS || is_same(self.host.suspects_of_others()) {
                 return Some((others, seen));
             }
         }
-        None
     }
 
     /// It may write a fenced table, whatever the catalogue makes of it.

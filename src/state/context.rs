@@ -172,10 +172,12 @@ impl Context {
         }
         let cache = &self.shared.cache;
         // Other sessions on this thread go on elsewhere.
+        let read_apart = || {
+            let read = || apart::read(text, lexing, with_rows);
+            tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows, read))
+        };
         if turn.as_ref().is_some_and(|turn| turn.apart) {
-            return Ok(tokio::task::block_in_place(|| {
-                cache.read_apart(text, lexing, with_rows, || apart::read(text, lexing, with_rows))
-            }));
+            return Ok(read_apart());
         }
         let turn = turn.map_or_else(|| self.turn(false), Ok)?;
         if let Some(proved) = tokio::task::block_in_place(|| cache.prove(text, lexing, with_rows)) {
@@ -184,9 +186,7 @@ impl Context {
         drop(turn);
         // Who sends what is soon read does not wait for those who do not.
         let _turn = self.turn(true)?;
-        Ok(tokio::task::block_in_place(|| {
-            cache.read_apart(text, lexing, with_rows, || apart::read(text, lexing, with_rows))
-        }))
+        Ok(read_apart())
     }
 
     fn turn(&self, apart: bool) -> Result<Turn, Task> {

@@ -99,7 +99,6 @@ fn restarts(run: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::statement::tests::USUAL;
 
     #[test]
     fn what_people_write_is_cheap() {
@@ -112,7 +111,7 @@ mod tests {
             "SELECT 0x1, n FROM t WHERE (a, b) = (1, 2)".to_owned(),
             "UPDATE t SET a = 5 WHERE b = U&\"c\"".to_owned(),
         ] {
-            assert!(is_cheap(text.as_bytes(), USUAL), "{}", &text[..60]);
+            assert!(is_cheap(text.as_bytes(), Lexing::USUAL), "{}", &text[..60]);
         }
     }
 
@@ -141,7 +140,7 @@ mod tests {
             "SELECT 1 ".to_owned() + &"cross join a ".repeat(1_000),
             "++".repeat(400),
         ] {
-            assert!(!is_cheap(text.as_bytes(), USUAL), "{}", &text[..30]);
+            assert!(!is_cheap(text.as_bytes(), Lexing::USUAL), "{}", &text[..30]);
         }
     }
 }

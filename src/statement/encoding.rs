@@ -36,6 +36,11 @@ impl ServerEncoding {
 }
 
 impl Lexing {
+    /// Of most sessions.
+    #[cfg(test)]
+    pub(crate) const USUAL: Lexing =
+        Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
+
     /// The server says that a setting has this value.
     pub(crate) fn note(&mut self, name: &str, value: &str) {
         match name {

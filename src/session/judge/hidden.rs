@@ -163,12 +163,10 @@ pub fn is_named_plainly(statement: &Statement, policies: &PolicySet) -> bool {
 mod tests {
     use super::*;
     use crate::policy::{FencedTable, OnMissing, QualifiedName};
-    use crate::statement::{Encoding, Lexing, ServerEncoding, analyse};
+    use crate::statement::{Lexing, analyse};
 
     fn statement(text: &str) -> Arc<Statement> {
-        let lexing =
-            Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
-        analyse(text.as_bytes(), lexing).unwrap().statements[0].clone()
+        analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].clone()
     }
 
     /// A table of that name.

@@ -67,12 +67,10 @@ pub fn opaque(kind: &'static str, why: &'static str) -> Arc<Statement> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::statement::{Encoding, Lexing, ServerEncoding, analyse};
+    use crate::statement::{Lexing, analyse};
 
     fn resolved(text: &str) -> Vec<Arc<Statement>> {
-        let lexing =
-            Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
-        let script = analyse(text.as_bytes(), lexing).unwrap();
+        let script = analyse(text.as_bytes(), Lexing::USUAL).unwrap();
         resolve(&script.statements, &Names::default(), &Names::default(), 1).unwrap()
     }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::catalogue::Catalogue;
 use crate::fence::Cause;
 use crate::policy::join;
-use crate::statement::{Encoding, Lexing, ServerEncoding, analyse};
+use crate::statement::{Lexing, analyse};
 
 const POLICIES: &str = "version: 1
 resources:
@@ -69,9 +69,7 @@ impl World {
     }
 
     fn judge(&self, text: &str, token: &str) -> String {
-        let lexing =
-            Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
-        let statements = analyse(text.as_bytes(), lexing).unwrap().statements;
+        let statements = analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements;
         let parameter = Parameter::new(if token == "?" { Value::Unknown } else { Value::read(Some(token)) });
         let policies = policies();
         let judge = Judge {

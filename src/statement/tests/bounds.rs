@@ -25,7 +25,7 @@ fn no_text_takes_long_on_a_thread_that_serves_others() {
         for cut in [usize::MAX, 15_000, 9_000, 5_000, 3_000, 1_000] {
             let text = &text.as_bytes()[..cut.min(text.len())];
             let before = processor_time();
-            let is_read = cache.get(text, USUAL, true).is_some();
+            let is_read = cache.get(text, Lexing::USUAL, true).is_some();
             let took = processor_time() - before;
             assert!(took < LONGEST, "{what}, {} bytes: {took:?}, {is_read}", text.len());
         }
@@ -35,7 +35,7 @@ fn no_text_takes_long_on_a_thread_that_serves_others() {
 #[test]
 fn without_another_process_what_tokens_do_not_prove_is_too_complex() {
     for (what, text) in bombs() {
-        let read = Cache::default().get_slowly(text.as_bytes(), USUAL, true);
+        let read = Cache::default().get_slowly(text.as_bytes(), Lexing::USUAL, true);
         if let Ok(script) = &*read {
             assert_eq!(script.statements.len(), 1, "{what}");
         } else {
@@ -53,7 +53,7 @@ fn what_drivers_send_in_bulk_needs_no_tree() {
         (format!("INSERT INTO t (shard, id, name, since, note) VALUES {rows}"), "insert:t calls:now"),
         (format!("INSERT INTO t (shard, id, name, since, note) VALUES {rows} RETURNING id;"), "insert:t calls:now"),
     ] {
-        let read = Cache::default().get_slowly(text.as_bytes(), USUAL, true);
+        let read = Cache::default().get_slowly(text.as_bytes(), Lexing::USUAL, true);
         assert_eq!(show_result(&read), expected, "{}", &text[..60]);
         for write in read.as_ref().as_ref().unwrap().statements.iter().flat_map(|statement| &statement.writes) {
             let three = Value::Literal { text: "3".into(), kind: Some(crate::statement::rows::Kind::Integer) };
@@ -81,17 +81,17 @@ fn tokens_tell_of_inserted_rows_what_the_tree_does() {
         ("INSERT INTO t DEFAULT VALUES", false),
     ] {
         let of = |script: Option<Script>| script.map(|script| script.statements[0].writes[0].rows.clone());
-        let tokens = of(read_tokens(text.as_bytes(), USUAL)).unwrap_or_else(Rows::unread);
+        let tokens = of(read_tokens(text.as_bytes(), Lexing::USUAL)).unwrap_or_else(Rows::unread);
         assert_eq!(!tokens.are_unread(), is_told, "{text}");
-        let tree = of(analyse_rows(text.as_bytes(), USUAL).ok()).unwrap();
+        let tree = of(analyse_rows(text.as_bytes(), Lexing::USUAL).ok()).unwrap();
         assert!(tokens.tells_no_more_than(&tree), "{text}: {tokens:?}, {tree:?}");
     }
     let text = format!("INSERT INTO t (k) VALUES (3), {}", vec!["(4)"; 100].join(","));
-    let mut proved = read_tokens(text.as_bytes(), USUAL).unwrap();
+    let mut proved = read_tokens(text.as_bytes(), Lexing::USUAL).unwrap();
     // What is read does not show in tokens.
     let statement = std::sync::Arc::make_mut(&mut proved.statements[0]);
     assert!(std::mem::take(&mut statement.reads_more));
-    assert_eq!(proved, analyse_rows(text.as_bytes(), USUAL).unwrap());
+    assert_eq!(proved, analyse_rows(text.as_bytes(), Lexing::USUAL).unwrap());
 }
 
 /// Tokens tell no key that an operator or a type makes which the search path may find elsewhere.
@@ -123,14 +123,14 @@ fn what_tokens_tell_of_keys_needs_no_search_path() {
         "three",
     ] {
         let text = format!("INSERT INTO t (k, v) VALUES ({key}, '3'::text)");
-        let Some(proved) = read_tokens(text.as_bytes(), USUAL) else { continue };
+        let Some(proved) = read_tokens(text.as_bytes(), Lexing::USUAL) else { continue };
         let statement = &proved.statements[0];
         let told = statement.writes[0].rows.values("k", None);
         assert!(told.is_none() && !statement.keys_by_path, "{key}: {told:?}");
     }
     // Where a type stands beside a key, the key is told without it.
     let text = "INSERT INTO t (k, v) VALUES (3, '3'::text)";
-    let proved = read_tokens(text.as_bytes(), USUAL).unwrap();
+    let proved = read_tokens(text.as_bytes(), Lexing::USUAL).unwrap();
     let three = Value::Literal { text: "3".to_owned(), kind: Some(Kind::Integer) };
     assert_eq!(proved.statements[0].writes[0].rows.values("k", None), Some(&[three][..]));
     assert_eq!(proved.statements[0].writes[0].rows.values("v", None), None);
@@ -144,8 +144,8 @@ fn a_script_of_many_statements_is_read_one_by_one() {
     let function = "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; SELECT 2; END;";
     for (part, statements, times) in [(script.to_owned(), 5, 400), ([script, function].concat(), 6, 300)] {
         let text = part.repeat(times);
-        let read = analyse(text.as_bytes(), USUAL).unwrap();
-        let one = analyse(part.as_bytes(), USUAL).unwrap();
+        let read = analyse(text.as_bytes(), Lexing::USUAL).unwrap();
+        let one = analyse(part.as_bytes(), Lexing::USUAL).unwrap();
         assert_eq!((read.statements.len(), one.statements.len()), (times * statements, statements));
         for (index, statement) in read.statements.iter().enumerate() {
             let first = &one.statements[index % statements];

@@ -232,7 +232,7 @@ fn what_comes_into_being_is_named_or_said_not_to_be() {
         ("COMMIT PREPARED 'x'", &[], true),
         ("DO ''", &[], true),
     ] {
-        let script = analyse(text.as_bytes(), USUAL).unwrap();
+        let script = analyse(text.as_bytes(), Lexing::USUAL).unwrap();
         let statement = &script.statements[0];
         let defined: Vec<&str> = statement.defines.iter().map(|relation| relation.name.as_str()).collect();
         assert_eq!((defined.as_slice(), statement.changes_unnamed), (names, unnamed), "{text}");

@@ -38,10 +38,10 @@ const CORPUS: &[&str] = &[
 const ODD_BYTES: &[u8] = b"();,'\"\\$-/* \n\0\x80\xc3\xff.:=?ae19";
 
 const LEXINGS: [Lexing; 4] = [
-    USUAL,
-    Lexing { standard_conforming_strings: false, ..USUAL },
-    Lexing { encoding: Encoding::AsciiSafe, ..USUAL },
-    Lexing { encoding: Encoding::AsciiUnsafe, ..USUAL },
+    Lexing::USUAL,
+    Lexing { standard_conforming_strings: false, ..Lexing::USUAL },
+    Lexing { encoding: Encoding::AsciiSafe, ..Lexing::USUAL },
+    Lexing { encoding: Encoding::AsciiUnsafe, ..Lexing::USUAL },
 ];
 
 #[test]
@@ -128,8 +128,8 @@ fn the_fast_reader_agrees_with_the_tree() {
         "UPDATE t SET a = f(), (b, c) = (SELECT g(), 1), d[h()] = 1 FROM i() WHERE j()",
         "DELETE FROM s.t USING u, f() WHERE g() = ANY (SELECT h())",
     ] {
-        let plain = plain::read(text, options(USUAL)).unwrap_or_else(|| panic!("not plain: {text}"));
-        agrees_with_the_tree(text.as_bytes(), USUAL, Script { statements: vec![plain.into()] });
+        let plain = plain::read(text, options(Lexing::USUAL)).unwrap_or_else(|| panic!("not plain: {text}"));
+        agrees_with_the_tree(text.as_bytes(), Lexing::USUAL, Script { statements: vec![plain.into()] });
     }
 }
 
@@ -157,7 +157,7 @@ fn deep_and_long_texts_are_read_or_refused_on_a_small_stack() {
                 let expression = open.repeat(depth) + middle + &close.repeat(depth);
                 for statement in ["SELECT ?", "DELETE FROM t WHERE ?", "SELECT ? FROM t FOR UPDATE", "EXPLAIN SELECT ?"]
                 {
-                    drop(analyse(statement.replace('?', &expression).as_bytes(), USUAL));
+                    drop(analyse(statement.replace('?', &expression).as_bytes(), Lexing::USUAL));
                 }
             }
             for (open, middle, close) in [
@@ -171,7 +171,7 @@ fn deep_and_long_texts_are_read_or_refused_on_a_small_stack() {
                 ("PREPARE p AS ", "SELECT 1", ""),
                 ("/*", "", "*/"),
             ] {
-                drop(analyse((open.repeat(depth) + middle + &close.repeat(depth)).as_bytes(), USUAL));
+                drop(analyse((open.repeat(depth) + middle + &close.repeat(depth)).as_bytes(), Lexing::USUAL));
             }
         }
     });
@@ -180,12 +180,18 @@ fn deep_and_long_texts_are_read_or_refused_on_a_small_stack() {
 #[test]
 fn depth_that_people_write_is_read() {
     let sum = vec!["a"; 3_000].join(" + ");
-    assert_eq!(show_result(&analyse(format!("UPDATE t SET a = {sum}").as_bytes(), USUAL)), "update:t");
+    assert_eq!(show_result(&analyse(format!("UPDATE t SET a = {sum}").as_bytes(), Lexing::USUAL)), "update:t");
     let sum = vec!["a"; 40].join(" + ");
-    assert_eq!(show_result(&analyse(format!("UPDATE t SET a = {sum} RETURNING *").as_bytes(), USUAL)), "update:t");
+    assert_eq!(
+        show_result(&analyse(format!("UPDATE t SET a = {sum} RETURNING *").as_bytes(), Lexing::USUAL)),
+        "update:t"
+    );
     let list = vec!["($1, 'x')"; 20_000].join(", ");
-    assert_eq!(show_result(&analyse(format!("INSERT INTO t VALUES {list}").as_bytes(), USUAL)), "insert:t");
-    assert_eq!(show_result(&analyse(format!("INSERT INTO t VALUES {list} RETURNING a").as_bytes(), USUAL)), "insert:t");
+    assert_eq!(show_result(&analyse(format!("INSERT INTO t VALUES {list}").as_bytes(), Lexing::USUAL)), "insert:t");
+    assert_eq!(
+        show_result(&analyse(format!("INSERT INTO t VALUES {list} RETURNING a").as_bytes(), Lexing::USUAL)),
+        "insert:t"
+    );
 }
 
 #[test]
@@ -202,24 +208,27 @@ fn texts_that_take_the_lexer_too_long_are_read_from_their_tokens_or_refused() {
         (format!("SELECT 1 --{}", "-".repeat(64_000)), "-"),
         (format!("SELECT '{}'", format!("+{0}+{0}+\n|{1}|{1}|\n", "-".repeat(80), " ".repeat(80)).repeat(5_000)), "-"),
     ] {
-        assert_eq!(show_result(&analyse(text.as_bytes(), USUAL)), expected, "{}", &text[..40]);
+        assert_eq!(show_result(&analyse(text.as_bytes(), Lexing::USUAL)), expected, "{}", &text[..40]);
     }
 }
 
 #[test]
 fn many_locking_clauses_do_not_multiply() {
     let text = format!("SELECT 1 FROM t{}{}", ", t".repeat(20_000), " FOR UPDATE".repeat(20_000));
-    assert_eq!(show_result(&analyse(text.as_bytes(), USUAL)), "lock:t");
+    assert_eq!(show_result(&analyse(text.as_bytes(), Lexing::USUAL)), "lock:t");
 }
 
 #[test]
 fn what_is_too_deep_or_too_long_says_so() {
     let sum = vec!["a"; 500].join(" + ");
-    assert_eq!(show_result(&analyse(format!("SELECT {sum} FOR UPDATE").as_bytes(), USUAL)), "TooComplex");
+    assert_eq!(show_result(&analyse(format!("SELECT {sum} FOR UPDATE").as_bytes(), Lexing::USUAL)), "TooComplex");
     let long = format!("SHOW x -- {}", "x".repeat(2 << 20));
-    assert_eq!(show_result(&analyse(long.as_bytes(), USUAL)), "TooComplex");
+    assert_eq!(show_result(&analyse(long.as_bytes(), Lexing::USUAL)), "TooComplex");
     let parentheses = "(".repeat(64_000) + "1" + &")".repeat(64_000);
-    assert_eq!(show_result(&analyse(format!("SELECT {parentheses} FOR UPDATE").as_bytes(), USUAL)), "TooComplex");
+    assert_eq!(
+        show_result(&analyse(format!("SELECT {parentheses} FOR UPDATE").as_bytes(), Lexing::USUAL)),
+        "TooComplex"
+    );
 }
 
 /// Whatever their size.
@@ -245,6 +254,6 @@ fn plain_statements_are_read_from_their_tokens() {
         (format!("WITH x AS (DELETE FROM t) SELECT {list}"), "TooComplex"),
         (format!("SELECT '{list}"), "TooComplex"),
     ] {
-        assert_eq!(show_result(&analyse(text.as_bytes(), USUAL)), expected, "{}", &text[..40]);
+        assert_eq!(show_result(&analyse(text.as_bytes(), Lexing::USUAL)), expected, "{}", &text[..40]);
     }
 }

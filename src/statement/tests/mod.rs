@@ -11,17 +11,14 @@ mod texts;
 
 use super::*;
 
-pub(super) const USUAL: Lexing =
-    Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
-
 /// Asserts what the texts of an outline do.
 fn check(outline: &str) {
-    check_outline(outline, |text| show_result(&analyse(text.as_bytes(), USUAL)));
+    check_outline(outline, |text| show_result(&analyse(text.as_bytes(), Lexing::USUAL)));
 }
 
 /// The same, one by one: for texts with semicolons, or made for the occasion.
 fn check_each(cases: &[(&str, &str)]) {
-    compare(cases, |text| show_result(&analyse(text.as_bytes(), USUAL)));
+    compare(cases, |text| show_result(&analyse(text.as_bytes(), Lexing::USUAL)));
 }
 
 /// Asserts what `show` says of the texts: `text; text => what it says`, over as many lines as it takes. `--` begins a

@@ -13,7 +13,7 @@ fn set_says_what_the_server_stores() {
         SET lease.fence = null => Syntax
         "#,
     );
-    let set = |value: &str| show_result(&analyse(format!("SET lease.fence = {value}").as_bytes(), USUAL));
+    let set = |value: &str| show_result(&analyse(format!("SET lease.fence = {value}").as_bytes(), Lexing::USUAL));
     let (most, least) = (i64::MAX.to_string(), i64::MIN.to_string());
     for as_it_stands in ["-47", "1.50", "-1.50", "1e3", ".5", "5.", "true", &most, &least] {
         assert_eq!(set(as_it_stands), format!("set({as_it_stands})"));

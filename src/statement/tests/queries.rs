@@ -232,7 +232,7 @@ fn prepared_statements_write_when_they_run() {
 
 #[test]
 fn execute_does_what_was_prepared() {
-    let read = |text: &str| analyse(text.as_bytes(), USUAL).unwrap().statements.remove(0);
+    let read = |text: &str| analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements.remove(0);
     let executing = |execute: &str, prepared: &str| show(&read(execute).executing(Some(&read(prepared))));
     assert_eq!(executing("EXECUTE p(1)", "UPDATE t SET a = 1"), "update:t execute(p)");
     assert_eq!(executing("EXECUTE p(lower('A'))", "SELECT 1"), "calls:lower execute(p)");

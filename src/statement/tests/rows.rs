@@ -1,12 +1,12 @@
 //! Which rows statements touch: `text; text => what is told` in the notation of [`show_rows`].
 
-use super::{USUAL, check_outline};
+use super::check_outline;
 use crate::statement::rows::{Column, Declared, Kind, MOST_VALUES, Value};
 use crate::statement::{Encoding, Lexing, PreparedEffect, Statement, analyse, analyse_rows};
 use std::sync::Arc;
 
 fn read(text: &str) -> Arc<Statement> {
-    analyse_rows(text.as_bytes(), USUAL).unwrap().statements.remove(0)
+    analyse_rows(text.as_bytes(), Lexing::USUAL).unwrap().statements.remove(0)
 }
 
 /// `insert k=1,2 v='x' | update -`: by write, the columns of which something is told. A parameter that may be of
@@ -285,7 +285,7 @@ fn what_is_executed() {
 /// In an encoding that the proxy does not read, what is not ASCII is not known.
 #[test]
 fn foreign_encodings() {
-    let foreign = Lexing { encoding: Encoding::AsciiSafe, ..USUAL };
+    let foreign = Lexing { encoding: Encoding::AsciiSafe, ..Lexing::USUAL };
     let shown = |text: &[u8]| {
         let script = analyse_rows(text, foreign).unwrap();
         show_rows(&script.statements[0])
@@ -306,7 +306,7 @@ fn foreign_encodings() {
 #[test]
 fn which_reader() {
     let text = "UPDATE t SET v = 1 WHERE k = 2";
-    assert_eq!(show_rows(&analyse(text.as_bytes(), USUAL).unwrap().statements[0]), "update -");
+    assert_eq!(show_rows(&analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0]), "update -");
     let sum = vec!["1"; 2000].join(" + ");
     assert_eq!(show_rows(&read(&format!("UPDATE t SET v = {sum} WHERE k = 2"))), "update -");
 }

@@ -48,7 +48,7 @@ fn ranges_cover_the_statements_without_their_semicolons() {
             vec!["BEGIN", "CREATE RULE r AS ON INSERT TO t DO (SELECT 1; SELECT 2)", "END"],
         ),
     ] {
-        let script = analyse(text.as_bytes(), USUAL).unwrap();
+        let script = analyse(text.as_bytes(), Lexing::USUAL).unwrap();
         let found: Vec<&str> = script.statements.iter().map(|statement| &text[statement.range.clone()]).collect();
         assert_eq!(found, expected, "{text}");
     }
@@ -66,7 +66,7 @@ fn a_statement_can_be_replaced_within_its_text() {
         "SELECT 1;-- x",
         "UPDATE t SET a = 'ä' /* é */; -- ü\n DELETE FROM t -- ö",
     ] {
-        for lexing in [USUAL, Lexing { encoding: Encoding::AsciiSafe, ..USUAL }] {
+        for lexing in [Lexing::USUAL, Lexing { encoding: Encoding::AsciiSafe, ..Lexing::USUAL }] {
             let script = analyse(text.as_bytes(), lexing).unwrap();
             for (index, statement) in script.statements.iter().enumerate() {
                 let mut replaced = text.to_owned();
@@ -106,23 +106,23 @@ fn kinds_are_what_people_say() {
         ("copy t from stdin", "COPY FROM"),
         ("create table n as select 1", "CREATE TABLE AS"),
     ] {
-        assert_eq!(analyse(text.as_bytes(), USUAL).unwrap().statements[0].kind, kind, "{text}");
+        assert_eq!(analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].kind, kind, "{text}");
     }
 }
 
 #[test]
 fn backslashes_count_when_strings_do_not_conform() {
-    let old = Lexing { standard_conforming_strings: false, ..USUAL };
+    let old = Lexing { standard_conforming_strings: false, ..Lexing::USUAL };
     let text = br"SELECT 'a\'; DELETE FROM t; --'";
     assert_eq!(show_result(&analyse(text, old)), "-");
-    assert_eq!(show_result(&analyse(text, USUAL)), "- | delete:t");
+    assert_eq!(show_result(&analyse(text, Lexing::USUAL)), "- | delete:t");
     assert_eq!(show_result(&analyse(br"SET lease.fence = '\x34\x37'", old)), "set(47)");
-    assert_eq!(show_result(&analyse(br"SET lease.fence = '\x34\x37'", USUAL)), r"set(\x34\x37)");
+    assert_eq!(show_result(&analyse(br"SET lease.fence = '\x34\x37'", Lexing::USUAL)), r"set(\x34\x37)");
 }
 
 #[test]
 fn encodings_decide_what_high_bytes_can_be() {
-    let read = |text: &[u8], encoding| show_result(&analyse(text, Lexing { encoding, ..USUAL }));
+    let read = |text: &[u8], encoding| show_result(&analyse(text, Lexing { encoding, ..Lexing::USUAL }));
     for encoding in [Encoding::Utf8, Encoding::AsciiSafe, Encoding::AsciiUnsafe] {
         assert_eq!(read(b"DELETE FROM t WHERE a = 'x'", encoding), "delete:t");
     }
@@ -148,7 +148,7 @@ fn encodings_decide_what_high_bytes_can_be() {
     }
     assert_eq!(read(b"DELETE FROM U&\"\\00e9\"", Encoding::Utf8), "delete:é");
     let text = b"SELECT '\xe9\xe9'; DELETE FROM t WHERE a = '\xe9'; SHOW x";
-    let script = analyse(text, Lexing { encoding: Encoding::AsciiSafe, ..USUAL }).unwrap();
+    let script = analyse(text, Lexing { encoding: Encoding::AsciiSafe, ..Lexing::USUAL }).unwrap();
     let found: Vec<&[u8]> = script.statements.iter().map(|statement| &text[statement.range.clone()]).collect();
     assert_eq!(found, [&b"SELECT '\xe9\xe9'"[..], b"DELETE FROM t WHERE a = '\xe9'", b"SHOW x"]);
 }
@@ -184,34 +184,34 @@ fn encodings_are_known_by_the_names_of_postgres() {
 #[test]
 fn the_cache_answers_as_analyse_does() {
     let cache = Cache::default();
-    let old = Lexing { standard_conforming_strings: false, ..USUAL };
+    let old = Lexing { standard_conforming_strings: false, ..Lexing::USUAL };
     let text = br"SELECT 'a\'; DELETE FROM t; --'";
     for _ in 0..3 {
-        assert_eq!(*cache.get(text, USUAL, false).unwrap(), analyse(text, USUAL));
+        assert_eq!(*cache.get(text, Lexing::USUAL, false).unwrap(), analyse(text, Lexing::USUAL));
         assert_eq!(*cache.get(text, old, false).unwrap(), analyse(text, old));
-        assert_eq!(*cache.get(b"nonsense", USUAL, false).unwrap(), Err(Unreadable::Syntax));
+        assert_eq!(*cache.get(b"nonsense", Lexing::USUAL, false).unwrap(), Err(Unreadable::Syntax));
     }
-    let first = cache.get(b"SELECT 1", USUAL, false).unwrap();
-    assert!(std::sync::Arc::ptr_eq(&first, &cache.get(b"SELECT 1", USUAL, false).unwrap()));
+    let first = cache.get(b"SELECT 1", Lexing::USUAL, false).unwrap();
+    assert!(std::sync::Arc::ptr_eq(&first, &cache.get(b"SELECT 1", Lexing::USUAL, false).unwrap()));
 }
 
 #[test]
 fn the_cache_stays_within_its_bound() {
     let cache = Cache::default();
-    let hot = cache.get(b"SELECT 'hot'", USUAL, false).unwrap();
+    let hot = cache.get(b"SELECT 'hot'", Lexing::USUAL, false).unwrap();
     for number in 0..2_000 {
         let padding = "x".repeat(40_000);
-        cache.get_slowly(format!("SELECT {number} -- {padding}").as_bytes(), USUAL, false);
+        cache.get_slowly(format!("SELECT {number} -- {padding}").as_bytes(), Lexing::USUAL, false);
         if number % 10 == 0 {
-            assert!(std::sync::Arc::ptr_eq(&hot, &cache.get(b"SELECT 'hot'", USUAL, false).unwrap()));
+            assert!(std::sync::Arc::ptr_eq(&hot, &cache.get(b"SELECT 'hot'", Lexing::USUAL, false).unwrap()));
         }
     }
     assert!(cache.weight() <= 32 << 20, "{}", cache.weight());
     let many = "END;".repeat(16_000);
-    cache.get_slowly(many.as_bytes(), USUAL, false);
+    cache.get_slowly(many.as_bytes(), Lexing::USUAL, false);
     let long = format!("SELECT 1 -- {}", "x".repeat(70_000));
     let before = cache.weight();
-    cache.get_slowly(long.as_bytes(), USUAL, false);
+    cache.get_slowly(long.as_bytes(), Lexing::USUAL, false);
     assert_eq!(cache.weight(), before);
     assert!(before <= 32 << 20);
 }
@@ -227,7 +227,7 @@ fn what_is_said_once_takes_the_room_of_once() {
         ),
         format!("SELECT 1 FROM u {}", ", u".repeat(450)),
     ] {
-        let script = analyse(text.as_bytes(), USUAL).unwrap();
+        let script = analyse(text.as_bytes(), Lexing::USUAL).unwrap();
         let statement = &script.statements[0];
         let rooms = [statement.writes.capacity(), statement.functions.capacity(), statement.reads.capacity()];
         assert!(rooms.iter().all(|room| *room <= 2), "{rooms:?}");
