@@ -12,7 +12,7 @@ use super::refusal::{Cause, Refusal, Remedy, about};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::store::{AdmissionRow, Holder, Key, Marked, StoreError};
 use crate::policy::Resource;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -116,7 +116,7 @@ impl<'a> Advance<'a> {
     async fn drain(&self, deadline: Instant) -> Result<(), Refusal> {
         let start = Instant::now();
         let mut pause = PAUSE.0;
-        let mut signalled = HashSet::new();
+        let mut signalled = BTreeSet::new();
         loop {
             self.bury(&signalled).await?;
             let mut holders = self.holders().await?;
@@ -139,7 +139,7 @@ impl<'a> Advance<'a> {
             }
             let grace_over = start.elapsed() >= GRACE;
             let is_due = |holder: &&Holder| grace_over || holder.proxy == self.database.proxy;
-            let due: HashSet<Key> = holders.iter().filter(is_due).map(|holder| holder.row.key()).collect();
+            let due: BTreeSet<Key> = holders.iter().filter(is_due).map(|holder| holder.row.key()).collect();
             if !due.is_empty() {
                 let due: Vec<Key> = due.into_iter().collect();
                 self.about(self.database.store().terminate(&due, &self.resource.name, self.to).await)?;
@@ -159,10 +159,10 @@ impl<'a> Advance<'a> {
     ///
     /// The rows were read before the revocation, and are deleted as they were then. Below the epoch a row is of no use to its
     /// process any more, nor can the epoch be pruned while it is there: so it does not matter when the DELETE arrives.
-    pub(super) async fn spare(&self, rows: &[AdmissionRow]) -> Result<HashSet<Key>, Refusal> {
+    pub(super) async fn spare(&self, rows: &[AdmissionRow]) -> Result<BTreeSet<Key>, Refusal> {
         let Advance { database, resource, to, .. } = self;
-        let (mut idle, mut waiting) = (HashSet::new(), HashSet::new());
-        for own in rows.iter().map(AdmissionRow::key).collect::<HashSet<Key>>() {
+        let (mut idle, mut waiting) = (BTreeSet::new(), BTreeSet::new());
+        for own in rows.iter().map(AdmissionRow::key).collect::<BTreeSet<Key>>() {
             let Some(session) = database.sessions.get(&own).map(|session| session.fence.clone()) else { continue };
             match session.revoke(&resource.name, *to) {
                 Activity::Idle => idle.insert(own),
@@ -179,7 +179,7 @@ impl<'a> Advance<'a> {
             waiting.retain(|(pid, _)| !lockers.contains(pid));
         }
         // What was forwarded since may have written where only the guard saw it: then the row stays.
-        let mut spared = HashSet::new();
+        let mut spared = BTreeSet::new();
         for (how, keys) in [("idle", &idle), ("released", &waiting)] {
             let rows: Vec<AdmissionRow> = rows.iter().filter(|row| keys.contains(&row.key())).cloned().collect();
             for row in self.delete(&rows).await? {
@@ -227,7 +227,7 @@ impl<'a> Advance<'a> {
         Err(Refusal::WrittenUnderAnotherToken { resource, presented: self.to.token, current })
     }
 
-    async fn bury(&self, signalled: &HashSet<Key>) -> Result<(), Refusal> {
+    async fn bury(&self, signalled: &BTreeSet<Key>) -> Result<(), Refusal> {
         let below = Some((self.resource.name.as_str(), self.to));
         for (key, token) in self.about(self.database.store().delete_dead(below).await)? {
             self.log_drained(if signalled.contains(&key) { "terminated" } else { "dead" }, token);

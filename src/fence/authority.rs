@@ -8,7 +8,9 @@ use super::refusal::{Cause, Refusal, Remedy};
 use super::session::{Epoch, Token};
 use crate::etcd::{ElectionName, Etcd, EtcdError, Observer, Patience, leader};
 use crate::policy::Resource;
+use async_trait::async_trait;
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -23,10 +25,51 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// The leaders' tokens, as far as they are known, by election. One without a leader is not in it.
 pub type Leaders = HashMap<ElectionName, Token>;
 
-/// The elections of one etcd. Its methods need a tokio runtime with timers and I/O.
+/// Where elections are held: who leads now, and who follows.
+#[async_trait]
+pub trait Elections: fmt::Debug + Send + Sync {
+    /// The token of the election's leader, if it has one, as of some moment since the call (linearizable). Cancel-safe.
+    async fn leader(&self, election: &ElectionName) -> Result<Option<Token>, EtcdError>;
+
+    /// Follows the election from now on.
+    fn follow(&self, election: &ElectionName) -> Box<dyn Following>;
+}
+
+/// One election that is followed.
+#[async_trait]
+pub trait Following: Send {
+    /// The leader's token as it is now, at first, and then each time that it changes. Changes that follow each other fast may
+    /// be seen as one. After an error nothing is followed any more. Cancel-safe.
+    async fn next(&mut self) -> Result<Option<Token>, EtcdError>;
+}
+
+/// The elections of one etcd.
+#[derive(Debug)]
+struct InEtcd(Arc<Etcd>);
+
+#[async_trait]
+impl Elections for InEtcd {
+    async fn leader(&self, election: &ElectionName) -> Result<Option<Token>, EtcdError> {
+        let (found, _) = leader(&self.0, election, PATIENCE).await?;
+        Ok(found.map(|leader| leader.token))
+    }
+
+    fn follow(&self, election: &ElectionName) -> Box<dyn Following> {
+        Box::new(Observer::new(self.0.clone(), election.clone()))
+    }
+}
+
+#[async_trait]
+impl Following for Observer {
+    async fn next(&mut self) -> Result<Option<Token>, EtcdError> {
+        Ok(Observer::next(self).await?.map(|leader| leader.token))
+    }
+}
+
+/// The elections whose tokens may raise fences. Its methods need a tokio runtime with timers and I/O.
 #[derive(Debug)]
 pub struct Authority {
-    etcd: Arc<Etcd>,
+    elections: Arc<dyn Elections>,
     leaders: watch::Sender<Leaders>,
     /// The tasks that follow elections.
     followed: Mutex<HashMap<ElectionName, AbortHandle>>,
@@ -41,7 +84,12 @@ impl Drop for Authority {
 impl Authority {
     /// An authority that follows no election yet.
     pub fn new(etcd: Arc<Etcd>) -> Arc<Self> {
-        Arc::new(Authority { etcd, leaders: watch::Sender::default(), followed: Mutex::default() })
+        Authority::over(Arc::new(InEtcd(etcd)))
+    }
+
+    /// The same over elections that are held anywhere.
+    pub fn over(elections: Arc<dyn Elections>) -> Arc<Self> {
+        Arc::new(Authority { elections, leaders: watch::Sender::default(), followed: Mutex::default() })
     }
 
     /// Follows these elections from now on, and no others.
@@ -57,7 +105,7 @@ impl Authority {
         });
         for election in elections {
             followed.entry(election.clone()).or_insert_with(|| {
-                tokio::spawn(follow(self.etcd.clone(), election.clone(), self.leaders.clone())).abort_handle()
+                tokio::spawn(follow(self.elections.clone(), election.clone(), self.leaders.clone())).abort_handle()
             });
         }
     }
@@ -77,13 +125,12 @@ impl Authority {
     /// LF001 if the leader's token is higher; LF005 if it is lower, or nobody leads; LF006 if etcd
     /// does not say.
     async fn confirm(&self, resource: &str, election: &ElectionName, target: Epoch) -> Result<(), Refusal> {
-        let answer = leader(&self.etcd, election, PATIENCE).await;
-        let (found, _) = answer.map_err(|error| {
+        let issued = self.elections.leader(election).await.map_err(|error| {
             let reason = format!("etcd cannot be asked who leads {election}: {error}");
             Refusal::unavailable(resource, Cause::new(reason, Remedy::Etcd))
         })?;
         let presented = target.token;
-        let (resource, issued) = (resource.to_owned(), found.map(|leader| leader.token));
+        let resource = resource.to_owned();
         match issued {
             Some(token) if token == presented => Ok(()),
             Some(token) if token > presented => {
@@ -112,15 +159,14 @@ pub(super) async fn may_raise(
 }
 
 /// Keeps the election's entry among the leaders true, until it is aborted.
-async fn follow(etcd: Arc<Etcd>, election: ElectionName, leaders: watch::Sender<Leaders>) {
+async fn follow(elections: Arc<dyn Elections>, election: ElectionName, leaders: watch::Sender<Leaders>) {
     let mut pause = PAUSE.0;
     loop {
-        let mut observer = Observer::new(etcd.clone(), election.clone());
+        let mut following = elections.follow(&election);
         let error: EtcdError = loop {
-            match observer.next().await {
-                Ok(leader) => {
+            match following.next().await {
+                Ok(token) => {
                     pause = PAUSE.0;
-                    let token = leader.map(|leader| leader.token);
                     tracing::info!(%election, token, "leader_observed");
                     learn(&leaders, &election, token);
                 }

@@ -82,7 +82,8 @@ impl Database {
     async fn ask_when_loaded(self: &Arc<Self>) -> Result<(), StoreError> {
         let loaded = self.policies().loaded;
         let now = self.store().now().await?;
-        let age = i64::try_from(loaded.elapsed().as_micros()).unwrap_or(i64::MAX);
+        let age = tokio::time::Instant::now().into_std().saturating_duration_since(loaded);
+        let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
         let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
         if policies.loaded == loaded && policies.loaded_there == 0 {
             policies.loaded_there = now.saturating_sub(age).max(0);

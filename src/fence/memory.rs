@@ -7,7 +7,7 @@
 
 use super::session::{Epoch, Token};
 use super::store::Listener;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl Epochs {
 pub(super) struct News {
     /// Everything: notifications may have been missed.
     pub(super) all: bool,
-    pub(super) resources: HashSet<String>,
+    pub(super) resources: BTreeSet<String>,
 }
 
 impl Memory {

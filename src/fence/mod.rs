@@ -55,7 +55,7 @@ pub mod value;
 mod watch;
 
 pub use admissions::{Admission, Admissions};
-pub use authority::{Authority, Leaders};
+pub use authority::{Authority, Elections, Following, Leaders};
 pub use database::{Database, Registration};
 pub use enforcement::{Enforcement, Reach};
 pub use explain::{ExplainError, explain};

@@ -5,7 +5,7 @@
 //! admitted, so the process is busy from now on" and the drain's "revoked; was it idle?".
 //! It is never held across an await.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -57,7 +57,7 @@ pub struct SessionFence {
 struct State {
     admitted: HashMap<String, Epoch>,
     /// What revoked it, by resource. An Admit below it that is still under way comes too late.
-    floors: HashMap<String, Floor>,
+    floors: BTreeMap<String, Floor>,
     /// How many revocations there were.
     revocations: u64,
     /// Resources to which something was forwarded in the open transaction: all that is known of what it may still write.

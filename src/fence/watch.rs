@@ -55,6 +55,7 @@ async fn watch(database: Weak<Database>) {
         drop(current);
         let pause = if alone_since.is_some() { LINGER } else { HEARTBEAT };
         tokio::select! {
+            biased;
             () = memory.wake.notified() => {}
             () = sleep(pause) => {}
         }

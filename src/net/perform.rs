@@ -1,12 +1,11 @@
 //! Doing what a session has asked for. A task of its own does it: neither the session nor its sockets wait meanwhile.
 
+use crate::fence::Refusal;
 use crate::fence::session::SessionFence;
-use crate::fence::{Claim, Refusal};
-use crate::session::judge::Need;
 use crate::session::task::{Done, Task};
 use crate::state::context::Context;
 use futures_util::FutureExt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use tokio::task::JoinHandle;
 
 /// A task under way.
@@ -27,7 +26,8 @@ impl Performing {
                 let name = needs.first().map_or_else(String::new, |(need, _)| need.resource.name.clone());
                 let failed = Refusal::unavailable(&name, "the task that asks for it has failed".to_owned());
                 // It runs to its end even when the session does not: an Admit is not cancel-safe. But no other one begins then.
-                (Done::Admit(Err(failed)), tokio::spawn(admit(needs, context, fence, Arc::downgrade(&wanted))))
+                let admitted = context.downstream().admit(needs, fence, Arc::downgrade(&wanted));
+                (Done::Admit(Err(failed)), tokio::spawn(admitted.map(Done::Admit)))
             }
             Task::CatchUp(wanted, within) => {
                 (Done::Tried, tokio::spawn(context.catch_up(wanted, within).map(|()| Done::Tried)))
@@ -47,33 +47,5 @@ impl Performing {
     pub async fn done(&mut self) -> Done {
         let done = (&mut self.handle).await;
         done.ok().or_else(|| self.otherwise.take()).unwrap_or(Done::Tried)
-    }
-}
-
-fn admit(
-    needs: Vec<(Need, Claim)>,
-    context: &Context,
-    fence: &Arc<SessionFence>,
-    wanted: Weak<()>,
-) -> impl Future<Output = Done> + use<> {
-    let (database, fence) = (context.database().clone(), fence.clone());
-    let recorded = context.record_missed_policies();
-    async move {
-        recorded.await;
-        for (Need { resource, token, may_raise, .. }, claim) in needs {
-            if wanted.strong_count() == 0 {
-                break;
-            }
-            let is_admitted = fence.admission(&resource.name).is_some_and(|epoch| epoch.token == token);
-            let admitted = match may_raise {
-                _ if is_admitted => Ok(()),
-                true => database.admit_who_may(&fence, &resource, token, &claim).await,
-                false => database.admit_in_force(&fence, &resource, token).await,
-            };
-            if let Err(refusal) = admitted {
-                return Done::Admit(Err(refusal));
-            }
-        }
-        Done::Admit(Ok(()))
     }
 }

@@ -122,12 +122,6 @@ impl Context {
         }
     }
 
-    /// As [`Downstream::record_missed_policies`].
-    pub fn record_missed_policies(&self) -> impl Future<Output = ()> + use<> {
-        let downstream = self.downstream.clone();
-        async move { downstream.record_missed_policies().await }
-    }
-
     /// The rejections of late.
     pub fn recent(&self) -> &Recent {
         &self.shared.recent

@@ -35,6 +35,7 @@ pub async fn shut_out_deposed(database: Arc<Downstream>, mut leaders: watch::Rec
             attempts.spawn(attempt(database.fence.clone(), done.policies.clone(), resource, token, pause));
         }
         tokio::select! {
+            biased;
             changed = leaders.changed() => if changed.is_err() { return },
             changed = policies.changed() => if changed.is_err() { return },
             () = database.registered.notified() => {}

@@ -10,8 +10,8 @@ use crate::policy::{PolicySet, QualifiedName};
 use crate::session::host::{Changes, Seen, Wanted};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-use tokio::time::timeout;
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
 
 /// The catalogue is read at most this often where no statement waits for it: anybody can say that it has changed.
 const PAUSE: Duration = Duration::from_millis(250);

@@ -2,6 +2,7 @@
 //!
 //! Owns what the sessions of one database share. Must never be the reason for admitting anybody: that is for the fences.
 
+mod admit;
 mod catalogue;
 mod recorded;
 mod suspects;

@@ -5,7 +5,7 @@
 use super::{Downstream, FRESH, PREPARE_LIMIT};
 use crate::policy::{Mode, PolicySet, Resource};
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 /// Why nothing is recorded where nothing is to be.
 const NOTHING_FENCED: &str = "it has none of the fenced tables, and no schema fencegate";
@@ -69,7 +69,7 @@ impl Downstream {
 
     /// Tries again to record the policies, where that has failed a while ago: the schema may be there by now. Waits for a
     /// moment at most. Cancel-safe: it goes on by itself.
-    pub async fn record_missed_policies(self: &Arc<Self>) {
+    pub(super) async fn record_missed_policies(self: &Arc<Self>) {
         let is_due = |recorded: &Recorded| {
             let is_tried = recorded.attempted.is_some_and(|at| at.elapsed() <= FRESH);
             !is_tried && !recorded.has(&self.policies.borrow())

@@ -4,7 +4,7 @@
 //! looks here first, and at the catalogue then, finds them in one of the two.
 
 use crate::session::suspects::Suspects;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,7 +19,7 @@ pub struct AllSuspects {
 
 #[derive(Debug, Default)]
 struct All {
-    by_session: HashMap<u64, Arc<Suspects>>,
+    by_session: BTreeMap<u64, Arc<Suspects>>,
     /// Of transactions that have ended since the catalogue was read, with the doubts that there were then: who came before
     /// that is judged by what was read.
     ended: Vec<(u64, Arc<Suspects>)>,
