@@ -20,6 +20,9 @@
 //!
 //! Each imports only those below it. `tests/behaviour/layers.rs` keeps it so.
 
+#[cfg(all(test, feature = "proxy"))]
+extern crate self as fencegate;
+
 #[cfg(feature = "proxy")]
 mod apart;
 #[cfg(feature = "proxy")]
@@ -54,6 +57,10 @@ pub mod policy;
 pub mod server;
 #[cfg(feature = "proxy")]
 mod session;
+#[cfg(all(test, feature = "proxy"))]
+#[path = "../tests/simulation/mod.rs"]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod simulation;
 #[cfg(feature = "proxy")]
 mod sql;
 #[cfg(feature = "proxy")]

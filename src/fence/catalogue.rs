@@ -42,4 +42,9 @@ impl Database {
     pub fn listener(&self) -> u64 {
         self.memory.listener()
     }
+
+    /// The number of the connection that has begun to listen last, whether it still does or not; 0: none has yet.
+    pub fn last_listener(&self) -> u64 {
+        self.memory.last_listener()
+    }
 }

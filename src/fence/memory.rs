@@ -26,6 +26,8 @@ pub(super) struct Memory {
     epochs: Mutex<Epochs>,
     /// The serial number of the connection that listens; 0: none does, and nothing is believed.
     listener: AtomicU64,
+    /// The one that has begun to listen last, whether it still does or not.
+    last_listener: AtomicU64,
     news: Mutex<News>,
     pub(super) wake: tokio::sync::Notify,
     /// An epoch was read that is another than was known.
@@ -117,6 +119,11 @@ impl Memory {
         self.listener.load(Ordering::Acquire)
     }
 
+    /// The number of the connection that has begun to listen last; 0: none has yet.
+    pub(super) fn last_listener(&self) -> u64 {
+        self.last_listener.load(Ordering::Acquire)
+    }
+
     /// What came since the last call.
     pub(super) fn take_news(&self) -> News {
         std::mem::take(&mut *self.news())
@@ -135,6 +142,7 @@ impl Listener for Memory {
     /// Whatever was known before is forgotten.
     fn listens(&self, connection: u64) {
         *self.epochs() = Epochs::default();
+        self.last_listener.store(connection, Ordering::Release);
         self.listener.store(connection, Ordering::Release);
         self.news().all = true;
         self.wake.notify_one();

@@ -126,7 +126,7 @@ impl PolicySet {
 }
 
 /// A thing that one leader at a time may write; or, where it is keyed, one such thing for every value of a column.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Resource {
     /// The name in tokens, errors and metrics; of a keyed resource, with its placeholder.
     pub name: String,

@@ -14,5 +14,5 @@ pub mod room;
 pub mod sessions;
 pub mod shared;
 pub mod stage;
-mod succession;
+pub mod succession;
 pub mod turns;

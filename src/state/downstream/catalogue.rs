@@ -217,15 +217,17 @@ impl Downstream {
     /// Reads the catalogue. While it cannot be read, what was read before stays. Cancel-safe, as [`Self::catch_up`].
     pub(super) async fn read_catalogue(&self) {
         let policies = self.policies.borrow().clone();
-        let listener = self.fence.listener();
+        let (listener, last_listener) = (self.fence.listener(), self.fence.last_listener());
         let changes = {
             let mut known = self.known();
             known.attempted = Some((Instant::now(), known.seen, listener));
             known.seen
         };
         let read = self.fence.catalogue(Fenced(&policies.resources)).await;
-        // The first connection that listens is opened for the reading itself, before it.
-        let listener = if listener == 0 { self.fence.listener() } else { listener };
+        // The first connection that listens is opened for the reading itself, before it. It may be lost already: then this
+        // reading does not count, and the next one need not wait.
+        let is_opened = listener == 0 && self.fence.last_listener() != last_listener;
+        let listener = if is_opened { self.fence.last_listener() } else { listener };
         let mut known = self.known();
         match read {
             Ok(catalogue) => {

@@ -38,7 +38,7 @@ impl InMemory {
     fn connected(&self) -> Result<MutexGuard<'_, State>, StoreError> {
         let mut connection = self.connection();
         let mut state = self.server.state();
-        if connection.number.is_none() {
+        if !connection.number.is_some_and(|number| state.listeners.contains_key(&number)) {
             if connection.closed_until.is_some_and(|until| Instant::now() < until) {
                 return Err(StoreError::Unavailable("the database is being dropped".into()));
             }
@@ -46,6 +46,7 @@ impl InMemory {
             let number = state.connections;
             connection.number = Some(number);
             state.listeners.insert(number, self.listener.clone());
+            state.connected.insert(number, self.proxy.clone());
             self.listener.listens(number);
         }
         state.tick();
@@ -215,7 +216,9 @@ impl Store for InMemory {
             ended.push(it.row.pid);
         }
         state.clock = version;
-        ended.iter().for_each(|pid| drop(state.processes.remove(pid)));
+        if !state.ends_late {
+            ended.iter().for_each(|pid| drop(state.processes.remove(pid)));
+        }
         Ok(())
     }
 
@@ -380,7 +383,9 @@ impl Store for InMemory {
     }
 
     fn is_open(&self) -> bool {
-        self.connection().number.is_some()
+        let connection = self.connection();
+        let state = self.server.state();
+        connection.number.is_some_and(|number| state.listeners.contains_key(&number))
     }
 
     fn keep_closed(&self, until: Option<Instant>) {
@@ -393,8 +398,7 @@ impl Store for InMemory {
 
     async fn close(&self, _wait: bool) {
         if let Some(number) = self.connection().number.take() {
-            self.server.state().listeners.remove(&number);
-            self.listener.lost(number);
+            self.server.state().lose_connections(|it| it == number);
         }
     }
 }

@@ -35,11 +35,19 @@ struct State {
     proxies: BTreeMap<String, Proxy>,
     connections: u64,
     listeners: BTreeMap<u64, Arc<dyn Listener>>,
+    /// The proxies whose those connections are.
+    connected: BTreeMap<u64, String>,
     forbidden: HashSet<String>,
+    /// A process that is told to end does so when [`Server::end_process`] is called; otherwise at once.
+    ends_late: bool,
 }
 
+/// What outlives a crash.
+#[derive(Clone, Debug, Default)]
+pub struct Disk(BTreeMap<String, Row>);
+
 /// Of the table of epochs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Row {
     epoch: Epoch,
     drained: bool,
@@ -101,6 +109,55 @@ impl Server {
     pub fn begin_process(&self, who: &Identity) {
         let process = Process { start: who.backend_start.clone(), transaction: None };
         self.state().processes.insert(who.pid, process);
+    }
+
+    /// From now on a process that is told to end goes on until [`Self::end_process`].
+    pub fn end_late(&self) {
+        self.state().ends_late = true;
+    }
+
+    /// The server crashes, and starts again with that start of its postmaster: no process is left, nor an admission.
+    pub fn restart(&self, postmaster_start: &str) {
+        let mut state = self.state();
+        postmaster_start.clone_into(&mut state.postmaster_start);
+        state.processes.clear();
+        state.admissions.clear();
+        state.lose_connections(|_| true);
+    }
+
+    /// The connection of that proxy that listens breaks.
+    pub fn lose_connection(&self, proxy: &str) {
+        let mut state = self.state();
+        let number = state.connected.iter().find(|(_, it)| *it == proxy).map(|(number, _)| *number);
+        state.lose_connections(|it| Some(it) == number);
+    }
+
+    /// The epochs as they are, for a standby that is promoted with them.
+    pub fn epochs(&self) -> Vec<(String, Epoch)> {
+        self.state().epochs.iter().map(|(resource, row)| (resource.clone(), row.epoch)).collect()
+    }
+
+    /// A copy of what is on disk.
+    pub fn copy(&self) -> Disk {
+        Disk(self.state().epochs.clone())
+    }
+
+    /// What is on disk is that copy from now on.
+    pub fn restore(&self, Disk(epochs): Disk) {
+        self.state().epochs = epochs;
+    }
+
+    /// The epochs under which the process is admitted to the resource.
+    pub fn admissions(&self, pid: i32, resource: &str) -> Vec<Epoch> {
+        let state = self.state();
+        let rows = state.admissions.iter().map(|it| &it.row);
+        rows.filter(|row| row.pid == pid && row.resource == resource).map(|row| row.epoch).collect()
+    }
+
+    /// Whether any living process is admitted to anything.
+    pub fn has_admitted(&self) -> bool {
+        let state = self.state();
+        state.admissions.iter().any(|it| state.is_alive(&it.row.key()))
     }
 
     /// It ends, with its transaction.
@@ -191,6 +248,12 @@ impl State {
 
     fn below(&self, resource: &str, bound: Epoch) -> impl Iterator<Item = &Admitted> {
         self.admissions.iter().filter(move |it| it.row.resource == resource && it.row.epoch < bound)
+    }
+
+    fn lose_connections(&mut self, is_lost: impl Fn(u64) -> bool) {
+        let lost = self.listeners.extract_if(.., |number, _| is_lost(*number));
+        lost.for_each(|(number, listener)| listener.lost(number));
+        self.connected.retain(|number, _| self.listeners.contains_key(number));
     }
 
     fn announce(&self, resource: &str) {

@@ -1,0 +1,334 @@
+//! A client: what it says in one session, and what it believes of each write by what it is told.
+//!
+//! Owns the client's half of the protocol. It tells the judge what was acknowledged and what was refused, and nothing that a
+//! client could not know.
+
+use super::pipe::{Reader, Writer};
+use super::proxy::{Accepted, Proxy};
+use super::sql::{Sql, Table};
+use super::world::{Dice, World};
+use crate::fence::session::Token;
+use crate::wire::error::field;
+use crate::wire::frame::{Header, body, put_frame};
+use crate::wire::message::{put_bind, put_execute, put_parse, put_query, put_sync};
+use crate::wire::tag::{backend, frontend};
+use bytes::{BufMut, Bytes, BytesMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// What is sent up to one ReadyForQuery.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    pub statements: Vec<Sql>,
+    pub form: Form,
+    /// The ids of the rows of its COPY.
+    pub rows: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// One string.
+    Simple,
+    /// A pipeline with a Sync at its end; `bound`: ids are parameters.
+    Extended { bound: bool },
+}
+
+/// How a unit ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    /// An error with this SQLSTATE; the session goes on.
+    Failed(String),
+    /// The session is over.
+    Over(String),
+}
+
+pub struct Client {
+    world: Arc<World>,
+    name: String,
+    writer: Option<Writer>,
+    reader: Reader,
+    read: BytesMut,
+    pid: Arc<AtomicI32>,
+    pub in_block: bool,
+    pub has_failed: bool,
+    /// Writes of the open transaction that the server has done.
+    pending: Vec<u64>,
+    savepoints: Vec<(u8, usize)>,
+}
+
+impl Client {
+    pub fn connect(world: &Arc<World>, proxy: &Arc<Proxy>, name: &str, value: Option<String>) -> Client {
+        let Accepted { writer, reader, pid } = proxy.accept(value);
+        Client {
+            world: world.clone(),
+            name: name.to_owned(),
+            writer: Some(writer),
+            reader,
+            read: BytesMut::new(),
+            pid,
+            in_block: false,
+            has_failed: false,
+            pending: Vec::new(),
+            savepoints: Vec::new(),
+        }
+    }
+
+    /// Waits for the first ReadyForQuery. False: the session is over.
+    pub async fn is_ready(&mut self) -> bool {
+        while let Some(frame) = self.frame().await {
+            if frame[0] == backend::READY {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Sends units in one go, and waits for their answers. How the last of them ended, or the one that ended the session.
+    pub async fn say(&mut self, units: &[Unit]) -> Outcome {
+        let mut output = BytesMut::new();
+        for unit in units {
+            self.world.say(|| {
+                let text: Vec<String> = unit.statements.iter().map(Sql::to_string).collect();
+                format!("{} says {:?}: {}", self.name, unit.form, text.join("; "))
+            });
+            unit.put(&mut output);
+        }
+        self.send(output.freeze());
+        let mut outcome = Outcome::Done;
+        for (index, unit) in units.iter().enumerate() {
+            outcome = self.hear(unit).await;
+            if let Outcome::Over(said) = &outcome {
+                self.session_over(said, &units[index..]);
+                return outcome;
+            }
+        }
+        outcome
+    }
+
+    /// Sends the beginning of a unit, and hangs up.
+    pub fn hang_up_within(mut self, unit: &Unit, dice: &mut Dice) {
+        self.world.say(|| format!("{} hangs up in the middle of {:?}", self.name, unit.statements));
+        let mut output = BytesMut::new();
+        unit.put(&mut output);
+        let cut = dice.below(output.len() + 1);
+        self.send(output.split_to(cut).freeze());
+    }
+
+    /// Nothing more will come from it.
+    pub fn close(mut self) {
+        let mut output = BytesMut::new();
+        put_frame(&mut output, frontend::TERMINATE, |_| {});
+        self.send(output.freeze());
+    }
+
+    /// The server process, for a request to cancel.
+    pub fn process(&self) -> Arc<AtomicI32> {
+        self.pid.clone()
+    }
+
+    fn send(&mut self, bytes: Bytes) {
+        if let Some(writer) = &self.writer {
+            writer.write(bytes);
+        }
+    }
+
+    /// The answer to one unit.
+    async fn hear(&mut self, unit: &Unit) -> Outcome {
+        let mut rest = unit.statements.iter();
+        let mut outcome = Outcome::Done;
+        loop {
+            let Some(frame) = self.frame().await else { return Outcome::Over(String::new()) };
+            let content = body(&frame);
+            match frame[0] {
+                backend::COMMAND_COMPLETE => {
+                    let done = rest.next().expect("an answer to every statement, and no more");
+                    self.done(done, content, &unit.rows);
+                }
+                backend::COPY_IN => self.send_rows(unit),
+                backend::ERROR => {
+                    let part = |tag| String::from_utf8_lossy(field(content, tag).unwrap_or_default()).into_owned();
+                    let (code, message, detail) = (part(b'C'), part(b'M'), part(b'D'));
+                    self.world.say(|| format!("{} is told {code}: {message} ({detail})", self.name));
+                    if code == "LF001" {
+                        self.world.judge.told_stale(number_in(&detail, "presented="));
+                    }
+                    self.world.judge.see(of_code(&code));
+                    if part(b'V') != "ERROR" {
+                        return Outcome::Over(format!("{code} {detail}"));
+                    }
+                    self.failed(rest.as_slice(), unit);
+                    outcome = Outcome::Failed(code);
+                }
+                backend::READY => {
+                    self.has_failed = content == b"E";
+                    self.in_block = content != b"I";
+                    if !self.in_block {
+                        let pending = std::mem::take(&mut self.pending);
+                        pending.into_iter().for_each(|id| self.world.judge.acknowledged(id));
+                        self.savepoints.clear();
+                    }
+                    return outcome;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A statement has succeeded.
+    fn done(&mut self, statement: &Sql, tag: &[u8], rows: &[u64]) {
+        let judge = &self.world.judge;
+        match statement {
+            Sql::Insert { id, .. } | Sql::Update { id, .. } => self.pending.extend(*id),
+            Sql::CopyIn(_) => self.pending.extend(rows),
+            Sql::Savepoint(name) => self.savepoints.push((*name, self.pending.len())),
+            Sql::RollbackTo(name) => {
+                let at = self.savepoints.iter().rposition(|(it, _)| it == name).unwrap();
+                self.savepoints.truncate(at + 1);
+                let rolled_back = self.pending.split_off(self.savepoints[at].1);
+                rolled_back.into_iter().for_each(|id| judge.refused(id, "rolled back to a savepoint"));
+            }
+            Sql::Begin => self.in_block = true,
+            Sql::Commit | Sql::Rollback | Sql::Prepare(_) => {
+                let pending = std::mem::take(&mut self.pending);
+                self.savepoints.clear();
+                self.in_block = false;
+                match tag {
+                    b"COMMIT\0" => pending.into_iter().for_each(|id| judge.acknowledged(id)),
+                    b"ROLLBACK\0" => pending.into_iter().for_each(|id| judge.refused(id, "rolled back")),
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A statement has failed, and those behind it in the unit are not done.
+    fn failed(&mut self, rest: &[Sql], unit: &Unit) {
+        let judge = &self.world.judge;
+        ids(rest, &unit.rows).for_each(|id| judge.refused(id, "failed"));
+        if !self.in_block {
+            std::mem::take(&mut self.pending).into_iter().for_each(|id| judge.refused(id, "failed with its batch"));
+        }
+    }
+
+    /// What is known of writes when the session has ended.
+    fn session_over(&mut self, said: &str, units: &[Unit]) {
+        self.world.say(|| format!("{}'s session is over: {said}", self.name));
+        if said.contains("outcome=rolled_back") {
+            let judge = &self.world.judge;
+            std::mem::take(&mut self.pending).into_iter().for_each(|id| judge.refused(id, "outcome=rolled_back"));
+            for unit in units {
+                ids(&unit.statements, &unit.rows).for_each(|id| judge.refused(id, "outcome=rolled_back"));
+            }
+        }
+    }
+
+    /// The server has ignored a Sync that came before them.
+    fn send_rows(&mut self, unit: &Unit) {
+        let mut output = BytesMut::new();
+        let text: String = unit.rows.iter().map(|id| format!("{id}\n")).collect();
+        put_frame(&mut output, frontend::COPY_DATA, |out| out.put_slice(text.as_bytes()));
+        put_frame(&mut output, frontend::COPY_DONE, |_| {});
+        if unit.form != Form::Simple {
+            put_sync(&mut output);
+        }
+        self.send(output.freeze());
+    }
+
+    async fn frame(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(header) = Header::from_server(&self.read).unwrap()
+                && self.read.len() >= header.frame()
+            {
+                return Some(self.read.split_to(header.frame()).freeze());
+            }
+            let chunk = self.reader.read().await?;
+            self.read.extend_from_slice(&chunk);
+        }
+    }
+}
+
+impl Unit {
+    pub fn simple(statements: Vec<Sql>) -> Unit {
+        Unit { statements, form: Form::Simple, rows: Vec::new() }
+    }
+
+    fn put(&self, output: &mut BytesMut) {
+        match self.form {
+            Form::Simple => {
+                let text: Vec<String> = self.statements.iter().map(Sql::to_string).collect();
+                put_query(output, &[text.join("; ").as_bytes()]);
+            }
+            Form::Extended { bound } => {
+                for sql in &self.statements {
+                    put_extended(output, sql, bound);
+                }
+                put_sync(output);
+            }
+        }
+    }
+}
+
+fn put_extended(output: &mut BytesMut, sql: &Sql, bound: bool) {
+    match sql.write() {
+        Some((_, Some(id))) if bound => {
+            let mut unbound = sql.clone();
+            if let Sql::Insert { id, .. } | Sql::Update { id, .. } = &mut unbound {
+                *id = None;
+            }
+            put_parse(output, "", &unbound.to_string());
+            put_frame(output, frontend::BIND, |out| {
+                let value = id.to_string();
+                out.put_slice(&[0, 0, 0, 0, 0, 1]);
+                out.put_i32(value.len() as i32);
+                out.put_slice(value.as_bytes());
+                out.put_slice(&[0, 0]);
+            });
+        }
+        _ => {
+            put_parse(output, "", &sql.to_string());
+            put_bind(output, "", "");
+        }
+    }
+    put_execute(output, "");
+}
+
+/// The ids of all that these statements write.
+fn ids<'a>(statements: &'a [Sql], rows: &'a [u64]) -> impl Iterator<Item = u64> + 'a {
+    let copies = statements.iter().any(|sql| matches!(sql, Sql::CopyIn(_)));
+    let written = statements.iter().filter_map(|sql| sql.write().and_then(|(_, id)| id));
+    written.chain(rows.iter().copied().filter(move |_| copies))
+}
+
+fn number_in(text: &str, name: &str) -> Token {
+    let (_, rest) = text.split_once(name).unwrap();
+    rest.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// A name for what was seen.
+fn of_code(code: &str) -> &'static str {
+    match code {
+        "LF001" => "told LF001",
+        "LF002" => "told LF002",
+        "LF003" => "told LF003",
+        "LF004" => "told LF004",
+        "LF005" => "told LF005",
+        "LF006" => "told LF006",
+        _ => "told what the server says",
+    }
+}
+
+/// A write to one of the tables, by an id that no other has.
+pub fn write(world: &World, dice: &mut Dice, table: Table) -> Sql {
+    let id = Some(world.id());
+    match dice.chance(70) {
+        true => Sql::Insert { table, id },
+        false => Sql::Update { table, row: dice.below(2) as u8, id },
+    }
+}
+
+/// Cancels what the process does, as the proxy passes it on.
+pub fn cancel(world: &World, process: &AtomicI32) {
+    world.server.cancel(process.load(Ordering::Relaxed));
+}

@@ -1,0 +1,82 @@
+//! What befalls the whole: crashes, failovers, stops, reloads, resets.
+
+use super::proxy::Proxy;
+use super::store::State;
+use super::world::{Dice, Disaster, World, pass};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Has the disaster come at some moment of the history, and makes good what can be made good before its end.
+pub async fn befall(world: Arc<World>, disaster: Disaster) {
+    let mut dice = world.dice();
+    pass(&mut dice, world.plan.length as usize).await;
+    world.say(|| format!("{disaster:?}"));
+    match disaster {
+        Disaster::Restart => world.server.restart(),
+        Disaster::Failover => fail_over(&world, &mut dice).await,
+        Disaster::ProxyCrash => crash(&world, &mut dice).await,
+        Disaster::ProxyStop => stop(&world, &mut dice).await,
+        Disaster::Reload => reload(&world, &mut dice).await,
+        Disaster::Reset => reset(&world, &mut dice).await,
+        Disaster::ListenerLost => {
+            if let Some(proxy) = some(&world, &mut dice) {
+                world.server.store.lose_connection(&proxy.name);
+            }
+        }
+    }
+}
+
+fn some(world: &World, dice: &mut Dice) -> Option<Arc<Proxy>> {
+    let proxies: Vec<_> = world.proxies().into_iter().filter(|proxy| !proxy.is_crashed()).collect();
+    (!proxies.is_empty()).then(|| dice.pick(&proxies).clone())
+}
+
+/// The standby is behind by what has happened in a moment.
+async fn fail_over(world: &World, dice: &mut Dice) {
+    world.server.replicate(world.judge.length());
+    pass(dice, 60).await;
+    world.judge.failed_over(world.server.fail_over());
+}
+
+/// Another takes its place.
+async fn crash(world: &Arc<World>, dice: &mut Dice) {
+    if let Some(proxy) = some(world, dice) {
+        proxy.crash();
+        pass(dice, 300).await;
+        let another = Proxy::start(world);
+        world.proxies.lock().unwrap().push(another);
+    }
+}
+
+async fn stop(world: &World, dice: &mut Dice) {
+    if let Some(proxy) = some(world, dice) {
+        proxy.state.send_replace(State::Stopped);
+        pass(dice, 3000).await;
+        if !proxy.is_crashed() {
+            world.say(|| format!("{} goes on", proxy.name));
+            proxy.state.send_replace(State::Runs);
+        }
+    }
+}
+
+/// Of all proxies, one after the other.
+async fn reload(world: &World, dice: &mut Dice) {
+    for proxy in world.proxies().into_iter().filter(|proxy| !proxy.is_crashed()) {
+        tokio::spawn(async move { proxy.reload(1).await });
+        pass(dice, 200).await;
+    }
+}
+
+async fn reset(world: &World, dice: &mut Dice) {
+    let Some(proxy) = some(world, dice) else { return };
+    let resource = *dice.pick(&["jobs", "ticks"]);
+    let epochs = world.server.store.epochs();
+    let Some((_, epoch)) = epochs.iter().find(|(name, _)| name == resource) else { return };
+    let token = (epoch.token - dice.below(3) as i64).max(1);
+    world.judge.reset();
+    let force = dice.chance(70);
+    // An operator does not wait for a proxy that has stopped.
+    tokio::time::timeout(Duration::from_secs(20), proxy.reset(resource, token, force)).await.ok();
+    sleep(Duration::from_millis(1)).await;
+}

@@ -1,0 +1,145 @@
+//! The simulated etcd: one election, whose leader keeps its lease or loses it.
+//!
+//! Owns tokens: each is higher than all before. Answers about the leader are linearizable, as etcd's are; who follows the
+//! election may be told late, as by a member that lags. Questions may fail.
+
+use super::world::{Dice, World, moment, pass};
+use crate::etcd::{ElectionName, EtcdError};
+use crate::fence::session::Token;
+use crate::fence::{Elections, Following};
+use async_trait::async_trait;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+
+/// As long as a leader that does not renew it keeps its lease.
+pub const LEASE: Duration = Duration::from_millis(700);
+
+/// The election.
+#[derive(Default)]
+pub struct Held {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    revision: Token,
+    leader: Option<(Token, Instant)>,
+}
+
+impl Held {
+    /// The token of whoever leads now.
+    pub fn leader(&self) -> Option<Token> {
+        let state = self.state.lock().unwrap();
+        state.leader.filter(|(_, until)| Instant::now() < *until).map(|(token, _)| token)
+    }
+
+    /// Leads, as soon as nobody does. Cancel-safe.
+    pub async fn win(&self, world: &World, dice: &mut Dice) -> Token {
+        loop {
+            if self.leader().is_none() {
+                let mut state = self.state.lock().unwrap();
+                state.revision += 1 + dice.below(3) as Token;
+                let token = state.revision;
+                state.leader = Some((token, Instant::now() + LEASE));
+                world.judge.issued(token);
+                self.changed.notify_waiters();
+                return token;
+            }
+            timeout(LEASE / 8, self.changed.notified()).await.ok();
+        }
+    }
+
+    /// False when somebody else leads, or nobody.
+    pub fn renew(&self, token: Token) -> bool {
+        let leads = self.leader() == Some(token);
+        if leads {
+            self.state.lock().unwrap().leader = Some((token, Instant::now() + LEASE));
+        }
+        leads
+    }
+
+    /// Does not lead any more.
+    pub fn resign(&self, token: Token) {
+        if self.leader() == Some(token) {
+            self.state.lock().unwrap().leader = None;
+            self.changed.notify_waiters();
+        }
+    }
+}
+
+/// The election, as one proxy sees it.
+pub struct Seen {
+    world: Arc<World>,
+    dice: Mutex<Dice>,
+}
+
+impl Seen {
+    pub fn new(world: Arc<World>) -> Arc<Self> {
+        let dice = Mutex::new(world.dice());
+        Arc::new(Seen { world, dice })
+    }
+
+    fn dice(&self) -> Dice {
+        Dice::new(self.dice.lock().unwrap().below(usize::MAX) as u64)
+    }
+}
+
+impl fmt::Debug for Seen {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("the simulated election")
+    }
+}
+
+fn silence() -> EtcdError {
+    EtcdError::Unreachable { limit: Duration::from_secs(3), reason: "a fault".to_owned() }
+}
+
+#[async_trait]
+impl Elections for Seen {
+    async fn leader(&self, _election: &ElectionName) -> Result<Option<Token>, EtcdError> {
+        let mut dice = self.dice();
+        if self.world.fault(&mut dice, self.world.plan.elections) {
+            sleep(Duration::from_millis(dice.below(3000) as u64)).await;
+            return Err(silence());
+        }
+        moment(&mut dice).await;
+        let leader = self.world.elections.leader();
+        moment(&mut dice).await;
+        Ok(leader)
+    }
+
+    fn follow(&self, _election: &ElectionName) -> Box<dyn Following> {
+        Box::new(Follower { world: self.world.clone(), dice: self.dice(), told: None })
+    }
+}
+
+struct Follower {
+    world: Arc<World>,
+    dice: Dice,
+    told: Option<Option<Token>>,
+}
+
+#[async_trait]
+impl Following for Follower {
+    async fn next(&mut self) -> Result<Option<Token>, EtcdError> {
+        loop {
+            let leader = self.world.elections.leader();
+            if self.told != Some(leader) {
+                if self.world.fault(&mut self.dice, self.world.plan.elections) {
+                    return Err(silence());
+                }
+                self.told = Some(leader);
+                return Ok(leader);
+            }
+            // A lease that runs out is seen by looking.
+            timeout(LEASE / 4, self.world.elections.changed.notified()).await.ok();
+            if self.dice.chance(self.world.plan.elections) {
+                pass(&mut self.dice, 1500).await;
+            }
+        }
+    }
+}

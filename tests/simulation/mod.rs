@@ -1,0 +1,193 @@
+//! The proxy in a simulated world: machines of sessions, fences and watchers as they ship, on one thread, with virtual time
+//! and faults drawn from a seed.
+//!
+//! Owns what one history is: some proxies before one server, nodes that lead and are deposed, faults; then calm, in which
+//! the rightful leader has to write; then an end, at which nothing may be left. The same seed is the same history.
+//!
+//! What is not simulated: the guard, real sockets and their buffers (net/), login and TLS, views and triggers, PostgreSQL's
+//! locks of whole tables and its snapshots. Tests with real servers have those.
+
+mod client;
+mod disaster;
+mod elections;
+mod judge;
+mod node;
+mod pipe;
+mod process;
+mod proxy;
+mod server;
+mod sql;
+mod store;
+mod world;
+
+/// What it shares with the tests against real servers.
+#[path = "../support"]
+mod support {
+    #[allow(dead_code)]
+    pub mod dice;
+    #[allow(dead_code)]
+    pub mod store;
+}
+
+use client::{Client, Outcome, Unit, write};
+use node::Node;
+use proxy::Proxy;
+use sql::{Sql, Table};
+use std::collections::BTreeMap;
+use std::env;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::time::{sleep, timeout};
+use world::{Disaster, World, pass};
+
+/// Once faults have ended, the rightful leader has written after this time at the latest.
+const WRITES_WITHIN: Duration = Duration::from_secs(30);
+/// And whoever waits for an answer has it.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
+/// After its last session has ended, a proxy has nothing left.
+const CLEARS_UP_WITHIN: Duration = Duration::from_secs(15);
+
+/// What came of one history.
+struct History {
+    wrong: Option<String>,
+    seen: BTreeMap<&'static str, u64>,
+    story: Vec<String>,
+}
+
+/// Runs the history of that seed.
+fn history(seed: u64, tells: bool) -> History {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let world = World::new(seed, tells);
+        live(&world).await;
+        let story = world.story();
+        world.proxies.lock().unwrap().clear();
+        History { wrong: world.judge.wrong(), seen: world.judge.seen(), story }
+    })
+}
+
+async fn live(world: &Arc<World>) {
+    let proxies = (0..world.plan.proxies).map(|_| Proxy::start(world)).collect();
+    *world.proxies.lock().unwrap() = proxies;
+    let disasters: Vec<_> = world.plan.disasters.clone();
+    let disasters: Vec<_> = disasters.into_iter().map(|it| tokio::spawn(disaster::befall(world.clone(), it))).collect();
+    let nodes: Vec<_> = (0..world.plan.nodes).map(|number| tokio::spawn(Node::new(world, number).live())).collect();
+    sleep(Duration::from_millis(world.plan.length)).await;
+    for disaster in disasters {
+        disaster.await.unwrap();
+    }
+    world.end_faults();
+    if world.plan.disasters.contains(&Disaster::Reload) {
+        // One that has begun meanwhile, with the policies of before, gets the others as well.
+        for proxy in world.proxies().iter().filter(|proxy| !proxy.is_crashed()) {
+            proxy.reload(1).await;
+        }
+    }
+    for node in nodes {
+        match timeout(ANSWERED_WITHIN, node).await {
+            Ok(ended) => ended.unwrap(),
+            Err(_) => world.judge.object("a client waits for ever".to_owned()),
+        }
+    }
+    if world.judge.wrong().is_none() && timeout(WRITES_WITHIN, write_by_all(world)).await.is_err() {
+        world.judge.object(format!("the rightful leader has not written within {WRITES_WITHIN:?}"));
+    }
+    if world.judge.wrong().is_none() {
+        clear_up(world).await;
+    }
+}
+
+/// A new leader writes to all resources, by all proxies.
+async fn write_by_all(world: &Arc<World>) {
+    let mut dice = world.dice();
+    let token = world.elections.win(world, &mut dice).await;
+    world.say(|| format!("the rightful leader has {token}"));
+    for proxy in world.proxies().iter().filter(|proxy| !proxy.is_crashed()) {
+        for table in Table::FENCED {
+            while !writes(world, proxy, token, table).await {
+                pass(&mut dice, 200).await;
+                world.elections.renew(token);
+            }
+        }
+    }
+}
+
+/// False: it is to be tried again.
+async fn writes(world: &Arc<World>, proxy: &Arc<Proxy>, token: i64, table: Table) -> bool {
+    let mut dice = world.dice();
+    let mut client = Client::connect(world, proxy, "the rightful leader", Some(token.to_string()));
+    if !client.is_ready().await {
+        return false;
+    }
+    let unit = Unit::simple(vec![Sql::Begin, write(world, &mut dice, table), Sql::Commit]);
+    let outcome = client.say(&[unit]).await;
+    client.close();
+    match outcome {
+        Outcome::Done => true,
+        Outcome::Failed(code) if code == "LF001" => {
+            // Tokens have gone on past it: an odd client has presented a higher one, or the fence was reset.
+            world.elections.resign(token);
+            false
+        }
+        _ => false,
+    }
+}
+
+/// Nothing is left of any session.
+async fn clear_up(world: &Arc<World>) {
+    sleep(CLEARS_UP_WITHIN).await;
+    let (processes, admitted) = (world.server.processes(), world.server.store.has_admitted());
+    let sessions = world.proxies().iter().filter(|proxy| !proxy.is_crashed() && proxy.has_sessions()).count();
+    if processes > 0 || admitted || sessions > 0 {
+        let why = format!("left: {processes} processes, admissions: {admitted}, proxies with sessions: {sessions}");
+        world.judge.object(why);
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+/// Histories from one seed on, for as long as FENCEGATE_SIMULATE says, in seconds; or the one of FENCEGATE_HISTORY, with
+/// its story.
+#[test]
+fn no_history_breaks_a_promise() {
+    if let Some(seed) = number("FENCEGATE_HISTORY") {
+        let History { wrong, story, .. } = history(seed, true);
+        println!("{}\nhistory {seed}: {}", story.join("\n"), wrong.as_deref().unwrap_or("nothing is wrong"));
+        assert!(wrong.is_none());
+        return;
+    }
+    let first = number("FENCEGATE_SEED").unwrap_or(1);
+    let limit = Duration::from_secs(number("FENCEGATE_SIMULATE").unwrap_or(20));
+    println!("FENCEGATE_SEED={first}");
+    let (since, mut seen, mut histories) = (Instant::now(), BTreeMap::<&str, u64>::new(), 0);
+    while since.elapsed() < limit {
+        let seed = first + histories;
+        let History { wrong, seen: more, .. } = history(seed, false);
+        if let Some(wrong) = wrong {
+            let History { wrong: again, story, .. } = history(seed, true);
+            let story = story[story.len().saturating_sub(80)..].join("\n");
+            panic!("{story}\nFENCEGATE_HISTORY={seed}: {wrong} (after {histories} histories; again: {again:?})");
+        }
+        histories += 1;
+        for (what, times) in more {
+            *seen.entry(what).or_default() += times;
+        }
+    }
+    println!("{histories} histories, {:.0} a second: {seen:#?}", histories as f64 / since.elapsed().as_secs_f64());
+}
+
+#[test]
+fn the_same_seed_is_the_same_history() {
+    for seed in 1..30 {
+        let (one, two) = (history(seed, true).story, history(seed, true).story);
+        let differs = one.iter().zip(&two).position(|(one, two)| one != two);
+        assert!(
+            one == two,
+            "history {seed} differs at {differs:?}: {:?} and {:?}",
+            one.get(differs.unwrap_or(0)),
+            two.get(differs.unwrap_or(0))
+        );
+    }
+}

@@ -1,0 +1,224 @@
+//! A node: it campaigns, leads, stalls, is deposed without knowing it, and writes all the while.
+
+use super::client::{Client, Form, Outcome, Unit, cancel, write};
+use super::proxy::Proxy;
+use super::sql::{Sql, Table};
+use super::world::{Dice, World, pass};
+use crate::fence::session::Token;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+pub struct Node {
+    world: Arc<World>,
+    name: String,
+    dice: Dice,
+    token: Token,
+}
+
+/// What a node does next.
+enum Next {
+    Reconnects,
+    CampaignsAgain,
+}
+
+impl Node {
+    pub fn new(world: &Arc<World>, number: usize) -> Node {
+        Node { world: world.clone(), name: format!("node {number}"), dice: world.dice(), token: 0 }
+    }
+
+    /// Lives until the faults end.
+    pub async fn live(mut self) {
+        while !self.world.is_calm() {
+            let world = self.world.clone();
+            tokio::select! {
+                biased;
+                token = world.elections.win(&world, &mut self.dice) => self.token = token,
+                () = calm(&world) => return,
+            }
+            world.say(|| format!("{} leads under {}", self.name, self.token));
+            self.lead().await;
+        }
+    }
+
+    async fn lead(&mut self) {
+        while !self.world.is_calm() {
+            let Some(proxy) = self.some_proxy() else { return pass(&mut self.dice, 100).await };
+            if let Next::CampaignsAgain = self.work(&proxy).await {
+                return;
+            }
+        }
+    }
+
+    fn some_proxy(&mut self) -> Option<Arc<Proxy>> {
+        let proxies: Vec<_> = self.world.proxies().into_iter().filter(|proxy| !proxy.is_crashed()).collect();
+        (!proxies.is_empty()).then(|| self.dice.pick(&proxies).clone())
+    }
+
+    /// One session.
+    async fn work(&mut self, proxy: &Arc<Proxy>) -> Next {
+        let at_start = self.dice.chance(50).then(|| self.value());
+        let is_set = at_start.is_some();
+        let mut client = Client::connect(&self.world, proxy, &self.name, at_start);
+        if !client.is_ready().await {
+            return Next::Reconnects;
+        }
+        if !is_set {
+            let set = Unit::simple(vec![Sql::Set { value: self.value(), local: false }]);
+            if let Outcome::Over(_) = client.say(&[set]).await {
+                return Next::Reconnects;
+            }
+        }
+        for _ in 0..self.dice.below(14) {
+            if self.world.is_calm() {
+                break;
+            }
+            let leads = self.world.elections.renew(self.token);
+            if !leads && self.dice.chance(25) {
+                client.close();
+                return Next::CampaignsAgain;
+            }
+            let units = self.units(&client);
+            if self.world.fault(&mut self.dice, self.world.plan.unruly / 3) {
+                client.hang_up_within(&units[0], &mut self.dice);
+                return Next::Reconnects;
+            }
+            self.cancel_soon(&client);
+            match client.say(&units).await {
+                Outcome::Over(_) => return Next::Reconnects,
+                Outcome::Failed(code) => {
+                    self.is_due(&code);
+                    if code == "LF001" && self.dice.chance(40) {
+                        client.close();
+                        return Next::CampaignsAgain;
+                    }
+                    // Whoever is told to wait does.
+                    if code == "LF006" {
+                        pass(&mut self.dice, 200).await;
+                    }
+                }
+                Outcome::Done => {}
+            }
+            self.idle().await;
+        }
+        client.close();
+        if self.dice.chance(30) { Next::CampaignsAgain } else { Next::Reconnects }
+    }
+
+    /// Time goes by in which it does nothing: now and then so much that it loses its lease, and does not know.
+    async fn idle(&mut self) {
+        match self.dice.below(100) {
+            0..70 => {}
+            70..90 => pass(&mut self.dice, 40).await,
+            90..94 => self.world.elections.resign(self.token),
+            _ => {
+                self.world.say(|| format!("{} stalls", self.name));
+                pass(&mut self.dice, 2500).await;
+            }
+        }
+    }
+
+    /// The value of `lease.fence`, in one of its forms.
+    fn value(&mut self) -> String {
+        let token = self.token;
+        match self.dice.below(3) {
+            0 => format!("jobs={token}, ticks={token}"),
+            _ => token.to_string(),
+        }
+    }
+
+    fn table(&mut self) -> Table {
+        *self.dice.pick(&[Table::Jobs, Table::Jobs, Table::Jobs, Table::Ticks, Table::Notes])
+    }
+
+    fn write(&mut self) -> Sql {
+        let table = self.table();
+        write(&self.world, &mut self.dice, table)
+    }
+
+    fn form(&mut self) -> Form {
+        match self.dice.below(3) {
+            0 => Form::Extended { bound: self.dice.chance(50) },
+            _ => Form::Simple,
+        }
+    }
+
+    /// What it says next, in one go.
+    fn units(&mut self, client: &Client) -> Vec<Unit> {
+        if client.has_failed {
+            let end = if self.dice.chance(70) { Sql::Rollback } else { Sql::Commit };
+            return vec![Unit { form: self.form(), ..Unit::simple(vec![end]) }];
+        }
+        let number = if self.dice.chance(12) { 2 + self.dice.below(3) } else { 1 };
+        (0..number).map(|_| self.unit(client.in_block, number == 1)).collect()
+    }
+
+    /// `alone`: nothing is said before it is answered.
+    fn unit(&mut self, in_block: bool, alone: bool) -> Unit {
+        let unruly = self.world.plan.unruly;
+        if self.world.fault(&mut self.dice, unruly) {
+            let odd = self.odd();
+            return Unit { form: self.form(), ..Unit::simple(odd) };
+        }
+        let statements = match self.dice.below(100) {
+            0..40 => vec![self.write()],
+            40..50 => (0..2 + self.dice.below(3)).map(|_| self.write()).collect(),
+            50..60 if in_block && alone => vec![Sql::Commit],
+            60..64 if in_block && alone => vec![Sql::Rollback],
+            50..60 if !in_block && alone => vec![Sql::Begin],
+            60..70 if !in_block => vec![Sql::Begin, self.write(), self.write(), Sql::Commit],
+            64..74 if alone => {
+                let rows = (0..1 + self.dice.below(3)).map(|_| self.world.id()).collect();
+                return Unit { rows, form: self.form(), ..Unit::simple(vec![Sql::CopyIn(self.table())]) };
+            }
+            74..80 if in_block && alone => vec![Sql::Savepoint(1), self.write(), Sql::RollbackTo(1), self.write()],
+            80..86 => vec![Sql::Lock { table: self.table(), row: self.dice.below(2) as u8 }],
+            86..90 => vec![Sql::Sleep(60)],
+            90..93 => vec![self.write(), Sql::Fail, self.write()],
+            _ => vec![Sql::Read],
+        };
+        Unit { form: self.form(), ..Unit::simple(statements) }
+    }
+
+    /// What nobody should say, and somebody will.
+    fn odd(&mut self) -> Vec<Sql> {
+        let other = (self.token - 2 + self.dice.below(4) as Token).max(1);
+        // To whom no election is known, any token is one.
+        self.world.judge.issued(other);
+        let value = if self.dice.chance(60) { self.token } else { other }.to_string();
+        let local = self.dice.chance(40);
+        match self.dice.below(7) {
+            0 => vec![Sql::Set { value, local }, self.write()],
+            1 => vec![Sql::SetConfig { value, local }, self.write()],
+            2 => vec![Sql::Begin, self.write(), Sql::Set { value, local }, self.write(), Sql::Commit],
+            3 => vec![Sql::Reset],
+            4 => vec![Sql::Begin, self.write(), Sql::Prepare(self.world.id() as u32)],
+            5 => vec![Sql::Begin, self.write(), Sql::Commit, Sql::Set { value, local: false }, self.write()],
+            _ => vec![Sql::Set { value, local: false }],
+        }
+    }
+
+    fn cancel_soon(&mut self, client: &Client) {
+        if self.world.fault(&mut self.dice, self.world.plan.unruly / 3) {
+            let (world, process, after) = (self.world.clone(), client.process(), self.dice.below(20) as u64);
+            tokio::spawn(async move {
+                sleep(Duration::from_millis(after)).await;
+                cancel(&world, &process);
+            });
+        }
+    }
+
+    /// Nobody is told what does not apply: where tokens are as they should be, no error about their form.
+    fn is_due(&self, code: &str) {
+        if self.world.plan.unruly == 0 && ["LF002", "LF003", "LF004"].contains(&code) {
+            self.world.judge.object(format!("{} is told {code}, and its token is as it should be", self.name));
+        }
+    }
+}
+
+/// Returns when the faults have ended. Cancel-safe.
+async fn calm(world: &World) {
+    while !world.is_calm() {
+        sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -1,0 +1,399 @@
+//! The store as one proxy reaches it: over a network that is slow, breaks, and delivers what nobody waits for any more.
+//!
+//! Owns the faults of control connections. Each operation is done at one moment, or never; and a fault is told as
+//! PostgreSQL's own store tells it.
+
+use super::server::qualified;
+use super::sql::Table;
+use super::world::{Dice, World, delay, moment};
+use crate::catalogue::{Catalogue, Dependencies, Fenced};
+use crate::fence::session::{Epoch, Identity, Token};
+use crate::fence::store::{
+    AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Report, ResetReport, Store, StoreError,
+};
+use crate::fence::{Admissions, Cause, Deed, Enforcement, Fences, Role};
+use crate::policy::Resource;
+use async_trait::async_trait;
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+/// How a proxy is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Runs,
+    /// It does nothing, for a while.
+    Stopped,
+    /// It never does anything again.
+    Crashed,
+}
+
+/// Returns when the proxy runs. Cancel-safe.
+pub async fn runs(state: &watch::Sender<State>) {
+    let mut state = state.subscribe();
+    loop {
+        let now = *state.borrow_and_update();
+        match now {
+            State::Runs => return,
+            State::Stopped => {}
+            State::Crashed => std::future::pending().await,
+        }
+        if state.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+pub struct Reached {
+    world: Arc<World>,
+    inner: Arc<dyn Store>,
+    dice: Mutex<Dice>,
+    proxy: Arc<watch::Sender<State>>,
+}
+
+/// What becomes of an operation.
+enum Fate {
+    Done,
+    /// It never arrives.
+    Lost,
+    /// It is done, and the answer is lost.
+    Unanswered,
+    /// It arrives when the asker has been told that it failed.
+    Late(Duration),
+}
+
+impl Reached {
+    pub fn new(world: Arc<World>, inner: Arc<dyn Store>, proxy: Arc<watch::Sender<State>>) -> Arc<Self> {
+        let dice = Mutex::new(world.dice());
+        Arc::new(Reached { world, inner, dice, proxy })
+    }
+
+    fn dice(&self) -> Dice {
+        Dice::new(self.dice.lock().unwrap().below(usize::MAX) as u64)
+    }
+
+    /// Draws what becomes of an operation, and takes it to the server.
+    async fn sent(&self, dice: &mut Dice) -> Fate {
+        runs(&self.proxy).await;
+        moment(dice).await;
+        self.world.server.time_passes();
+        if !self.world.fault(dice, self.world.plan.control) {
+            return Fate::Done;
+        }
+        match dice.below(3) {
+            0 => Fate::Lost,
+            1 => Fate::Unanswered,
+            _ => Fate::Late(Duration::from_millis(dice.below(4000) as u64)),
+        }
+    }
+
+    async fn answered(&self, dice: &mut Dice) {
+        moment(dice).await;
+        runs(&self.proxy).await;
+    }
+
+    /// For what only reads: it may fail.
+    async fn look<T>(&self, read: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        let mut dice = self.dice();
+        match self.sent(&mut dice).await {
+            Fate::Done => {
+                let read = read.await;
+                self.answered(&mut dice).await;
+                read
+            }
+            _ => {
+                self.answered(&mut dice).await;
+                Err(broken())
+            }
+        }
+    }
+}
+
+fn broken() -> StoreError {
+    StoreError::Unavailable("the connection is broken".into())
+}
+
+impl fmt::Debug for Reached {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("the store in memory, over a network")
+    }
+}
+
+/// An operation that changes something, with its arguments as they are kept for a late arrival.
+macro_rules! change {
+    ($self:ident, $inner:ident => $done:expr) => {{
+        let mut dice = $self.dice();
+        let fate = $self.sent(&mut dice).await;
+        let $inner = $self.inner.clone();
+        let done = async move { $done };
+        let answer = match fate {
+            Fate::Done => done.await,
+            Fate::Lost => Err(broken()),
+            Fate::Unanswered => done.await.and(Err(broken())),
+            Fate::Late(by) => {
+                tokio::spawn(async move {
+                    sleep(by).await;
+                    done.await.ok();
+                });
+                sleep(Duration::from_millis(dice.below(200) as u64)).await;
+                Err(broken())
+            }
+        };
+        $self.answered(&mut dice).await;
+        answer
+    }};
+}
+
+#[async_trait]
+impl Store for Reached {
+    async fn admit(&self, who: &Identity, of: &Resource, token: Token, loaded: i64) -> Result<Report, StoreError> {
+        let (who, of) = (who.clone(), of.clone());
+        change!(self, inner => inner.admit(&who, &of, token, loaded).await)
+    }
+
+    async fn publish(
+        &self,
+        of: &Resource,
+        target: Epoch,
+        known: Option<Epoch>,
+        loaded: i64,
+    ) -> Result<Option<Epoch>, StoreError> {
+        let (of, world) = (of.clone(), self.world.clone());
+        change!(self, inner => {
+            let published = inner.publish(&of, target, known, loaded).await;
+            world.say(|| format!("publish {} of {}: {published:?}", target.token, of.name));
+            published
+        })
+    }
+
+    async fn mark(&self, of: &Resource, epoch: Epoch) -> Result<Marked, StoreError> {
+        let (of, world) = (of.clone(), self.world.clone());
+        change!(self, inner => {
+            let marked = inner.mark(&of, epoch).await;
+            world.say(|| format!("mark {epoch:?} of {}: {marked:?}", of.name));
+            marked
+        })
+    }
+
+    async fn reset(
+        &self,
+        of: &Resource,
+        known: Epoch,
+        token: Token,
+        role: &str,
+        force: bool,
+    ) -> Result<ResetReport, StoreError> {
+        let (of, role, world) = (of.clone(), role.to_owned(), self.world.clone());
+        change!(self, inner => {
+            let reset = inner.reset(&of, known, token, &role, force).await;
+            world.say(|| format!("reset {} from {known:?} to {token}: {reset:?}", of.name));
+            reset
+        })
+    }
+
+    async fn holders(&self, resource: &str, bound: Epoch) -> Result<Vec<Holder>, StoreError> {
+        self.look(self.inner.holders(resource, bound)).await
+    }
+
+    async fn delete_dead(&self, only: Option<(&str, Epoch)>) -> Result<Vec<(Key, Token)>, StoreError> {
+        let only = only.map(|(resource, bound)| (resource.to_owned(), bound));
+        change!(self, inner => inner.delete_dead(only.as_ref().map(|(it, bound)| (it.as_str(), *bound))).await)
+    }
+
+    async fn terminate(&self, processes: &[Key], resource: &str, bound: Epoch) -> Result<(), StoreError> {
+        let (processes, resource, world) = (processes.to_vec(), resource.to_owned(), self.world.clone());
+        let dice = Mutex::new(self.dice());
+        change!(self, inner => {
+            let is_due = inner.epochs(&[&resource]).await?.first().is_some_and(|row| row.epoch >= bound);
+            let holders = inner.holders(&resource, bound).await?;
+            inner.terminate(&processes, &resource, bound).await?;
+            let due: Vec<Key> = holders.iter().map(|it| it.row.key()).filter(|it| processes.contains(it)).collect();
+            if is_due {
+                world.say(|| format!("terminate {due:?}"));
+                world.server.tell_to_end(&due, || deafness(&world, &mut dice.lock().unwrap()));
+            }
+            Ok(())
+        })
+    }
+
+    async fn delete(&self, rows: &[(&AdmissionRow, &str)]) -> Result<Vec<AdmissionRow>, StoreError> {
+        let rows: Vec<_> = rows.iter().map(|(row, family)| ((*row).clone(), (*family).to_owned())).collect();
+        let world = self.world.clone();
+        change!(self, inner => {
+            let rows: Vec<_> = rows.iter().map(|(row, family)| (row, family.as_str())).collect();
+            let deleted = inner.delete(&rows).await;
+            world.say(|| format!("delete admissions: {deleted:?}"));
+            deleted
+        })
+    }
+
+    async fn lockers(&self, resource: &Resource, pids: &[i32]) -> Result<HashSet<i32>, StoreError> {
+        self.look(self.inner.lockers(resource, pids)).await
+    }
+
+    async fn guarded_write(&self, resource: &Resource, pid: i32) -> Result<Option<Epoch>, StoreError> {
+        self.look(self.inner.guarded_write(resource, pid)).await
+    }
+
+    async fn admissions_of(&self, who: &Identity) -> Result<Vec<AdmissionRow>, StoreError> {
+        self.look(self.inner.admissions_of(who)).await
+    }
+
+    async fn epochs(&self, resources: &[&str]) -> Result<Vec<EpochRow>, StoreError> {
+        self.look(self.inner.epochs(resources)).await
+    }
+
+    async fn epochs_above_admissions(&self) -> Result<Vec<(String, Epoch)>, StoreError> {
+        self.look(self.inner.epochs_above_admissions()).await
+    }
+
+    async fn now(&self) -> Result<i64, StoreError> {
+        self.look(self.inner.now()).await
+    }
+
+    async fn record_policy(&self, of: &Resource, loaded: i64) -> Result<(), StoreError> {
+        let (of, world) = (of.clone(), self.world.clone());
+        change!(self, inner => {
+            let recorded = inner.record_policy(&of, loaded).await;
+            world.say(|| format!("record policies {} of {}, loaded at {loaded}: {recorded:?}", &of.fingerprint[..4], of.name));
+            recorded
+        })
+    }
+
+    async fn announce_enforced(&self, fingerprints: &[String]) -> Result<(), StoreError> {
+        let fingerprints = fingerprints.to_vec();
+        change!(self, inner => inner.announce_enforced(&fingerprints).await)
+    }
+
+    async fn leave(&self) -> Result<(), StoreError> {
+        self.look(self.inner.leave()).await
+    }
+
+    async fn enforcement(&self, resources: &[Arc<Resource>]) -> Result<Enforcement, StoreError> {
+        self.look(self.inner.enforcement(resources)).await
+    }
+
+    async fn open_transactions(&self) -> Result<HashSet<String>, StoreError> {
+        self.look(self.inner.open_transactions()).await
+    }
+
+    async fn denied(&self, resource: &Resource, deeds: &[Deed], role: &Role) -> Result<Option<String>, StoreError> {
+        self.look(self.inner.denied(resource, deeds, role)).await
+    }
+
+    async fn admissions(&self, most: usize) -> Result<Admissions, StoreError> {
+        self.look(self.inner.admissions(most)).await
+    }
+
+    async fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Result<Fences, StoreError> {
+        self.look(self.inner.fences(resources, most_keys)).await
+    }
+
+    /// The tables, and nothing that leads to them.
+    async fn catalogue(&self, _fences: Fenced<'_>, _temporary: Option<&str>) -> Result<Catalogue, Cause> {
+        let read = async { Ok(Catalogue::of_tables(Table::FENCED.map(qualified))) };
+        self.look(async { self.inner.beat().await.and(read.await) }).await.map_err(|error| error.to_string().into())
+    }
+
+    async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Cause> {
+        self.inner.dependencies(fences).await
+    }
+
+    async fn announce_catalogue(&self) -> Result<(), StoreError> {
+        self.look(self.inner.announce_catalogue()).await
+    }
+
+    async fn beat(&self) -> Result<(), StoreError> {
+        self.look(self.inner.beat()).await
+    }
+
+    async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
+        self.look(self.inner.may_have_alone(role, by_force)).await
+    }
+
+    fn found(&self) -> Found {
+        self.inner.found()
+    }
+
+    fn is_open(&self) -> bool {
+        self.inner.is_open()
+    }
+
+    fn keep_closed(&self, until: Option<Instant>) {
+        self.inner.keep_closed(until);
+    }
+
+    fn session_comes(&self) {
+        self.inner.session_comes();
+    }
+
+    async fn ask_anew(&self) {
+        self.inner.ask_anew().await;
+    }
+
+    async fn close(&self, wait: bool) {
+        runs(&self.proxy).await;
+        self.inner.close(wait).await;
+    }
+}
+
+/// So long a process goes on that was told to end.
+fn deafness(world: &World, dice: &mut Dice) -> Duration {
+    let most = if world.fault(dice, world.plan.slow_ends) { 1500 } else { 3 };
+    Duration::from_millis(dice.below(most) as u64)
+}
+
+/// What a proxy hears of news, late.
+pub struct Hears {
+    world: Arc<World>,
+    inner: Arc<dyn Listener>,
+    dice: Mutex<Dice>,
+    proxy: Arc<watch::Sender<State>>,
+}
+
+impl Hears {
+    pub fn new(world: Arc<World>, inner: Arc<dyn Listener>, proxy: Arc<watch::Sender<State>>) -> Arc<Self> {
+        let dice = Mutex::new(world.dice());
+        Arc::new(Hears { world, inner, dice, proxy })
+    }
+
+    fn later(&self, tell: impl FnOnce(&dyn Listener) + Send + 'static) {
+        let (inner, proxy) = (self.inner.clone(), self.proxy.clone());
+        let due = if self.world.is_calm() { None } else { delay(&mut self.dice.lock().unwrap()) };
+        tokio::spawn(async move {
+            if let Some(due) = due {
+                tokio::time::sleep_until(due).await;
+            }
+            runs(&proxy).await;
+            tell(&*inner);
+        });
+    }
+}
+
+impl fmt::Debug for Hears {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a listener, over a network")
+    }
+}
+
+impl Listener for Hears {
+    fn listens(&self, connection: u64) {
+        self.inner.listens(connection);
+    }
+
+    fn lost(&self, connection: u64) {
+        self.inner.lost(connection);
+    }
+
+    fn announced(&self, resource: &str) {
+        let resource = resource.to_owned();
+        self.later(move |inner| inner.announced(&resource));
+    }
+
+    fn catalogue_changed(&self) {
+        self.later(|inner| inner.catalogue_changed());
+    }
+}

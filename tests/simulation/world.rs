@@ -1,0 +1,171 @@
+//! What all parts of one history share: its seed, its plan of faults, its story.
+//!
+//! Owns chance. Must never draw from anything but the seed: the same seed is the same history, to the last byte.
+
+use super::elections::Held;
+use super::judge::Judge;
+use super::proxy::Proxy;
+use super::server::Server;
+pub use super::support::dice::Dice;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// One history's world.
+pub struct World {
+    seed: u64,
+    pub plan: Plan,
+    pub judge: Judge,
+    pub server: Server,
+    pub elections: Arc<Held>,
+    pub proxies: Mutex<Vec<Arc<Proxy>>>,
+    calm: AtomicBool,
+    actors: AtomicU64,
+    ids: AtomicU64,
+    began: Instant,
+    story: Option<Mutex<Vec<String>>>,
+}
+
+/// What may happen in a history. Each is a chance in percent, or a number.
+#[derive(Debug)]
+pub struct Plan {
+    pub proxies: usize,
+    pub nodes: usize,
+    /// So many milliseconds pass before the faults end.
+    pub length: u64,
+    /// A question of a control connection fails, or is answered when nobody waits any more.
+    pub control: usize,
+    /// A question to the elections fails.
+    pub elections: usize,
+    /// A process that is told to end takes its time.
+    pub slow_ends: usize,
+    /// Clients hang up, cancel, and change tokens in odd moments.
+    pub unruly: usize,
+    /// The server crashes, or a standby takes its place; proxies crash or stop for a while; policies change; fences are reset.
+    pub disasters: Vec<Disaster>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disaster {
+    Restart,
+    Failover,
+    ProxyCrash,
+    ProxyStop,
+    Reload,
+    Reset,
+    ListenerLost,
+}
+
+const DISASTERS: [Disaster; 7] = [
+    Disaster::Restart,
+    Disaster::Failover,
+    Disaster::ProxyCrash,
+    Disaster::ProxyStop,
+    Disaster::Reload,
+    Disaster::Reset,
+    Disaster::ListenerLost,
+];
+
+impl Plan {
+    fn draw(dice: &mut Dice) -> Plan {
+        let often = |dice: &mut Dice, most: usize| if dice.chance(50) { 0 } else { 1 + dice.below(most) };
+        let disasters = if dice.chance(40) { 1 + dice.below(3) } else { 0 };
+        Plan {
+            proxies: 2 + dice.below(2),
+            nodes: 2 + dice.below(3),
+            length: 300 + dice.below(4000) as u64,
+            control: often(dice, 12),
+            elections: often(dice, 20),
+            slow_ends: often(dice, 60),
+            unruly: often(dice, 15),
+            disasters: (0..disasters).map(|_| *dice.pick(&DISASTERS)).collect(),
+        }
+    }
+}
+
+impl World {
+    /// The world of that seed. One that tells its story is slower.
+    pub fn new(seed: u64, tells: bool) -> Arc<World> {
+        let plan = Plan::draw(&mut Dice::new(seed));
+        let story = tells.then(|| Mutex::new(vec![format!("{plan:?}")]));
+        Arc::new(World {
+            seed,
+            plan,
+            judge: Judge::default(),
+            server: Server::new(),
+            elections: Arc::default(),
+            proxies: Mutex::default(),
+            calm: AtomicBool::new(false),
+            actors: AtomicU64::new(0),
+            ids: AtomicU64::new(0),
+            began: Instant::now(),
+            story,
+        })
+    }
+
+    /// The next actor's own chance.
+    pub fn dice(&self) -> Dice {
+        let actor = 1 + self.actors.fetch_add(1, Ordering::Relaxed);
+        Dice::new(self.seed.wrapping_add(actor.wrapping_mul(0xd134_2543_de82_ef95)))
+    }
+
+    /// A number unlike any other.
+    pub fn id(&self) -> u64 {
+        1 + self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The faults have ended.
+    pub fn is_calm(&self) -> bool {
+        self.calm.load(Ordering::Relaxed)
+    }
+
+    pub fn end_faults(&self) {
+        self.say(|| "faults end".to_owned());
+        self.calm.store(true, Ordering::Relaxed);
+    }
+
+    /// With that chance in percent, while there are faults.
+    pub fn fault(&self, dice: &mut Dice, percent: usize) -> bool {
+        percent > 0 && dice.chance(percent) && !self.is_calm()
+    }
+
+    pub fn proxies(&self) -> Vec<Arc<Proxy>> {
+        self.proxies.lock().unwrap().clone()
+    }
+
+    /// A sentence of the story.
+    pub fn say(&self, what: impl FnOnce() -> String) {
+        if let Some(story) = &self.story {
+            story.lock().unwrap().push(format!("{:>7} ms  {}", self.began.elapsed().as_millis(), what()));
+        }
+    }
+
+    pub fn story(&self) -> Vec<String> {
+        self.story.as_ref().map(|story| story.lock().unwrap().clone()).unwrap_or_default()
+    }
+}
+
+/// When something that takes a moment has come: mostly at once.
+pub fn delay(dice: &mut Dice) -> Option<Instant> {
+    let time = match dice.below(100) {
+        0..65 => return None,
+        65..92 => 1 + dice.below(3),
+        _ => dice.below(30),
+    };
+    Some(Instant::now() + Duration::from_millis(time as u64))
+}
+
+/// Something takes a moment.
+pub async fn moment(dice: &mut Dice) {
+    match delay(dice) {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None if dice.chance(50) => tokio::task::yield_now().await,
+        None => {}
+    }
+}
+
+/// At most so many milliseconds pass.
+pub async fn pass(dice: &mut Dice, most: usize) {
+    sleep(Duration::from_millis(dice.below(most) as u64)).await;
+}
