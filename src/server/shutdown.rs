@@ -42,8 +42,9 @@ pub async fn shut_down(shared: &Shared, mut listeners: JoinSet<()>, signals: &mu
     let limit = shared.settings().limits.shutdown;
     tracing::info!(sessions = shared.connections.places(), limit_seconds = limit.as_secs_f64(), "stopping");
     shared.health.stop();
-    listeners.shutdown().await;
+    // First: whoever sees that nobody is let in any more is not let in either.
     shared.set_stage(Stage::Draining);
+    listeners.shutdown().await;
     tokio::select! {
         () = shared.connections.none_left() => {}
         () = tokio::time::sleep(limit) => say_who_is_left(shared, "shutdown_timeout is over"),

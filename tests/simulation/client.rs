@@ -6,11 +6,11 @@
 use super::pipe::{Reader, Writer};
 use super::proxy::{Accepted, Proxy};
 use super::sql::{Sql, Table};
-use super::world::{Dice, World};
+use super::world::{Dice, World, pass};
 use crate::fence::session::Token;
 use crate::wire::error::field;
 use crate::wire::frame::{Header, body, put_frame};
-use crate::wire::message::{put_bind, put_execute, put_parse, put_query, put_sync};
+use crate::wire::message::{put_bind, put_execute, put_flush, put_parse, put_query, put_sync};
 use crate::wire::tag::{backend, frontend};
 use bytes::{BufMut, Bytes, BytesMut};
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub enum Form {
     Simple,
     /// A pipeline with a Sync at its end; `bound`: ids are parameters.
     Extended { bound: bool },
+    /// The same, with a Flush before a pause, and the Sync after it.
+    Flushed,
 }
 
 /// How a unit ended.
@@ -50,6 +52,7 @@ pub struct Client {
     reader: Reader,
     read: BytesMut,
     pid: Arc<AtomicI32>,
+    dice: Dice,
     pub in_block: bool,
     pub has_failed: bool,
     /// Writes of the open transaction that the server has done.
@@ -67,6 +70,7 @@ impl Client {
             reader,
             read: BytesMut::new(),
             pid,
+            dice: world.dice(),
             in_block: false,
             has_failed: false,
             pending: Vec::new(),
@@ -95,6 +99,10 @@ impl Client {
             unit.put(&mut output);
         }
         self.send(output.freeze());
+        if let [Unit { form: Form::Flushed, .. }] = units {
+            pass(&mut self.dice, 60).await;
+            self.sync();
+        }
         let mut outcome = Outcome::Done;
         for (index, unit) in units.iter().enumerate() {
             outcome = self.hear(unit).await;
@@ -125,6 +133,12 @@ impl Client {
     /// The server process, for a request to cancel.
     pub fn process(&self) -> Arc<AtomicI32> {
         self.pid.clone()
+    }
+
+    fn sync(&mut self) {
+        let mut output = BytesMut::new();
+        put_sync(&mut output);
+        self.send(output.freeze());
     }
 
     fn send(&mut self, bytes: Bytes) {
@@ -265,6 +279,12 @@ impl Unit {
                     put_extended(output, sql, bound);
                 }
                 put_sync(output);
+            }
+            Form::Flushed => {
+                for sql in &self.statements {
+                    put_extended(output, sql, false);
+                }
+                put_flush(output);
             }
         }
     }

@@ -78,7 +78,13 @@ impl Node {
                 client.close();
                 return Next::CampaignsAgain;
             }
-            let units = self.units(&client);
+            let mut units = self.units(&client);
+            if let [unit] = units.as_mut_slice()
+                && unit.rows.is_empty()
+                && self.dice.chance(15)
+            {
+                unit.form = Form::Flushed;
+            }
             if self.world.fault(&mut self.dice, self.world.plan.unruly / 3) {
                 client.hang_up_within(&units[0], &mut self.dice);
                 return Next::Reconnects;

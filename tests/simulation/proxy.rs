@@ -7,7 +7,7 @@ use super::elections::Seen as Election;
 use super::pipe::{Reader, Writer, pipe};
 use super::server::Connection;
 use super::store::{Hears, Reached, State, runs};
-use super::world::{World, moment};
+use super::world::{Dice, Plan, World, moment};
 use crate::fence::session::{Epoch, SessionFence, Token};
 use crate::fence::{Authority, Claim, Database};
 use crate::metrics::Metrics;
@@ -81,7 +81,7 @@ impl Proxy {
         let (here, stands) = (world.clone(), state.clone());
         let id = name.clone();
         let store = move |listener| {
-            let hears = Hears::new(here.clone(), listener, stands.clone());
+            let hears = Hears::new(here.clone(), &id, listener, stands.clone());
             let store = here.server.store.store(&id, hears);
             Reached::new(here, store, stands) as Arc<dyn crate::fence::store::Store>
         };
@@ -411,4 +411,20 @@ impl Host for Hosting {
     fn note_passed(&self, _passed: Vec<PassedWrite>) {}
 
     fn observe(&self, _resource: Arc<Resource>, _token: Token, _claim: Claim) {}
+}
+
+/// Whatever the reading of a catalogue meets: it counts, or the next statement has it read again.
+#[test]
+fn a_reading_counts_or_is_repeated() {
+    for seed in 0..200 {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let plan = Plan { control: 0, listening: 100, ..Plan::draw(&mut Dice::new(seed)) };
+            let world = World::planned(seed, plan, false);
+            let downstream = Proxy::start(&world).downstream.clone();
+            downstream.prepare().await;
+            let wanted = Wanted { since: downstream.changes(), temporary: None, cascades: false, is_plain: false };
+            assert!(downstream.catalogue(Some(&wanted)).is_current || downstream.is_unread(&wanted), "seed {seed}");
+        });
+    }
 }

@@ -349,15 +349,17 @@ fn deafness(world: &World, dice: &mut Dice) -> Duration {
 /// What a proxy hears of news, late.
 pub struct Hears {
     world: Arc<World>,
+    /// The proxy's.
+    name: String,
     inner: Arc<dyn Listener>,
     dice: Mutex<Dice>,
     proxy: Arc<watch::Sender<State>>,
 }
 
 impl Hears {
-    pub fn new(world: Arc<World>, inner: Arc<dyn Listener>, proxy: Arc<watch::Sender<State>>) -> Arc<Self> {
+    pub fn new(world: Arc<World>, name: &str, inner: Arc<dyn Listener>, proxy: Arc<watch::Sender<State>>) -> Arc<Self> {
         let dice = Mutex::new(world.dice());
-        Arc::new(Hears { world, inner, dice, proxy })
+        Arc::new(Hears { world, name: name.to_owned(), inner, dice, proxy })
     }
 
     fn later(&self, tell: impl FnOnce(&dyn Listener) + Send + 'static) {
@@ -382,6 +384,15 @@ impl fmt::Debug for Hears {
 impl Listener for Hears {
     fn listens(&self, connection: u64) {
         self.inner.listens(connection);
+        let mut dice = self.dice.lock().unwrap();
+        if self.world.fault(&mut dice, self.world.plan.listening) {
+            let (world, name, mut dice) =
+                (self.world.clone(), self.name.clone(), Dice::new(dice.below(usize::MAX) as u64));
+            tokio::spawn(async move {
+                moment(&mut dice).await;
+                world.server.store.lose_connection(&name);
+            });
+        }
     }
 
     fn lost(&self, connection: u64) {

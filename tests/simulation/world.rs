@@ -36,6 +36,8 @@ pub struct Plan {
     pub length: u64,
     /// A question of a control connection fails, or is answered when nobody waits any more.
     pub control: usize,
+    /// A connection that listens breaks as soon as it does.
+    pub listening: usize,
     /// A question to the elections fails.
     pub elections: usize,
     /// A process that is told to end takes its time.
@@ -68,7 +70,7 @@ const DISASTERS: [Disaster; 7] = [
 ];
 
 impl Plan {
-    fn draw(dice: &mut Dice) -> Plan {
+    pub fn draw(dice: &mut Dice) -> Plan {
         let often = |dice: &mut Dice, most: usize| if dice.chance(50) { 0 } else { 1 + dice.below(most) };
         let disasters = if dice.chance(40) { 1 + dice.below(3) } else { 0 };
         Plan {
@@ -76,6 +78,7 @@ impl Plan {
             nodes: 2 + dice.below(3),
             length: 300 + dice.below(4000) as u64,
             control: often(dice, 12),
+            listening: often(dice, 20),
             elections: often(dice, 20),
             slow_ends: often(dice, 60),
             unruly: often(dice, 15),
@@ -87,7 +90,11 @@ impl Plan {
 impl World {
     /// The world of that seed. One that tells its story is slower.
     pub fn new(seed: u64, tells: bool) -> Arc<World> {
-        let plan = Plan::draw(&mut Dice::new(seed));
+        World::planned(seed, Plan::draw(&mut Dice::new(seed)), tells)
+    }
+
+    /// The same with that plan.
+    pub fn planned(seed: u64, plan: Plan, tells: bool) -> Arc<World> {
         let story = tells.then(|| Mutex::new(vec![format!("{plan:?}")]));
         Arc::new(World {
             seed,
