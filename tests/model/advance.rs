@@ -164,7 +164,7 @@ impl Protocol {
     pub fn help(&self, state: &mut State, proxy: Proxy, resource: Resource) -> Option<()> {
         let row = state.epochs[resource].filter(|row| !row.drained)?;
         state.budget.helps = state.budget.helps.checked_sub(1)?;
-        begin(state, proxy, Advance { resource, to: row.epoch, by: None, step: Step::Look, helps: true })
+        begin(state, proxy, Advance { resource, to: row.epoch, by: None, step: Step::Look })
     }
 
     /// By force, and to the first token.
@@ -176,7 +176,7 @@ impl Protocol {
         if self.is_locked(state, 0) {
             return None;
         }
-        begin(state, proxy, Advance { resource: 0, to, by: None, step: Step::Look, helps: false })?;
+        begin(state, proxy, Advance { resource: 0, to, by: None, step: Step::Look })?;
         state.epochs[0] = Some(EpochRow { epoch: to, drained: false });
         Some(())
     }

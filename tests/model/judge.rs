@@ -54,9 +54,16 @@ pub const SOMETIMES: [(&str, Seen); 17] = [
     ("a late reply of an Admit meets a floor", |_, it| {
         it.sessions.iter().any(|it| matches!(it.at, At::Granted { late: true, .. }))
     }),
-    ("an advance of a proxy that crashed is finished by another", |_, it| {
-        let finishes = |it: &ProxyState| it.advance.is_some_and(|it| it.helps && it.step == Step::Mark);
-        it.proxies.iter().any(|it| it.crashed) && it.proxies.iter().any(finishes)
+    ("an advance of a proxy that crashed is finished by another", |model, it| {
+        // None of its own sessions has the token: the other has published it.
+        let has = |proxy, token| {
+            model.scenario.clients.iter().any(|client| client.proxy == Some(proxy) && client.token == token)
+        };
+        (0..TWO).any(|proxy| {
+            let of_another = |advance: Advance| advance.step == Step::Mark && !has(proxy, advance.to.token);
+            let it = [it.proxies[proxy], it.proxies[1 - proxy]];
+            !it[0].crashed && it[1].crashed && it[0].advance.is_some_and(of_another)
+        })
     }),
     ("a process is ended whose proxy sleeps", |_, it| {
         let is_below = |admitted: Option<Epoch>, row: Option<EpochRow>| {
@@ -69,7 +76,9 @@ pub const SOMETIMES: [(&str, Seen); 17] = [
         it.sessions.iter().any(|it| it.process == Process::Ending && it.writes.iter().any(|it| *it != Write::None))
     }),
     ("two proxies publish at once", |_, it| {
-        it.proxies.iter().all(|it| it.advance.is_some_and(|it| matches!(it.step, Step::Publish(_))))
+        let publishes = |it: ProxyState| it.advance.filter(|it| matches!(it.step, Step::Publish(_)));
+        let resources = it.proxies.map(|it| publishes(it).map(|it| it.resource));
+        resources[0].is_some() && resources[0] == resources[1]
     }),
     ("the last of three leaders commits", |_, it| it.newest.iter().flatten().any(|newest| newest.token == 3)),
     ("a drain meets an idle session", |_, it| meets(it, Activity::Idle)),

@@ -300,7 +300,7 @@ impl Protocol {
             state.sessions[session].refuse(Told::WrittenUnderAnotherToken);
             return Some(());
         }
-        begin(state, proxy, Advance { resource, to, by: Some(session), step, helps: is_there })
+        begin(state, proxy, Advance { resource, to, by: Some(session), step })
     }
 
     fn admit_replies(&self, it: &mut SessionState) -> Option<()> {

@@ -182,8 +182,6 @@ pub struct Advance {
     /// The session that needs it, which keeps its process.
     pub by: Option<Session>,
     pub step: Step,
-    /// It has not published the epoch itself.
-    pub helps: bool,
 }
 
 /// The step that comes next.
