@@ -22,7 +22,7 @@ distributed_cron:
 # tests wait for servers, not for our code, and it builds in half the time.
 test:
 	@scripts/setup.sh test
-	@scripts/tests.sh --lib --bins --test behaviour --test memory
+	@scripts/tests.sh --lib --bins --test behaviour --test memory --test model
 
 # The rest, at full length: random suites, drivers and frameworks, PostgreSQL 18, floods, the demo, the README. Floods
 # run alone: they measure what they leave to others.
@@ -31,6 +31,7 @@ soak:
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test soak --test memory -- --skip abuse::
 	@RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- abuse::
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- --ignored --skip waits_to_be_killed
+	@scripts/tests.sh --test model -- --ignored
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- decoders:: fence::store:: keys:: leaders:: parameter:: prepared:: transparency::
 
 # The same steps with every driver and pool that docs/compatibility.md names, also with those that need more to be installed.

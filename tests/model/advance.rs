@@ -1,0 +1,206 @@
+//! Publish, drain and Mark: how a proxy brings a resource to an epoch.
+//!
+//! Owns the steps of an advance, each of which is one operation of the store or one look at the sessions of the proxy. Must
+//! never do two of them at once: what comes between them is what the model is for.
+
+use crate::judge;
+use crate::protocol::{Protocol, pick};
+use crate::scenario::Variant;
+use crate::state::*;
+
+impl Protocol {
+    /// The advance goes on, with its next step.
+    pub fn step(&self, state: &mut State, proxy: Proxy) -> Option<()> {
+        let advance = state.proxies[proxy].advance?;
+        let next = match advance.step {
+            Step::Publish(holders) => return self.publish(state, proxy, advance, holders),
+            Step::Look => Some(self.look(state, advance)),
+            Step::Revoke => self.revoke(state, proxy, advance),
+            Step::Delete(spared) => self.delete(state, advance, spared),
+            Step::Terminate => Some(self.terminate(state, proxy, advance)),
+            Step::Mark => {
+                self.mark(state, advance);
+                None
+            }
+        };
+        state.proxies[proxy].advance = next.map(|step| Advance { step, ..advance });
+        Some(())
+    }
+
+    /// Under the exclusive lock of the resource: waits for Admits and for guarded writes. Raises nothing in another
+    /// generation than it was decided in.
+    fn publish(&self, state: &mut State, proxy: Proxy, advance: Advance, holders: Sessions) -> Option<()> {
+        let Advance { resource, to, .. } = advance;
+        if self.is_locked(state, resource) {
+            return None;
+        }
+        let raises = |row: EpochRow| row.epoch.generation == to.generation && row.epoch.is_below(to);
+        if state.epochs[resource].is_none_or(raises) {
+            let drained = match self.variant {
+                Variant::DrainsNobody => true,
+                Variant::OneSnapshot => holders == 0,
+                _ => false,
+            };
+            state.epochs[resource] = Some(EpochRow { epoch: to, drained });
+            state.highest[resource] = state.highest[resource].max(to.token);
+        }
+        let is_there = state.epochs[resource].is_some_and(|row| row.epoch == to && !row.drained);
+        state.proxies[proxy].advance = is_there.then_some(Advance { step: Step::Look, ..advance });
+        Some(())
+    }
+
+    /// Somebody holds the lock of the resource.
+    fn is_locked(&self, state: &State, resource: Resource) -> bool {
+        let holds = |writes: &[Write; TWO]| writes[resource].holds(Lock::OfResource);
+        let admits = |at: At| matches!(at, At::Admitting(its, _) if its == resource);
+        state.prepared.as_ref().is_some_and(holds)
+            || state.sessions.iter().any(|it| holds(&it.writes))
+            || self.variant != Variant::AdmitsWithoutLock && state.sessions.iter().any(|it| admits(it.at))
+    }
+
+    /// Signals who keeps the Publish waiting by a guarded write.
+    pub fn end_blockers(&self, state: &mut State, proxy: Proxy) -> Option<()> {
+        let Advance { resource, step: Step::Publish(_), .. } = state.proxies[proxy].advance? else { return None };
+        let is_in_the_way =
+            |it: &&mut SessionState| it.process == Process::Alive && it.writes[resource].holds(Lock::OfResource);
+        let in_the_way = state.sessions.iter_mut().filter(is_in_the_way);
+        (in_the_way.map(|it| it.process = Process::InTheWay).count() > 0).then_some(())
+    }
+
+    /// Buries the dead; who is left below?
+    fn look(&self, state: &mut State, Advance { resource, to, .. }: Advance) -> Step {
+        for dead in 0..SESSIONS {
+            let it = state.sessions[dead];
+            if it.process.lives() || !it.rows[resource].is_some_and(|row| row.is_below(to)) {
+                continue;
+            }
+            state.sessions[dead].rows[resource] = None;
+            if self.variant == Variant::KnowsPidOnly {
+                let same = |other: &Session| self.client(*other).pid == self.client(dead).pid;
+                (0..SESSIONS).filter(same).for_each(|other| state.sessions[other].rows[resource] = None);
+            }
+        }
+        if holders(state, resource, to) == 0 { Step::Mark } else { Step::Revoke }
+    }
+
+    /// Revokes the sessions of this proxy below, each with what it is doing at that moment. Spared is who has nothing to
+    /// commit. None: the session that raises its own token has written under the old one.
+    fn revoke(&self, state: &mut State, proxy: Proxy, advance: Advance) -> Option<Step> {
+        let Advance { resource, to, by, .. } = advance;
+        let mut spared = 0;
+        for session in pick(holders(state, resource, to)) {
+            let it = &mut state.sessions[session];
+            if self.client(session).proxy != Some(proxy) || it.gone {
+                continue;
+            }
+            let has_written = it.written[resource] || it.writes[resource] != Write::None;
+            if by == Some(session) && has_written && self.variant != Variant::KeepsOwnWrites {
+                it.refuse(Told::WrittenUnderAnotherToken);
+                return None;
+            }
+            it.admitted[resource] = it.admitted[resource].filter(|epoch| !epoch.is_below(to));
+            if let At::Granted { resource: its, epoch, late } = &mut it.at {
+                *late |= *its == resource && epoch.is_below(to);
+            }
+            let is_spared = match it.activity {
+                _ if by == Some(session) => true,
+                Activity::Idle => true,
+                Activity::Waiting => !has_written || self.variant == Variant::ReleasesWriters,
+                Activity::Busy => false,
+            };
+            spared |= u8::from(is_spared) << session;
+        }
+        Some(Step::Delete(spared))
+    }
+
+    /// Deletes the rows of who was spared.
+    fn delete(&self, state: &mut State, advance: Advance, spared: Sessions) -> Option<Step> {
+        let Advance { resource, to, by, .. } = advance;
+        for session in pick(holders(state, resource, to) & spared) {
+            let it = &mut state.sessions[session];
+            if !self.release(it, resource) && by == Some(session) && it.process == Process::Alive {
+                it.refuse(Told::WrittenUnderAnotherToken);
+                return None;
+            }
+        }
+        Some(if holders(state, resource, to) == 0 { Step::Mark } else { Step::Terminate })
+    }
+
+    /// Deletes the row of a living process, unless that is being ended, or the guard has let a write pass by the row.
+    pub fn release(&self, it: &mut SessionState, resource: Resource) -> bool {
+        let is_ending = it.process == Process::Ending && self.variant != Variant::ReleasesWhatIsEnding;
+        let is_guarded = it.writes[resource].holds(Lock::OfProcess) && self.variant != Variant::DeletesUnderGuard;
+        if is_ending || is_guarded {
+            return false;
+        }
+        it.rows[resource] = None;
+        true
+    }
+
+    /// Signals whoever is left: sessions of this proxy at once, those of others after a grace, of which there is no measure here.
+    fn terminate(&self, state: &mut State, proxy: Proxy, Advance { resource, to, .. }: Advance) -> Step {
+        for session in pick(holders(state, resource, to)) {
+            let it = &mut state.sessions[session];
+            if self.variant == Variant::DeletesForeignRows && self.client(session).proxy != Some(proxy) {
+                it.rows[resource] = None;
+            } else if it.process == Process::Alive {
+                it.process = Process::Ending;
+            }
+        }
+        Step::Look
+    }
+
+    /// Names the epoch that was drained, and looks for itself.
+    fn mark(&self, state: &mut State, Advance { resource, to, .. }: Advance) {
+        let is_prepared = state.prepared.is_some_and(|writes| writes[resource] != Write::None);
+        let is_clear = holders(state, resource, to) == 0 && (!is_prepared || self.variant == Variant::IgnoresPrepared);
+        let is_blind = self.variant == Variant::MarksWhateverIsThere;
+        if let Some(row) = state.epochs[resource].as_mut().filter(|row| is_blind || row.epoch == to && is_clear) {
+            row.drained = true;
+        }
+    }
+
+    /// A proxy settles an epoch that it has heard of, or an operator's reset.
+    pub fn help(&self, state: &mut State, proxy: Proxy, resource: Resource) -> Option<()> {
+        let row = state.epochs[resource].filter(|row| !row.drained)?;
+        state.budget.helps = state.budget.helps.checked_sub(1)?;
+        begin(state, proxy, Advance { resource, to: row.epoch, by: None, step: Step::Look })
+    }
+
+    /// By force, and to the first token.
+    pub fn reset(&self, state: &mut State, proxy: Proxy) -> Option<()> {
+        let before = state.epochs[0]?.epoch;
+        state.budget.resets = state.budget.resets.checked_sub(1)?;
+        let generation = before.generation + u8::from(self.variant != Variant::KeepsGeneration);
+        let to = Epoch { generation, token: 1, era: before.era + 1 };
+        if self.is_locked(state, 0) {
+            return None;
+        }
+        begin(state, proxy, Advance { resource: 0, to, by: None, step: Step::Look })?;
+        state.epochs[0] = Some(EpochRow { epoch: to, drained: false });
+        Some(())
+    }
+
+    /// A write or an Admit is told that its token is not the highest.
+    pub fn refuse_as_stale(&self, state: &mut State, session: Session, resource: Resource) {
+        let it = &mut state.sessions[session];
+        it.refuse(Told::Stale);
+        let token = it.token;
+        judge::told_stale(state, resource, token);
+    }
+}
+
+/// The living processes that are admitted below the epoch.
+pub fn holders(state: &State, resource: Resource, bound: Epoch) -> Sessions {
+    let is_below = |it: &SessionState| it.process.lives() && it.rows[resource].is_some_and(|row| row.is_below(bound));
+    state.sessions.iter().enumerate().fold(0, |all, (at, it)| all | u8::from(is_below(it)) << at)
+}
+
+/// One advance of a proxy at a time.
+pub fn begin(state: &mut State, proxy: Proxy, advance: Advance) -> Option<()> {
+    if state.proxies[proxy].advance.is_some() {
+        return None;
+    }
+    state.proxies[proxy].advance = Some(advance);
+    Some(())
+}

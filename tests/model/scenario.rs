@@ -1,0 +1,309 @@
+//! What is checked: within which bounds, and of which protocol, the right one or one that lacks a protection.
+//!
+//! Owns the bounds. Must never bound what a step decides: only who is there, and how often something happens.
+
+use crate::judge::{DRAINED, ORDER, OUTCOME, STALE};
+use crate::state::{Proxy, Token};
+
+/// The protocol, or what is broken of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    Right,
+    /// A proxy compares the token with the highest that it has seen, and forwards.
+    ComparesInMemory,
+    /// Mark follows upon Publish, and looks at nobody.
+    DrainsNobody,
+    /// Publish, drain and Mark go by one snapshot, taken before the lock of the resource is had.
+    OneSnapshot,
+    /// Admit takes neither the lock of the resource nor the row FOR SHARE (FOR KEY SHARE does not keep an UPDATE off).
+    AdmitsWithoutLock,
+    /// No row of the epoch counts as one that is drained.
+    AdmitsMissingRow,
+    /// A process is known by its pid alone: burying a dead one takes the rows of its successor.
+    KnowsPidOnly,
+    /// A revocation leaves no floor.
+    DropsFloors,
+    /// Idle is what the last ReadyForQuery said.
+    TakesFlushForIdle,
+    /// A session in a transaction is released whatever it has written.
+    ReleasesWriters,
+    /// After the grace the rows of other proxies are deleted, and their processes live.
+    DeletesForeignRows,
+    /// A session that raises its own token keeps its process, whatever it has written.
+    KeepsOwnWrites,
+    /// Mark names the resource only, and does not look for itself.
+    MarksWhateverIsThere,
+    /// Mark does not look at prepared transactions.
+    IgnoresPrepared,
+    /// A reset leaves the generation.
+    KeepsGeneration,
+    /// The guard reads the epoch, and takes no lock of the resource.
+    GuardsWithoutLock,
+    /// A row is deleted whether or not the guard holds the lock of its process.
+    DeletesUnderGuard,
+    /// A row is deleted although its process is being ended for it.
+    ReleasesWhatIsEnding,
+    /// The epoch is lost in a crash of the server.
+    ForgetsEpochs,
+    /// A notification's payload is believed.
+    BelievesNotices,
+    /// CommandComplete counts as a commit.
+    BelievesCommandComplete,
+    /// Who is cut off is always told that it was rolled back.
+    SaysRolledBack,
+}
+
+/// Who is there, and what may happen how often.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    pub name: &'static str,
+    pub resources: usize,
+    pub clients: &'static [Client],
+    /// The tables have the guard's triggers.
+    pub guard: bool,
+    /// Crashes of proxies, each at most once.
+    pub proxy_crashes: u8,
+    pub server_may_crash: bool,
+    /// Resets of the first resource to the first token.
+    pub resets: u8,
+    /// How often a proxy settles an epoch for no session of its own.
+    pub helps: u8,
+    /// Notifications that somebody else sends, of a token that nobody has.
+    pub notices: u8,
+    /// What of the judge's SOMETIMES it has to reach.
+    pub reaches: &'static [&'static str],
+}
+
+/// A session and what its client does.
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    /// None: it connects around the proxies.
+    pub proxy: Option<Proxy>,
+    pub token: Token,
+    /// It goes on under this token.
+    pub next: Option<Token>,
+    pub transactions: u8,
+    /// The resources that it writes by name, and those that it writes by a function, which only the guard sees: as bits.
+    pub writes: u8,
+    pub hidden: u8,
+    /// Executes, and sends Flush: Sync comes with the COMMIT.
+    pub flushes: bool,
+    /// Tries PREPARE TRANSACTION.
+    pub prepares: bool,
+    pub pid: u8,
+}
+
+pub const NOBODY: Client = Client {
+    proxy: None,
+    token: 0,
+    next: None,
+    transactions: 0,
+    writes: 0,
+    hidden: 0,
+    flushes: false,
+    prepares: false,
+    pid: 0,
+};
+
+/// Writes the first resource in one transaction.
+const fn client(proxy: Proxy, token: Token) -> Client {
+    Client { proxy: Some(proxy), token, transactions: 1, writes: 1, ..NOBODY }
+}
+
+/// Nothing befalls anybody.
+const QUIET: Scenario = Scenario {
+    name: "",
+    resources: 1,
+    clients: &[],
+    guard: false,
+    proxy_crashes: 0,
+    server_may_crash: false,
+    resets: 0,
+    helps: 0,
+    notices: 0,
+    reaches: &[],
+};
+
+/// Three leaders of one resource; each proxy may crash.
+const TAKEOVER: Scenario = Scenario {
+    name: "takeover",
+    clients: &[Client { transactions: 2, ..client(0, 1) }, client(1, 2), client(0, 3)],
+    proxy_crashes: 2,
+    helps: 1,
+    reaches: &[
+        "a late reply of an Admit meets a floor",
+        "an advance of a proxy that crashed is finished by another",
+        "a process is ended whose proxy sleeps",
+        "a process is ended in mid-transaction",
+        "two proxies publish at once",
+        "the last of three leaders commits",
+        "a drain meets an idle session",
+        "a drain meets a waiting session",
+        "a drain meets a busy session",
+    ],
+    ..QUIET
+};
+
+/// The same, and nobody crashes.
+const QUIET_TAKEOVER: Scenario = Scenario { name: "quiet takeover", proxy_crashes: 0, reaches: &[], ..TAKEOVER };
+
+/// The first leader writes both resources, in one transaction or in two.
+const TWO_RESOURCES: Scenario = Scenario {
+    name: "two resources",
+    resources: 2,
+    clients: &[
+        Client { transactions: 2, writes: 0b11, ..client(0, 1) },
+        client(1, 2),
+        Client { writes: 0b10, ..client(0, 3) },
+    ],
+    reaches: &["a waiting session is released", "two proxies publish at once"],
+    ..QUIET
+};
+
+/// The second leader has a session with each proxy.
+const TWO_SESSIONS: Scenario = Scenario {
+    name: "two sessions",
+    clients: &[client(0, 1), client(0, 2), client(1, 2)],
+    helps: 1,
+    reaches: &["a drain meets a busy session"],
+    ..QUIET
+};
+
+/// Execute and Flush, with Sync at the end only.
+const PIPELINE: Scenario = Scenario {
+    name: "pipeline",
+    clients: &[Client { transactions: 2, flushes: true, ..client(0, 1) }, client(0, 2), client(1, 3)],
+    helps: 1,
+    reaches: &["a drain meets an idle session", "a drain meets a busy session"],
+    ..QUIET
+};
+
+/// With the guard: a leader whose writes do not all show, and one that connects around the proxies.
+const GUARD: Scenario = Scenario {
+    name: "guard",
+    clients: &[
+        Client { transactions: 2, hidden: 1, ..client(0, 1) },
+        client(1, 2),
+        Client { token: 1, transactions: 1, hidden: 1, ..NOBODY },
+    ],
+    guard: true,
+    helps: 1,
+    reaches: &["the guard stops a write that no gate saw", "a guarded transaction keeps a Publish waiting"],
+    ..QUIET
+};
+
+/// A hidden write is prepared when the session's admission has just been revoked.
+const PREPARED: Scenario = Scenario {
+    name: "prepared",
+    clients: &[Client { transactions: 2, hidden: 1, prepares: true, ..client(0, 1) }, client(1, 2), client(0, 3)],
+    guard: true,
+    reaches: &["a prepared transaction holds up Mark"],
+    ..QUIET
+};
+
+/// The token goes back from 3 to 1.
+const RESET: Scenario = Scenario {
+    name: "reset",
+    clients: &[client(0, 3), client(1, 1), client(1, 2)],
+    resets: 1,
+    reaches: &["a reset lets a lower token write"],
+    ..QUIET
+};
+
+/// After the crash of the server the deposed leader connects again.
+const SERVER: Scenario = Scenario {
+    name: "crash of the server",
+    clients: &[Client { transactions: 2, ..client(0, 1) }, client(1, 2), client(1, 1)],
+    server_may_crash: true,
+    reaches: &["a crash of the server loses admissions and no epoch"],
+    ..QUIET
+};
+
+/// The second session may get the pid of the first.
+const PIDS: Scenario = Scenario {
+    name: "pids",
+    clients: &[Client { pid: 1, ..client(0, 1) }, Client { pid: 1, ..client(1, 1) }, client(1, 2)],
+    proxy_crashes: 1,
+    reaches: &["a drain meets a busy session"],
+    ..QUIET
+};
+
+/// A leader is elected again, and goes on in the same session.
+const OWN_TOKEN: Scenario = Scenario {
+    name: "own token",
+    clients: &[Client { transactions: 2, next: Some(2), ..client(0, 1) }, client(1, 2), client(1, 3)],
+    reaches: &["a session raises its own token", "a session has written under another token"],
+    ..QUIET
+};
+
+/// Somebody else sends notifications.
+const NOTICES: Scenario = Scenario { name: "notices", clients: &[client(0, 1), client(1, 2)], notices: 2, ..QUIET };
+
+/// Two proxies, two resources, three tokens, the guard and a connection around the proxies; one proxy may crash.
+const TOGETHER: Scenario = Scenario {
+    name: "together",
+    resources: 2,
+    clients: &[
+        Client { transactions: 2, writes: 0b11, hidden: 0b10, ..client(0, 1) },
+        Client { transactions: 2, next: Some(3), ..client(1, 2) },
+        Client { token: 1, transactions: 1, hidden: 0b01, ..NOBODY },
+    ],
+    guard: true,
+    proxy_crashes: 1,
+    reaches: &[
+        "two proxies publish at once",
+        "the guard stops a write that no gate saw",
+        "a guarded transaction keeps a Publish waiting",
+        "a session raises its own token",
+        "a process is ended whose proxy sleeps",
+    ],
+    ..QUIET
+};
+
+/// What `make test` checks.
+pub const SCENARIOS: [Scenario; 12] = [
+    TAKEOVER,
+    TWO_RESOURCES,
+    TWO_SESSIONS,
+    PIPELINE,
+    GUARD,
+    PREPARED,
+    RESET,
+    SERVER,
+    PIDS,
+    OWN_TOKEN,
+    NOTICES,
+    TOGETHER,
+];
+
+/// What `make soak` checks as well: the last of them with more of what may happen.
+pub const WIDE: [Scenario; 2] = [
+    Scenario { name: "together, with help", proxy_crashes: 2, server_may_crash: true, helps: 1, ..TOGETHER },
+    Scenario { name: "together, with a reset", proxy_crashes: 2, resets: 1, ..TOGETHER },
+];
+
+/// Each protection that is taken away, where that shows, and what it breaks.
+pub const BROKEN: [(Variant, Scenario, &str); 22] = [
+    (Variant::ComparesInMemory, QUIET_TAKEOVER, ORDER),
+    (Variant::DrainsNobody, QUIET_TAKEOVER, ORDER),
+    (Variant::DrainsNobody, QUIET_TAKEOVER, DRAINED),
+    (Variant::OneSnapshot, QUIET_TAKEOVER, ORDER),
+    (Variant::AdmitsWithoutLock, QUIET_TAKEOVER, ORDER),
+    (Variant::AdmitsMissingRow, QUIET_TAKEOVER, ORDER),
+    (Variant::KnowsPidOnly, PIDS, ORDER),
+    (Variant::DropsFloors, QUIET_TAKEOVER, ORDER),
+    (Variant::TakesFlushForIdle, PIPELINE, ORDER),
+    (Variant::ReleasesWriters, QUIET_TAKEOVER, ORDER),
+    (Variant::DeletesForeignRows, QUIET_TAKEOVER, ORDER),
+    (Variant::KeepsOwnWrites, OWN_TOKEN, ORDER),
+    (Variant::MarksWhateverIsThere, TWO_SESSIONS, ORDER),
+    (Variant::IgnoresPrepared, PREPARED, ORDER),
+    (Variant::KeepsGeneration, RESET, ORDER),
+    (Variant::GuardsWithoutLock, GUARD, ORDER),
+    (Variant::DeletesUnderGuard, GUARD, ORDER),
+    (Variant::ReleasesWhatIsEnding, QUIET_TAKEOVER, STALE),
+    (Variant::ForgetsEpochs, SERVER, ORDER),
+    (Variant::BelievesNotices, NOTICES, STALE),
+    (Variant::BelievesCommandComplete, PIPELINE, OUTCOME),
+    (Variant::SaysRolledBack, QUIET_TAKEOVER, OUTCOME),
+];
