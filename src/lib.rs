@@ -69,6 +69,13 @@ pub mod stage;
 mod state;
 #[cfg(feature = "proxy")]
 pub mod statement;
+#[cfg(all(test, feature = "proxy"))]
+#[path = "../tests/support"]
+#[allow(dead_code, missing_docs, clippy::unwrap_used, reason = "shared with the tests against real servers")]
+mod support {
+    pub mod dice;
+    pub mod store;
+}
 #[cfg(feature = "proxy")]
 pub mod tls;
 #[cfg(feature = "proxy")]

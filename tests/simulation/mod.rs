@@ -20,15 +20,6 @@ mod sql;
 mod store;
 mod world;
 
-/// What it shares with the tests against real servers.
-#[path = "../support"]
-mod support {
-    #[allow(dead_code)]
-    pub mod dice;
-    #[allow(dead_code)]
-    pub mod store;
-}
-
 use client::{Client, Outcome, Unit, write};
 use node::Node;
 use proxy::Proxy;

@@ -6,7 +6,7 @@ use super::elections::Held;
 use super::judge::Judge;
 use super::proxy::Proxy;
 use super::server::Server;
-pub use super::support::dice::Dice;
+pub use crate::support::dice::Dice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

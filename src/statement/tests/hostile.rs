@@ -1,11 +1,7 @@
 use super::analyse::{options, read_tree};
 use super::*;
 use crate::statement::rows::Rows;
-use dice::Dice;
-
-#[path = "../../../tests/support/dice.rs"]
-#[allow(dead_code, missing_docs, reason = "other tests use the rest")]
-mod dice;
+use crate::support::dice::Dice;
 
 /// Enough of every kind of statement to mutate.
 const CORPUS: &[&str] = &[

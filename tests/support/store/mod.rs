@@ -251,8 +251,12 @@ impl State {
     }
 
     fn lose_connections(&mut self, is_lost: impl Fn(u64) -> bool) {
-        let lost = self.listeners.extract_if(.., |number, _| is_lost(*number));
-        lost.for_each(|(number, listener)| listener.lost(number));
+        self.listeners.retain(|number, listener| {
+            if is_lost(*number) {
+                listener.lost(*number);
+            }
+            !is_lost(*number)
+        });
         self.connected.retain(|number, _| self.listeners.contains_key(number));
     }
 
