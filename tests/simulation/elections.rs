@@ -45,7 +45,7 @@ impl Held {
                 state.revision += 1 + dice.below(3) as Token;
                 let token = state.revision;
                 state.leader = Some((token, Instant::now() + LEASE));
-                world.judge.issued(token);
+                world.judge.elected(token);
                 self.changed.notify_waiters();
                 return token;
             }

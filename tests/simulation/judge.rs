@@ -28,7 +28,9 @@ struct State {
     /// Committed, and lost with the server that a standby has replaced.
     lost: HashSet<u64>,
     highest: BTreeMap<Table, Epoch>,
+    /// The highest that a client may present, and those that the election has given.
     issued: Token,
+    elected: HashSet<Token>,
     resets: u64,
     wrong: Option<String>,
     /// How often what was seen.
@@ -79,10 +81,24 @@ impl Judge {
         state.see(why);
     }
 
-    /// An election has given this token.
-    pub fn issued(&self, token: Token) {
+    /// The election has given this token.
+    pub fn elected(&self, token: Token) {
+        self.state().elected.insert(token);
+        self.presented(token);
+    }
+
+    /// Somebody presents this token, whoever has given it.
+    pub fn presented(&self, token: Token) {
         let mut state = self.state();
         state.issued = state.issued.max(token);
+    }
+
+    /// A fence was raised to this token.
+    pub fn raised(&self, resource: &str, token: Token) {
+        let mut state = self.state();
+        if resource == Table::Jobs.name() && !state.elected.contains(&token) {
+            state.is_wrong(format!("the fence of {resource} was raised to {token}, which no election has given"));
+        }
     }
 
     /// A client was told that its token is stale.

@@ -190,7 +190,7 @@ impl Node {
     fn odd(&mut self) -> Vec<Sql> {
         let other = (self.token - 2 + self.dice.below(4) as Token).max(1);
         // To whom no election is known, any token is one.
-        self.world.judge.issued(other);
+        self.world.judge.presented(other);
         let value = if self.dice.chance(60) { self.token } else { other }.to_string();
         let local = self.dice.chance(40);
         match self.dice.below(7) {

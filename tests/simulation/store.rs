@@ -163,7 +163,11 @@ impl Store for Reached {
     ) -> Result<Option<Epoch>, StoreError> {
         let (of, world) = (of.clone(), self.world.clone());
         change!(self, inner => {
+            let before = inner.epochs(&[&of.name]).await?.pop().map(|row| row.epoch);
             let published = inner.publish(&of, target, known, loaded).await;
+            if before != Some(target) && matches!(published, Ok(Some(now)) if now == target) {
+                world.judge.raised(&of.name, target.token);
+            }
             world.say(|| format!("publish {} of {}: {published:?}", target.token, of.name));
             published
         })
