@@ -51,11 +51,11 @@ async fn crash(world: &Arc<World>, dice: &mut Dice) {
 
 async fn stop(world: &World, dice: &mut Dice) {
     if let Some(proxy) = some(world, dice) {
-        proxy.state.send_replace(State::Stopped);
+        proxy.gate.set(State::Stopped);
         pass(dice, 3000).await;
         if !proxy.is_crashed() {
             world.say(|| format!("{} goes on", proxy.name));
-            proxy.state.send_replace(State::Runs);
+            proxy.gate.set(State::Runs);
         }
     }
 }

@@ -6,7 +6,7 @@
 use super::elections::Seen as Election;
 use super::pipe::{Reader, Writer, pipe};
 use super::server::Connection;
-use super::store::{Hears, Reached, State, runs};
+use super::store::{Gate, Hears, Reached, State};
 use super::world::{Dice, Plan, World, moment};
 use crate::fence::session::{Epoch, SessionFence, Token};
 use crate::fence::{Authority, Claim, Database};
@@ -58,7 +58,7 @@ pub struct Proxy {
     authority: Arc<Authority>,
     policies: watch::Sender<Arc<PolicySet>>,
     /// Whether it runs.
-    pub state: Arc<watch::Sender<State>>,
+    pub gate: Arc<Gate>,
     sessions: Mutex<Vec<AbortHandle>>,
     begun: AtomicU64,
 }
@@ -74,11 +74,11 @@ pub struct Accepted {
 impl Proxy {
     pub fn start(world: &Arc<World>) -> Arc<Proxy> {
         let name = format!("proxy {}", world.id());
-        let state = Arc::new(watch::Sender::new(State::Runs));
+        let gate = Arc::<Gate>::default();
         let authority = Authority::over(Election::new(world.clone()));
         let policies = watch::Sender::new(policies(0));
         authority.follow(&policies.borrow().elections());
-        let (here, stands) = (world.clone(), state.clone());
+        let (here, stands) = (world.clone(), gate.clone());
         let id = name.clone();
         let store = move |listener| {
             let hears = Hears::new(here.clone(), &id, listener, stands.clone());
@@ -90,16 +90,16 @@ impl Proxy {
         downstream.follow();
         tokio::spawn(shut_out_deposed(downstream.clone(), authority.leaders()));
         let (sessions, begun) = (Mutex::default(), AtomicU64::new(0));
-        Arc::new(Proxy { name, world: world.clone(), downstream, authority, policies, state, sessions, begun })
+        Arc::new(Proxy { name, world: world.clone(), downstream, authority, policies, gate, sessions, begun })
     }
 
     pub fn is_crashed(&self) -> bool {
-        *self.state.borrow() == State::Crashed
+        self.gate.state() == State::Crashed
     }
 
     /// It is gone, with all of its sessions.
     pub fn crash(&self) {
-        self.state.send_replace(State::Crashed);
+        self.gate.set(State::Crashed);
         self.authority.follow(&Default::default());
         std::mem::take(&mut *self.sessions.lock().unwrap()).iter().for_each(AbortHandle::abort);
     }
@@ -139,7 +139,7 @@ impl Proxy {
 /// One session, from its login to its end.
 async fn serve(proxy: Arc<Proxy>, from_client: Reader, to_client: Writer, value: Option<String>, pid: Arc<AtomicI32>) {
     let mut dice = proxy.world.dice();
-    runs(&proxy.state).await;
+    proxy.gate.runs().await;
     moment(&mut dice).await;
     let Connection { who, writer, reader } = proxy.world.server.connect(&proxy.world, value.clone());
     pid.store(who.pid, Ordering::Relaxed);
@@ -199,7 +199,7 @@ impl Driver {
     }
 
     async fn turn(&mut self) -> Result<(), End> {
-        runs(&self.session.host.proxy.state).await;
+        self.session.host.proxy.gate.runs().await;
         let step = loop {
             match self.session.step(now())? {
                 Step::GoOn => {}

@@ -18,7 +18,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 /// How a proxy is.
@@ -31,18 +31,36 @@ pub enum State {
     Crashed,
 }
 
-/// Returns when the proxy runs. Cancel-safe.
-pub async fn runs(state: &watch::Sender<State>) {
-    let mut state = state.subscribe();
-    loop {
-        let now = *state.borrow_and_update();
-        match now {
-            State::Runs => return,
-            State::Stopped => {}
-            State::Crashed => std::future::pending().await,
-        }
-        if state.changed().await.is_err() {
-            std::future::pending().await
+/// Whether a proxy runs. Whoever waits for that goes on in the order in which they came.
+pub struct Gate {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Gate { state: Mutex::new(State::Runs), changed: Notify::new() }
+    }
+}
+
+impl Gate {
+    pub fn state(&self) -> State {
+        *self.state.lock().unwrap()
+    }
+
+    pub fn set(&self, state: State) {
+        *self.state.lock().unwrap() = state;
+        self.changed.notify_waiters();
+    }
+
+    /// Returns when the proxy runs. Cancel-safe.
+    pub async fn runs(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.state() == State::Runs {
+                return;
+            }
+            changed.await;
         }
     }
 }
@@ -51,7 +69,7 @@ pub struct Reached {
     world: Arc<World>,
     inner: Arc<dyn Store>,
     dice: Mutex<Dice>,
-    proxy: Arc<watch::Sender<State>>,
+    proxy: Arc<Gate>,
 }
 
 /// What becomes of an operation.
@@ -66,7 +84,7 @@ enum Fate {
 }
 
 impl Reached {
-    pub fn new(world: Arc<World>, inner: Arc<dyn Store>, proxy: Arc<watch::Sender<State>>) -> Arc<Self> {
+    pub fn new(world: Arc<World>, inner: Arc<dyn Store>, proxy: Arc<Gate>) -> Arc<Self> {
         let dice = Mutex::new(world.dice());
         Arc::new(Reached { world, inner, dice, proxy })
     }
@@ -77,7 +95,7 @@ impl Reached {
 
     /// Draws what becomes of an operation, and takes it to the server.
     async fn sent(&self, dice: &mut Dice) -> Fate {
-        runs(&self.proxy).await;
+        self.proxy.runs().await;
         moment(dice).await;
         self.world.server.time_passes();
         if !self.world.fault(dice, self.world.plan.control) {
@@ -92,7 +110,7 @@ impl Reached {
 
     async fn answered(&self, dice: &mut Dice) {
         moment(dice).await;
-        runs(&self.proxy).await;
+        self.proxy.runs().await;
     }
 
     /// For what only reads: it may fail.
@@ -339,7 +357,7 @@ impl Store for Reached {
     }
 
     async fn close(&self, wait: bool) {
-        runs(&self.proxy).await;
+        self.proxy.runs().await;
         self.inner.close(wait).await;
     }
 }
@@ -357,11 +375,11 @@ pub struct Hears {
     name: String,
     inner: Arc<dyn Listener>,
     dice: Mutex<Dice>,
-    proxy: Arc<watch::Sender<State>>,
+    proxy: Arc<Gate>,
 }
 
 impl Hears {
-    pub fn new(world: Arc<World>, name: &str, inner: Arc<dyn Listener>, proxy: Arc<watch::Sender<State>>) -> Arc<Self> {
+    pub fn new(world: Arc<World>, name: &str, inner: Arc<dyn Listener>, proxy: Arc<Gate>) -> Arc<Self> {
         let dice = Mutex::new(world.dice());
         Arc::new(Hears { world, name: name.to_owned(), inner, dice, proxy })
     }
@@ -373,7 +391,7 @@ impl Hears {
             if let Some(due) = due {
                 tokio::time::sleep_until(due).await;
             }
-            runs(&proxy).await;
+            proxy.runs().await;
             tell(&*inner);
         });
     }

@@ -1,0 +1,43 @@
+#!/bin/sh
+# Applies each wrong variant in tests/mutants to a copy of the tree, and has the simulator look for it.
+# Usage: scripts/mutants.sh [--check] [NAME...]   --check: only whether the patches still apply.
+# MUTANT_SECONDS: how long it looks for each, 60. MUTANT_LINES: how much of the story is shown, 10 lines.
+set -eu
+cd "$(dirname "$0")/.."
+CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
+export CARGO_TARGET_DIR
+
+check=
+if [ "${1:-}" = --check ]; then
+    check=yes
+    shift
+fi
+[ $# -gt 0 ] || set -- $(cd tests/mutants && ls | sed 's/\.patch$//')
+
+copy=$(mktemp -d /tmp/fencegate-mutants-XXXXXX)
+trap 'rm -rf "$copy"' EXIT
+trap 'exit 1' INT TERM HUP
+cp -R Cargo.toml Cargo.lock src tests benches examples "$copy"
+
+look() {
+    FENCEGATE_SIMULATE=${MUTANT_SECONDS:-60} cargo test --locked --quiet --manifest-path "$copy/Cargo.toml" --lib \
+        simulation::no_history -- --nocapture
+}
+
+left=0
+for name; do
+    mutant=$PWD/tests/mutants/$name.patch
+    (cd "$copy" && patch --quiet --strip 1 --forward) <"$mutant" || { echo "$name does not apply" >&2; exit 1; }
+    if [ -z "$check" ]; then
+        echo "== $name: $(head -n 1 "$mutant")"
+        cargo test --locked --quiet --manifest-path "$copy/Cargo.toml" --lib --no-run
+        if look >"$copy/story" 2>&1; then
+            echo "NOT FOUND: $(grep ' histories, ' "$copy/story")"
+            left=$((left + 1))
+        else
+            grep -B "${MUTANT_LINES:-10}" '^FENCEGATE_HISTORY=' "$copy/story" || { tail -n 20 "$copy/story"; left=$((left + 1)); }
+        fi
+    fi
+    (cd "$copy" && patch --quiet --strip 1 --reverse) <"$mutant"
+done
+[ "$left" = 0 ]
