@@ -1,6 +1,6 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
-.PHONY: build demo distributed_cron test soak drivers compat lint deny bench failover guard definitions
+.PHONY: build demo distributed_cron test soak simulate mutants drivers compat lint deny bench failover guard definitions
 
 build:
 	@scripts/setup.sh demo
@@ -22,6 +22,7 @@ distributed_cron:
 # tests wait for servers, not for our code, and it builds in half the time.
 test:
 	@scripts/setup.sh test
+	@scripts/mutants.sh --check
 	@scripts/tests.sh --lib --bins --test behaviour --test memory --test model
 
 # The rest, at full length: random suites, drivers and frameworks, PostgreSQL 18, floods, the demo, the README. Floods
@@ -31,8 +32,22 @@ soak:
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test soak --test memory -- --skip abuse::
 	@RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- abuse::
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- --ignored --skip waits_to_be_killed
+	@FENCEGATE_SIMULATE=180 scripts/tests.sh --lib -- simulation::no_history
 	@scripts/tests.sh --test model -- --ignored
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- decoders:: fence::store:: keys:: leaders:: parameter:: prepared:: transparency::
+
+# Histories of the simulated world, from SEED on, for HOURS. One that breaks a promise is told as a story; HISTORY=n tells one.
+SEED = 1
+HOURS = 1
+simulate:
+	@scripts/setup.sh test
+	@FENCEGATE_SEED=$(SEED) FENCEGATE_SIMULATE=$$(($(HOURS) * 3600)) $(if $(HISTORY),FENCEGATE_HISTORY=$(HISTORY)) \
+		CARGO_PROFILE_DEV_OPT_LEVEL=3 cargo test --locked --quiet --lib simulation::no_history -- --nocapture
+
+# Whether the simulator finds the wrong variants of tests/mutants, and after how many histories.
+mutants:
+	@scripts/setup.sh test
+	@scripts/mutants.sh
 
 # The same steps with every driver and pool that docs/compatibility.md names, also with those that need more to be installed.
 drivers:

@@ -43,6 +43,7 @@ has_protobuf() {
 has_etcd() { has etcd; }
 has_etcdctl() { has etcdctl; }
 has_openssl() { has openssl; }
+has_patch() { has patch; }
 has_setpriv() { [ "$(id -u)" -ne 0 ] || has setpriv; }
 has_prometheus() { has prometheus && has promtool; }
 has_bzip2() { has bzip2; }
@@ -67,6 +68,7 @@ find_missing() {
     if [ "$wanted" != demo ]; then
         need has_etcdctl etcd-client
         need has_openssl openssl
+        need has_patch patch
         need has_python3 python3
         need has_prometheus prometheus
         need has_docker_compose docker-compose

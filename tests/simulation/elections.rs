@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// As long as a leader that does not renew it keeps its lease.
 pub const LEASE: Duration = Duration::from_millis(700);
@@ -49,7 +49,17 @@ impl Held {
                 self.changed.notify_waiters();
                 return token;
             }
-            timeout(LEASE / 8, self.changed.notified()).await.ok();
+            self.may_have_changed().await;
+        }
+    }
+
+    /// Returns when somebody has won or resigned, or the lease that is in force now would run out. Cancel-safe.
+    async fn may_have_changed(&self) {
+        let changed = self.changed.notified();
+        let until = self.state.lock().unwrap().leader.map(|(_, until)| until).filter(|until| Instant::now() < *until);
+        match until {
+            Some(until) => timeout_at(until, changed).await.unwrap_or_default(),
+            None => changed.await,
         }
     }
 
@@ -135,8 +145,7 @@ impl Following for Follower {
                 self.told = Some(leader);
                 return Ok(leader);
             }
-            // A lease that runs out is seen by looking.
-            timeout(LEASE / 4, self.world.elections.changed.notified()).await.ok();
+            self.world.elections.may_have_changed().await;
             if self.dice.chance(self.world.plan.elections) {
                 pass(&mut self.dice, 1500).await;
             }

@@ -34,7 +34,7 @@ impl Node {
             tokio::select! {
                 biased;
                 token = world.elections.win(&world, &mut self.dice) => self.token = token,
-                () = calm(&world) => return,
+                () = world.calm() => return,
             }
             world.say(|| format!("{} leads under {}", self.name, self.token));
             self.lead().await;
@@ -221,12 +221,5 @@ impl Node {
         if is_plain && ["LF002", "LF003", "LF004"].contains(&code) {
             self.world.judge.object(format!("{} is told {code}, and its token is as it should be", self.name));
         }
-    }
-}
-
-/// Returns when the faults have ended. Cancel-safe.
-async fn calm(world: &World) {
-    while !world.is_calm() {
-        sleep(Duration::from_millis(50)).await;
     }
 }

@@ -10,6 +10,7 @@ pub use crate::support::dice::Dice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 /// One history's world.
@@ -21,6 +22,7 @@ pub struct World {
     pub elections: Arc<Held>,
     pub proxies: Mutex<Vec<Arc<Proxy>>>,
     calm: AtomicBool,
+    calmed: Notify,
     actors: AtomicU64,
     ids: AtomicU64,
     began: Instant,
@@ -104,6 +106,7 @@ impl World {
             elections: Arc::default(),
             proxies: Mutex::default(),
             calm: AtomicBool::new(false),
+            calmed: Notify::new(),
             actors: AtomicU64::new(0),
             ids: AtomicU64::new(0),
             began: Instant::now(),
@@ -130,6 +133,15 @@ impl World {
     pub fn end_faults(&self) {
         self.say(|| "faults end".to_owned());
         self.calm.store(true, Ordering::Relaxed);
+        self.calmed.notify_waiters();
+    }
+
+    /// Returns when the faults have ended. Cancel-safe.
+    pub async fn calm(&self) {
+        let calmed = self.calmed.notified();
+        if !self.is_calm() {
+            calmed.await;
+        }
     }
 
     /// With that chance in percent, while there are faults.
@@ -141,9 +153,11 @@ impl World {
         self.proxies.lock().unwrap().clone()
     }
 
-    /// A sentence of the story.
+    /// A sentence of the story, which ends with the first breach.
     pub fn say(&self, what: impl FnOnce() -> String) {
-        if let Some(story) = &self.story {
+        if let Some(story) = &self.story
+            && self.judge.wrong().is_none()
+        {
             story.lock().unwrap().push(format!("{:>7} ms  {}", self.began.elapsed().as_millis(), what()));
         }
     }
