@@ -238,12 +238,15 @@ impl Client {
         }
     }
 
-    /// The server has ignored a Sync that came before them.
+    /// Or some of them, and that it gives up. The server has ignored a Sync that came before them.
     fn send_rows(&mut self, unit: &Unit) {
         let mut output = BytesMut::new();
         let text: String = unit.rows.iter().map(|id| format!("{id}\n")).collect();
         put_frame(&mut output, frontend::COPY_DATA, |out| out.put_slice(text.as_bytes()));
-        put_frame(&mut output, frontend::COPY_DONE, |_| {});
+        match self.dice.chance(85) {
+            true => put_frame(&mut output, frontend::COPY_DONE, |_| {}),
+            false => put_frame(&mut output, frontend::COPY_FAIL, |out| out.put_slice(b"no more\0")),
+        }
         if unit.form != Form::Simple {
             put_sync(&mut output);
         }
