@@ -37,7 +37,11 @@ impl Node {
                 () = world.calm() => return,
             }
             world.say(|| format!("{} leads under {}", self.name, self.token));
-            self.lead().await;
+            let mut second = Node { name: format!("{}'", self.name), dice: world.dice(), token: self.token, world };
+            match self.dice.chance(second.world.plan.second) {
+                true => drop(tokio::join!(self.lead(), second.lead())),
+                false => self.lead().await,
+            }
         }
     }
 

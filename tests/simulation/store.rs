@@ -5,7 +5,7 @@
 
 use super::server::qualified;
 use super::sql::Table;
-use super::world::{Dice, World, delay, moment};
+use super::world::{Dice, World, delay, moment, pass};
 use crate::catalogue::{Catalogue, Dependencies, Fenced};
 use crate::fence::session::{Epoch, Identity, Token};
 use crate::fence::store::{
@@ -97,6 +97,9 @@ impl Reached {
     async fn sent(&self, dice: &mut Dice) -> Fate {
         self.proxy.runs().await;
         moment(dice).await;
+        if self.world.plan.lag > 0 && !self.world.is_calm() {
+            pass(dice, self.world.plan.lag).await;
+        }
         self.world.server.time_passes();
         if !self.world.fault(dice, self.world.plan.control) {
             return Fate::Done;

@@ -38,6 +38,10 @@ pub struct Plan {
     pub length: u64,
     /// A question of a control connection fails, or is answered when nobody waits any more.
     pub control: usize,
+    /// The control connections take so many milliseconds more, at most.
+    pub lag: usize,
+    /// A leader has a second session.
+    pub second: usize,
     /// A connection that listens breaks as soon as it does.
     pub listening: usize,
     /// A question to the elections fails.
@@ -80,6 +84,8 @@ impl Plan {
             nodes: 2 + dice.below(3),
             length: 300 + dice.below(4000) as u64,
             control: often(dice, 12),
+            lag: often(dice, 80),
+            second: often(dice, 100),
             listening: often(dice, 20),
             elections: often(dice, 20),
             slow_ends: often(dice, 60),
