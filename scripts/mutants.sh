@@ -30,8 +30,9 @@ for name; do
     (cd "$copy" && patch --quiet --strip 1 --forward) <"$mutant" || { echo "$name does not apply" >&2; exit 1; }
     if [ -z "$check" ]; then
         echo "== $name: $(head -n 1 "$mutant")"
-        cargo test --locked --quiet --manifest-path "$copy/Cargo.toml" --lib --no-run
-        if look >"$copy/story" 2>&1; then
+        if ! cargo test --locked --quiet --manifest-path "$copy/Cargo.toml" --lib --no-run; then
+            left=$((left + 1))
+        elif look >"$copy/story" 2>&1; then
             echo "NOT FOUND: $(grep ' histories, ' "$copy/story")"
             left=$((left + 1))
         else
