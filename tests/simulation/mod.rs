@@ -53,6 +53,7 @@ fn history(seed: u64, tells: bool) -> History {
         live(&world).await;
         let story = world.story();
         world.proxies.lock().unwrap().clear();
+        world.stalled.lock().unwrap().clear();
         History { wrong: world.judge.wrong(), seen: world.judge.seen(), story }
     })
 }
@@ -74,15 +75,18 @@ async fn live(world: &Arc<World>) {
             proxy.reload(1).await;
         }
     }
+    if world.judge.wrong().is_none() && timeout(WRITES_WITHIN, write_by_all(world)).await.is_err() {
+        world.judge.object(format!("the rightful leader has not written within {WRITES_WITHIN:?}"));
+    }
+    // Some wait for rows of theirs that no fence covers.
+    world.stalled.lock().unwrap().clear();
     for node in nodes {
         match timeout(ANSWERED_WITHIN, node).await {
             Ok(ended) => ended.unwrap(),
             Err(_) => world.judge.object("a client waits for ever".to_owned()),
         }
     }
-    if world.judge.wrong().is_none() && timeout(WRITES_WITHIN, write_by_all(world)).await.is_err() {
-        world.judge.object(format!("the rightful leader has not written within {WRITES_WITHIN:?}"));
-    }
+    world.stalled.lock().unwrap().clear();
     if world.judge.wrong().is_none() {
         clear_up(world).await;
     }

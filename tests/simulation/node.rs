@@ -109,15 +109,21 @@ impl Node {
                 }
                 Outcome::Done => {}
             }
-            self.idle().await;
+            self.idle(client.in_block).await;
+        }
+        if self.world.is_calm() && self.dice.chance(50) {
+            // It stalls for good, with whatever it has open.
+            self.world.stalled.lock().unwrap().push(client);
+            return Next::CampaignsAgain;
         }
         client.close();
         if self.dice.chance(30) { Next::CampaignsAgain } else { Next::Reconnects }
     }
 
     /// Time goes by in which it does nothing: now and then so much that it loses its lease, and does not know.
-    async fn idle(&mut self) {
+    async fn idle(&mut self, in_block: bool) {
         match self.dice.below(100) {
+            0..30 if in_block => pass(&mut self.dice, 800).await,
             0..70 => {}
             70..90 => pass(&mut self.dice, 40).await,
             90..94 => self.world.elections.resign(self.token),

@@ -2,6 +2,7 @@
 //!
 //! Owns chance. Must never draw from anything but the seed: the same seed is the same history, to the last byte.
 
+use super::client::Client;
 use super::elections::Held;
 use super::judge::Judge;
 use super::proxy::Proxy;
@@ -21,6 +22,8 @@ pub struct World {
     pub server: Server,
     pub elections: Arc<Held>,
     pub proxies: Mutex<Vec<Arc<Proxy>>>,
+    /// Clients that say nothing any more, and do not hang up.
+    pub stalled: Mutex<Vec<Client>>,
     calm: AtomicBool,
     calmed: Notify,
     actors: AtomicU64,
@@ -111,6 +114,7 @@ impl World {
             server: Server::new(),
             elections: Arc::default(),
             proxies: Mutex::default(),
+            stalled: Mutex::default(),
             calm: AtomicBool::new(false),
             calmed: Notify::new(),
             actors: AtomicU64::new(0),
