@@ -73,7 +73,8 @@ async fn reset(world: &World, dice: &mut Dice) {
     let resource = *dice.pick(&["jobs", "ticks"]);
     let epochs = world.server.store.epochs();
     let Some((_, epoch)) = epochs.iter().find(|(name, _)| name == resource) else { return };
-    let token = (epoch.token - dice.below(3) as i64).max(1);
+    // One that was given, and whose leader may still be there.
+    let token = world.judge.some_elected(dice).min(epoch.token);
     world.judge.reset();
     let force = dice.chance(70);
     // An operator does not wait for a proxy that has stopped.

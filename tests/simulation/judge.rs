@@ -3,8 +3,9 @@
 //! Owns what was committed, in order, and what clients were told of it. Must never ask the code under test what is right.
 
 use super::sql::Table;
+use super::world::Dice;
 use crate::fence::session::{Epoch, Token};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
 
 /// A write that the server has done, and not yet committed.
@@ -30,7 +31,7 @@ struct State {
     highest: BTreeMap<Table, Epoch>,
     /// The highest that a client may present, and those that the election has given.
     issued: Token,
-    elected: HashSet<Token>,
+    elected: BTreeSet<Token>,
     resets: u64,
     wrong: Option<String>,
     /// How often what was seen.
@@ -85,6 +86,12 @@ impl Judge {
     pub fn elected(&self, token: Token) {
         self.state().elected.insert(token);
         self.presented(token);
+    }
+
+    /// One of the last tokens that the election has given.
+    pub fn some_elected(&self, dice: &mut Dice) -> Token {
+        let state = self.state();
+        state.elected.iter().rev().nth(dice.below(state.elected.len().min(4))).copied().unwrap_or(1)
     }
 
     /// Somebody presents this token, whoever has given it.

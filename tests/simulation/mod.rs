@@ -53,7 +53,6 @@ fn history(seed: u64, tells: bool) -> History {
         live(&world).await;
         let story = world.story();
         world.proxies.lock().unwrap().clear();
-        world.stalled.lock().unwrap().clear();
         History { wrong: world.judge.wrong(), seen: world.judge.seen(), story }
     })
 }
@@ -79,14 +78,13 @@ async fn live(world: &Arc<World>) {
         world.judge.object(format!("the rightful leader has not written within {WRITES_WITHIN:?}"));
     }
     // Some wait for rows of theirs that no fence covers.
-    world.stalled.lock().unwrap().clear();
+    world.end_stalls();
     for node in nodes {
         match timeout(ANSWERED_WITHIN, node).await {
             Ok(ended) => ended.unwrap(),
             Err(_) => world.judge.object("a client waits for ever".to_owned()),
         }
     }
-    world.stalled.lock().unwrap().clear();
     if world.judge.wrong().is_none() {
         clear_up(world).await;
     }

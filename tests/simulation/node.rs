@@ -113,7 +113,7 @@ impl Node {
         }
         if self.world.is_calm() && self.dice.chance(50) {
             // It stalls for good, with whatever it has open.
-            self.world.stalled.lock().unwrap().push(client);
+            self.world.stall(client);
             return Next::CampaignsAgain;
         }
         client.close();

@@ -22,8 +22,8 @@ pub struct World {
     pub server: Server,
     pub elections: Arc<Held>,
     pub proxies: Mutex<Vec<Arc<Proxy>>>,
-    /// Clients that say nothing any more, and do not hang up.
-    pub stalled: Mutex<Vec<Client>>,
+    /// Clients that say nothing any more, and do not hang up; None: all do by now.
+    stalled: Mutex<Option<Vec<Client>>>,
     calm: AtomicBool,
     calmed: Notify,
     actors: AtomicU64,
@@ -114,7 +114,7 @@ impl World {
             server: Server::new(),
             elections: Arc::default(),
             proxies: Mutex::default(),
-            stalled: Mutex::default(),
+            stalled: Mutex::new(Some(Vec::new())),
             calm: AtomicBool::new(false),
             calmed: Notify::new(),
             actors: AtomicU64::new(0),
@@ -157,6 +157,18 @@ impl World {
     /// With that chance in percent, while there are faults.
     pub fn fault(&self, dice: &mut Dice, percent: usize) -> bool {
         percent > 0 && dice.chance(percent) && !self.is_calm()
+    }
+
+    /// The client says nothing any more, and does not hang up as long as anybody may.
+    pub fn stall(&self, client: Client) {
+        if let Some(stalled) = &mut *self.stalled.lock().unwrap() {
+            stalled.push(client);
+        }
+    }
+
+    /// From now on whoever stalls hangs up.
+    pub fn end_stalls(&self) {
+        drop(self.stalled.lock().unwrap().take());
     }
 
     pub fn proxies(&self) -> Vec<Arc<Proxy>> {
