@@ -56,7 +56,7 @@ async fn a_silent_and_a_dead_member_do_not_keep_the_living_one_from_answering() 
     let living = Etcd::start();
     let nobody = Port::claim();
     let client = client(&[&silent.url(), &format!("http://127.0.0.1:{}", nobody.number()), &living.url()]);
-    silent.signal("STOP");
+    silent.pause();
     let patience = Patience { limit: Duration::from_secs(20), member: Duration::from_millis(100) };
     leader(&client, &election(), patience).await.unwrap();
 }
@@ -66,7 +66,7 @@ async fn silence_is_an_error_in_time() {
     let mut server = Etcd::start();
     let client = client(&[&server.url()]);
     leader(&client, &election(), Patience::USUAL).await.unwrap();
-    server.signal("STOP");
+    server.pause();
     let patience = Patience { limit: Duration::from_millis(500), member: Duration::from_millis(100) };
     let error = leader(&client, &election(), patience).await.unwrap_err();
     assert!(matches!(error, EtcdError::Unreachable { .. }), "{error}");

@@ -117,6 +117,11 @@ impl Etcd {
         self.member.as_mut().expect("etcd runs").signal(name);
     }
 
+    /// Stops its work, and returns when every thread has stopped; `CONT` resumes it.
+    pub fn pause(&mut self) {
+        self.member.as_mut().expect("etcd runs").pause();
+    }
+
     /// It dies without a chance to say anything.
     pub fn kill9(&mut self) {
         let mut member = self.member.take().expect("etcd runs");

@@ -4,7 +4,7 @@
 //! from the test process and stops the server as soon as that pipe closes.
 
 use super::programs::forget_settings;
-use super::wait::{DEADLINE, wait_for};
+use super::wait::{DEADLINE, wait_for, wait_until};
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -63,6 +63,19 @@ impl Program {
             let script = r#"kill -s "$1" "$2" 2>/dev/null"#;
             shell(script).arg(name).arg(self.pid.to_string()).status().unwrap();
         }
+    }
+
+    /// Stops its work, and returns when every thread has stopped: for a moment one may still answer.
+    pub fn pause(&mut self) {
+        self.signal("STOP");
+        let tasks = format!("/proc/{}/task", self.pid);
+        let stopped = |task: &Path| {
+            let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+        };
+        wait_until("every thread has stopped", DEADLINE, || {
+            fs::read_dir(&tasks).unwrap().all(|task| stopped(&task.unwrap().path()))
+        });
     }
 }
 

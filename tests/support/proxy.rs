@@ -205,15 +205,7 @@ impl Proxy {
 
     /// Stops its work, and returns when every thread has stopped.
     pub fn pause(&mut self) {
-        self.program.signal("STOP");
-        let tasks = format!("/proc/{}/task", self.pid());
-        let stopped = |task: &Path| {
-            let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
-            stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
-        };
-        wait_until("the proxy has stopped", DEADLINE, || {
-            fs::read_dir(&tasks).unwrap().all(|task| stopped(&task.unwrap().path()))
-        });
+        self.program.pause();
     }
 
     pub fn log(&self) -> String {

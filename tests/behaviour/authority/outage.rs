@@ -15,7 +15,7 @@ fn what_is_admitted_goes_on_and_nothing_is_raised() {
     let mut admitted = session(&proxy.address(), first);
     ok(&mut admitted, WRITE);
     let second = world.stand("b");
-    world.etcd.signal("STOP");
+    world.etcd.pause();
 
     ok(&mut admitted, WRITE);
     // The same token again: what etcd said once is recorded. Also where the drain was left half done.
@@ -44,7 +44,7 @@ fn sessions_start_without_etcd() {
     let proxy = world.proxy();
     let token = world.stand("a");
     ok(&mut session(&proxy.address(), token), WRITE);
-    world.etcd.signal("STOP");
+    world.etcd.pause();
     let start = Instant::now();
     for _ in 0..10 {
         ok(&mut session(&proxy.address(), token), WRITE);

@@ -68,7 +68,7 @@ async fn leadership_outlives_each_member_that_stands_still() {
     let mut cluster = Cluster::start();
     let leadership = cluster.lead(10).await;
     for index in 0..3 {
-        cluster.members[index].signal("STOP");
+        cluster.members[index].pause();
         for _ in 0..2 {
             let before = leadership.deadline();
             wait_until("the lease is renewed", DEADLINE, || leadership.deadline() > before);
@@ -86,8 +86,8 @@ async fn without_a_quorum_leadership_is_lost_by_the_deadline() {
     let mut cluster = Cluster::start();
     let leadership = cluster.lead(3).await;
     let stalls = Stalls::watch();
-    cluster.members[0].signal("STOP");
-    cluster.members[1].signal("STOP");
+    cluster.members[0].pause();
+    cluster.members[1].pause();
     let loss = soon(leadership.lost()).await;
     let (now, deadline) = (BootInstant::now(), leadership.deadline());
     let slack = SLACK + stalls.total();

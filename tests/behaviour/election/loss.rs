@@ -16,7 +16,7 @@ async fn silence_ends_leadership_at_the_deadline() {
     let mut server = Etcd::start();
     let leadership = win(&election(&server, "ours", 3)).await;
     let stalls = Stalls::watch();
-    server.signal("STOP");
+    server.pause();
     let stopped = BootInstant::now();
     let loss = soon(leadership.lost()).await;
     let now = BootInstant::now();

@@ -57,7 +57,7 @@ async fn a_silent_member_does_not_keep_another_from_serving() {
     let mut silent = Etcd::start();
     let living = Etcd::start();
     let members = client(&[&silent.url(), &living.url()]);
-    silent.signal("STOP");
+    silent.pause();
     let leadership = win(&Election::new(members, NAME.parse().unwrap(), "ours", timings(3))).await;
     wait_for_renewal(&leadership);
     wait_for_renewal(&leadership);

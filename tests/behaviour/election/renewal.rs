@@ -25,7 +25,7 @@ async fn enrol(server: &Etcd) -> (Arc<Client>, Candidate) {
 async fn the_deadline_counts_from_when_the_renewal_was_sent() {
     let mut server = Etcd::start();
     let (client, candidate) = enrol(&server).await;
-    server.signal("STOP");
+    server.pause();
     let mut renewal = pin!(client.renew(&candidate, PATIENCE));
     tokio::select! {
         // First, so that it has been sent when the silence begins.
@@ -45,7 +45,7 @@ async fn the_deadline_counts_from_the_attempt_that_was_answered() {
     let server = Etcd::start();
     let (_, candidate) = enrol(&server).await;
     let members = client(&[&silent.url(), &server.url()]);
-    silent.signal("STOP");
+    silent.pause();
     let started = BootInstant::now();
     let deadline = soon(members.renew(&candidate, PATIENCE)).await.unwrap();
     assert!(deadline >= started + PATIENCE.member + TTL, "the second member was asked later than the first");

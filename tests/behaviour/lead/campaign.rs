@@ -78,7 +78,7 @@ fn a_user_of_etcd_needs_what_is_documented() {
 #[test]
 fn an_etcd_that_does_not_answer_is_given_up_after_a_ttl() {
     let mut stage = Stage::new();
-    stage.etcd.signal("STOP");
+    stage.etcd.pause();
     assert_eq!(stage.lead(2, &[], "true").wait(), 69, "{}", stage.log());
     let nobody = Port::claim();
     let mut command = stage.command(2, &[], "true");
@@ -93,7 +93,7 @@ fn an_etcd_that_does_not_answer_is_given_up_after_a_ttl() {
 #[test]
 fn a_signal_ends_a_campaign_that_nobody_answers() {
     let mut stage = Stage::new();
-    stage.etcd.signal("STOP");
+    stage.etcd.pause();
     let mut candidate = stage.lead(ENDLESS, &[], "true");
     wait_until("it listens to signals", DEADLINE, || catches(candidate.pid(), 15));
     candidate.signal("TERM");
@@ -106,7 +106,7 @@ fn a_command_that_has_ended_is_reported_without_an_answer() {
     let mut lead =
         stage.lead(ENDLESS, &[], r#"echo >"$1/leads"; while [ ! -e "$1/end" ]; do sleep 0.02; done; exit 7"#);
     stage.wait_for("leads");
-    stage.etcd.signal("STOP");
+    stage.etcd.pause();
     std::fs::write(stage.folder.join("end"), "").unwrap();
     assert_eq!(lead.wait(), 7, "{}", stage.log());
 }

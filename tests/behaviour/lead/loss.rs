@@ -16,7 +16,7 @@ fn silence_of_etcd_is_told_with_a_third_left_and_kills_at_the_deadline() {
     let mut lead = stage.lead(TTL, &["--kill-after", "600"], STUBBORN);
     let command = stage.process("stubborn");
     let silent = SystemTime::now();
-    stage.etcd.signal("STOP");
+    stage.etcd.pause();
     stage.wait_for("term");
     wait_until_dead(command);
     let dead = SystemTime::now();
