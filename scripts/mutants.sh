@@ -4,7 +4,8 @@
 # MUTANT_SECONDS: how long it looks for each, 60. MUTANT_LINES: how much of the story is shown, 10 lines.
 set -eu
 cd "$(dirname "$0")/.."
-CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
+# Of its own: in a shared one cargo would take a variant for the program.
+CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/mutants
 export CARGO_TARGET_DIR
 
 check=
