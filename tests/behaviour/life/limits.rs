@@ -2,6 +2,7 @@
 
 use crate::support::fenced::{ok, value};
 use crate::support::proxy::NO_POLICIES;
+use crate::support::ticks::{process, wait_for_process};
 use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Frame, Options, Postgres, Proxy, ProxyOptions, Wire, message, wait_until};
 use std::net::TcpListener;
@@ -45,9 +46,10 @@ fn beyond_the_limit_clients_are_refused_and_whoever_leaves_makes_room() {
 
 #[test]
 fn when_it_is_full_statements_can_be_cancelled_and_the_console_is_open_to_administrators() {
-    let (proxy, _postgres) = start(&["--max-connections", "1"]);
+    let (proxy, postgres) = start(&["--max-connections", "1"]);
     let mut wire = Wire::connect(&proxy.address()).unwrap();
     let frames = wire.start(&[("user", "ada"), ("database", "postgres")], "");
+    let pid = process(&mut wire);
     let key = frames.iter().find(|frame| frame.tag == b'K').unwrap().body.clone();
     let consoles: Vec<_> = (0..4).map(|_| try_login(&proxy, &CONSOLE)).collect();
     let codes: Vec<_> = consoles.iter().map(|(_, code)| code.as_str()).collect();
@@ -55,6 +57,8 @@ fn when_it_is_full_statements_can_be_cancelled_and_the_console_is_open_to_admini
     assert_eq!(try_login(&proxy, &[("user", "ada"), ("database", "fencegate")]).1, "53300");
 
     wire.send(&message::query("SELECT pg_sleep(600)"));
+    // A request that comes before the statement cancels nothing.
+    wait_for_process(&postgres, &pid, "wait_event = 'PgSleep'");
     let mut cancel = Wire::connect(&proxy.address()).unwrap();
     cancel.send(&message::cancel_request(&key));
     assert_eq!(error_in(&wire.read_until_ready()).unwrap().code(), "57014");
