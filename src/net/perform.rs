@@ -26,7 +26,7 @@ impl Performing {
                 let name = needs.first().map_or_else(String::new, |(need, _)| need.resource.name.clone());
                 let failed = Refusal::unavailable(&name, "the task that asks for it has failed".to_owned());
                 // It runs to its end even when the session does not: an Admit is not cancel-safe. But no other one begins then.
-                let admitted = context.downstream().admit(needs, fence, Arc::downgrade(&wanted));
+                let admitted = context.shared_database().admit(needs, fence, Arc::downgrade(&wanted));
                 (Done::Admit(Err(failed)), tokio::spawn(admitted.map(Done::Admit)))
             }
             Task::CatchUp(wanted, within) => {

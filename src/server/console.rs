@@ -251,11 +251,11 @@ impl console::Proxy for Shared {
     }
 
     fn databases(&self) -> Vec<Arc<Database>> {
-        self.downstreams().iter().map(|downstream| downstream.fence.clone()).collect()
+        self.shared_databases().iter().map(|database| database.fence.clone()).collect()
     }
 
     async fn database(&self, name: &str) -> Option<Arc<Database>> {
-        Some(self.find_downstream(name).await?.fence.clone())
+        Some(self.find_shared_database(name).await?.fence.clone())
     }
 
     fn sessions(&self) -> Vec<OpenSession> {

@@ -60,7 +60,7 @@ pub async fn shut_down(shared: &Shared, mut listeners: JoinSet<()>, signals: &mu
 async fn leave_databases(shared: &Shared) {
     shared.announcements.close();
     shared.announcements.wait().await;
-    for database in shared.downstreams() {
+    for database in shared.shared_databases() {
         database.fence.close().await;
     }
 }

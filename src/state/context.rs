@@ -1,7 +1,7 @@
 //! A session's view of what is shared: the policies and the database that apply to it.
 
 use super::audit::{Admitted, counter};
-use super::downstream::{Downstream, PREPARE_LIMIT};
+use super::database::{PREPARE_LIMIT, SharedDatabase};
 use super::recent::Recent;
 use super::room::Rooms;
 use super::sessions::SessionRecord;
@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 /// One session's view.
 pub struct Context {
     shared: Arc<Shared>,
-    downstream: Arc<Downstream>,
+    shared_database: Arc<SharedDatabase>,
     policies: Arc<PolicySet>,
     receiver: watch::Receiver<Arc<PolicySet>>,
     fenced: bool,
@@ -39,11 +39,11 @@ impl Context {
     pub fn new(shared: Arc<Shared>, database: &str, role: &str) -> Self {
         let mut receiver = shared.policies.subscribe();
         let policies = receiver.borrow_and_update().clone();
-        let downstream = shared.downstream(database);
+        let shared_database = shared.shared_database(database);
         let fenced = policies.applies_to(database);
         let admitted = Admitted::default();
         let role = role.to_owned();
-        Context { shared, downstream, policies, receiver, fenced, has_database: true, role, admitted }
+        Context { shared, shared_database, policies, receiver, fenced, has_database: true, role, admitted }
     }
 
     /// The view of a physical replication session. It has no database and the server refuses it SQL, so that
@@ -60,7 +60,7 @@ impl Context {
         }
         self.policies = self.receiver.borrow_and_update().clone();
         self.admitted.forget();
-        let fenced = self.has_database && self.policies.applies_to(self.downstream.fence.name());
+        let fenced = self.has_database && self.policies.applies_to(self.shared_database.fence.name());
         let before = std::mem::replace(&mut self.fenced, fenced);
         self.fenced && !before
     }
@@ -82,12 +82,12 @@ impl Context {
 
     /// The fences of the session's database.
     pub fn database(&self) -> &Arc<Database> {
-        &self.downstream.fence
+        &self.shared_database.fence
     }
 
     /// The session's database.
-    pub fn downstream(&self) -> &Arc<Downstream> {
-        &self.downstream
+    pub fn shared_database(&self) -> &Arc<SharedDatabase> {
+        &self.shared_database
     }
 
     /// What all sessions share.
@@ -97,7 +97,7 @@ impl Context {
 
     /// Whatever does not show what it writes is rejected.
     pub fn rejects_opaque(&self) -> bool {
-        let seen = self.downstream.catalogue(None);
+        let seen = self.shared_database.catalogue(None);
         self.fenced
             && self.policies.opaque == Opaque::Reject
             && (!seen.is_current || seen.catalogue.has_fenced_tables())
@@ -108,8 +108,8 @@ impl Context {
     pub async fn prepare(&self) {
         if self.fenced {
             self.database().session_comes();
-            let downstream = self.downstream.clone();
-            let preparing = tokio::spawn(async move { downstream.prepare().await });
+            let shared_database = self.shared_database.clone();
+            let preparing = tokio::spawn(async move { shared_database.prepare().await });
             // A control connection that hangs must not keep sessions out.
             tokio::time::timeout(PREPARE_LIMIT, preparing).await.ok();
         }
@@ -118,7 +118,7 @@ impl Context {
     /// The session's database has this number, if that is known: another one of its name may have been read before.
     pub fn note_database(&self, database: Option<String>) {
         if let Some(database) = database {
-            self.downstream.note_database(database);
+            self.shared_database.note_database(database);
         }
     }
 
@@ -131,25 +131,25 @@ impl Context {
     /// is shut out now.
     pub fn register(&self, session: &SessionRecord) -> Registration {
         let registration = self.database().register(session.fence.clone());
-        self.downstream.session_registered();
+        self.shared_database.session_registered();
         registration
     }
 
     /// Reads the catalogue, if that was not done since it has changed, or may have: within that time. Cancel-safe.
     pub fn catch_up(&self, wanted: Wanted, within: Duration) -> impl Future<Output = ()> + use<> {
-        let downstream = self.downstream.clone();
+        let shared_database = self.shared_database.clone();
         async move {
-            tokio::time::timeout(within, downstream.catch_up_with(&wanted)).await.ok();
+            tokio::time::timeout(within, shared_database.catch_up_with(&wanted)).await.ok();
         }
     }
 
     /// Statements of this session have changed the catalogue: the others are told, and this proxy reads it soon.
     pub fn catalogue_changed(&self) {
-        self.downstream.forget_catalogue();
-        let downstream = self.downstream.clone();
+        self.shared_database.forget_catalogue();
+        let shared_database = self.shared_database.clone();
         self.shared.announcements.spawn(async move {
-            downstream.fence.announce_catalogue().await;
-            downstream.read_soon();
+            shared_database.fence.announce_catalogue().await;
+            shared_database.read_soon();
         });
     }
 
@@ -215,13 +215,13 @@ impl Context {
 
     /// The right to ask the database whether a write past a fence that only observes would be rejected; None: too many ask.
     pub fn place_to_observe(&self) -> Option<OwnedSemaphorePermit> {
-        self.downstream.observations.clone().try_acquire_owned().ok()
+        self.shared_database.observations.clone().try_acquire_owned().ok()
     }
 
     /// A write to the resource has been admitted.
     pub fn admitted(&mut self, resource: &Resource) {
-        let Context { shared, policies, downstream, admitted, .. } = self;
-        let (database, name) = (downstream.fence.name(), &resource.name);
+        let Context { shared, policies, shared_database, admitted, .. } = self;
+        let (database, name) = (shared_database.fence.name(), &resource.name);
         admitted.count(name, || counter(&shared.metrics, policies, database, name, "admitted"));
     }
 

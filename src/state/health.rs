@@ -36,7 +36,7 @@ impl Pages for Shared {
     async fn metrics(&self) -> String {
         let ready = self.ready().await.is_ok();
         let mut tokens = Vec::new();
-        for database in self.downstreams() {
+        for database in self.shared_databases() {
             let name = database.fence.name();
             let known = database.fence.known_tokens().into_iter();
             tokens.extend(known.map(|(resource, token)| (name.to_owned(), resource, token)));
@@ -73,7 +73,7 @@ impl Shared {
     /// New tokens can be admitted, as far as the control connections go: in any database, and in those that are in use.
     async fn can_fence(&self) -> Result<(), String> {
         self.can_control(self.settings().control_database(), false).await?;
-        for database in self.downstreams().iter().filter(|it| it.fence.has_sessions() && it.has_fences()) {
+        for database in self.shared_databases().iter().filter(|it| it.fence.has_sessions() && it.has_fences()) {
             self.can_control(database.fence.name(), true).await?;
         }
         Ok(())

@@ -49,19 +49,19 @@ impl Host for SessionHost {
     }
 
     fn catalogue(&self, wanted: Option<&Wanted>) -> Seen {
-        self.context.downstream().catalogue(wanted)
+        self.context.shared_database().catalogue(wanted)
     }
 
     fn changes(&self) -> Changes {
-        self.context.downstream().changes()
+        self.context.shared_database().changes()
     }
 
     fn is_unread(&self, wanted: &Wanted) -> bool {
-        self.context.downstream().is_unread(wanted)
+        self.context.shared_database().is_unread(wanted)
     }
 
     fn forget_catalogue(&self) {
-        self.context.downstream().forget_catalogue();
+        self.context.shared_database().forget_catalogue();
     }
 
     fn catalogue_changed(&self) {
@@ -69,7 +69,7 @@ impl Host for SessionHost {
     }
 
     fn note_harmless_change(&self, doubts: u64) -> bool {
-        self.context.downstream().note_harmless_change(doubts)
+        self.context.shared_database().note_harmless_change(doubts)
     }
 
     fn forget_database(&self, name: &str) {
@@ -77,16 +77,16 @@ impl Host for SessionHost {
     }
 
     fn suspects_of_others(&self) -> Vec<Arc<Suspects>> {
-        self.context.downstream().suspects.except(self.record.number)
+        self.context.shared_database().suspects.except(self.record.number)
     }
 
     fn publish_suspects(&self, suspects: &Suspects) {
-        self.context.downstream().suspects.publish(self.record.number, suspects);
+        self.context.shared_database().suspects.publish(self.record.number, suspects);
     }
 
     fn withdraw_suspects(&self) {
-        let downstream = self.context.downstream();
-        downstream.suspects.withdraw(self.record.number, downstream.changes().doubts);
+        let database = self.context.shared_database();
+        database.suspects.withdraw(self.record.number, database.changes().doubts);
     }
 
     fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, turn: Option<Turn>) -> Result<Answer, Task> {

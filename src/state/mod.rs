@@ -5,7 +5,7 @@
 pub mod audit;
 pub mod connections;
 pub mod context;
-pub mod downstream;
+pub mod database;
 pub mod encryption;
 pub mod health;
 pub mod host;

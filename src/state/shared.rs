@@ -3,7 +3,7 @@
 //! Owns which databases are known. Must never know two of one name: their sessions would not know each other.
 
 use super::connections::Connections;
-use super::downstream::Downstream;
+use super::database::SharedDatabase;
 use super::encryption::Encryption;
 use super::health::Health;
 use super::recent::Recent;
@@ -93,7 +93,7 @@ pub struct Shared {
     pub wrong_packets: Semaphore,
     /// Asked who leads the elections that policies name.
     pub authority: Option<Arc<Authority>>,
-    databases: Mutex<HashMap<String, Arc<Downstream>>>,
+    databases: Mutex<HashMap<String, Arc<SharedDatabase>>>,
     /// Different for every proxy process: tells its admissions from others'.
     id: String,
 }
@@ -157,35 +157,35 @@ impl Shared {
     }
 
     /// The database of that name, known from now on.
-    pub fn downstream(&self, name: &str) -> Arc<Downstream> {
-        let mut databases = self.databases();
+    pub fn shared_database(&self, name: &str) -> Arc<SharedDatabase> {
+        let mut databases = self.by_name();
         if let Some(known) = databases.get(name) {
             return known.clone();
         }
         let (control, authority) = (self.encryption.control_for(&self.settings(), name), self.authority.clone());
         let fence = Database::new(name, control, self.id.clone(), authority, self.metrics.clone());
-        let downstream = Downstream::new(fence, self.policies.subscribe(), self.metrics.clone());
-        databases.insert(name.to_owned(), downstream.clone());
-        downstream.follow();
+        let shared_database = SharedDatabase::new(fence, self.policies.subscribe(), self.metrics.clone());
+        databases.insert(name.to_owned(), shared_database.clone());
+        shared_database.follow();
         if let Some(authority) = &self.authority {
-            tokio::spawn(succession::shut_out_deposed(downstream.clone(), authority.leaders()));
+            tokio::spawn(succession::shut_out_deposed(shared_database.clone(), authority.leaders()));
         }
-        downstream
+        shared_database
     }
 
     /// The same, unless the server says that it has none of that name. Cancel-safe.
-    pub async fn find_downstream(&self, name: &str) -> Option<Arc<Downstream>> {
-        let is_known = self.databases().contains_key(name);
+    pub async fn find_shared_database(&self, name: &str) -> Option<Arc<SharedDatabase>> {
+        let is_known = self.by_name().contains_key(name);
         if !is_known && is_missing(&self.encryption.control_for(&self.settings(), name)).await {
             return None;
         }
-        Some(self.downstream(name))
+        Some(self.shared_database(name))
     }
 
     /// All databases known, by name; not those that are gone.
-    pub fn downstreams(&self) -> Vec<Arc<Downstream>> {
+    pub fn shared_databases(&self) -> Vec<Arc<SharedDatabase>> {
         // One that comes back is the same: two of one name would not know each other's sessions.
-        let mut known: Vec<_> = self.databases().values().filter(|it| !it.fence.is_missing()).cloned().collect();
+        let mut known: Vec<_> = self.by_name().values().filter(|it| !it.fence.is_missing()).cloned().collect();
         known.sort_by(|one, other| one.fence.name().cmp(other.fence.name()));
         known
     }
@@ -197,7 +197,7 @@ impl Shared {
             authority.follow(&policies.elections());
         }
         self.policies.send_replace(policies.clone());
-        for database in self.downstreams().iter().filter(|database| policies.applies_to(database.fence.name())) {
+        for database in self.shared_databases().iter().filter(|database| policies.applies_to(database.fence.name())) {
             database.forget_catalogue();
             database.prepare().await;
         }
@@ -206,7 +206,7 @@ impl Shared {
     /// Gets the control connections to a database out of the way of a session's statement that needs it alone, as
     /// [`Database::close_for`] does. Cancel-safe.
     pub async fn leave_alone(&self, wanted: &Alone, role: &Role, from: &str) {
-        let known = self.databases().get(&wanted.database).cloned();
+        let known = self.by_name().get(&wanted.database).cloned();
         if let Some(database) = known {
             database.fence.close_for(role, wanted.by_force, wanted.database == from).await;
         }
@@ -214,13 +214,13 @@ impl Shared {
 
     /// There may be another database of that name now: nothing that was read of its catalogue counts any more.
     pub fn forget_database(&self, name: &str) {
-        if let Some(database) = self.databases().get(name) {
+        if let Some(database) = self.by_name().get(name) {
             database.fence.end_vacating();
             database.forget_catalogue();
         }
     }
 
-    fn databases(&self) -> MutexGuard<'_, HashMap<String, Arc<Downstream>>> {
+    fn by_name(&self) -> MutexGuard<'_, HashMap<String, Arc<SharedDatabase>>> {
         self.databases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,7 +7,7 @@
 //! Keyed resources are left out: there may be any number of keys, each with an election of its own. Who leads that is asked
 //! when a token would raise the fence.
 
-use super::downstream::Downstream;
+use super::database::SharedDatabase;
 use crate::fence::session::Token;
 use crate::fence::{Database, Leaders};
 use crate::policy::{PolicySet, Resource};
@@ -23,7 +23,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 
 /// Raises the fences of a database whenever a leader appears whose token is higher; ends with the proxy.
 /// Not cancel-safe: fences may be raised and not drained, which the next writer finishes.
-pub async fn shut_out_deposed(database: Arc<Downstream>, mut leaders: watch::Receiver<Leaders>) {
+pub async fn shut_out_deposed(database: Arc<SharedDatabase>, mut leaders: watch::Receiver<Leaders>) {
     let mut policies = database.policies.clone();
     let mut done = Done::default();
     // Each fence by itself: one that cannot be drained must not hold up the others.

@@ -19,7 +19,7 @@ use crate::session::rejection::{Rejection, cut_off};
 use crate::session::suspects::Suspects;
 use crate::session::task::{Room, Turn};
 use crate::session::{Done, End, Host, Session, Side, Started, Step, Task};
-use crate::state::downstream::{Downstream, PREPARE_LIMIT};
+use crate::state::database::{PREPARE_LIMIT, SharedDatabase};
 use crate::state::succession::shut_out_deposed;
 use crate::statement::{Answer, Cache, Lexing, Statement};
 use crate::wire::error::{ErrorText, field};
@@ -54,7 +54,7 @@ fn policies(number: usize) -> Arc<PolicySet> {
 pub struct Proxy {
     pub name: String,
     world: Arc<World>,
-    downstream: Arc<Downstream>,
+    downstream: Arc<SharedDatabase>,
     authority: Arc<Authority>,
     policies: watch::Sender<Arc<PolicySet>>,
     /// Whether it runs.
@@ -86,7 +86,7 @@ impl Proxy {
             Reached::new(here, store, stands) as Arc<dyn crate::fence::store::Store>
         };
         let fence = Database::over(store, "postgres", &name, Some(authority.clone()), METRICS.clone());
-        let downstream = Downstream::new(fence, policies.subscribe(), METRICS.clone());
+        let downstream = SharedDatabase::new(fence, policies.subscribe(), METRICS.clone());
         downstream.follow();
         tokio::spawn(shut_out_deposed(downstream.clone(), authority.leaders()));
         let (sessions, begun) = (Mutex::default(), AtomicU64::new(0));

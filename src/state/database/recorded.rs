@@ -2,7 +2,7 @@
 //!
 //! Owns when that is tried. Must never be taken for their being in force: Admit compares them again.
 
-use super::{Downstream, FRESH, PREPARE_LIMIT};
+use super::{FRESH, PREPARE_LIMIT, SharedDatabase};
 use crate::policy::{Mode, PolicySet, Resource};
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -28,7 +28,7 @@ impl Recorded {
     }
 }
 
-impl Downstream {
+impl SharedDatabase {
     /// Not cancel-safe, as [`Self::prepare`].
     pub(super) async fn record_policies(self: &Arc<Self>) {
         let mut recorded = self.recorded.lock().await;
@@ -85,14 +85,14 @@ impl Downstream {
 
 /// A fence holds once the writes have ended that were let through before it. Of one that has nothing to hold for there is
 /// nothing to say but that. Cancel-safe: nobody is told then.
-async fn say_when_enforced(downstream: Arc<Downstream>, resource: Arc<Resource>) {
-    let database = downstream.fence.name();
-    if let Err(error) = downstream.fence.enforced(&resource).await {
+async fn say_when_enforced(shared_database: Arc<SharedDatabase>, resource: Arc<Resource>) {
+    let database = shared_database.fence.name();
+    if let Err(error) = shared_database.fence.enforced(&resource).await {
         tracing::warn!(database, resource = resource.name, %error, "fence_enforcement_unknown");
         return;
     }
-    downstream.catch_up().await;
-    if downstream.known().catalogue.may_have(&resource) {
+    shared_database.catch_up().await;
+    if shared_database.known().catalogue.may_have(&resource) {
         match resource.mode {
             Mode::Enforce => tracing::info!(database, resource = resource.name, "fence_enforced"),
             Mode::Observe => tracing::info!(database, resource = resource.name, "fence_observed"),

@@ -27,7 +27,7 @@ pub const PREPARE_LIMIT: Duration = Duration::from_secs(1);
 const MOST_OBSERVATIONS: usize = 64;
 
 /// A database that sessions are connected to.
-pub struct Downstream {
+pub struct SharedDatabase {
     pub fence: Arc<Database>,
     pub policies: watch::Receiver<Arc<PolicySet>>,
     /// Wakes what shuts deposed leaders out.
@@ -50,10 +50,10 @@ pub struct Downstream {
     known: Mutex<Known>,
 }
 
-impl Downstream {
+impl SharedDatabase {
     /// One of which nothing is known yet.
     pub fn new(fence: Arc<Database>, policies: watch::Receiver<Arc<PolicySet>>, metrics: Arc<Metrics>) -> Arc<Self> {
-        Arc::new(Downstream {
+        Arc::new(SharedDatabase {
             fence,
             policies,
             registered: Notify::new(),

@@ -3,7 +3,7 @@
 //! Owns whether what was read still counts. Must never take a reading for current that began before a change was seen
 //! which came before the statement at hand.
 
-use super::{Downstream, FRESH};
+use super::{FRESH, SharedDatabase};
 use crate::catalogue::{Catalogue, Dependencies, Fenced};
 use crate::fence::Cause;
 use crate::policy::{PolicySet, QualifiedName};
@@ -85,7 +85,7 @@ impl Known {
     }
 }
 
-impl Downstream {
+impl SharedDatabase {
     /// Keeps what is known of the catalogue up to date, for as long as the proxy runs.
     pub fn follow(self: &Arc<Self>) {
         tokio::spawn(hear_changes(self.clone()));
@@ -317,7 +317,7 @@ impl Downstream {
 
 /// What somebody else says has changed counts from now on, whoever it is; and now and then in case nobody said so: writes
 /// need not wait for that. It never waits for anything else.
-async fn hear_changes(database: Arc<Downstream>) {
+async fn hear_changes(database: Arc<SharedDatabase>) {
     loop {
         match timeout(UNANNOUNCED, database.fence.catalogue_announced()).await {
             Ok(()) => database.forget_catalogue(),
@@ -330,7 +330,7 @@ async fn hear_changes(database: Arc<Downstream>) {
 }
 
 /// Reads the catalogue after changes for which no statement has waited.
-async fn read_now_and_then(database: Arc<Downstream>) {
+async fn read_now_and_then(database: Arc<SharedDatabase>) {
     loop {
         database.reading_due.notified().await;
         let since = Instant::now();
@@ -344,7 +344,7 @@ async fn read_now_and_then(database: Arc<Downstream>) {
 
 /// Changes that have nothing to do with fenced tables may have, together with what is defined elsewhere: other proxies are
 /// told, and it is read here. At most once in a while: nobody waits for it.
-async fn announce_harmless_changes(database: Arc<Downstream>) {
+async fn announce_harmless_changes(database: Arc<SharedDatabase>) {
     loop {
         database.harmless_change.notified().await;
         if database.fence.has_sessions() {
