@@ -12,15 +12,15 @@ use tokio::sync::Notify;
 /// Where a connection comes from: an address of IPv4, a network of IPv6 (of which one host has all addresses), or this
 /// machine by a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Source(Option<IpAddr>);
+pub struct SourceAddress(Option<IpAddr>);
 
 /// The part of an address of IPv6 that is the network's, in bits.
 const NETWORK: u32 = 64;
 
-impl Source {
+impl SourceAddress {
     /// None: by a Unix socket.
     pub fn new(address: Option<IpAddr>) -> Self {
-        Source(address.map(|address| match address.to_canonical() {
+        SourceAddress(address.map(|address| match address.to_canonical() {
             IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> NETWORK << NETWORK)),
             address => address,
         }))
@@ -31,9 +31,9 @@ impl Source {
 #[derive(Debug, Default)]
 pub struct Crowd {
     /// By their number: the first came first.
-    of: HashMap<Source, BTreeMap<u64, Arc<Notify>>>,
+    of: HashMap<SourceAddress, BTreeMap<u64, Arc<Notify>>>,
     /// How many each source has, and since when: last who has most, among equals who has waited longest.
-    order: BTreeSet<(usize, Reverse<u64>, Source)>,
+    order: BTreeSet<(usize, Reverse<u64>, SourceAddress)>,
     count: usize,
 }
 
@@ -49,19 +49,19 @@ impl Crowd {
     }
 
     /// One more.
-    pub fn insert(&mut self, source: Source, number: u64, told: Arc<Notify>) {
+    pub fn insert(&mut self, source: SourceAddress, number: u64, told: Arc<Notify>) {
         self.change(source, |of| {
             of.insert(number, told);
         });
     }
 
     /// It waits.
-    pub fn contains(&self, source: Source, number: u64) -> bool {
+    pub fn contains(&self, source: SourceAddress, number: u64) -> bool {
         self.of.get(&source).is_some_and(|of| of.contains_key(&number))
     }
 
     /// It does not wait any more; None: it did not.
-    pub fn remove(&mut self, source: Source, number: u64) -> Option<Arc<Notify>> {
+    pub fn remove(&mut self, source: SourceAddress, number: u64) -> Option<Arc<Notify>> {
         self.change(source, |of| of.remove(&number))
     }
 
@@ -78,7 +78,7 @@ impl Crowd {
         self.change(source, |of| of.pop_last())
     }
 
-    fn change<T>(&mut self, source: Source, change: impl FnOnce(&mut BTreeMap<u64, Arc<Notify>>) -> T) -> T {
+    fn change<T>(&mut self, source: SourceAddress, change: impl FnOnce(&mut BTreeMap<u64, Arc<Notify>>) -> T) -> T {
         let of = self.of.entry(source).or_default();
         let rank = |of: &BTreeMap<u64, _>| of.keys().next().map(|first| (of.len(), Reverse(*first), source));
         let before = rank(of);
@@ -98,11 +98,11 @@ impl Crowd {
 mod tests {
     use super::*;
 
-    fn source(address: &str) -> Source {
-        Source::new(Some(address.parse().unwrap()))
+    fn source(address: &str) -> SourceAddress {
+        SourceAddress::new(Some(address.parse().unwrap()))
     }
 
-    fn crowd(members: &[(Source, u64)]) -> (Crowd, Vec<Arc<Notify>>) {
+    fn crowd(members: &[(SourceAddress, u64)]) -> (Crowd, Vec<Arc<Notify>>) {
         let (mut crowd, mut told) = (Crowd::default(), Vec::new());
         for (source, number) in members {
             told.push(Arc::new(Notify::new()));
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:2"));
         assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
         assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
-        assert_ne!(source("192.0.2.1"), Source::new(None));
+        assert_ne!(source("192.0.2.1"), SourceAddress::new(None));
     }
 
     #[test]

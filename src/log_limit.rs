@@ -16,11 +16,11 @@ const WINDOW: Duration = Duration::from_secs(1);
 
 /// What lines have in common: the event, and the resource that it is about. There are as many as policies have resources,
 /// times a few.
-type Kind = (&'static str, String);
+type EventKind = (&'static str, String);
 
 /// The windows that are open.
 #[derive(Debug, Default)]
-pub struct LogLimit(Mutex<HashMap<Kind, Window>>);
+pub struct LogLimit(Mutex<HashMap<EventKind, Window>>);
 
 #[derive(Debug)]
 struct Window {
@@ -61,7 +61,7 @@ impl LogLimit {
     }
 
     /// Cancel-safe only in that the next call of [`Self::finish`] says the rest.
-    async fn close(self: Arc<Self>, ends: Instant, kind: Kind) {
+    async fn close(self: Arc<Self>, ends: Instant, kind: EventKind) {
         sleep_until(ends).await;
         let window = self.windows().remove(&kind);
         if let Some(window) = window {
@@ -69,12 +69,12 @@ impl LogLimit {
         }
     }
 
-    fn windows(&self) -> MutexGuard<'_, HashMap<Kind, Window>> {
+    fn windows(&self) -> MutexGuard<'_, HashMap<EventKind, Window>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn log_left_out((event, resource): &Kind, window: &Window) {
+fn log_left_out((event, resource): &EventKind, window: &Window) {
     let left_out = window.lines.saturating_sub(window.most);
     if left_out > 0 {
         tracing::warn!(event, resource, left_out, "lines_left_out");

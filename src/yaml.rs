@@ -195,7 +195,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
 
 /// Takes values out of a tree and gathers what is wrong with them.
 #[derive(Debug, Default)]
-pub(crate) struct Reader {
+pub(crate) struct NodeReader {
     pub(crate) faults: Vec<Fault>,
 }
 
@@ -209,7 +209,7 @@ impl<'n> Fields<'n> {
     }
 }
 
-impl Reader {
+impl NodeReader {
     pub(crate) fn fault(&mut self, at: Position, message: impl Into<String>) {
         self.faults.push(Fault { at, message: message.into() });
     }
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn keys_and_values_know_their_places() {
         let node = parse(b"# note\na: x\nb:\n  - 1\n  - {c: 'd'}\n").unwrap();
-        let mut reader = Reader::default();
+        let mut reader = NodeReader::default();
         let fields = reader.fields(&node, "the file", &["a"]).unwrap();
         assert_eq!(fields.find("a").unwrap().at, Position { line: 2, column: 4 });
         assert_eq!(reader.faults[0].at, Position { line: 3, column: 1 });

@@ -54,7 +54,7 @@ impl Node {
         let metrics = Arc::new(LeaderMetrics::new()?);
         let election = Election::new(etcd, self.election.clone(), &self.id, timings).counted(metrics.clone());
         let _served = match &self.http {
-            Some(Address::Tcp { host, port }) => Some(http::Listener::bind(host, *port).await?.serve(metrics)),
+            Some(Address::Tcp { host, port }) => Some(http::Endpoint::bind(host, *port).await?.serve(metrics)),
             _ => None,
         };
         let mut terminate = signal(SignalKind::terminate())?;

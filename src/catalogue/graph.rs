@@ -146,7 +146,7 @@ pub(super) struct Paths {
 
 /// Where a walk against the edges is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Place {
+struct Vertex {
     relation: Oid,
     operation: Operation,
     /// Not the relation as a whole is written, only rows of its children: that does not reach its other children, nor
@@ -192,8 +192,8 @@ impl Graph {
     }
 
     /// The relations as a whole by which this effect on the table is reached, with the first hop of each.
-    fn walk(&self, table: Oid, effect: Operation, paths: &mut Paths) -> Vec<(Place, usize)> {
-        let start = |by_part| Place { relation: table, operation: effect, by_part, same_columns: true, toward: None };
+    fn walk(&self, table: Oid, effect: Operation, paths: &mut Paths) -> Vec<(Vertex, usize)> {
+        let start = |by_part| Vertex { relation: table, operation: effect, by_part, same_columns: true, toward: None };
         let mut seen = HashSet::from([start(false), start(true)]);
         let mut queue = VecDeque::from([(start(false), None), (start(true), None)]);
         let mut found = Vec::new();
@@ -223,7 +223,7 @@ impl Paths {
 
 impl Edge {
     /// From where it leads to that place.
-    fn before(&self, place: Place) -> impl Iterator<Item = Place> {
+    fn before(&self, place: Vertex) -> impl Iterator<Item = Vertex> {
         let up = matches!(self.link, Link::Child { .. });
         let from_part = up || matches!(self.link, Link::ForeignKey { .. });
         let is_back = matches!(self.link, Link::Parent { .. }) && place.toward == Some(self.from);
@@ -234,7 +234,7 @@ impl Edge {
         };
         let operations = OPERATIONS.into_iter().filter(move |it| self.link.becomes(*it).contains(&place.operation));
         operations.flat_map(move |operation| {
-            parts.iter().map(move |&by_part| Place {
+            parts.iter().map(move |&by_part| Vertex {
                 relation: self.from,
                 operation,
                 by_part,

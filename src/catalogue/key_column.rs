@@ -7,14 +7,14 @@ use crate::policy::guard_arguments;
 use crate::policy::{FencedTable, QualifiedName, Resource};
 use crate::sql::quote;
 use crate::sql::{StatementResult, column, is_true, number};
-use crate::statement::rows::{KEY_TYPES, Kind, Value};
+use crate::statement::rows::{ColumnValue, KEY_TYPES, ValueType};
 use std::collections::HashMap;
 
 /// The key column of a fenced table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyColumn {
     /// What its values are; or why they tell nothing.
-    pub kind: Result<Kind, &'static str>,
+    pub kind: Result<ValueType, &'static str>,
     /// Its place among the columns, from 0.
     pub place: usize,
     /// Longer texts, in bytes, may be cut when they are stored: what a character is depends on the server's encoding.
@@ -27,7 +27,7 @@ pub struct KeyColumn {
 
 impl KeyColumn {
     /// The one text of a value in this column, if it has one.
-    pub fn key(&self, value: &Value) -> Option<String> {
+    pub fn key(&self, value: &ColumnValue) -> Option<String> {
         let key = value.in_column(self.kind.ok()?)?;
         self.longest.is_none_or(|longest| key.len() <= longest).then_some(key)
     }
@@ -133,12 +133,12 @@ pub(super) fn read(answers: &[StatementResult]) -> HashMap<QualifiedName, KeyCol
         let kind = match column(row, "type")? {
             _ if is_true(row, "generated") => Err("it is a generated column"),
             _ if is_true(row, "recast") => Err("a cast that was made here may make another value of it"),
-            "20" | "21" | "23" => Ok(Kind::Integer),
+            "20" | "21" | "23" => Ok(ValueType::Integer),
             _ if is_true(row, "folds") => {
                 Err("its collation, or a unique index on it, takes different values for equal")
             }
-            "25" | "1043" => Ok(Kind::Text),
-            "2950" => Ok(Kind::Uuid),
+            "25" | "1043" => Ok(ValueType::Text),
+            "2950" => Ok(ValueType::Uuid),
             _ => Err("its type is not an integer, text, varchar or uuid"),
         };
         // A modifier of varchar is its length and the 4 bytes of a header.

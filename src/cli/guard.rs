@@ -2,7 +2,7 @@
 
 use super::output::{complain, counted, load_policies, print, print_done, script, table};
 use super::{Ended, failed, runtime};
-use crate::guard::{self, Installed, Status};
+use crate::guard::{self, GuardStatus, Installed};
 use crate::policy::PolicySet;
 use crate::tls::ControlConfig;
 use clap::Subcommand;
@@ -23,12 +23,12 @@ enum Command {
     /// Take the guard away
     Remove {
         #[command(flatten)]
-        database: Database,
+        database: ControlDatabase,
     },
 }
 
 #[derive(clap::Args)]
-struct Database {
+struct ControlDatabase {
     /// The database, as a superuser or the owner of its fenced tables: postgres://user@host/database
     #[arg(long, env = "FENCEGATE_CONTROL", hide_env_values = true, value_name = "URL")]
     control: String,
@@ -37,7 +37,7 @@ struct Database {
 #[derive(clap::Args)]
 struct Guarded {
     #[command(flatten)]
-    database: Database,
+    database: ControlDatabase,
     /// The directory of policies that the proxies have
     #[arg(long, env = "FENCEGATE_POLICIES", value_name = "DIR")]
     policies: PathBuf,
@@ -70,7 +70,7 @@ impl Guarded {
     }
 }
 
-impl Database {
+impl ControlDatabase {
     fn config(&self) -> Result<ControlConfig, ExitCode> {
         super::database("--control", &self.control)
     }
@@ -88,7 +88,7 @@ fn print_installed(installed: &Installed) -> ExitCode {
     if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn print_status(status: &Status) -> ExitCode {
+fn print_status(status: &GuardStatus) -> ExitCode {
     warn(&status.warnings);
     let header = ["TABLE", "RESOURCE", "GUARD", "DIFFERENCE"];
     let cells = status.lines.iter().map(|it| [it.table.as_str(), &it.resource, it.state.name(), &it.difference]);

@@ -3,7 +3,7 @@
 use super::{Ended, runtime, unusable};
 use crate::config::{Address, EtcdArguments, http_address};
 use crate::etcd::{ElectionName, Etcd, Patience};
-use crate::leader::command::{self, CommandError, Outcome, Signals, Terms};
+use crate::leader::command::{self, CommandError, CommandOutcome, Signals, Terms};
 use crate::leader::{CoordinatorError, Election, LeaderError, LeaderMetrics, Leadership, Timings};
 use crate::metrics::http;
 use clap::builder::NonEmptyStringValueParser;
@@ -62,7 +62,7 @@ pub(super) fn start(arguments: &StartArguments) -> ExitCode {
 }
 
 pub(super) fn run(arguments: Arguments) -> Ended {
-    let Prepared { election, terms, http, metrics, command } = prepare(arguments).map_err(unusable)?;
+    let Setup { election, terms, http, metrics, command } = prepare(arguments).map_err(unusable)?;
     command::check_program(&command[0])?;
     // On the thread of `main`, which the command is tied to.
     let led = async {
@@ -76,7 +76,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
 }
 
 /// What leading takes.
-struct Prepared {
+struct Setup {
     election: Election<Etcd>,
     terms: Terms,
     http: Option<Address>,
@@ -85,7 +85,7 @@ struct Prepared {
 }
 
 /// What is wrong is told with the flag that is.
-fn prepare(arguments: Arguments) -> Result<Prepared, String> {
+fn prepare(arguments: Arguments) -> Result<Setup, String> {
     let Arguments { etcd, election, ttl, id, kill_after, http, command } = arguments;
     let settings = etcd.settings().map_err(|(flag, why)| format!("--{flag} {why}"))?;
     let settings = settings.ok_or("--etcd is missing")?;
@@ -95,7 +95,7 @@ fn prepare(arguments: Arguments) -> Result<Prepared, String> {
     let etcd = Etcd::new(&settings).map_err(|error| error.to_string())?;
     let metrics = Arc::new(LeaderMetrics::new().map_err(|error| error.to_string())?);
     let election = Election::new(etcd, election, id, timings).counted(metrics.clone());
-    Ok(Prepared { election, terms: Terms { ttl, kill_after }, http, metrics, command })
+    Ok(Setup { election, terms: Terms { ttl, kill_after }, http, metrics, command })
 }
 
 /// Unique on the network, as far as host names are.
@@ -129,7 +129,7 @@ impl LeadError {
 /// Serves the metrics, if there is an address for them. Cancel-safe.
 async fn serve(address: Option<Address>, metrics: Arc<LeaderMetrics>) -> Result<Option<http::Server>, LeadError> {
     let Some(Address::Tcp { host, port }) = address else { return Ok(None) };
-    match http::Listener::bind(&host, port).await {
+    match http::Endpoint::bind(&host, port).await {
         Ok(listener) => Ok(Some(listener.serve(metrics))),
         Err(error) => Err(LeadError::Listen { host, port, error }),
     }
@@ -146,8 +146,8 @@ async fn lead(election: Election<Etcd>, terms: Terms, command: &[OsString]) -> R
         Ok(outcome) => {
             give_up(&leadership).await;
             Ok(match outcome {
-                Outcome::Ended(status) => command::exit_code_of(status),
-                Outcome::Lost => EXIT_LOST,
+                CommandOutcome::Ended(status) => command::exit_code_of(status),
+                CommandOutcome::Lost => EXIT_LOST,
             })
         }
         Err(error) => {

@@ -40,9 +40,9 @@ pub(super) enum Delivery {
 
 /// Starts the log of the process, of the level that RUST_LOG says, otherwise info. Later calls do nothing.
 /// What is returned is to be finished at the end.
-pub(super) fn start(format: Format, delivery: Delivery) -> Option<Queue> {
+pub(super) fn start(format: Format, delivery: Delivery) -> Option<LogQueue> {
     let level = EnvFilter::builder().with_default_directive(tracing::Level::INFO.into()).from_env_lossy();
-    let queue = if delivery == Delivery::GoesOn { Queue::start() } else { None };
+    let queue = if delivery == Delivery::GoesOn { LogQueue::start() } else { None };
     let writer = match (queue.clone(), standard_error()) {
         (Some(queue), _) => BoxMakeWriter::new(move || queue.clone()),
         (None, Ok(file)) => BoxMakeWriter::new(Mutex::new(file)),
@@ -74,14 +74,14 @@ enum Message {
 
 /// The lines on their way to standard error.
 #[derive(Clone)]
-pub(super) struct Queue(SyncSender<Message>);
+pub(super) struct LogQueue(SyncSender<Message>);
 
-impl Queue {
+impl LogQueue {
     /// None where there can be no thread for it.
     fn start() -> Option<Self> {
         let (lines, waiting) = sync_channel(WAITING_LINES);
         let write = move || write_all(&waiting);
-        thread::Builder::new().name("log".into()).spawn(write).ok().map(|_| Queue(lines))
+        thread::Builder::new().name("log".into()).spawn(write).ok().map(|_| LogQueue(lines))
     }
 
     /// Returns when all lines have been written, or nobody reads them.
@@ -93,7 +93,7 @@ impl Queue {
     }
 }
 
-impl Write for Queue {
+impl Write for LogQueue {
     /// One line, as the log gives it.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let _ = self.0.try_send(Message::Line(line.to_owned()));

@@ -6,8 +6,8 @@ use crate::apart;
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
 use crate::server;
-use crate::state::encryption::Encryption;
-use crate::state::shared::Start;
+use crate::state::encryption::TlsMaterial;
+use crate::state::shared::StartOptions;
 use nix::sys::prctl::set_dumpable;
 use nix::sys::resource::{Resource, setrlimit};
 use std::process::ExitCode;
@@ -24,11 +24,11 @@ pub(super) fn run(arguments: Arguments) -> Ended {
     let policies = load_policies(&settings.policies)?;
     settings.check(&policies).map_err(unusable)?;
     let etcd = settings.etcd.as_ref().map(Etcd::new).transpose().map_err(unusable)?;
-    let encryption = Encryption::new(&settings).map_err(unusable)?;
+    let encryption = TlsMaterial::new(&settings).map_err(unusable)?;
     let runtime = runtime()?;
     // This binary again, also where its file has been replaced since it was started.
     apart::set_program("/proc/self/exe".into());
-    let start = Start { settings, arguments: arguments.settings, encryption, policies, etcd };
+    let start = StartOptions { settings, arguments: arguments.settings, encryption, policies, etcd };
     let result = runtime.block_on(server::run(start));
     // What still reads a file, or waits for a name, must not keep the process.
     runtime.shutdown_background();

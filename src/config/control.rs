@@ -83,7 +83,7 @@ impl TlsParameters {
     }
 }
 
-type Taken<'a> = &'a mut dyn FnMut(&str, &str) -> Result<bool, String>;
+type TakeParameter<'a> = &'a mut dyn FnMut(&str, &str) -> Result<bool, String>;
 
 /// The text without the parameters that are taken out of it. None: it is no connection string.
 fn without(text: &str, mut take: impl FnMut(&str, &str) -> Result<bool, String>) -> Option<Result<String, String>> {
@@ -94,7 +94,7 @@ fn without(text: &str, mut take: impl FnMut(&str, &str) -> Result<bool, String>)
     }
 }
 
-fn url_without(text: &str, take: Taken<'_>) -> Option<Result<String, String>> {
+fn url_without(text: &str, take: TakeParameter<'_>) -> Option<Result<String, String>> {
     // A password ends at the first @; what stands in it is not looked at.
     let after_password = text.find('@').unwrap_or(0);
     let Some(question) = text[after_password..].find('?').map(|at| after_password + at) else {
@@ -114,7 +114,7 @@ fn url_without(text: &str, take: Taken<'_>) -> Option<Result<String, String>> {
 }
 
 /// As libpq reads them: `key = value`, the value perhaps in single quotes, a backslash before what counts literally.
-fn pairs_without(text: &str, take: Taken<'_>) -> Option<Result<String, String>> {
+fn pairs_without(text: &str, take: TakeParameter<'_>) -> Option<Result<String, String>> {
     let mut left = String::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() {

@@ -4,7 +4,7 @@
 
 use super::ConfigError;
 use super::table::{Fallback, Form, SETTINGS, Setting};
-use crate::yaml::{self, Fault, FileError, LARGEST_FILE, Node, Reader, Value};
+use crate::yaml::{self, Fault, FileError, LARGEST_FILE, Node, NodeReader, Value};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -174,7 +174,7 @@ impl Texts {
     pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Self, ConfigError> {
         let in_file = |fault: Fault| FileError::new(path, fault.at, &fault.message);
         let root = yaml::parse(bytes).map_err(in_file)?;
-        let mut reader = Reader::default();
+        let mut reader = NodeReader::default();
         let mut texts = Self::default();
         let keys = SETTINGS.each_ref().map(|setting| setting.key);
         if let Some(fields) = reader.fields(&root, "the file", &keys) {
@@ -272,7 +272,7 @@ impl fmt::Debug for Unmasked {
     }
 }
 
-fn of_node(reader: &mut Reader, path: &Path, setting: &'static Setting, node: &Node) -> Option<Given> {
+fn of_node(reader: &mut NodeReader, path: &Path, setting: &'static Setting, node: &Node) -> Option<Given> {
     let text = match &node.value {
         Value::Integer(number) if setting.form == Form::Number => number.to_string(),
         _ => reader.text(node, &format!("`{}`", setting.key))?.to_owned(),

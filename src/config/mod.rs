@@ -69,7 +69,7 @@ pub struct Settings {
 
 /// A setting that is another one in the file than when the proxy started or was reloaded last.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct SettingChange {
     /// Its key.
     pub key: &'static str,
     /// As it was shown; empty where it was not set. A secret looks as it does afterwards.
@@ -131,13 +131,13 @@ impl Settings {
     }
 
     /// These settings with what a reload may take over from others, and in what those differ.
-    pub fn reloaded(&self, new: Self) -> (Self, Vec<Change>) {
+    pub fn reloaded(&self, new: Self) -> (Self, Vec<SettingChange>) {
         let mut changes = Vec::new();
         let mut shown = self.shown.clone();
         for (now, new) in shown.iter_mut().zip(new.shown.clone()).filter(|(now, new)| !now.is_as(new)) {
             let applied = now.setting.reload == Reload::Applies;
             let (before, after) = (now.value.clone().unwrap_or_default(), new.value.clone().unwrap_or_default());
-            changes.push(Change { key: now.setting.key, before, after, applied });
+            changes.push(SettingChange { key: now.setting.key, before, after, applied });
             if applied {
                 *now = new;
             }

@@ -18,12 +18,12 @@ const DEFAULT_PORT: u16 = 5432;
 pub struct Passwords {
     /// PGPASSWORD.
     any: Option<String>,
-    entries: Vec<Entry>,
+    entries: Vec<PassfileEntry>,
 }
 
 /// One line of the file.
 #[derive(Clone)]
-struct Entry {
+struct PassfileEntry {
     /// Host, port, database and user; None: any.
     fields: [Option<String>; 4],
     password: String,
@@ -60,7 +60,7 @@ impl Passwords {
                 Host::Tcp(name) => vec![name.clone()],
                 Host::Unix(directory) => vec!["localhost".to_owned(), directory.to_string_lossy().into_owned()],
             };
-            let matching = |entry: &&Entry| {
+            let matching = |entry: &&PassfileEntry| {
                 let is = |field: usize, value: &str| entry.fields[field].as_deref().is_none_or(|it| it == value);
                 names.iter().any(|name| is(0, name)) && is(1, &port) && is(2, database) && is(3, user)
             };
@@ -75,7 +75,7 @@ impl fmt::Debug for Passwords {
     }
 }
 
-fn read(path: &Path) -> Vec<Entry> {
+fn read(path: &Path) -> Vec<PassfileEntry> {
     let file = path.display();
     match fs::metadata(path) {
         Err(_) => return Vec::new(),
@@ -91,11 +91,11 @@ fn read(path: &Path) -> Vec<Entry> {
     Vec::new()
 }
 
-fn parse(text: &str) -> Vec<Entry> {
+fn parse(text: &str) -> Vec<PassfileEntry> {
     text.lines().filter(|line| !line.starts_with('#')).filter_map(entry).collect()
 }
 
-fn entry(line: &str) -> Option<Entry> {
+fn entry(line: &str) -> Option<PassfileEntry> {
     let mut rest = line;
     let mut field = || {
         let (raw, after) = split_field(rest)?;
@@ -103,7 +103,7 @@ fn entry(line: &str) -> Option<Entry> {
         Some((raw != "*").then(|| unescaped(raw)))
     };
     let fields = [field()?, field()?, field()?, field()?];
-    Some(Entry { fields, password: unescaped(split_field(rest).map_or(rest, |(raw, _)| raw)) })
+    Some(PassfileEntry { fields, password: unescaped(split_field(rest).map_or(rest, |(raw, _)| raw)) })
 }
 
 /// Cuts at the first colon that no backslash stands before.

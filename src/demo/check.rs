@@ -30,7 +30,7 @@ impl fmt::Display for Row {
 
 /// What a server, or the proxy, answered to a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Reply {
+pub(super) enum DemoReply {
     Done(String),
     /// An error with its SQLSTATE.
     Refused {
@@ -43,12 +43,12 @@ pub(super) enum Reply {
     Lost(String),
 }
 
-impl fmt::Display for Reply {
+impl fmt::Display for DemoReply {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reply::Done(what) => formatter.write_str(what),
-            Reply::Refused { severity, code, message, .. } => write!(formatter, "{severity} {code}: {message}"),
-            Reply::Lost(why) => write!(formatter, "connection lost: {why}"),
+            DemoReply::Done(what) => formatter.write_str(what),
+            DemoReply::Refused { severity, code, message, .. } => write!(formatter, "{severity} {code}: {message}"),
+            DemoReply::Lost(why) => write!(formatter, "connection lost: {why}"),
         }
     }
 }
@@ -72,16 +72,16 @@ pub(super) struct Scene {
     pub(super) fate: Fate,
     pub(super) expected: Row,
     /// The answer to the new leader's first write.
-    pub(super) successor: Reply,
+    pub(super) successor: DemoReply,
     /// The answer to the old leader's last statement.
-    pub(super) zombie: Reply,
+    pub(super) zombie: DemoReply,
 }
 
 /// What contradicts the claims. Empty when they hold.
 pub(super) fn contradictions(scene: &Scene, row: &Row) -> Vec<String> {
     let Scene { fate, expected, successor, zombie, .. } = scene;
     let mut found = Vec::new();
-    if !matches!(successor, Reply::Done(_)) {
+    if !matches!(successor, DemoReply::Done(_)) {
         found.push(format!("the new leader could not write: {successor}"));
     }
     if !is_as_fated(*fate, zombie) {
@@ -93,11 +93,11 @@ pub(super) fn contradictions(scene: &Scene, row: &Row) -> Vec<String> {
     found
 }
 
-fn is_as_fated(fate: Fate, answer: &Reply) -> bool {
+fn is_as_fated(fate: Fate, answer: &DemoReply) -> bool {
     match (fate, answer) {
-        (Fate::Lands, Reply::Done(_)) => true,
-        (Fate::Rejected, Reply::Refused { severity, code, .. }) => severity == "ERROR" && code == "LF001",
-        (Fate::CutOff(outcome), Reply::Refused { severity, code, detail, .. }) => {
+        (Fate::Lands, DemoReply::Done(_)) => true,
+        (Fate::Rejected, DemoReply::Refused { severity, code, .. }) => severity == "ERROR" && code == "LF001",
+        (Fate::CutOff(outcome), DemoReply::Refused { severity, code, detail, .. }) => {
             severity == "FATAL" && code == "LF001" && detail.ends_with(&format!("outcome={outcome}"))
         }
         _ => false,
@@ -108,13 +108,18 @@ fn is_as_fated(fate: Fate, answer: &Reply) -> bool {
 mod tests {
     use super::*;
 
-    fn refused(severity: &str, code: &str, detail: &str) -> Reply {
-        Reply::Refused { severity: severity.into(), code: code.into(), message: String::new(), detail: detail.into() }
+    fn refused(severity: &str, code: &str, detail: &str) -> DemoReply {
+        DemoReply::Refused {
+            severity: severity.into(),
+            code: code.into(),
+            message: String::new(),
+            detail: detail.into(),
+        }
     }
 
     /// The contradictions in a scene of which B's row is expected.
-    fn found(fate: Fate, zombie: Reply, row: Row) -> Vec<String> {
-        let (expected, successor) = (Row::of("B", 42), Reply::Done("UPDATE 1".into()));
+    fn found(fate: Fate, zombie: DemoReply, row: Row) -> Vec<String> {
+        let (expected, successor) = (Row::of("B", 42), DemoReply::Done("UPDATE 1".into()));
         contradictions(&Scene { tick: "12:00", fate, expected, successor, zombie }, &row)
     }
 
@@ -128,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_fence_that_does_not_hold_is_told() {
-        assert_eq!(found(Fate::Rejected, Reply::Done("UPDATE 1".into()), Row::of("A", 41)).len(), 2);
+        assert_eq!(found(Fate::Rejected, DemoReply::Done("UPDATE 1".into()), Row::of("A", 41)).len(), 2);
         // Rejected in words, but the row is the zombie's all the same.
         let lied = found(Fate::Rejected, refused("ERROR", "LF001", ""), Row::of("A", 41));
         assert_eq!(lied, ["the table has \"run_by = A, token = 41\", not \"run_by = B, token = 42\""]);
@@ -141,7 +146,7 @@ mod tests {
             refused("FATAL", "57P01", "outcome=rolled_back"),
             refused("FATAL", "LF001", "outcome=unknown"),
             refused("ERROR", "LF001", "outcome=rolled_back"),
-            Reply::Lost("connection closed".into()),
+            DemoReply::Lost("connection closed".into()),
         ] {
             let found = found(Fate::CutOff("rolled_back"), zombie, Row::of("B", 42));
             assert_eq!(found.len(), 1, "{found:?}");

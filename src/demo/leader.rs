@@ -3,7 +3,7 @@
 //! Must never retry or interpret: the story is told with the answers as they come.
 
 use super::DemoError;
-use super::check::{Reply, Row};
+use super::check::{DemoReply, Row};
 use super::timeline::Timeline;
 use crate::sql::{number, query_rows, text};
 use std::path::Path;
@@ -17,33 +17,33 @@ pub(super) enum Route {
     Proxy = 6432,
 }
 
-pub(super) struct Session {
+pub(super) struct Participant {
     client: Client,
     /// For the timeline.
     pub(super) who: String,
 }
 
-impl Session {
+impl Participant {
     /// A leader that presents its token.
     pub(super) async fn leader(name: &str, token: i64, folder: &Path, route: Route) -> Result<Self, DemoError> {
         let options = format!("-c lease.fence={token}");
         let client = connect(folder, route, "scheduler", Some(&options)).await?;
-        Ok(Session { client, who: format!("{name} (token {token})") })
+        Ok(Participant { client, who: format!("{name} (token {token})") })
     }
 
     /// Somebody without a token, straight at PostgreSQL.
     pub(super) async fn direct(who: &str, folder: &Path) -> Result<Self, DemoError> {
         let client = connect(folder, Route::Direct, "postgres", None).await?;
-        Ok(Session { client, who: who.to_owned() })
+        Ok(Participant { client, who: who.to_owned() })
     }
 
     /// Runs one statement and prints it with its answer.
-    pub(super) async fn say(&self, timeline: &Timeline, sql: &str) -> Reply {
+    pub(super) async fn say(&self, timeline: &Timeline, sql: &str) -> DemoReply {
         self.timed(timeline, sql).await.0
     }
 
     /// The same, and how long it took.
-    pub(super) async fn timed(&self, timeline: &Timeline, sql: &str) -> (Reply, Duration) {
+    pub(super) async fn timed(&self, timeline: &Timeline, sql: &str) -> (DemoReply, Duration) {
         let start = Instant::now();
         let answer = self.run(sql).await;
         let took = start.elapsed();
@@ -51,17 +51,17 @@ impl Session {
         (answer, took)
     }
 
-    pub(super) async fn run(&self, sql: &str) -> Reply {
+    pub(super) async fn run(&self, sql: &str) -> DemoReply {
         match self.client.simple_query(sql).await {
-            Ok(messages) => Reply::Done(summary(sql, &messages)),
+            Ok(messages) => DemoReply::Done(summary(sql, &messages)),
             Err(error) => match error.as_db_error() {
-                Some(refusal) => Reply::Refused {
+                Some(refusal) => DemoReply::Refused {
                     severity: refusal.severity().to_owned(),
                     code: refusal.code().code().to_owned(),
                     message: refusal.message().to_owned(),
                     detail: refusal.detail().unwrap_or_default().to_owned(),
                 },
-                None => Reply::Lost(error.to_string()),
+                None => DemoReply::Lost(error.to_string()),
             },
         }
     }

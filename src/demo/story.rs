@@ -2,8 +2,8 @@
 //!
 //! Owns who does what when. Must never print a result before `check` has seen the evidence.
 
-use super::check::{Fate, Reply, Row, Scene, contradictions};
-use super::leader::{Route, Session};
+use super::check::{DemoReply, Fate, Row, Scene, contradictions};
+use super::leader::{Participant, Route};
 use super::takeover;
 use super::timeline::{Timeline, milliseconds};
 use super::{DemoError, PATIENCE, until};
@@ -21,7 +21,7 @@ const SETUP: &str = "CREATE ROLE scheduler LOGIN; \
 
 /// Plays all scenes. Returns what did not hold.
 pub(super) async fn play(stage: &Stage, timeline: &mut Timeline) -> Result<Vec<String>, DemoError> {
-    let witness = Session::direct("witness", stage.folder()).await?;
+    let witness = Participant::direct("witness", stage.folder()).await?;
     witness.must(SETUP).await?;
     let mut failures = Vec::new();
     let mut takeovers = Vec::new();
@@ -72,8 +72,8 @@ async fn late_write(
     stage: &Stage,
     timeline: &Timeline,
 ) -> Result<(Scene, Duration), DemoError> {
-    let a = Session::leader("A", 41, stage.folder(), route).await?;
-    let b = Session::leader("B", 42, stage.folder(), route).await?;
+    let a = Participant::leader("A", 41, stage.folder(), route).await?;
+    let b = Participant::leader("B", 42, stage.folder(), route).await?;
     done(a.say(timeline, &run_tick("11:59", "A", 41)).await)?;
     done(a.say(timeline, "BEGIN").await)?;
     done(a.say(timeline, &format!("SELECT run_by FROM ticks WHERE tick='{tick}'")).await)?;
@@ -82,7 +82,7 @@ async fn late_write(
     let (successor, took) = b.timed(timeline, &run_tick(tick, "B", 42)).await;
     timeline.event(&a.who, "wakes up, and still believes that it leads");
     let mut zombie = a.say(timeline, &run_tick(tick, "A", 41)).await;
-    if let Reply::Done(_) = zombie {
+    if let DemoReply::Done(_) = zombie {
         zombie = a.say(timeline, "COMMIT").await;
     } else {
         done(a.say(timeline, "ROLLBACK").await)?;
@@ -93,13 +93,13 @@ async fn late_write(
 /// A's UPDATE waits for a row lock when B takes over.
 async fn waiting_write(
     tick: &'static str,
-    witness: &Session,
+    witness: &Participant,
     stage: &Stage,
     timeline: &Timeline,
 ) -> Result<Scene, DemoError> {
-    let a = Session::leader("A", 43, stage.folder(), Route::Proxy).await?;
-    let b = Session::leader("B", 44, stage.folder(), Route::Proxy).await?;
-    let report = Session::direct("a report", stage.folder()).await?;
+    let a = Participant::leader("A", 43, stage.folder(), Route::Proxy).await?;
+    let b = Participant::leader("B", 44, stage.folder(), Route::Proxy).await?;
+    let report = Participant::direct("a report", stage.folder()).await?;
     done(report.say(timeline, "BEGIN").await)?;
     done(report.say(timeline, &format!("SELECT 'locked' FROM ticks WHERE tick='{tick}' FOR SHARE")).await)?;
     timeline.event(&a.who, &format!("{} ... waits", run_tick(tick, "A", 43)));
@@ -131,8 +131,8 @@ async fn open_transaction(
     stage: &Stage,
     timeline: &Timeline,
 ) -> Result<(Scene, Duration), DemoError> {
-    let a = Session::leader("A", 45, stage.folder(), Route::Proxy).await?;
-    let b = Session::leader("B", 46, stage.folder(), Route::Proxy).await?;
+    let a = Participant::leader("A", 45, stage.folder(), Route::Proxy).await?;
+    let b = Participant::leader("B", 46, stage.folder(), Route::Proxy).await?;
     done(a.say(timeline, "BEGIN").await)?;
     done(a.say(timeline, &run_tick(tick, "A", 45)).await)?;
     timeline.event(&a.who, "... hangs, and holds the row's lock; B is elected");
@@ -145,7 +145,12 @@ async fn open_transaction(
 }
 
 /// Reads the row on a connection of its own, compares, and prints the result.
-async fn verify(number: usize, scene: Scene, witness: &Session, timeline: &Timeline) -> Result<Vec<String>, DemoError> {
+async fn verify(
+    number: usize,
+    scene: Scene,
+    witness: &Participant,
+    timeline: &Timeline,
+) -> Result<Vec<String>, DemoError> {
     let row = witness.row(scene.tick).await?;
     timeline.event("public.ticks", &format!("{}: {row}", scene.tick));
     let found = contradictions(&scene, &row);
@@ -161,9 +166,9 @@ async fn verify(number: usize, scene: Scene, witness: &Session, timeline: &Timel
 }
 
 /// Waits until a leader's UPDATE waits for a lock, as the server sees it.
-async fn until_waiting(witness: &Session) -> Result<(), DemoError> {
+async fn until_waiting(witness: &Participant) -> Result<(), DemoError> {
     let look = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'scheduler' AND wait_event_type = 'Lock'";
-    let waits = async || Ok((witness.run(look).await == Reply::Done("1".to_owned())).then_some(()));
+    let waits = async || Ok((witness.run(look).await == DemoReply::Done("1".to_owned())).then_some(()));
     until("the old leader's UPDATE does not wait for a lock", waits).await
 }
 
@@ -180,9 +185,9 @@ fn row_for(fate: Fate, (old, new): (i64, i64)) -> Row {
 }
 
 /// What the story needs before it can show anything.
-fn done(answer: Reply) -> Result<(), DemoError> {
+fn done(answer: DemoReply) -> Result<(), DemoError> {
     match answer {
-        Reply::Done(_) => Ok(()),
+        DemoReply::Done(_) => Ok(()),
         other => Err(DemoError::Story(other.to_string())),
     }
 }

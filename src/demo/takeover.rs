@@ -2,8 +2,8 @@
 //!
 //! Owns the two programs and their processes. Must never stop or continue a process that is not theirs.
 
-use super::check::Reply;
-use super::leader::Session;
+use super::check::DemoReply;
+use super::leader::Participant;
 use super::timeline::{Timeline, milliseconds};
 use super::{DemoError, PATIENCE, until};
 use crate::etcd::{ElectionName, Etcd, EtcdSettings, Patience, candidates};
@@ -35,17 +35,17 @@ done"#;
 /// Plays the scene. Returns what did not hold, and how long the takeover took.
 pub(super) async fn play(
     stage: &Stage,
-    witness: &Session,
+    witness: &Participant,
     timeline: &Timeline,
 ) -> Result<(Vec<String>, Duration), DemoError> {
     witness.must(SETUP).await?;
     let etcd = connect(stage)?;
-    let mut a = Node::start("A", stage)?;
+    let mut a = DemoNode::start("A", stage)?;
     timeline
         .event("A", &format!("fencegate lead --ttl {TTL} --election {ELECTION} -- sh -c 'while :; do psql ...; done'"));
     let old = beats_of("A", witness).await?;
     timeline.event("A", &format!("leads under token {old}, and writes to beats every 100 ms"));
-    let mut b = Node::start("B", stage)?;
+    let mut b = DemoNode::start("B", stage)?;
     until_candidates(&etcd, 2).await?;
     timeline.event("B", "the same; waits");
     let stopped = a.processes()?;
@@ -70,9 +70,9 @@ pub(super) async fn play(
 }
 
 /// What contradicts the claim. Empty when it holds.
-fn contradictions(late: &Reply, code: Option<i32>, tokens: &[i64], (old, new): (i64, i64)) -> Vec<String> {
+fn contradictions(late: &DemoReply, code: Option<i32>, tokens: &[i64], (old, new): (i64, i64)) -> Vec<String> {
     let mut found = Vec::new();
-    if !matches!(late, Reply::Refused { severity, code, .. } if severity == "ERROR" && code == "LF001") {
+    if !matches!(late, DemoReply::Refused { severity, code, .. } if severity == "ERROR" && code == "LF001") {
         found.push(format!("the deposed leader was answered {late}"));
     }
     if code != Some(75) {
@@ -85,7 +85,7 @@ fn contradictions(late: &Reply, code: Option<i32>, tokens: &[i64], (old, new): (
 }
 
 /// A `fencegate lead` with its command; killed when dropped.
-struct Node {
+struct DemoNode {
     child: Child,
     errors: Lines<BufReader<ChildStderr>>,
 }
@@ -97,7 +97,7 @@ struct Processes {
     command: Vec<Pid>,
 }
 
-impl Node {
+impl DemoNode {
     fn start(id: &str, stage: &Stage) -> Result<Self, DemoError> {
         let mut command = Command::new(std::env::current_exe()?);
         forget_settings(command.as_std_mut());
@@ -111,7 +111,7 @@ impl Node {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;
         let errors = child.stderr.take().ok_or_else(|| DemoError::Story("a node has no standard error".into()))?;
-        Ok(Node { child, errors: BufReader::new(errors).lines() })
+        Ok(DemoNode { child, errors: BufReader::new(errors).lines() })
     }
 
     fn pid(&self) -> Result<Pid, DemoError> {
@@ -133,7 +133,7 @@ impl Node {
     }
 
     /// Waits for the first refusal that leaves a session alive: one that was just at work may have been cut off.
-    async fn late_write(&mut self) -> Result<Reply, DemoError> {
+    async fn late_write(&mut self) -> Result<DemoReply, DemoError> {
         let refusal = timeout(PATIENCE, async {
             loop {
                 let line = self.errors.next_line().await.ok()??;
@@ -143,7 +143,7 @@ impl Node {
                 let detail = self.errors.next_line().await.ok()??;
                 let detail = detail.strip_prefix("DETAIL:  ").unwrap_or_default().to_owned();
                 let (severity, code, message) = ("ERROR".to_owned(), code.to_owned(), message.to_owned());
-                return Some(Reply::Refused { severity, code, message, detail });
+                return Some(DemoReply::Refused { severity, code, message, detail });
             }
         });
         refusal.await.ok().flatten().ok_or_else(|| DemoError::Story("the old leader was not refused".into()))
@@ -176,7 +176,7 @@ async fn until_candidates(etcd: &Etcd, count: usize) -> Result<(), DemoError> {
 }
 
 /// Waits for a leader's first row; its token.
-async fn beats_of(leader: &str, witness: &Session) -> Result<i64, DemoError> {
+async fn beats_of(leader: &str, witness: &Participant) -> Result<i64, DemoError> {
     let look = format!("SELECT min(token) AS token FROM beats WHERE run_by = '{leader}'");
     let first = async || Ok(tokens(&witness.must(&look).await?).first().copied());
     until(&format!("{leader} does not come to lead"), first).await
@@ -190,9 +190,9 @@ fn tokens(rows: &[SimpleQueryRow]) -> Vec<i64> {
 mod tests {
     use super::*;
 
-    fn refused(severity: &str, code: &str) -> Reply {
+    fn refused(severity: &str, code: &str) -> DemoReply {
         let (severity, code) = (severity.to_owned(), code.to_owned());
-        Reply::Refused { severity, code, message: String::new(), detail: String::new() }
+        DemoReply::Refused { severity, code, message: String::new(), detail: String::new() }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Owns the looks. Must never use colours where they would be seen as bytes.
 
-use super::check::Reply;
+use super::check::DemoReply;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -30,13 +30,13 @@ impl Timeline {
     }
 
     /// Somebody's statement, and what came back.
-    pub(super) fn statement(&self, who: &str, sql: &str, answer: &Reply) {
+    pub(super) fn statement(&self, who: &str, sql: &str, answer: &DemoReply) {
         let colour = match answer {
-            Reply::Done(_) => "32",
-            Reply::Refused { .. } | Reply::Lost(_) => "31",
+            DemoReply::Done(_) => "32",
+            DemoReply::Refused { .. } | DemoReply::Lost(_) => "31",
         };
         let shown = self.painted(colour, &format!("-> {answer}"));
-        if let Reply::Refused { detail, .. } = answer {
+        if let DemoReply::Refused { detail, .. } = answer {
             self.event(who, sql);
             self.line(&format!("{MARGIN:24} {shown}"));
             self.line(&format!("{MARGIN:24}    DETAIL: {detail}"));

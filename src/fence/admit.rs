@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout_at};
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// What the database says to one Query.
-enum Verdict {
+enum AdmitDecision {
     /// This is the row; `is_new`: it was not there before.
     Admitted {
         row: AdmissionRow,
@@ -123,7 +123,7 @@ impl Database {
             let resource = in_force.as_ref().unwrap_or(resource);
             let revocations = session.revocations();
             match self.verdict(who, resource, token).await? {
-                Verdict::Admitted { row, is_new } => {
+                AdmitDecision::Admitted { row, is_new } => {
                     if self.record(raising, resource, row.epoch, revocations) {
                         self.metrics.admissions.inc();
                         return Ok(());
@@ -134,11 +134,11 @@ impl Database {
                         self.advance(resource, row.epoch).delete(&[row]).await?;
                     }
                 }
-                Verdict::Above { current, .. } if matches!(raise, Raise::Never) => {
+                AdmitDecision::Above { current, .. } if matches!(raise, Raise::Never) => {
                     let (resource, highest) = (resource.name.clone(), current.map(|epoch| epoch.token));
                     return Err(Refusal::NotInForce { resource, presented: token, highest });
                 }
-                Verdict::Above { target, current } => {
+                AdmitDecision::Above { target, current } => {
                     let advance = self.advance(resource, target).by(raising);
                     // Before anything is raised or anybody ended: LF003 changes nothing.
                     advance.refuse_if_written().await?;
@@ -149,15 +149,15 @@ impl Database {
                     may_raise(self.authority.as_ref(), resource, target).await?;
                     self.in_turn(resource, deadline, advance.raise(current, deadline)).await?;
                 }
-                Verdict::Undrained(epoch) => {
+                AdmitDecision::Undrained(epoch) => {
                     let advance = self.advance(resource, epoch).by(raising);
                     advance.refuse_if_written().await?;
                     self.in_turn(resource, deadline, advance.settle(deadline)).await?;
                 }
-                Verdict::OlderPolicies => {
+                AdmitDecision::OlderPolicies => {
                     about(resource, self.record_policy(resource).await)?;
                 }
-                Verdict::Refused(refusal) => return Err(refusal),
+                AdmitDecision::Refused(refusal) => return Err(refusal),
             }
         }
         Err(unavailable("tokens are raised faster than sessions can be admitted"))
@@ -233,36 +233,41 @@ impl Database {
         }
     }
 
-    async fn verdict(self: &Arc<Self>, who: &Identity, resource: &Resource, token: Token) -> Result<Verdict, Refusal> {
+    async fn verdict(
+        self: &Arc<Self>,
+        who: &Identity,
+        resource: &Resource,
+        token: Token,
+    ) -> Result<AdmitDecision, Refusal> {
         let report = self.store().admit(who, resource, token, self.loaded(resource)).await;
         let verdict = decide(about(resource, report)?, resource, token);
         match &verdict {
-            Verdict::Admitted { row: AdmissionRow { epoch: current, .. }, .. }
-            | Verdict::Refused(Refusal::Stale { highest: current, .. }) => {
+            AdmitDecision::Admitted { row: AdmissionRow { epoch: current, .. }, .. }
+            | AdmitDecision::Refused(Refusal::Stale { highest: current, .. }) => {
                 self.memory.learn(&resource.name, *current);
             }
-            Verdict::Above { current: None, .. } => self.memory.forget(&resource.name),
+            AdmitDecision::Above { current: None, .. } => self.memory.forget(&resource.name),
             _ => {}
         }
         Ok(verdict)
     }
 }
 
-fn decide(report: Report, resource: &Resource, token: Token) -> Verdict {
-    let unavailable = |cause| Verdict::Refused(Refusal::unavailable(&resource.name, cause));
+fn decide(report: Report, resource: &Resource, token: Token) -> AdmitDecision {
+    let unavailable = |cause| AdmitDecision::Refused(Refusal::unavailable(&resource.name, cause));
     if let Some(cause) = report.unfenceable {
         return unavailable(cause);
     }
     let Some((EpochRow { epoch: current, drained, .. }, recorded)) = report.current else {
-        return Verdict::Above { target: Epoch { generation: 1, token }, current: None };
+        return AdmitDecision::Above { target: Epoch { generation: 1, token }, current: None };
     };
     if token < current.token {
         let resource = resource.name.clone();
-        return Verdict::Refused(Refusal::Stale { resource, presented: token, highest: current });
+        return AdmitDecision::Refused(Refusal::Stale { resource, presented: token, highest: current });
     }
     match recorded {
         Recorded::Same => {}
-        Recorded::Older => return Verdict::OlderPolicies,
+        Recorded::Older => return AdmitDecision::OlderPolicies,
         Recorded::Others => {
             let reason = "another proxy has loaded other policies since: reload this proxy";
             return unavailable(Cause::new(reason, Remedy::Reload));
@@ -270,13 +275,15 @@ fn decide(report: Report, resource: &Resource, token: Token) -> Verdict {
     }
     if token > current.token {
         let target = Epoch { generation: current.generation, token };
-        return Verdict::Above { target, current: Some(current) };
+        return AdmitDecision::Above { target, current: Some(current) };
     }
     if !drained {
-        return Verdict::Undrained(current);
+        return AdmitDecision::Undrained(current);
     }
     match report.admission {
-        Some((row, is_new)) if row.epoch == current && token == current.token => Verdict::Admitted { row, is_new },
+        Some((row, is_new)) if row.epoch == current && token == current.token => {
+            AdmitDecision::Admitted { row, is_new }
+        }
         _ => unavailable("the database did not admit the session's server process".into()),
     }
 }

@@ -43,7 +43,7 @@ pub struct Database {
     pub(super) metrics: Arc<Metrics>,
     /// Keeps storms of tokens out of the log.
     pub(crate) log_limit: Arc<LogLimit>,
-    pub(super) sessions: DashMap<Key, Session>,
+    pub(super) sessions: DashMap<Key, RegisteredSession>,
     pub(super) policies: RwLock<InForce>,
     pub(super) enforced: Enforced,
     /// One advance at a time per resource in this process: the others wait for its result.
@@ -56,7 +56,7 @@ pub struct Database {
 
 /// What is known of a registered session beyond its own half.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct RegisteredSession {
     pub(super) fence: Arc<SessionFence>,
     /// The highest epoch under which it was ever admitted, by resource, unless it was released since.
     pub(super) presented: HashMap<String, Presented>,
@@ -173,7 +173,7 @@ impl Database {
     pub fn register(self: &Arc<Self>, session: Arc<SessionFence>) -> Registration {
         let key = session.identity.as_ref().ok().map(key);
         if let Some(key) = key.clone() {
-            self.sessions.insert(key, Session { fence: session, presented: HashMap::new(), asking: None });
+            self.sessions.insert(key, RegisteredSession { fence: session, presented: HashMap::new(), asking: None });
         }
         Registration { database: self.clone(), key }
     }

@@ -4,7 +4,7 @@
 //! Owns that wait, and what each proxy says of itself in `fencegate.proxy`. Must never end anybody's transaction: nobody was
 //! asked for a token then. What it says is for people: no write is let through because of it.
 
-use super::database::{Database, Session};
+use super::database::{Database, RegisteredSession};
 use super::store::{Key, StoreError};
 use crate::policy::{QualifiedName, Resource};
 use dashmap::mapref::multiple::RefMulti;
@@ -21,10 +21,10 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// The fences that this process enforces, and what it has said of them.
 #[derive(Debug, Default)]
-pub(super) struct Enforced(Mutex<Known>);
+pub(super) struct Enforced(Mutex<EnforcedFences>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct EnforcedFences {
     /// By fingerprint.
     fences: BTreeSet<String>,
     /// What was announced last, over which connection, and when; none yet.
@@ -47,7 +47,7 @@ impl Enforced {
             })
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, EnforcedFences> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -98,7 +98,7 @@ impl Database {
     /// given, also what no transaction shows that lies unread in the server's socket, and then every transaction that is
     /// open in the database. Cancel safe.
     pub async fn enforced(self: &Arc<Self>, resource: &Resource) -> Result<(), String> {
-        let busy = |session: RefMulti<'_, Key, Session>| {
+        let busy = |session: RefMulti<'_, Key, RegisteredSession>| {
             let rests = session.fence.rests_while_busy()?;
             Some((session.key().clone(), rests))
         };

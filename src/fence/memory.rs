@@ -39,20 +39,20 @@ pub(super) struct Memory {
 /// When the younger is full, the older is dropped and the younger takes its place.
 #[derive(Debug, Default)]
 struct Epochs {
-    young: HashMap<String, Known>,
-    old: HashMap<String, Known>,
+    young: HashMap<String, KnownEpoch>,
+    old: HashMap<String, KnownEpoch>,
 }
 
 /// An epoch, and when it was read.
-type Known = (Epoch, Instant);
+type KnownEpoch = (Epoch, Instant);
 
 impl Epochs {
-    fn get(&self, resource: &str) -> Option<Known> {
+    fn get(&self, resource: &str) -> Option<KnownEpoch> {
         self.young.get(resource).or_else(|| self.old.get(resource)).copied()
     }
 
     /// Returns what was known before.
-    fn insert(&mut self, resource: &str, known: Known) -> Option<Known> {
+    fn insert(&mut self, resource: &str, known: KnownEpoch) -> Option<KnownEpoch> {
         if let Some(there) = self.young.get_mut(resource) {
             return Some(std::mem::replace(there, known));
         }

@@ -3,8 +3,8 @@
 //! Owns the queries. Must never change anything.
 
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, NOTICE_SIGNATURE, OWNERS_FUNCTION, SIGNATURES};
-use super::trigger::{PREFIX, Relation};
-use super::{GuardError, State, refused};
+use super::trigger::{GuardedRelation, PREFIX};
+use super::{GuardError, GuardState, refused};
 use crate::policy::FencedTable;
 use crate::sql::{column, is_true, named, query_rows, quote, text};
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub(super) struct InstalledTrigger {
 }
 
 /// Relation and name of a trigger.
-pub(super) type Place = (String, String);
+pub(super) type TriggerName = (String, String);
 
 /// Part of the guard, and the statement that removes it.
 pub(super) struct Removal {
@@ -97,9 +97,9 @@ pub(super) fn tree(table: &FencedTable) -> String {
     )
 }
 
-pub(super) fn relation(row: &SimpleQueryRow) -> Relation {
+pub(super) fn relation(row: &SimpleQueryRow) -> GuardedRelation {
     let text = |name| column(row, name).unwrap_or_default().to_owned();
-    Relation {
+    GuardedRelation {
         oid: text("oid"),
         name: text("name"),
         kind: text("kind").chars().next().unwrap_or_default(),
@@ -110,7 +110,7 @@ pub(super) fn relation(row: &SimpleQueryRow) -> Relation {
     }
 }
 
-pub(super) async fn found(client: &Client) -> Result<BTreeMap<Place, InstalledTrigger>, GuardError> {
+pub(super) async fn found(client: &Client) -> Result<BTreeMap<TriggerName, InstalledTrigger>, GuardError> {
     let query = format!(
         "SELECT format('%I.%I', n.nspname, c.relname) AS relation, quote_ident(t.tgname) AS name, \
            t.tgenabled AS enabled, t.tgparentid <> 0 AS is_copy, pg_get_triggerdef(t.oid) AS definition, \
@@ -134,12 +134,12 @@ pub(super) async fn found(client: &Client) -> Result<BTreeMap<Place, InstalledTr
 
 /// Of the event triggers and their function. They are required from the day on which a superuser has made them, which the
 /// function tells.
-pub(super) fn event_triggers_state(there: &str, enabled: &str, function: State) -> State {
+pub(super) fn event_triggers_state(there: &str, enabled: &str, function: GuardState) -> GuardState {
     let all = EVENT_TRIGGERS.len().to_string();
     match (there, enabled) {
-        ("0", _) if function == State::Missing => State::NotMade,
-        _ if there != all => State::Missing,
-        _ if enabled != all => State::Disabled,
+        ("0", _) if function == GuardState::Missing => GuardState::NotMade,
+        _ if there != all => GuardState::Missing,
+        _ if enabled != all => GuardState::Disabled,
         _ => function,
     }
 }

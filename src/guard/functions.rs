@@ -2,7 +2,7 @@
 //!
 //! Owns the number in their comment. Must never take functions for its own that somebody has changed.
 
-use super::{FUNCTIONS, NOTICE, State};
+use super::{FUNCTIONS, GuardState, NOTICE};
 use sha2::{Digest, Sha256};
 
 /// The functions of `guard.sql`, then that of `notice.sql`.
@@ -66,11 +66,11 @@ impl Functions {
         )
     }
 
-    pub(super) fn state(&self, content: &str, seal: &str) -> State {
+    pub(super) fn state(&self, content: &str, seal: &str) -> GuardState {
         match content {
-            "" => State::Missing,
-            _ if seal == format!("{} {content}", self.version()) => State::Ok,
-            _ => State::Changed,
+            "" => GuardState::Missing,
+            _ if seal == format!("{} {content}", self.version()) => GuardState::Ok,
+            _ => GuardState::Changed,
         }
     }
 

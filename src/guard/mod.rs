@@ -69,12 +69,12 @@ pub struct Installed {
     /// What is left unguarded, and why.
     pub warnings: Vec<String>,
     /// What others have still to run.
-    pub to_run: Vec<Rest>,
+    pub to_run: Vec<RemainingStatements>,
 }
 
 /// Statements that somebody else has still to run, together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rest {
+pub struct RemainingStatements {
     /// Who may.
     pub by: String,
     /// They are one transaction.
@@ -83,7 +83,7 @@ pub struct Rest {
 
 /// How a part of the guard is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum GuardState {
     /// As the policies say.
     Ok,
     /// Not there.
@@ -96,42 +96,42 @@ pub enum State {
     NotMade,
 }
 
-impl State {
+impl GuardState {
     /// The word in `fencegate guard status`.
     pub fn name(self) -> &'static str {
         match self {
-            State::Ok => "ok",
-            State::Missing => "missing",
-            State::Changed => "changed",
-            State::Disabled => "disabled",
-            State::NotMade => "none",
+            GuardState::Ok => "ok",
+            GuardState::Missing => "missing",
+            GuardState::Changed => "changed",
+            GuardState::Disabled => "disabled",
+            GuardState::NotMade => "none",
         }
     }
 
     /// Nothing is to be done about it.
     pub fn is_well(self) -> bool {
-        matches!(self, State::Ok | State::NotMade)
+        matches!(self, GuardState::Ok | GuardState::NotMade)
     }
 }
 
 /// A line of `fencegate guard status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct StatusLine {
     /// The relation, or the part of the guard that is on none.
     pub table: String,
     /// The resource's name; empty where it is of none.
     pub resource: String,
     /// The worst of its parts.
-    pub state: State,
+    pub state: GuardState,
     /// What differs.
     pub difference: String,
 }
 
 /// How the guard is, against what the policies say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct GuardStatus {
     /// A line for each relation and resource, then those of functions and event triggers.
-    pub lines: Vec<Line>,
+    pub lines: Vec<StatusLine>,
     /// What cannot be guarded, and why.
     pub warnings: Vec<String>,
 }
@@ -163,7 +163,7 @@ async fn change(client: &Client, policies: &PolicySet) -> Result<Installed, Guar
     }
     (installed.wanted, installed.there, installed.tables) = survey.size();
     installed.warnings.clone_from(&survey.unguarded);
-    if survey.event_triggers == State::NotMade {
+    if survey.event_triggers == GuardState::NotMade {
         installed.warnings.push(format!("there are no event triggers: {NO_EVENT_TRIGGERS}"));
     }
     installed.to_run = survey.rest();
@@ -174,7 +174,7 @@ async fn change(client: &Client, policies: &PolicySet) -> Result<Installed, Guar
 /// many of the two were made.
 async fn define(client: &Client, survey: &Survey) -> Result<usize, GuardError> {
     let mut made = 0;
-    if survey.functions != State::Ok {
+    if survey.functions != GuardState::Ok {
         if !survey.owns_schema {
             return Err(GuardError::FunctionsFirst(survey.owner.clone()));
         }
@@ -182,7 +182,7 @@ async fn define(client: &Client, survey: &Survey) -> Result<usize, GuardError> {
         run(client, "mark the functions", &GUARD_FUNCTIONS.seal()).await?;
         made += 1;
     }
-    if survey.is_superuser && survey.event_triggers != State::Ok {
+    if survey.is_superuser && survey.event_triggers != GuardState::Ok {
         run(client, "create the event triggers", &event_triggers()).await?;
         made += 1;
     }
@@ -195,9 +195,9 @@ fn event_triggers() -> String {
 }
 
 /// Compares the guard in the database of `config` with what the policies say. Cancel safe.
-pub async fn status(config: &ControlConfig, policies: &PolicySet) -> Result<Status, GuardError> {
+pub async fn status(config: &ControlConfig, policies: &PolicySet) -> Result<GuardStatus, GuardError> {
     let survey = Survey::take(&open(config).await?, policies).await?;
-    Ok(Status { lines: survey.lines(), warnings: survey.unguarded })
+    Ok(GuardStatus { lines: survey.lines(), warnings: survey.unguarded })
 }
 
 /// Takes the guard away from the database of `config`, and returns what was removed. Cancel safe: one transaction.

@@ -2,10 +2,10 @@
 //!
 //! Owns the comparison. Must never change anything.
 
-use super::catalogue::{InstalledTrigger, Place, event_triggers_state, facts, found, relation, rows, tree};
+use super::catalogue::{InstalledTrigger, TriggerName, event_triggers_state, facts, found, relation, rows, tree};
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, SIGNATURES};
-use super::trigger::{Relation, Wanted, wanted};
-use super::{FUNCTIONS, GuardError, Line, NO_EVENT_TRIGGERS, Rest, State, event_triggers};
+use super::trigger::{GuardedRelation, WantedTrigger, wanted};
+use super::{FUNCTIONS, GuardError, GuardState, NO_EVENT_TRIGGERS, RemainingStatements, StatusLine, event_triggers};
 use crate::policy::{FencedTable, PolicySet, Resource};
 use crate::sql::column;
 use crate::statement::Operation;
@@ -14,7 +14,7 @@ use tokio_postgres::Client;
 
 /// What is to be done about one trigger.
 pub(super) struct Difference {
-    state: State,
+    state: GuardState,
     what: String,
     pub(super) relation: String,
     pub(super) may_alter: bool,
@@ -28,11 +28,11 @@ pub(super) struct Survey {
     pub(super) owns_schema: bool,
     /// The schema's.
     pub(super) owner: String,
-    wanted: Vec<Wanted>,
-    found: BTreeMap<Place, InstalledTrigger>,
+    wanted: Vec<WantedTrigger>,
+    found: BTreeMap<TriggerName, InstalledTrigger>,
     pub(super) unguarded: Vec<String>,
-    pub(super) functions: State,
-    pub(super) event_triggers: State,
+    pub(super) functions: GuardState,
+    pub(super) event_triggers: GuardState,
 }
 
 impl Survey {
@@ -57,10 +57,10 @@ impl Survey {
                 NOTICE_FUNCTION.state(&fact("notice_content"), &fact("notice_seal")),
             ),
         };
-        if survey.functions == State::Ok && fact("others") != "0" {
-            survey.functions = State::Changed;
-        } else if survey.functions == State::Ok && fact("unusable") != "0" {
-            survey.functions = State::Disabled;
+        if survey.functions == GuardState::Ok && fact("others") != "0" {
+            survey.functions = GuardState::Changed;
+        } else if survey.functions == GuardState::Ok && fact("unusable") != "0" {
+            survey.functions = GuardState::Disabled;
         }
         if !policies.applies_to(&database) {
             return Ok(survey);
@@ -82,7 +82,7 @@ impl Survey {
         client: &Client,
         resource: &Resource,
         table: &FencedTable,
-    ) -> Result<Vec<Relation>, GuardError> {
+    ) -> Result<Vec<GuardedRelation>, GuardError> {
         if table.operations.iter().all(|operation| *operation == Operation::Ddl) {
             return Ok(Vec::new());
         }
@@ -120,17 +120,19 @@ impl Survey {
 
     /// What others have to do, because the connecting role may not: a transaction for each relation, which may have an owner
     /// of its own.
-    pub(super) fn rest(&self) -> Vec<Rest> {
+    pub(super) fn rest(&self) -> Vec<RemainingStatements> {
         let mut relations: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for Difference { relation, statements, .. } in self.differences().filter(|it| !it.may_alter) {
             relations.entry(relation).or_default().extend(statements);
         }
         let to_run = relations.into_iter().filter(|(_, statements)| !statements.is_empty());
-        let by_owner =
-            |(relation, statements)| Rest { by: format!("the owner of {relation}, or a superuser"), statements };
-        let mut rest: Vec<Rest> = to_run.map(by_owner).collect();
+        let by_owner = |(relation, statements)| RemainingStatements {
+            by: format!("the owner of {relation}, or a superuser"),
+            statements,
+        };
+        let mut rest: Vec<RemainingStatements> = to_run.map(by_owner).collect();
         if !self.event_triggers.is_well() {
-            rest.push(Rest { by: "a superuser".to_owned(), statements: vec![event_triggers()] });
+            rest.push(RemainingStatements { by: "a superuser".to_owned(), statements: vec![event_triggers()] });
         }
         rest
     }
@@ -142,7 +144,7 @@ impl Survey {
         unwanted.chain(wanted).collect::<Vec<_>>().into_iter()
     }
 
-    pub(super) fn lines(&self) -> Vec<Line> {
+    pub(super) fn lines(&self) -> Vec<StatusLine> {
         let mut parts: BTreeMap<(&str, &str), Vec<Difference>> = BTreeMap::new();
         for wanted in &self.wanted {
             let part = parts.entry((&wanted.relation, &wanted.resource)).or_default();
@@ -152,21 +154,26 @@ impl Survey {
             parts.entry((&place.0, "")).or_default().push(superfluous(place, found));
         }
         let line = |((table, resource), differences): ((&str, &str), Vec<Difference>)| {
-            let rank = |state: State| {
-                [State::Ok, State::Disabled, State::Changed, State::Missing].iter().position(|it| *it == state)
+            let rank = |state: GuardState| {
+                [GuardState::Ok, GuardState::Disabled, GuardState::Changed, GuardState::Missing]
+                    .iter()
+                    .position(|it| *it == state)
             };
-            let state = differences.iter().map(|it| it.state).max_by_key(|state| rank(*state)).unwrap_or(State::Ok);
+            let state =
+                differences.iter().map(|it| it.state).max_by_key(|state| rank(*state)).unwrap_or(GuardState::Ok);
             let what: Vec<&str> = differences.iter().map(|it| it.what.as_str()).collect();
-            Line { table: table.to_owned(), resource: resource.to_owned(), state, difference: what.join("; ") }
+            StatusLine { table: table.to_owned(), resource: resource.to_owned(), state, difference: what.join("; ") }
         };
-        let mut lines: Vec<Line> = parts.into_iter().map(line).collect();
-        let mut other = |table: &str, state: State, difference: &str| {
-            let difference = if state == State::Ok { "" } else { difference };
+        let mut lines: Vec<StatusLine> = parts.into_iter().map(line).collect();
+        let mut other = |table: &str, state: GuardState, difference: &str| {
+            let difference = if state == GuardState::Ok { "" } else { difference };
             let (table, difference) = (table.to_owned(), difference.to_owned());
-            lines.push(Line { table, resource: String::new(), state, difference });
+            lines.push(StatusLine { table, resource: String::new(), state, difference });
         };
         let functions = match self.functions {
-            State::Disabled => "not everybody may use them: no privilege USAGE of the schema, or EXECUTE, for PUBLIC",
+            GuardState::Disabled => {
+                "not everybody may use them: no privilege USAGE of the schema, or EXECUTE, for PUBLIC"
+            }
             _ => "not what this version installs, or not owned by the owner of the schema",
         };
         other("(functions)", self.functions, functions);
@@ -175,25 +182,25 @@ impl Survey {
     }
 
     /// Copies go with what they are copied from.
-    fn unwanted(&self) -> impl Iterator<Item = (&Place, &InstalledTrigger)> {
+    fn unwanted(&self) -> impl Iterator<Item = (&TriggerName, &InstalledTrigger)> {
         let wanted: BTreeSet<(&str, &str)> =
             self.wanted.iter().map(|wanted| (wanted.relation.as_str(), wanted.name.as_str())).collect();
-        let is_wanted = move |place: &Place| wanted.contains(&(place.0.as_str(), place.1.as_str()));
+        let is_wanted = move |place: &TriggerName| wanted.contains(&(place.0.as_str(), place.1.as_str()));
         self.found.iter().filter(move |(place, found)| !found.is_copy && !is_wanted(place))
     }
 
-    fn difference(&self, wanted: &Wanted) -> Option<Difference> {
-        let Wanted { relation, name, .. } = wanted;
+    fn difference(&self, wanted: &WantedTrigger) -> Option<Difference> {
+        let WantedTrigger { relation, name, .. } = wanted;
         let enable = format!("ALTER TABLE {relation} ENABLE ALWAYS TRIGGER {name}");
         let drop = format!("DROP TRIGGER {name} ON {relation}");
         let (state, what, statements) = match (self.found.get(&(relation.clone(), name.clone())), &wanted.definition) {
             (None, definition) => {
                 let create = definition.iter().cloned().chain([enable]).collect();
-                (State::Missing, format!("no {name}"), if definition.is_some() { create } else { Vec::new() })
+                (GuardState::Missing, format!("no {name}"), if definition.is_some() { create } else { Vec::new() })
             }
             (Some(found), Some(definition)) if found.definition != *definition => {
                 let what = format!("{name} has {}", in_place_of(&found.definition, definition));
-                (State::Changed, what, vec![drop, definition.clone(), enable])
+                (GuardState::Changed, what, vec![drop, definition.clone(), enable])
             }
             (Some(found), _) if found.enabled != 'A' => {
                 let word = match found.enabled {
@@ -201,7 +208,7 @@ impl Survey {
                     'R' => "enabled for replicas only",
                     _ => "not enabled for replicas",
                 };
-                (State::Disabled, format!("{name} is {word}"), vec![enable])
+                (GuardState::Disabled, format!("{name} is {word}"), vec![enable])
             }
             _ => return None,
         };
@@ -209,10 +216,10 @@ impl Survey {
     }
 }
 
-fn superfluous(place: &Place, found: &InstalledTrigger) -> Difference {
+fn superfluous(place: &TriggerName, found: &InstalledTrigger) -> Difference {
     let (relation, name) = place;
     Difference {
-        state: State::Changed,
+        state: GuardState::Changed,
         what: format!("no policy asks for {name}"),
         relation: relation.clone(),
         may_alter: found.may_alter,

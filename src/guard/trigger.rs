@@ -13,7 +13,7 @@ pub(super) const PREFIX: &str = "fencegate_guard_";
 
 /// A relation on which a policy has a say: a fenced table, or what is written to by way of it.
 #[derive(Clone, Debug)]
-pub(super) struct Relation {
+pub(super) struct GuardedRelation {
     pub(super) oid: String,
     /// Schema and name, quoted where needed.
     pub(super) name: String,
@@ -28,7 +28,7 @@ pub(super) struct Relation {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct WantedTrigger {
     pub(super) relation: String,
     pub(super) resource: String,
     pub(super) name: String,
@@ -45,10 +45,10 @@ pub(super) struct Wanted {
 pub(super) fn wanted(
     resource: &Resource,
     table: &FencedTable,
-    relations: &[Relation],
+    relations: &[GuardedRelation],
     exempt_roles: &[String],
     foreign_tables_truncate: bool,
-) -> Vec<Wanted> {
+) -> Vec<WantedTrigger> {
     let entry = Sha256::digest(format!("{}\0{}", resource.name, table.name));
     let stem = format!("{PREFIX}{:02x}{:02x}{:02x}{:02x}", entry[0], entry[1], entry[2], entry[3]);
     let function = function(resource, table, exempt_roles);
@@ -63,7 +63,7 @@ pub(super) fn wanted(
             let (name, events) = (format!("{stem}_{suffix}"), events.join(" OR "));
             let on = &relation.name;
             let definition = format!("CREATE TRIGGER {name} {timing} {events} ON {on} FOR EACH {level} {function}");
-            wanted.push(Wanted {
+            wanted.push(WantedTrigger {
                 relation: relation.name.clone(),
                 resource: resource.name.clone(),
                 name,
@@ -114,7 +114,7 @@ fn events(table: &FencedTable, among: impl Fn(Operation) -> bool) -> Vec<&'stati
 }
 
 /// True of rows that no statement trigger answers for.
-fn condition(row: &str, relation: &Relation, oids: &[&str]) -> String {
+fn condition(row: &str, relation: &GuardedRelation, oids: &[&str]) -> String {
     let replicated = "(current_setting('session_replication_role'::text) = 'replica'::text)";
     let root = partition_root(row);
     match &relation.root {

@@ -7,7 +7,7 @@ use super::LeaderError;
 use super::coordinator::{Candidate, Coordinator, CoordinatorError};
 use super::election::Election;
 use super::keeper::keep;
-use super::leadership::{Leadership, LeaseState, Request};
+use super::leadership::{KeeperRequest, Leadership, LeaseState};
 use super::loss::Loss;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -117,7 +117,7 @@ async fn until_lost<C: Coordinator>(
     candidate: &Candidate,
     lease_state: &watch::Sender<LeaseState>,
     mut kept: Pin<&mut impl Future<Output = Loss>>,
-    mut inbox: mpsc::Receiver<Request>,
+    mut inbox: mpsc::Receiver<KeeperRequest>,
 ) -> (Loss, Option<oneshot::Sender<Result<(), LeaderError>>>) {
     let mut end = pin!(election.coordinator.await_end(candidate, election.timings.patience()));
     loop {
@@ -127,10 +127,10 @@ async fn until_lost<C: Coordinator>(
             // After a pause the coordinator says what we should have known.
             loss = &mut end => return (if is_over(lease_state) { Loss::Expired } else { loss }, None),
             request = inbox.recv() => match request {
-                Some(Request::Proclaim(value, answer)) => {
+                Some(KeeperRequest::Proclaim(value, answer)) => {
                     drop(tokio::spawn(proclaim(election.clone(), candidate.clone(), value, answer)));
                 }
-                Some(Request::Resign(answer)) => return (Loss::Resigned, Some(answer)),
+                Some(KeeperRequest::Resign(answer)) => return (Loss::Resigned, Some(answer)),
                 // Nobody holds the leadership any more.
                 None => return (Loss::Resigned, None),
             },

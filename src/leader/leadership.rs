@@ -21,7 +21,7 @@ pub(super) struct LeaseState {
 
 /// What a leader asks of the task that keeps its lease.
 #[derive(Debug)]
-pub(super) enum Request {
+pub(super) enum KeeperRequest {
     Proclaim(Vec<u8>, oneshot::Sender<Result<(), LeaderError>>),
     Resign(oneshot::Sender<Result<(), LeaderError>>),
 }
@@ -33,7 +33,7 @@ pub struct Leadership {
     pub(super) election: ElectionName,
     pub(super) holder: String,
     pub(super) lease_state: watch::Receiver<LeaseState>,
-    pub(super) requests: mpsc::Sender<Request>,
+    pub(super) requests: mpsc::Sender<KeeperRequest>,
 }
 
 impl Leadership {
@@ -114,7 +114,7 @@ impl Leadership {
     /// When leadership is lost, or the coordinator cannot be reached.
     pub async fn proclaim(&self, value: impl Into<Vec<u8>>) -> Result<(), LeaderError> {
         let value = value.into();
-        self.request(|answer| Request::Proclaim(value, answer)).await
+        self.request(|answer| KeeperRequest::Proclaim(value, answer)).await
     }
 
     /// Gives leadership up, so that the next candidate leads at once. To be called when all work under the token has
@@ -123,12 +123,12 @@ impl Leadership {
     /// # Errors
     /// When the coordinator cannot be reached: the lease then ends by itself. Leadership is lost all the same.
     pub async fn resign(&self) -> Result<(), LeaderError> {
-        self.request(Request::Resign).await
+        self.request(KeeperRequest::Resign).await
     }
 
     async fn request(
         &self,
-        request: impl FnOnce(oneshot::Sender<Result<(), LeaderError>>) -> Request,
+        request: impl FnOnce(oneshot::Sender<Result<(), LeaderError>>) -> KeeperRequest,
     ) -> Result<(), LeaderError> {
         let (sender, answer) = oneshot::channel();
         if self.requests.send(request(sender)).await.is_err() {

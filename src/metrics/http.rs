@@ -3,7 +3,7 @@
 //! Owns every limit on who asks: how many at once, how long, how much. Must never wait for a client without a limit, nor
 //! let those who ask nothing keep out those who do.
 
-use crate::crowd::{Crowd, Source};
+use crate::crowd::{Crowd, SourceAddress};
 use crate::listen::listen;
 use futures_util::future::join_all;
 use http_body_util::Full;
@@ -52,7 +52,7 @@ pub trait Pages: Send + Sync + 'static {
 
 /// Addresses that are listened on, where nobody is answered yet.
 #[derive(Debug)]
-pub struct Listener {
+pub struct Endpoint {
     sockets: Vec<(TcpListener, SocketAddr)>,
 }
 
@@ -64,7 +64,7 @@ pub struct Server {
     stop: watch::Sender<()>,
 }
 
-impl Listener {
+impl Endpoint {
     /// Listens; on all addresses that a name has. Cancel-safe.
     pub async fn bind(host: &str, port: u16) -> io::Result<Self> {
         Self::on(listen(host, port).await?)
@@ -72,7 +72,7 @@ impl Listener {
 
     fn on(sockets: Vec<TcpListener>) -> io::Result<Self> {
         let with_address = |socket: TcpListener| socket.local_addr().map(|address| (socket, address));
-        Ok(Listener { sockets: sockets.into_iter().map(with_address).collect::<io::Result<_>>()? })
+        Ok(Endpoint { sockets: sockets.into_iter().map(with_address).collect::<io::Result<_>>()? })
     }
 
     /// Answers from now on.
@@ -100,29 +100,29 @@ impl Server {
 
 /// The connections that are open.
 struct Places {
-    taken: Mutex<Taken>,
+    taken: Mutex<OpenConnections>,
     /// A permit for each, until it is closed: somewhat longer than it has its place.
     free: Arc<Semaphore>,
 }
 
 #[derive(Default)]
-struct Taken {
+struct OpenConnections {
     last: u64,
     asking: Crowd,
     answered: Crowd,
 }
 
 /// A connection's place, until it is dropped.
-struct Place {
+struct ConnectionSlot {
     places: Arc<Places>,
-    source: Source,
+    source: SourceAddress,
     number: u64,
     given_up: Arc<Notify>,
 }
 
 impl Places {
     /// Always finds one.
-    fn enter(self: &Arc<Self>, source: Source) -> Place {
+    fn enter(self: &Arc<Self>, source: SourceAddress) -> ConnectionSlot {
         let given_up = Arc::new(Notify::new());
         let mut taken = self.taken();
         while taken.asking.len() + taken.answered.len() >= MOST_CONNECTIONS {
@@ -133,15 +133,15 @@ impl Places {
         let number = taken.last;
         taken.asking.insert(source, number, given_up.clone());
         drop(taken);
-        Place { places: self.clone(), source, number, given_up }
+        ConnectionSlot { places: self.clone(), source, number, given_up }
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, OpenConnections> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Its request is there.
     fn has_asked(&self) {
         let mut taken = self.places.taken();
@@ -151,7 +151,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut taken = self.places.taken();
         taken.asking.remove(self.source, self.number);
@@ -168,7 +168,7 @@ async fn serve(socket: TcpListener, pages: Arc<impl Pages>, places: Arc<Places>,
             Some(_) = connections.join_next() => {}
             accepted = socket.accept() => match accepted {
                 Ok((stream, address)) => {
-                    let (pages, place) = (pages.clone(), places.enter(Source::new(Some(address.ip()))));
+                    let (pages, place) = (pages.clone(), places.enter(SourceAddress::new(Some(address.ip()))));
                     // Who made room for it is closed first.
                     let open = places.free.clone().acquire_owned().await;
                     connections.spawn(async move {
@@ -193,7 +193,7 @@ async fn serve(socket: TcpListener, pages: Arc<impl Pages>, places: Arc<Places>,
     while connections.join_next().await.is_some() {}
 }
 
-async fn answer_one(stream: TcpStream, pages: Arc<impl Pages>, place: &Place) {
+async fn answer_one(stream: TcpStream, pages: Arc<impl Pages>, place: &ConnectionSlot) {
     let service = service_fn(|request| {
         place.has_asked();
         let pages = pages.clone();
@@ -268,7 +268,7 @@ mod tests {
         let mut sockets = listen("127.0.0.1", 0).await.unwrap();
         sockets.extend(listen("127.0.0.2", 0).await.unwrap());
         let addresses: Vec<SocketAddr> = sockets.iter().map(|socket| socket.local_addr().unwrap()).collect();
-        let server = Listener::on(sockets).unwrap().serve(Arc::new(Blank));
+        let server = Endpoint::on(sockets).unwrap().serve(Arc::new(Blank));
         for address in &addresses {
             assert!(answer(*address).await.unwrap().ends_with("ok\n"), "{address}");
         }

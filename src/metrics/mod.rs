@@ -10,7 +10,7 @@ pub(crate) mod table;
 
 pub use proxy::{Metrics, Now, VERDICTS, WriteCount};
 pub(crate) use registered::Registered;
-pub use table::{Described, Kind, METRICS};
+pub use table::{Described, METRICS, MetricKind};
 
 /// A count of one series.
 pub type Counter = prometheus::IntCounter;

@@ -8,7 +8,7 @@ pub struct Described {
     /// Its name, with the unit.
     pub name: &'static str,
     /// How it moves.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// What tells its series apart.
     pub labels: &'static [&'static str],
     /// What it says, in words.
@@ -19,7 +19,7 @@ pub struct Described {
 
 /// How a metric moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// Up only, from 0 at the start of the process.
     Counter,
     /// Up and down.
@@ -28,13 +28,13 @@ pub enum Kind {
     Histogram,
 }
 
-impl Kind {
+impl MetricKind {
     /// As Prometheus calls it.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         }
     }
 }
@@ -43,7 +43,7 @@ impl Kind {
 macro_rules! metrics {
     ($($of_leader:ident $metric:ident: $kind:ident $name:literal $labels:tt $help:literal;)*) => {
         $(pub(crate) const $metric: Described =
-            Described { name: $name, kind: Kind::$kind, labels: &$labels, help: $help, of_leader: $of_leader };)*
+            Described { name: $name, kind: MetricKind::$kind, labels: &$labels, help: $help, of_leader: $of_leader };)*
 
         /// All metrics.
         pub static METRICS: [Described; 17] = [$($metric),*];

@@ -3,11 +3,11 @@
 use super::driver::{Driver, Socket};
 use super::upstream;
 use crate::fence::CutOff;
-use crate::session::rejection::{Outcome, cut_off};
+use crate::session::rejection::{CutOffOutcome, cut_off};
 use crate::session::{End, Session};
 use crate::state::host::SessionHost;
+use crate::state::lifecycle::session_ends;
 use crate::state::sessions::SessionRecord;
-use crate::state::stage::session_ends;
 use crate::wire::error::{ErrorText, field};
 use crate::wire::frame::body;
 use crate::wire::startup;
@@ -145,7 +145,7 @@ impl Driver {
     }
 }
 
-fn log_cut_off(record: &SessionRecord, by: &CutOff, outcome: Outcome) {
+fn log_cut_off(record: &SessionRecord, by: &CutOff, outcome: CutOffOutcome) {
     let SessionRecord { number: session, user, database, .. } = record;
     tracing::warn!(
         session,

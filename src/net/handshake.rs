@@ -11,14 +11,14 @@ use super::upstream::{self, log_in};
 use crate::fence::session::SessionFence;
 use crate::fence::value::FenceValue;
 use crate::session::Started;
-use crate::session::parameter::{Parameter, Value};
+use crate::session::parameter::{Parameter, ParameterValue};
 use crate::session::rejection::Rejection;
-use crate::state::connections::{Kind, Seat};
+use crate::state::connections::{LoginKind, Seat};
 use crate::state::context::Context;
 use crate::state::host::SessionHost;
+use crate::state::lifecycle::{Phase, too_late};
 use crate::state::sessions::SessionRecord;
 use crate::state::shared::Shared;
-use crate::state::stage::{Stage, too_late};
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::message;
 use crate::wire::startup::{self, InvalidPacket, Packet, Replication, Startup};
@@ -83,7 +83,7 @@ impl From<io::Error> for Refused {
 /// What a client wants.
 pub enum Heard {
     /// A session.
-    Caller(Box<Caller>),
+    Client(Box<IncomingClient>),
     /// It was a request to cancel; what has become of it.
     Cancel(&'static str),
 }
@@ -93,18 +93,18 @@ pub enum Opened {
     /// A session with the server.
     Session(Box<Driver>),
     /// The console, for which the server has not let it in yet.
-    Console(Box<Caller>),
+    Console(Box<IncomingClient>),
 }
 
 /// A client that has said what it wants.
-pub struct Caller {
+pub struct IncomingClient {
     pub client: Peer,
     pub startup: Startup,
     /// By which its session has to be up.
     pub deadline: Instant,
 }
 
-impl Caller {
+impl IncomingClient {
     /// Who it says it is, and which database it wants: nobody has checked that.
     pub fn claims(&self) -> (String, String) {
         (self.startup.user().to_owned(), self.startup.database().to_owned())
@@ -140,7 +140,7 @@ pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Heard,
     };
     match packet {
         Packet::CancelRequest(packet) => cancel(shared, packet, seat).await.map(Heard::Cancel),
-        Packet::Startup(startup) => Ok(Heard::Caller(Box::new(Caller { client, startup, deadline }))),
+        Packet::Startup(startup) => Ok(Heard::Client(Box::new(IncomingClient { client, startup, deadline }))),
         Packet::SslRequest | Packet::GssEncryptionRequest => Err(Refused::silently("no session")),
     }
 }
@@ -149,8 +149,13 @@ pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Heard,
 ///
 /// # Errors
 /// When there is no session; the client has been told why, where it can be told.
-pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, peer: &str) -> Result<Opened, Refused> {
-    let Caller { mut client, startup, deadline } = caller;
+pub async fn shake_hands(
+    shared: Arc<Shared>,
+    caller: IncomingClient,
+    seat: &mut Seat,
+    peer: &str,
+) -> Result<Opened, Refused> {
+    let IncomingClient { mut client, startup, deadline } = caller;
     if let Some(text) = lacking_encryption(&shared, &client) {
         return refuse(&mut client, text).await;
     }
@@ -159,7 +164,7 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
         return refuse(&mut client, text).await;
     }
     if for_console {
-        return Ok(Opened::Console(Box::new(Caller { client, startup, deadline })));
+        return Ok(Opened::Console(Box::new(IncomingClient { client, startup, deadline })));
     }
     let (mut server, authenticated) = log_in(&shared, &mut client, seat, &startup.packet, deadline).await?;
     // Not before: anybody may say that they are somebody else.
@@ -196,7 +201,8 @@ pub async fn shake_hands(shared: Arc<Shared>, caller: Caller, seat: &mut Seat, p
         return refuse(&mut client, Rejection::InvalidSetting { why }.text()).await;
     }
     client.writer.output.extend_from_slice(&authenticated.ready);
-    let parameter = Parameter::new(if identity.is_ok() { Value::read(value.as_deref()) } else { Value::Unknown });
+    let parameter =
+        Parameter::new(if identity.is_ok() { ParameterValue::read(value.as_deref()) } else { ParameterValue::Unknown });
     let fence = SessionFence::new(identity);
     let backend = (authenticated.process_id, authenticated.cancel_key);
     let record = SessionRecord::new(seat.number(), &startup, peer.to_owned(), backend, fence, parameter.current());
@@ -218,10 +224,10 @@ async fn take_place(
     let settings = shared.settings();
     let most = settings.limits.connections.get();
     let is_admin = || settings.admin_roles.iter().any(|role| role == startup.user());
-    if shared.orders.borrow().stage != Stage::Running {
+    if shared.orders.borrow().phase != Phase::Running {
         return Err(too_late());
     }
-    let kind = if for_console && is_admin() { Kind::Console } else { Kind::Session };
+    let kind = if for_console && is_admin() { LoginKind::Console } else { LoginKind::Session };
     let has_place = tokio::select! {
         has_place = timeout_at(deadline, seat.take_place(kind, most)) => has_place.unwrap_or(false),
         () = shared.stopping() => return Err(too_late()),

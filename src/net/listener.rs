@@ -22,15 +22,15 @@ const PAUSE: Duration = Duration::from_millis(100);
 const SOCKET_MODE: u32 = 0o777;
 
 /// A listening socket.
-pub struct Listener {
-    socket: Socket,
+pub struct ClientListener {
+    socket: ListeningSocket,
     /// As it was bound.
     pub address: String,
     /// Of a Unix socket.
     _file: Option<SocketFile>,
 }
 
-enum Socket {
+enum ListeningSocket {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
@@ -44,7 +44,7 @@ impl Drop for SocketFile {
     }
 }
 
-impl Listener {
+impl ClientListener {
     /// Listens; on all addresses that a name has. Cancel-safe.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Listener {
 
     fn on_tcp(socket: TcpListener) -> io::Result<Self> {
         let address = socket.local_addr()?.to_string();
-        Ok(Listener { socket: Socket::Tcp(socket), address, _file: None })
+        Ok(ClientListener { socket: ListeningSocket::Tcp(socket), address, _file: None })
     }
 
     fn on_file(path: PathBuf) -> io::Result<Self> {
@@ -70,7 +70,7 @@ impl Listener {
         socket.bind(&path)?;
         let (address, file) = (path.display().to_string(), SocketFile(path));
         std::fs::set_permissions(&file.0, Permissions::from_mode(SOCKET_MODE))?;
-        Ok(Listener { socket: Socket::Unix(socket.listen(BACKLOG)?), address, _file: Some(file) })
+        Ok(ClientListener { socket: ListeningSocket::Unix(socket.listen(BACKLOG)?), address, _file: Some(file) })
     }
 
     /// Accepts clients, for ever, and begins a session for each, at that address of the client. Cancel-safe.
@@ -89,11 +89,11 @@ impl Listener {
 
     async fn accept(&self, keepalive: Option<Duration>) -> io::Result<(Stream, String)> {
         match &self.socket {
-            Socket::Tcp(listener) => {
+            ListeningSocket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 Ok((Stream::tcp(stream, keepalive)?, peer.to_string()))
             }
-            Socket::Unix(listener) => Ok((Stream::Unix(listener.accept().await?.0), "unix".to_owned())),
+            ListeningSocket::Unix(listener) => Ok((Stream::Unix(listener.accept().await?.0), "unix".to_owned())),
         }
     }
 }
@@ -124,7 +124,7 @@ mod tests {
         std::fs::create_dir(&folder).unwrap();
         let local = Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
         for address in [local, Address::Unix { directory: folder.clone(), port: 1 }] {
-            let listener = Listener::bind(&address).await.unwrap().remove(0);
+            let listener = ClientListener::bind(&address).await.unwrap().remove(0);
             let mut waiting = Vec::new();
             for _ in 0..crowd() {
                 let connect = async {

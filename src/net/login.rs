@@ -208,12 +208,12 @@ async fn relay_authentication(
         }
         if asked {
             match pass_answer(client, server, &mut binding).await? {
-                Answer::Awaited => (),
-                Answer::Passed => {
+                AuthenticationResponse::Awaited => (),
+                AuthenticationResponse::Passed => {
                     asked = false;
                     seat.asked(false);
                 }
-                Answer::Other => (asked, no_answer) = (false, true),
+                AuthenticationResponse::Other => (asked, no_answer) = (false, true),
             }
         }
         client.writer.flush().await?;
@@ -226,7 +226,7 @@ async fn relay_authentication(
 }
 
 /// What a client has said to a request of the server.
-enum Answer {
+enum AuthenticationResponse {
     Awaited,
     Passed,
     /// It is none: the server will not take it.
@@ -234,24 +234,28 @@ enum Answer {
 }
 
 /// Passes on an answer: one to each request. All else that a client sends ahead waits in its buffer: it has to be judged.
-async fn pass_answer(client: &mut Peer, server: &mut Peer, binding: &mut Binding) -> Result<Answer, Refused> {
-    let Some(tag) = client.reader.input.first() else { return Ok(Answer::Awaited) };
+async fn pass_answer(
+    client: &mut Peer,
+    server: &mut Peer,
+    binding: &mut Binding,
+) -> Result<AuthenticationResponse, Refused> {
+    let Some(tag) = client.reader.input.first() else { return Ok(AuthenticationResponse::Awaited) };
     match (*tag == frontend::PASSWORD).then(|| client.reader.client_frame(MAX_AUTHENTICATION)) {
         Some(Ok(Some((_, frame)))) => {
             if let Err(text) = binding.answer(&frame) {
                 return refuse(client, text).await;
             }
             server.writer.output.extend_from_slice(&frame);
-            Ok(Answer::Passed)
+            Ok(AuthenticationResponse::Passed)
         }
-        Some(Ok(None)) => Ok(Answer::Awaited),
+        Some(Ok(None)) => Ok(AuthenticationResponse::Awaited),
         // No answer to what the server asked: it refuses it once it has seen how it begins.
         None | Some(Err(_)) => {
             let start = client.reader.input.split_to(HEADER.min(client.reader.input.len()));
             server.writer.output.extend_from_slice(&start);
             client.reader.input.clear();
             client.reader.ended = true;
-            Ok(Answer::Other)
+            Ok(AuthenticationResponse::Other)
         }
     }
 }

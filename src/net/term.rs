@@ -4,8 +4,8 @@
 
 use super::driver::moment;
 use crate::session::End;
-use crate::state::stage::Orders;
-use crate::state::stage::{FAREWELL, Stage};
+use crate::state::lifecycle::Orders;
+use crate::state::lifecycle::{FAREWELL, Phase};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -34,7 +34,7 @@ impl Term {
 
     /// There is no more time.
     pub fn is_over(&self) -> bool {
-        self.now.stage == Stage::Ending
+        self.now.phase == Phase::Ending
     }
 
     /// Why the session has to end now; `is_idle`: it is outside of a transaction, and nothing was asked for.
@@ -42,12 +42,12 @@ impl Term {
         if self.orders.has_changed().unwrap_or(false) {
             self.look();
         }
-        match (self.now.stage, self.now.idle_timeout) {
-            (Stage::Ending, _) => return Some(End::Shutdown),
-            (Stage::Draining, _) => return is_idle.then_some(End::Shutdown),
-            (Stage::Running, None) => self.idle_since = None,
-            (Stage::Running, Some(_)) if !is_idle => self.idle_since = None,
-            (Stage::Running, Some(_)) => {
+        match (self.now.phase, self.now.idle_timeout) {
+            (Phase::Ending, _) => return Some(End::Shutdown),
+            (Phase::Draining, _) => return is_idle.then_some(End::Shutdown),
+            (Phase::Running, None) => self.idle_since = None,
+            (Phase::Running, Some(_)) if !is_idle => self.idle_since = None,
+            (Phase::Running, Some(_)) => {
                 self.idle_since.get_or_insert_with(Instant::now);
             }
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Something that one set says otherwise than another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct PolicyChange {
     /// The resource; None for what is said of the whole set.
     pub resource: Option<String>,
     /// What of it: `added`, `removed`, or the key in the policy.
@@ -20,7 +20,7 @@ pub struct Change {
 
 impl PolicySet {
     /// What is different in `new`: the whole set's part first, then resource by resource, by name.
-    pub fn difference(&self, new: &PolicySet) -> Vec<Change> {
+    pub fn difference(&self, new: &PolicySet) -> Vec<PolicyChange> {
         let mut changes = changes(None, of_set(self), of_set(new));
         let (old, new) = (by_name(self), by_name(new));
         let mut names: Vec<_> = old.keys().chain(new.keys()).copied().collect();
@@ -53,11 +53,11 @@ impl FencedTable {
 }
 
 /// What can be said of something, by the key in the policy.
-type Said = BTreeMap<&'static str, String>;
+type Attributes = BTreeMap<&'static str, String>;
 
-fn of_set(set: &PolicySet) -> Said {
+fn of_set(set: &PolicySet) -> Attributes {
     let databases = set.databases.as_ref().map(|databases| sorted(databases.iter().cloned()));
-    let mut said = Said::from([("opaque", set.opaque.name().to_owned())]);
+    let mut said = Attributes::from([("opaque", set.opaque.name().to_owned())]);
     said.extend(databases.map(|databases| ("databases", databases)));
     if !set.exempt_roles.is_empty() {
         said.insert("exempt_roles", sorted(set.exempt_roles.iter().cloned()));
@@ -65,8 +65,8 @@ fn of_set(set: &PolicySet) -> Said {
     said
 }
 
-fn of_resource(resource: &Resource) -> Said {
-    let mut said = Said::from([("tables", tables(resource)), ("mode", resource.mode.name().to_owned())]);
+fn of_resource(resource: &Resource) -> Attributes {
+    let mut said = Attributes::from([("tables", tables(resource)), ("mode", resource.mode.name().to_owned())]);
     said.extend(resource.election_shown().map(|election| ("election", election)));
     if !resource.functions.is_empty() {
         said.insert("functions", sorted(resource.functions.iter().map(ToString::to_string)));
@@ -87,19 +87,19 @@ fn sorted(items: impl Iterator<Item = String>) -> String {
     items.join(", ")
 }
 
-fn changes(resource: Option<&str>, mut old: Said, mut new: Said) -> Vec<Change> {
+fn changes(resource: Option<&str>, mut old: Attributes, mut new: Attributes) -> Vec<PolicyChange> {
     let keys: Vec<_> =
         old.keys().chain(new.keys()).copied().collect::<std::collections::BTreeSet<_>>().into_iter().collect();
     let change = |key: &'static str| {
         let (before, after) = (old.remove(key), new.remove(key));
         let resource = resource.map(str::to_owned);
-        (before != after).then(|| Change { resource, what: key.to_owned(), before, after })
+        (before != after).then(|| PolicyChange { resource, what: key.to_owned(), before, after })
     };
     keys.into_iter().filter_map(change).collect()
 }
 
-fn whole(name: &str, what: &str, before: Option<String>, after: Option<String>) -> Change {
-    Change { resource: Some(name.to_owned()), what: what.to_owned(), before, after }
+fn whole(name: &str, what: &str, before: Option<String>, after: Option<String>) -> PolicyChange {
+    PolicyChange { resource: Some(name.to_owned()), what: what.to_owned(), before, after }
 }
 
 fn by_name(set: &PolicySet) -> BTreeMap<&str, &Resource> {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     fn difference(old: &str, new: &str) -> Vec<String> {
-        let shown = |it: Change| {
+        let shown = |it: PolicyChange| {
             let [before, after] = [it.before, it.after].map(|it| it.unwrap_or("-".to_owned()));
             format!("{} {}: {before} -> {after}", it.resource.unwrap_or("*".to_owned()), it.what)
         };

@@ -5,7 +5,7 @@
 use super::{FencedTable, Mode, OnMissing, Opaque, QualifiedName, Template, name};
 use crate::etcd::ElectionName;
 use crate::statement::Operation;
-use crate::yaml::{self, Fault, Node, Position, Reader, Value};
+use crate::yaml::{self, Fault, Node, NodeReader, Position, Value};
 use std::fmt;
 
 /// The words for what can be fenced.
@@ -88,7 +88,7 @@ impl fmt::Display for DeclaredElection {
 pub(super) fn read(bytes: &[u8]) -> (Document, Vec<Fault>) {
     match yaml::parse(bytes) {
         Ok(root) => {
-            let mut reader = Reader::default();
+            let mut reader = NodeReader::default();
             let document = document(&mut reader, &root).unwrap_or_default();
             (document, reader.faults)
         }
@@ -96,7 +96,7 @@ pub(super) fn read(bytes: &[u8]) -> (Document, Vec<Fault>) {
     }
 }
 
-fn document(reader: &mut Reader, root: &Node) -> Option<Document> {
+fn document(reader: &mut NodeReader, root: &Node) -> Option<Document> {
     let keys = ["version", "resources", "opaque", "databases", "exempt_roles"];
     let fields = reader.fields(root, "the file", &keys)?;
     match fields.find("version") {
@@ -120,13 +120,13 @@ fn document(reader: &mut Reader, root: &Node) -> Option<Document> {
     Some(document)
 }
 
-fn opaque(reader: &mut Reader, node: &Node) -> Option<Placed<Opaque>> {
+fn opaque(reader: &mut NodeReader, node: &Node) -> Option<Placed<Opaque>> {
     let choices = [("reject", Opaque::Reject), ("require_token", Opaque::RequireToken), ("allow", Opaque::Allow)];
     let value = reader.choice(node, "`opaque`", &choices)?;
     Some(Placed { at: node.at, value })
 }
 
-fn names(reader: &mut Reader, node: &Node, what: &str) -> Option<Placed<Vec<String>>> {
+fn names(reader: &mut NodeReader, node: &Node, what: &str) -> Option<Placed<Vec<String>>> {
     let list = reader.list(node, what)?;
     let faults = reader.faults.len();
     let value = list.iter().filter_map(|item| sql_name(reader, item, what, name::single)).collect();
@@ -134,7 +134,7 @@ fn names(reader: &mut Reader, node: &Node, what: &str) -> Option<Placed<Vec<Stri
     (reader.faults.len() == faults).then_some(Placed { at: node.at, value })
 }
 
-fn resource(reader: &mut Reader, node: &Node) -> Option<DeclaredResource> {
+fn resource(reader: &mut NodeReader, node: &Node) -> Option<DeclaredResource> {
     let keys = ["name", "election", "tables", "functions", "on_missing", "mode"];
     let fields = reader.fields(node, "a resource", &keys)?;
     let named = match fields.find("name") {
@@ -184,7 +184,7 @@ fn resource(reader: &mut Reader, node: &Node) -> Option<DeclaredResource> {
 }
 
 /// The name, and as a template if it has a placeholder.
-fn resource_name(reader: &mut Reader, node: &Node) -> Option<(Placed<String>, Option<Template>)> {
+fn resource_name(reader: &mut NodeReader, node: &Node) -> Option<(Placed<String>, Option<Template>)> {
     let name = reader.text(node, "the name of a resource")?;
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_./:-".contains(c);
     let names = match Template::parse(name) {
@@ -203,7 +203,7 @@ fn resource_name(reader: &mut Reader, node: &Node) -> Option<(Placed<String>, Op
     Some((Placed { at: node.at, value: name.to_owned() }, names))
 }
 
-fn election(reader: &mut Reader, node: &Node) -> Option<Placed<DeclaredElection>> {
+fn election(reader: &mut NodeReader, node: &Node) -> Option<Placed<DeclaredElection>> {
     let text = reader.text(node, "`election`")?;
     let mut refuse = |why: String| reader.fault(node.at, format!("`{text}` names no election: {why}"));
     let template = Template::parse(text).map_err(|error| refuse(error.to_string())).ok()?;
@@ -216,7 +216,7 @@ fn election(reader: &mut Reader, node: &Node) -> Option<Placed<DeclaredElection>
 
 /// All tables of a keyed resource have a key, and those of others have none; so has the election.
 fn agree_on_keys(
-    reader: &mut Reader,
+    reader: &mut NodeReader,
     names: Option<&Template>,
     tables: &[Placed<FencedTable>],
     election: Option<&Placed<DeclaredElection>>,
@@ -253,7 +253,7 @@ fn agree_on_keys(
     }
 }
 
-fn table(reader: &mut Reader, node: &Node) -> Option<Placed<FencedTable>> {
+fn table(reader: &mut NodeReader, node: &Node) -> Option<Placed<FencedTable>> {
     if !matches!(node.value, Value::Mapping(_)) {
         let name = sql_name(reader, node, "a table", name::qualified)?;
         let operations = OPERATIONS.map(|(_, operation)| operation).to_vec();
@@ -273,7 +273,7 @@ fn table(reader: &mut Reader, node: &Node) -> Option<Placed<FencedTable>> {
     Some(Placed { at: name_node.at, value: FencedTable { name, operations, key } })
 }
 
-fn operations(reader: &mut Reader, node: &Node) -> Vec<Operation> {
+fn operations(reader: &mut NodeReader, node: &Node) -> Vec<Operation> {
     let list = match reader.list(node, "`operations`") {
         Some([]) => {
             reader.fault(node.at, "`operations` names none: leave it out to fence all of them");
@@ -288,13 +288,13 @@ fn operations(reader: &mut Reader, node: &Node) -> Vec<Operation> {
     operations
 }
 
-fn function(reader: &mut Reader, node: &Node) -> Option<Placed<QualifiedName>> {
+fn function(reader: &mut NodeReader, node: &Node) -> Option<Placed<QualifiedName>> {
     let value = sql_name(reader, node, "a function", name::qualified)?;
     Some(Placed { at: node.at, value })
 }
 
 fn sql_name<T>(
-    reader: &mut Reader,
+    reader: &mut NodeReader,
     node: &Node,
     what: &str,
     read: fn(&str) -> Result<T, name::NameError>,

@@ -81,13 +81,13 @@ pub fn join(files: impl IntoIterator<Item = (PathBuf, io::Result<Vec<u8>>)>) -> 
 struct Joining {
     files: Vec<PathBuf>,
     errors: Vec<FileError>,
-    declared: HashMap<Declaration, Place>,
+    declared: HashMap<Declaration, FilePosition>,
     resources: Vec<Resource>,
-    elections: Vec<(DeclaredElection, Place)>,
+    elections: Vec<(DeclaredElection, FilePosition)>,
     /// The names with a placeholder.
-    templates: Vec<(Template, Place)>,
+    templates: Vec<(Template, FilePosition)>,
     /// Those without.
-    names: Vec<(String, Place)>,
+    names: Vec<(String, FilePosition)>,
     settings: Document,
 }
 
@@ -101,7 +101,7 @@ enum Declaration {
 }
 
 /// A place in the file of that number.
-type Place = (usize, Position);
+type FilePosition = (usize, Position);
 
 impl Joining {
     fn add(&mut self, path: PathBuf, document: Document, mut faults: Vec<Fault>) {
@@ -170,7 +170,7 @@ impl Joining {
         }
     }
 
-    fn shown(&self, (file, at): Place) -> String {
+    fn shown(&self, (file, at): FilePosition) -> String {
         format!("{}:{}:{}", self.files[file].display(), at.line, at.column)
     }
 

@@ -15,7 +15,7 @@ mod name;
 mod tests;
 
 pub use crate::yaml::FileError;
-pub use difference::Change;
+pub use difference::PolicyChange;
 pub(crate) use guarded::guard_arguments;
 pub(crate) use keyed::percent_decoded;
 pub use keyed::{InvalidTemplate, Keyed, Template};

@@ -7,18 +7,20 @@ use super::reload;
 use crate::config::{self, Settings};
 use crate::fence::{Database, Leaders};
 use crate::metrics::WriteCount;
-use crate::net::handshake::{Caller, Refused, refuse};
+use crate::net::handshake::{IncomingClient, Refused, refuse};
 use crate::net::peer::{Peer, Reader};
 use crate::net::stream::Stream;
 use crate::net::upstream::log_in;
-use crate::operate::console::{self, Console, OpenSession, Prepared, Rejected, Reloaded, frontend, refusal, told};
+use crate::operate::console::{
+    self, Console, OpenSession, PreparedCommand, Rejected, ReloadedItem, frontend, refusal, told,
+};
 use crate::policy::{self, PolicySet};
 use crate::session::ClientFault;
 use crate::session::End;
 use crate::state::connections::Seat;
+use crate::state::lifecycle::session_ends;
 use crate::state::sessions::SessionRecord;
 use crate::state::shared::Shared;
-use crate::state::stage::session_ends;
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::frame::Header;
 use crate::wire::frame::body;
@@ -56,8 +58,8 @@ impl ConsoleSession {
     ///
     /// # Errors
     /// When there is no session; the client has been told why, where it can be told.
-    pub async fn open(shared: Arc<Shared>, caller: Caller, seat: &mut Seat) -> Result<Self, Refused> {
-        let Caller { mut client, startup, deadline } = caller;
+    pub async fn open(shared: Arc<Shared>, caller: IncomingClient, seat: &mut Seat) -> Result<Self, Refused> {
+        let IncomingClient { mut client, startup, deadline } = caller;
         let packet = startup.for_database(shared.settings().control_database());
         let (mut server, authenticated) = log_in(&shared, &mut client, seat, &packet, deadline).await?;
         seat.keep_place();
@@ -166,7 +168,7 @@ fn too_long(bytes: usize) -> ErrorText {
 /// The client's socket as pgwire has it: nothing is read from it there, so that what a message claims about itself is
 /// checked, and its length, before pgwire sees it.
 struct Answers {
-    socket: Framed<Join<Empty, WriteHalf<Stream>>, PgWireMessageServerCodec<Prepared>>,
+    socket: Framed<Join<Empty, WriteHalf<Stream>>, PgWireMessageServerCodec<PreparedCommand>>,
 }
 
 impl Answers {
@@ -275,7 +277,7 @@ impl console::Proxy for Shared {
     }
 
     /// Not cancel-safe: some databases may have the new policies and others not.
-    async fn reload(&self) -> Result<Vec<Reloaded>, Vec<String>> {
+    async fn reload(&self) -> Result<Vec<ReloadedItem>, Vec<String>> {
         match reload::reload(self).await {
             Ok(reloaded) => Ok(changes(reloaded)),
             Err(error) => Err(error.faults.iter().map(ToString::to_string).collect()),
@@ -303,8 +305,8 @@ fn open_session(session: &SessionRecord) -> OpenSession {
     }
 }
 
-fn changes(reloaded: reload::Reloaded) -> Vec<Reloaded> {
-    let setting = |it: config::Change| Reloaded {
+fn changes(reloaded: reload::Reloaded) -> Vec<ReloadedItem> {
+    let setting = |it: config::SettingChange| ReloadedItem {
         what: "setting",
         name: it.key.to_owned(),
         change: "value".to_owned(),
@@ -312,7 +314,7 @@ fn changes(reloaded: reload::Reloaded) -> Vec<Reloaded> {
         after: Some(it.after).filter(|text| !text.is_empty()),
         in_force: it.applied,
     };
-    let certificate = |name: String| Reloaded {
+    let certificate = |name: String| ReloadedItem {
         what: "certificate",
         name,
         change: "content".to_owned(),
@@ -320,7 +322,7 @@ fn changes(reloaded: reload::Reloaded) -> Vec<Reloaded> {
         after: None,
         in_force: true,
     };
-    let policy = |it: policy::Change| Reloaded {
+    let policy = |it: policy::PolicyChange| ReloadedItem {
         what: "policy",
         name: it.resource.unwrap_or_default(),
         change: it.what,

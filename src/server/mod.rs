@@ -9,16 +9,16 @@ mod shutdown;
 mod systemd;
 
 use crate::config::Address;
-use crate::crowd::Source;
+use crate::crowd::SourceAddress;
 use crate::metrics::{Metrics, MetricsError, http};
 use crate::net::handshake::{self, Heard, Opened, Refused};
-use crate::net::listener::Listener;
+use crate::net::listener::ClientListener;
 use crate::net::stream::Stream;
 use crate::session::End;
 use crate::state::connections::Seat;
-pub use crate::state::encryption::Encryption;
+pub use crate::state::encryption::TlsMaterial;
 use crate::state::sessions::SessionRecord;
-use crate::state::shared::{Shared, Start};
+use crate::state::shared::{Shared, StartOptions};
 use console::ConsoleSession;
 use shutdown::StopSignals;
 use std::io;
@@ -54,7 +54,7 @@ pub enum ProxyError {
 ///
 /// # Errors
 /// When it cannot start.
-pub async fn run(start: Start) -> Result<(), ProxyError> {
+pub async fn run(start: StartOptions) -> Result<(), ProxyError> {
     let hangup = signal(SignalKind::hangup()).map_err(ProxyError::Signals)?;
     let mut stop = StopSignals::new().map_err(ProxyError::Signals)?;
     files::provide(&start.settings);
@@ -64,7 +64,7 @@ pub async fn run(start: Start) -> Result<(), ProxyError> {
     let http = http.map(|listener| listener.serve(shared.clone()));
     let mut listeners = JoinSet::new();
     for address in &addresses {
-        let bound = Listener::bind(address).await;
+        let bound = ClientListener::bind(address).await;
         let not_bound =
             |error| ProxyError::Listen { address: address.to_string(), error: explained(error, address, &addresses) };
         for listener in bound.map_err(not_bound)? {
@@ -100,9 +100,9 @@ fn explained(error: io::Error, address: &Address, all: &[Address]) -> io::Error 
 }
 
 /// The address of metrics and health, if there is one.
-async fn bind_http(address: Option<&Address>) -> Result<Option<http::Listener>, ProxyError> {
+async fn bind_http(address: Option<&Address>) -> Result<Option<http::Endpoint>, ProxyError> {
     let Some(Address::Tcp { host, port }) = address else { return Ok(None) };
-    let bound = http::Listener::bind(host, *port).await;
+    let bound = http::Endpoint::bind(host, *port).await;
     bound.map(Some).map_err(|error| ProxyError::Listen { address: format!("{host}:{port}"), error })
 }
 
@@ -118,7 +118,7 @@ static SESSIONS: AtomicU64 = AtomicU64::new(0);
 /// Takes a seat for a client, in the order in which they come: tasks start in any.
 fn begin_session(shared: Arc<Shared>, stream: Stream, peer: String) {
     let number = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
-    let source = Source::new(peer.parse().ok().map(|address: SocketAddr| address.ip()));
+    let source = SourceAddress::new(peer.parse().ok().map(|address: SocketAddr| address.ip()));
     let seat = shared.connections.enter(number, source, shared.settings().limits.connections.get());
     tokio::spawn(serve_session(shared, stream, peer, seat));
 }
@@ -126,7 +126,7 @@ fn begin_session(shared: Arc<Shared>, stream: Stream, peer: String) {
 async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut seat: Seat) {
     let session = seat.number();
     let caller = match handshake::hear(&shared, stream, &seat).await {
-        Ok(Heard::Caller(caller)) => *caller,
+        Ok(Heard::Client(caller)) => *caller,
         Ok(Heard::Cancel(how)) => return tracing::debug!(session, peer, how, "cancel_request"),
         Err(refused) => return log_refusal(&shared, session, &peer, None, &refused),
     };

@@ -3,7 +3,7 @@
 //! Must never put a part of what was read in force, nor run twice at a time.
 
 use super::{files, systemd};
-use crate::config::{Change, ConfigError, Settings};
+use crate::config::{ConfigError, SettingChange, Settings};
 use crate::policy::{self, FileError, PolicySet};
 use crate::state::encryption::NewCertificates;
 use crate::state::shared::Shared;
@@ -14,11 +14,11 @@ use tokio::signal::unix::Signal;
 #[derive(Debug)]
 pub struct Reloaded {
     /// The settings, in the order of the table.
-    pub settings: Vec<Change>,
+    pub settings: Vec<SettingChange>,
     /// The settings that name a file of certificates or a key with another content than before.
     pub certificates: Vec<String>,
     /// The policies.
-    pub policies: Vec<policy::Change>,
+    pub policies: Vec<policy::PolicyChange>,
 }
 
 /// Why nothing was reloaded.
@@ -26,12 +26,12 @@ pub struct Reloaded {
 #[error("{}", faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct ReloadError {
     /// Everything that is wrong; at least one.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ReloadFault>,
 }
 
 /// Something that is wrong with what was read, in one line: what is in a file with its file, line and column.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum ReloadFault {
     /// With the settings.
     #[error(transparent)]
     Settings(#[from] ConfigError),
@@ -83,14 +83,14 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
     }
     shared.set_settings(settings);
     let certificates = shared.encryption.put_in_force(certificates);
-    for Change { key, before, after, applied } in &changes {
+    for SettingChange { key, before, after, applied } in &changes {
         tracing::info!(key, before, after, applied, "setting_changed");
     }
     for key in &certificates {
         tracing::info!(key, "certificate_changed");
     }
     let difference = shared.policies.borrow().difference(&policies);
-    for policy::Change { resource, what, before, after } in &difference {
+    for policy::PolicyChange { resource, what, before, after } in &difference {
         tracing::info!(resource, what, before, after, "policy_changed");
     }
     let resources = policies.resources.len();
@@ -108,7 +108,7 @@ struct Read {
     certificates: NewCertificates,
 }
 
-async fn read(shared: &Shared) -> Result<Read, Vec<Fault>> {
+async fn read(shared: &Shared) -> Result<Read, Vec<ReloadFault>> {
     let (in_force, arguments, encryption) = (shared.settings(), shared.arguments.clone(), shared.encryption.clone());
     let reading = tokio::task::spawn_blocking(move || {
         let settings = Settings::load(&arguments).map_err(|error| vec![error.into()]);
@@ -129,6 +129,6 @@ async fn read(shared: &Shared) -> Result<Read, Vec<Fault>> {
     reading.await.unwrap_or_else(|error| Err(vec![error.into()]))
 }
 
-fn faults<E: Into<Fault>>(errors: Vec<E>) -> Vec<Fault> {
+fn faults<E: Into<ReloadFault>>(errors: Vec<E>) -> Vec<ReloadFault> {
     errors.into_iter().map(Into::into).collect()
 }

@@ -2,8 +2,8 @@
 //!
 //! Must never end a session in the middle of a message, nor before its transaction unless time is up.
 
+use crate::state::lifecycle::{FAREWELL, Phase};
 use crate::state::shared::Shared;
-use crate::state::stage::{FAREWELL, Stage};
 use std::io;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -43,14 +43,14 @@ pub async fn shut_down(shared: &Shared, mut listeners: JoinSet<()>, signals: &mu
     tracing::info!(sessions = shared.connections.places(), limit_seconds = limit.as_secs_f64(), "stopping");
     shared.health.stop();
     // First: whoever sees that nobody is let in any more is not let in either.
-    shared.set_stage(Stage::Draining);
+    shared.set_phase(Phase::Draining);
     listeners.shutdown().await;
     tokio::select! {
         () = shared.connections.none_left() => {}
         () = tokio::time::sleep(limit) => say_who_is_left(shared, "shutdown_timeout is over"),
         () = signals.recv() => say_who_is_left(shared, "another signal"),
     }
-    shared.set_stage(Stage::Ending);
+    shared.set_phase(Phase::Ending);
     tokio::time::timeout(FAREWELL + GONE, shared.connections.none_left()).await.ok();
     tokio::time::timeout(LAST_ANNOUNCEMENTS, leave_databases(shared)).await.ok();
     tracing::info!("stopped");

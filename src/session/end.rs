@@ -1,7 +1,7 @@
 //! How a session ends, and the last thing that its client is told.
 
 use super::host::Host;
-use super::rejection::Outcome;
+use super::rejection::CutOffOutcome;
 use super::{Life, Session, frame_of};
 use crate::fence::CutOff;
 use crate::fence::session::Activity;
@@ -81,9 +81,13 @@ impl<H: Host> Session<H> {
     }
 
     /// A newer token has ended the server process: what became of the open transaction.
-    pub fn cut_off(&self) -> Outcome {
+    pub fn cut_off(&self) -> CutOffOutcome {
         self.fence.set_activity(Activity::CutOff);
-        if self.is_in_flight() || self.transaction.may_have_committed { Outcome::Unknown } else { Outcome::RolledBack }
+        if self.is_in_flight() || self.transaction.may_have_committed {
+            CutOffOutcome::Unknown
+        } else {
+            CutOffOutcome::RolledBack
+        }
     }
 
     /// How the client broke the protocol, if it did.

@@ -2,7 +2,7 @@
 //! a [`Task`].
 
 use super::judge::PassedWrite;
-use super::parameter::Value;
+use super::parameter::ParameterValue;
 use super::rejection::Rejection;
 use super::suspects::Suspects;
 use super::task::{Room, Task, Turn};
@@ -10,7 +10,7 @@ use crate::catalogue::{Catalogue, Dependencies};
 use crate::fence::session::{Epoch, Token};
 use crate::fence::{Cause, Claim};
 use crate::policy::{PolicySet, Resource};
-use crate::statement::{Answer, Lexing, RelationName, Statement};
+use crate::statement::{Analysis, Lexing, RelationName, Statement};
 use std::sync::Arc;
 
 /// The proxy, as one of its sessions sees it.
@@ -69,7 +69,7 @@ pub trait Host: Send {
     ///
     /// # Errors
     /// The [`Task::Turn`] to wait for, where that may take long and none is free.
-    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, turn: Option<Turn>) -> Result<Answer, Task>;
+    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, turn: Option<Turn>) -> Result<Analysis, Task>;
 
     /// Room to hold a message of that many bytes, of which so many are there, if it is free: [`Task::Room`].
     fn room(&self, bytes: usize, there: usize, behind: bool) -> Option<Room>;
@@ -81,7 +81,7 @@ pub trait Host: Send {
     fn note_query(&self);
 
     /// The session presents these tokens from now on.
-    fn note_presented(&self, value: &Value);
+    fn note_presented(&self, value: &ParameterValue);
 
     /// A write to the resource has been admitted.
     fn note_admitted(&mut self, resource: &Resource);

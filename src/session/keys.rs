@@ -9,7 +9,7 @@ use crate::statement::{Operation, Write};
 use std::sync::Arc;
 
 /// The resource of one key, and whether it is written or only locked; or why it cannot be told.
-pub type Key = Result<(Arc<Resource>, bool), Rejection>;
+pub type KeyedResource = Result<(Arc<Resource>, bool), Rejection>;
 
 /// What the columns of the relation that a statement names are to the keyed table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub fn resources(
     column: Option<&KeyColumn>,
     write: &Write,
     columns: Columns,
-) -> Vec<Key> {
+) -> Vec<KeyedResource> {
     let name = table.key.as_deref().unwrap_or_default();
     let unknown = |why: &str| {
         let why = format!("which \"{name}\" of {}: {why}", table.name);

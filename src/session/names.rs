@@ -20,7 +20,7 @@ const SIGNIFICANT: usize = 63;
 #[derive(Debug, Default)]
 pub struct Names {
     /// Of each name in the order of their messages, thus of their numbers. Only the first one may be confirmed.
-    candidates: HashMap<Vec<u8>, VecDeque<Candidate>>,
+    candidates: HashMap<Vec<u8>, VecDeque<Definition>>,
     bytes: usize,
     last: u64,
     /// There was no room for a name.
@@ -28,7 +28,7 @@ pub struct Names {
 }
 
 #[derive(Debug)]
-struct Candidate {
+struct Definition {
     sequence: u64,
     /// The stretch of messages in which an error skips all that follow.
     batch: u64,
@@ -62,7 +62,7 @@ impl Names {
         // A name that is known must not keep an old meaning, however many there are.
         if self.bytes < MAX_BYTES || self.candidates.contains_key(name) {
             self.bytes += weight(name, &statement);
-            let candidate = Candidate { sequence: self.last, batch, confirmed: false, begun: false, statement };
+            let candidate = Definition { sequence: self.last, batch, confirmed: false, begun: false, statement };
             self.candidates.entry(name.to_vec()).or_default().push_back(candidate);
         } else {
             self.forgot = true;
@@ -151,7 +151,7 @@ impl Names {
     }
 
     /// Pipelines give one name thousands of meanings: what is gone stands first, and is not looked for.
-    fn drop_first(&mut self, name: &[u8], is_gone: impl Fn(&Candidate) -> bool) {
+    fn drop_first(&mut self, name: &[u8], is_gone: impl Fn(&Definition) -> bool) {
         let name = known_by(name);
         let Some(list) = self.candidates.get_mut(name) else { return };
         while let Some(candidate) = list.front().filter(|candidate| is_gone(candidate)) {

@@ -2,7 +2,7 @@
 //!
 //! Owns what the proxy believes the server's `current_setting('lease.fence', true)` to be. Fed by
 //! replies, so that it says what did happen. Must never guess: what cannot be followed is
-//! [`Value::Unknown`], and the server is asked. PostgreSQL documentation, reference page of SET.
+//! [`ParameterValue::Unknown`], and the server is asked. PostgreSQL documentation, reference page of SET.
 
 use crate::fence::value::FenceValue;
 use crate::statement::{ParameterEffect, Statement, TransactionEffect};
@@ -16,7 +16,7 @@ const HEAVIEST: usize = 4 << 20;
 
 /// The value of the parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum ParameterValue {
     /// As the server has it.
     Known(FenceValue),
     /// The server has a value that is no token. Only functions and ALTER ROLE can bring it about.
@@ -25,10 +25,10 @@ pub enum Value {
     Unknown,
 }
 
-impl Value {
+impl ParameterValue {
     /// From the server's text; None is NULL: never set.
-    pub fn read(text: Option<&str>) -> Value {
-        FenceValue::parse(text.unwrap_or_default()).map_or(Value::Invalid, Value::Known)
+    pub fn read(text: Option<&str>) -> ParameterValue {
+        FenceValue::parse(text.unwrap_or_default()).map_or(ParameterValue::Invalid, ParameterValue::Known)
     }
 }
 
@@ -36,7 +36,7 @@ impl Value {
 #[derive(Clone, Debug)]
 pub struct Parameter {
     /// What RESET returns to.
-    startup: Value,
+    startup: ParameterValue,
     now: Levels,
     /// What a rollback returns to: first for the transaction, then for each savepoint.
     snapshots: Vec<Snapshot>,
@@ -51,8 +51,8 @@ pub struct Parameter {
 /// SET LOCAL hides the session's value until the transaction ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Levels {
-    current: Value,
-    session: Value,
+    current: ParameterValue,
+    session: ParameterValue,
 }
 
 #[derive(Clone, Debug)]
@@ -63,14 +63,14 @@ struct Snapshot {
 
 impl Parameter {
     /// At the start of a session.
-    pub fn new(startup: Value) -> Self {
+    pub fn new(startup: ParameterValue) -> Self {
         let now = Levels { current: startup.clone(), session: startup.clone() };
         let snapshots = Vec::new();
         Parameter { startup, now, snapshots, touched: false, unfollowed: false, failed: false, errored: false }
     }
 
     /// What a statement sees that runs now.
-    pub fn current(&self) -> &Value {
+    pub fn current(&self) -> &ParameterValue {
         &self.now.current
     }
 
@@ -95,12 +95,12 @@ impl Parameter {
     pub fn is_settled(&self) -> bool {
         self.snapshots.iter().all(|snapshot| snapshot.levels == self.now)
             && self.now.current == self.now.session
-            && self.now.current != Value::Unknown
+            && self.now.current != ParameterValue::Unknown
             && !self.unfollowed
     }
 
     /// The server was asked.
-    pub fn learn(&mut self, value: Value) {
+    pub fn learn(&mut self, value: ParameterValue) {
         self.now.current = value;
         if !self.touched {
             self.now.session = self.now.current.clone();
@@ -112,7 +112,7 @@ impl Parameter {
     pub fn forget(&mut self) {
         self.touched = true;
         self.unfollowed = true;
-        self.now = Levels { current: Value::Unknown, session: Value::Unknown };
+        self.now = Levels { current: ParameterValue::Unknown, session: ParameterValue::Unknown };
     }
 
     /// It may be anything now, and so may be what a rollback returns to.
@@ -122,7 +122,7 @@ impl Parameter {
     }
 
     fn forget_snapshots(&mut self) {
-        let unknown = Levels { current: Value::Unknown, session: Value::Unknown };
+        let unknown = Levels { current: ParameterValue::Unknown, session: ParameterValue::Unknown };
         self.snapshots.iter_mut().for_each(|snapshot| snapshot.levels = unknown.clone());
     }
 
@@ -133,13 +133,13 @@ impl Parameter {
         self.touched |= statement.parameter != ParameterEffect::None;
         match &statement.parameter {
             ParameterEffect::None => (),
-            ParameterEffect::Set { value, local } => self.set(Value::read(Some(value)), *local),
+            ParameterEffect::Set { value, local } => self.set(ParameterValue::read(Some(value)), *local),
             ParameterEffect::Reset { local } => self.set(self.startup.clone(), *local),
             ParameterEffect::ResetAll => {
                 self.set(self.startup.clone(), false);
                 if touched {
                     // It passes over what SET LOCAL TO DEFAULT has reset, though only until the transaction ends.
-                    self.now.session = Value::Unknown;
+                    self.now.session = ParameterValue::Unknown;
                 }
                 if statement.kind == "DISCARD ALL" {
                     // In a pipeline it commits at once, except on older servers: an error may not take it back.
@@ -208,7 +208,7 @@ impl Parameter {
         self.errored = false;
     }
 
-    fn set(&mut self, value: Value, local: bool) {
+    fn set(&mut self, value: ParameterValue, local: bool) {
         if !local {
             self.now.session = value.clone();
         }
@@ -224,8 +224,8 @@ impl Parameter {
 
     /// The bytes that the values of savepoints keep in memory, about.
     fn weight(&self) -> usize {
-        let beside = |(before, after): (&Value, &Value)| match (before, after) {
-            (Value::Known(before), Value::Known(after)) => after.weight_beside(before),
+        let beside = |(before, after): (&ParameterValue, &ParameterValue)| match (before, after) {
+            (ParameterValue::Known(before), ParameterValue::Known(after)) => after.weight_beside(before),
             _ => 0,
         };
         let pairs = self.snapshots.windows(2).map(|pair| (&pair[0].levels, &pair[1].levels));

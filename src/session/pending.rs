@@ -4,7 +4,7 @@ use super::host::Changes;
 use super::question;
 use super::task::{Room, Task, Turn};
 use crate::fence::{Refusal, Role};
-use crate::statement::{Answer, Lexing};
+use crate::statement::{Analysis, Lexing};
 use std::time::Instant;
 
 /// What was found out for the message at hand: the first one of the client that was not forwarded yet.
@@ -17,7 +17,7 @@ pub(super) struct Pending {
     /// It may be read, though that may take long.
     pub(super) turn: Option<Turn>,
     /// What its text does, as it was read in this way: it is judged again whenever more is known.
-    pub(super) read: Option<(Lexing, bool, Answer)>,
+    pub(super) read: Option<(Lexing, bool, Analysis)>,
     /// Since when it has been judged, or what has to be done first for that.
     pub(super) since: Option<Instant>,
     /// The changes of the catalogue that had been seen when it came, or when what it waited for was there.
@@ -27,7 +27,7 @@ pub(super) struct Pending {
     /// The search path, where it was asked for.
     pub(super) path: Option<String>,
     /// What the server answered to our question so far.
-    pub(super) answer: Option<question::Answer>,
+    pub(super) answer: Option<question::ResultColumns>,
     /// The database that it needs alone was looked after.
     pub(super) is_alone: bool,
     /// Why an Admit for it failed.

@@ -1,7 +1,7 @@
 //! What the proxy asks the server in the session, when it does not know: the value of the
 //! parameter, how text is read, and the search path. The client must see nothing of it, save an error.
 
-use super::parameter::Value;
+use super::parameter::ParameterValue;
 use super::replies::{Audience, Request};
 use super::verdict::Verdict;
 use super::{Asked, Host, Sent, Session, Wait};
@@ -27,7 +27,7 @@ const ROLE_IN_ONE: &str =
     "SELECT pg_catalog.current_setting('role'), pg_catalog.current_setting('session_authorization')";
 
 /// The columns of the answers.
-pub(super) type Answer = Vec<Option<String>>;
+pub(super) type ResultColumns = Vec<Option<String>>;
 
 impl<H: Host> Session<H> {
     /// The bytes may be read in another way once what is under way has happened and is known.
@@ -111,7 +111,8 @@ impl<H: Host> Session<H> {
             self.pending.role = Asked::Answered(if is_known { Role::Current(current) } else { self.any_role() });
             return;
         }
-        self.parameter.learn(columns.next().map_or(Value::Invalid, |value| Value::read(value.as_deref())));
+        self.parameter
+            .learn(columns.next().map_or(ParameterValue::Invalid, |value| ParameterValue::read(value.as_deref())));
         for (name, value) in ["standard_conforming_strings", "client_encoding"].into_iter().zip(columns.by_ref()) {
             self.lexing.note(name, &value.unwrap_or_default());
         }

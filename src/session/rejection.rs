@@ -42,19 +42,19 @@ pub enum Rejection {
 
 /// How the transaction of a session ended that was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CutOffOutcome {
     /// Nothing was in flight: what was open is rolled back.
     RolledBack,
     /// A statement or a COMMIT was in flight.
     Unknown,
 }
 
-impl Outcome {
+impl CutOffOutcome {
     /// As in the error's DETAIL.
     pub fn name(self) -> &'static str {
         match self {
-            Outcome::RolledBack => "rolled_back",
-            Outcome::Unknown => "unknown",
+            CutOffOutcome::RolledBack => "rolled_back",
+            CutOffOutcome::Unknown => "unknown",
         }
     }
 }
@@ -265,7 +265,7 @@ const FORMS: &str =
     "Use one token, SET lease.fence = 47, or a list by resource, SET lease.fence = 'scheduler=47, billing=55'.";
 
 /// What a session is told that a newer token cut off.
-pub fn cut_off(resource: &str, presented: Epoch, highest: Epoch, outcome: Outcome) -> ErrorText {
+pub fn cut_off(resource: &str, presented: Epoch, highest: Epoch, outcome: CutOffOutcome) -> ErrorText {
     let is_reset = highest.generation > presented.generation;
     let (presented, highest) = (presented.token, highest.token);
     let (text, reason) = if is_reset {
@@ -342,10 +342,10 @@ mod tests {
         assert_eq!(unissued(None).detail, "resource=scheduler presented=99");
         assert!(unissued(None).message.ends_with("was not issued: nobody leads /e"));
         let epoch = |token| Epoch { generation: 1, token };
-        let text = cut_off("scheduler", epoch(46), epoch(47), Outcome::Unknown);
+        let text = cut_off("scheduler", epoch(46), epoch(47), CutOffOutcome::Unknown);
         assert!(text.detail.ends_with("outcome=unknown") && text.hint.starts_with("A newer leader"));
         let reset = Epoch { generation: 2, token: 7 };
-        let text = cut_off("scheduler", epoch(46), reset, Outcome::RolledBack);
+        let text = cut_off("scheduler", epoch(46), reset, CutOffOutcome::RolledBack);
         assert_eq!(text.detail, "resource=scheduler presented=46 highest=7 outcome=rolled_back");
         assert!(
             text.message.ends_with("was reset since token 46 was admitted, and is at 7")

@@ -2,7 +2,7 @@
 
 use super::host::{Changes, Seen, Wanted};
 use super::judge::PassedWrite;
-use super::parameter::Value;
+use super::parameter::ParameterValue;
 use super::suspects::Suspects;
 use super::task::Turn;
 use super::*;
@@ -10,7 +10,7 @@ use crate::catalogue::Catalogue;
 use crate::fence::Claim;
 use crate::fence::session::{Epoch, Token};
 use crate::policy::{PolicySet, Resource, join};
-use crate::statement::{Answer, Statement, analyse};
+use crate::statement::{Analysis, Statement, analyse};
 use crate::wire::message::{put_query, put_ready};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -81,7 +81,7 @@ impl Host for OneSession {
 
     fn withdraw_suspects(&self) {}
 
-    fn read(&self, text: &[u8], lexing: Lexing, _: bool, _: Option<Turn>) -> Result<Answer, Task> {
+    fn read(&self, text: &[u8], lexing: Lexing, _: bool, _: Option<Turn>) -> Result<Analysis, Task> {
         Ok(Arc::new(analyse(text, lexing)))
     }
 
@@ -95,7 +95,7 @@ impl Host for OneSession {
 
     fn note_query(&self) {}
 
-    fn note_presented(&self, _: &Value) {}
+    fn note_presented(&self, _: &ParameterValue) {}
 
     fn note_admitted(&mut self, _: &Resource) {}
 
@@ -116,7 +116,7 @@ fn session(token: &str) -> Session<OneSession> {
         fence: Arc::new(SessionFence::new(Err("not in this test".to_owned()))),
         replicates: false,
         temporary: None,
-        parameter: Parameter::new(Value::read(Some(token))),
+        parameter: Parameter::new(ParameterValue::read(Some(token))),
         lexing: Lexing::USUAL,
     };
     Session::new(host, Side::default(), Side::default(), started, Instant::now())

@@ -3,7 +3,7 @@
 //! Must never leave out a resource for which the text may be a write.
 
 use super::host::Seen;
-use super::keys::{self, Columns, Key};
+use super::keys::{self, Columns, KeyedResource};
 use crate::catalogue::Catalogue;
 use crate::fence::Deed;
 use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource};
@@ -17,7 +17,7 @@ pub struct Touch {
     /// Else it only locks.
     pub writes: bool,
     /// Of a keyed resource, the keys; None for any other. Empty where only the guard can tell them.
-    pub keys: Option<Vec<Key>>,
+    pub keys: Option<Vec<KeyedResource>>,
 }
 
 /// The resources that a statement touches, as far as its text and the catalogue tell.
@@ -95,7 +95,7 @@ fn keys_of(
     table: &FencedTable,
     write: &Write,
     columns: Columns,
-) -> Vec<Key> {
+) -> Vec<KeyedResource> {
     let column = catalogue.key_column(table);
     let is_guarded = columns == Columns::OfTable && column.is_some_and(|column| column.is_guarded);
     if statement.kind == "COPY FROM" && is_guarded {
@@ -110,7 +110,7 @@ fn keys_of(
 struct Touched(Vec<Touch>);
 
 impl Touched {
-    fn add(&mut self, resource: &Arc<Resource>, writes: bool, keys: impl FnOnce() -> Vec<Key>) {
+    fn add(&mut self, resource: &Arc<Resource>, writes: bool, keys: impl FnOnce() -> Vec<KeyedResource>) {
         let known = self.0.iter().position(|touch| Arc::ptr_eq(&touch.resource, resource));
         let index = known.unwrap_or_else(|| {
             let keys = resource.keyed.as_ref().map(|_| Vec::new());

@@ -4,7 +4,7 @@
 
 use super::{Host, Session};
 use crate::statement::Statement;
-use crate::statement::rows::{Declared, Value};
+use crate::statement::rows::{ColumnValue, Declared};
 use crate::wire::frame::{HEADER, Header, split_string};
 use crate::wire::message::{self, Bound};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ impl<H: Host> Session<H> {
         let is_clear = |bytes: &[u8]| bytes.is_ascii() || self.lexing.keeps_text();
         let value = |value: Bound| match value {
             Bound::Text(bytes) | Bound::Binary(bytes) if !is_clear(bytes) || self.lexing_in_doubt(bytes) => None,
-            Bound::Text(bytes) => Value::from_text(bytes),
-            Bound::Binary(bytes) => Value::from_binary(bytes),
+            Bound::Text(bytes) => ColumnValue::from_text(bytes),
+            Bound::Binary(bytes) => ColumnValue::from_binary(bytes),
             Bound::Null => None,
         };
         let values: Vec<_> = self.values(header).into_iter().map(value).collect();

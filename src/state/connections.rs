@@ -3,7 +3,7 @@
 //! Owns the counts. Must never let those who have not shown who they are take all places, at the proxy or at the server,
 //! nor keep sessions from ending: a request to cancel needs no place. Nor let those who claim a name keep out whose it is.
 
-use crate::crowd::{Crowd, Source};
+use crate::crowd::{Crowd, SourceAddress};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,11 +41,11 @@ struct Taken {
     silent: Crowd,
     /// Those that have asked for encryption, and not yet said what they want.
     speaking: Crowd,
-    /// Those that wait to log in, by [`Kind`].
+    /// Those that wait to log in, by [`LoginKind`].
     queues: [Crowd; 2],
     /// Those that log in, by their number.
     logins: HashMap<u64, Login>,
-    /// How many these are, by [`Kind`].
+    /// How many these are, by [`LoginKind`].
     under_way: [usize; 2],
     /// Those that have logged in.
     sessions: usize,
@@ -54,7 +54,7 @@ struct Taken {
 
 /// What a client logs in for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum LoginKind {
     /// A session with the server.
     Session,
     /// The console, by the name of somebody who may use it.
@@ -62,7 +62,7 @@ pub enum Kind {
 }
 
 struct Login {
-    kind: Kind,
+    kind: LoginKind,
     /// Since when its client owes the server an answer.
     asked: Option<Instant>,
 }
@@ -86,7 +86,7 @@ impl Taken {
     }
 
     /// It waits for nothing any more.
-    fn leave(&mut self, source: Source, number: u64) {
+    fn leave(&mut self, source: SourceAddress, number: u64) {
         self.crowds().for_each(|crowd| drop(crowd.remove(source, number)));
     }
 
@@ -99,21 +99,21 @@ impl Taken {
     }
 
     /// No place is free, and no login will free one.
-    fn is_full(&self, kind: Kind) -> bool {
-        self.sessions >= self.most + if kind == Kind::Console { RESERVED } else { 0 }
+    fn is_full(&self, kind: LoginKind) -> bool {
+        self.sessions >= self.most + if kind == LoginKind::Console { RESERVED } else { 0 }
     }
 
-    fn may_begin(&self, kind: Kind) -> bool {
+    fn may_begin(&self, kind: LoginKind) -> bool {
         let (most, at_once) = match kind {
-            Kind::Session => (self.most, (self.most / 2).clamp(1, LOGINS_AT_ONCE)),
-            Kind::Console => (self.most + RESERVED, RESERVED),
+            LoginKind::Session => (self.most, (self.most / 2).clamp(1, LOGINS_AT_ONCE)),
+            LoginKind::Console => (self.most + RESERVED, RESERVED),
         };
         self.places() < most && self.under_way[kind as usize] < at_once
     }
 
     /// Those who wait log in as far as they may; where all places are had by sessions, they need not wait.
     fn admit(&mut self) {
-        for kind in [Kind::Session, Kind::Console] {
+        for kind in [LoginKind::Session, LoginKind::Console] {
             while self.is_full(kind) || self.may_begin(kind) {
                 let Some((number, told)) = self.queues[kind as usize].pop_next() else { break };
                 if !self.is_full(kind) {
@@ -152,7 +152,7 @@ impl Taken {
 pub struct Seat {
     connections: Arc<Connections>,
     number: u64,
-    source: Source,
+    source: SourceAddress,
     told: Arc<Notify>,
     /// A session: of that user, if that counts.
     session: Option<Option<String>>,
@@ -161,7 +161,7 @@ pub struct Seat {
 impl Connections {
     /// A client has connected; its number is higher than those before it. Where too many wait, one of them makes
     /// room: who means to log in says so at once.
-    pub fn enter(self: &Arc<Self>, number: u64, source: Source, most: usize) -> Seat {
+    pub fn enter(self: &Arc<Self>, number: u64, source: SourceAddress, most: usize) -> Seat {
         let told = Arc::new(Notify::new());
         self.taken.send_modify(|taken| {
             taken.most = most;
@@ -214,7 +214,7 @@ impl Seat {
     /// The client wants to log in: returns when it may, and has a place. False when there are too many others. Cancel-safe:
     /// what it got is given back when the seat is dropped.
     #[must_use]
-    pub async fn take_place(&self, kind: Kind, most: usize) -> bool {
+    pub async fn take_place(&self, kind: LoginKind, most: usize) -> bool {
         self.change(|taken| {
             taken.most = most;
             taken.leave(self.source, self.number);

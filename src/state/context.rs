@@ -3,7 +3,7 @@
 use super::audit::{Admitted, counter};
 use super::database::{PREPARE_LIMIT, SharedDatabase};
 use super::recent::Recent;
-use super::room::Rooms;
+use super::room::MessageBudget;
 use super::sessions::SessionRecord;
 use super::shared::Shared;
 use super::turns::Turns;
@@ -15,7 +15,7 @@ use crate::policy::{Opaque, PolicySet, Resource};
 use crate::session::Task;
 use crate::session::host::Wanted;
 use crate::session::task::{Room, Turn};
-use crate::statement::{Alone, Answer, Lexing};
+use crate::statement::{Alone, Analysis, Lexing};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -160,7 +160,7 @@ impl Context {
 
     /// What a text does, and to which rows if that is asked. One that may take long needs a turn: where none is to be had at
     /// once, what is to be waited for.
-    pub fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, turn: Option<Turn>) -> Result<Answer, Task> {
+    pub fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, turn: Option<Turn>) -> Result<Analysis, Task> {
         if let Some(read) = self.shared.cache.get(text, lexing, with_rows) {
             return Ok(read);
         }
@@ -209,7 +209,7 @@ impl Context {
     }
 
     /// What stands behind something that the server may not have done for long has room of its own.
-    pub fn rooms(&self, behind: bool) -> &Arc<Rooms> {
+    pub fn rooms(&self, behind: bool) -> &Arc<MessageBudget> {
         if behind { &self.shared.room_behind } else { &self.shared.room }
     }
 

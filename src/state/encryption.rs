@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// Certificates and keys, read.
 #[derive(Debug)]
-pub struct Encryption {
+pub struct TlsMaterial {
     /// None: clients do not get any.
     pub clients: Option<Acceptor>,
     /// For sessions.
@@ -24,7 +24,7 @@ pub struct NewCertificates {
     control: Option<ServerSide>,
 }
 
-impl Encryption {
+impl TlsMaterial {
     /// Reads the files that the settings name.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl Encryption {
             true => server.clone(),
             false => Arc::new(Connector::new(settings.control_tls.clone())?),
         };
-        Ok(Encryption { clients: settings.tls.clone().map(Acceptor::new).transpose()?, server, control })
+        Ok(TlsMaterial { clients: settings.tls.clone().map(Acceptor::new).transpose()?, server, control })
     }
 
     /// Reads the files anew; what was read before stays in force. Blocks on the file system.

@@ -9,11 +9,11 @@ use crate::session::Host;
 use crate::session::Task;
 use crate::session::host::{Changes, Seen, Wanted};
 use crate::session::judge::PassedWrite;
-use crate::session::parameter::Value;
+use crate::session::parameter::ParameterValue;
 use crate::session::rejection::Rejection;
 use crate::session::suspects::Suspects;
 use crate::session::task::{Room, Turn};
-use crate::statement::{Answer, Lexing, Statement};
+use crate::statement::{Analysis, Lexing, Statement};
 use std::sync::Arc;
 
 /// What a session is told, and what it tells.
@@ -89,7 +89,7 @@ impl Host for SessionHost {
         database.suspects.withdraw(self.record.number, database.changes().doubts);
     }
 
-    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, turn: Option<Turn>) -> Result<Answer, Task> {
+    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, turn: Option<Turn>) -> Result<Analysis, Task> {
         self.context.read(text, lexing, with_rows, turn)
     }
 
@@ -105,7 +105,7 @@ impl Host for SessionHost {
         self.record.passed.query(self.context.metrics());
     }
 
-    fn note_presented(&self, value: &Value) {
+    fn note_presented(&self, value: &ParameterValue) {
         self.record.present(value);
     }
 

@@ -1,7 +1,7 @@
-//! Room for long messages, of which all sessions together may hold so much.
+//! The memory budget for long messages, which all sessions share.
 //!
-//! Owns who has room and who is next. Must never give more than there is, nor let those who have it and do not use it keep
-//! others from it.
+//! Owns the reservations and the order of the waiting sessions. Must never reserve more than the budget, nor let a session
+//! that does not use its reservation block the others.
 
 use crate::session::task::HeldRoom;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,62 +9,66 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-/// A session waits this long for room at most.
+/// The longest time that a session waits for a reservation.
 const ROOM_LIMIT: Duration = Duration::from_secs(30);
 
-/// While others wait, a message that has room makes headway: so much of it has to come in each such time.
+/// While others wait, at least one part in [`HEADWAY`] of a message with a reservation has to arrive in each such interval.
 pub const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// The part of a message that is headway: all of it takes ten seconds.
+/// At this pace a whole message takes ten seconds.
 const HEADWAY: usize = 20;
 
-/// All the room of one kind.
-pub struct Rooms(Mutex<Rest>);
+/// A budget in bytes, and the sessions that wait for a part of it.
+pub struct MessageBudget(Mutex<Budget>);
 
-struct Rest {
-    /// Bytes that nobody has.
+struct Budget {
+    /// Bytes that are not reserved.
     free: usize,
-    /// Those who wait, the first to come first.
+    /// In the order of their arrival.
     waiting: Vec<Waiting>,
 }
 
 struct Waiting {
     bytes: usize,
-    /// How much of the message was there when it began to wait: no more is read meanwhile.
+    /// Bytes of the message that had arrived when the wait began. No more are read meanwhile.
     there: usize,
-    tell: oneshot::Sender<Room>,
+    tell: oneshot::Sender<Reservation>,
 }
 
 /// The right to hold a long message, until it is dropped.
-pub struct Room {
-    rooms: Arc<Rooms>,
+pub struct Reservation {
+    budget: Arc<MessageBudget>,
     bytes: usize,
-    /// When it was looked at last, and how much of the message was there then.
+    /// The time of the last check, and the bytes of the message that had arrived by then.
     looked: (Instant, usize),
 }
 
-impl Rooms {
-    /// So many bytes, all of them free.
+impl MessageBudget {
+    /// A budget of that many bytes, none of them reserved.
     pub fn new(bytes: usize) -> Arc<Self> {
-        Arc::new(Rooms(Mutex::new(Rest { free: bytes, waiting: Vec::new() })))
+        Arc::new(MessageBudget(Mutex::new(Budget { free: bytes, waiting: Vec::new() })))
     }
 
-    /// Room for a message of that many bytes, of which so many are there, if there is any.
-    pub fn try_take(self: &Arc<Self>, bytes: usize, there: usize) -> Option<Room> {
-        self.rest().take(bytes).then(|| self.room(bytes, there))
+    /// Reserves the size of a message at once, or not at all. `there`: bytes of it that have arrived.
+    pub fn try_take(self: &Arc<Self>, bytes: usize, there: usize) -> Option<Reservation> {
+        self.lock().take(bytes).then(|| self.room(bytes, there))
     }
 
-    /// The same, waited for; None after a while. Who calls it first is not the first to get it. Cancel-safe.
-    pub fn take(self: &Arc<Self>, bytes: usize, there: usize) -> impl Future<Output = Option<Room>> + Send + use<> {
-        let mut rest = self.rest();
-        let taken = if rest.take(bytes) {
+    /// Waits for a reservation; None after a while. Not in the order of the calls: see `give`. Cancel-safe.
+    pub fn take(
+        self: &Arc<Self>,
+        bytes: usize,
+        there: usize,
+    ) -> impl Future<Output = Option<Reservation>> + Send + use<> {
+        let mut inner = self.lock();
+        let taken = if inner.take(bytes) {
             Ok(self.room(bytes, there))
         } else {
             let (tell, told) = oneshot::channel();
-            rest.waiting.push(Waiting { bytes, there, tell });
+            inner.waiting.push(Waiting { bytes, there, tell });
             Err(told)
         };
-        drop(rest);
+        drop(inner);
         async move {
             match taken {
                 Ok(room) => Some(room),
@@ -73,34 +77,35 @@ impl Rooms {
         }
     }
 
-    /// Gives what is free to whoever waits and has come last: those before may be many who want it only to keep it.
+    /// Gives free bytes to the waiting session that came last: the earlier ones may be an attacker's, made to keep memory
+    /// reserved.
     fn give(self: &Arc<Self>) {
         loop {
-            let mut rest = self.rest();
-            rest.waiting.retain(|it| !it.tell.is_closed());
-            let free = rest.free;
-            let Some(next) = rest.waiting.iter().rposition(|it| it.bytes <= free) else { return };
-            let Waiting { bytes, there, tell } = rest.waiting.remove(next);
-            rest.free -= bytes;
-            drop(rest);
-            // Nobody is there any more to take it: dropping it would come back here.
+            let mut inner = self.lock();
+            inner.waiting.retain(|it| !it.tell.is_closed());
+            let free = inner.free;
+            let Some(next) = inner.waiting.iter().rposition(|it| it.bytes <= free) else { return };
+            let Waiting { bytes, there, tell } = inner.waiting.remove(next);
+            inner.free -= bytes;
+            drop(inner);
+            // The session has ended. Dropping the reservation would call this function again.
             if let Err(mut untaken) = tell.send(self.room(bytes, there)) {
-                self.rest().free += std::mem::take(&mut untaken.bytes);
+                self.lock().free += std::mem::take(&mut untaken.bytes);
             }
         }
     }
 
-    fn room(self: &Arc<Self>, bytes: usize, there: usize) -> Room {
-        Room { rooms: self.clone(), bytes, looked: (Instant::now(), there) }
+    fn room(self: &Arc<Self>, bytes: usize, there: usize) -> Reservation {
+        Reservation { budget: self.clone(), bytes, looked: (Instant::now(), there) }
     }
 
-    fn rest(&self) -> MutexGuard<'_, Rest> {
+    fn lock(&self) -> MutexGuard<'_, Budget> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Rest {
-    /// False where there is not so much.
+impl Budget {
+    /// False if fewer bytes are free.
     fn take(&mut self, bytes: usize) -> bool {
         let left = self.free.checked_sub(bytes);
         self.free = left.unwrap_or(self.free);
@@ -108,8 +113,8 @@ impl Rest {
     }
 }
 
-impl HeldRoom for Room {
-    /// Looks when it is time.
+impl HeldRoom for Reservation {
+    /// Checks once in each interval.
     fn is_overdue(&mut self, there: usize) -> bool {
         let (at, before) = self.looked;
         if at.elapsed() < LOOK_AGAIN {
@@ -117,15 +122,15 @@ impl HeldRoom for Room {
         }
         self.looked = (Instant::now(), there);
         let made_headway = there.saturating_sub(before) >= self.bytes / HEADWAY;
-        !made_headway && !self.rooms.rest().waiting.is_empty()
+        !made_headway && !self.budget.lock().waiting.is_empty()
     }
 }
 
-impl Drop for Room {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.rooms.rest().free += self.bytes;
-            self.rooms.give();
+            self.budget.lock().free += self.bytes;
+            self.budget.give();
         }
     }
 }
@@ -135,19 +140,19 @@ mod tests {
     use super::*;
     use futures_util::FutureExt;
 
-    fn rooms() -> Arc<Rooms> {
-        Rooms::new(10)
+    fn budget() -> Arc<MessageBudget> {
+        MessageBudget::new(10)
     }
 
     /// What has been given is there at once.
-    async fn given(waiting: &mut (impl Future<Output = Option<Room>> + Unpin)) -> Option<Room> {
+    async fn given(waiting: &mut (impl Future<Output = Option<Reservation>> + Unpin)) -> Option<Reservation> {
         waiting.now_or_never()?
     }
 
     #[tokio::test]
     async fn what_is_given_back_goes_to_the_last_who_fits() {
-        let rooms = rooms();
-        let (all, ask) = (rooms.try_take(10, 0).unwrap(), |bytes| Box::pin(rooms.take(bytes, 0)));
+        let budget = budget();
+        let (all, ask) = (budget.try_take(10, 0).unwrap(), |bytes| Box::pin(budget.take(bytes, 0)));
         let (mut first, mut small, mut last) = (ask(6), ask(2), ask(5));
         assert!(given(&mut first).await.is_none());
         drop(all);
@@ -156,28 +161,28 @@ mod tests {
         assert!(given(&mut first).await.is_none());
         drop((last, small));
         assert!(given(&mut first).await.is_some());
-        assert_eq!(rooms.rest().free, 10);
+        assert_eq!(budget.lock().free, 10);
     }
 
     #[tokio::test]
     async fn who_does_not_wait_any_more_gets_nothing() {
-        let rooms = rooms();
-        let all = rooms.try_take(10, 0).unwrap();
-        drop(rooms.take(5, 0));
+        let budget = budget();
+        let all = budget.try_take(10, 0).unwrap();
+        drop(budget.take(5, 0));
         drop(all);
-        assert!(rooms.try_take(10, 0).is_some());
+        assert!(budget.try_take(10, 0).is_some());
     }
 
     #[tokio::test]
     async fn who_makes_no_headway_while_others_wait_is_overdue() {
-        let rooms = Rooms::new(100);
-        let mut room = rooms.try_take(100, 45).unwrap();
+        let budget = MessageBudget::new(100);
+        let mut room = budget.try_take(100, 45).unwrap();
         let mut look = |there| {
             room.looked.0 = Instant::now().checked_sub(LOOK_AGAIN).unwrap();
             room.is_overdue(there)
         };
         assert!(!look(50) && !look(50), "nobody waits");
-        let _waiting = rooms.take(1, 0);
+        let _waiting = budget.take(1, 0);
         assert!(!look(55) && look(58) && !look(63));
     }
 }

@@ -5,7 +5,7 @@
 use crate::fence::session::SessionFence;
 use crate::metrics::Metrics;
 use crate::session::End;
-use crate::session::parameter::Value;
+use crate::session::parameter::ParameterValue;
 use crate::wire::error::start_of;
 use crate::wire::startup::Startup;
 use bytes::Bytes;
@@ -47,7 +47,7 @@ pub struct SessionRecord {
     /// What its server process does, and may write.
     pub fence: Arc<SessionFence>,
     /// The value of `lease.fence`, as it was known when the server was ready last.
-    presented: Mutex<Value>,
+    presented: Mutex<ParameterValue>,
 }
 
 /// What has passed through a session.
@@ -106,7 +106,7 @@ impl SessionRecord {
         address: String,
         (pid, cancel_key): (Option<i32>, Bytes),
         fence: SessionFence,
-        presented: &Value,
+        presented: &ParameterValue,
     ) -> Self {
         let application_name = startup.parameter("application_name").unwrap_or_default();
         SessionRecord {
@@ -129,13 +129,13 @@ impl SessionRecord {
     /// The value of `lease.fence`, in its own form; None where the server has to be asked.
     pub fn presented(&self) -> Option<String> {
         match &*self.presented.lock().unwrap_or_else(PoisonError::into_inner) {
-            Value::Known(value) => Some(value.to_string()),
-            Value::Invalid | Value::Unknown => None,
+            ParameterValue::Known(value) => Some(value.to_string()),
+            ParameterValue::Invalid | ParameterValue::Unknown => None,
         }
     }
 
     /// It presents these tokens from now on.
-    pub fn present(&self, value: &Value) {
+    pub fn present(&self, value: &ParameterValue) {
         let mut presented = self.presented.lock().unwrap_or_else(PoisonError::into_inner);
         if *presented != *value {
             *presented = value.clone();
@@ -167,11 +167,11 @@ pub struct Sessions {
 
 /// Keeps a session in the registry until it is dropped.
 #[must_use = "the session leaves the registry when this is dropped"]
-pub struct Entry(Arc<Sessions>, Arc<SessionRecord>);
+pub struct SessionEntry(Arc<Sessions>, Arc<SessionRecord>);
 
-impl Drop for Entry {
+impl Drop for SessionEntry {
     fn drop(&mut self) {
-        let Entry(sessions, session) = self;
+        let SessionEntry(sessions, session) = self;
         sessions.by_number.remove(&session.number);
         // After a restart the server may give a key again.
         sessions.by_key.remove_if(&session.cancel_key, |_, it| it.number == session.number);
@@ -180,12 +180,12 @@ impl Drop for Entry {
 
 impl Sessions {
     /// The session is open.
-    pub fn enter(self: &Arc<Self>, session: Arc<SessionRecord>) -> Entry {
+    pub fn enter(self: &Arc<Self>, session: Arc<SessionRecord>) -> SessionEntry {
         self.by_number.insert(session.number, session.clone());
         if !session.cancel_key.is_empty() {
             self.by_key.insert(session.cancel_key.clone(), session.clone());
         }
-        Entry(self.clone(), session)
+        SessionEntry(self.clone(), session)
     }
 
     /// The session to which the server gave that key.

@@ -4,12 +4,12 @@
 
 use super::connections::Connections;
 use super::database::SharedDatabase;
-use super::encryption::Encryption;
+use super::encryption::TlsMaterial;
 use super::health::Health;
+use super::lifecycle::{Orders, Phase};
 use super::recent::Recent;
-use super::room::Rooms;
+use super::room::MessageBudget;
 use super::sessions::Sessions;
-use super::stage::{Orders, Stage};
 use super::succession;
 use super::turns::Turns;
 use crate::apart::READERS;
@@ -44,13 +44,13 @@ const WRONG_PACKETS: usize = 8;
 pub const BESIDE_SESSIONS: usize = CANCELS + WRONG_PACKETS;
 
 /// What a proxy starts with.
-pub struct Start {
+pub struct StartOptions {
     /// The settings, checked.
     pub settings: Settings,
     /// What they were read from, to be read again by a reload.
     pub arguments: SettingsArguments,
     /// What clients' and the server's connections are encrypted with.
-    pub encryption: Encryption,
+    pub encryption: TlsMaterial,
     /// The policies, which can be kept with those settings.
     pub policies: PolicySet,
     /// There if the settings have it.
@@ -72,7 +72,7 @@ pub struct Shared {
     /// The rejections of late.
     pub recent: Recent,
     pub metrics: Arc<Metrics>,
-    pub encryption: Arc<Encryption>,
+    pub encryption: Arc<TlsMaterial>,
     pub log_limit: Arc<LogLimit>,
     /// What tells the other proxies that a catalogue has changed.
     pub announcements: TaskTracker,
@@ -84,9 +84,9 @@ pub struct Shared {
     /// To have a text read in another process: [`READERS`].
     pub turns_apart: Turns,
     /// For long messages; those that the server takes at once.
-    pub room: Arc<Rooms>,
+    pub room: Arc<MessageBudget>,
     /// For those behind others, [`HELD_BEHIND`].
-    pub room_behind: Arc<Rooms>,
+    pub room_behind: Arc<MessageBudget>,
     /// A permit for each of [`CANCELS`].
     pub cancels: Semaphore,
     /// A permit for each of [`WRONG_PACKETS`].
@@ -100,14 +100,14 @@ pub struct Shared {
 
 impl Shared {
     /// A proxy without sessions.
-    pub fn new(start: Start, id: String, metrics: Arc<Metrics>) -> Arc<Self> {
-        let Start { settings, arguments, encryption, policies, etcd } = start;
+    pub fn new(start: StartOptions, id: String, metrics: Arc<Metrics>) -> Arc<Self> {
+        let StartOptions { settings, arguments, encryption, policies, etcd } = start;
         let authority = etcd.map(Authority::new);
         if let Some(authority) = &authority {
             authority.follow(&policies.elections());
         }
         Arc::new(Shared {
-            orders: watch::Sender::new(Orders { stage: Stage::Running, idle_timeout: settings.limits.idle }),
+            orders: watch::Sender::new(Orders { phase: Phase::Running, idle_timeout: settings.limits.idle }),
             connections: Arc::default(),
             settings: RwLock::new(Arc::new(settings)),
             arguments,
@@ -122,8 +122,8 @@ impl Shared {
             health: Health::default(),
             policies: watch::Sender::new(Arc::new(policies)),
             cache: Cache::default(),
-            room: Rooms::new(HELD_AT_ONCE - HELD_BEHIND),
-            room_behind: Rooms::new(HELD_BEHIND),
+            room: MessageBudget::new(HELD_AT_ONCE - HELD_BEHIND),
+            room_behind: MessageBudget::new(HELD_BEHIND),
             cancels: Semaphore::new(CANCELS),
             wrong_packets: Semaphore::new(WRONG_PACKETS),
             turns: Turns::new(TOKENS_AT_ONCE),
@@ -146,14 +146,14 @@ impl Shared {
     }
 
     /// The proxy comes to its end.
-    pub fn set_stage(&self, stage: Stage) {
-        self.orders.send_modify(|orders| orders.stage = stage);
+    pub fn set_phase(&self, phase: Phase) {
+        self.orders.send_modify(|orders| orders.phase = phase);
     }
 
     /// Waits until the proxy comes to its end. Cancel-safe.
     pub async fn stopping(&self) {
         // The sender is ours: it does not end.
-        self.orders.subscribe().wait_for(|orders| orders.stage != Stage::Running).await.ok();
+        self.orders.subscribe().wait_for(|orders| orders.phase != Phase::Running).await.ok();
     }
 
     /// The database of that name, known from now on.

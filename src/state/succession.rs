@@ -25,7 +25,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// Not cancel-safe: fences may be raised and not drained, which the next writer finishes.
 pub async fn shut_out_deposed(database: Arc<SharedDatabase>, mut leaders: watch::Receiver<Leaders>) {
     let mut policies = database.policies.clone();
-    let mut done = Done::default();
+    let mut done = Progress::default();
     // Each fence by itself: one that cannot be drained must not hold up the others.
     let mut attempts = JoinSet::new();
     loop {
@@ -49,7 +49,7 @@ pub async fn shut_out_deposed(database: Arc<SharedDatabase>, mut leaders: watch:
 }
 
 /// One fence that was to be raised.
-struct Attempt {
+struct RaiseAttempt {
     /// Those that were in force.
     policies: Arc<PolicySet>,
     resource: String,
@@ -65,7 +65,7 @@ async fn attempt(
     resource: Arc<Resource>,
     token: Token,
     pause: Duration,
-) -> Attempt {
+) -> RaiseAttempt {
     let raised = database.overtake(&resource, token).await;
     if let Err(refusal) = &raised {
         let (database, resource) = (database.name(), &resource.name);
@@ -75,12 +75,12 @@ async fn attempt(
     if !raised {
         sleep(pause).await;
     }
-    Attempt { policies, resource: resource.name.clone(), token, raised }
+    RaiseAttempt { policies, resource: resource.name.clone(), token, raised }
 }
 
 /// What was done under the policies in force.
 #[derive(Default)]
-struct Done {
+struct Progress {
     policies: Arc<PolicySet>,
     /// The tokens to which the resources' fences were raised.
     raised: HashMap<String, Token>,
@@ -90,11 +90,11 @@ struct Done {
     pauses: HashMap<String, Duration>,
 }
 
-impl Done {
+impl Progress {
     /// Takes up other policies: under those before, a fence may not have been raised.
     fn policies(&mut self, in_force: &Arc<PolicySet>) {
         if !Arc::ptr_eq(&self.policies, in_force) {
-            *self = Done { policies: in_force.clone(), ..Done::default() };
+            *self = Progress { policies: in_force.clone(), ..Progress::default() };
         }
     }
 
@@ -123,7 +123,7 @@ impl Done {
     }
 
     /// Takes note of how it ended; what belongs to other policies says nothing.
-    fn end(&mut self, Attempt { policies, resource, token, raised }: Attempt) {
+    fn end(&mut self, RaiseAttempt { policies, resource, token, raised }: RaiseAttempt) {
         if !Arc::ptr_eq(&self.policies, &policies) {
             return;
         }

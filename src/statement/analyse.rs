@@ -2,7 +2,7 @@
 
 use super::encoding::Sql;
 use super::rows::Rows;
-use super::tokens::{Token, Tokens};
+use super::tokens::{Lexeme, Lexemes};
 use super::{Lexing, PreparedEffect, Script, ServerEncoding, Statement, Unreadable, classify, cost, lexical, plain};
 use pg_query::ParserOptions;
 use std::ops::Range;
@@ -141,14 +141,14 @@ pub(super) fn read_tree(sql: &str, options: ParserOptions) -> Result<Script, Unr
 /// Cuts a text at its semicolons; not at all where it cannot be told where they are.
 fn pieces(sql: &str, options: ParserOptions) -> Vec<Range<usize>> {
     let conforming = options.bits() & ParserOptions::DISABLE_STANDARD_CONFORMING_STRINGS.bits() == 0;
-    let mut tokens = Tokens::new(sql.as_bytes(), conforming);
+    let mut tokens = Lexemes::new(sql.as_bytes(), conforming);
     let (mut pieces, mut start, mut depth) = (Vec::new(), 0, 0_usize);
     while let Some(token) = tokens.next() {
         match token {
-            Token::Unsure => return Vec::new(),
-            Token::Symbol(b'(') => depth += 1,
-            Token::Symbol(b')') => depth = depth.saturating_sub(1),
-            Token::Symbol(b';') if depth == 0 => {
+            Lexeme::Unsure => return Vec::new(),
+            Lexeme::Symbol(b'(') => depth += 1,
+            Lexeme::Symbol(b')') => depth = depth.saturating_sub(1),
+            Lexeme::Symbol(b';') if depth == 0 => {
                 pieces.push(start..tokens.end() - 1);
                 start = tokens.end();
             }

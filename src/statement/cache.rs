@@ -4,7 +4,7 @@
 //! neither with what it remembers, nor with what it takes to read a text.
 
 use super::analyse::{LONGEST_TREE, read_text, read_tokens};
-use super::rows::{Declared, Value};
+use super::rows::{ColumnValue, Declared};
 use super::{Lexing, PreparedEffect, RelationName, Script, Statement, Unreadable, cost};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -25,7 +25,7 @@ const GENERATION: usize = BYTES / SHARDS / 2;
 const OVERHEAD: usize = 256;
 
 /// What a text does.
-pub type Answer = Arc<Result<Script, Unreadable>>;
+pub type Analysis = Arc<Result<Script, Unreadable>>;
 
 /// The scripts of texts, shared by all sessions and bounded in bytes.
 ///
@@ -40,7 +40,7 @@ pub struct Cache {
 impl Cache {
     /// What [`super::analyse`] or [`super::analyse_rows`] says, if it is remembered or can be read at little cost: in a few milliseconds and
     /// a few MiB. Otherwise None: see [`Cache::prove`].
-    pub fn get(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Answer> {
+    pub fn get(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
         let remembered = self.find(text, lexing, with_rows);
         let read = || (text.len() <= SHORT && cost::is_cheap(text, lexing)).then(|| read_text(text, lexing, with_rows));
         remembered.or_else(|| Some(self.keep(text, lexing, with_rows, read()?)))
@@ -48,7 +48,7 @@ impl Cache {
 
     /// As [`Cache::get`], for a text of any length, in time that grows with it. None where its tokens do not tell enough:
     /// then [`Cache::read_apart`] is left.
-    pub fn prove(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Answer> {
+    pub fn prove(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
         let remembered = self.find(text, lexing, with_rows);
         remembered.or_else(|| Some(self.keep(text, lexing, with_rows, proved(text, lexing, with_rows)?)))
     }
@@ -61,7 +61,7 @@ impl Cache {
         lexing: Lexing,
         with_rows: bool,
         read: impl FnOnce() -> Option<Result<Script, Unreadable>>,
-    ) -> Answer {
+    ) -> Analysis {
         if let Some(remembered) = self.find(text, lexing, with_rows) {
             return remembered;
         }
@@ -77,11 +77,11 @@ impl Cache {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Answer> {
+    fn find(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
         if text.len() > LONGEST_TEXT { None } else { self.shard(text).find(text, lexing, with_rows) }
     }
 
-    fn keep(&self, text: &[u8], lexing: Lexing, with_rows: bool, read: Result<Script, Unreadable>) -> Answer {
+    fn keep(&self, text: &[u8], lexing: Lexing, with_rows: bool, read: Result<Script, Unreadable>) -> Analysis {
         let answer = Arc::new(read);
         if text.len() <= LONGEST_TEXT {
             let entry = Entry::new(text, lexing, with_rows, &answer);
@@ -91,7 +91,7 @@ impl Cache {
     }
 
     #[cfg(test)]
-    pub(super) fn get_slowly(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Answer {
+    pub(super) fn get_slowly(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Analysis {
         self.prove(text, lexing, with_rows).unwrap_or_else(|| self.read_apart(text, lexing, with_rows, || None))
     }
 
@@ -124,7 +124,7 @@ struct Shard {
 }
 
 impl Shard {
-    fn find(&mut self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Answer> {
+    fn find(&mut self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
         if let Some(entry) = self.young.get(text) {
             return entry.answer(lexing, with_rows);
         }
@@ -156,11 +156,11 @@ struct Entry {
     /// It was read for its rows, and serves those too who do not ask for them.
     has_rows: bool,
     weight: usize,
-    answer: Answer,
+    answer: Analysis,
 }
 
 impl Entry {
-    fn new(text: &[u8], lexing: Lexing, has_rows: bool, answer: &Answer) -> Self {
+    fn new(text: &[u8], lexing: Lexing, has_rows: bool, answer: &Analysis) -> Self {
         let script = answer
             .as_ref()
             .as_ref()
@@ -168,7 +168,7 @@ impl Entry {
         Self { lexing, has_rows, weight: OVERHEAD + text.len() + script, answer: Arc::clone(answer) }
     }
 
-    fn answer(&self, lexing: Lexing, with_rows: bool) -> Option<Answer> {
+    fn answer(&self, lexing: Lexing, with_rows: bool) -> Option<Analysis> {
         (self.lexing == lexing && self.has_rows >= with_rows).then(|| Arc::clone(&self.answer))
     }
 }
@@ -179,9 +179,10 @@ impl Statement {
         const STRING: usize = 24;
         let inner = match &self.prepared {
             PreparedEffect::Prepare { statement, .. } => statement.weight(),
-            PreparedEffect::Execute { arguments, .. } => {
-                arguments.iter().map(|argument| size_of::<Value>() + argument.as_ref().map_or(0, Value::weight)).sum()
-            }
+            PreparedEffect::Execute { arguments, .. } => arguments
+                .iter()
+                .map(|argument| size_of::<ColumnValue>() + argument.as_ref().map_or(0, ColumnValue::weight))
+                .sum(),
             _ => 0,
         };
         size_of::<Statement>()

@@ -4,7 +4,7 @@
 //! nothing. What the forms mean is the server's to say; `tests/behaviour/keys` asks it.
 
 use super::facts::parts;
-use super::rows::{Column, Kind, MOST_VALUES, Rows, Value};
+use super::rows::{Column, ColumnValue, MOST_VALUES, Rows, ValueType};
 use super::values::{parameter, value};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 const MOST_STEPS: usize = 1 << 16;
 
 /// By column, values of which a row has one.
-type ValuesByColumn<'n> = BTreeMap<&'n str, Vec<Value>>;
+type ValuesByColumn<'n> = BTreeMap<&'n str, Vec<ColumnValue>>;
 
 /// The relation whose rows are asked for, as conditions name its columns.
 pub(super) struct Target<'n> {
@@ -36,14 +36,14 @@ pub(super) struct RowReader<'n> {
     /// Where a parameter gets its type from a column: by its position in the text.
     places: HashMap<i32, Use<'n>>,
     /// Every parameter wherever it stands: number, position, what it is cast to.
-    uses: Vec<(i32, i32, Option<Kind>)>,
+    uses: Vec<(i32, i32, Option<ValueType>)>,
 }
 
 /// What gives a parameter its type.
 #[derive(Clone, PartialEq)]
 enum Use<'n> {
     Column(&'n str, &'n str, Column),
-    Cast(Kind),
+    Cast(ValueType),
 }
 
 impl<'n> Target<'n> {
@@ -95,7 +95,7 @@ impl<'n> RowReader<'n> {
         relation: &'n RangeVar,
         columns: &'n [Node],
         lists: &[&'n [Node]],
-    ) -> Vec<(Column, Vec<Value>)> {
+    ) -> Vec<(Column, Vec<ColumnValue>)> {
         let width = lists.first().map_or(0, |list| list.len());
         // `(row).*` stands for several values.
         if lists.iter().any(|list| list.len() != width || list.iter().any(is_star)) {
@@ -122,7 +122,7 @@ impl<'n> RowReader<'n> {
         &mut self,
         conflict: &'n OnConflictClause,
         relation: &'n RangeVar,
-        inserted: &[(Column, Vec<Value>)],
+        inserted: &[(Column, Vec<ColumnValue>)],
     ) -> Rows {
         let inserted: ValuesByColumn = conflict_columns(conflict, inserted);
         let indexed = conflict.infer.iter().flat_map(|infer| indexed(infer));
@@ -171,7 +171,7 @@ impl<'n> RowReader<'n> {
         }
     }
 
-    fn comparison(&mut self, comparison: &'n AExpr, target: &Target<'n>) -> Option<(&'n str, Vec<Value>)> {
+    fn comparison(&mut self, comparison: &'n AExpr, target: &Target<'n>) -> Option<(&'n str, Vec<ColumnValue>)> {
         if !matches!(parts(&comparison.name).as_slice(), ["="] | ["pg_catalog", "="]) {
             return None;
         }
@@ -215,7 +215,7 @@ impl<'n> RowReader<'n> {
         assignment: &'n ResTarget,
         target: &Target<'n>,
         inserted: &ValuesByColumn<'n>,
-    ) -> Option<Vec<Value>> {
+    ) -> Option<Vec<ColumnValue>> {
         let name = assignment.name.as_str();
         let value = assignment.val.as_deref().filter(|_| assignment.indirection.is_empty())?;
         if target.column(value) == Some(name) {
@@ -234,7 +234,7 @@ impl<'n> RowReader<'n> {
         nodes: impl IntoIterator<Item = &'n Node, IntoIter: Clone>,
         relation: &'n RangeVar,
         column: &Column,
-    ) -> Option<Vec<Value>> {
+    ) -> Option<Vec<ColumnValue>> {
         let nodes = nodes.into_iter();
         let mut values = Vec::new();
         for value in nodes.clone().map(value) {
@@ -248,7 +248,7 @@ impl<'n> RowReader<'n> {
     }
 
     /// A parameter stands somewhere in the statement, cast to that.
-    pub(super) fn used(&mut self, parameter: &ParamRef, cast: Option<Kind>) {
+    pub(super) fn used(&mut self, parameter: &ParamRef, cast: Option<ValueType>) {
         self.uses.push((parameter.number, parameter.location, cast));
     }
 
@@ -264,7 +264,7 @@ impl<'n> RowReader<'n> {
             }
         }
         for value in rows.flat_map(Rows::all_values) {
-            if let Value::Parameter { number, is_alone, .. } = value {
+            if let ColumnValue::Parameter { number, is_alone, .. } = value {
                 *is_alone = types.get(number).is_some_and(Option::is_some);
             }
         }
@@ -287,17 +287,17 @@ fn both<'n>(mut one: ValuesByColumn<'n>, other: ValuesByColumn<'n>) -> ValuesByC
 
 /// One of two conditions holds.
 fn either<'n>(one: ValuesByColumn<'n>, mut other: ValuesByColumn<'n>) -> ValuesByColumn<'n> {
-    let in_both = |(column, values): (&'n str, Vec<Value>)| Some((column, union(values, other.remove(column)?)?));
+    let in_both = |(column, values): (&'n str, Vec<ColumnValue>)| Some((column, union(values, other.remove(column)?)?));
     one.into_iter().filter_map(in_both).collect()
 }
 
-fn union(mut values: Vec<Value>, others: Vec<Value>) -> Option<Vec<Value>> {
+fn union(mut values: Vec<ColumnValue>, others: Vec<ColumnValue>) -> Option<Vec<ColumnValue>> {
     others.into_iter().try_for_each(|value| add(&mut values, value))?;
     Some(values)
 }
 
 /// None when there are too many.
-fn add(values: &mut Vec<Value>, value: Value) -> Option<()> {
+fn add(values: &mut Vec<ColumnValue>, value: ColumnValue) -> Option<()> {
     if !values.contains(&value) {
         values.push(value);
     }
@@ -305,12 +305,12 @@ fn add(values: &mut Vec<Value>, value: Value) -> Option<()> {
 }
 
 /// The values to insert of the columns that `ON CONFLICT` speaks of.
-fn conflict_columns<'n>(conflict: &'n OnConflictClause, inserted: &[(Column, Vec<Value>)]) -> ValuesByColumn<'n> {
+fn conflict_columns<'n>(conflict: &'n OnConflictClause, inserted: &[(Column, Vec<ColumnValue>)]) -> ValuesByColumn<'n> {
     let assigned = conflict.target_list.iter().filter_map(|assignment| match &assignment.node {
         Some(N::ResTarget(assignment)) => Some(assignment.name.as_str()),
         _ => None,
     });
-    let by_name: HashMap<&str, &Vec<Value>> =
+    let by_name: HashMap<&str, &Vec<ColumnValue>> =
         inserted.iter().filter_map(|(column, values)| Some((column.name()?, values))).collect();
     let indexed = conflict.infer.iter().flat_map(|infer| indexed(infer));
     assigned.chain(indexed).filter_map(|name| Some((name, (*by_name.get(name)?).clone()))).collect()

@@ -4,7 +4,7 @@
 //! every byte counts as one.
 
 use super::Lexing;
-use super::tokens::{Token, Tokens};
+use super::tokens::{Lexeme, Lexemes};
 
 /// So many tokens take the parsers milliseconds, a few MiB, and a fraction of the stack of any thread.
 const MOST_TOKENS: usize = 2_000;
@@ -22,11 +22,11 @@ pub(super) fn is_cheap(text: &[u8], lexing: Lexing) -> bool {
 fn tokens_in_tree(text: &[u8], lexing: Lexing) -> usize {
     let (mut count, mut factor) = (0_usize, 1_usize);
     let mut lists = Lists::default();
-    let mut tokens = Tokens::new(text, lexing.standard_conforming_strings);
+    let mut tokens = Lexemes::new(text, lexing.standard_conforming_strings);
     // Where the last token ended: one that is unsure takes all that is left.
     let mut end = 0;
     while let Some(token) = tokens.next() {
-        if token == Token::Unsure {
+        if token == Lexeme::Unsure {
             let left = &text[end..];
             if left.contains(&b'=') && assigns(text) {
                 return usize::MAX;
@@ -60,19 +60,19 @@ struct Lists {
 
 impl Lists {
     /// How often what follows the token stands in the tree.
-    fn repeated(&mut self, token: Token) -> usize {
+    fn repeated(&mut self, token: Lexeme) -> usize {
         let (may_begin, closed) = (std::mem::take(&mut self.may_begin), self.closed.take());
         match token {
-            Token::Symbol(b'(') => self.open.push((1, may_begin)),
-            Token::Symbol(b')') => {
+            Lexeme::Symbol(b'(') => self.open.push((1, may_begin)),
+            Lexeme::Symbol(b')') => {
                 self.closed = self.open.pop().and_then(|(items, may_be_list)| may_be_list.then_some(items));
             }
-            Token::Symbol(b',') => {
+            Lexeme::Symbol(b',') => {
                 self.may_begin = true;
                 self.open.iter_mut().last().into_iter().for_each(|(items, _)| *items += 1);
             }
-            Token::Symbol(b'=') => return closed.unwrap_or(1),
-            Token::Word(word) => self.may_begin = word.eq_ignore_ascii_case(b"set"),
+            Lexeme::Symbol(b'=') => return closed.unwrap_or(1),
+            Lexeme::Word(word) => self.may_begin = word.eq_ignore_ascii_case(b"set"),
             _ => {}
         }
         1

@@ -2,7 +2,7 @@
 //!
 //! Must never let a byte that is part of a longer character pass for syntax.
 
-use super::tokens::{Token, Tokens};
+use super::tokens::{Lexeme, Lexemes};
 use super::{Encoding, Lexing, ServerEncoding, Unreadable};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -115,9 +115,9 @@ impl<'t> Sql<'t> {
 /// A word that is not ASCII stands outside of quotes, for all that its tokens tell.
 fn has_plain_word(bytes: &[u8], lexing: Lexing) -> bool {
     let is_plain = |token| match token {
-        Token::Word(word) => !word.is_ascii(),
-        Token::Unsure => true,
-        Token::Quoted(_) | Token::Literal | Token::Symbol(_) => false,
+        Lexeme::Word(word) => !word.is_ascii(),
+        Lexeme::Unsure => true,
+        Lexeme::Quoted(_) | Lexeme::Literal | Lexeme::Symbol(_) => false,
     };
-    !bytes.is_ascii() && Tokens::new(bytes, lexing.standard_conforming_strings).any(is_plain)
+    !bytes.is_ascii() && Lexemes::new(bytes, lexing.standard_conforming_strings).any(is_plain)
 }

@@ -1,7 +1,7 @@
 //! How facts are added to a [`Statement`] and read from it as a whole.
 
 use super::functions::is_harmless;
-use super::rows::{KEY_TYPES, Rows, Value};
+use super::rows::{ColumnValue, KEY_TYPES, Rows};
 use super::{
     FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, Write, own,
 };
@@ -68,7 +68,7 @@ impl Statement {
     }
 
     /// As it is once its parameters are bound to these values; None stands for one that is not known, or NULL.
-    pub fn bound(&self, values: &[Option<Value>]) -> Statement {
+    pub fn bound(&self, values: &[Option<ColumnValue>]) -> Statement {
         let mut bound = self.clone();
         for write in &mut bound.writes {
             write.rows = write.rows.bound(&self.declared, values);
@@ -118,7 +118,7 @@ impl Statement {
         match &mut self.prepared {
             PreparedEffect::Prepare { statement, .. } => Arc::make_mut(statement).forget_rows(is_unsure),
             PreparedEffect::Execute { arguments, .. } => {
-                let is_sure = |value: &Value| !value.text().is_some_and(is_unsure);
+                let is_sure = |value: &ColumnValue| !value.text().is_some_and(is_unsure);
                 arguments.iter_mut().for_each(|argument| *argument = argument.take().filter(is_sure));
             }
             _ => {}

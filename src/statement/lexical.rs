@@ -7,7 +7,7 @@
 
 use super::functions::is_harmless;
 use super::rows::Rows;
-use super::tokens::{Token, Tokens};
+use super::tokens::{Lexeme, Lexemes};
 use super::{Encoding, FunctionName, Lexing, Operation, RelationName, Statement, inserted};
 
 /// What may hold a write, a lock or another name for something, or stands for a call, and is not worth telling apart.
@@ -48,7 +48,7 @@ pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Statement> {
     if !is_sure || text.contains(&0) {
         return None;
     }
-    let mut tokens = Tokens::new(text, lexing.standard_conforming_strings);
+    let mut tokens = Lexemes::new(text, lexing.standard_conforming_strings);
     let (mut statement, last) = start(&mut tokens)?;
     let end = Rest { statement: &mut statement, before: None, last, conflict: None }.read(&mut tokens)?;
     let end = end.unwrap_or(text.len());
@@ -64,7 +64,7 @@ pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Statement> {
 }
 
 /// The kind of statement, and the relation that it writes; and the token that shows that no more belongs to it.
-fn start<'t>(tokens: &mut Tokens<'t>) -> Option<(Statement, Token<'t>)> {
+fn start<'t>(tokens: &mut Lexemes<'t>) -> Option<(Statement, Lexeme<'t>)> {
     let mut statement = Statement::default();
     let first = tokens.next()?;
     let (kind, operation) = if first.is(b"select") || first.is(b"values") {
@@ -83,7 +83,7 @@ fn start<'t>(tokens: &mut Tokens<'t>) -> Option<(Statement, Token<'t>)> {
     (statement.kind, statement.reads_more) = (kind, true);
     let (relation, next) = relation(tokens)?;
     let is_plain = match operation {
-        Operation::Insert => next == Token::Symbol(b'(') || next.is(b"values"),
+        Operation::Insert => next == Lexeme::Symbol(b'(') || next.is(b"values"),
         Operation::Update => next.is(b"set"),
         _ => next.is(b"where"),
     };
@@ -92,10 +92,10 @@ fn start<'t>(tokens: &mut Tokens<'t>) -> Option<(Statement, Token<'t>)> {
 }
 
 /// `[schema.]name`, and the token that follows it.
-fn relation<'t>(tokens: &mut Tokens<'t>) -> Option<(RelationName, Token<'t>)> {
+fn relation<'t>(tokens: &mut Lexemes<'t>) -> Option<(RelationName, Lexeme<'t>)> {
     let first = tokens.next()?.name()?;
     match tokens.next()? {
-        Token::Symbol(b'.') => {
+        Lexeme::Symbol(b'.') => {
             let relation = RelationName { schema: Some(first), name: tokens.next()?.name()? };
             Some((relation, tokens.next()?))
         }
@@ -103,7 +103,7 @@ fn relation<'t>(tokens: &mut Tokens<'t>) -> Option<(RelationName, Token<'t>)> {
     }
 }
 
-fn is_any(token: Token, wanted: &[&[u8]]) -> bool {
+fn is_any(token: Lexeme, wanted: &[&[u8]]) -> bool {
     wanted.iter().any(|wanted| token.is(wanted))
 }
 
@@ -111,24 +111,24 @@ fn is_any(token: Token, wanted: &[&[u8]]) -> bool {
 struct Rest<'s, 't> {
     statement: &'s mut Statement,
     /// The token before the last.
-    before: Option<Token<'t>>,
-    last: Token<'t>,
+    before: Option<Lexeme<'t>>,
+    last: Lexeme<'t>,
     /// What ON CONFLICT does: true for an update.
     conflict: Option<bool>,
 }
 
 impl<'t> Rest<'_, 't> {
     /// Where the statement ends, if that is at a semicolon.
-    fn read(mut self, tokens: &mut Tokens<'t>) -> Option<Option<usize>> {
+    fn read(mut self, tokens: &mut Lexemes<'t>) -> Option<Option<usize>> {
         while let Some(token) = tokens.next() {
-            if token == Token::Symbol(b';') {
+            if token == Lexeme::Symbol(b';') {
                 let end = tokens.end() - 1;
-                return tokens.all(|token| token == Token::Symbol(b';')).then_some(Some(end));
+                return tokens.all(|token| token == Lexeme::Symbol(b';')).then_some(Some(end));
             }
             self.token(token)?;
             let token = match token {
                 // After a dot key words are names.
-                Token::Word(word) if self.last == Token::Symbol(b'.') => Token::Quoted(word),
+                Lexeme::Word(word) if self.last == Lexeme::Symbol(b'.') => Lexeme::Quoted(word),
                 token => token,
             };
             (self.before, self.last) = (Some(self.last), token);
@@ -136,15 +136,15 @@ impl<'t> Rest<'_, 't> {
         Some(None)
     }
 
-    fn token(&mut self, token: Token<'t>) -> Option<()> {
+    fn token(&mut self, token: Lexeme<'t>) -> Option<()> {
         match token {
-            Token::Unsure => return None,
-            Token::Word(_) if is_any(token, &NEVER) => return None,
+            Lexeme::Unsure => return None,
+            Lexeme::Word(_) if is_any(token, &NEVER) => return None,
             // A string that goes on after a new line goes on by the rules of its first part.
-            Token::Literal if self.last == Token::Literal => return None,
+            Lexeme::Literal if self.last == Lexeme::Literal => return None,
             // What seemed a call is a type.
-            Token::Literal if self.last == Token::Symbol(b')') => return None,
-            Token::Symbol(b'(') => return self.parenthesis(),
+            Lexeme::Literal if self.last == Lexeme::Symbol(b')') => return None,
+            Lexeme::Symbol(b'(') => return self.parenthesis(),
             _ => {}
         }
         if self.last.is(b"do") {
@@ -163,9 +163,9 @@ impl<'t> Rest<'_, 't> {
 
     /// After a name it may be a call.
     fn parenthesis(&mut self) -> Option<()> {
-        let last @ Token::Word(word) = self.last else {
+        let last @ Lexeme::Word(word) = self.last else {
             // A name in quotes may be a function's; brackets and parentheses may end the name of a column.
-            let is_open = matches!(self.last, Token::Symbol(symbol) if symbol != b'.');
+            let is_open = matches!(self.last, Lexeme::Symbol(symbol) if symbol != b'.');
             return is_open.then_some(());
         };
         let follows = |word: &[u8]| self.before.is_some_and(|before| before.is(word));
@@ -176,8 +176,8 @@ impl<'t> Rest<'_, 't> {
             return Some(());
         }
         let begins = match self.before {
-            None | Some(Token::Symbol(b'.' | b')' | b']' | b':' | b';')) => false,
-            Some(Token::Symbol(_)) => true,
+            None | Some(Lexeme::Symbol(b'.' | b')' | b']' | b':' | b';')) => false,
+            Some(Lexeme::Symbol(_)) => true,
             Some(before) => is_any(before, &BEFORE_CALLS),
         };
         let function = FunctionName { schema: None, name: std::str::from_utf8(word).ok()?.to_ascii_lowercase() };

@@ -40,7 +40,7 @@ mod values;
 
 pub(crate) use analyse::{LONGEST_TREE, read_text};
 pub use analyse::{analyse, analyse_rows, read_tokens};
-pub use cache::{Answer, Cache};
+pub use cache::{Analysis, Cache};
 
 use serde::{Deserialize, Serialize};
 
@@ -156,7 +156,7 @@ pub enum PreparedEffect {
         /// The name to look up.
         name: String,
         /// What the parameters are bound to; None where it is an expression.
-        arguments: Vec<Option<rows::Value>>,
+        arguments: Vec<Option<rows::ColumnValue>>,
     },
     /// `FETCH` or `MOVE` from a cursor: runs the portal of that name, which Bind may have made, see [`Statement::executing`].
     Fetch {

@@ -18,7 +18,7 @@ pub const KEY_TYPES: [&str; 6] = ["int2", "int4", "int8", "text", "varchar", "uu
 /// column that is not there is nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Rows {
-    columns: Vec<(Column, Vec<Value>)>,
+    columns: Vec<(Column, Vec<ColumnValue>)>,
     /// Nobody has looked: the text is too long or nested too deeply.
     unread: bool,
 }
@@ -34,13 +34,13 @@ pub enum Column {
 
 /// A value as a statement says it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Value {
+pub enum ColumnValue {
     /// It stands in the text, or was bound as text.
     Literal {
         /// As text, in the server's own form of its kind.
         text: String,
         /// None: of the type that the column gives it.
-        kind: Option<Kind>,
+        kind: Option<ValueType>,
     },
     /// It was bound in binary, to a parameter of the type that the column gives it.
     Binary(Vec<u8>),
@@ -49,7 +49,7 @@ pub enum Value {
         /// From 1.
         number: usize,
         /// What it is cast to here; None: what the column makes of it.
-        cast: Option<Kind>,
+        cast: Option<ValueType>,
         /// Wherever the statement uses it, it has to be of the same type as here. So the server, unless told
         /// otherwise, takes it to be of that type.
         is_alone: bool,
@@ -63,14 +63,14 @@ pub enum Declared {
     #[default]
     Not,
     /// One in which values can be told.
-    As(Kind),
+    As(ValueType),
     /// Another one.
     Otherwise,
 }
 
 /// The types in which a value can be told: those of which equal values have one text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Kind {
+pub enum ValueType {
     /// `smallint`, `integer`, `bigint`.
     Integer,
     /// `text`, `varchar`.
@@ -90,7 +90,7 @@ impl Column {
 
 impl Rows {
     /// Of these columns, each once.
-    pub(super) fn new(columns: impl IntoIterator<Item = (Column, Vec<Value>)>) -> Self {
+    pub(super) fn new(columns: impl IntoIterator<Item = (Column, Vec<ColumnValue>)>) -> Self {
         Self { columns: columns.into_iter().collect(), unread: false }
     }
 
@@ -105,7 +105,7 @@ impl Rows {
     }
 
     /// The values in a column; None if they are not all known.
-    pub fn values(&self, name: &str, place: Option<usize>) -> Option<&[Value]> {
+    pub fn values(&self, name: &str, place: Option<usize>) -> Option<&[ColumnValue]> {
         let is_wanted = |column: &Column| match column {
             Column::Named(other) => other == name,
             Column::Placed(other) => Some(*other) == place,
@@ -119,29 +119,30 @@ impl Rows {
     }
 
     #[cfg(test)]
-    pub(super) fn columns(&self) -> &[(Column, Vec<Value>)] {
+    pub(super) fn columns(&self) -> &[(Column, Vec<ColumnValue>)] {
         &self.columns
     }
 
     /// Every value, of whatever column.
-    pub(super) fn all_values(&mut self) -> impl Iterator<Item = &mut Value> {
+    pub(super) fn all_values(&mut self) -> impl Iterator<Item = &mut ColumnValue> {
         self.columns.iter_mut().flat_map(|(_, values)| values)
     }
 
     /// The parameter of that number, from 1, is the value of such a column, for all that is known.
     pub(super) fn use_parameter(&self, wanted: usize, is_meant: &impl Fn(&str) -> bool) -> bool {
-        let is_wanted = |value: &Value| matches!(value, Value::Parameter { number, .. } if *number == wanted);
+        let is_wanted =
+            |value: &ColumnValue| matches!(value, ColumnValue::Parameter { number, .. } if *number == wanted);
         self.columns.iter().any(|(column, values)| column.name().is_none_or(is_meant) && values.iter().any(is_wanted))
     }
 
     pub(super) fn has_parameters(&self) -> bool {
-        let is_parameter = |value: &Value| matches!(value, Value::Parameter { .. });
+        let is_parameter = |value: &ColumnValue| matches!(value, ColumnValue::Parameter { .. });
         self.columns.iter().any(|(_, values)| values.iter().any(is_parameter))
     }
 
     /// With what is bound in place of the parameters. A column with one of which that is not known is left out.
-    pub(super) fn bound(&self, declared: &[Declared], given: &[Option<Value>]) -> Rows {
-        let bound = |(column, values): &(Column, Vec<Value>)| {
+    pub(super) fn bound(&self, declared: &[Declared], given: &[Option<ColumnValue>]) -> Rows {
+        let bound = |(column, values): &(Column, Vec<ColumnValue>)| {
             let values: Option<_> = values.iter().map(|value| value.bound(declared, given)).collect();
             Some((column.clone(), values?))
         };
@@ -151,31 +152,31 @@ impl Rows {
     /// Leaves out the columns with a name or a text of which that holds.
     pub(super) fn forget(&mut self, is_unsure: impl Fn(&str) -> bool) {
         self.columns.retain(|(column, values)| {
-            !column.name().into_iter().chain(values.iter().filter_map(Value::text)).any(&is_unsure)
+            !column.name().into_iter().chain(values.iter().filter_map(ColumnValue::text)).any(&is_unsure)
         });
     }
 
     /// The bytes that they keep in memory, about.
     pub(super) fn weight(&self) -> usize {
-        let column = |(column, values): &(Column, Vec<Value>)| {
-            size_of::<(Column, Vec<Value>)>()
+        let column = |(column, values): &(Column, Vec<ColumnValue>)| {
+            size_of::<(Column, Vec<ColumnValue>)>()
                 + column.name().map_or(0, str::len)
-                + values.iter().map(Value::weight).sum::<usize>()
+                + values.iter().map(ColumnValue::weight).sum::<usize>()
         };
         self.columns.iter().map(column).sum()
     }
 }
 
-impl Value {
+impl ColumnValue {
     /// Bound as text, in UTF-8. None if it is too long for a key, or no text.
     pub fn from_text(bytes: &[u8]) -> Option<Self> {
         let text = String::from_utf8(Self::short(bytes)?).ok()?;
-        Some(Value::Literal { text, kind: None })
+        Some(ColumnValue::Literal { text, kind: None })
     }
 
     /// Bound in binary. None if it is too long for a key.
     pub fn from_binary(bytes: &[u8]) -> Option<Self> {
-        Some(Value::Binary(Self::short(bytes)?))
+        Some(ColumnValue::Binary(Self::short(bytes)?))
     }
 
     fn short(bytes: &[u8]) -> Option<Vec<u8>> {
@@ -183,25 +184,25 @@ impl Value {
     }
 
     /// The one text that the value has in a column of that kind; None when it has none there, or that is not known.
-    pub fn in_column(&self, column: Kind) -> Option<String> {
+    pub fn in_column(&self, column: ValueType) -> Option<String> {
         let (text, kind) = match self {
-            Value::Literal { text, kind } => (text, kind),
-            Value::Binary(bytes) => return received(bytes, column),
-            Value::Parameter { .. } => return None,
+            ColumnValue::Literal { text, kind } => (text, kind),
+            ColumnValue::Binary(bytes) => return received(bytes, column),
+            ColumnValue::Parameter { .. } => return None,
         };
         match (column, kind) {
-            (Kind::Integer, None | Some(Kind::Integer)) => integer(text),
-            (Kind::Uuid, None | Some(Kind::Uuid)) => uuid(text),
-            (Kind::Text, Some(Kind::Integer)) => integer(text),
-            (Kind::Text, Some(Kind::Uuid)) => uuid(text),
-            (Kind::Text, None | Some(Kind::Text)) => Some(text.clone()),
+            (ValueType::Integer, None | Some(ValueType::Integer)) => integer(text),
+            (ValueType::Uuid, None | Some(ValueType::Uuid)) => uuid(text),
+            (ValueType::Text, Some(ValueType::Integer)) => integer(text),
+            (ValueType::Text, Some(ValueType::Uuid)) => uuid(text),
+            (ValueType::Text, None | Some(ValueType::Text)) => Some(text.clone()),
             _ => None,
         }
     }
 
     /// What it is where this is given for the parameters; None if that is not known.
-    fn bound(&self, declared: &[Declared], given: &[Option<Value>]) -> Option<Value> {
-        let Value::Parameter { number, cast, is_alone } = self else { return Some(self.clone()) };
+    fn bound(&self, declared: &[Declared], given: &[Option<ColumnValue>]) -> Option<ColumnValue> {
+        let ColumnValue::Parameter { number, cast, is_alone } = self else { return Some(self.clone()) };
         let index = number.checked_sub(1)?;
         let given = given.get(index)?.as_ref()?;
         let kind = match declared.get(index).copied().unwrap_or_default() {
@@ -210,25 +211,25 @@ impl Value {
             Declared::Not | Declared::Otherwise => return None,
         };
         match kind {
-            Some(kind) => Some(Value::Literal { text: given.in_column(kind)?, kind: cast.or(Some(kind)) }),
+            Some(kind) => Some(ColumnValue::Literal { text: given.in_column(kind)?, kind: cast.or(Some(kind)) }),
             None => Some(given.clone()),
         }
     }
 
     pub(super) fn text(&self) -> Option<&str> {
         match self {
-            Value::Literal { text, .. } => Some(text),
-            Value::Binary(_) | Value::Parameter { .. } => None,
+            ColumnValue::Literal { text, .. } => Some(text),
+            ColumnValue::Binary(_) | ColumnValue::Parameter { .. } => None,
         }
     }
 
     pub(super) fn weight(&self) -> usize {
         let more = match self {
-            Value::Literal { text, .. } => text.len(),
-            Value::Binary(bytes) => bytes.len(),
-            Value::Parameter { .. } => 0,
+            ColumnValue::Literal { text, .. } => text.len(),
+            ColumnValue::Binary(bytes) => bytes.len(),
+            ColumnValue::Parameter { .. } => 0,
         };
-        size_of::<Value>() + more
+        size_of::<ColumnValue>() + more
     }
 }
 
@@ -238,18 +239,18 @@ impl Declared {
         match oid {
             // None, or `unknown`.
             0 | 705 => Declared::Not,
-            20 | 21 | 23 => Declared::As(Kind::Integer),
-            25 | 1043 => Declared::As(Kind::Text),
-            2950 => Declared::As(Kind::Uuid),
+            20 | 21 | 23 => Declared::As(ValueType::Integer),
+            25 | 1043 => Declared::As(ValueType::Text),
+            2950 => Declared::As(ValueType::Uuid),
             _ => Declared::Otherwise,
         }
     }
 }
 
 /// The text of a value in the binary form of its type.
-fn received(bytes: &[u8], kind: Kind) -> Option<String> {
+fn received(bytes: &[u8], kind: ValueType) -> Option<String> {
     match kind {
-        Kind::Integer => {
+        ValueType::Integer => {
             let number = match bytes.len() {
                 2 => i16::from_be_bytes(bytes.try_into().ok()?).into(),
                 4 => i32::from_be_bytes(bytes.try_into().ok()?).into(),
@@ -258,8 +259,8 @@ fn received(bytes: &[u8], kind: Kind) -> Option<String> {
             };
             Some(number.to_string())
         }
-        Kind::Text => String::from_utf8(bytes.to_vec()).ok(),
-        Kind::Uuid => {
+        ValueType::Text => String::from_utf8(bytes.to_vec()).ok(),
+        ValueType::Uuid => {
             let number = u128::from_be_bytes(bytes.try_into().ok()?);
             uuid(&format!("{number:032x}"))
         }
@@ -284,32 +285,32 @@ fn uuid(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn text_of(text: &str, kind: Option<Kind>, column: Kind) -> Option<String> {
-        Value::Literal { text: text.into(), kind }.in_column(column)
+    fn text_of(text: &str, kind: Option<ValueType>, column: ValueType) -> Option<String> {
+        ColumnValue::Literal { text: text.into(), kind }.in_column(column)
     }
 
     #[test]
     fn equal_values_have_one_text() {
-        assert_eq!(text_of(" 007\n", None, Kind::Integer).as_deref(), Some("7"));
-        assert_eq!(text_of("-0", None, Kind::Integer).as_deref(), Some("0"));
-        assert_eq!(text_of("7", Some(Kind::Integer), Kind::Text).as_deref(), Some("7"));
-        assert_eq!(text_of(" 7", None, Kind::Text).as_deref(), Some(" 7"));
+        assert_eq!(text_of(" 007\n", None, ValueType::Integer).as_deref(), Some("7"));
+        assert_eq!(text_of("-0", None, ValueType::Integer).as_deref(), Some("0"));
+        assert_eq!(text_of("7", Some(ValueType::Integer), ValueType::Text).as_deref(), Some("7"));
+        assert_eq!(text_of(" 7", None, ValueType::Text).as_deref(), Some(" 7"));
         let uuid = "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11";
-        assert_eq!(text_of(uuid, None, Kind::Uuid), Some(uuid.to_lowercase()));
-        assert_eq!(text_of(&uuid.replace('-', ""), Some(Kind::Uuid), Kind::Text), Some(uuid.to_lowercase()));
+        assert_eq!(text_of(uuid, None, ValueType::Uuid), Some(uuid.to_lowercase()));
+        assert_eq!(text_of(&uuid.replace('-', ""), Some(ValueType::Uuid), ValueType::Text), Some(uuid.to_lowercase()));
     }
 
     #[test]
     fn what_has_no_text_in_a_column() {
         for (text, kind, column) in [
-            ("7", Some(Kind::Text), Kind::Integer),
-            ("7.0", None, Kind::Integer),
-            ("9223372036854775808", None, Kind::Integer),
-            ("x", None, Kind::Uuid),
-            ("7", Some(Kind::Integer), Kind::Uuid),
+            ("7", Some(ValueType::Text), ValueType::Integer),
+            ("7.0", None, ValueType::Integer),
+            ("9223372036854775808", None, ValueType::Integer),
+            ("x", None, ValueType::Uuid),
+            ("7", Some(ValueType::Integer), ValueType::Uuid),
         ] {
             assert_eq!(text_of(text, kind, column), None, "{text}");
         }
-        assert_eq!(Value::Parameter { number: 1, cast: None, is_alone: true }.in_column(Kind::Text), None);
+        assert_eq!(ColumnValue::Parameter { number: 1, cast: None, is_alone: true }.in_column(ValueType::Text), None);
     }
 }

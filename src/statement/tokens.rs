@@ -1,13 +1,13 @@
 //! The tokens of a text, as Postgres' lexer cuts it: in linear time, without memory of its own.
 //!
 //! Must never end a literal, name or comment elsewhere than the server does: what it is not sure of is
-//! [`Token::Unsure`], after which nothing follows.
+//! [`Lexeme::Unsure`], after which nothing follows.
 
 use super::analyse::LONGEST_SURE_NAME;
 
 /// A piece of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Token<'t> {
+pub(super) enum Lexeme<'t> {
     /// A key word or a name without quotes.
     Word(&'t [u8]),
     /// What stands between the quotes of a name.
@@ -20,17 +20,17 @@ pub(super) enum Token<'t> {
     Unsure,
 }
 
-impl Token<'_> {
+impl Lexeme<'_> {
     /// It is that key word, in whatever case.
     pub(super) fn is(self, wanted: &[u8]) -> bool {
-        matches!(self, Token::Word(word) if word.eq_ignore_ascii_case(wanted))
+        matches!(self, Lexeme::Word(word) if word.eq_ignore_ascii_case(wanted))
     }
 
     /// The name that it is, if no encoding reads it differently and it is not cut.
     pub(super) fn name(self) -> Option<String> {
         let (name, is_folded) = match self {
-            Token::Word(word) => (word, true),
-            Token::Quoted(name) if !name.contains(&b'"') => (name, false),
+            Lexeme::Word(word) => (word, true),
+            Lexeme::Quoted(name) if !name.contains(&b'"') => (name, false),
             _ => return None,
         };
         let name = std::str::from_utf8(name).ok()?;
@@ -40,13 +40,13 @@ impl Token<'_> {
 }
 
 /// Cuts a text whose bytes above 127 belong to characters that hold no ASCII byte.
-pub(super) struct Tokens<'t> {
+pub(super) struct Lexemes<'t> {
     text: &'t [u8],
     position: usize,
     standard_conforming_strings: bool,
 }
 
-impl<'t> Tokens<'t> {
+impl<'t> Lexemes<'t> {
     pub(super) fn new(text: &'t [u8], standard_conforming_strings: bool) -> Self {
         Self { text, position: 0, standard_conforming_strings }
     }
@@ -97,47 +97,47 @@ impl<'t> Tokens<'t> {
         }
     }
 
-    fn token(&mut self) -> Token<'t> {
-        let Some(first) = self.at(0) else { return Token::Unsure };
+    fn token(&mut self) -> Lexeme<'t> {
+        let Some(first) = self.at(0) else { return Lexeme::Unsure };
         match first {
             b'\'' => self.string(!self.standard_conforming_strings),
-            b'"' => self.quoted().map_or(Token::Unsure, Token::Quoted),
+            b'"' => self.quoted().map_or(Lexeme::Unsure, Lexeme::Quoted),
             b'$' => self.dollar(),
             b'0'..=b'9' => self.number(),
             _ if starts_word(first) => self.word(),
             b'(' | b')' | b'[' | b']' | b',' | b';' | b':' | b'.' | b'~' | b'!' | b'@' | b'#' | b'^' | b'&' | b'|'
             | b'`' | b'?' | b'+' | b'-' | b'*' | b'/' | b'%' | b'<' | b'>' | b'=' => {
                 self.position += 1;
-                Token::Symbol(first)
+                Lexeme::Symbol(first)
             }
-            _ => Token::Unsure,
+            _ => Lexeme::Unsure,
         }
     }
 
-    fn word(&mut self) -> Token<'t> {
+    fn word(&mut self) -> Lexeme<'t> {
         let word = self.take(continues_word);
         match (word, self.at(0), self.at(1)) {
             (b"e" | b"E", Some(b'\''), _) => self.string(true),
             // They know no escapes, and what directly follows them goes on by the rules of a plain string.
             (b"b" | b"B" | b"x" | b"X", Some(b'\''), _) => match self.standard_conforming_strings {
                 true => self.string(false),
-                false => Token::Unsure,
+                false => Lexeme::Unsure,
             },
             (b"u" | b"U", Some(b'&'), Some(b'\'' | b'"')) => self.unicode(),
-            _ => Token::Word(word),
+            _ => Lexeme::Word(word),
         }
     }
 
     /// `U&'…'` and `U&"…"`: its escapes hide no quote, and make another name of it.
-    fn unicode(&mut self) -> Token<'t> {
+    fn unicode(&mut self) -> Lexeme<'t> {
         self.position += 1;
         match (self.at(0), self.standard_conforming_strings) {
             (Some(b'\''), true) => self.string(false),
-            _ => Token::Unsure,
+            _ => Lexeme::Unsure,
         }
     }
 
-    fn string(&mut self, escapes: bool) -> Token<'t> {
+    fn string(&mut self, escapes: bool) -> Lexeme<'t> {
         self.position += 1;
         loop {
             match (self.at(0), self.at(1)) {
@@ -145,11 +145,11 @@ impl<'t> Tokens<'t> {
                 (Some(b'\''), _) => break,
                 (Some(b'\\'), Some(_)) if escapes => self.position += 2,
                 (Some(_), _) => self.position += 1,
-                (None, _) => return Token::Unsure,
+                (None, _) => return Lexeme::Unsure,
             }
         }
         self.position += 1;
-        Token::Literal
+        Lexeme::Literal
     }
 
     fn quoted(&mut self) -> Option<&'t [u8]> {
@@ -167,7 +167,7 @@ impl<'t> Tokens<'t> {
     }
 
     /// `$1`, or `$tag$…$tag$`.
-    fn dollar(&mut self) -> Token<'t> {
+    fn dollar(&mut self) -> Lexeme<'t> {
         let start = self.position;
         self.position += 1;
         if self.at(0).is_some_and(|byte| byte.is_ascii_digit()) {
@@ -178,7 +178,7 @@ impl<'t> Tokens<'t> {
             self.take(|byte| continues_word(byte) && byte != b'$');
         }
         if self.at(0) != Some(b'$') {
-            return Token::Unsure;
+            return Lexeme::Unsure;
         }
         self.position += 1;
         let tag = &self.text[start..self.position];
@@ -187,16 +187,16 @@ impl<'t> Tokens<'t> {
             let rest = &self.text[self.position..];
             if rest.starts_with(tag) {
                 self.position += tag.len();
-                return Token::Literal;
+                return Lexeme::Literal;
             }
             if rest.is_empty() {
-                return Token::Unsure;
+                return Lexeme::Unsure;
             }
             self.position += 1;
         }
     }
 
-    fn number(&mut self) -> Token<'t> {
+    fn number(&mut self) -> Lexeme<'t> {
         self.take(|byte| byte.is_ascii_digit() || byte == b'.');
         let sign = usize::from(matches!(self.at(1), Some(b'+' | b'-')));
         if matches!(self.at(0), Some(b'e' | b'E')) && self.at(1 + sign).is_some_and(|byte| byte.is_ascii_digit()) {
@@ -207,21 +207,21 @@ impl<'t> Tokens<'t> {
     }
 
     /// Releases differ in what they make of letters that follow a number.
-    fn literal_unless_word(&self) -> Token<'t> {
-        if self.at(0).is_some_and(continues_word) { Token::Unsure } else { Token::Literal }
+    fn literal_unless_word(&self) -> Lexeme<'t> {
+        if self.at(0).is_some_and(continues_word) { Lexeme::Unsure } else { Lexeme::Literal }
     }
 }
 
-impl<'t> Iterator for Tokens<'t> {
-    type Item = Token<'t>;
+impl<'t> Iterator for Lexemes<'t> {
+    type Item = Lexeme<'t>;
 
-    fn next(&mut self) -> Option<Token<'t>> {
+    fn next(&mut self) -> Option<Lexeme<'t>> {
         let token = match self.skip() {
             true if self.position == self.text.len() => return None,
             true => self.token(),
-            false => Token::Unsure,
+            false => Lexeme::Unsure,
         };
-        if token == Token::Unsure {
+        if token == Lexeme::Unsure {
             self.position = self.text.len();
         }
         Some(token)

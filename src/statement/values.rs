@@ -3,7 +3,7 @@
 //! Must never take for a value what the server computes, nor one type for another.
 
 use super::facts::parts;
-use super::rows::{Declared, KEY_TYPES, Kind, LONGEST_KEY, Value};
+use super::rows::{ColumnValue, Declared, KEY_TYPES, LONGEST_KEY, ValueType};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{Node, ParamRef, TypeName, a_const::Val};
 
@@ -16,14 +16,16 @@ pub(super) fn parameter(node: &Node) -> Option<&ParamRef> {
 }
 
 /// A constant or a parameter, also with a cast to a type in which values can be told.
-pub(super) fn value(node: &Node) -> Option<Value> {
+pub(super) fn value(node: &Node) -> Option<ColumnValue> {
     match node.node.as_ref()? {
         N::TypeCast(cast) => {
             let kind = kind(cast.type_name.as_ref()?)?;
             match plain_value(cast.arg.as_ref()?)? {
-                Value::Literal { text, .. } => Some(Value::Literal { text, kind: Some(kind) }),
-                Value::Parameter { number, .. } => Some(Value::Parameter { number, cast: Some(kind), is_alone: false }),
-                Value::Binary(_) => None,
+                ColumnValue::Literal { text, .. } => Some(ColumnValue::Literal { text, kind: Some(kind) }),
+                ColumnValue::Parameter { number, .. } => {
+                    Some(ColumnValue::Parameter { number, cast: Some(kind), is_alone: false })
+                }
+                ColumnValue::Binary(_) => None,
             }
         }
         _ => plain_value(node),
@@ -31,32 +33,32 @@ pub(super) fn value(node: &Node) -> Option<Value> {
 }
 
 /// As [`value`], of an argument of EXECUTE.
-pub(super) fn literal(node: &Node) -> Option<Value> {
-    value(node).filter(|value| matches!(value, Value::Literal { .. }))
+pub(super) fn literal(node: &Node) -> Option<ColumnValue> {
+    value(node).filter(|value| matches!(value, ColumnValue::Literal { .. }))
 }
 
-fn plain_value(node: &Node) -> Option<Value> {
+fn plain_value(node: &Node) -> Option<ColumnValue> {
     let (text, kind) = match node.node.as_ref()? {
         N::ParamRef(parameter) => {
             let number = usize::try_from(parameter.number).ok()?;
-            return Some(Value::Parameter { number, cast: None, is_alone: false });
+            return Some(ColumnValue::Parameter { number, cast: None, is_alone: false });
         }
         N::AConst(constant) => match constant.val.as_ref()? {
-            Val::Ival(integer) => (integer.ival.to_string(), Some(Kind::Integer)),
-            Val::Fval(number) => (number.fval.parse::<i64>().ok()?.to_string(), Some(Kind::Integer)),
+            Val::Ival(integer) => (integer.ival.to_string(), Some(ValueType::Integer)),
+            Val::Fval(number) => (number.fval.parse::<i64>().ok()?.to_string(), Some(ValueType::Integer)),
             Val::Sval(text) => (text.sval.clone(), None),
             Val::Boolval(_) | Val::Bsval(_) => return None,
         },
         _ => return None,
     };
-    (text.len() <= LONGEST_KEY).then_some(Value::Literal { text, kind })
+    (text.len() <= LONGEST_KEY).then_some(ColumnValue::Literal { text, kind })
 }
 
 /// A parameter that is cast, and to what.
 pub(super) fn cast_parameter<'n>(
     argument: &'n Option<Box<Node>>,
     to: &Option<TypeName>,
-) -> Option<(&'n ParamRef, Kind)> {
+) -> Option<(&'n ParamRef, ValueType)> {
     Some((parameter(argument.as_ref()?)?, kind(to.as_ref()?)?))
 }
 
@@ -80,15 +82,15 @@ pub(super) fn is_by_path(name: &TypeName) -> bool {
 }
 
 /// The kind of a type as it is written.
-fn kind(name: &TypeName) -> Option<Kind> {
+fn kind(name: &TypeName) -> Option<ValueType> {
     let is_more = name.setof || name.pct_type || !name.array_bounds.is_empty() || !name.typmods.is_empty();
     let names = parts(&name.names);
     match names.as_slice() {
         _ if is_more => None,
         [word] | ["pg_catalog", word] => match *word {
-            "int2" | "int4" | "int8" => Some(Kind::Integer),
-            "text" | "varchar" => Some(Kind::Text),
-            "uuid" => Some(Kind::Uuid),
+            "int2" | "int4" | "int8" => Some(ValueType::Integer),
+            "text" | "varchar" => Some(ValueType::Text),
+            "uuid" => Some(ValueType::Uuid),
             _ => None,
         },
         _ => None,

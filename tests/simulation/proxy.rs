@@ -14,14 +14,14 @@ use crate::metrics::Metrics;
 use crate::policy::{PolicySet, Resource, join};
 use crate::session::host::{Changes, Seen, Wanted};
 use crate::session::judge::PassedWrite;
-use crate::session::parameter::{Parameter, Value};
+use crate::session::parameter::{Parameter, ParameterValue};
 use crate::session::rejection::{Rejection, cut_off};
 use crate::session::suspects::Suspects;
 use crate::session::task::{Room, Turn};
 use crate::session::{Done, End, Host, Session, Side, Started, Step, Task};
 use crate::state::database::{PREPARE_LIMIT, SharedDatabase};
 use crate::state::succession::shut_out_deposed;
-use crate::statement::{Answer, Cache, Lexing, Statement};
+use crate::statement::{Analysis, Cache, Lexing, Statement};
 use crate::wire::error::{ErrorText, field};
 use crate::wire::frame::body;
 use crate::wire::message::{Status, put_ready};
@@ -158,7 +158,7 @@ async fn serve(proxy: Arc<Proxy>, from_client: Reader, to_client: Writer, value:
         fence: fence.clone(),
         replicates: false,
         temporary: None,
-        parameter: Parameter::new(Value::read(value.as_deref())),
+        parameter: Parameter::new(ParameterValue::read(value.as_deref())),
         lexing: Lexing::USUAL,
     };
     let host = Hosting {
@@ -386,7 +386,7 @@ impl Host for Hosting {
         downstream.suspects.withdraw(self.number, downstream.changes().doubts);
     }
 
-    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, _turn: Option<Turn>) -> Result<Answer, Task> {
+    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, _turn: Option<Turn>) -> Result<Analysis, Task> {
         Ok(CACHE.get(text, lexing, with_rows).expect("all statements are short"))
     }
 
@@ -400,7 +400,7 @@ impl Host for Hosting {
 
     fn note_query(&self) {}
 
-    fn note_presented(&self, _value: &Value) {}
+    fn note_presented(&self, _value: &ParameterValue) {}
 
     fn note_admitted(&mut self, _resource: &Resource) {}
 

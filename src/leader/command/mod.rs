@@ -39,7 +39,7 @@ pub struct Terms {
 
 /// How it ended.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum CommandOutcome {
     /// The command ended by itself.
     Ended(ExitStatus),
     /// Leadership ran out or was lost, and the command was ended.

@@ -4,7 +4,7 @@
 
 use super::family::{Family, Recipients};
 use super::guard::Guard;
-use super::{CommandError, Outcome, Signals, Terms, terminal};
+use super::{CommandError, CommandOutcome, Signals, Terms, terminal};
 use crate::leader::clock::{BootInstant, sleep_until};
 use crate::leader::{Leadership, Loss};
 use nix::sys::signal::Signal;
@@ -56,14 +56,14 @@ pub async fn run(
     command: &[OsString],
     terms: Terms,
     signals: &mut Signals,
-) -> Result<Outcome, CommandError> {
+) -> Result<CommandOutcome, CommandError> {
     // Before the first child: with SIGCHLD ignored there would be no status to wait for.
     let failed = |error| CommandError::Start("listening for the end of processes", error);
     let mut children = signal(SignalKind::child()).map_err(failed)?;
     let mut told = leadership.deadline();
     let guard = Guard::start(told).await?;
     if leadership.why_lost().is_some() || leadership.deadline().remaining().is_zero() {
-        return Ok(Outcome::Lost);
+        return Ok(CommandOutcome::Lost);
     }
     let family = Family::start(guard, leadership, command)?;
     family.guard.tell(told).await;
@@ -205,14 +205,14 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    async fn finish(self) -> Result<Outcome, CommandError> {
+    async fn finish(self) -> Result<CommandOutcome, CommandError> {
         let (status, group) = (self.family.status(), self.family.guard.pid);
         let deposed = self.ending.is_some_and(|ending| ending.deposed);
         self.family.extinguish().await?;
         terminal::take_back(group);
         Ok(match status {
-            Some(status) if !deposed => Outcome::Ended(status),
-            _ => Outcome::Lost,
+            Some(status) if !deposed => CommandOutcome::Ended(status),
+            _ => CommandOutcome::Lost,
         })
     }
 

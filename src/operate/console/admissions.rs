@@ -1,7 +1,7 @@
 //! `SHOW ADMISSIONS`: the server processes that may write now, through this proxy or another.
 
-use super::answer::Kind::{Boolean, Integer, Text, Time};
-use super::answer::{Answer, Column, Table};
+use super::result_set::ColumnType::{Boolean, Integer, Text, Time};
+use super::result_set::{ResultSet, Table, TableColumn};
 use super::{Console, OpenSession, notice, unreadable};
 use crate::fence::{Admission, Database};
 use std::sync::Arc;
@@ -12,21 +12,21 @@ pub(super) type Row = (Arc<Database>, Admission, Option<u64>);
 /// A row per database, resource, epoch and process.
 pub(super) fn table() -> Table<Row> {
     vec![
-        Column("database", Text, |(database, ..)| database.name().into()),
-        Column("resource", Text, |(_, it, _)| (&it.resource).into()),
-        Column("generation", Integer, |(_, it, _)| it.epoch.generation.into()),
-        Column("token", Integer, |(_, it, _)| it.epoch.token.into()),
-        Column("pid", Integer, |(_, it, _)| it.pid.into()),
-        Column("backend_start", Time, |(_, it, _)| it.backend_start.into()),
-        Column("admitted", Time, |(_, it, _)| it.admitted.into()),
-        Column("proxy", Text, |(_, it, _)| (&it.proxy).into()),
-        Column("session", Integer, |(.., session)| (*session).into()),
-        Column("alive", Boolean, |(_, it, _)| it.is_alive.into()),
+        TableColumn("database", Text, |(database, ..)| database.name().into()),
+        TableColumn("resource", Text, |(_, it, _)| (&it.resource).into()),
+        TableColumn("generation", Integer, |(_, it, _)| it.epoch.generation.into()),
+        TableColumn("token", Integer, |(_, it, _)| it.epoch.token.into()),
+        TableColumn("pid", Integer, |(_, it, _)| it.pid.into()),
+        TableColumn("backend_start", Time, |(_, it, _)| it.backend_start.into()),
+        TableColumn("admitted", Time, |(_, it, _)| it.admitted.into()),
+        TableColumn("proxy", Text, |(_, it, _)| (&it.proxy).into()),
+        TableColumn("session", Integer, |(.., session)| (*session).into()),
+        TableColumn("alive", Boolean, |(_, it, _)| it.is_alive.into()),
     ]
 }
 
 /// Cancel-safe.
-pub(super) async fn show(console: &Console) -> Answer {
+pub(super) async fn show(console: &Console) -> ResultSet {
     let (policies, sessions) = (console.proxy.policies(), console.proxy.sessions());
     let (mut rows, mut notices) = (Vec::new(), Vec::new());
     for database in console.fenced_databases(&policies) {
@@ -46,7 +46,7 @@ pub(super) async fn show(console: &Console) -> Answer {
             Err(reason) => notices.extend(unreadable(&policies, &database, &reason)),
         }
     }
-    Answer::show(&table(), rows).with_notices(notices)
+    ResultSet::show(&table(), rows).with_notices(notices)
 }
 
 fn session_of(database: &Database, admission: &Admission, sessions: &[OpenSession]) -> Option<u64> {

@@ -3,7 +3,7 @@
 //! Must never guess: what is not exactly a command is an error that says what may have been meant.
 
 use super::courtesy::Courtesy;
-use super::words::{Word, words};
+use super::words::{CommandWord, words};
 use crate::fence::session::Token;
 use crate::wire::error::ErrorText;
 use strsim::levenshtein;
@@ -86,14 +86,14 @@ const MOST_COMMANDS: usize = 100;
 /// Reads commands that are separated by semicolons. 42601 for what is no command, 54000 for too many.
 pub(super) fn parse(text: &str) -> Result<Vec<Command>, ErrorText> {
     let words = words(text)?;
-    let commands = words.split(|word| *word == Word::Semicolon).filter(|words| !words.is_empty());
+    let commands = words.split(|word| *word == CommandWord::Semicolon).filter(|words| !words.is_empty());
     if commands.clone().count() > MOST_COMMANDS {
         return Err(ErrorText::new("54000", format!("more than {MOST_COMMANDS} commands at once")));
     }
     commands.map(command).collect()
 }
 
-fn command(words: &[Word]) -> Result<Command, ErrorText> {
+fn command(words: &[CommandWord]) -> Result<Command, ErrorText> {
     let shown = match words {
         [show, what] if show.is("SHOW") => shown(what),
         [help] if help.is("HELP") => Some(Show::Help),
@@ -109,11 +109,11 @@ fn command(words: &[Word]) -> Result<Command, ErrorText> {
     }
 }
 
-fn shown(word: &Word) -> Option<Show> {
+fn shown(word: &CommandWord) -> Option<Show> {
     COMMANDS.iter().find(|it| it.command.strip_prefix("SHOW ").is_some_and(|what| word.is(what)))?.shows
 }
 
-fn fence_reset(words: &[Word]) -> Result<FenceReset, ErrorText> {
+fn fence_reset(words: &[CommandWord]) -> Result<FenceReset, ErrorText> {
     let form = format!("It is: FENCE RESET {RESET_ARGUMENTS}.");
     let incomplete = || ErrorText::new("42601", "FENCE RESET is not complete").hint(form.clone());
     let (words, force) = match words {
@@ -129,7 +129,7 @@ fn fence_reset(words: &[Word]) -> Result<FenceReset, ErrorText> {
         }
         _ => return Err(incomplete()),
     };
-    let digits = if let Word::Plain(digits) = token { digits.as_str() } else { "" };
+    let digits = if let CommandWord::Plain(digits) = token { digits.as_str() } else { "" };
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     let token = digits.parse().ok().filter(|token| is_number && *token > 0).ok_or_else(|| {
         ErrorText::new("42601", format!("\"{}\" is no token", token.text()))
@@ -144,8 +144,8 @@ const SQL: [&str; 14] = [
     "CALL", "DO",
 ];
 
-fn unknown(words: &[Word]) -> ErrorText {
-    let first = words.first().map_or("", Word::text);
+fn unknown(words: &[CommandWord]) -> ErrorText {
+    let first = words.first().map_or("", CommandWord::text);
     if SQL.iter().any(|keyword| first.eq_ignore_ascii_case(keyword)) {
         return ErrorText::new("42601", format!("this is the console of fencegate, which answers no SQL: {first}"))
             .hint("SHOW HELP lists its commands. For SQL, connect to a database of the server by its name.");
@@ -154,7 +154,7 @@ fn unknown(words: &[Word]) -> ErrorText {
         Some(command) => format!("Do you mean {command}? SHOW HELP lists the commands."),
         None => "SHOW HELP lists the commands.".to_owned(),
     };
-    let shown: Vec<_> = words.iter().take(2).map(Word::text).collect();
+    let shown: Vec<_> = words.iter().take(2).map(CommandWord::text).collect();
     let shown: String = shown.join(" ").chars().take(LONGEST_SHOWN).collect();
     ErrorText::new("42601", format!("unknown command \"{shown}\"")).hint(hint)
 }
@@ -163,7 +163,7 @@ fn unknown(words: &[Word]) -> ErrorText {
 const LONGEST_SHOWN: usize = 60;
 
 /// The command that the words are almost.
-fn nearest(words: &[Word]) -> Option<&'static str> {
+fn nearest(words: &[CommandWord]) -> Option<&'static str> {
     let distance = |command: &str| {
         let keywords = command.split(' ').count();
         let said: Vec<_> = words.iter().take(keywords).map(|word| word.text().to_ascii_uppercase()).collect();

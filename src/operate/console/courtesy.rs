@@ -3,8 +3,8 @@
 //!
 //! Must never do anything: a command that does something is in `command`.
 
-use super::answer::{Answer, Column, Kind, Table};
-use super::words::Word;
+use super::result_set::{ColumnType, ResultSet, Table, TableColumn};
+use super::words::CommandWord;
 use crate::config::SETTINGS;
 use crate::wire::error::ErrorText;
 
@@ -37,7 +37,7 @@ pub(super) enum Question {
 impl Courtesy {
     /// None for anything else.
     /// An error for what would seem to change something and does not.
-    pub(super) fn read(words: &[Word]) -> Result<Option<Self>, ErrorText> {
+    pub(super) fn read(words: &[CommandWord]) -> Result<Option<Self>, ErrorText> {
         let keywords: Vec<String> = words.iter().map(|word| word.keyword().to_ascii_lowercase()).collect();
         let said: Vec<&str> = keywords.iter().map(String::as_str).collect();
         Ok(Some(match said.as_slice() {
@@ -57,7 +57,7 @@ impl Courtesy {
             ["unlisten", _] => Courtesy::Done("UNLISTEN"),
             ["discard", "all"] => Courtesy::DiscardAll,
             ["deallocate", "all"] | ["deallocate", "prepare", "all"] => Courtesy::Deallocate(None),
-            ["deallocate", _] | ["deallocate", "prepare", _] => match words.last().and_then(Word::sql_name) {
+            ["deallocate", _] | ["deallocate", "prepare", _] => match words.last().and_then(CommandWord::sql_name) {
                 Some(name) => Courtesy::Deallocate(Some(name)),
                 None => return Ok(None),
             },
@@ -101,7 +101,7 @@ fn are_modes(words: &[&str]) -> bool {
 }
 
 /// `SET` one parameter, by `=` or `TO`.
-fn set(words: &[Word]) -> Result<bool, ErrorText> {
+fn set(words: &[CommandWord]) -> Result<bool, ErrorText> {
     let words = match words {
         [scope, rest @ ..] if scope.is("SESSION") || scope.is("LOCAL") => rest,
         all => all,
@@ -122,7 +122,7 @@ fn set(words: &[Word]) -> Result<bool, ErrorText> {
 }
 
 /// `RESET` of one parameter, or of all.
-fn reset(word: &Word) -> Result<bool, ErrorText> {
+fn reset(word: &CommandWord) -> Result<bool, ErrorText> {
     let Some(name) = word.sql_name() else { return Ok(false) };
     of_session(&name)?;
     Ok(name.chars().all(|c| c.is_alphanumeric() || "_.".contains(c)))
@@ -141,20 +141,22 @@ impl Question {
     /// The column as the server calls it; the row is `server_version` of the server behind the proxy.
     pub(super) fn table<'a>(self) -> Table<&'a str> {
         vec![match self {
-            Question::One => Column("?column?", Kind::Integer, |_| 1_i64.into()),
+            Question::One => TableColumn("?column?", ColumnType::Integer, |_| 1_i64.into()),
             // Programs read the number behind the first word.
-            Question::Version => Column("version", Kind::Text, |server_version| {
+            Question::Version => TableColumn("version", ColumnType::Text, |server_version| {
                 format!("PostgreSQL {server_version}, behind fencegate {}", env!("CARGO_PKG_VERSION")).into()
             }),
-            Question::Isolation => Column("transaction_isolation", Kind::Text, |_| "read committed".into()),
-            Question::ConformingStrings => Column("standard_conforming_strings", Kind::Text, |_| "on".into()),
-            Question::UnlockAll => Column("pg_advisory_unlock_all", Kind::Text, |_| "".into()),
+            Question::Isolation => TableColumn("transaction_isolation", ColumnType::Text, |_| "read committed".into()),
+            Question::ConformingStrings => {
+                TableColumn("standard_conforming_strings", ColumnType::Text, |_| "on".into())
+            }
+            Question::UnlockAll => TableColumn("pg_advisory_unlock_all", ColumnType::Text, |_| "".into()),
         }]
     }
 
-    pub(super) fn answer(self, server_version: &str) -> Answer {
+    pub(super) fn answer(self, server_version: &str) -> ResultSet {
         let tag = if matches!(self, Question::Isolation | Question::ConformingStrings) { "SHOW" } else { "SELECT" };
-        Answer::tagged(tag, &self.table(), [server_version])
+        ResultSet::tagged(tag, &self.table(), [server_version])
     }
 }
 

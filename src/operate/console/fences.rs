@@ -1,7 +1,7 @@
 //! `SHOW FENCES`: every resource in every database that has had sessions, and the keys used last.
 
-use super::answer::Kind::{Boolean, Integer, Text};
-use super::answer::{Answer, Column, Table};
+use super::result_set::ColumnType::{Boolean, Integer, Text};
+use super::result_set::{ResultSet, Table, TableColumn};
 use super::{Console, no_databases, notice, unreadable};
 use crate::fence::session::Token;
 use crate::fence::{Database, Fence};
@@ -20,20 +20,20 @@ pub(super) struct Row {
 /// keyed resource: its keys follow it.
 pub(super) fn table() -> Table<Row> {
     vec![
-        Column("database", Text, |it| it.database.name().into()),
-        Column("resource", Text, |it| (&it.resource.name).into()),
-        Column("mode", Text, |it| it.resource.mode.name().into()),
-        Column("election", Text, |it| it.resource.election_shown().into()),
-        Column("generation", Integer, |it| it.fence.map(|fence| fence.epoch.generation).into()),
-        Column("token", Integer, |it| it.fence.map(|fence| fence.epoch.token).into()),
-        Column("drained", Boolean, |it| it.fence.map(|fence| fence.drained).into()),
-        Column("admissions", Integer, |it| it.fence.map(|fence| fence.admissions).into()),
-        Column("leader", Integer, |it| it.leader.into()),
+        TableColumn("database", Text, |it| it.database.name().into()),
+        TableColumn("resource", Text, |it| (&it.resource.name).into()),
+        TableColumn("mode", Text, |it| it.resource.mode.name().into()),
+        TableColumn("election", Text, |it| it.resource.election_shown().into()),
+        TableColumn("generation", Integer, |it| it.fence.map(|fence| fence.epoch.generation).into()),
+        TableColumn("token", Integer, |it| it.fence.map(|fence| fence.epoch.token).into()),
+        TableColumn("drained", Boolean, |it| it.fence.map(|fence| fence.drained).into()),
+        TableColumn("admissions", Integer, |it| it.fence.map(|fence| fence.admissions).into()),
+        TableColumn("leader", Integer, |it| it.leader.into()),
     ]
 }
 
 /// Cancel-safe.
-pub(super) async fn show(console: &Console) -> Answer {
+pub(super) async fn show(console: &Console) -> ResultSet {
     let (policies, leaders) = (console.proxy.policies(), console.proxy.leaders());
     let (mut rows, mut notices) = (Vec::new(), Vec::new());
     let databases = console.fenced_databases(&policies);
@@ -64,5 +64,5 @@ pub(super) async fn show(console: &Console) -> Answer {
             notices.push(notice(message, hint));
         }
     }
-    Answer::show(&table(), rows).with_notices(notices)
+    ResultSet::show(&table(), rows).with_notices(notices)
 }

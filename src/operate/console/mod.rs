@@ -5,7 +5,6 @@
 
 mod about;
 mod admissions;
-mod answer;
 mod command;
 mod courtesy;
 mod fences;
@@ -14,15 +13,16 @@ mod policies;
 mod rejections;
 mod reload;
 mod reset;
+mod result_set;
 mod server;
 mod sessions;
 mod stats;
 mod words;
 
-pub use answer::refusal;
 pub use rejections::Rejected;
-pub use reload::Reloaded;
-pub use server::{Prepared, told};
+pub use reload::ReloadedItem;
+pub use result_set::refusal;
+pub use server::{PreparedCommand, told};
 pub use sessions::OpenSession;
 
 use crate::config::Settings;
@@ -30,10 +30,10 @@ use crate::fence::{Database, Leaders};
 use crate::metrics::WriteCount;
 use crate::policy::PolicySet;
 use crate::wire::error::{ErrorText, Severity};
-use answer::{Answer, Heading, Notice, Table, headings};
 use async_trait::async_trait;
 use command::{COMMANDS, Command, Show};
 use courtesy::Courtesy;
+use result_set::{Heading, Notice, ResultSet, Table, headings};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -62,7 +62,7 @@ pub trait Proxy: Send + Sync {
     /// Reads settings, policies and certificates again, and puts them in force: whole or not at all.
     /// Not cancel-safe: some databases may have them and others not.
     /// The errors are what is wrong with them, each with its position.
-    async fn reload(&self) -> Result<Vec<Reloaded>, Vec<String>>;
+    async fn reload(&self) -> Result<Vec<ReloadedItem>, Vec<String>>;
 }
 
 /// The console of one client.
@@ -73,12 +73,12 @@ pub struct Console {
     /// `server_version` of the server behind the proxy.
     server_version: String,
     /// What the client has named.
-    names: Mutex<Names>,
+    names: Mutex<ClientNames>,
 }
 
 /// The names of a client's prepared statements and portals, so that they are counted.
 #[derive(Default)]
-struct Names {
+struct ClientNames {
     statements: BTreeSet<String>,
     portals: BTreeSet<String>,
 }
@@ -96,7 +96,7 @@ impl Console {
         databases
     }
 
-    fn names(&self) -> MutexGuard<'_, Names> {
+    fn names(&self) -> MutexGuard<'_, ClientNames> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -121,20 +121,20 @@ fn headings_of(command: &Command) -> Vec<Heading> {
 }
 
 /// Not cancel-safe: a command may be half done. A courtesy is not run: there is nothing to do.
-async fn run(console: &Console, command: &Command) -> Result<Answer, ErrorText> {
+async fn run(console: &Console, command: &Command) -> Result<ResultSet, ErrorText> {
     Ok(match command {
         Command::Show(Show::Fences) => fences::show(console).await,
-        Command::Show(Show::Sessions) => Answer::show(&sessions::table(), console.proxy.sessions()),
+        Command::Show(Show::Sessions) => ResultSet::show(&sessions::table(), console.proxy.sessions()),
         Command::Show(Show::Admissions) => admissions::show(console).await,
         Command::Show(Show::Policies) => policies::show(console).await,
-        Command::Show(Show::Rejections) => Answer::show(&rejections::table(), console.proxy.rejections()),
-        Command::Show(Show::Stats) => Answer::show(&stats::table(), stats::counts(console)),
-        Command::Show(Show::Config) => Answer::show(&about::settings(), console.proxy.settings().shown.clone()),
-        Command::Show(Show::Version) => Answer::show(&about::version(), [console]),
-        Command::Show(Show::Help) => Answer::show(&about::commands(), &COMMANDS),
+        Command::Show(Show::Rejections) => ResultSet::show(&rejections::table(), console.proxy.rejections()),
+        Command::Show(Show::Stats) => ResultSet::show(&stats::table(), stats::counts(console)),
+        Command::Show(Show::Config) => ResultSet::show(&about::settings(), console.proxy.settings().shown.clone()),
+        Command::Show(Show::Version) => ResultSet::show(&about::version(), [console]),
+        Command::Show(Show::Help) => ResultSet::show(&about::commands(), &COMMANDS),
         Command::Reload => reload::reload(console).await?,
         Command::FenceReset(reset) => reset::reset(console, reset).await?,
-        Command::Courtesy(_) => Answer::show(&Table::<()>::new(), []),
+        Command::Courtesy(_) => ResultSet::show(&Table::<()>::new(), []),
     })
 }
 

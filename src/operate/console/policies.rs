@@ -1,7 +1,7 @@
 //! `SHOW POLICIES`: what is fenced in each database, and how far the fences are enforced.
 
-use super::answer::Kind::{Integer, Text};
-use super::answer::{Answer, Column, Table};
+use super::result_set::ColumnType::{Integer, Text};
+use super::result_set::{ResultSet, Table, TableColumn};
 use super::{Console, is_concerned, no_databases, unreadable};
 use crate::fence::{Enforcement, Reach};
 use crate::policy::{FencedTable, Mode, PolicySet, Resource};
@@ -19,28 +19,28 @@ pub(super) struct Row<'a> {
 /// policies say.
 pub(super) fn table<'a>() -> Table<Row<'a>> {
     vec![
-        Column("database", Text, |it| it.database.clone().into()),
-        Column("resource", Text, |it| (&it.resource.name).into()),
-        Column("table", Text, |it| it.table.map(|table| table.name.to_string()).into()),
-        Column("operations", Text, |it| it.table.map(|table| table.operation_names().join(", ")).into()),
-        Column("key", Text, |it| it.table.and_then(|table| table.key.clone()).into()),
-        Column("functions", Text, |it| {
+        TableColumn("database", Text, |it| it.database.clone().into()),
+        TableColumn("resource", Text, |it| (&it.resource.name).into()),
+        TableColumn("table", Text, |it| it.table.map(|table| table.name.to_string()).into()),
+        TableColumn("operations", Text, |it| it.table.map(|table| table.operation_names().join(", ")).into()),
+        TableColumn("key", Text, |it| it.table.and_then(|table| table.key.clone()).into()),
+        TableColumn("functions", Text, |it| {
             let functions: Vec<_> = it.resource.functions.iter().map(ToString::to_string).collect();
             functions.join(", ").into()
         }),
-        Column("on_missing", Text, |it| it.resource.on_missing.name().into()),
-        Column("mode", Text, |it| it.resource.mode.name().into()),
-        Column("election", Text, |it| it.resource.election_shown().into()),
-        Column("status", Text, |it| {
+        TableColumn("on_missing", Text, |it| it.resource.on_missing.name().into()),
+        TableColumn("mode", Text, |it| it.resource.mode.name().into()),
+        TableColumn("election", Text, |it| it.resource.election_shown().into()),
+        TableColumn("status", Text, |it| {
             it.reach.map_or("unknown", |reach| status(reach, it.resource.mode, it.is_missing)).into()
         }),
-        Column("enforcing", Integer, |it| it.reach.map(|reach| reach.enforcing).into()),
-        Column("proxies", Integer, |it| it.reach.map(|reach| reach.proxies).into()),
+        TableColumn("enforcing", Integer, |it| it.reach.map(|reach| reach.enforcing).into()),
+        TableColumn("proxies", Integer, |it| it.reach.map(|reach| reach.proxies).into()),
     ]
 }
 
 /// Cancel-safe.
-pub(super) async fn show(console: &Console) -> Answer {
+pub(super) async fn show(console: &Console) -> ResultSet {
     let policies = console.proxy.policies();
     let (mut rows, mut notices) = (Vec::new(), Vec::new());
     let databases = console.fenced_databases(&policies);
@@ -57,7 +57,7 @@ pub(super) async fn show(console: &Console) -> Answer {
         rows.extend(of_database(&policies, None, None));
         notices.push(no_databases());
     }
-    Answer::show(&table(), rows).with_notices(notices)
+    ResultSet::show(&table(), rows).with_notices(notices)
 }
 
 fn of_database<'a>(policies: &'a PolicySet, database: Option<&str>, enforcement: Option<&Enforcement>) -> Vec<Row<'a>> {

@@ -1,7 +1,7 @@
 //! `SHOW REJECTIONS`: the writes that were rejected last, without the values in them.
 
-use super::answer::Kind::{Integer, Text, Time};
-use super::answer::{Column, Table};
+use super::result_set::ColumnType::{Integer, Text, Time};
+use super::result_set::{Table, TableColumn};
 use crate::fence::session::Token;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -36,16 +36,16 @@ pub struct Rejected {
 /// A row per rejection, the latest first.
 pub(super) fn table() -> Table<Arc<Rejected>> {
     vec![
-        Column("time", Time, |it| it.time.into()),
-        Column("session", Integer, |it| it.session.into()),
-        Column("user", Text, |it| (&it.user).into()),
-        Column("database", Text, |it| (&it.database).into()),
-        Column("resource", Text, |it| it.resource.clone().into()),
-        Column("verdict", Text, |it| it.verdict.into()),
-        Column("sqlstate", Text, |it| it.sqlstate.into()),
-        Column("presented", Integer, |it| it.presented.into()),
-        Column("highest", Integer, |it| it.highest.into()),
-        Column("statement", Text, |it| (&it.statement).into()),
-        Column("table", Text, |it| it.table.clone().into()),
+        TableColumn("time", Time, |it| it.time.into()),
+        TableColumn("session", Integer, |it| it.session.into()),
+        TableColumn("user", Text, |it| (&it.user).into()),
+        TableColumn("database", Text, |it| (&it.database).into()),
+        TableColumn("resource", Text, |it| it.resource.clone().into()),
+        TableColumn("verdict", Text, |it| it.verdict.into()),
+        TableColumn("sqlstate", Text, |it| it.sqlstate.into()),
+        TableColumn("presented", Integer, |it| it.presented.into()),
+        TableColumn("highest", Integer, |it| it.highest.into()),
+        TableColumn("statement", Text, |it| (&it.statement).into()),
+        TableColumn("table", Text, |it| it.table.clone().into()),
     ]
 }

@@ -1,13 +1,13 @@
 //! `RELOAD`: settings, policies and certificates are read again.
 
-use super::answer::Kind::{Boolean, Text};
-use super::answer::{Answer, Column, Table};
+use super::result_set::ColumnType::{Boolean, Text};
+use super::result_set::{ResultSet, Table, TableColumn};
 use super::{Console, shortened};
 use crate::wire::error::ErrorText;
 
 /// Something that is another than before the reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reloaded {
+pub struct ReloadedItem {
     /// policy, setting or certificate.
     pub what: &'static str,
     /// Which.
@@ -23,14 +23,14 @@ pub struct Reloaded {
 }
 
 /// A row per change.
-pub(super) fn table() -> Table<Reloaded> {
+pub(super) fn table() -> Table<ReloadedItem> {
     vec![
-        Column("what", Text, |it| it.what.into()),
-        Column("name", Text, |it| (&it.name).into()),
-        Column("change", Text, |it| (&it.change).into()),
-        Column("before", Text, |it| it.before.clone().into()),
-        Column("after", Text, |it| it.after.clone().into()),
-        Column("in_force", Boolean, |it| it.in_force.into()),
+        TableColumn("what", Text, |it| it.what.into()),
+        TableColumn("name", Text, |it| (&it.name).into()),
+        TableColumn("change", Text, |it| (&it.change).into()),
+        TableColumn("before", Text, |it| it.before.clone().into()),
+        TableColumn("after", Text, |it| it.after.clone().into()),
+        TableColumn("in_force", Boolean, |it| it.in_force.into()),
     ]
 }
 
@@ -39,10 +39,10 @@ const MOST_ERRORS: usize = 20;
 
 /// F0000 with what is wrong and where; then everything is as it was.
 /// Not cancel-safe: some databases may have the new policies and others not.
-pub(super) async fn reload(console: &Console) -> Result<Answer, ErrorText> {
+pub(super) async fn reload(console: &Console) -> Result<ResultSet, ErrorText> {
     tracing::info!(role = console.role, "reload_requested");
     let changes = console.proxy.reload().await.map_err(|errors| refused(&errors))?;
-    Ok(Answer::tagged("RELOAD", &table(), changes))
+    Ok(ResultSet::tagged("RELOAD", &table(), changes))
 }
 
 fn refused(errors: &[String]) -> ErrorText {

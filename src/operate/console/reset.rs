@@ -1,8 +1,8 @@
 //! `FENCE RESET`: the way back where tokens have become lower than those already seen.
 
-use super::answer::Kind::{Integer, Text};
-use super::answer::{Answer, Column, Notice, Table};
 use super::command::FenceReset;
+use super::result_set::ColumnType::{Integer, Text};
+use super::result_set::{Notice, ResultSet, Table, TableColumn};
 use super::{Console, shortened, unreadable};
 use crate::fence::{Database, Higher, Reset, ResetError};
 use crate::policy::{PolicySet, Resource};
@@ -15,12 +15,12 @@ pub(super) type Row = (Arc<Database>, Arc<Resource>, Reset);
 /// A row per database.
 pub(super) fn table() -> Table<Row> {
     vec![
-        Column("database", Text, |(database, ..)| database.name().into()),
-        Column("resource", Text, |(_, resource, _)| (&resource.name).into()),
-        Column("generation_before", Integer, |(.., reset)| reset.before.generation.into()),
-        Column("token_before", Integer, |(.., reset)| reset.before.token.into()),
-        Column("generation", Integer, |(.., reset)| reset.after.generation.into()),
-        Column("token", Integer, |(.., reset)| reset.after.token.into()),
+        TableColumn("database", Text, |(database, ..)| database.name().into()),
+        TableColumn("resource", Text, |(_, resource, _)| (&resource.name).into()),
+        TableColumn("generation_before", Integer, |(.., reset)| reset.before.generation.into()),
+        TableColumn("token_before", Integer, |(.., reset)| reset.before.token.into()),
+        TableColumn("generation", Integer, |(.., reset)| reset.after.generation.into()),
+        TableColumn("token", Integer, |(.., reset)| reset.after.token.into()),
     ]
 }
 
@@ -30,7 +30,7 @@ const MOST_NAMED: usize = 20;
 /// Resets the resource in the database, or wherever it has an epoch: a row for each.
 /// Not cancel-safe: some may be reset and others not.
 /// An error says what has been done and what is left to do.
-pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<Answer, ErrorText> {
+pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<ResultSet, ErrorText> {
     let FenceReset { resource, database, token, force } = command;
     let policies = console.proxy.policies();
     let found = policies.resources.iter().find_map(|known| known.called(resource));
@@ -64,7 +64,7 @@ pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<Ans
             }
         }
     }
-    Ok(Answer::tagged("FENCE RESET", &table(), rows).with_notices(notices))
+    Ok(ResultSet::tagged("FENCE RESET", &table(), rows).with_notices(notices))
 }
 
 /// The hint where the server has no such database.

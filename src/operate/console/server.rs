@@ -3,9 +3,9 @@
 //! Owns transaction status, which is all that there is of transactions, prepared statements and portals. Must never read a
 //! client's bytes: `frontend` does.
 
-use super::answer::{error, fields, info};
 use super::command::{self, Command};
 use super::courtesy::Courtesy;
+use super::result_set::{error, fields, info};
 use super::{Console, headings_of, run};
 use crate::wire::error::{ErrorText, Severity};
 use async_trait::async_trait;
@@ -34,7 +34,7 @@ const MOST_PORTALS: usize = 100;
 
 /// A command that a client has prepared.
 #[derive(Clone, Debug)]
-pub struct Prepared(Command);
+pub struct PreparedCommand(Command);
 
 #[async_trait]
 impl SimpleQueryHandler for Console {
@@ -70,7 +70,7 @@ impl SimpleQueryHandler for Console {
 
 #[async_trait]
 impl ExtendedQueryHandler for Console {
-    type Statement = Prepared;
+    type Statement = PreparedCommand;
     type QueryParser = Parser;
 
     fn query_parser(&self) -> Arc<Parser> {
@@ -81,7 +81,7 @@ impl ExtendedQueryHandler for Console {
     async fn on_parse<C>(&self, client: &mut C, message: Parse) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
-        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::PortalStore: PortalStore<Statement = PreparedCommand>,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let name = message.name.clone().unwrap_or_else(|| DEFAULT_NAME.to_owned());
@@ -102,7 +102,7 @@ impl ExtendedQueryHandler for Console {
     async fn on_bind<C>(&self, client: &mut C, message: Bind) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
-        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::PortalStore: PortalStore<Statement = PreparedCommand>,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let name = message.portal_name.as_deref().unwrap_or(DEFAULT_NAME);
@@ -132,7 +132,7 @@ impl ExtendedQueryHandler for Console {
     async fn on_sync<C>(&self, client: &mut C, _: SyncMessage) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
-        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::PortalStore: PortalStore<Statement = PreparedCommand>,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         self.drop_portals_outside_transaction(client);
@@ -145,7 +145,7 @@ impl ExtendedQueryHandler for Console {
     async fn on_close<C>(&self, client: &mut C, message: Close) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
-        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::PortalStore: PortalStore<Statement = PreparedCommand>,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
@@ -160,10 +160,10 @@ impl ExtendedQueryHandler for Console {
     }
 
     /// Not cancel-safe: a command may be half done.
-    async fn do_query<C>(&self, client: &mut C, portal: &Portal<Prepared>, _: usize) -> PgWireResult<Response>
+    async fn do_query<C>(&self, client: &mut C, portal: &Portal<PreparedCommand>, _: usize) -> PgWireResult<Response>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
-        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::PortalStore: PortalStore<Statement = PreparedCommand>,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         self.respond(client, &portal.statement.statement.0, &portal.result_column_format).await
@@ -275,9 +275,9 @@ pub struct Parser;
 
 #[async_trait]
 impl QueryParser for Parser {
-    type Statement = Prepared;
+    type Statement = PreparedCommand;
 
-    async fn parse_sql<C>(&self, _: &C, text: &str, _: &[Option<Type>]) -> PgWireResult<Option<Prepared>>
+    async fn parse_sql<C>(&self, _: &C, text: &str, _: &[Option<Type>]) -> PgWireResult<Option<PreparedCommand>>
     where
         C: ClientInfo + Unpin + Send + Sync,
     {
@@ -286,14 +286,14 @@ impl QueryParser for Parser {
             let text = "cannot insert multiple commands into a prepared statement";
             return Err(error(ErrorText::new("42601", text)));
         }
-        Ok(commands.pop().map(Prepared))
+        Ok(commands.pop().map(PreparedCommand))
     }
 
-    fn get_parameter_types(&self, _: &Prepared) -> PgWireResult<Vec<Type>> {
+    fn get_parameter_types(&self, _: &PreparedCommand) -> PgWireResult<Vec<Type>> {
         Ok(Vec::new())
     }
 
-    fn get_result_schema(&self, statement: &Prepared, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
+    fn get_result_schema(&self, statement: &PreparedCommand, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
         fields(&headings_of(&statement.0), format.unwrap_or(&Format::UnifiedText))
     }
 }

@@ -1,7 +1,7 @@
 //! `SHOW SESSIONS`: who is connected through this proxy, and under which tokens.
 
-use super::answer::Kind::{Integer, Text, Time};
-use super::answer::{Column, Table};
+use super::result_set::ColumnType::{Integer, Text, Time};
+use super::result_set::{Table, TableColumn};
 use super::shortened;
 use crate::fence::Database;
 use crate::fence::session::{Activity, Epoch};
@@ -51,20 +51,20 @@ const MOST_NAMED: usize = 20;
 /// A row per session.
 pub(super) fn table() -> Table<OpenSession> {
     vec![
-        Column("session", Integer, |it| it.number.into()),
-        Column("database", Text, |it| (&it.database).into()),
-        Column("user", Text, |it| (&it.user).into()),
-        Column("address", Text, |it| (&it.address).into()),
-        Column("application_name", Text, |it| (&it.application_name).into()),
-        Column("pid", Integer, |it| it.pid.into()),
-        Column("started", Time, |it| it.started.into()),
-        Column("state", Text, |it| doing(it.state.0).into()),
-        Column("state_since", Time, |it| it.state.1.into()),
-        Column("presented", Text, |it| it.presented.clone().into()),
-        Column("admitted", Text, |it| admitted(&it.admitted).into()),
-        Column("queries", Integer, |it| it.queries.into()),
-        Column("received_bytes", Integer, |it| it.received.into()),
-        Column("sent_bytes", Integer, |it| it.sent.into()),
+        TableColumn("session", Integer, |it| it.number.into()),
+        TableColumn("database", Text, |it| (&it.database).into()),
+        TableColumn("user", Text, |it| (&it.user).into()),
+        TableColumn("address", Text, |it| (&it.address).into()),
+        TableColumn("application_name", Text, |it| (&it.application_name).into()),
+        TableColumn("pid", Integer, |it| it.pid.into()),
+        TableColumn("started", Time, |it| it.started.into()),
+        TableColumn("state", Text, |it| doing(it.state.0).into()),
+        TableColumn("state_since", Time, |it| it.state.1.into()),
+        TableColumn("presented", Text, |it| it.presented.clone().into()),
+        TableColumn("admitted", Text, |it| admitted(&it.admitted).into()),
+        TableColumn("queries", Integer, |it| it.queries.into()),
+        TableColumn("received_bytes", Integer, |it| it.received.into()),
+        TableColumn("sent_bytes", Integer, |it| it.sent.into()),
     ]
 }
 

@@ -1,8 +1,8 @@
 //! `SHOW STATS`: the verdicts on writes since the proxy started, as in the metric `fencegate_writes_total`.
 
 use super::Console;
-use super::answer::Kind::{Integer, Text};
-use super::answer::{Column, Table};
+use super::result_set::ColumnType::{Integer, Text};
+use super::result_set::{Table, TableColumn};
 use crate::metrics::VERDICTS;
 use std::collections::BTreeMap;
 
@@ -15,17 +15,17 @@ type Counts = [u64; VERDICTS.len()];
 /// A row per database, resource and mode; `resource` is NULL where the statement does not tell.
 pub(super) fn table() -> Table<(Labels, Counts)> {
     vec![
-        Column("database", Text, |(labels, _)| (&labels.0).into()),
-        Column("resource", Text, |(labels, _)| Some(&labels.1).filter(|name| !name.is_empty()).into()),
-        Column("mode", Text, |(labels, _)| (&labels.2).into()),
-        Column("admitted", Integer, |(_, counts)| counts[0].into()),
-        Column("stale", Integer, |(_, counts)| counts[1].into()),
-        Column("missing", Integer, |(_, counts)| counts[2].into()),
-        Column("invalid", Integer, |(_, counts)| counts[3].into()),
-        Column("unverifiable", Integer, |(_, counts)| counts[4].into()),
-        Column("unissued", Integer, |(_, counts)| counts[5].into()),
-        Column("unavailable", Integer, |(_, counts)| counts[6].into()),
-        Column("exempt", Integer, |(_, counts)| counts[7].into()),
+        TableColumn("database", Text, |(labels, _)| (&labels.0).into()),
+        TableColumn("resource", Text, |(labels, _)| Some(&labels.1).filter(|name| !name.is_empty()).into()),
+        TableColumn("mode", Text, |(labels, _)| (&labels.2).into()),
+        TableColumn("admitted", Integer, |(_, counts)| counts[0].into()),
+        TableColumn("stale", Integer, |(_, counts)| counts[1].into()),
+        TableColumn("missing", Integer, |(_, counts)| counts[2].into()),
+        TableColumn("invalid", Integer, |(_, counts)| counts[3].into()),
+        TableColumn("unverifiable", Integer, |(_, counts)| counts[4].into()),
+        TableColumn("unissued", Integer, |(_, counts)| counts[5].into()),
+        TableColumn("unavailable", Integer, |(_, counts)| counts[6].into()),
+        TableColumn("exempt", Integer, |(_, counts)| counts[7].into()),
     ]
 }
 

@@ -5,7 +5,7 @@
 use crate::wire::error::ErrorText;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum CommandWord {
     /// A keyword, a number, or a name.
     Plain(String),
     /// A name, whatever it is spelt like.
@@ -13,30 +13,30 @@ pub(super) enum Word {
     Semicolon,
 }
 
-impl Word {
+impl CommandWord {
     pub(super) fn is(&self, keyword: &str) -> bool {
-        matches!(self, Word::Plain(word) if word.eq_ignore_ascii_case(keyword))
+        matches!(self, CommandWord::Plain(word) if word.eq_ignore_ascii_case(keyword))
     }
 
     /// The word of a command that it may be: nothing where it is quoted.
     pub(super) fn keyword(&self) -> &str {
-        if let Word::Plain(word) = self { word } else { "" }
+        if let CommandWord::Plain(word) = self { word } else { "" }
     }
 
     /// As it stands.
     pub(super) fn text(&self) -> &str {
         match self {
-            Word::Plain(text) | Word::Quoted(text) => text,
-            Word::Semicolon => ";",
+            CommandWord::Plain(text) | CommandWord::Quoted(text) => text,
+            CommandWord::Semicolon => ";",
         }
     }
 
     /// The name of something that SQL names: folded to lower case unless it is quoted.
     pub(super) fn sql_name(&self) -> Option<String> {
         match self {
-            Word::Plain(name) => Some(name.to_lowercase()),
-            Word::Quoted(name) => Some(name.clone()),
-            Word::Semicolon => None,
+            CommandWord::Plain(name) => Some(name.to_lowercase()),
+            CommandWord::Quoted(name) => Some(name.clone()),
+            CommandWord::Semicolon => None,
         }
         .filter(|name| !name.is_empty())
     }
@@ -44,14 +44,14 @@ impl Word {
     /// The name of something that has names of its own, which do not fold.
     pub(super) fn name(&self) -> Option<String> {
         match self {
-            Word::Plain(name) | Word::Quoted(name) => Some(name.clone()),
-            Word::Semicolon => None,
+            CommandWord::Plain(name) | CommandWord::Quoted(name) => Some(name.clone()),
+            CommandWord::Semicolon => None,
         }
     }
 }
 
 /// Cuts a text at blanks and semicolons, other than those within quotes; comments are blanks.
-pub(super) fn words(text: &str) -> Result<Vec<Word>, ErrorText> {
+pub(super) fn words(text: &str) -> Result<Vec<CommandWord>, ErrorText> {
     let mut words = Vec::new();
     let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {
@@ -60,15 +60,15 @@ pub(super) fn words(text: &str) -> Result<Vec<Word>, ErrorText> {
         } else if let Some(comment) = rest.strip_prefix("/*") {
             end_of_comment(comment).ok_or_else(|| unfinished("a comment has no end"))?
         } else if first == ';' {
-            words.push(Word::Semicolon);
+            words.push(CommandWord::Semicolon);
             &rest[1..]
         } else if first == '\'' || first == '"' {
             let (name, after) = quoted(&rest[1..], first).ok_or_else(|| unfinished("a quoted name has no end"))?;
-            words.push(Word::Quoted(name));
+            words.push(CommandWord::Quoted(name));
             after
         } else {
             let (word, after) = rest.split_at(length_of_word(rest));
-            words.push(Word::Plain(word.to_owned()));
+            words.push(CommandWord::Plain(word.to_owned()));
             after
         };
         rest = after.trim_start();
@@ -129,13 +129,13 @@ mod tests {
 
     #[test]
     fn a_text_is_cut_into_words() {
-        let plain = |text: &str| Word::Plain(text.to_owned());
-        let quoted = |text: &str| Word::Quoted(text.to_owned());
+        let plain = |text: &str| CommandWord::Plain(text.to_owned());
+        let quoted = |text: &str| CommandWord::Quoted(text.to_owned());
         for (text, expected) in [
             ("", vec![]),
             (" -- ping", vec![]),
             ("/* a /* b */ ; */ SHOW", vec![plain("SHOW")]),
-            ("SHOW--x\nFENCES;", vec![plain("SHOW"), plain("FENCES"), Word::Semicolon]),
+            ("SHOW--x\nFENCES;", vec![plain("SHOW"), plain("FENCES"), CommandWord::Semicolon]),
             ("'it''s; -- x'TO 7", vec![quoted("it's; -- x"), plain("TO"), plain("7")]),
             ("shard/3/*c*/\"\"", vec![plain("shard/3"), quoted("")]),
         ] {

@@ -13,7 +13,7 @@ mod token;
 
 use super::host::Seen;
 use super::keys;
-use super::parameter::{Parameter, Value};
+use super::parameter::{Parameter, ParameterValue};
 use super::rejection::Rejection;
 use super::suspects::Suspects;
 use super::touched::{Touch, touched};
@@ -147,7 +147,9 @@ impl Judge<'_> {
                 Err(Stop::Settle) => return Decision::Settle,
                 Err(Stop::ReadPath) => return Decision::ReadValue,
                 // A failed transaction answers nothing.
-                Err(Stop::ReadValue) if *self.parameter.current() == Value::Unknown && !self.parameter.failed() => {
+                Err(Stop::ReadValue)
+                    if *self.parameter.current() == ParameterValue::Unknown && !self.parameter.failed() =>
+                {
                     return Decision::ReadValue;
                 }
                 Err(Stop::ReadValue) => {

@@ -70,7 +70,8 @@ impl World {
 
     fn judge(&self, text: &str, token: &str) -> String {
         let statements = analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements;
-        let parameter = Parameter::new(if token == "?" { Value::Unknown } else { Value::read(Some(token)) });
+        let parameter =
+            Parameter::new(if token == "?" { ParameterValue::Unknown } else { ParameterValue::read(Some(token)) });
         let policies = policies();
         let judge = Judge {
             policies: &policies,

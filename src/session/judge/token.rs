@@ -5,7 +5,7 @@
 use super::{Earlier, Judge, Need, Needs, Stop};
 use crate::fence::session::Token;
 use crate::policy::{Mode, OnMissing, Resource};
-use crate::session::parameter::{Parameter, Value};
+use crate::session::parameter::{Parameter, ParameterValue};
 use crate::session::rejection::Rejection;
 use std::sync::Arc;
 
@@ -45,11 +45,11 @@ impl Judge<'_> {
             return Err(Stop::Settle);
         }
         let rejection = match parameter.current() {
-            Value::Unknown => return Err(Stop::ReadValue),
-            Value::Known(value) if value.has_token_for(resource) => return Ok(true),
-            Value::Known(_) if resource.on_missing == OnMissing::Allow => return Ok(false),
-            Value::Known(_) => Rejection::Missing { resource: resource.name.clone() },
-            Value::Invalid => Rejection::InvalidValue { resource: resource.name.clone() },
+            ParameterValue::Unknown => return Err(Stop::ReadValue),
+            ParameterValue::Known(value) if value.has_token_for(resource) => return Ok(true),
+            ParameterValue::Known(_) if resource.on_missing == OnMissing::Allow => return Ok(false),
+            ParameterValue::Known(_) => Rejection::Missing { resource: resource.name.clone() },
+            ParameterValue::Invalid => Rejection::InvalidValue { resource: resource.name.clone() },
         };
         // Reads are never fenced; those that lock are, for holders of a token only.
         if writes {
@@ -68,7 +68,7 @@ impl Judge<'_> {
     ) -> Result<Option<Token>, Stop> {
         let presents = self.presents(resource, writes, parameter, earlier)?;
         match parameter.current() {
-            Value::Known(value) if presents => Ok(value.token(&resource.name)),
+            ParameterValue::Known(value) if presents => Ok(value.token(&resource.name)),
             _ => Ok(None),
         }
     }

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn token(token: i64) -> Value {
-    Value::Known(FenceValue::One(token))
+fn token(token: i64) -> ParameterValue {
+    ParameterValue::Known(FenceValue::One(token))
 }
 
 fn set(value: &str, local: bool) -> Statement {
@@ -79,11 +79,11 @@ fn what_cannot_be_followed_is_unknown_until_learned() {
     let mut parameter = Parameter::new(token(1));
     let unknown = Statement { parameter: ParameterEffect::Unknown, ..Statement::default() };
     run(&mut parameter, &[unknown], Status::Idle);
-    assert_eq!(parameter.current(), &Value::Unknown);
+    assert_eq!(parameter.current(), &ParameterValue::Unknown);
     parameter.learn(token(9));
     assert!(parameter.is_settled());
     run(&mut parameter, &[transaction(TransactionEffect::RollbackTo("never seen".into()))], Status::Transaction);
-    assert_eq!(parameter.current(), &Value::Unknown);
+    assert_eq!(parameter.current(), &ParameterValue::Unknown);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn what_cannot_be_followed_may_happen_again_at_the_commit() {
     run(&mut parameter, &[begin.clone(), unknown.clone(), set("1", false)], Status::Transaction);
     assert_eq!((parameter.current(), parameter.is_settled()), (&token(1), false));
     run(&mut parameter, &[transaction(TransactionEffect::Commit)], Status::Idle);
-    assert_eq!(parameter.current(), &Value::Unknown);
+    assert_eq!(parameter.current(), &ParameterValue::Unknown);
     parameter.learn(token(1));
     run(&mut parameter, &[begin, unknown, transaction(TransactionEffect::Rollback)], Status::Idle);
     assert_eq!(parameter.current(), &token(1));
@@ -102,7 +102,7 @@ fn what_cannot_be_followed_may_happen_again_at_the_commit() {
 
 #[test]
 fn an_answer_counts_for_the_session_where_the_transaction_has_not_touched_it() {
-    let mut parameter = Parameter::new(Value::Unknown);
+    let mut parameter = Parameter::new(ParameterValue::Unknown);
     let begin = [transaction(TransactionEffect::Begin), transaction(TransactionEffect::Savepoint("s".into()))];
     run(&mut parameter, &begin, Status::Transaction);
     parameter.learn(token(1));
@@ -111,7 +111,7 @@ fn an_answer_counts_for_the_session_where_the_transaction_has_not_touched_it() {
     parameter.forget();
     parameter.learn(token(2));
     run(&mut parameter, &[transaction(TransactionEffect::Commit)], Status::Idle);
-    assert_eq!(parameter.current(), &Value::Unknown);
+    assert_eq!(parameter.current(), &ParameterValue::Unknown);
 }
 
 #[test]
@@ -124,9 +124,9 @@ fn the_values_of_savepoints_have_a_bound() {
     }
     assert!(parameter.weight() < 2 * HEAVIEST, "{}", parameter.weight());
     parameter.completed(&transaction(TransactionEffect::RollbackTo("s99".into())), false);
-    assert_ne!(parameter.current(), &Value::Unknown);
+    assert_ne!(parameter.current(), &ParameterValue::Unknown);
     parameter.completed(&transaction(TransactionEffect::RollbackTo("s0".into())), false);
-    assert_eq!(parameter.current(), &Value::Unknown);
+    assert_eq!(parameter.current(), &ParameterValue::Unknown);
 }
 
 #[test]
@@ -141,5 +141,5 @@ fn a_forgotten_savepoint_takes_the_younger_ones_with_it() {
     parameter.completed(&set("2", false), false);
     parameter.completed(&transaction(TransactionEffect::Release("forgotten".into())), false);
     parameter.completed(&transaction(TransactionEffect::RollbackTo("young".into())), false);
-    assert_eq!(parameter.current(), &Value::Unknown);
+    assert_eq!(parameter.current(), &ParameterValue::Unknown);
 }

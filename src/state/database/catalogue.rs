@@ -25,7 +25,7 @@ const UNANNOUNCED: Duration = Duration::from_secs(10);
 
 /// What has been read of a database's catalogue.
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct CatalogueState {
     /// The number of the database, as the session said that has come last.
     database: Option<String>,
     /// As last read; what cannot be read anew stays.
@@ -63,7 +63,7 @@ impl<T> Apart<T> {
     }
 }
 
-impl Known {
+impl CatalogueState {
     /// Nobody has tried to read it since the last change, or since who listens is another, or only a while ago.
     fn is_untried(&self, listener: u64) -> bool {
         self.attempted.is_none_or(|(at, changes, by)| changes != self.seen || listener != by || at.elapsed() > FRESH)
@@ -192,7 +192,7 @@ impl SharedDatabase {
     /// The same, for what a statement has to know. Cancel-safe, as [`Self::catch_up`].
     pub async fn catch_up_with(&self, wanted: &Wanted) {
         let turn = self.reading.lock().await;
-        let lacks = |known: &Known| !self.is_read(known, wanted.since) || !self.is_heard(known);
+        let lacks = |known: &CatalogueState| !self.is_read(known, wanted.since) || !self.is_heard(known);
         if lacks(&self.known()) && self.is_due() {
             self.read_catalogue().await;
         }
@@ -285,14 +285,14 @@ impl SharedDatabase {
 
     /// All that may have to do with fenced tables has been read. What was harmless by itself may lead to what somebody is
     /// defining.
-    fn is_read(&self, known: &Known, since: Changes) -> bool {
+    fn is_read(&self, known: &CatalogueState, since: Changes) -> bool {
         let has_all = |read: Changes| read.all >= since.all || self.suspects.is_empty();
         known.read.is_some_and(|read| read.doubts >= since.doubts && has_all(read))
     }
 
     /// The connection still listens that did when it was read, to what other proxies say: also where no table was fenced
     /// then, since the first may come at any time. In a database without the schema none ever does.
-    fn is_heard(&self, known: &Known) -> bool {
+    fn is_heard(&self, known: &CatalogueState) -> bool {
         let listener = self.fence.listener();
         self.fence.is_unprepared() || listener != 0 && listener == known.listener
     }
@@ -310,7 +310,7 @@ impl SharedDatabase {
         self.known().attempted.is_none_or(|(at, ..)| at.elapsed() > FRESH)
     }
 
-    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+    pub(super) fn known(&self) -> MutexGuard<'_, CatalogueState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

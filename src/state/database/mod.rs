@@ -10,8 +10,8 @@ mod suspects;
 use crate::fence::Database;
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
-use catalogue::Known;
-use recorded::Recorded;
+use catalogue::CatalogueState;
+use recorded::RecordedPolicies;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use suspects::AllSuspects;
@@ -42,12 +42,12 @@ pub struct SharedDatabase {
     /// What its sessions are defining.
     pub suspects: AllSuspects,
     /// What is recorded in it. Held while policies are being recorded.
-    recorded: tokio::sync::Mutex<Recorded>,
+    recorded: tokio::sync::Mutex<RecordedPolicies>,
     /// Its catalogue is being read: the others wait for that.
     reading: tokio::sync::Mutex<()>,
     /// The same for what only one session needs.
     reading_apart: tokio::sync::Mutex<()>,
-    known: Mutex<Known>,
+    known: Mutex<CatalogueState>,
 }
 
 impl SharedDatabase {

@@ -12,7 +12,7 @@ const NOTHING_FENCED: &str = "it has none of the fenced tables, and no schema fe
 
 /// What is recorded in a database.
 #[derive(Default)]
-pub(super) struct Recorded {
+pub(super) struct RecordedPolicies {
     /// The policies, once all of them are.
     policies: Option<Arc<PolicySet>>,
     /// When that was tried last.
@@ -21,7 +21,7 @@ pub(super) struct Recorded {
     told: Option<String>,
 }
 
-impl Recorded {
+impl RecordedPolicies {
     /// These policies are recorded.
     fn has(&self, policies: &Arc<PolicySet>) -> bool {
         self.policies.as_ref().is_some_and(|recorded| Arc::ptr_eq(recorded, policies))
@@ -70,7 +70,7 @@ impl SharedDatabase {
     /// Tries again to record the policies, where that has failed a while ago: the schema may be there by now. Waits for a
     /// moment at most. Cancel-safe: it goes on by itself.
     pub(super) async fn record_missed_policies(self: &Arc<Self>) {
-        let is_due = |recorded: &Recorded| {
+        let is_due = |recorded: &RecordedPolicies| {
             let is_tried = recorded.attempted.is_some_and(|at| at.elapsed() <= FRESH);
             !is_tried && !recorded.has(&self.policies.borrow())
         };

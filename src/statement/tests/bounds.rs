@@ -1,7 +1,7 @@
 //! What reading a text may cost, and what is read all the same.
 
 use super::*;
-use crate::statement::rows::{Kind, Rows, Value};
+use crate::statement::rows::{ColumnValue, Rows, ValueType};
 use bombs::bombs;
 use nix::time::{ClockId, clock_gettime};
 use std::time::Duration;
@@ -56,7 +56,8 @@ fn what_drivers_send_in_bulk_needs_no_tree() {
         let read = Cache::default().get_slowly(text.as_bytes(), Lexing::USUAL, true);
         assert_eq!(show_result(&read), expected, "{}", &text[..60]);
         for write in read.as_ref().as_ref().unwrap().statements.iter().flat_map(|statement| &statement.writes) {
-            let three = Value::Literal { text: "3".into(), kind: Some(crate::statement::rows::Kind::Integer) };
+            let three =
+                ColumnValue::Literal { text: "3".into(), kind: Some(crate::statement::rows::ValueType::Integer) };
             assert_eq!(write.rows.values("shard", None), Some(&[three][..]));
             assert_eq!((write.rows.values("id", None), write.rows.are_unread()), (None, false));
         }
@@ -131,7 +132,7 @@ fn what_tokens_tell_of_keys_needs_no_search_path() {
     // Where a type stands beside a key, the key is told without it.
     let text = "INSERT INTO t (k, v) VALUES (3, '3'::text)";
     let proved = read_tokens(text.as_bytes(), Lexing::USUAL).unwrap();
-    let three = Value::Literal { text: "3".to_owned(), kind: Some(Kind::Integer) };
+    let three = ColumnValue::Literal { text: "3".to_owned(), kind: Some(ValueType::Integer) };
     assert_eq!(proved.statements[0].writes[0].rows.values("k", None), Some(&[three][..]));
     assert_eq!(proved.statements[0].writes[0].rows.values("v", None), None);
 }

@@ -1,7 +1,7 @@
 //! Which rows statements touch: `text; text => what is told` in the notation of [`show_rows`].
 
 use super::check_outline;
-use crate::statement::rows::{Column, Declared, Kind, MOST_VALUES, Value};
+use crate::statement::rows::{Column, ColumnValue, Declared, MOST_VALUES, ValueType};
 use crate::statement::{Encoding, Lexing, PreparedEffect, Statement, analyse, analyse_rows};
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ fn read(text: &str) -> Arc<Statement> {
 /// another type than it seems has a question mark.
 fn show_rows(statement: &Statement) -> String {
     let writes = statement.writes.iter().map(|write| {
-        let column = |(column, values): &(Column, Vec<Value>)| {
+        let column = |(column, values): &(Column, Vec<ColumnValue>)| {
             let name = match column {
                 Column::Named(name) => name.clone(),
                 Column::Placed(place) => format!("#{place}"),
@@ -27,13 +27,13 @@ fn show_rows(statement: &Statement) -> String {
     writes.collect::<Vec<_>>().join(" | ")
 }
 
-fn show_value(value: &Value) -> String {
-    let kind = |kind: &Option<Kind>| kind.map(|kind| format!("::{kind:?}").to_lowercase()).unwrap_or_default();
+fn show_value(value: &ColumnValue) -> String {
+    let kind = |kind: &Option<ValueType>| kind.map(|kind| format!("::{kind:?}").to_lowercase()).unwrap_or_default();
     match value {
-        Value::Literal { text, kind: Some(Kind::Integer) } => text.clone(),
-        Value::Literal { text, kind: of } => format!("'{text}'{}", kind(of)),
-        Value::Binary(bytes) => format!("x'{}'", bytes.escape_ascii()),
-        Value::Parameter { number, cast, is_alone } => {
+        ColumnValue::Literal { text, kind: Some(ValueType::Integer) } => text.clone(),
+        ColumnValue::Literal { text, kind: of } => format!("'{text}'{}", kind(of)),
+        ColumnValue::Binary(bytes) => format!("x'{}'", bytes.escape_ascii()),
+        ColumnValue::Parameter { number, cast, is_alone } => {
             format!("${number}{}{}", kind(cast), if *is_alone { "" } else { "?" })
         }
     }
@@ -232,36 +232,36 @@ fn parameters() {
 
 #[test]
 fn what_is_bound() {
-    let bound = |text: &str, declared: &[Declared], given: &[Option<Value>]| {
+    let bound = |text: &str, declared: &[Declared], given: &[Option<ColumnValue>]| {
         let statement = Statement { declared: declared.to_vec(), ..Arc::unwrap_or_clone(read(text)) };
         show_rows(&statement.bound(given))
     };
-    let text = |text: &str| Value::from_text(text.as_bytes());
-    let binary = |bytes: &[u8]| Value::from_binary(bytes);
+    let text = |text: &str| ColumnValue::from_text(text.as_bytes());
+    let binary = |bytes: &[u8]| ColumnValue::from_binary(bytes);
     let one = "DELETE FROM t WHERE k = $1";
     assert_eq!(bound(one, &[], &[text("07")]), "delete k='07'");
     assert_eq!(bound(one, &[], &[binary(b"\0\x07")]), "delete k=x'\\x00\\x07'");
     assert_eq!(bound(one, &[], &[None]), "delete -");
     assert_eq!(bound(one, &[], &[]), "delete -");
-    assert_eq!(bound(one, &[Declared::As(Kind::Integer)], &[text("07")]), "delete k=7");
-    assert_eq!(bound(one, &[Declared::As(Kind::Integer)], &[binary(b"\0\0\0\x07")]), "delete k=7");
-    assert_eq!(bound(one, &[Declared::As(Kind::Integer)], &[binary(b"\0\0\x07")]), "delete -");
-    assert_eq!(bound(one, &[Declared::As(Kind::Text)], &[binary(b"ab\0\x07")]), "delete k='ab\0\x07'::text");
-    assert_eq!(bound(one, &[Declared::As(Kind::Text)], &[binary(b"\xff")]), "delete -");
+    assert_eq!(bound(one, &[Declared::As(ValueType::Integer)], &[text("07")]), "delete k=7");
+    assert_eq!(bound(one, &[Declared::As(ValueType::Integer)], &[binary(b"\0\0\0\x07")]), "delete k=7");
+    assert_eq!(bound(one, &[Declared::As(ValueType::Integer)], &[binary(b"\0\0\x07")]), "delete -");
+    assert_eq!(bound(one, &[Declared::As(ValueType::Text)], &[binary(b"ab\0\x07")]), "delete k='ab\0\x07'::text");
+    assert_eq!(bound(one, &[Declared::As(ValueType::Text)], &[binary(b"\xff")]), "delete -");
     let uuid = "00112233-4455-6677-8899-aabbccddeeff";
     let bytes = 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff_u128.to_be_bytes();
-    assert_eq!(bound(one, &[Declared::As(Kind::Uuid)], &[binary(&bytes)]), format!("delete k='{uuid}'::uuid"));
+    assert_eq!(bound(one, &[Declared::As(ValueType::Uuid)], &[binary(&bytes)]), format!("delete k='{uuid}'::uuid"));
     assert_eq!(bound(one, &[Declared::Otherwise], &[text("7")]), "delete -");
     // A cast of what was declared, and of what was not.
     let cast = "DELETE FROM t WHERE k = $1::text";
-    assert_eq!(bound(cast, &[Declared::As(Kind::Integer)], &[text("07")]), "delete k='7'::text");
+    assert_eq!(bound(cast, &[Declared::As(ValueType::Integer)], &[text("07")]), "delete k='7'::text");
     assert_eq!(bound(cast, &[], &[text("07")]), "delete k='07'::text");
     // Used elsewhere too, which is known only if it was declared.
     let twice = "DELETE FROM t WHERE k = $1 RETURNING $1";
     assert_eq!(bound(twice, &[], &[text("07")]), "delete -");
-    assert_eq!(bound(twice, &[Declared::As(Kind::Integer)], &[text("07")]), "delete k=7");
+    assert_eq!(bound(twice, &[Declared::As(ValueType::Integer)], &[text("07")]), "delete k=7");
     assert_eq!(bound("DELETE FROM t WHERE k IN ($1, 2)", &[], &[None]), "delete -");
-    assert_eq!(Value::from_text("x".repeat(257).as_bytes()), None);
+    assert_eq!(ColumnValue::from_text("x".repeat(257).as_bytes()), None);
 }
 
 #[test]

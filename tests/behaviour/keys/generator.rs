@@ -1,13 +1,13 @@
 //! Random statements that write a keyed table `t (id, k, v)`, beside `u` with the same columns and `w` without a key.
 
 use crate::support::dice::Dice;
-use fencegate::statement::rows::Kind;
+use fencegate::statement::rows::ValueType;
 
 /// A type that a key can have.
 pub struct ColumnType {
     pub name: &'static str,
     pub oid: u32,
-    pub kind: Kind,
+    pub kind: ValueType,
     /// Keys as Postgres writes them.
     keys: &'static [&'static str],
     /// Casts to types in which such keys can be written.
@@ -25,12 +25,18 @@ const INTEGERS: &[&str] = &["int", "bigint", "int4", "pg_catalog.int8", "numeric
 const TEXTS: &[&str] = &["text", "varchar", "char(5)", "varchar(2)", "name", "\"char\"", "int"];
 
 pub const TYPES: [ColumnType; 6] = [
-    ColumnType { name: "int", oid: 23, kind: Kind::Integer, keys: NUMBERS, casts: INTEGERS },
-    ColumnType { name: "smallint", oid: 21, kind: Kind::Integer, keys: &["1", "2", "3", "-7"], casts: INTEGERS },
-    ColumnType { name: "bigint", oid: 20, kind: Kind::Integer, keys: NUMBERS, casts: INTEGERS },
-    ColumnType { name: "text", oid: 25, kind: Kind::Text, keys: WORDS, casts: TEXTS },
-    ColumnType { name: "varchar", oid: 1043, kind: Kind::Text, keys: WORDS, casts: TEXTS },
-    ColumnType { name: "uuid", oid: 2950, kind: Kind::Uuid, keys: UUIDS, casts: &["uuid", "text", "pg_catalog.uuid"] },
+    ColumnType { name: "int", oid: 23, kind: ValueType::Integer, keys: NUMBERS, casts: INTEGERS },
+    ColumnType { name: "smallint", oid: 21, kind: ValueType::Integer, keys: &["1", "2", "3", "-7"], casts: INTEGERS },
+    ColumnType { name: "bigint", oid: 20, kind: ValueType::Integer, keys: NUMBERS, casts: INTEGERS },
+    ColumnType { name: "text", oid: 25, kind: ValueType::Text, keys: WORDS, casts: TEXTS },
+    ColumnType { name: "varchar", oid: 1043, kind: ValueType::Text, keys: WORDS, casts: TEXTS },
+    ColumnType {
+        name: "uuid",
+        oid: 2950,
+        kind: ValueType::Uuid,
+        keys: UUIDS,
+        casts: &["uuid", "text", "pg_catalog.uuid"],
+    },
 ];
 
 impl ColumnType {
@@ -407,7 +413,7 @@ impl Writer<'_, '_> {
         }
         let key = *self.dice.pick(self.column.keys);
         let literal = quoted(key);
-        let bare = self.column.kind == Kind::Integer;
+        let bare = self.column.kind == ValueType::Integer;
         match self.dice.below(14) {
             4 if self.with_parameters => format!("{}::{}", self.parameter(), self.dice.pick(self.column.casts)),
             5 => format!("{literal}::{}", self.dice.pick(self.column.casts)),

@@ -9,7 +9,7 @@ use crate::support::dice::Dice;
 use crate::support::message::{execute, parse, query, sync, tagged};
 use crate::support::wire::{error_in, rows_in};
 use crate::support::{Options, Postgres, Release, Wire, length, seed};
-use fencegate::statement::rows::{Declared, Kind, Value};
+use fencegate::statement::rows::{ColumnValue, Declared, ValueType};
 use fencegate::statement::{Encoding, Lexing, Operation, PreparedEffect, ServerEncoding, Statement, analyse_rows};
 use fencegate::wire::message::{Bound, bound_values, parameter_types};
 use generator::{Case, ColumnType, TYPES, statement};
@@ -166,15 +166,15 @@ fn analysed(case: &Case, bind: &[u8]) -> Statement {
     let declared = types.into_iter().map(Declared::from_oid).collect();
     let values = bound_values(&bind[2..]).unwrap().into_iter().map(|value| match value {
         Bound::Null => None,
-        Bound::Text(bytes) => Value::from_text(bytes),
-        Bound::Binary(bytes) => Value::from_binary(bytes),
+        Bound::Text(bytes) => ColumnValue::from_text(bytes),
+        Bound::Binary(bytes) => ColumnValue::from_binary(bytes),
     });
     let statement = Statement { declared, ..Arc::unwrap_or_clone(read(&case.text)) };
     statement.bound(&values.collect::<Vec<_>>())
 }
 
 /// The keys that the statement may touch in that way; None when it does not tell.
-fn told(statement: &Statement, operation: Operation, kind: Kind) -> Option<HashSet<String>> {
+fn told(statement: &Statement, operation: Operation, kind: ValueType) -> Option<HashSet<String>> {
     let mut keys = HashSet::new();
     for write in statement.writes.iter().filter(|write| write.operation == operation && write.relation.name == "t") {
         for value in write.rows.values("k", Some(PLACE))? {

@@ -6,7 +6,7 @@ use crate::support::fenced::ok;
 use crate::support::wire::message::{bind_text, close_portal, execute, flush, parse, sync};
 use crate::support::wire::rows_in;
 use crate::support::{DEADLINE, Wire, wait_until};
-use fencegate::metrics::{Kind, METRICS, VERDICTS};
+use fencegate::metrics::{METRICS, MetricKind, VERDICTS};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// As promised to users; labels in any order.
@@ -52,7 +52,7 @@ fn served(samples: &[Sample]) -> Names {
 fn totals(samples: &[Sample]) -> BTreeMap<&'static str, f64> {
     let total = |metric: &fencegate::metrics::Described| {
         let counted =
-            if metric.kind == Kind::Histogram { format!("{}_count", metric.name) } else { metric.name.into() };
+            if metric.kind == MetricKind::Histogram { format!("{}_count", metric.name) } else { metric.name.into() };
         (metric.name, sum(samples, &counted, &[]))
     };
     METRICS.iter().map(total).collect()

@@ -1,6 +1,6 @@
 //! What a client declares and binds: the types in a Parse and the values in a Bind, behind their strings.
 
-use fencegate::statement::rows::{Declared, Kind, Value};
+use fencegate::statement::rows::{ColumnValue, Declared, ValueType};
 use fencegate::wire::message::{Bound, bound_values, parameter_types};
 
 pub fn check(input: &[u8]) -> bool {
@@ -34,12 +34,12 @@ fn values(input: &[u8]) -> bool {
 fn key(bound: Bound) {
     let value = match bound {
         Bound::Null => None,
-        Bound::Text(bytes) => Value::from_text(bytes),
-        Bound::Binary(bytes) => Value::from_binary(bytes),
+        Bound::Text(bytes) => ColumnValue::from_text(bytes),
+        Bound::Binary(bytes) => ColumnValue::from_binary(bytes),
     };
-    for kind in [Kind::Integer, Kind::Text, Kind::Uuid] {
+    for kind in [ValueType::Integer, ValueType::Text, ValueType::Uuid] {
         let Some(text) = value.as_ref().and_then(|value| value.in_column(kind)) else { continue };
-        let again = Value::Literal { text: text.clone(), kind: Some(kind) };
+        let again = ColumnValue::Literal { text: text.clone(), kind: Some(kind) };
         assert_eq!(again.in_column(kind), Some(text));
     }
 }

@@ -12,35 +12,35 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 /// A column of a table: its name, the type of its values, and its value for a row.
-pub(super) struct Column<R>(pub(super) &'static str, pub(super) Kind, pub(super) fn(&R) -> Value);
+pub(super) struct TableColumn<R>(pub(super) &'static str, pub(super) ColumnType, pub(super) fn(&R) -> Cell);
 
-pub(super) type Table<R> = Vec<Column<R>>;
+pub(super) type Table<R> = Vec<TableColumn<R>>;
 
 /// The name and the type of a column, which clients may ask for before there are rows.
-pub(super) type Heading = (&'static str, Kind);
+pub(super) type Heading = (&'static str, ColumnType);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ColumnType {
     Text,
     Integer,
     Boolean,
     Time,
 }
 
-impl Kind {
+impl ColumnType {
     /// With the bytes of a value, or -1 where these vary: as in `pg_type`.
     fn of_postgres(self) -> (Type, i16) {
         match self {
-            Kind::Text => (Type::TEXT, -1),
-            Kind::Integer => (Type::INT8, 8),
-            Kind::Boolean => (Type::BOOL, 1),
-            Kind::Time => (Type::TIMESTAMPTZ, 8),
+            ColumnType::Text => (Type::TEXT, -1),
+            ColumnType::Integer => (Type::INT8, 8),
+            ColumnType::Boolean => (Type::BOOL, 1),
+            ColumnType::Time => (Type::TIMESTAMPTZ, 8),
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value {
+pub(super) enum Cell {
     Null,
     Text(String),
     Integer(i64),
@@ -50,7 +50,7 @@ pub(super) enum Value {
 
 macro_rules! convert {
     ($($from:ty: $value:ident => $into:expr;)*) => {$(
-        impl From<$from> for Value {
+        impl From<$from> for Cell {
             fn from($value: $from) -> Self {
                 $into
             }
@@ -59,29 +59,29 @@ macro_rules! convert {
 }
 
 convert! {
-    &str: text => Value::Text(text.to_owned());
-    &String: text => Value::Text(text.clone());
-    String: text => Value::Text(text);
-    i32: number => Value::Integer(number.into());
-    i64: number => Value::Integer(number);
+    &str: text => Cell::Text(text.to_owned());
+    &String: text => Cell::Text(text.clone());
+    String: text => Cell::Text(text);
+    i32: number => Cell::Integer(number.into());
+    i64: number => Cell::Integer(number);
     // No count here exceeds an int8.
-    u64: count => Value::Integer(i64::try_from(count).unwrap_or(i64::MAX));
-    bool: yes => Value::Boolean(yes);
-    SystemTime: time => Value::Time(time);
+    u64: count => Cell::Integer(i64::try_from(count).unwrap_or(i64::MAX));
+    bool: yes => Cell::Boolean(yes);
+    SystemTime: time => Cell::Time(time);
 }
 
-impl<T: Into<Value>> From<Option<T>> for Value {
+impl<T: Into<Cell>> From<Option<T>> for Cell {
     fn from(value: Option<T>) -> Self {
-        value.map_or(Value::Null, T::into)
+        value.map_or(Cell::Null, T::into)
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct ResultSet {
     /// Hints and warnings about the rows.
     pub(super) notices: Vec<Notice>,
     headings: Vec<Heading>,
-    rows: Vec<Vec<Value>>,
+    rows: Vec<Vec<Cell>>,
     /// In CommandComplete, before the number of rows.
     tag: &'static str,
 }
@@ -89,24 +89,24 @@ pub(super) struct Answer {
 /// A NOTICE or WARNING beside an answer.
 pub(super) type Notice = (Severity, ErrorText);
 
-pub(super) fn headings<R>(table: &[Column<R>]) -> Vec<Heading> {
-    table.iter().map(|Column(name, kind, _)| (*name, *kind)).collect()
+pub(super) fn headings<R>(table: &[TableColumn<R>]) -> Vec<Heading> {
+    table.iter().map(|TableColumn(name, kind, _)| (*name, *kind)).collect()
 }
 
-impl Answer {
+impl ResultSet {
     /// The rows of a SHOW.
-    pub(super) fn show<R>(table: &[Column<R>], rows: impl IntoIterator<Item = R>) -> Self {
-        Answer::tagged("SHOW", table, rows)
+    pub(super) fn show<R>(table: &[TableColumn<R>], rows: impl IntoIterator<Item = R>) -> Self {
+        ResultSet::tagged("SHOW", table, rows)
     }
 
-    pub(super) fn tagged<R>(tag: &'static str, table: &[Column<R>], rows: impl IntoIterator<Item = R>) -> Self {
-        let values = |row: R| table.iter().map(|Column(.., value)| value(&row)).collect();
+    pub(super) fn tagged<R>(tag: &'static str, table: &[TableColumn<R>], rows: impl IntoIterator<Item = R>) -> Self {
+        let values = |row: R| table.iter().map(|TableColumn(.., value)| value(&row)).collect();
         let rows = rows.into_iter().map(values).collect();
-        Answer { notices: Vec::new(), headings: headings(table), rows, tag }
+        ResultSet { notices: Vec::new(), headings: headings(table), rows, tag }
     }
 
     pub(super) fn with_notices(self, notices: Vec<Notice>) -> Self {
-        Answer { notices, ..self }
+        ResultSet { notices, ..self }
     }
 
     /// The rows in the formats that the client wants.
@@ -120,14 +120,14 @@ impl Answer {
     }
 }
 
-fn encode(encoder: &mut DataRowEncoder, row: &[Value]) -> PgWireResult<pgwire::messages::data::DataRow> {
+fn encode(encoder: &mut DataRowEncoder, row: &[Cell]) -> PgWireResult<pgwire::messages::data::DataRow> {
     for value in row {
         match value {
-            Value::Null => encoder.encode_field(&None::<String>)?,
-            Value::Text(text) => encoder.encode_field(text)?,
-            Value::Integer(number) => encoder.encode_field(number)?,
-            Value::Boolean(yes) => encoder.encode_field(yes)?,
-            Value::Time(time) => encoder.encode_field(time)?,
+            Cell::Null => encoder.encode_field(&None::<String>)?,
+            Cell::Text(text) => encoder.encode_field(text)?,
+            Cell::Integer(number) => encoder.encode_field(number)?,
+            Cell::Boolean(yes) => encoder.encode_field(yes)?,
+            Cell::Time(time) => encoder.encode_field(time)?,
         }
     }
     Ok(encoder.take_row())

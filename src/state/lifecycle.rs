@@ -8,7 +8,7 @@ pub const FAREWELL: Duration = Duration::from_secs(2);
 
 /// How far the proxy is in its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Stage {
+pub enum Phase {
     /// It does its work.
     #[default]
     Running,
@@ -21,7 +21,7 @@ pub enum Stage {
 /// What sessions are told while they run.
 #[derive(Clone, Copy, Debug)]
 pub struct Orders {
-    pub stage: Stage,
+    pub phase: Phase,
     /// How long they may be idle outside of a transaction.
     pub idle_timeout: Option<Duration>,
 }
