@@ -37,7 +37,7 @@ const CONSOLE: &str = "fencegate";
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// The client's doing, or its going away; with the SQLSTATE, if it was told one.
+    /// The client was at fault, or went away; with the SQLSTATE, if it was sent one.
     #[error("{0}")]
     Client(String, Option<&'static str>),
     /// The server refused it, in words of its own that the client has got; with their SQLSTATE.
@@ -49,7 +49,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// Whose doing it is, as the metric says it.
+    /// The side at fault, as the metric's label.
     pub fn label(&self) -> &'static str {
         match self {
             Refused::Client(..) => "client",
@@ -105,7 +105,7 @@ pub struct IncomingClient {
 }
 
 impl IncomingClient {
-    /// Who it says it is, and which database it wants: nobody has checked that.
+    /// The user and database of its startup packet, not authenticated yet.
     pub fn claims(&self) -> (String, String) {
         (self.startup.user().to_owned(), self.startup.database().to_owned())
     }
@@ -118,7 +118,7 @@ impl IncomingClient {
 pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Heard, Refused> {
     let deadline = Instant::now() + shared.settings().limits.startup;
     let opening = tokio::select! {
-        // First: who has spoken by now is heard.
+        // First: a client that has sent its packet by now is served.
         biased;
         opening = timeout_at(deadline, read_opening(shared, stream, seat)) => opening,
         () = seat.given_up() => return Err(made_room()),
@@ -167,7 +167,7 @@ pub async fn shake_hands(
         return Ok(Opened::Console(Box::new(IncomingClient { client, startup, deadline })));
     }
     let (mut server, authenticated) = log_in(&shared, &mut client, seat, &startup.packet, deadline).await?;
-    // Not before: anybody may say that they are somebody else.
+    // Not before: until now any client may have claimed this name.
     let per_user = shared.settings().limits.connections_per_user.map(NonZeroUsize::get);
     if !seat.belongs_to(startup.user(), per_user) {
         message::put_terminate(&mut server.writer.output);
@@ -175,7 +175,7 @@ pub async fn shake_hands(
         server.writer.flush().await.ok();
         return refuse(&mut client, too_many_of(startup.user())).await;
     }
-    // Not before the server has let the client in: a database that nobody may name gets no connections.
+    // Not before the server has let the client in: any name in a startup packet would open control connections.
     let context = match startup.replication() {
         Replication::Physical => Context::without_database(shared, startup.user()),
         Replication::None | Replication::Logical => Context::new(shared, startup.database(), startup.user()),
@@ -207,8 +207,7 @@ pub async fn shake_hands(
     let backend = (authenticated.process_id, authenticated.cancel_key);
     let record = SessionRecord::new(seat.number(), &startup, peer.to_owned(), backend, fence, parameter.current());
     let replicates = startup.replication() != Replication::None;
-    let (user, fence, lexing) = (record.user.clone(), record.fence.clone(), authenticated.lexing);
-    let started = Started { user, fence, replicates, temporary, parameter, lexing };
+    let started = Started { replicates, temporary, parameter, lexing: authenticated.lexing };
     let host = SessionHost { context, record: Arc::new(record) };
     Ok(Opened::Session(Box::new(Driver::new(host, client, server, started))))
 }
@@ -274,14 +273,14 @@ pub async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, Refused>
     Err(Refused::Client(text.message, Some(text.code)))
 }
 
-/// Passes a request to cancel on, when it has its turn, if it is about a session of this proxy: the server hears of no other,
-/// or whoever can reach the proxy could keep it busy. Like the server, says nothing to the client, and asks it for no
-/// encryption. A client that has closed its side is served all the same: many do not wait.
+/// Passes a cancel request on, in its turn, if its key is that of a session of this proxy: with others, any client could keep
+/// the server busy. Like the server, answers nothing and requires no encryption. A client that has closed its side is served
+/// all the same: many do not wait.
 async fn cancel(shared: &Shared, packet: Bytes, seat: &Seat) -> Result<&'static str, Refused> {
     let Some(session) = shared.sessions.with_key(startup::cancel_key(&packet)) else {
         return Ok("unknown key");
     };
-    // One is passed on and another one waits: that one will do what all others ask for.
+    // One is being passed on and another one waits, whose effect is the same as this one's.
     let Ok(_waits) = session.cancels.try_acquire() else { return Ok("one waits already") };
     seat.leave();
     let passed_on = async {

@@ -1,4 +1,4 @@
-//! Doing what a session has asked for. A task of its own does it: neither the session nor its sockets wait meanwhile.
+//! Performs the task that a session has asked for, in a tokio task of its own: the session's sockets do not wait for it.
 
 use crate::fence::Refusal;
 use crate::fence::session::SessionFence;
@@ -11,9 +11,9 @@ use tokio::task::JoinHandle;
 /// A task under way.
 pub struct Performing {
     handle: JoinHandle<Done>,
-    /// What comes of it should it panic.
+    /// The outcome if it panics.
     otherwise: Option<Done>,
-    /// For as long as this is there, what is left of it is wanted.
+    /// Dropped with this: then the steps that are left of it are not begun.
     _wanted: Arc<()>,
 }
 
@@ -35,7 +35,9 @@ impl Performing {
             Task::LeaveAlone(alone, role) => {
                 (Done::Tried, tokio::spawn(context.leave_alone(alone, role).map(|()| Done::Tried)))
             }
-            Task::Turn { apart } => (Done::Turn(None), tokio::spawn(context.wait_for_turn(apart).map(Done::Turn))),
+            Task::ParsePermit { apart } => {
+                (Done::ParsePermit(None), tokio::spawn(context.wait_for_parse_permit(apart).map(Done::ParsePermit)))
+            }
             Task::Room { bytes, there, behind } => {
                 (Done::Room(None), tokio::spawn(context.wait_for_room(bytes, there, behind).map(Done::Room)))
             }

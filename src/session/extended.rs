@@ -21,7 +21,7 @@ impl<H: Host> Session<H> {
         if self.statements.is_full() && !self.replies.is_empty() {
             return Ok(self.hold(header));
         }
-        let turn = self.pending.turn.take();
+        let permit = self.pending.permit.take();
         let input = self.start_of_body(header);
         let Some((name, rest)) = split_string(input) else {
             // The server says what is wrong with it.
@@ -37,7 +37,7 @@ impl<H: Host> Session<H> {
         };
         let statement = match text {
             // It may outlive the policies, so its rows are wanted in any case.
-            Ok((text, types)) => match self.host.read(text, self.lexing, true, turn) {
+            Ok((text, types)) => match self.host.read(text, self.lexing, true, permit) {
                 Ok(read) => with_types(only_statement(&read), types),
                 Err(turn) => {
                     self.ask_for(turn);

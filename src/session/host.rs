@@ -1,13 +1,13 @@
-//! What a session knows of the proxy that hosts it, and what it tells it. All of this is done at once: what takes time is
-//! a [`Task`].
+//! The interface between a session and the proxy that hosts it. All calls return at once: work that takes time is a
+//! [`Task`].
 
 use super::judge::PassedWrite;
 use super::parameter::ParameterValue;
 use super::rejection::Rejection;
 use super::suspects::Suspects;
-use super::task::{Room, Task, Turn};
+use super::task::{ParsePermit, Room, Task};
 use crate::catalogue::{Catalogue, Dependencies};
-use crate::fence::session::{Epoch, Token};
+use crate::fence::session::{Epoch, SessionFence, Token};
 use crate::fence::{Cause, Claim};
 use crate::policy::{PolicySet, Resource};
 use crate::statement::{Analysis, Lexing, RelationName, Statement};
@@ -15,6 +15,12 @@ use std::sync::Arc;
 
 /// The proxy, as one of its sessions sees it.
 pub trait Host: Send {
+    /// The role that logged in.
+    fn user(&self) -> &str;
+
+    /// The admissions and the activity of the session's server process.
+    fn fence(&self) -> &Arc<SessionFence>;
+
     /// Takes up policies that have come into force since the last call. True when statements are judged from now on that
     /// were not before.
     fn take_up_policies(&mut self) -> bool;
@@ -31,16 +37,16 @@ pub trait Host: Send {
     /// A higher epoch of the resource than this token, if one is known that counts without asking the database.
     fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch>;
 
-    /// Has the admissions deleted that a newer token took away, so that the process may live.
+    /// Has the revoked admissions deleted, so that the server process may live.
     fn release(&self);
 
-    /// What is known of the catalogue: of what is wanted, or of all changes seen until now.
+    /// The catalogue as last read: current if it has what is wanted, or else all changes seen until now.
     fn catalogue(&self, wanted: Option<&Wanted>) -> Seen;
 
     /// The changes of the catalogue seen until now.
     fn changes(&self) -> Changes;
 
-    /// It is worth reading the catalogue for what is wanted: [`Task::CatchUp`].
+    /// Reading the catalogue may give what is wanted: [`Task::CatchUp`].
     fn is_unread(&self, wanted: &Wanted) -> bool;
 
     /// Until the catalogue is read, any relation may be fenced.
@@ -49,29 +55,30 @@ pub trait Host: Send {
     /// The session has changed the catalogue: all proxies forget it, and this one reads it soon.
     fn catalogue_changed(&self);
 
-    /// The session has changed the catalogue in a way that had nothing to do with fenced tables when there were so many
-    /// doubts. False if there are more by now: then nothing was noted.
+    /// The session has changed the catalogue in a way that had nothing to do with fenced tables as of that count of doubts.
+    /// False if the count is higher by now: then nothing was noted.
     fn note_harmless_change(&self, doubts: u64) -> bool;
 
-    /// There may be another database of that name now.
+    /// A database of that name may have been dropped or created.
     fn forget_database(&self, name: &str);
 
-    /// What each of the other sessions of the database is defining. To be asked before the catalogue is.
+    /// The suspects of each of the other sessions of the database. To be called before [`Host::catalogue`].
     fn suspects_of_others(&self) -> Vec<Arc<Suspects>>;
 
-    /// What this session is defining counts for the others.
+    /// Shows this session's suspects to the others.
     fn publish_suspects(&self, suspects: &Suspects);
 
-    /// It counts until the catalogue was read with all changes seen until now.
+    /// Withdraws them. They count until the catalogue was read with all changes seen until now.
     fn withdraw_suspects(&self);
 
     /// What a text does, and to which rows if that is asked.
     ///
     /// # Errors
-    /// The [`Task::Turn`] to wait for, where that may take long and none is free.
-    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, turn: Option<Turn>) -> Result<Analysis, Task>;
+    /// The [`Task::ParsePermit`] to wait for, where parsing may take long and no permit is free.
+    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, permit: Option<ParsePermit>)
+    -> Result<Analysis, Task>;
 
-    /// Room to hold a message of that many bytes, of which so many are there, if it is free: [`Task::Room`].
+    /// Room for a message of `bytes`, of which `there` have arrived, if it is free at once; otherwise [`Task::Room`].
     fn room(&self, bytes: usize, there: usize, behind: bool) -> Option<Room>;
 
     /// Does work that takes long enough for other sessions on the thread to notice.
@@ -89,7 +96,7 @@ pub trait Host: Send {
     /// A statement has been rejected.
     fn note_rejected(&self, rejection: &Rejection, statement: &Statement);
 
-    /// A statement has been forwarded that wrote this past fences.
+    /// A forwarded statement writes past these fences: they only observe, or its role is exempt.
     fn note_passed(&self, passed: Vec<PassedWrite>);
 
     /// A write under this token has passed a fence that only observes: finds out whether it would be rejected.

@@ -56,14 +56,12 @@ use std::time::Instant;
 use task::Room;
 use transaction::{Sent, Transaction};
 
-/// An output at or above this many bytes takes no more until some of it is written.
+/// An output of this many bytes or more takes no more until some of it is written.
 pub const HIGH_WATER: usize = 128 * 1024;
 
 /// The state of one session.
 pub struct Session<H: Host> {
     pub host: H,
-    /// The role that logged in.
-    user: String,
     /// It takes replication commands beside SQL.
     replicates: bool,
     /// The schema of the session's temporary relations, if the server has said it.
@@ -79,19 +77,19 @@ pub struct Session<H: Host> {
     lexing: Lexing,
     statements: Names,
     portals: Names,
-    /// Counts what an error in the extended protocol cannot reach beyond.
+    /// Number of the current batch: an error in the extended protocol skips to its end, and not beyond.
     batch: u64,
     transaction: Transaction,
     /// What the transaction has changed in the catalogue.
     definitions: Definitions,
-    /// As the fence was told last.
+    /// As last reported to the fence.
     activity: Activity,
-    /// An admission was taken away, and may still have its row.
+    /// An admission was revoked, and may still have its row.
     revoked: bool,
     pending: Pending,
-    /// What the message at hand waits for.
+    /// What the current message waits for.
     wait: Option<Wait>,
-    /// Room for what the server has not taken yet.
+    /// The room of a message that is forwarded, and not yet written to the server.
     leaving: Option<Room>,
     /// The kind of the message that is being discarded, and why it is rejected.
     discarded: Option<(u8, Rejection)>,
@@ -101,28 +99,28 @@ pub struct Session<H: Host> {
     flushed: bool,
 }
 
-/// How far the client is.
+/// The state of the client's side.
 #[derive(Debug)]
 enum Life {
     Open,
     /// It has said goodbye.
     Terminating,
-    /// It broke the protocol, and is told when everything before that is answered.
+    /// It broke the protocol. The error follows once everything before it is answered.
     Broken(ClientFault),
 }
 
-/// What has come from one side, what is to go there, and the rest of the message that is being passed on from it.
+/// The buffers of one side: input from it, output to it, and the rest of the message that is being passed on from it.
 #[derive(Default)]
 pub struct Side {
-    /// Come and not yet handled.
+    /// Received, and not handled yet.
     pub input: BytesMut,
     /// No more will come.
     pub ended: bool,
-    /// To go there.
+    /// To be written to it.
     pub output: BytesMut,
     /// Bytes of the current message that are still to come.
     rest: usize,
-    /// They go nowhere.
+    /// They are discarded.
     discard: bool,
 }
 
@@ -136,11 +134,8 @@ pub enum Step {
     Do(Task),
 }
 
-/// What the handshake found out.
+/// What the handshake has found out about the server's side.
 pub struct Started {
-    /// The role that logged in.
-    pub user: String,
-    pub fence: Arc<SessionFence>,
     pub replicates: bool,
     pub temporary: Option<Arc<str>>,
     pub parameter: Parameter,
@@ -168,13 +163,12 @@ impl Side {
 impl<H: Host> Session<H> {
     /// A session whose first ReadyForQuery waits in the client's output.
     pub fn new(host: H, client: Side, server: Side, started: Started, now: Instant) -> Self {
-        let Started { user, fence, replicates, temporary, parameter, lexing } = started;
+        let Started { replicates, temporary, parameter, lexing } = started;
         Session {
-            host,
-            user,
             replicates,
             temporary,
-            fence,
+            fence: host.fence().clone(),
+            host,
             client,
             server,
             life: Life::Open,
@@ -246,12 +240,12 @@ impl<H: Host> Session<H> {
         })
     }
 
-    /// What was asked for is done.
+    /// The task that the session asked for is done.
     pub fn done(&mut self, done: Done) {
         self.wait = None;
         match done {
             Done::Admit(outcome) => self.pending.refused = outcome.err(),
-            Done::Turn(turn) => self.pending.turn = turn,
+            Done::ParsePermit(permit) => self.pending.permit = permit,
             Done::Room(room) => self.pending.room = Some(room),
             Done::Tried => {}
         }
@@ -263,9 +257,9 @@ impl<H: Host> Session<H> {
         self.host.release();
     }
 
-    /// A message of the client that is there waits for something. For the end of a long message from the server it waits only
-    /// where the proxy may have to answer by itself, and the server owes nothing: one that does owe something may keep the rest
-    /// of a long row until it reads more, or the end.
+    /// A message of the client that has arrived waits for something. For the end of a long message from the server it waits
+    /// only where the proxy may have to answer by itself, and the server owes nothing: one that does owe something may keep
+    /// the rest of a long row until it reads more, or the end.
     pub fn is_held_back(&self) -> bool {
         let waits_for_message =
             self.server.rest > 0 && self.activity == Activity::Idle && !self.client.input.is_empty();
@@ -277,7 +271,7 @@ impl<H: Host> Session<H> {
         matches!(self.pending.room, Some(Some(_))) && self.wait.is_none()
     }
 
-    /// As much of the client's input is wanted at once, in bytes.
+    /// The bytes of the client's input that are wanted at once.
     pub fn room_for_input(&self) -> usize {
         self.pending.wanted.max(HIGH_WATER)
     }
@@ -293,7 +287,7 @@ impl<H: Host> Session<H> {
         matches!(self.life, Life::Terminating)
     }
 
-    /// The message at hand waits until this is done.
+    /// The current message waits until this is done.
     fn ask_for(&mut self, task: Task) {
         self.wait = Some(Wait::Ask(task));
     }
@@ -340,7 +334,7 @@ impl<H: Host> Session<H> {
         }
     }
 
-    /// The message at hand has been dealt with: what was found out for it is not for the next one.
+    /// The current message has been dealt with: what was found out for it does not apply to the next one.
     fn message_done(&mut self) {
         self.leaving = std::mem::take(&mut self.pending).room.flatten();
     }

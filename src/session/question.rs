@@ -1,5 +1,5 @@
-//! What the proxy asks the server in the session, when it does not know: the value of the
-//! parameter, how text is read, and the search path. The client must see nothing of it, save an error.
+//! Questions of the proxy to the server, in the client's session: the value of the parameter, how
+//! text is read, the role, the search path. The client must see nothing of them, save an error.
 
 use super::parameter::ParameterValue;
 use super::replies::{Audience, Request};
@@ -19,8 +19,8 @@ const QUESTION: &str = "SELECT pg_catalog.current_setting('lease.fence', true), 
     pg_catalog.current_setting('standard_conforming_strings'), pg_catalog.current_setting('client_encoding'), \
     pg_catalog.current_schemas(true)";
 
-/// As whom the session acts: two questions that take no snapshot. A transaction that has none yet must not get one before
-/// the fence is raised: what is committed until then would be hidden from it.
+/// The role that the session acts as: two questions that take no snapshot. A transaction that has none yet must not get one
+/// before the fence is raised: what is committed until then would be hidden from it.
 const ROLE: [&str; 2] = ["SHOW role", "SHOW session_authorization"];
 /// The same, for replication sessions, to which SHOW is a command of another grammar.
 const ROLE_IN_ONE: &str =
@@ -52,7 +52,7 @@ impl<H: Host> Session<H> {
         self.wait = Some(Wait::Value);
     }
 
-    /// Asks as whom the session acts, as soon as nothing is owed.
+    /// Asks for the role that the session acts as, as soon as nothing is owed.
     pub(super) fn ask_for_role(&mut self) -> Verdict {
         if !self.replies.is_empty() {
             return self.settle();
@@ -123,7 +123,7 @@ impl<H: Host> Session<H> {
 
     /// Whatever the session may become.
     pub(super) fn any_role(&self) -> Role {
-        Role::AnyOf(self.user.clone())
+        Role::AnyOf(self.host.user().to_owned())
     }
 
     /// The server could not answer: a cancel or a time-out met the question. What the client asked

@@ -33,7 +33,7 @@ impl<H: Host> Session<H> {
             Some(Ok(())) if !self.is_whole(header) => return Ok(false),
             Some(Ok(())) => {}
         }
-        let (turn, known) = (self.pending.turn.take(), self.pending.read.take());
+        let (permit, known) = (self.pending.permit.take(), self.pending.read.take());
         let Some((text, _)) = split_string(self.message_body(header)) else {
             // The server says what is wrong with it.
             self.pass(header, Some(Request::query(Vec::new())));
@@ -44,7 +44,7 @@ impl<H: Host> Session<H> {
         }
         let has_keys = self.host.policies().has_keys();
         let known = known.filter(|(lexing, rows, _)| (*lexing, *rows) == (self.lexing, has_keys));
-        let read = match known.map_or_else(|| self.host.read(text, self.lexing, has_keys, turn), |read| Ok(read.2)) {
+        let read = match known.map_or_else(|| self.host.read(text, self.lexing, has_keys, permit), |read| Ok(read.2)) {
             Ok(read) => read,
             Err(turn) => {
                 self.ask_for(turn);

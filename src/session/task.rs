@@ -1,4 +1,4 @@
-//! What a session asks to be found out, or got, before its message at hand goes on.
+//! The tasks that a session asks for before it goes on with its current message.
 
 use super::host::Wanted;
 use super::judge::Need;
@@ -7,50 +7,50 @@ use crate::statement::Alone;
 use std::any::Any;
 use std::time::Duration;
 
-/// What is to be done. One at a time.
+/// A session asks for one task at a time.
 pub enum Task {
     /// Get the process admitted, to one resource after the other.
     Admit(Vec<(Need, Claim)>),
-    /// Read the catalogue, within that time.
+    /// Read the catalogue, within that time limit.
     CatchUp(Wanted, Duration),
-    /// Get out of the way of a statement that needs a database alone, as that role.
+    /// Close the control connections to a database for a statement, by that role, that needs it without other connections.
     LeaveAlone(Alone, Role),
-    /// Wait for the right to read a text that may take long; `apart`: in another process.
-    Turn { apart: bool },
-    /// Wait for room to hold so many bytes, of which so many are there; `behind` something that the server may not have done
-    /// for long.
+    /// Wait for a permit to parse a text that may take long; `apart`: in another process.
+    ParsePermit { apart: bool },
+    /// Wait for room for a message of `bytes`, of which `there` have arrived; `behind`: it follows messages that the server
+    /// may not answer for long.
     Room { bytes: usize, there: usize, behind: bool },
 }
 
-/// What came of it.
+/// The outcome of a task.
 pub enum Done {
     Admit(Result<(), Refusal>),
-    /// Whatever came of it: it is looked at again.
+    /// The outcome does not matter: the message is judged again.
     Tried,
-    Turn(Option<Turn>),
-    /// None: there is none.
+    ParsePermit(Option<ParsePermit>),
+    /// None: there was none in time.
     Room(Option<Room>),
 }
 
-/// The right to read a text now that may take long, until it is dropped.
-pub struct Turn {
-    /// In another process: its tokens alone do not prove what it does.
+/// A permit to parse a text that may take long, until it is dropped.
+pub struct ParsePermit {
+    /// In another process: the tokens of the text alone do not prove what it does.
     pub apart: bool,
-    _right: Box<dyn Any + Send + Sync>,
+    _held: Box<dyn Any + Send + Sync>,
 }
 
-impl Turn {
-    /// The right is given back when the turn is dropped.
-    pub fn new(right: impl Any + Send + Sync, apart: bool) -> Self {
-        Turn { apart, _right: Box::new(right) }
+impl ParsePermit {
+    /// `held` is dropped together with the permit.
+    pub fn new(held: impl Any + Send + Sync, apart: bool) -> Self {
+        ParsePermit { apart, _held: Box::new(held) }
     }
 }
 
-/// The right to hold a long message, until it is dropped.
+/// Memory reserved for a long message, until it is dropped.
 pub type Room = Box<dyn HeldRoom>;
 
-/// Room that somebody else may wait for.
+/// Room for which other sessions may wait.
 pub trait HeldRoom: Send + Sync {
-    /// Others wait while too little of the message has come; so much of it is there now.
+    /// Others wait, and the message arrives too slowly. `there`: bytes of it that have arrived.
     fn is_overdue(&mut self, there: usize) -> bool;
 }

@@ -4,7 +4,7 @@ use super::host::{Changes, Seen, Wanted};
 use super::judge::PassedWrite;
 use super::parameter::ParameterValue;
 use super::suspects::Suspects;
-use super::task::Turn;
+use super::task::ParsePermit;
 use super::*;
 use crate::catalogue::Catalogue;
 use crate::fence::Claim;
@@ -20,12 +20,21 @@ const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [p
 struct OneSession {
     policies: PolicySet,
     catalogue: Arc<Catalogue>,
+    fence: Arc<SessionFence>,
     released: AtomicUsize,
     /// Another session is defining something for so many looks.
     looks: AtomicUsize,
 }
 
 impl Host for OneSession {
+    fn user(&self) -> &str {
+        "postgres"
+    }
+
+    fn fence(&self) -> &Arc<SessionFence> {
+        &self.fence
+    }
+
     fn take_up_policies(&mut self) -> bool {
         false
     }
@@ -81,7 +90,7 @@ impl Host for OneSession {
 
     fn withdraw_suspects(&self) {}
 
-    fn read(&self, text: &[u8], lexing: Lexing, _: bool, _: Option<Turn>) -> Result<Analysis, Task> {
+    fn read(&self, text: &[u8], lexing: Lexing, _: bool, _: Option<ParsePermit>) -> Result<Analysis, Task> {
         Ok(Arc::new(analyse(text, lexing)))
     }
 
@@ -110,10 +119,9 @@ fn session(token: &str) -> Session<OneSession> {
     let policies = join([("a.yaml".into(), Ok(POLICIES.into()))]).unwrap();
     let tables = policies.resources.iter().map(|resource| resource.tables[0].name.clone());
     let catalogue = Arc::new(Catalogue::of_tables(tables));
-    let host = OneSession { policies, catalogue, released: AtomicUsize::new(0), looks: AtomicUsize::new(0) };
+    let fence = Arc::new(SessionFence::new(Err("not in this test".to_owned())));
+    let host = OneSession { policies, catalogue, fence, released: AtomicUsize::new(0), looks: AtomicUsize::new(0) };
     let started = Started {
-        user: "postgres".to_owned(),
-        fence: Arc::new(SessionFence::new(Err("not in this test".to_owned()))),
         replicates: false,
         temporary: None,
         parameter: Parameter::new(ParameterValue::read(Some(token))),

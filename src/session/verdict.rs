@@ -1,6 +1,6 @@
-//! What becomes of the message at hand: it is forwarded, rejected, or held back until something is known.
+//! The verdict on the current message: it is forwarded, rejected, or held back until more is known.
 //!
-//! Owns the waiting that a verdict needs. Must never forward a write that is not admitted.
+//! Owns the waiting for that. Must never forward a write that is not admitted.
 
 use super::host::{Seen, Wanted};
 use super::judge::{Decision, Judge, Need, Standing, is_named_plainly, needs_every_token, resolve};
@@ -17,13 +17,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Statements are not held back longer than about this for the catalogue to be read.
+/// About the longest time that statements are held back for a reading of the catalogue.
 const CATCH_UP_LIMIT: Duration = Duration::from_secs(5);
 
-/// So many admissions are asked for before the message at hand is judged again.
+/// The most admissions in one task; then the message is judged again.
 const MOST_AT_ONCE: usize = 256;
 
-/// Where definitions end all the time, those that have ended count after so many looks.
+/// The most looks at the other sessions' suspects. Where some end between all looks, those that have ended count after these.
 const MOST_SURVEYS: usize = 4;
 
 /// More statements, writes and calls than this take long enough to judge for other sessions on the thread to notice.
@@ -85,7 +85,7 @@ impl<H: Host> Session<H> {
             path: self.pending.path.as_deref(),
             suspects: self.definitions.own(),
             suspects_of_others: &others,
-            exempt: self.host.policies().exempts(&self.user),
+            exempt: self.host.policies().exempts(self.host.user()),
             parameter: &self.parameter,
             owed: !self.replies.is_empty(),
             parameter_in_doubt: !self.replies.is_empty()

@@ -1,4 +1,4 @@
-//! What becomes of the writes of a session that meet a fence: counted, and told in the log.
+//! The outcome of each write that meets a fence, in metrics and log.
 //!
 //! Owns the labels: a resource is counted as its policy names it, whatever the key. Must never say anything of the values
 //! in a statement.
@@ -16,7 +16,7 @@ use crate::statement::{RelationName, Statement};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A session keeps the counters of so many resources at hand.
+/// The most resources whose counters a session keeps at hand.
 const MOST_KEPT: usize = 1024;
 
 /// The counters of admitted writes that a session uses, by resource: looking one up by its labels takes a lock.
@@ -48,7 +48,7 @@ pub fn labels<'a>(policies: &'a PolicySet, resource: Option<&str>) -> (&'a str, 
     resource.map_or(("", Mode::Enforce), |resource| (&resource.name, resource.mode))
 }
 
-/// The counter of writes to a resource of which this becomes.
+/// The counter of writes to a resource with this verdict.
 pub fn counter(metrics: &Metrics, policies: &PolicySet, database: &str, resource: &str, verdict: &str) -> Counter {
     let (resource, mode) = labels(policies, Some(resource));
     metrics.write(database, resource, mode.name(), verdict)
@@ -71,36 +71,16 @@ impl SessionRecord {
         let SessionRecord { number: session, user, database, address, .. } = self;
         let (presented, highest) = rejection.tokens();
         let (statement, table) = (statement.kind, statement.writes.first().map(|write| table_name(&write.relation)));
-        if let Rejection::Stale { .. } = rejection {
-            tracing::warn!(
-                session,
-                user,
-                database,
-                address,
-                resource,
-                presented,
-                highest,
-                statement,
-                table,
-                "stale_write_blocked"
-            );
-        } else {
-            tracing::warn!(
-                session,
-                user,
-                database,
-                address,
-                resource,
-                presented,
-                highest,
-                statement,
-                table,
-                code = rejection.text().code,
-                verdict,
-                reason = rejection.reason(),
-                "write_rejected"
-            );
-        }
+        let is_stale = matches!(rejection, Rejection::Stale { .. });
+        let event = if is_stale { "stale_write_blocked" } else { "write_rejected" };
+        // The event's name says all of this of a stale write. A field that is None is left out.
+        let code = (!is_stale).then(|| rejection.text().code);
+        let reason = (!is_stale).then(|| rejection.reason());
+        let verdict = (!is_stale).then_some(verdict);
+        tracing::warn!(
+            session, user, database, address, resource, presented, highest, statement, table, code, verdict, reason,
+            "{event}"
+        );
     }
 }
 

@@ -1,21 +1,19 @@
 //! A session's view of what is shared: the policies and the database that apply to it.
 
-use super::audit::{Admitted, counter};
+use super::audit::Admitted;
 use super::database::{PREPARE_LIMIT, SharedDatabase};
+use super::parse_permits::ParsePermits;
 use super::recent::Recent;
 use super::room::MessageBudget;
 use super::sessions::SessionRecord;
 use super::shared::Shared;
-use super::turns::Turns;
-use crate::apart;
 use crate::fence::{Database, Registration, Role};
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
-use crate::policy::{Opaque, PolicySet, Resource};
-use crate::session::Task;
+use crate::policy::{Opaque, PolicySet};
 use crate::session::host::Wanted;
-use crate::session::task::{Room, Turn};
-use crate::statement::{Alone, Analysis, Lexing};
+use crate::session::task::{ParsePermit, Room};
+use crate::statement::Alone;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -23,15 +21,15 @@ use tokio_util::task::TaskTracker;
 
 /// One session's view.
 pub struct Context {
-    shared: Arc<Shared>,
-    shared_database: Arc<SharedDatabase>,
-    policies: Arc<PolicySet>,
-    receiver: watch::Receiver<Arc<PolicySet>>,
-    fenced: bool,
-    has_database: bool,
+    pub(super) shared: Arc<Shared>,
+    pub(super) shared_database: Arc<SharedDatabase>,
+    pub(super) policies: Arc<PolicySet>,
+    pub(super) receiver: watch::Receiver<Arc<PolicySet>>,
+    pub(super) fenced: bool,
+    pub(super) has_database: bool,
     /// The login role.
-    role: String,
-    admitted: Admitted,
+    pub(super) role: String,
+    pub(super) admitted: Admitted,
 }
 
 impl Context {
@@ -51,18 +49,6 @@ impl Context {
     pub fn without_database(shared: Arc<Shared>, role: &str) -> Self {
         let database = shared.settings().control_database().to_owned();
         Context { fenced: false, has_database: false, ..Context::new(shared, &database, role) }
-    }
-
-    /// Takes up new policies. True when nobody has watched the session until now.
-    pub fn changed(&mut self) -> bool {
-        if !self.receiver.has_changed().unwrap_or(false) {
-            return false;
-        }
-        self.policies = self.receiver.borrow_and_update().clone();
-        self.admitted.forget();
-        let fenced = self.has_database && self.policies.applies_to(self.shared_database.fence.name());
-        let before = std::mem::replace(&mut self.fenced, fenced);
-        self.fenced && !before
     }
 
     /// Statements have to be judged.
@@ -115,20 +101,20 @@ impl Context {
         }
     }
 
-    /// The session's database has this number, if that is known: another one of its name may have been read before.
+    /// The number of the session's database, if it is known: another database of that name may have been read before.
     pub fn note_database(&self, database: Option<String>) {
         if let Some(database) = database {
             self.shared_database.note_database(database);
         }
     }
 
-    /// The rejections of late.
+    /// The latest rejections.
     pub fn recent(&self) -> &Recent {
         &self.shared.recent
     }
 
-    /// Registers the session for as long as its server connection lasts. Who was deposed while the database had no sessions
-    /// is shut out now.
+    /// Registers the session for as long as its server connection lasts. A leader that was deposed while the database had no
+    /// sessions is shut out now.
     pub fn register(&self, session: &SessionRecord) -> Registration {
         let registration = self.database().register(session.fence.clone());
         self.shared_database.session_registered();
@@ -143,89 +129,43 @@ impl Context {
         }
     }
 
-    /// Statements of this session have changed the catalogue: the others are told, and this proxy reads it soon.
-    pub fn catalogue_changed(&self) {
-        self.shared_database.forget_catalogue();
-        let shared_database = self.shared_database.clone();
-        self.shared.announcements.spawn(async move {
-            shared_database.fence.announce_catalogue().await;
-            shared_database.read_soon();
-        });
-    }
-
-    /// What will tell that the catalogue has changed: the proxy does not stop before it, as far as its time allows.
+    /// The tasks that announce changes of the catalogue: the proxy does not stop before them, as far as its time allows.
     pub fn announcements(&self) -> &TaskTracker {
         &self.shared.announcements
     }
 
-    /// What a text does, and to which rows if that is asked. One that may take long needs a turn: where none is to be had at
-    /// once, what is to be waited for.
-    pub fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, turn: Option<Turn>) -> Result<Analysis, Task> {
-        if let Some(read) = self.shared.cache.get(text, lexing, with_rows) {
-            return Ok(read);
-        }
-        let cache = &self.shared.cache;
-        // Other sessions on this thread go on elsewhere.
-        let read_apart = || {
-            let read = || apart::read(text, lexing, with_rows);
-            tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows, read))
-        };
-        if turn.as_ref().is_some_and(|turn| turn.apart) {
-            return Ok(read_apart());
-        }
-        let turn = turn.map_or_else(|| self.turn(false), Ok)?;
-        if let Some(proved) = tokio::task::block_in_place(|| cache.prove(text, lexing, with_rows)) {
-            return Ok(proved);
-        }
-        drop(turn);
-        // Who sends what is soon read does not wait for those who do not.
-        let _turn = self.turn(true)?;
-        Ok(read_apart())
+    /// Waits for a permit to parse a text that may take long. Cancel-safe.
+    pub fn wait_for_parse_permit(&self, apart: bool) -> impl Future<Output = Option<ParsePermit>> + use<> {
+        self.parse_permits(apart).take(&self.role)
     }
 
-    fn turn(&self, apart: bool) -> Result<Turn, Task> {
-        self.turns(apart).try_take(&self.role).map(|turn| Turn::new(turn, apart)).ok_or(Task::Turn { apart })
+    /// The permits for parsing here, or in another process.
+    pub(super) fn parse_permits(&self, apart: bool) -> &ParsePermits {
+        if apart { &self.shared.parse_permits_apart } else { &self.shared.parse_permits }
     }
 
-    /// The right to read a text that may take long. Cancel-safe.
-    pub fn wait_for_turn(&self, apart: bool) -> impl Future<Output = Option<Turn>> + use<> {
-        let turn = self.turns(apart).take(&self.role);
-        async move { turn.await.map(|turn| Turn::new(turn, apart)) }
-    }
-
-    fn turns(&self, apart: bool) -> &Turns {
-        if apart { &self.shared.turns_apart } else { &self.shared.turns }
-    }
-
-    /// Room to hold a message of that many bytes, of which so many are there; None after a while. Cancel-safe.
+    /// Room for a message of `bytes`, of which `there` have arrived; None after a while. Cancel-safe.
     pub fn wait_for_room(
         &self,
         bytes: usize,
         there: usize,
         behind: bool,
     ) -> impl Future<Output = Option<Room>> + use<> {
-        let room = self.rooms(behind).take(bytes, there);
+        let room = self.message_budget(behind).take(bytes, there);
         async move { room.await.map(|room| Box::new(room) as Room) }
     }
 
-    /// What stands behind something that the server may not have done for long has room of its own.
-    pub fn rooms(&self, behind: bool) -> &Arc<MessageBudget> {
+    /// Messages behind others that the server may not answer for long have a budget of their own.
+    pub fn message_budget(&self, behind: bool) -> &Arc<MessageBudget> {
         if behind { &self.shared.room_behind } else { &self.shared.room }
     }
 
-    /// The right to ask the database whether a write past a fence that only observes would be rejected; None: too many ask.
+    /// A permit to ask whether a write past an observing fence would be rejected; None: too many are asking.
     pub fn place_to_observe(&self) -> Option<OwnedSemaphorePermit> {
         self.shared_database.observations.clone().try_acquire_owned().ok()
     }
 
-    /// A write to the resource has been admitted.
-    pub fn admitted(&mut self, resource: &Resource) {
-        let Context { shared, policies, shared_database, admitted, .. } = self;
-        let (database, name) = (shared_database.fence.name(), &resource.name);
-        admitted.count(name, || counter(&shared.metrics, policies, database, name, "admitted"));
-    }
-
-    /// What everything is counted in.
+    /// All metrics.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.shared.metrics
     }
@@ -235,7 +175,7 @@ impl Context {
         &self.shared.log_limit
     }
 
-    /// Gets out of the way of a statement that needs a database alone. Cancel-safe.
+    /// Closes the control connections to a database for a statement that needs it without other connections. Cancel-safe.
     pub fn leave_alone(&self, wanted: Alone, role: Role) -> impl Future<Output = ()> + use<> {
         let (shared, from) = (self.shared.clone(), self.database().name().to_owned());
         async move { shared.leave_alone(&wanted, &role, &from).await }

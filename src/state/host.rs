@@ -1,9 +1,11 @@
 //! The proxy, as one of its sessions sees it.
 
+use super::audit::counter;
 use super::context::Context;
 use super::sessions::SessionRecord;
+use crate::apart;
 use crate::fence::Claim;
-use crate::fence::session::{Epoch, Token};
+use crate::fence::session::{Epoch, SessionFence, Token};
 use crate::policy::{PolicySet, Resource};
 use crate::session::Host;
 use crate::session::Task;
@@ -12,19 +14,35 @@ use crate::session::judge::PassedWrite;
 use crate::session::parameter::ParameterValue;
 use crate::session::rejection::Rejection;
 use crate::session::suspects::Suspects;
-use crate::session::task::{Room, Turn};
+use crate::session::task::{ParsePermit, Room};
 use crate::statement::{Analysis, Lexing, Statement};
 use std::sync::Arc;
 
-/// What a session is told, and what it tells.
+/// A session's view of what is shared, and its record.
 pub struct SessionHost {
     pub context: Context,
     pub record: Arc<SessionRecord>,
 }
 
 impl Host for SessionHost {
+    fn user(&self) -> &str {
+        &self.record.user
+    }
+
+    fn fence(&self) -> &Arc<SessionFence> {
+        &self.record.fence
+    }
+
     fn take_up_policies(&mut self) -> bool {
-        self.context.changed()
+        let Context { receiver, policies, admitted, fenced, has_database, shared_database, .. } = &mut self.context;
+        if !receiver.has_changed().unwrap_or(false) {
+            return false;
+        }
+        *policies = receiver.borrow_and_update().clone();
+        admitted.forget();
+        let was_fenced = *fenced;
+        *fenced = *has_database && policies.applies_to(shared_database.fence.name());
+        *fenced && !was_fenced
     }
 
     fn is_fenced(&self) -> bool {
@@ -65,7 +83,13 @@ impl Host for SessionHost {
     }
 
     fn catalogue_changed(&self) {
-        self.context.catalogue_changed();
+        let Context { shared, shared_database, .. } = &self.context;
+        shared_database.forget_catalogue();
+        let database = shared_database.clone();
+        shared.announcements.spawn(async move {
+            database.fence.announce_catalogue().await;
+            database.read_soon();
+        });
     }
 
     fn note_harmless_change(&self, doubts: u64) -> bool {
@@ -89,12 +113,41 @@ impl Host for SessionHost {
         database.suspects.withdraw(self.record.number, database.changes().doubts);
     }
 
-    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, turn: Option<Turn>) -> Result<Analysis, Task> {
-        self.context.read(text, lexing, with_rows, turn)
+    fn read(
+        &self,
+        text: &[u8],
+        lexing: Lexing,
+        with_rows: bool,
+        permit: Option<ParsePermit>,
+    ) -> Result<Analysis, Task> {
+        let cache = &self.context.shared.cache;
+        if let Some(read) = cache.get(text, lexing, with_rows) {
+            return Ok(read);
+        }
+        let take_permit = |apart| {
+            let permits = self.context.parse_permits(apart);
+            permits.try_take(&self.context.role).ok_or(Task::ParsePermit { apart })
+        };
+        // Other sessions on this thread go on elsewhere.
+        let read_apart = || {
+            let read = || apart::read(text, lexing, with_rows);
+            tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows, read))
+        };
+        if permit.as_ref().is_some_and(|permit| permit.apart) {
+            return Ok(read_apart());
+        }
+        let permit = permit.map_or_else(|| take_permit(false), Ok)?;
+        if let Some(proved) = tokio::task::block_in_place(|| cache.prove(text, lexing, with_rows)) {
+            return Ok(proved);
+        }
+        // Given back first: texts that are parsed fast do not wait for those that are not.
+        drop(permit);
+        let _permit = take_permit(true)?;
+        Ok(read_apart())
     }
 
     fn room(&self, bytes: usize, there: usize, behind: bool) -> Option<Room> {
-        self.context.rooms(behind).try_take(bytes, there).map(|room| Box::new(room) as Room)
+        self.context.message_budget(behind).try_take(bytes, there).map(|room| Box::new(room) as Room)
     }
 
     fn at_length<R>(work: impl FnOnce() -> R) -> R {
@@ -110,7 +163,9 @@ impl Host for SessionHost {
     }
 
     fn note_admitted(&mut self, resource: &Resource) {
-        self.context.admitted(resource);
+        let Context { shared, policies, shared_database, admitted, .. } = &mut self.context;
+        let (database, name) = (shared_database.fence.name(), &resource.name);
+        admitted.count(name, || counter(&shared.metrics, policies, database, name, "admitted"));
     }
 
     fn note_rejected(&self, rejection: &Rejection, statement: &Statement) {

@@ -7,11 +7,11 @@ use super::database::SharedDatabase;
 use super::encryption::TlsMaterial;
 use super::health::Health;
 use super::lifecycle::{Orders, Phase};
+use super::parse_permits::ParsePermits;
 use super::recent::Recent;
 use super::room::MessageBudget;
 use super::sessions::Sessions;
 use super::succession;
-use super::turns::Turns;
 use crate::apart::READERS;
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
@@ -69,7 +69,7 @@ pub struct Shared {
     pub orders: watch::Sender<Orders>,
     pub connections: Arc<Connections>,
     pub sessions: Arc<Sessions>,
-    /// The rejections of late.
+    /// The latest rejections.
     pub recent: Recent,
     pub metrics: Arc<Metrics>,
     pub encryption: Arc<TlsMaterial>,
@@ -79,10 +79,10 @@ pub struct Shared {
     pub health: Health,
     pub policies: watch::Sender<Arc<PolicySet>>,
     pub cache: Cache,
-    /// To read the tokens of a long text: [`TOKENS_AT_ONCE`].
-    pub turns: Turns,
-    /// To have a text read in another process: [`READERS`].
-    pub turns_apart: Turns,
+    /// For the tokens of long texts: [`TOKENS_AT_ONCE`].
+    pub parse_permits: ParsePermits,
+    /// For parsing in another process: [`READERS`].
+    pub parse_permits_apart: ParsePermits,
     /// For long messages; those that the server takes at once.
     pub room: Arc<MessageBudget>,
     /// For those behind others, [`HELD_BEHIND`].
@@ -91,7 +91,7 @@ pub struct Shared {
     pub cancels: Semaphore,
     /// A permit for each of [`WRONG_PACKETS`].
     pub wrong_packets: Semaphore,
-    /// Asked who leads the elections that policies name.
+    /// Knows the leaders of the elections that policies name.
     pub authority: Option<Arc<Authority>>,
     databases: Mutex<HashMap<String, Arc<SharedDatabase>>>,
     /// Different for every proxy process: tells its admissions from others'.
@@ -126,8 +126,8 @@ impl Shared {
             room_behind: MessageBudget::new(HELD_BEHIND),
             cancels: Semaphore::new(CANCELS),
             wrong_packets: Semaphore::new(WRONG_PACKETS),
-            turns: Turns::new(TOKENS_AT_ONCE),
-            turns_apart: Turns::new(READERS),
+            parse_permits: ParsePermits::new(TOKENS_AT_ONCE, false),
+            parse_permits_apart: ParsePermits::new(READERS, true),
             authority,
             databases: Mutex::default(),
             id,

@@ -17,7 +17,7 @@ use crate::session::judge::PassedWrite;
 use crate::session::parameter::{Parameter, ParameterValue};
 use crate::session::rejection::{Rejection, cut_off};
 use crate::session::suspects::Suspects;
-use crate::session::task::{Room, Turn};
+use crate::session::task::{ParsePermit, Room};
 use crate::session::{Done, End, Host, Session, Side, Started, Step, Task};
 use crate::state::database::{PREPARE_LIMIT, SharedDatabase};
 use crate::state::succession::shut_out_deposed;
@@ -154,8 +154,6 @@ async fn serve(proxy: Arc<Proxy>, from_client: Reader, to_client: Writer, value:
     let mut greeting = BytesMut::new();
     put_ready(&mut greeting, Status::Idle);
     let started = Started {
-        user: "app".to_owned(),
-        fence: fence.clone(),
         replicates: false,
         temporary: None,
         parameter: Parameter::new(ParameterValue::read(value.as_deref())),
@@ -306,7 +304,9 @@ impl Hosting {
                 Done::Tried
             }),
             Task::LeaveAlone(..) => tokio::spawn(async { Done::Tried }),
-            Task::Turn { apart } => tokio::spawn(async move { Done::Turn(Some(Turn::new((), apart))) }),
+            Task::ParsePermit { apart } => {
+                tokio::spawn(async move { Done::ParsePermit(Some(ParsePermit::new((), apart))) })
+            }
             Task::Room { .. } => tokio::spawn(async { Done::Room(None) }),
         };
         (handle, wanted)
@@ -314,6 +314,14 @@ impl Hosting {
 }
 
 impl Host for Hosting {
+    fn user(&self) -> &str {
+        "app"
+    }
+
+    fn fence(&self) -> &Arc<SessionFence> {
+        &self.fence
+    }
+
     fn take_up_policies(&mut self) -> bool {
         if self.receiver.has_changed().unwrap_or(false) {
             self.policies = self.receiver.borrow_and_update().clone();
@@ -386,7 +394,7 @@ impl Host for Hosting {
         downstream.suspects.withdraw(self.number, downstream.changes().doubts);
     }
 
-    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, _turn: Option<Turn>) -> Result<Analysis, Task> {
+    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, _: Option<ParsePermit>) -> Result<Analysis, Task> {
         Ok(CACHE.get(text, lexing, with_rows).expect("all statements are short"))
     }
 

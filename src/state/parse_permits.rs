@@ -1,0 +1,87 @@
+//! Permits to parse texts that may take long. They are few, and each login role has a share of them.
+//!
+//! Owns the queue of the waiting sessions: first come, first served, as long as the role has not used up its share. Must
+//! never let one role have all permits, however many sessions it has.
+
+use crate::session::task::ParsePermit;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use tokio::sync::Semaphore;
+
+/// All permits of one kind.
+pub struct ParsePermits {
+    all: Arc<Semaphore>,
+    /// The share of a role. Its other sessions wait in a queue of their own, not in front of other roles.
+    of_each: usize,
+    /// The shares of the roles that have a permit, or wait for one, by login role.
+    roles: Mutex<HashMap<String, Weak<Semaphore>>>,
+    /// They are for parsing in another process.
+    apart: bool,
+}
+
+impl ParsePermits {
+    /// That many permits. The share of a role is all but one of them, and one at least.
+    pub fn new(all: usize, apart: bool) -> Self {
+        let of_each = all.saturating_sub(1).max(1);
+        ParsePermits { all: Arc::new(Semaphore::new(all)), of_each, roles: Mutex::default(), apart }
+    }
+
+    /// A permit for a session of the role, if there is one at once.
+    pub fn try_take(&self, role: &str) -> Option<ParsePermit> {
+        let of_role = self.of(role).try_acquire_owned().ok()?;
+        let of_all = self.all.clone().try_acquire_owned().ok()?;
+        Some(ParsePermit::new((of_all, of_role), self.apart))
+    }
+
+    /// Waits for a permit. Cancel-safe.
+    pub fn take(&self, role: &str) -> impl Future<Output = Option<ParsePermit>> + Send + use<> {
+        let (of_role, of_all, apart) = (self.of(role), self.all.clone(), self.apart);
+        async move {
+            let of_role = of_role.acquire_owned().await.ok()?;
+            let of_all = of_all.acquire_owned().await.ok()?;
+            Some(ParsePermit::new((of_all, of_role), apart))
+        }
+    }
+
+    fn of(&self, role: &str) -> Arc<Semaphore> {
+        let mut roles = self.roles.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = roles.get(role).and_then(Weak::upgrade) {
+            return known;
+        }
+        roles.retain(|_, share| share.strong_count() > 0);
+        let share = Arc::new(Semaphore::new(self.of_each));
+        roles.insert(role.to_owned(), Arc::downgrade(&share));
+        share
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[test]
+    fn a_role_never_has_all_permits() {
+        let permits = ParsePermits::new(3, false);
+        let taken: Vec<_> = (0..10).filter_map(|_| permits.try_take("stranger")).collect();
+        assert_eq!(taken.len(), 2);
+        let mut waiting: Vec<_> = (0..10).map(|_| Box::pin(permits.take("stranger"))).collect();
+        assert!(waiting.iter_mut().all(|it| it.now_or_never().is_none()));
+        let leader = permits.try_take("leader");
+        assert!(leader.is_some());
+        // The leader's next session does not wait behind the stranger's.
+        let mut next = Box::pin(permits.take("leader"));
+        assert!((&mut next).now_or_never().is_none());
+        drop(leader);
+        assert!(next.now_or_never().flatten().is_some());
+    }
+
+    #[test]
+    fn roles_without_permits_are_forgotten() {
+        let permits = ParsePermits::new(3, false);
+        for number in 0..100 {
+            drop(permits.try_take(&number.to_string()));
+        }
+        assert_eq!(permits.roles.lock().unwrap().len(), 1);
+    }
+}
