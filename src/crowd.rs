@@ -1,7 +1,7 @@
 //! Connections that have not got what they came for, by where they come from.
 //!
-//! Owns who makes room when they are too many, and who is next. Must never let a source that sends many keep out one that
-//! sends few.
+//! Owns which connection is evicted when there are too many, and which is next. Must never let a source with many keep out
+//! one with few.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -32,7 +32,8 @@ impl SourceAddress {
 pub struct Crowd {
     /// By their number: the first came first.
     of: HashMap<SourceAddress, BTreeMap<u64, Arc<Notify>>>,
-    /// How many each source has, and since when: last who has most, among equals who has waited longest.
+    /// The number of connections and the age of each source: last the source with most, among equals the one that has waited
+    /// longest.
     order: BTreeSet<(usize, Reverse<u64>, SourceAddress)>,
     count: usize,
 }
@@ -65,14 +66,14 @@ impl Crowd {
         self.change(source, |of| of.remove(&number))
     }
 
-    /// Takes out who makes room: of the source that has most, the one that has waited longest.
+    /// Takes out the connection to evict: of the source with most, the one that has waited longest.
     pub fn pop_longest(&mut self) -> Option<Arc<Notify>> {
         let (.., source) = *self.order.last()?;
         self.change(source, |of| of.pop_first()).map(|(_, told)| told)
     }
 
-    /// Takes out who is next: of the source that has fewest, the one that came last. In a flood those before it have been
-    /// given up by their clients, or will be before their time comes.
+    /// Takes out the next connection: of the source with fewest, the one that came last. In a flood the clients of earlier
+    /// ones have given up, or will have before their turn.
     pub fn pop_next(&mut self) -> Option<(u64, Arc<Notify>)> {
         let (.., source) = *self.order.first()?;
         self.change(source, |of| of.pop_last())

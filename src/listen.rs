@@ -1,13 +1,14 @@
 //! Listening on the addresses that a name stands for: on all of them.
 //!
-//! Owns how TCP is listened on, by whoever does. Must never take an address from somebody who listens on it.
+//! Owns how the proxy listens on TCP, for clients and for metrics. Must never take over an address on which another process
+//! listens.
 
 use nix::errno::Errno;
 use std::io;
 use std::net::SocketAddr;
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 
-/// So many clients may have connected that are not accepted yet; the kernel allows no more than `net.core.somaxconn`.
+/// The most clients that have connected and are not accepted yet; the kernel's limit is `net.core.somaxconn`.
 pub const BACKLOG: u32 = 4096;
 
 /// Listens on every address that the host has. Like the server, leaves out what this machine does not have, such as ::1

@@ -1,4 +1,4 @@
-//! Keeps a storm out of the log: of lines that are alike, so many in a second, and then how many were left out.
+//! Limits the rate of lines in the log, by kind, and logs how many were left out.
 //!
 //! Must never leave out a line without saying so, when the second is over at the latest.
 
@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// So many lines of a kind are logged in one window.
+/// The most lines of a kind in one window.
 const MOST_LINES: u64 = 10;
-/// So many of those that are there once for each session, and are wanted one by one unless it is a storm.
+/// The same for lines that each session has once: operators want every one of them, save in a storm.
 const MOST_SESSIONS: u64 = 100;
 /// A window begins with its first line.
 const WINDOW: Duration = Duration::from_secs(1);

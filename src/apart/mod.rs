@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// So many at the same time. Who calls sees to it that there are no more; so many are kept for the next text.
+/// The most readers at the same time, which callers must keep to; that many are kept for the next text.
 pub const READERS: usize = 3;
 
 /// Its processor time is limited; so long it may take on a machine that has other things to do.

@@ -39,7 +39,7 @@ pub struct Catalogue {
     functions: HashMap<Oid, FunctionName>,
     /// By the own name of a function that calls one of these.
     callers: HashMap<String, Vec<Caller>>,
-    /// The schemas of temporary relations that lead to fenced tables, but only in the session whose they are.
+    /// The schemas of temporary relations that lead to fenced tables, but only in the session that made them.
     temporary: HashSet<String>,
     key_columns: HashMap<QualifiedName, KeyColumn>,
     /// The schemas that have an operator `=`, or a type, which may stand before the catalogue's own in what tells a key.
@@ -164,7 +164,7 @@ impl Catalogue {
         self.ways.values().flatten().filter(reads).filter_map(|it| self.functions.get(&it.table))
     }
 
-    /// What temporary relations lead to is known only by reading the catalogue for the session whose they are.
+    /// What temporary relations lead to is known only by reading the catalogue for the session that made them.
     pub fn leaves_to_session(&self, temporary_schema: &str) -> bool {
         self.temporary.contains(temporary_schema)
     }
@@ -245,7 +245,7 @@ impl Catalogue {
     }
 }
 
-/// Says whose they are, so that somebody can drop them.
+/// Names their owners, so that an operator can have them dropped.
 fn too_many(rows: &[&SimpleQueryRow], most: usize) -> String {
     let owners: HashMap<&str, &str> =
         rows.iter().filter_map(|row| Some((column(row, "from")?, column(row, "owner")?))).collect();

@@ -7,13 +7,13 @@ use super::calls;
 use crate::policy::{PolicySet, QualifiedName};
 use crate::sql::{named, quote};
 
-/// More rows than this are not taken. Whatever makes so many relations reach a fenced table may be an attack.
+/// More rows than this are not read: such a number of relations that reach a fenced table may be an attack.
 pub(super) const MOST_ROWS: usize = 200_000;
 
 /// The same for the temporary relations of one session, with whatever else reaches a fenced table.
 const MOST_ROWS_OF_SESSION: usize = 20_000;
 
-/// What waiting for the lock of a view may take. Whoever alters one holds it to the end of the transaction.
+/// The limit on the wait for a view's lock: a transaction that alters the view holds it to its end.
 const LOCK_TIMEOUT: &str = "50ms";
 
 /// What reading for one session may take: the others wait for their own question meanwhile.
@@ -68,7 +68,7 @@ impl Subject<'_> {
 ///
 /// `reach` follows the edges backwards. A relation is in it as a whole, or by a part of its rows (`by_part`), which
 /// is all that a write to one of its children can do: that does not reach the other children. From a temporary relation
-/// that does not count it goes no further: so whoever makes many makes this longer by no more than one step for each.
+/// that does not count it goes no further: so each of these adds no more than one step.
 pub(super) fn question(subject: Subject, views: Views) -> String {
     let events = match views {
         Views::Asked => "pg_relation_is_updatable(v.oid, true)",

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 /// The coordinator could not be reached (EX_UNAVAILABLE of sysexits.h).
 const EXIT_UNREACHABLE: u8 = 69;
-/// Leadership was lost, and the command was ended: whoever tries again may lead again (EX_TEMPFAIL).
+/// Leadership was lost, and the command was ended: another try may win again (EX_TEMPFAIL).
 const EXIT_LOST: u8 = 75;
 
 #[derive(clap::Args)]
@@ -168,7 +168,7 @@ async fn end_of_campaign(signals: &mut Signals) -> Signal {
     }
 }
 
-/// For 5 s at most: whoever sent a signal waits. Cancel-safe: it goes on.
+/// For 5 s at most: the sender of a signal waits. Cancel-safe: it goes on.
 async fn give_up(leadership: &Leadership) {
     match timeout(Patience::USUAL.limit, leadership.resign()).await {
         Ok(Ok(()) | Err(LeaderError::Lost(_))) => {}

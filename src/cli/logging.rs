@@ -1,7 +1,7 @@
 //! The log: to standard error, for people or for machines.
 //!
-//! Must never fail whoever logs: nobody may read standard error any more. Nor, where it is asked not to, make them wait:
-//! a pager that is not scrolled reads nothing either.
+//! Must never fail the caller: standard error may be closed. Nor, with [`Delivery::GoesOn`], block it: a pager that is not
+//! scrolled does not read.
 
 use clap::ValueEnum;
 use std::fs::File;
@@ -29,12 +29,12 @@ pub(super) enum Format {
     Json,
 }
 
-/// Whether who logs waits for standard error.
+/// Whether callers wait for standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivery {
-    /// A line has been written when who logged it goes on.
+    /// A line is written before the caller goes on.
     Waits,
-    /// Who logs a line goes on at once; some may be lost where nobody reads.
+    /// The caller goes on at once; lines may be lost while the output is not read.
     GoesOn,
 }
 

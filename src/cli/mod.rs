@@ -118,12 +118,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             if error.use_stderr() {
                 return unusable(in_one_line(&error));
             }
-            // Help and version. Whoever asked may not read to the end.
+            // Help and version. The reader may not read to the end.
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
     };
-    // Standard error is the command's as well: who leads must not stand still where it is full.
+    // The command shares standard error: a leader must not block when it is full.
     let leads = matches!(arguments.command, Command::Lead(_));
     let delivery = if leads { logging::Delivery::GoesOn } else { logging::Delivery::Waits };
     let log = logging::start(arguments.log_format, delivery);

@@ -1,7 +1,6 @@
 //! What subcommands print.
 //!
-//! Must never fail because nobody reads: whoever reads the output may have gone, and the exit code tells the result all
-//! the same.
+//! Must never fail because the reader of the output has gone: the exit code tells the result all the same.
 
 use super::EXIT_USAGE;
 use crate::policy::{self, PolicySet};
@@ -34,7 +33,7 @@ pub(super) fn print_done(done: &str, rest: &[String]) {
     print(&lines.chain(rest.iter().cloned()).collect::<String>());
 }
 
-/// A transaction in a script, and who has to run it.
+/// A transaction in a script, and the role that has to run it.
 pub(super) fn script(by: &str, statements: &[String]) -> String {
     let statements: String = statements.iter().map(|statement| format!("{statement};\n")).collect();
     format!("-- still to be run by {}:\nBEGIN;\n{statements}COMMIT;\n", one_line(by))

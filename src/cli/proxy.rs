@@ -39,7 +39,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
 }
 
 /// No core file, which would hold the passwords of control connections. The limit alone does not stop a program that the
-/// kernel hands the core to; and who is not dumpable is also not looked into by other processes of the same user.
+/// kernel hands the core to; and other processes of the same user cannot read the memory of one that is not dumpable.
 fn keep_memory_private() {
     // It fails only where the system forbids it, and then nothing is lost but this.
     setrlimit(Resource::RLIMIT_CORE, 0, 0).ok();

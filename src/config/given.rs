@@ -1,4 +1,5 @@
-//! The texts of settings and who gave them: a flag beats its environment variable, that beats the file, that beats the default.
+//! The texts of settings and their origins: a flag beats its environment variable, that beats the file, that beats the
+//! default.
 //!
 //! Owns where a mistake is told. Must never print a secret.
 
@@ -85,7 +86,7 @@ impl clap::FromArgMatches for SettingsArguments {
     }
 }
 
-/// A setting's text and who gave it.
+/// A setting's text and its origin.
 #[derive(Clone)]
 pub(super) struct Given {
     pub(super) text: String,
@@ -250,13 +251,13 @@ pub struct Shown {
     pub setting: &'static Setting,
     /// Its text, without secrets; None where nobody gave one and there is no default.
     pub value: Option<String>,
-    /// Who gave it.
+    /// Its origin.
     pub source: String,
     given: Unmasked,
 }
 
 impl Shown {
-    /// The same was given, secrets included. Who gave it does not matter.
+    /// The texts are the same, secrets included. Their origins do not matter.
     pub(super) fn is_as(&self, other: &Shown) -> bool {
         self.given == other.given
     }

@@ -1,4 +1,4 @@
-//! How connections are encrypted: what was asked for. The files are read elsewhere.
+//! The settings for encrypted connections. `tls` reads the files.
 
 use super::given::Texts;
 use super::{ConfigError, choice};
@@ -81,7 +81,7 @@ pub enum SslMode {
 /// What TLS with clients lacks.
 const NO_CERTIFICATE: &str = "needs tls_cert and tls_key, the proxy's certificate and its key";
 
-/// What was asked for on the clients' side.
+/// The settings of the clients' side.
 /// Errors: what does not go together.
 pub(super) fn client(texts: &Texts) -> Result<Option<ClientTls>, ConfigError> {
     let path = |key| texts.one(key).map(|given| PathBuf::from(&given.text));
@@ -119,7 +119,7 @@ pub(super) fn client(texts: &Texts) -> Result<Option<ClientTls>, ConfigError> {
     Ok(Some(ClientTls { encryption, certificate, key, client_certificates, min_version }))
 }
 
-/// What was asked for on the server's side.
+/// The settings of the server's side.
 /// Errors: what does not go together.
 pub(super) fn server(texts: &Texts) -> Result<ServerTls, ConfigError> {
     let path = |key| texts.one(key).map(|given| PathBuf::from(&given.text));

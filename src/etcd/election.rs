@@ -15,7 +15,7 @@ const LONGEST_NAME: usize = 512;
 /// As etcd's RangeRequest has it.
 const NO_LIMIT: i64 = 0;
 
-/// So many keys are looked at once, in search of a candidate among others. More than one transaction can make.
+/// The keys per request in the search for a candidate among others: more than one transaction can create.
 const PAGE: i64 = 10_000;
 
 /// The name of an election: the prefix of its keys, without the slash that ends it.
@@ -85,7 +85,7 @@ impl ElectionName {
     }
 }
 
-/// Who leads an election.
+/// The leader of an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
     /// The create_revision of its key: the fencing token.
@@ -105,7 +105,7 @@ impl From<&KeyValue> for Leader {
     }
 }
 
-/// Who leads the election now (linearizable), and the revision at which that was read. Cancel-safe.
+/// The current leader of the election (linearizable), and the revision at which it was read. Cancel-safe.
 pub async fn leader(
     etcd: &Etcd,
     election: &ElectionName,
@@ -151,7 +151,7 @@ async fn leader_behind(
     }
 }
 
-/// All candidates of the election (linearizable), whoever leads first. Cancel-safe.
+/// All candidates of the election (linearizable), the leader first. Cancel-safe.
 pub async fn candidates(etcd: &Etcd, election: &ElectionName, patience: Patience) -> Result<Vec<Leader>, EtcdError> {
     let response = read(etcd, election.prefix(), in_order(NO_LIMIT), patience).await?;
     let is_candidate = |pair: &&KeyValue| election.is_candidate(pair.key(), pair.lease());

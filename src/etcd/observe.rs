@@ -1,4 +1,4 @@
-//! Watching who leads an election.
+//! Watching the leader of an election.
 //!
 //! Must never trust its memory after a gap: whenever the watch breaks, the whole prefix is read again.
 

@@ -1,13 +1,13 @@
-//! The admissions of a database, for people.
+//! The admissions of a database, for display.
 //!
-//! Must never be asked whether somebody may write: they may have changed since.
+//! Must never decide whether a session may write: they may have changed since they were read.
 
 use super::database::Database;
 use super::session::Epoch;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// So many are shown of a database.
+/// The most that are shown of a database.
 const MOST: usize = 10_000;
 
 /// A server process that may write to a resource, or might until it ended.
@@ -36,12 +36,12 @@ pub struct Admission {
 pub struct Admissions {
     /// By resource, epoch and process: the first 10,000.
     pub list: Vec<Admission>,
-    /// How many more there are.
+    /// The number of those beyond the first 10,000.
     pub left_out: usize,
 }
 
 impl Database {
-    /// Who is admitted to anything, through any proxy. Cancel-safe.
+    /// All admissions, through whichever proxy. Cancel-safe.
     pub async fn admissions(self: &Arc<Self>) -> Result<Admissions, String> {
         self.store().admissions(MOST).await.map_err(|error| error.to_string())
     }

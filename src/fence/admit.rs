@@ -145,7 +145,7 @@ impl Database {
                     if let Raise::WhoMay(claim) = raise {
                         self.permits(claim, resource, token).await?;
                     }
-                    // Outside of the turn: who waits for etcd must not keep those waiting who need not.
+                    // Before the resource's lock: sessions that do not need etcd must not wait for it.
                     may_raise(self.authority.as_ref(), resource, target).await?;
                     self.in_turn(resource, deadline, advance.raise(current, deadline)).await?;
                 }

@@ -2,10 +2,10 @@
 //!
 //! Owns ending processes and deleting admissions. Must never delete the row of a living process,
 //! unless it is a session of this proxy that was revoked first and has nothing to commit, now or
-//! later; and must never believe that a process is dead unless the database showed it. Each step may
-//! be repeated by anybody: whoever needs an epoch finishes what another has left half done.
+//! later; and must never believe that a process is dead unless the database showed it. Any proxy may
+//! repeat any step: the next one that needs the epoch finishes an advance that was left half done.
 //!
-//! Not cancel-safe where nothing else is said: a step may be half done, and is repeated by whoever needs it.
+//! Not cancel-safe where nothing else is said: a step may be half done, and the next proxy that needs it repeats it.
 
 use super::database::{Database, key};
 use super::refusal::{Cause, Refusal, Remedy, about};

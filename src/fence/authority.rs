@@ -1,6 +1,6 @@
 //! The authority over tokens: etcd, for resources whose policy names an election.
 //!
-//! Owns asking who leads before a fence is raised, and following the leaders as they change. Must
+//! Owns asking for the current leader before a fence is raised, and following leaders as they change. Must
 //! never let a token raise a fence on what was known before: every raise is asked for anew, and
 //! what the followed leaders say is only a reason to ask.
 
@@ -25,7 +25,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// The leaders' tokens, as far as they are known, by election. One without a leader is not in it.
 pub type Leaders = HashMap<ElectionName, Token>;
 
-/// Where elections are held: who leads now, and who follows.
+/// The source of elections: the current leader of each, and its successors.
 #[async_trait]
 pub trait Elections: fmt::Debug + Send + Sync {
     /// The token of the election's leader, if it has one, as of some moment since the call (linearizable). Cancel-safe.
@@ -174,7 +174,7 @@ async fn follow(elections: Arc<dyn Elections>, election: ElectionName, leaders: 
             }
         };
         tracing::warn!(%election, %error, "election_not_observed");
-        // Who led before is no longer known to lead. The next observer says who does, also if it is the same.
+        // The last known leader counts no longer. The next observer reports the current one, also if it is the same.
         learn(&leaders, &election, None);
         sleep(pause).await;
         pause = (pause * 2).min(PAUSE.1);

@@ -26,7 +26,8 @@ impl Database {
         self.store().dependencies(fences).await
     }
 
-    /// Somebody else says that the catalogue has changed; several who do so at once are one. Cancel safe.
+    /// Returns when another proxy announces that the catalogue has changed; announcements at the same time count once.
+    /// Cancel safe.
     pub async fn catalogue_announced(&self) {
         self.memory.catalogue.notified().await;
     }

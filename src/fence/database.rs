@@ -1,7 +1,9 @@
 //! One downstream database: its control connections, its sessions in this process, what is
 //! remembered of its epochs.
 //!
-//! Owns the registry of own sessions and the life of the connections and of the watcher. Must
+//! Owns the registry of this proxy's sessions that a drain may have to revoke: those whose server
+//! process is known, by that process. (`state::sessions` lists all that are open, for other ends.)
+//! Owns the life of the connections and of the watcher. Must
 //! never decide that a session may write: that is Admit's (`admit.rs`), in the database.
 //!
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
@@ -27,7 +29,7 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-/// A server that is silent is silent on the control connection too: nobody waits longer to learn why a session has ended.
+/// The longest wait for the reason why a session has ended: a server that hangs does not answer control connections either.
 const CUT_OFF_LIMIT: Duration = Duration::from_secs(2);
 
 /// One downstream database. All of its methods need a tokio runtime with timers and I/O.
@@ -54,7 +56,7 @@ pub struct Database {
     pub(super) vacating: Vacating,
 }
 
-/// What is known of a registered session beyond its own half.
+/// A session in the registry.
 #[derive(Debug)]
 pub(super) struct RegisteredSession {
     pub(super) fence: Arc<SessionFence>,
@@ -142,7 +144,7 @@ impl Database {
         &self.name
     }
 
-    /// Sessions are registered.
+    /// At least one session is registered.
     pub fn has_sessions(&self) -> bool {
         !self.sessions.is_empty()
     }
@@ -152,8 +154,8 @@ impl Database {
         self.store.found() == Found::Missing && !self.has_sessions()
     }
 
-    /// A session has logged in to it. That there was none of that name, as an attempt to connect has found that began
-    /// before, counts no longer.
+    /// A session has logged in to the database: the result of an earlier attempt to connect, that there is none of that name,
+    /// counts no longer.
     pub fn session_comes(&self) {
         self.store.session_comes();
     }
@@ -282,7 +284,7 @@ impl Database {
         &*self.store
     }
 
-    /// Reads the epochs of these resources, and remembers them, and who has none.
+    /// Reads the epochs of these resources. Remembers them, and which resources have none.
     pub(super) async fn read_epochs(self: &Arc<Self>, resources: &[&str]) -> Result<Vec<(String, Epoch)>, StoreError> {
         let read = self.store().epochs(resources).await?;
         let read: Vec<_> = read.into_iter().map(|it| (it.resource, it.epoch)).collect();

@@ -55,12 +55,12 @@ impl Enforced {
 /// How far a fence is enforced: by how many of the proxies that have sessions in the database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// The proxies that live, and those that are lost.
+    /// All proxies: live and lost ones.
     pub proxies: u64,
-    /// Those whose control connection has ended lately, and who did not say that they leave: whether their sessions go on,
-    /// and under which policies, is not known.
+    /// Proxies that have lost their control connection lately without signing off: whether their sessions go on, and under
+    /// which policies, is not known.
     pub lost: u64,
-    /// Those that live and enforce it, and in which nothing is open from before.
+    /// Live proxies that enforce it, without open transactions from before.
     pub enforcing: u64,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Fed only by epoch rows that were read: a notification means no more than "read again", because
 //! any role can send one. Memory lags behind the database, which is safe for saying no; it must
-//! never be asked whether a session may write. What was not read lately may be forgotten: whoever
+//! never decide that a session may write. It may forget what was not read lately: a caller that
 //! finds nothing here asks the database.
 
 use super::session::{Epoch, Token};

@@ -1,4 +1,4 @@
-//! Fences: who may write now, and how it is made sure that nobody else does.
+//! Fences: which sessions may write now, and the protocol that keeps all others from writing.
 //!
 //! Owns tokens, epochs, admissions and drains. Knows no sockets of clients. Must never say yes
 //! from memory: the authority is the table `fencegate.epoch` in the database that is written to.

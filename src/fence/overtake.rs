@@ -1,9 +1,9 @@
 //! Raising a fence before anybody writes under the token: for a leader that has just been elected, and for fences that
 //! only observe.
 //!
-//! Owns nothing that the argument needs: whoever writes first would raise the fence as well. Must never admit anybody.
+//! Safety does not depend on it: the first write under the token would raise the fence as well. Must never admit a session.
 //!
-//! Not cancel-safe where nothing else is said: a step may be half done, and is repeated by whoever needs it.
+//! Not cancel-safe where nothing else is said: a step may be half done, and the next proxy that needs it repeats it.
 
 use super::advance::Advance;
 use super::authority::may_raise;

@@ -49,7 +49,7 @@ pub enum Refusal {
     Unavailable {
         resource: String,
         cause: Cause,
-        /// What those run who are in the way, for the client only: it may hold values, which no log may.
+        /// The queries of the blocking processes, for the client only: they may hold values, which no log may.
         queries: String,
     },
 }
@@ -57,9 +57,9 @@ pub enum Refusal {
 /// What keeps a fence from being proved, or a catalogue from being read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
-    /// What it is, for the log.
+    /// The reason, for the log.
     pub reason: String,
-    /// The same for clients, who may be anybody, where the reason says what is not for them: who the control role is.
+    /// The reason for clients, where that for the log says what clients must not learn: the name of the control role.
     told: Option<String>,
     /// What helps.
     pub remedy: Remedy,
@@ -84,7 +84,7 @@ pub enum Remedy {
     SameServer,
     /// This proxy has to load the policies that the others have.
     Reload,
-    /// Those who are named have to end.
+    /// The processes that are named have to end.
     EndThem,
     /// etcd has to answer.
     Etcd,
@@ -127,10 +127,10 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Somebody who is in the way.
+/// A process, or a prepared transaction, that blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
-    /// Who it is, for people.
+    /// Its description, for messages.
     pub who: String,
     /// What they run; empty where it is no process.
     pub query: String,
@@ -163,7 +163,7 @@ impl Refusal {
         }
     }
 
-    /// LF006 with who is in the way.
+    /// LF006 that names the blockers.
     pub(super) fn blocked(resource: &str, how: &str, by: &[Blocker]) -> Self {
         let who: Vec<_> = by.iter().map(|blocker| blocker.who.as_str()).collect();
         let queries = by.iter().map(|blocker| blocker.query.as_str()).filter(|query| !query.is_empty());

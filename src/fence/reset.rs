@@ -16,7 +16,7 @@ use tokio::time::Instant;
 /// How long the drain after a reset may take.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The fences of so many keys of a database are shown at most.
+/// The most fences of keys that are shown of a database.
 pub const MOST_KEYS: usize = 1000;
 
 /// A reset that has taken effect.
@@ -38,7 +38,7 @@ pub enum ResetError {
     /// Nothing was changed.
     #[error("another proxy has loaded other policies since: reload this proxy")]
     OtherPolicies,
-    /// Nothing was changed: those who are admitted under higher tokens would be cut off.
+    /// Nothing was changed: the reset would cut off sessions that are admitted under higher tokens.
     #[error("{}", in_use(.0))]
     InUse(Vec<Higher>),
     /// Nothing was changed.
@@ -50,7 +50,7 @@ pub enum ResetError {
     /// Whether the epoch was changed is unknown, unless the connection was never open.
     #[error("{0}")]
     Unavailable(String),
-    /// The epoch is reset; who was admitted before may still hold up its next writer.
+    /// The epoch is reset; processes that were admitted before may still block its next writer.
     #[error("it is reset, but not everybody admitted before has ended yet: {reason}")]
     NotDrained { reset: Reset, reason: String },
 }
@@ -66,7 +66,7 @@ pub struct Higher {
     pub is_ours: bool,
 }
 
-/// In the message so many are counted, and as many are named elsewhere.
+/// The message counts them; the console also names those with the highest tokens.
 fn in_use(higher: &[Higher]) -> String {
     let highest = higher.iter().map(|it| it.token).max().unwrap_or_default();
     match higher.len() {
@@ -98,8 +98,8 @@ pub struct Fences {
 }
 
 impl Database {
-    /// Sets the token of a resource, also to a lower one, and ends everybody who was admitted before. Unless it is forced,
-    /// not while somebody lives who is admitted under a higher token. `role` is who does it, for the record.
+    /// Sets the token of a resource, also to a lower one, and ends all processes that were admitted before. Refuses while one
+    /// that is admitted under a higher token lives, unless it is forced. `role` is the operator's, for the record.
     ///
     /// Not cancel-safe: the epoch may be reset and not drained. May be repeated.
     /// Each error says what was changed.

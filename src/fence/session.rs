@@ -27,8 +27,8 @@ pub struct Epoch {
     pub token: Token,
 }
 
-/// Whose server process a session has, as the session itself says. Compared by Admit with what a
-/// control connection sees.
+/// The identity of a session's server process, as the session itself reports it. Admit compares it
+/// with what a control connection sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// `pg_backend_pid()`, which also equals the process id in BackendKeyData.
@@ -175,9 +175,9 @@ impl SessionFence {
         self.lock().revocations
     }
 
-    /// Admit's half: records that the process is admitted. False if a drain came after Admit had asked, when there were so
-    /// many revocations: the admission must not be used. What was asked later has seen the epoch that was published before
-    /// the revocation; if it is lower all the same, that epoch was pruned.
+    /// Admit's half: records that the process is admitted. `revocations` is [`Self::revocations`] as of before the Query.
+    /// False if a drain has revoked the resource since: the admission must not be used. A Query after the revocation has seen
+    /// the epoch that was published before it; if its epoch is lower all the same, the published one was pruned.
     #[must_use]
     pub fn record_admission(&self, resource: &str, epoch: Epoch, revocations: u64) -> bool {
         let mut state = self.lock();
@@ -192,8 +192,8 @@ impl SessionFence {
         true
     }
 
-    /// It has to do with so many resources that some are given up before it is admitted to more. The session's half: so
-    /// that it comes to be idle, a pipeline is held up then.
+    /// It has admissions or floors for so many resources that some are given up before it is admitted to more. The session's
+    /// half: a pipeline is held back then, so that the session becomes idle.
     pub fn is_full(&self) -> bool {
         self.lock().resources() >= FULL
     }

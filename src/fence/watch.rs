@@ -66,7 +66,7 @@ fn linger(database: &Database) -> Duration {
     if database.vacating.lasts() { Duration::ZERO } else { LINGER }
 }
 
-/// Ends the watcher's turn, unless somebody has registered: whoever needs a connection from here on
+/// Retires the watcher, unless a session has registered meanwhile: the next need for a connection
 /// starts a new one.
 fn retire(database: &Database) -> bool {
     let mut watcher = database.watcher();

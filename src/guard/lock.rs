@@ -1,7 +1,7 @@
 //! The transaction in which the guard is changed, and the locks of its tables.
 //!
-//! Owns taking all locks at once, and starting over while somebody holds one. Must never wait for a lock for so long that
-//! a writer, who waits for another of these, is ended as the victim of a deadlock.
+//! Owns taking all locks at once, and starting over while one of them is held. Must never wait so long that a writer that
+//! waits for another of these locks is ended as the victim of a deadlock.
 
 use super::catalogue::rows;
 use super::{GuardError, refused, run};
@@ -76,7 +76,7 @@ pub(super) async fn lock_tables(
     lock.map_err(|source| GuardError::HeldUp { relations, by: String::new(), source })
 }
 
-/// Who holds locks on these relations, and on what inherits from them.
+/// The holders of locks on these relations and on those that inherit from them.
 async fn holders(client: &Client, relations: &str) -> Result<String, GuardError> {
     let query = format!(
         "WITH RECURSIVE tree(oid) AS ( \

@@ -68,14 +68,14 @@ pub struct Installed {
     pub changes: usize,
     /// What is left unguarded, and why.
     pub warnings: Vec<String>,
-    /// What others have still to run.
+    /// What other roles have still to run.
     pub to_run: Vec<RemainingStatements>,
 }
 
-/// Statements that somebody else has still to run, together.
+/// Statements that another role has still to run, together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemainingStatements {
-    /// Who may.
+    /// The role that may.
     pub by: String,
     /// They are one transaction.
     pub statements: Vec<String>,
@@ -170,8 +170,8 @@ async fn change(client: &Client, policies: &PolicySet) -> Result<Installed, Guar
     Ok(installed)
 }
 
-/// Makes the functions and the event triggers, where they are not as they should be: whoever only owns tables may not. How
-/// many of the two were made.
+/// Creates the functions and the event triggers where they differ: an owner of the tables alone has no right to. Returns how
+/// many of the two were created.
 async fn define(client: &Client, survey: &Survey) -> Result<usize, GuardError> {
     let mut made = 0;
     if survey.functions != GuardState::Ok {

@@ -1,4 +1,4 @@
-//! Leading by callbacks: a thin layer over campaigning, for those who think in events.
+//! Leading by callbacks: a thin layer over campaigning.
 //!
 //! Must never report a loss before the work under the token has been dropped.
 

@@ -1,7 +1,7 @@
 //! One candidate, from its place in the queue to the end of its leadership: the task behind a campaign.
 //!
 //! Owns the order of things at the end: first the loss is published, then the lease is given up. Must
-//! never hand out a leadership whose deadline has passed, nor keep a place that nobody awaits.
+//! never hand out a leadership whose deadline has passed, nor keep a place after its caller is gone.
 
 use super::LeaderError;
 use super::coordinator::{Candidate, Coordinator, CoordinatorError};
@@ -14,7 +14,7 @@ use std::pin::{Pin, pin};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, info, warn};
 
-/// What the one who awaits the campaign is told.
+/// Sends the result of the campaign to its caller.
 type Won = oneshot::Sender<Result<Leadership, LeaderError>>;
 
 /// How waiting ended.
@@ -145,7 +145,7 @@ async fn proclaim<C: Coordinator>(
     answer: oneshot::Sender<Result<(), LeaderError>>,
 ) {
     match coordinator.proclaim(&candidate, value, timings.patience()).await {
-        // Who gets no answer awaits the reason of the loss.
+        // Without an answer the caller awaits the reason of the loss.
         Err(CoordinatorError::Gone) => {}
         proclaimed => drop(answer.send(proclaimed.map_err(LeaderError::from))),
     }

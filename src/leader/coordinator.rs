@@ -10,7 +10,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A place in the queue of an election. Whoever has the lowest token leads.
+/// A place in the queue of an election. The candidate with the lowest token leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The election.
@@ -19,7 +19,7 @@ pub struct Candidate {
     pub lease: i64,
     /// The place, and the fencing token once the candidate leads: later candidates' are higher.
     pub token: i64,
-    /// How long the lease lives after a renewal was sent: at most what was asked for.
+    /// The time that the lease lives after a renewal was sent: at most the requested one.
     pub ttl: Duration,
 }
 
@@ -119,7 +119,7 @@ pub trait Coordinator: Send + Sync + 'static {
         patience: Patience,
     ) -> impl Future<Output = Result<(), CoordinatorError>> + Send;
 
-    /// Follows who leads an election, also without taking part.
+    /// Observes the leaders of an election, also without taking part.
     fn observe(self: &Arc<Self>, election: &ElectionName) -> Self::Observer;
 }
 

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::debug;
 
-/// Asking ends this long before the deadline, so that why nobody answered is known by then. Who has not been told why
-/// at the deadline has stood still.
+/// Renewals end this long before the deadline, so that the reason of their failure is known by then. A keeper without a reason
+/// at the deadline has been suspended itself.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
 /// Renews the lease and publishes its deadline. Returns when the lease is over, at the deadline at the latest, and why.

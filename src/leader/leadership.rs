@@ -1,7 +1,7 @@
 //! What a leader holds while it leads.
 //!
 //! Must never say that it leads: between the answer and its use the lease may end. It has a token,
-//! which the storage compares, and events, which whoever works under it awaits.
+//! which the storage compares, and events, which the work under it awaits.
 
 use super::LeaderError;
 use super::clock::{BootInstant, sleep_until};

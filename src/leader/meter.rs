@@ -1,9 +1,9 @@
-//! What is worth counting in an election.
+//! The events of an election for metrics.
 
 use crate::etcd::ElectionName;
 use std::time::Duration;
 
-/// Whoever counts what candidates do. Must not wait: the lease is kept by the task that tells it.
+/// Receives the events of candidates. Must not block: the task that keeps the lease calls it.
 pub trait Meter: Send + Sync {
     /// There is a candidate: it does not lead yet.
     fn campaigns(&self, election: &ElectionName);

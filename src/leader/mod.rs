@@ -1,7 +1,7 @@
 //! Leaders: winning an election, knowing when it is lost, and sending the token.
 //!
-//! Owns campaigning, the lease and the events around it. Must never take part in the decision who may
-//! write: a leader that does not know that it has lost is stopped by the storage, not by this module.
+//! Owns campaigning, the lease and the events around it. Must never decide which leader may write:
+//! the storage stops a leader that does not know that it has lost, not this module.
 
 mod callbacks;
 mod candidacy;

@@ -1,7 +1,7 @@
 //! The server for `/metrics`, `/healthz` and `/readyz`, on an address of its own.
 //!
-//! Owns every limit on who asks: how many at once, how long, how much. Must never wait for a client without a limit, nor
-//! let those who ask nothing keep out those who do.
+//! Owns all limits on clients: their number, the time and the size of a request. Must never wait for a client without a
+//! limit, nor let connections without a request keep out others.
 
 use crate::crowd::{Crowd, SourceAddress};
 use crate::listen::listen;
@@ -22,8 +22,8 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-/// So many connections are open at once, on all addresses. One more, and one of those whose requests have not come makes
-/// room; where there is none, one of those that do not take their answers.
+/// The most connections at the same time, on all addresses. A further one evicts one that has not sent its request; where
+/// there is none, one that does not take its answer.
 const MOST_CONNECTIONS: usize = 64;
 /// Bytes of a request's head, and lines in it.
 const LARGEST_HEAD: usize = 16 * 1024;
@@ -32,7 +32,7 @@ const MOST_HEADERS: usize = 64;
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
 /// A connection is closed after this time, whatever it does. Each carries one request.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(15);
-/// Who is being answered when the server stops gets this long.
+/// The time for answers that are under way when the server stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// Before the next connection is accepted after one could not be: out of file descriptors, usually.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -41,7 +41,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const METRICS_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 const TEXT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// What the pages say. Cancel-safe: whoever asked may have gone.
+/// The content of the pages. Cancel-safe: the client may have gone.
 pub trait Pages: Send + Sync + 'static {
     /// The text of `/metrics`.
     fn metrics(&self) -> impl Future<Output = String> + Send;
@@ -159,7 +159,7 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// Answers on one address until nobody is left who could say stop.
+/// Answers on one address until the server's handle is dropped.
 async fn serve(socket: TcpListener, pages: Arc<impl Pages>, places: Arc<Places>, mut stopped: watch::Receiver<()>) {
     let mut connections = JoinSet::new();
     loop {
@@ -169,14 +169,14 @@ async fn serve(socket: TcpListener, pages: Arc<impl Pages>, places: Arc<Places>,
             accepted = socket.accept() => match accepted {
                 Ok((stream, address)) => {
                     let (pages, place) = (pages.clone(), places.enter(SourceAddress::new(Some(address.ip()))));
-                    // Who made room for it is closed first.
+                    // The connection that it has evicted is closed first.
                     let open = places.free.clone().acquire_owned().await;
                     connections.spawn(async move {
                         let _open = open;
                         tokio::select! {
                             // First: a request that has come by now is answered.
                             biased;
-                            // Who takes longer is cut off.
+                            // A client that takes longer is cut off.
                             _ = timeout(CONNECTION_LIMIT, answer_one(stream, pages, &place)) => {}
                             () = place.given_up.notified() => {}
                         }

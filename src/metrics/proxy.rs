@@ -11,9 +11,9 @@ use std::sync::{Mutex, PoisonError, RwLock};
 pub const VERDICTS: [&str; 8] =
     ["admitted", "stale", "missing", "invalid", "unverifiable", "unissued", "unavailable", "exempt"];
 
-/// So many databases have a name in labels; all others are one.
+/// The most databases that have a label of their own; all others share one.
 const MOST_DATABASES: usize = 64;
-/// The name of that one; no ordinary name of a database.
+/// That label: no ordinary name of a database.
 const OTHER_DATABASES: &str = "(other)";
 
 /// The counters of one proxy process. Counting takes no lock but where a series is looked up by its labels.
@@ -115,7 +115,7 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// The counter of writes with these labels. Whoever counts often keeps it.
+    /// The counter of writes with these labels. Frequent callers keep it: looking it up takes a lock.
     pub fn write(&self, database: &str, resource: &str, mode: &str, verdict: &str) -> IntCounter {
         self.writes.with_label_values(&[self.label(database), resource, verdict, mode])
     }

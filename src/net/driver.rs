@@ -67,7 +67,7 @@ impl Driver {
         Driver { session, client, server, performing: None, client_lost: None, hang_up: None, closed: false, term }
     }
 
-    /// Who the session is, and what applies to it.
+    /// The session's record, and the policies and database that apply to it.
     pub fn host(&self) -> &SessionHost {
         &self.session.host
     }

@@ -1,6 +1,6 @@
 //! The addresses on which clients are accepted.
 //!
-//! Owns the listening sockets and the files of Unix sockets. Must never take an address from somebody who listens on it.
+//! Owns the listening sockets and the files of Unix sockets. Must never take over an address on which another process listens.
 
 use super::stream::Stream;
 use crate::config::Address;
@@ -17,8 +17,8 @@ use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
 /// After a failure to accept, the next attempt waits this long.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Who may connect to a Unix socket: everybody, whatever the umask. Like the server (`unix_socket_permissions`), which leaves
-/// it to the directory to keep others out.
+/// Any user may connect to a Unix socket, whatever the umask, as with the server's default for `unix_socket_permissions`.
+/// Restrict access with the directory's permissions.
 const SOCKET_MODE: u32 = 0o777;
 
 /// A listening socket.
@@ -35,7 +35,7 @@ enum ListeningSocket {
     Unix(UnixListener),
 }
 
-/// Removes the file of a Unix socket when nobody listens on it any more.
+/// Removes the file of a Unix socket once the proxy has stopped listening on it.
 struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
@@ -48,7 +48,7 @@ impl ClientListener {
     /// Listens; on all addresses that a name has. Cancel-safe.
     ///
     /// # Errors
-    /// Those of the socket; somebody listens there already.
+    /// Those of the socket; another process listens there already.
     pub async fn bind(address: &Address) -> io::Result<Vec<Self>> {
         match address {
             Address::Tcp { host, port } => listen(host, *port).await?.into_iter().map(Self::on_tcp).collect(),

@@ -1,5 +1,5 @@
-//! Between the startup packet and the first ReadyForQuery: authentication passed through, and the question whose
-//! process the session is.
+//! Between the startup packet and the first ReadyForQuery: authentication passed through, and the question for the identity
+//! of the session's server process.
 //!
 //! Must never read a secret, nor let a message through that has to be judged: what a client sends ahead waits.
 //!
@@ -34,7 +34,7 @@ const SQLSTATE: usize = 5;
 /// A client that will send no more gets this long to become ready; it may be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Whose process a session has, asked in the session itself. Qualified, and without operators: the
+/// Asks for the identity of the server process, in the session itself. Names are qualified, and there are no operators: the
 /// search path is the client's. The numbers are exact, whatever the client's formats.
 ///
 /// Whatever the session's own settings are: a deferrable transaction would wait for those of others.
@@ -225,11 +225,11 @@ async fn relay_authentication(
     }
 }
 
-/// What a client has said to a request of the server.
+/// The client's answer to an authentication request of the server.
 enum AuthenticationResponse {
     Awaited,
     Passed,
-    /// It is none: the server will not take it.
+    /// It is no answer: the server will not accept it.
     Other,
 }
 
@@ -286,8 +286,8 @@ fn asks(kind: &[u8; 4]) -> bool {
     ![OK, SASL_FINAL].contains(&u32::from_be_bytes(*kind))
 }
 
-/// Asks the session whose process it is, and what its token is. Without an answer the session goes
-/// on, but is admitted to nothing. Not cancel-safe.
+/// Asks in the session for the identity of its server process and for its token. Without an answer the session goes on, but
+/// is admitted to nothing. Not cancel-safe.
 ///
 /// # Errors
 /// When the connection to the server breaks, or the client goes away.

@@ -1,6 +1,6 @@
 //! One end of a session: a socket and what has been read from it and is to be written to it.
 //!
-//! Must never grow beyond its bounds: who fills the output looks at its length first.
+//! Must never grow beyond its bounds: callers check the length of the output before they add to it.
 
 use super::stream::Stream;
 use crate::config::Origin;

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsStream;
 
-/// A peer that answers none of so many probes is gone.
+/// The number of unanswered probes after which a peer counts as gone.
 const PROBES: u32 = 6;
 
 /// A connected socket.

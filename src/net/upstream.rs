@@ -23,12 +23,12 @@ use tokio::time::{Instant, sleep_until};
 
 /// A server that does not accept a connection, or does not shake hands, within this time counts as down.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// What pg_hba.conf says to who connects with too much or too little encryption.
+/// The server's error where pg_hba.conf has no entry for the encryption of the connection.
 const NOT_LET_IN: &[u8] = b"28000";
 
 /// Connects to the server, sends it the packet that starts a session, and relays authentication. Tells the client where
 /// that fails.
-/// Gives up at the deadline, when the proxy stops, and when the client keeps others waiting who would log in.
+/// Gives up at the deadline, when the proxy stops, and when the client answers too slowly while others wait to log in.
 pub async fn log_in(
     shared: &Shared,
     client: &mut Peer,
@@ -75,7 +75,7 @@ async fn try_to_log_in(
     }
 }
 
-/// Before it asks who the client is, the server says that it does not let it in: with more or less encryption it might.
+/// The server refuses the client before any authentication: with more or less encryption it might not.
 async fn is_turned_away(client: &mut Peer, server: &mut Peer) -> Result<bool, Refused> {
     Ok(match first_answer(client, server).await? {
         Some((backend::ERROR, frame)) => field(body(&frame), b'C') == Some(NOT_LET_IN),
@@ -125,7 +125,7 @@ async fn connect_by(shared: &Shared, attempts: &mut Attempts) -> io::Result<Stre
         let connecting = attempt_to_connect(&settings, &shared.encryption.server, attempt);
         let result = tokio::time::timeout(CONNECT_LIMIT, connecting).await;
         match result.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            // Who cannot be reached at all is not tried again.
+            // A server that cannot be reached at all is not tried again.
             Err(error) if attempt == Attempt::Offered && trouble(&error, Told::Settings).is_some() => {
                 tracing::debug!(%error, "upstream_tls_failed: trying without");
             }

@@ -1,7 +1,7 @@
 //! SQL names in the text of a policy.
 //!
 //! Owns Postgres' rules for folding, quoting and truncating a name. Must never complete a name
-//! that is not qualified: which schema is meant depends on who asks.
+//! that is not qualified: its schema depends on the session.
 
 use super::QualifiedName;
 use thiserror::Error;

@@ -53,7 +53,7 @@ pub struct ConsoleSession {
 }
 
 impl ConsoleSession {
-    /// Lets the server find out who the client is, in a session that is closed at once.
+    /// Has the server authenticate the client, in a session that is closed at once.
     /// Not cancel-safe: the sockets are closed when it is dropped.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl ConsoleSession {
         Ok(ConsoleSession { client, role, server_version: authenticated.server_version })
     }
 
-    /// Who it is.
+    /// The client's role.
     pub fn role(&self) -> &str {
         &self.role
     }
@@ -141,7 +141,7 @@ async fn next_message(reader: &mut Reader) -> io::Result<Next> {
     }
 }
 
-/// Drops so many bytes as they come. False: the client has left before.
+/// Discards that many bytes as they arrive. False: the client has left before.
 async fn pass_over(reader: &mut Reader, bytes: usize) -> io::Result<bool> {
     let mut left = bytes;
     loop {

@@ -42,7 +42,7 @@ pub async fn shut_down(shared: &Shared, mut listeners: JoinSet<()>, signals: &mu
     let limit = shared.settings().limits.shutdown;
     tracing::info!(sessions = shared.connections.places(), limit_seconds = limit.as_secs_f64(), "stopping");
     shared.health.stop();
-    // First: whoever sees that nobody is let in any more is not let in either.
+    // First: once one client has been refused, no later one is let in.
     shared.set_phase(Phase::Draining);
     listeners.shutdown().await;
     tokio::select! {

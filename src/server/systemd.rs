@@ -35,7 +35,7 @@ fn send(socket: &[u8], state: &str) -> io::Result<()> {
         None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(socket))?,
     };
     let sender = UnixDatagram::unbound()?;
-    // Who does not read must not stop the proxy.
+    // A manager that does not read must not block the proxy.
     sender.set_nonblocking(true)?;
     sender.send_to_addr(state.as_bytes(), &address).map(drop)
 }

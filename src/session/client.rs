@@ -1,6 +1,6 @@
-//! What comes from the client: what needs a verdict waits for it, everything else passes.
+//! Messages from the client: those that need a verdict wait for it, all others pass.
 //!
-//! Must never let a message pass, where statements are judged, of which it does not know what it does.
+//! Must never forward a message of unknown effect where statements are judged.
 
 use super::rejection::Rejection;
 use super::replies::{Audience, Request};
@@ -27,7 +27,7 @@ const SKIPPED: [u8; 11] = [
     frontend::COPY_FAIL,
 ];
 
-/// Many small messages together may take long: after so many the driver looks at the clock.
+/// The most messages in one step: many small ones together may take long, and the driver checks the clock between steps.
 const AT_ONCE: usize = 64;
 
 impl<H: Host> Session<H> {
@@ -136,7 +136,7 @@ impl<H: Host> Session<H> {
         self.message_done();
     }
 
-    /// A message of which only its kind tells what it does: it passes, or is rejected at its end.
+    /// A message that is judged by its kind alone: it passes, or is rejected at its end.
     pub(super) fn unread(&mut self, header: Header, statement: Arc<Statement>, request: Request) -> bool {
         match self.judge(std::slice::from_ref(&statement), Run::Begins).0 {
             Verdict::Hold => return false,

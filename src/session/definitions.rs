@@ -1,6 +1,6 @@
-//! What a session's open transaction has changed in the catalogue, and whether that leaves it in doubt which relations lead
-//! to fenced tables. A write of another session that waits for the lock of a definition was judged before the commit and
-//! runs after it; and a commit may be done before the proxy sees it. So definitions count for other sessions too.
+//! The changes that a session's open transaction has made in the catalogue, and whether they leave it in doubt which
+//! relations lead to fenced tables. A write of another session that waits for the lock of a definition was judged before the
+//! commit and runs after it; and a commit may be done before the proxy sees it. So definitions count for other sessions too.
 
 use super::host::{Host, Seen};
 use super::suspects::Suspects;
@@ -26,8 +26,8 @@ enum Extent {
     Nothing,
     /// It names all that it changes, which has nothing to do with fenced tables.
     Harmless,
-    /// It may change what it does not name. That does not count before it is done: who may run it could as well do there
-    /// what comes next.
+    /// It may change relations that it does not name. That does not count before it is done: a role that may run it could as
+    /// well do the next step there.
     Unnamed,
     /// Others were defining what may have to do with fenced tables: it may build on that, and counts for others.
     BesideOthers,
@@ -94,7 +94,7 @@ impl Definitions {
     /// The transaction has changed the catalogue, and is about to be withdrawn. True if that has nothing to do with fenced
     /// tables: neither by itself, nor together with what others have defined since or are defining.
     pub fn pass_as_harmless(&self, host: &impl Host) -> bool {
-        // In this order: who is no longer among the others has left a doubt.
+        // In this order: a session that is no longer among the others has left a doubt.
         self.extent == Extent::Harmless && host.suspects_of_others().is_empty() && host.note_harmless_change(self.since)
     }
 

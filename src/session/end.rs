@@ -1,4 +1,4 @@
-//! How a session ends, and the last thing that its client is told.
+//! The end of a session, and its last message to the client.
 
 use super::host::Host;
 use super::rejection::CutOffOutcome;
@@ -15,10 +15,10 @@ use std::io;
 /// How a client broke the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientFault {
-    /// Where the next message begins is not known.
+    /// The length of a message is invalid: the start of the next one is not known.
     #[error(transparent)]
     Length(#[from] InvalidLength),
-    /// What the server would take, and the proxy cannot judge.
+    /// The server would accept it, and the proxy cannot judge it.
     #[error("{0}")]
     Unjudged(&'static str),
     /// No message has this tag.
@@ -56,7 +56,7 @@ pub enum End {
 }
 
 impl<H: Host> Session<H> {
-    /// Puts the last thing that the client is told, where it has not got half of a message.
+    /// Writes the last message to the client, unless half of another one has been sent.
     pub fn say_last(&mut self, text: &ErrorText, end: &End) {
         if self.server.rest > 0 && !self.server.discard {
             return;
@@ -103,7 +103,7 @@ impl<H: Host> Session<H> {
         self.activity == Activity::Busy
     }
 
-    /// Says goodbye to the server, unless it has got half of a message.
+    /// Sends Terminate to the server, unless half of another message has been sent.
     pub fn put_terminate(&mut self) {
         if self.client.rest == 0 {
             message::put_terminate(&mut self.server.output);

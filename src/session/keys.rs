@@ -1,6 +1,6 @@
-//! From the rows that a write to a keyed table touches to the resources that it needs: one for each key.
+//! The resources that a write to a keyed table needs: one for the key of each row that it touches.
 //!
-//! Must never take a key for known that is not: what cannot be told is refused.
+//! Must never guess a key: a write with an unknown one is rejected.
 
 use super::rejection::Rejection;
 use crate::catalogue::KeyColumn;
@@ -8,10 +8,10 @@ use crate::policy::{FencedTable, Resource};
 use crate::statement::{Operation, Write};
 use std::sync::Arc;
 
-/// The resource of one key, and whether it is written or only locked; or why it cannot be told.
+/// The resource of one key, and whether it is written or only locked; or why the key is unknown.
 pub type KeyedResource = Result<(Arc<Resource>, bool), Rejection>;
 
-/// What the columns of the relation that a statement names are to the keyed table.
+/// The relation between the columns of the relation that a statement names and those of the keyed table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Columns {
     /// It is the table.
@@ -69,7 +69,7 @@ pub fn any(keyed: &Resource, kind: &str) -> Rejection {
     Rejection::UnknownKey { resource: keyed.name.clone(), why, hint }
 }
 
-/// Which rows it writes is told by names of which the session may have made something else.
+/// Operators or types in the statement may be others than those of pg_catalog: its keys are unknown.
 pub fn by_path(keyed: &Resource) -> Rejection {
     let why = format!(
         "operators or types without a schema may be others than those of pg_catalog, so that the keys of {} do not show",

@@ -1,6 +1,6 @@
-//! The parts of the client's message at hand, as far as they are there.
+//! The parts of the client's current message, as far as they have arrived.
 //!
-//! Owns how much of it is wanted. Must never take what has not come yet for the end of the message.
+//! Owns how much of it is wanted. Must never take the end of the input so far for the end of the message.
 
 use super::{ClientFault, Host, Session};
 use crate::wire::frame::{HEADER, Header};
@@ -9,7 +9,7 @@ use crate::wire::frame::{HEADER, Header};
 const MAX_NAMES: usize = 64 * 1024;
 
 impl<H: Host> Session<H> {
-    /// True when the whole message is there.
+    /// True when the whole message has arrived.
     pub(super) fn is_whole(&mut self, header: Header) -> bool {
         self.pending.wanted = header.frame();
         self.client.input.len() >= header.frame()
@@ -19,7 +19,7 @@ impl<H: Host> Session<H> {
         &self.client.input[HEADER..header.frame()]
     }
 
-    /// As much of the message's body as is there.
+    /// The body of the message, as far as it has arrived.
     pub(super) fn start_of_body(&self, header: Header) -> &[u8] {
         &self.client.input[HEADER..self.client.input.len().min(header.frame())]
     }

@@ -1,5 +1,5 @@
-//! How a statement is rejected where the server has to raise the error itself: inside transactions
-//! and pipelines, so that its transaction state is the truth.
+//! Rejection by an error that the server raises: inside transactions and pipelines, so that its
+//! transaction state is the truth.
 
 use super::rejection::{Rejection, raising_statement};
 use super::replies::{Audience, Request};

@@ -75,7 +75,7 @@ impl From<Refusal> for Rejection {
                 Rejection::NotInForce { resource, presented, highest }
             }
             Refusal::Denied { resource, presented, what } => Rejection::Denied { resource, presented, what },
-            // Whoever is told this has asked without a way to find it out.
+            // Only a caller that cannot find the role out gets here: others ask the server for it.
             Refusal::RoleUnknown { resource } => {
                 let cause = "the session's current role is not known".into();
                 Rejection::Unavailable { resource, cause, queries: String::new() }

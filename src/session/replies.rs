@@ -144,7 +144,7 @@ impl Replies {
         self.front().map_or(Audience::Client, |reply| reply.audience)
     }
 
-    /// The next reply has come in full.
+    /// The next reply is complete.
     pub fn pop(&mut self) -> Option<Reply> {
         self.front()?;
         let reply = self.queue.pop_front()?;

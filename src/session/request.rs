@@ -82,12 +82,12 @@ impl Request {
         Request::Query { statements, completed: 0, defines: Vec::new() }
     }
 
-    /// A Bind of which nobody looks at the portal.
+    /// A Bind whose portal does not matter.
     pub fn bind() -> Self {
         Request::Bind { defines: None, plans: Arc::default() }
     }
 
-    /// An Execute of which nobody looks at what it runs.
+    /// An Execute whose statement does not matter.
     pub fn execute() -> Self {
         Request::Execute { statement: Arc::default(), defines: None }
     }

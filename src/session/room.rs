@@ -20,9 +20,9 @@ impl<H: Host> Session<H> {
     /// Asks for room to hold a message whole; an error says why there is none. Nothing while that is waited for, and
     /// meanwhile no more of the message is read.
     ///
-    /// For what a client has only announced nobody has to wait: room is asked for when more has come than every session may
-    /// hold, for all of the message at once, so that nobody who has a part of what it needs waits for the rest. Who then
-    /// keeps the others waiting loses it.
+    /// A client that only announces a long message gets no room: it is asked for once more has arrived than every session may
+    /// hold. It is for the whole message, so that no session that has a part of its room waits for the rest. A client that
+    /// then sends too slowly while others wait loses it.
     pub(super) fn make_room(&mut self, header: Header) -> Option<Result<(), &'static str>> {
         if header.body <= LONG {
             return Some(Ok(()));

@@ -1,4 +1,4 @@
-//! What comes from the server: replies find the message that they answer, and go where they belong.
+//! Messages from the server: matches replies with the requests that they answer, and passes on the client's.
 
 use super::replies::{Audience, Reply, Request};
 use super::{End, HIGH_WATER, Host, Sent, Session, Wait, frame_of, server_fault};

@@ -1,6 +1,6 @@
-//! What a statement touches, by whatever name: each resource once, and of keyed ones the keys.
+//! The resources that a statement touches, directly or by way of others: each once, with the keys of keyed ones.
 //!
-//! Must never leave out a resource for which the text may be a write.
+//! Must never leave out a resource that the statement may write.
 
 use super::host::Seen;
 use super::keys::{self, Columns, KeyedResource};

@@ -1,4 +1,4 @@
-//! What the session knows of its transaction.
+//! The state of the session's transaction.
 
 use crate::fence::session::Token;
 use crate::wire::message::Status;

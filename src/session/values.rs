@@ -1,6 +1,6 @@
-//! What the parameters of a prepared statement are declared as and bound to, where its keys depend on them.
+//! The types and values of a prepared statement's parameters, where its keys depend on them.
 //!
-//! Must never take bytes for text that the server reads otherwise.
+//! Must never decode a value in another way than the server does.
 
 use super::{Host, Session};
 use crate::statement::Statement;

@@ -1,7 +1,11 @@
 //! How many clients there are, and how many there may be.
 //!
-//! Owns the counts. Must never let those who have not shown who they are take all places, at the proxy or at the server,
-//! nor keep sessions from ending: a request to cancel needs no place. Nor let those who claim a name keep out whose it is.
+//! Only counts connections: it holds no session. The open sessions are listed in `sessions`; those to drain, in
+//! `fence::Database`.
+//!
+//! Owns the counts. Must never let unauthenticated clients take all places, at the proxy or at the server, nor keep sessions
+//! from ending: a cancel request needs no place. Nor count a connection against a user before the server has authenticated
+//! it: clients that only claim the name would lock that user out.
 
 use crate::crowd::{Crowd, SourceAddress};
 use std::collections::HashMap;
@@ -10,21 +14,21 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 
-/// Places beyond `max_connections` for the console, where somebody may have to find out why there are no others. So many
-/// log in there at once.
+/// Places beyond `max_connections` for the console, so that an operator gets in when all others are taken. Also the most
+/// console logins at the same time.
 pub const RESERVED: usize = 3;
 
-/// So many log in at the server at once, and never in more than half of all places: the others wait, before the server
-/// hears of them.
+/// The most logins at the server at the same time, never more than half of all places. Further clients wait before the
+/// proxy connects to the server for them.
 const LOGINS_AT_ONCE: usize = 32;
 
-/// So many connections may wait at least, however few places there are.
+/// The least number of connections that may wait, however few places there are.
 const WAIT_AT_LEAST: usize = 16;
 
 /// While others wait to log in, a client has this long to answer each question of the server.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
-/// Whether it has is looked at this often.
+/// The interval of the checks for that.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// All clients' connections.
@@ -35,19 +39,19 @@ pub struct Connections {
 
 #[derive(Default)]
 struct Taken {
-    /// How many sessions there may be, as far as was said last.
+    /// The limit on sessions, as of the last call that passed it.
     most: usize,
-    /// Connections whose clients have said nothing yet.
+    /// Connections whose clients have sent nothing yet.
     silent: Crowd,
-    /// Those that have asked for encryption, and not yet said what they want.
+    /// Connections that have requested encryption, and have not sent a startup packet yet.
     speaking: Crowd,
-    /// Those that wait to log in, by [`LoginKind`].
+    /// Connections that wait to log in, by [`LoginKind`].
     queues: [Crowd; 2],
-    /// Those that log in, by their number.
+    /// Logins in progress, by connection number.
     logins: HashMap<u64, Login>,
-    /// How many these are, by [`LoginKind`].
+    /// The number of these, by [`LoginKind`].
     under_way: [usize; 2],
-    /// Those that have logged in.
+    /// Sessions that have logged in.
     sessions: usize,
     of_users: HashMap<String, usize>,
 }
@@ -57,7 +61,7 @@ struct Taken {
 pub enum LoginKind {
     /// A session with the server.
     Session,
-    /// The console, by the name of somebody who may use it.
+    /// The console, under the name of a role that may use it.
     Console,
 }
 
@@ -76,7 +80,7 @@ impl Taken {
         self.silent.len() + self.speaking.len() + self.queues.iter().map(Crowd::len).sum::<usize>()
     }
 
-    /// For how many that wait.
+    /// The most connections that may wait.
     fn room(&self) -> usize {
         self.most.max(WAIT_AT_LEAST)
     }
@@ -90,7 +94,7 @@ impl Taken {
         self.crowds().for_each(|crowd| drop(crowd.remove(source, number)));
     }
 
-    /// One of those that wait makes room. Those who have said something keep half of the room from those who have not.
+    /// Evicts one waiting connection. Silent ones get at most half of the room, so that they cannot evict the others.
     fn make_room(&mut self) -> Option<Arc<Notify>> {
         if self.silent.len() >= self.room().div_ceil(2) {
             return self.silent.pop_longest();
@@ -111,7 +115,7 @@ impl Taken {
         self.places() < most && self.under_way[kind as usize] < at_once
     }
 
-    /// Those who wait log in as far as they may; where all places are had by sessions, they need not wait.
+    /// Lets waiting connections log in, as far as they may. Where sessions have all places, wakes them to be refused.
     fn admit(&mut self) {
         for kind in [LoginKind::Session, LoginKind::Console] {
             while self.is_full(kind) || self.may_begin(kind) {
@@ -159,8 +163,8 @@ pub struct Seat {
 }
 
 impl Connections {
-    /// A client has connected; its number is higher than those before it. Where too many wait, one of them makes
-    /// room: who means to log in says so at once.
+    /// A client has connected; its number is higher than all before. Where too many wait, one is evicted: a client that
+    /// means to log in sends its startup packet at once.
     pub fn enter(self: &Arc<Self>, number: u64, source: SourceAddress, most: usize) -> Seat {
         let told = Arc::new(Notify::new());
         self.taken.send_modify(|taken| {
@@ -197,7 +201,7 @@ impl Seat {
         self.told.notified().await;
     }
 
-    /// The client has said something, and will have to say more before it is known what it wants.
+    /// The client has requested encryption; its startup packet is still to come.
     pub fn speaks(&self) {
         self.change(|taken| {
             if let Some(told) = taken.silent.remove(self.source, self.number) {
@@ -252,7 +256,7 @@ impl Seat {
         }
     }
 
-    /// The client has shown who it is: it need not make room any more.
+    /// The client is authenticated: it cannot be evicted any more.
     pub fn keep_place(&mut self) {
         self.session = Some(None);
         self.change(|taken| taken.begin_session(self.number));

@@ -1,6 +1,6 @@
 //! Whether the proxy is ready for clients, and what a scrape of its metrics finds.
 //!
-//! Must never keep a connection to the server, nor ask it more often than once a second, whoever asks us.
+//! Must never keep a connection to the server, nor ask it more than once a second, however often clients ask.
 
 use super::shared::Shared;
 use crate::fence::probe;

@@ -1,6 +1,6 @@
-//! The rejections of late, for the console.
+//! The latest rejections, for the console.
 //!
-//! Owns a ring of them, which is bounded. Must never keep a value of a statement.
+//! Owns a bounded ring of them. Must never keep a value of a statement.
 
 use super::audit::table_name;
 use super::sessions::SessionRecord;
@@ -11,10 +11,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-/// So many are kept.
+/// The most that are kept.
 const MOST: usize = 1000;
 
-/// The rejections of late.
+/// The latest rejections.
 #[derive(Debug, Default)]
 pub struct Recent(Mutex<VecDeque<Arc<Rejected>>>);
 

@@ -1,6 +1,8 @@
-//! The sessions that are open: who they are, and what has passed through them.
+//! The open sessions: user, address, counters.
 //!
-//! Owns the registry. Must never keep a session that has ended, nor say anything of the values in its statements.
+//! Owns the registry of all open sessions, for the console, cancel requests and shutdown. `fence::Database` has another one,
+//! of the sessions that a drain may have to revoke; `connections` only counts. Must never keep a session that has ended, nor
+//! say anything of the values in its statements.
 
 use crate::fence::session::SessionFence;
 use crate::metrics::Metrics;
@@ -19,7 +21,7 @@ use tracing::Level;
 /// As much of the name of an application the server takes, in bytes (`NAMEDATALEN`).
 const LONGEST_NAME: usize = 63;
 
-/// A session: who logged in, from where.
+/// A session: its user, its client's address, its counters.
 #[derive(Debug)]
 pub struct SessionRecord {
     /// Its number in this process, from 1.
@@ -34,9 +36,9 @@ pub struct SessionRecord {
     pub application_name: String,
     /// The server process.
     pub pid: Option<i32>,
-    /// With which what it runs can be cancelled.
+    /// The key that a request to cancel its statements carries.
     pub cancel_key: Bytes,
-    /// Requests for that: two permits, one for the one that is passed on and one for who waits to be.
+    /// Cancel requests: one permit for the request that is being passed on, one for the next.
     pub cancels: Semaphore,
     /// Held while one is passed on.
     pub cancelling: tokio::sync::Mutex<()>,
@@ -44,7 +46,7 @@ pub struct SessionRecord {
     pub started: SystemTime,
     /// What has passed.
     pub passed: Passed,
-    /// What its server process does, and may write.
+    /// The activity and the admissions of its server process.
     pub fence: Arc<SessionFence>,
     /// The value of `lease.fence`, as it was known when the server was ready last.
     presented: Mutex<ParameterValue>,
@@ -62,7 +64,7 @@ pub struct Passed {
 }
 
 impl Passed {
-    /// So many bytes have come from the client, and gone to it, since the session was accepted.
+    /// Sets the bytes received from the client and sent to it since the session was accepted.
     pub fn bytes(&self, received: u64, sent: u64, metrics: &Metrics) {
         let both =
             [(&self.received, received, &metrics.bytes_from_clients), (&self.sent, sent, &metrics.bytes_to_clients)];
@@ -193,7 +195,7 @@ impl Sessions {
         self.by_key.get(key).map(|session| session.clone())
     }
 
-    /// How many they are.
+    /// The number of open sessions.
     pub fn count(&self) -> usize {
         self.by_number.len()
     }

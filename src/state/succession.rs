@@ -1,11 +1,11 @@
-//! Shutting a deposed leader out as soon as its successor is elected, before that one writes.
+//! Proactive fencing: shuts a deposed leader out once its successor is elected, before the successor writes.
 //!
 //! Owns one task for each database. Must never be the reason for admitting anybody: everything
 //! holds without it, only later, with the successor's first write. Must not open connections to a
 //! database in which this proxy has no sessions.
 //!
-//! Keyed resources are left out: there may be any number of keys, each with an election of its own. Who leads that is asked
-//! when a token would raise the fence.
+//! Leaves keyed resources out: there may be any number of keys, each with an election of its own. Their leaders are asked
+//! for when a token would raise the fence.
 
 use super::database::SharedDatabase;
 use crate::fence::session::Token;

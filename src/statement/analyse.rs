@@ -20,7 +20,7 @@ const LONG: usize = 8 << 10;
 /// A name of up to this many bytes has not been cut, whatever its encoding.
 pub(super) const LONGEST_SURE_NAME: usize = 59;
 
-/// What a script may hold, in bytes: who judges it looks at all of that.
+/// The most that a script may hold, in bytes: the judge looks at all of it.
 const HEAVIEST: usize = 4 << 20;
 
 /// About a hundredth of a second.

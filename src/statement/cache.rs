@@ -153,7 +153,7 @@ impl Shard {
 struct Entry {
     /// Not part of the key: that two sessions read one text differently is too rare to keep both answers.
     lexing: Lexing,
-    /// It was read for its rows, and serves those too who do not ask for them.
+    /// It was read with its rows, and serves requests without them too.
     has_rows: bool,
     weight: usize,
     answer: Analysis,

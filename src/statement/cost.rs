@@ -6,7 +6,7 @@
 use super::Lexing;
 use super::tokens::{Lexeme, Lexemes};
 
-/// So many tokens take the parsers milliseconds, a few MiB, and a fraction of the stack of any thread.
+/// With this many tokens the parsers take milliseconds, a few MiB, and a fraction of any thread's stack.
 const MOST_TOKENS: usize = 2_000;
 
 /// The bytes of a text that is read at once.

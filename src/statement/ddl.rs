@@ -70,7 +70,7 @@ pub(super) fn rewrite(relation: &Option<RangeVar>, queries: &[Node], into: &mut 
         lead(None);
     }
     named.into_iter().for_each(|name| lead(Some(name.into())));
-    // Who writes to the relation later does not see that.
+    // A later write to the relation does not show it.
     if let Some(why) = defined.writes.iter().find_map(own::written) {
         into.set_opaque(why);
     }

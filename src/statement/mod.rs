@@ -65,7 +65,7 @@ pub enum Operation {
     /// `CASCADE` in `DROP TABLE` and `ALTER TABLE`, as well as [`Operation::Ddl`]: drops what depends on the relation too.
     Cascade,
     /// `SELECT … FOR UPDATE/SHARE` and `LOCK TABLE`, other than in the mode of a plain SELECT: writes nothing, but can
-    /// block who writes.
+    /// block writers.
     Lock,
     /// `SELECT`, or any other mention: writes nothing, but a view, or row security, may call a function that does.
     Read,

@@ -8,7 +8,7 @@ use pg_query::NodeEnum;
 use pg_query::protobuf::{LimitOption, Node, SelectStmt, SetOperation, VariableSetKind, VariableSetStmt, a_const::Val};
 
 const PARAMETER: &str = "lease.fence";
-/// Parameters that change how text is read: who sets one of them is followed by asking the server.
+/// Parameters that change how text is read: after a change of one the server is asked.
 const LEXING: [&str; 2] = ["standard_conforming_strings", "client_encoding"];
 
 pub(super) fn set(set: &VariableSetStmt) -> ParameterEffect {

@@ -272,7 +272,7 @@ fn integer(text: &str) -> Option<String> {
     Some(number.to_string())
 }
 
-/// As the server writes it. It reads more forms; whoever writes those is told that the key is not known.
+/// In the server's output form. The server reads more forms; keys in those are unknown.
 fn uuid(text: &str) -> Option<String> {
     let digits: String = text.chars().filter(|c| *c != '-').collect::<String>().to_ascii_lowercase();
     if digits.len() != 32 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {

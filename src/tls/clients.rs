@@ -102,7 +102,7 @@ impl ClientSide {
         let builder = match &settings.client_certificates {
             ClientCertificates::Optional(path) | ClientCertificates::Required(path) => {
                 let file = PemFile { setting: "tls_client_ca", path };
-                // Who has none is told so once the startup packet is read: an alert says less.
+                // A client without one gets an error after its startup packet, which says more than an alert.
                 let authorities = Arc::new(file.authorities(&mut contents)?);
                 let verifier = WebPkiClientVerifier::builder_with_provider(authorities, provider())
                     .allow_unauthenticated()

@@ -69,8 +69,8 @@ impl PemFile<'_> {
         }
     }
 
-    /// The proxy's own certificate, with those between it and its authority. Warns if whoever checks it will refuse it
-    /// for its dates.
+    /// The proxy's own certificate, with those between it and its authority. Warns if clients will refuse it for its
+    /// dates.
     pub(super) fn own_certificates(
         self,
         contents: &mut Contents,

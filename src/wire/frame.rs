@@ -22,7 +22,7 @@ pub struct Header {
     pub body: usize,
 }
 
-/// A length that no well-formed frame has. Whose fault it is depends on who sent it.
+/// A length that no well-formed frame has: the fault of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid message length {length} in a message of type {}", display_tag(*.tag))]
 pub struct InvalidLength {

@@ -11,7 +11,7 @@ pub const MAX_PACKET: usize = 10_004;
 const MAX_NAME: usize = 63;
 
 /// By these the proxy knows what kind of session it is, and whose. Of `replication` the server adds up what stands twice:
-/// `database`, then `true`, is a session with SQL. Nobody sends one twice who means no harm.
+/// `database`, then `true`, is a session with SQL. No honest client sends one twice.
 const SINGLE: [&str; 3] = ["user", "database", "replication"];
 
 const CANCEL_REQUEST: u32 = 80_877_102;

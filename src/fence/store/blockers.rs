@@ -1,7 +1,7 @@
 //! Waiting for the lock of a resource, which is any role's to take: Publish needs it exclusively, Admit shared.
 //!
-//! Owns ending who holds it. Must never end who does not stand in the way of this very Query, nor let one resource's
-//! wait be felt by the others, whose Queries have to take the same connection.
+//! Owns ending the processes that hold it. Must never end one that does not block this very Query, nor let the wait for one
+//! resource delay the others, whose Queries take the same connection.
 //!
 //! Not cancel-safe: the Query may have taken effect, and processes may have been ended.
 
@@ -17,15 +17,15 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// How long a Query waits on the server for a lock, at first and when it is sent again. Then it is sent again: those of
-/// other resources get their turn in between.
+/// The server's limit on a Query's wait for a lock, at first and when it is sent again. In between, Queries of other
+/// resources run.
 const WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(300));
-/// Between two looks at who stands in the way.
+/// Between two looks at the blocking processes.
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Postgres {
-    /// Runs a Query that takes the resource's lock. Who stands in the way gets the grace to give it back, and is ended then.
-    /// The error names those who did not end.
+    /// Runs a Query that takes the resource's lock. Ends the processes that have not released it within the grace. The error
+    /// names those that did not end.
     pub(super) async fn run_past_blockers(
         &self,
         lane: &Lane,
@@ -36,8 +36,7 @@ impl Postgres {
         let mut blockers = Vec::new();
         let mut answers = lane.run(&sql::lock::with_lock_timeout(WAIT.0, query)).await;
         while matches!(answers, Err(ControlError::Locked)) && began.elapsed() < LIMIT {
-            // Of those who wait again, one of each resource and one of them all: however many they are, the others wait
-            // for one only.
+            // One retry for each resource at a time, and one in all: so a first attempt waits for one retry at most.
             let of_resource = lane.resource_locks.of(&resource.name);
             let turn = timeout_at(began + LIMIT, async { (of_resource.lock().await, lane.retrying.lock().await) });
             let Ok(_turn) = turn.await else { break };
@@ -57,7 +56,7 @@ impl Postgres {
         })
     }
 
-    /// Runs the Query, and ends who keeps it waiting, from a moment on. Leaves the last of these in `blockers`.
+    /// Runs the Query; once the grace is over, ends the processes that block it. Leaves the last of these in `blockers`.
     async fn run_and_end_blockers(
         &self,
         lane: &Lane,
@@ -81,7 +80,7 @@ impl Postgres {
         }
     }
 
-    /// Ends who stands in the way, and says who that is. A look that fails ends nobody; the next may not fail.
+    /// Ends the blocking processes and returns them. Where the look fails it ends none; the next look may succeed.
     async fn end_blockers(&self, lane: &Lane, resource: &Resource) -> Vec<Blocker> {
         let Some((pid, start)) = lane.process() else { return Vec::new() };
         let Ok(answers) = self.look(&sql::lock::end_blockers(&resource.name, (&pid, &start))).await else {

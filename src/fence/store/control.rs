@@ -81,7 +81,7 @@ pub(super) struct Lane {
     listener: Option<Arc<dyn Listener>>,
     common: Arc<Common>,
     slot: Mutex<Slot>,
-    /// Among those who wait again for a lock of a resource, by resource; then among the first of each of these.
+    /// Order the retries of Queries that wait for a resource's lock: by resource, then the first ones of all resources.
     pub(super) resource_locks: ResourceLocks,
     pub(super) retrying: Mutex<()>,
 }

@@ -1,7 +1,7 @@
 //! What went wrong between the control connection and the server, in words.
 //!
-//! Owns what of it clients are told, who may be anybody. Must never tell them the server's own words: they may name the
-//! control role, and where the server is.
+//! Owns what clients are told of it. Must never pass the server's own message on to clients: it may name the control role, or
+//! the server's address.
 
 use super::StoreError;
 use super::control::{LIMIT, VERSION};

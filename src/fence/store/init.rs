@@ -16,7 +16,7 @@ const SCHEMA: &str = include_str!("schema.sql");
 /// What a control role needs beyond its own schema: to see and to end other roles' processes.
 const ROLES: [&str; 2] = ["pg_read_all_stats", "pg_signal_backend"];
 
-/// How long a lock is waited for, how long it is tried, and the pause in which those get on who want the same table.
+/// The wait for a lock, the time for all attempts, and the pause between them, in which others get the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
@@ -88,8 +88,7 @@ async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitErro
     Ok(report)
 }
 
-/// Who waits for a table keeps all those waiting who come after, every Admit above all: so it is not waited for long, and
-/// tried again.
+/// A wait for a table's lock blocks all later ones, above all every Admit: so the wait is short, and repeated.
 async fn create_schema(client: &Client, role: &str) -> Result<(), InitError> {
     let deadline = Instant::now() + PATIENCE;
     loop {

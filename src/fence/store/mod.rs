@@ -39,14 +39,14 @@ pub use probe::probe;
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync {
     /// Admits the process, if it is what it says it is, and its token that of a drained epoch under these policies. While
-    /// it looks and writes, nobody publishes. An admission that is there gets another version. Whoever keeps it from the
-    /// resource's lock has a grace, and is ended then.
+    /// it looks and writes, no Publish runs. An admission that is there gets another version. Processes that hold the
+    /// resource's lock are ended after a grace.
     async fn admit(&self, who: &Identity, resource: &Resource, token: Token, loaded: i64)
     -> Result<Report, StoreError>;
 
     /// Raises the epoch to a higher token of the same generation and the same policies, not drained; or makes the first.
     /// But nothing is raised that is below what was known, and nothing is made where something was: it was pruned since.
-    /// Waits until every Admit that has begun is done. Returns what is there now. It ends others as Admit does.
+    /// Waits until every Admit that has begun is done. Returns the epoch as it is now. Ends holders of the lock as Admit does.
     async fn publish(
         &self,
         resource: &Resource,
@@ -60,8 +60,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     async fn mark(&self, resource: &Resource, epoch: Epoch) -> Result<Marked, StoreError>;
 
     /// Sets the token, also to a lower one, and raises the generation, not drained: if the epoch is the one that was known,
-    /// under these policies, and unless it is forced, while no living process is admitted under a higher token. Keeps who did
-    /// it. It ends others as Admit does.
+    /// under these policies, and unless it is forced, while no living process is admitted under a higher token. Records the
+    /// operator's role. Ends holders of the lock as Admit does.
     async fn reset(
         &self,
         resource: &Resource,
@@ -71,11 +71,11 @@ pub trait Store: fmt::Debug + Send + Sync {
         force: bool,
     ) -> Result<ResetReport, StoreError>;
 
-    /// Who is admitted to the resource below the epoch.
+    /// The admissions to the resource below the epoch.
     async fn holders(&self, resource: &str, bound: Epoch) -> Result<Vec<Holder>, StoreError>;
 
     /// Deletes the admissions of processes that have certainly ended: those to a resource below an epoch, or all.
-    /// Returns whose they were, with their tokens.
+    /// Returns their processes and tokens.
     async fn delete_dead(&self, only: Option<(&str, Epoch)>) -> Result<Vec<(Key, Token)>, StoreError>;
 
     /// Ends those of the processes that are admitted to the resource below the epoch, while the one in force is not below it
@@ -124,10 +124,10 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// What the role may not do one of these deeds to, if there is such a thing.
     async fn denied(&self, resource: &Resource, deeds: &[Deed], role: &Role) -> Result<Option<String>, StoreError>;
 
-    /// The admissions, at most so many.
+    /// The admissions, at most `most`.
     async fn admissions(&self, most: usize) -> Result<Admissions, StoreError>;
 
-    /// The fences of these resources, and those of so many keys.
+    /// The fences of these resources, and of at most that many keys.
     async fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Result<Fences, StoreError>;
 
     /// The catalogue for what is fenced; as it is for all, or for the session with that schema of temporary relations.
@@ -154,7 +154,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// No connection opens before that time.
     fn keep_closed(&self, until: Option<Instant>);
 
-    /// A session has logged in to the database: that an attempt to connect has found none of its name before counts no longer.
+    /// A session has logged in to the database: the result of an earlier attempt, that there is none of that name, counts no
+    /// longer.
     fn session_comes(&self);
 
     /// The next operation tries to connect, whatever failed a moment ago.
@@ -164,15 +165,15 @@ pub trait Store: fmt::Debug + Send + Sync {
     async fn close(&self, wait: bool);
 }
 
-/// What hears of news. They mean "read again": anybody may have sent them.
+/// Receives notifications. They mean "read again": any role may have sent them.
 pub trait Listener: fmt::Debug + Send + Sync {
-    /// A connection of that number listens from now on; before, news may have been missed.
+    /// The connection of that number listens from now on; before, notifications may have been missed.
     fn listens(&self, connection: u64);
     /// That connection does not listen any more. A later one may already do.
     fn lost(&self, connection: u64);
     /// The resource's epoch has changed.
     fn announced(&self, resource: &str);
-    /// Somebody else says that the catalogue has changed.
+    /// Another proxy announces that the catalogue has changed.
     fn catalogue_changed(&self);
 }
 
@@ -185,7 +186,7 @@ pub enum StoreError {
     /// These hold the resource's lock, and do not end.
     #[error("a lock is held")]
     Blocked(Vec<Blocker>),
-    /// Whose matter that is tells the remedy.
+    /// The cause says what helps.
     #[error("{0}")]
     Unavailable(Cause),
 }
@@ -279,7 +280,7 @@ pub struct ResetReport {
     pub before: Option<Epoch>,
     /// Its policies are those of this proxy.
     pub same_policy: bool,
-    /// Who lives and is admitted under a higher token.
+    /// The living processes that are admitted under a higher token.
     pub higher: Vec<Higher>,
     /// The epoch that is there now, if it was reset.
     pub after: Option<Epoch>,

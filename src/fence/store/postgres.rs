@@ -1,6 +1,6 @@
-//! The store in PostgreSQL: which statements are said for each operation, over which connection, and what they answer.
+//! The store in PostgreSQL: the statements of each operation, its connection, and how its answer is read.
 //!
-//! Owns the control connections. Must never change what was asked: one operation is one Query, which is one transaction.
+//! Owns the control connections. Must never split an operation: each is one Query, which is one transaction.
 
 use super::control::{CATALOGUE_CHANGED, Common, LIMIT, Lane};
 use super::error::{ControlError, unreachable};
@@ -247,7 +247,7 @@ impl Store for Postgres {
     async fn catalogue(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalogue, Cause> {
         let (asked, most_rows) = catalogue::question(fences, temporary, Views::Asked);
         let all_writable = || catalogue::question(fences, temporary, Views::AllWritable).0;
-        // For one session on a connection of its own: who makes many temporary relations keeps nobody else waiting.
+        // For one session, on a connection of its own: a session with many temporary relations delays no other.
         let answers = if temporary.is_some() { self.ask_once(&asked).await } else { self.look(&asked).await };
         let answers = match answers {
             Ok(answers) => answers,

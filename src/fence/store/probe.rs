@@ -1,6 +1,6 @@
 //! Whether control connections can be opened, and do what the fences need of them.
 //!
-//! Must leave no connection behind: one would be in the way of whoever drops the database.
+//! Must leave no connection behind: it would block DROP DATABASE.
 
 use super::control::Said;
 use super::error::{ControlError, unreachable};

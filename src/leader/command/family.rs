@@ -23,12 +23,12 @@ use tokio::time::sleep;
 /// Between two looks at processes that have been killed.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Whom a signal is for, and who is waited for.
+/// The processes that get a signal, or are waited for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Recipients {
     /// The command and its process group.
     Group,
-    /// Whoever descends from it, also those that have left the group, as those of timeout(1) do.
+    /// All its descendants, also those that have left the group, as those of timeout(1) do.
     Everyone,
 }
 
@@ -84,7 +84,7 @@ impl Family {
         self.overran && self.status.is_none_or(|status| status.signal() == Some(Signal::SIGKILL as i32))
     }
 
-    /// Sends a signal. That nobody is left, or somebody may not be signalled, is no error: who lives is looked at.
+    /// Sends a signal. That there is no process any more, or one that may not be signalled, is no error: `living` finds those.
     pub(super) fn signal(&self, signal: Signal, recipients: Recipients) -> Result<(), CommandError> {
         if !self.guard_ended {
             let _ = killpg(self.guard.pid, signal);
@@ -140,8 +140,8 @@ impl Family {
         Ok(())
     }
 
-    /// Kills whoever is left of the group, with the guard, and returns when nobody lives. Not cancel-safe: a process
-    /// may still live.
+    /// Kills what is left of the group, with the guard, and returns when no process of it lives. Not cancel-safe: a
+    /// process may still live.
     pub(super) async fn extinguish(mut self) -> Result<(), CommandError> {
         // No process escapes it by a fork, as it may a look at one after the other.
         self.signal(Signal::SIGKILL, Recipients::Group)?;

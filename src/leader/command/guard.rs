@@ -28,7 +28,7 @@ use tokio::time::timeout;
 /// The subcommand, not for people, as which this binary runs as the guard.
 pub const GUARD_COMMAND: &str = "lead-guard";
 
-/// It has this long to be ready: nothing runs yet, and whoever waits may have got a signal.
+/// Its time limit to be ready: no command runs yet, and a signal to end may wait meanwhile.
 const START: Duration = Duration::from_secs(5);
 /// On the pipe to it: the deadline in ns since the machine was started, and the command's process id, 0 before there
 /// is one. Shorter than what a pipe takes at once or not at all.
@@ -45,7 +45,7 @@ const SUSPENDED: u8 = b'z';
 pub(super) struct Guard {
     /// The group's id, too.
     pub(super) pid: Pid,
-    /// Whose end it reports, once it has been started.
+    /// The command, once started: the guard reports its end.
     pub(super) command: Option<Pid>,
     orders: pipe::Sender,
     reports: pipe::Receiver,
@@ -167,7 +167,7 @@ fn guard_until_the_end() -> nix::Result<()> {
     // What is sent to the group is not meant for the guard. Blocked is enough: there is one thread.
     SigSet::all().thread_block()?;
     let suspends = SignalFd::with_flags(&SigSet::from(Signal::SIGTSTP), SfdFlags::SFD_CLOEXEC)?;
-    // Whoever reads the reports may stand still.
+    // The reader of the reports may be suspended.
     fcntl(io::stdout(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     write(io::stdout(), &[READY])?;
     // Counts while the machine is suspended, and rings when it wakes up.
@@ -185,7 +185,7 @@ fn guard_until_the_end() -> nix::Result<()> {
             command = order.command;
             set(&timer, order.deadline)?;
         } else if rang {
-            // Whoever has ended before was not killed by us.
+            // A command that has ended before was not killed by the guard.
             if command.is_none_or(processes::lives) {
                 write(io::stdout(), &[OVERRAN])?;
             }

@@ -1,8 +1,8 @@
 //! A command that runs while leadership lasts, and not longer.
 //!
 //! Owns the command's whole process group: starting it, passing signals on, ending it, and knowing
-//! when it is gone. Must never return while a process of the group lives: whoever called gives the
-//! lease up next, and the successor's work begins.
+//! when it is gone. Must never return while a process of the group lives: the caller gives the lease
+//! up next, and the successor's work begins.
 //!
 //! Four things see to that, and each covers what the others cannot:
 //! `supervise` ends the group while this process runs; `guard` when it is killed or stands still;

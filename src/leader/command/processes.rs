@@ -1,7 +1,7 @@
 //! What /proc says about the processes of the machine.
 //!
-//! Must never take a process for gone that can still do something: neither one that waits in the kernel, nor one
-//! whose first thread alone has ended.
+//! Must never take a process for gone that can still act: neither one that waits in the kernel, nor one of which only the
+//! first thread has ended.
 
 use nix::unistd::Pid;
 use procfs::process::{self, Stat};

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
-/// Between two looks at what nobody tells us: the end of a process that is not our child, and whose the terminal is.
+/// Between two looks at what the kernel does not report: the end of a process that is not our child, and the terminal's owner.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The command has been asked to end, or has ended and left others behind.

@@ -99,7 +99,7 @@ impl Coordinator for Etcd {
 
     async fn withdraw(&self, candidate: &Candidate, patience: Patience) -> Result<(), CoordinatorError> {
         revoke(self, candidate.lease, patience).await?;
-        // Somebody who puts a value without a lease there cuts the key loose: it would block the others for ever.
+        // Another client may have put a value without a lease there: then the key would stay, and block the others for ever.
         let delete = TxnOp::delete(own_key(candidate), None);
         commit(self, Txn::new().when([in_place(candidate)]).and_then([delete]), patience).await.map(drop)
     }

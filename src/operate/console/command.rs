@@ -80,7 +80,7 @@ const fn show(command: &'static str, shows: Show, help: &'static str) -> Command
     CommandHelp { command, arguments: "", help, shows: Some(shows) }
 }
 
-/// So many commands are read at once: all their answers are kept until the last of them is there.
+/// The most commands in one query: the answers are all kept until the last one is ready.
 const MOST_COMMANDS: usize = 100;
 
 /// Reads commands that are separated by semicolons. 42601 for what is no command, 54000 for too many.

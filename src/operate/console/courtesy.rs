@@ -128,7 +128,7 @@ fn reset(word: &CommandWord) -> Result<bool, ErrorText> {
     Ok(name.chars().all(|c| c.is_alphanumeric() || "_.".contains(c)))
 }
 
-/// Whoever would set the proxy is not to believe that it is done.
+/// An error, so that no client believes that it has changed a setting of the proxy.
 fn of_session(name: &str) -> Result<(), ErrorText> {
     if !SETTINGS.iter().any(|setting| setting.key == name) {
         return Ok(());

@@ -1,7 +1,7 @@
 //! A client's frames → pgwire's messages.
 //!
 //! Owns the check of their layout: pgwire's own decoders panic where a body is shorter than it says, read on into the
-//! next frame, and take any bytes for UTF-8. Must never pass on a number of which pgwire would reserve memory.
+//! next frame, and take any bytes for UTF-8. Must never pass on a number from which pgwire would size an allocation.
 
 use crate::wire::error::ErrorText;
 use crate::wire::frame::split_string;
@@ -12,7 +12,7 @@ use pgwire::messages::PgWireFrontendMessage as Message;
 use pgwire::messages::extendedquery::{Bind, Close, Describe, Execute, Flush, Parse, Sync};
 use pgwire::messages::simplequery::Query;
 
-/// A portal is read in pieces of at most so many rows, or at once.
+/// The most rows that a client may fetch from a portal in one piece; otherwise it fetches all.
 const LARGEST_PIECE: i32 = 10_000;
 
 /// What a message says.

@@ -1,7 +1,7 @@
 //! The console: commands of an operator, and their answers as rows.
 //!
-//! Owns the commands, the words of their errors, and the types of their columns. Must never decide who may give them, nor
-//! know the client's socket: the proxy does.
+//! Owns the commands, their error messages, and the types of their columns. Must never decide which roles may use the
+//! console, nor know the client's socket: both are the proxy's.
 
 mod about;
 mod admissions;
@@ -68,7 +68,7 @@ pub trait Proxy: Send + Sync {
 /// The console of one client.
 pub struct Console {
     proxy: Arc<dyn Proxy>,
-    /// Who asks, for the log.
+    /// The client's role, for the log.
     role: String,
     /// `server_version` of the server behind the proxy.
     server_version: String,
@@ -84,7 +84,7 @@ struct ClientNames {
 }
 
 impl Console {
-    /// For a client whom the server has let in as that role, and who may use the console.
+    /// For a client that the server has authenticated as that role, which may use the console.
     pub fn new(proxy: Arc<dyn Proxy>, role: String, server_version: String) -> Self {
         Console { proxy, role, server_version, names: Mutex::default() }
     }

@@ -24,7 +24,7 @@ pub(super) fn table() -> Table<Row> {
     ]
 }
 
-/// So many of the sessions in the way are named.
+/// The most blocking sessions that are named.
 const MOST_NAMED: usize = 20;
 
 /// Resets the resource in the database, or wherever it has an epoch: a row for each.
@@ -154,7 +154,7 @@ fn failed(console: &Console, resource: &Resource, database: &Database, done: &[&
     ErrorText::new(code, message).detail(detail.join("\n")).hint(hint)
 }
 
-/// Who they are, the highest tokens first.
+/// Names them, the highest tokens first.
 fn in_the_way(console: &Console, database: &Database, higher: &[Higher]) -> String {
     let sessions = console.proxy.sessions();
     let session = |it: &Higher| {

@@ -26,10 +26,10 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// A session has so many prepared statements at most.
+/// The most prepared statements of a session.
 const MOST_STATEMENTS: usize = 1000;
 
-/// A session has so many portals at most: each keeps the rows that have not been fetched.
+/// The most portals of a session: each keeps the rows that were not fetched yet.
 const MOST_PORTALS: usize = 100;
 
 /// A command that a client has prepared.
@@ -77,7 +77,7 @@ impl ExtendedQueryHandler for Console {
         Arc::new(Parser)
     }
 
-    /// As pgwire does by itself, but no more than so many statements. Cancel-safe.
+    /// As pgwire does by itself, but with a limit on statements. Cancel-safe.
     async fn on_parse<C>(&self, client: &mut C, message: Parse) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
@@ -98,7 +98,7 @@ impl ExtendedQueryHandler for Console {
         Ok(())
     }
 
-    /// As pgwire does by itself, but no more than so many portals. Cancel-safe.
+    /// As pgwire does by itself, but with a limit on portals. Cancel-safe.
     async fn on_bind<C>(&self, client: &mut C, message: Bind) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,

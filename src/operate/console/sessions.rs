@@ -1,4 +1,4 @@
-//! `SHOW SESSIONS`: who is connected through this proxy, and under which tokens.
+//! `SHOW SESSIONS`: the sessions of this proxy, and their tokens.
 
 use super::result_set::ColumnType::{Integer, Text, Time};
 use super::result_set::{Table, TableColumn};
@@ -45,7 +45,7 @@ impl OpenSession {
     }
 }
 
-/// Of the resources that a session is admitted to, so many are named.
+/// The most resources named of those that a session is admitted to.
 const MOST_NAMED: usize = 20;
 
 /// A row per session.

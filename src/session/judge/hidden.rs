@@ -143,7 +143,7 @@ pub fn needs_every_token(statement: &Statement, policies: &PolicySet) -> bool {
     needs_all(policies, is_written) && is_named_plainly(statement, policies)
 }
 
-/// Every fence that acts asks who writes these resources for its one token: there is nothing else that could be written.
+/// The statement already needs the tokens of all enforced resources, and none is keyed: hidden writes could need no other.
 fn needs_all(policies: &PolicySet, is_written: impl Fn(&Arc<Resource>) -> bool) -> bool {
     let mut acting = policies.resources.iter().filter(|resource| resource.mode == Mode::Enforce);
     acting.all(|resource| resource.keyed.is_none() && is_written(resource))

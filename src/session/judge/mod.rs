@@ -98,7 +98,7 @@ pub struct Judge<'a> {
     pub parameter: &'a Parameter,
     /// The server owes replies.
     pub owed: bool,
-    /// Some of which may change the parameter, as may a rollback that they bring about.
+    /// Some of these replies may change the parameter, or a rollback that they cause.
     pub parameter_in_doubt: bool,
     /// The tokens under which this transaction has written.
     pub written: &'a HashMap<String, Token>,
@@ -193,7 +193,7 @@ impl Judge<'_> {
                 self.need(resource, writes, true, parameter, earlier, &mut needs)?;
                 continue;
             };
-            // Who has no token at all need not tell its keys; and where the guard finds them, a token there has to be.
+            // Without a token the keys do not matter; with keys that only the guard finds, there has to be one.
             let are_known = !keys.is_empty() && keys.iter().all(Result::is_ok);
             let by_path = are_known && statement.keys_by_path && self.names_may_differ(earlier);
             if (!are_known || by_path) && !self.presents(&resource, writes, parameter, earlier)? {

@@ -19,8 +19,8 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// After such a reading, that many times what it took have to pass: it takes the server no more than a fifth of a processor.
 const PAUSE_OF_READING: u32 = 4;
 
-/// The catalogue is read again after this time without an announcement: whoever changed it may have been killed before
-/// saying so, or be no proxy.
+/// The catalogue is read again after this time without an announcement: the proxy of the session that changed it may have
+/// been killed before it could announce that, or there was none.
 const UNANNOUNCED: Duration = Duration::from_secs(10);
 
 /// What has been read of a database's catalogue.
@@ -48,7 +48,7 @@ pub(super) struct CatalogueState {
     of_sessions: HashMap<Arc<str>, Apart<Catalogue>>,
 }
 
-/// What is read only for whoever needs it.
+/// A reading made only when a statement needs it.
 struct Apart<T> {
     attempted: (Instant, Changes),
     read: Result<Arc<T>, Cause>,
@@ -64,7 +64,7 @@ impl<T> Apart<T> {
 }
 
 impl CatalogueState {
-    /// Nobody has tried to read it since the last change, or since who listens is another, or only a while ago.
+    /// There was no attempt to read it since the last change or the last change of the listening connection, or none lately.
     fn is_untried(&self, listener: u64) -> bool {
         self.attempted.is_none_or(|(at, changes, by)| changes != self.seen || listener != by || at.elapsed() > FRESH)
     }
@@ -158,7 +158,7 @@ impl SharedDatabase {
         }
     }
 
-    /// The catalogue has changed in a way that had nothing to do with fenced tables when there were so many doubts. False
+    /// The catalogue has changed in a way that had nothing to do with fenced tables as of that count of doubts. False
     /// if there are more by now.
     pub fn note_harmless_change(&self, doubts: u64) -> bool {
         let mut known = self.known();
@@ -315,13 +315,13 @@ impl SharedDatabase {
     }
 }
 
-/// What somebody else says has changed counts from now on, whoever it is; and now and then in case nobody said so: writes
-/// need not wait for that. It never waits for anything else.
+/// Takes up changes that others announce; any role can send an announcement. Supposes one now and then, in case an
+/// announcement was lost: writes need not wait for that reading. Never waits for anything else.
 async fn hear_changes(database: Arc<SharedDatabase>) {
     loop {
         match timeout(UNANNOUNCED, database.fence.catalogue_announced()).await {
             Ok(()) => database.forget_catalogue(),
-            // Whoever comes to listen reads it anyway.
+            // A connection that begins to listen reads it anyway.
             Err(_) if database.fence.listener() == 0 => continue,
             Err(_) => database.suppose_change(),
         }

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 /// What is known of a database's fenced tables is looked up anew when a session starts, unless it is this fresh.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Who waits for a database to be prepared waits this long at most.
+/// The longest time that a session waits for its database to be prepared.
 pub const PREPARE_LIMIT: Duration = Duration::from_secs(1);
 
 /// More questions about writes past fences that only observe are not asked at once, in a database: etcd may be silent.
@@ -30,14 +30,14 @@ const MOST_OBSERVATIONS: usize = 64;
 pub struct SharedDatabase {
     pub fence: Arc<Database>,
     pub policies: watch::Receiver<Arc<PolicySet>>,
-    /// Wakes what shuts deposed leaders out.
+    /// Wakes the task that shuts deposed leaders out.
     pub registered: Notify,
-    /// Writes past fences that only observe, of which it is being asked whether they would be rejected.
+    /// Permits for asking whether writes past an observing fence would be rejected.
     pub observations: Arc<Semaphore>,
     metrics: Arc<Metrics>,
-    /// Wakes what tells other proxies of changes that have nothing to do with fenced tables.
+    /// Wakes the task that tells other proxies of changes that have nothing to do with fenced tables.
     harmless_change: Notify,
-    /// Wakes what reads the catalogue where no statement waits for it.
+    /// Wakes the task that reads the catalogue where no statement waits for it.
     reading_due: Notify,
     /// What its sessions are defining.
     pub suspects: AllSuspects,
@@ -51,7 +51,7 @@ pub struct SharedDatabase {
 }
 
 impl SharedDatabase {
-    /// One of which nothing is known yet.
+    /// A database about which nothing is known yet.
     pub fn new(fence: Arc<Database>, policies: watch::Receiver<Arc<PolicySet>>, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(SharedDatabase {
             fence,

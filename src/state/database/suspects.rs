@@ -13,15 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Default)]
 pub struct AllSuspects {
     all: Mutex<All>,
-    /// How many they are. Where nobody defines anything, nobody takes the lock.
+    /// Their number. While it is 0, readers do not take the lock.
     count: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct All {
     by_session: BTreeMap<u64, Arc<Suspects>>,
-    /// Of transactions that have ended since the catalogue was read, with the doubts that there were then: who came before
-    /// that is judged by what was read.
+    /// Those of transactions that have ended since the catalogue was read, each with the count of doubts at its end: a
+    /// statement that came before that end may be judged by an older reading.
     ended: Vec<(u64, Arc<Suspects>)>,
 }
 
@@ -50,7 +50,7 @@ impl AllSuspects {
         });
     }
 
-    /// The catalogue was read when there were so many doubts.
+    /// The catalogue was read as of that count of doubts.
     pub fn forget_read(&self, doubts: u64) {
         self.change(|all| all.ended.retain(|(since, _)| *since > doubts));
     }

@@ -1,7 +1,7 @@
-//! What is said about admissions: which server process may write under which token.
+//! The SQL about admissions: which server process may write under which token.
 //!
-//! Must never add one but under the token in force, once whoever had a lower one is out; and never delete one but by the
-//! version of its row that was read before it was decided to: a Query may be held up in the network, and come when the
+//! Must never add one but under the token in force, once all processes with lower ones have ended; and never delete one but
+//! by the version of its row that the decision was based on: a Query may be delayed in the network, and arrive when the
 //! process has been admitted again.
 
 use super::lock::{advisory_key, process_lock};
@@ -84,7 +84,7 @@ pub fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &str, loa
     )
 }
 
-/// The admissions, at most so many. The second statement's row: how many there are.
+/// The admissions, at most `most`. The second statement's row: their number.
 pub fn all_admissions(most: usize) -> String {
     format!(
         "SELECT a.resource, a.generation, a.token, a.pid, extract(epoch FROM a.backend_start) AS backend_start, \
@@ -94,7 +94,7 @@ pub fn all_admissions(most: usize) -> String {
     )
 }
 
-/// Who is admitted to the resource below the epoch.
+/// The admissions to the resource below the epoch.
 pub fn holders(resource: &str, bound: Epoch) -> String {
     format!(
         "SELECT {GRANTED}, a.proxy, s.wait_event_type || '/' || s.wait_event AS waits, left(s.query, 60) AS query \

@@ -35,10 +35,10 @@ pub fn publish(resource: &Resource, target: Epoch, known: Option<Epoch>, loaded:
 
 /// Reset. The second statement's row: what was there. The third's rows: the living processes that are admitted under
 /// higher tokens. The fourth's row: what is there now, if it was `known` before, the policies are the same, and nobody is in
-/// the way or is to be minded; it is kept as well who did it.
+/// the way or is to be minded; the operator's role is recorded with it.
 ///
-/// Every Admit holds the lock shared until its row is committed. So whoever is admitted before the lock is had is seen, and
-/// whoever comes later reads the new epoch. The processes are looked at once, after that: the view of them is fixed then.
+/// Every Admit holds the lock shared until its row is committed. So admissions from before this statement has the lock are
+/// seen, and later ones read the new epoch. The processes are looked at once, after that: the view of them is fixed then.
 pub fn reset(resource: &Resource, known: Epoch, token: Token, by: &Operator<'_>, force: bool) -> String {
     let (name, hash) = (quote(&resource.name), quote(&resource.fingerprint));
     let higher = format!("FROM fencegate.admission a WHERE a.resource = {name} AND a.token > {token} AND {LIVING}");
@@ -64,7 +64,7 @@ pub fn reset(resource: &Resource, known: Epoch, token: Token, by: &Operator<'_>,
     )
 }
 
-/// Who resets a fence, and through which proxy.
+/// The operator's role that resets a fence, and the proxy.
 pub struct Operator<'a> {
     pub role: &'a str,
     pub proxy: &'a str,
@@ -148,8 +148,8 @@ pub fn record_policy(resource: &Resource, loaded: i64) -> String {
     )
 }
 
-/// The same for the keys of a keyed resource, among the next so many epoch rows by name: a Query has no time for more. But
-/// they may be many: where the policies are recorded already, nothing is written.
+/// The same for the keys of a keyed resource, among a limited number of the next epoch rows by name: a Query has no time for
+/// more. Where the policies are recorded already, nothing is written.
 /// The row: the last of these. Locked in that order, so that two proxies that load at once cannot deadlock; changed by a
 /// statement of its own, which sees tokens that were raised before the lock was had.
 pub fn record_policy_of_keys(resource: &Resource, names: &Template, after: &str, loaded: i64) -> String {

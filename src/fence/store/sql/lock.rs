@@ -1,4 +1,4 @@
-//! What is said about locks: those on a resource and on its relations, and who holds them.
+//! The SQL about locks: on a resource, on its relations, and their holders.
 //!
 //! Owns the keys of advisory locks; `guard.sql` has the same. Must never overlook a relation that no other session can see yet.
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub const WRITE_LOCKS: &str = "'RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock', \
      'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'";
 
-/// Those, and the lock of `SELECT … FOR UPDATE`: who holds it may block the next leader.
+/// Those, and the lock of `SELECT … FOR UPDATE`: its holder may block the next leader.
 const WRITE_OR_ROW_LOCKS: &str = "'RowShareLock', 'RowExclusiveLock', 'ShareUpdateExclusiveLock', \
      'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'";
 
@@ -65,9 +65,9 @@ pub fn with_lock_timeout(limit: Duration, query: &str) -> String {
     format!("SET LOCAL lock_timeout = {}; {query}", limit.as_millis())
 }
 
-/// Ends those who keep the control process from the resource's lock: they hold it, or wait ahead to hold it exclusively.
+/// Ends the processes that block the control process: they hold the resource's lock, or wait ahead for it exclusively.
 /// But no control connections, also those of other proxies with a role of their own: an Admit and a Publish hold it for a
-/// moment. The second statement's rows: prepared transactions, which only whoever knows of them can end.
+/// moment. The second statement's rows: prepared transactions, which only an operator can end.
 ///
 /// `control`: the control process, with its start. Once it has ended, another may have its pid.
 pub fn end_blockers(resource: &str, (control_pid, control_start): (&str, &str)) -> String {

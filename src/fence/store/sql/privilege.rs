@@ -20,8 +20,8 @@ const WRITABLE: &str = "('r', 'p', 'v', 'f', 'm')";
 /// and what a foreign key changes are not asked about by the server.
 ///
 /// A call starts at each fenced table, and each relation that may lead to one (`start`), as the role or as the owner of a
-/// function that the role may call (`actor`). A relation that is nowhere yet may be made by who may create in its schema, or
-/// make the schema.
+/// function that the role may call (`actor`). A relation that does not exist yet needs the privilege to create in its schema,
+/// or to create the schema.
 pub fn permits(resource: &Resource, deeds: &[Deed], role: &Role) -> String {
     let deeds: Vec<String> = deeds.iter().enumerate().map(|(number, deed)| row(number, deed)).collect();
     format!(

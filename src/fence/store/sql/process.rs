@@ -85,8 +85,8 @@ pub fn processes<'a>(keys: impl IntoIterator<Item = (i32, &'a str)>) -> String {
     rows.join(", ")
 }
 
-/// The transactions that are open in this database, also those that are prepared. Who has not locked a relation yet may be
-/// about to: in a function that sleeps, say.
+/// The transactions that are open in this database, also prepared ones, and ones without a lock on the relation: they may
+/// still take it, in a function that sleeps, say.
 pub fn open_transactions() -> String {
     format!(
         "SELECT a.pid || ' ' || a.xact_start AS transaction FROM pg_stat_activity a \

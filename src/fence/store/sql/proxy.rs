@@ -6,7 +6,7 @@ use super::LIVING;
 use crate::policy::QualifiedName;
 use crate::sql::{named, quote};
 
-/// How long a proxy counts of which the control connection is lost: its sessions may go on.
+/// The time for which a proxy counts after its control connection is lost: its sessions may go on.
 const LOST_PROXY_COUNTS: &str = "interval '10 minutes'";
 
 /// Says which fences this proxy enforces. The rows of proxies that were lost long ago go.
