@@ -40,10 +40,14 @@ enum AdmitDecision {
     Refused(Refusal),
 }
 
+/// Whether an Admit may raise the epoch to its token.
 #[derive(Clone, Copy)]
-enum Raise<'a> {
+pub enum Raise<'a> {
+    /// Yes.
     Freely,
+    /// If the server would let the session's role do what the claim says.
     WhoMay(&'a Claim),
+    /// The token has to be the epoch's already.
     Never,
 }
 
@@ -65,28 +69,8 @@ impl Database {
         self.admit_if(session, resource, token, Raise::Freely).await
     }
 
-    /// As [`Database::admit`], but the token is raised only if the server would let the session's role do what the claim says.
-    pub async fn admit_who_may(
-        self: &Arc<Self>,
-        session: &Arc<SessionFence>,
-        resource: &Arc<Resource>,
-        token: Token,
-        claim: &Claim,
-    ) -> Result<(), Refusal> {
-        self.admit_if(session, resource, token, Raise::WhoMay(claim)).await
-    }
-
-    /// As [`Database::admit`], but the token has to be the epoch's already: it raises nothing.
-    pub async fn admit_in_force(
-        self: &Arc<Self>,
-        session: &Arc<SessionFence>,
-        resource: &Arc<Resource>,
-        token: Token,
-    ) -> Result<(), Refusal> {
-        self.admit_if(session, resource, token, Raise::Never).await
-    }
-
-    async fn admit_if(
+    /// As [`Database::admit`], but raises the epoch only as `raise` says.
+    pub async fn admit_if(
         self: &Arc<Self>,
         session: &Arc<SessionFence>,
         resource: &Arc<Resource>,

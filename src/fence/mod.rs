@@ -55,6 +55,7 @@ pub mod value;
 mod watch;
 
 pub use admissions::{Admission, Admissions};
+pub use admit::Raise;
 pub use authority::{Authority, Elections, Following, Leaders};
 pub use database::{Database, Registration};
 pub use enforcement::{Enforcement, Reach};

@@ -133,7 +133,7 @@ impl Driver {
 
     pub fn count_bytes(&self) {
         let SessionHost { context, record } = &self.session.host;
-        record.passed.bytes(self.client.source.bytes, self.client.sink.bytes, context.metrics());
+        record.passed.bytes(self.client.source.bytes, self.client.sink.bytes, &context.shared().metrics);
     }
 
     /// Waits until one thing happens, and notes it. Cancel-safe.

@@ -74,7 +74,7 @@ impl Driver {
             (end, _) => end,
         };
         if self.session.defines_after_its_end() {
-            let announcements = self.host().context.announcements().clone();
+            let announcements = self.host().context.shared().announcements.clone();
             announcements.spawn(until_the_server_ends(self.server, self.session));
         }
         end

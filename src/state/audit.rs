@@ -62,10 +62,10 @@ impl SessionRecord {
         let verdict = rejection.verdict();
         // What the server would refuse by itself is no verdict of a fence.
         if !matches!(rejection, Rejection::Denied { .. }) {
-            context.metrics().write(&self.database, label, Mode::Enforce.name(), verdict).inc();
+            context.shared.metrics.write(&self.database, label, Mode::Enforce.name(), verdict).inc();
         }
-        context.recent().push(recent::record(self, rejection, statement));
-        if !context.log_limit().allows(verdict, label) {
+        context.shared.recent.push(recent::record(self, rejection, statement));
+        if !context.shared.log_limit.allows(verdict, label) {
             return;
         }
         let SessionRecord { number: session, user, database, address, .. } = self;
@@ -92,8 +92,8 @@ impl Context {
             let resource = resource.as_ref().map(|resource| resource.name.as_str());
             let (label, mode) = labels(self.policies(), resource);
             let database = self.database().name();
-            self.metrics().write(database, label, mode.name(), verdict).inc();
-            if !self.log_limit().allows(verdict, label) {
+            self.shared.metrics.write(database, label, mode.name(), verdict).inc();
+            if !self.shared.log_limit.allows(verdict, label) {
                 continue;
             }
             match observed {
@@ -109,15 +109,17 @@ impl Context {
         if database.is_current(&resource, token) {
             return self.count(&resource, "admitted");
         }
-        let Some(place) = self.place_to_observe() else {
+        // Not when too many are asking.
+        let Some(place) = self.shared_database.observations.clone().try_acquire_owned().ok() else {
             self.count(&resource, "unavailable");
-            if self.log_limit().allows("unavailable", labels(self.policies(), Some(&resource.name)).0) {
+            if self.shared.log_limit.allows("unavailable", labels(self.policies(), Some(&resource.name)).0) {
                 let too_many = Rejection::from(Refusal::unavailable(&resource.name, "too many at once"));
                 log_observed(database.name(), &resource.name, token, &too_many);
             }
             return;
         };
-        let (policies, metrics, limit) = (self.policies_in_force(), self.metrics().clone(), self.log_limit().clone());
+        let (policies, metrics, limit) =
+            (self.policies.clone(), self.shared.metrics.clone(), self.shared.log_limit.clone());
         tokio::spawn(async move {
             let _place = place;
             let seen = match database.known_stale(&resource.name, token) {
@@ -140,7 +142,7 @@ impl Context {
     }
 
     fn count(&self, resource: &Resource, verdict: &str) {
-        counter(self.metrics(), self.policies(), self.database().name(), &resource.name, verdict).inc();
+        counter(&self.shared.metrics, self.policies(), self.database().name(), &resource.name, verdict).inc();
     }
 }
 

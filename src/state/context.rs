@@ -3,21 +3,17 @@
 use super::audit::Admitted;
 use super::database::{PREPARE_LIMIT, SharedDatabase};
 use super::parse_permits::ParsePermits;
-use super::recent::Recent;
 use super::room::MessageBudget;
 use super::sessions::SessionRecord;
 use super::shared::Shared;
 use crate::fence::{Database, Registration, Role};
-use crate::log_limit::LogLimit;
-use crate::metrics::Metrics;
 use crate::policy::{Opaque, PolicySet};
 use crate::session::host::Wanted;
 use crate::session::task::{ParsePermit, Room};
 use crate::statement::Alone;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio_util::task::TaskTracker;
+use tokio::sync::watch;
 
 /// One session's view.
 pub struct Context {
@@ -59,11 +55,6 @@ impl Context {
     /// The policies in force.
     pub fn policies(&self) -> &PolicySet {
         &self.policies
-    }
-
-    /// The same, to be kept.
-    pub fn policies_in_force(&self) -> Arc<PolicySet> {
-        self.policies.clone()
     }
 
     /// The fences of the session's database.
@@ -108,11 +99,6 @@ impl Context {
         }
     }
 
-    /// The latest rejections.
-    pub fn recent(&self) -> &Recent {
-        &self.shared.recent
-    }
-
     /// Registers the session for as long as its server connection lasts. A leader that was deposed while the database had no
     /// sessions is shut out now.
     pub fn register(&self, session: &SessionRecord) -> Registration {
@@ -127,11 +113,6 @@ impl Context {
         async move {
             tokio::time::timeout(within, shared_database.catch_up_with(&wanted)).await.ok();
         }
-    }
-
-    /// The tasks that announce changes of the catalogue: the proxy does not stop before them, as far as its time allows.
-    pub fn announcements(&self) -> &TaskTracker {
-        &self.shared.announcements
     }
 
     /// Waits for a permit to parse a text that may take long. Cancel-safe.
@@ -156,23 +137,8 @@ impl Context {
     }
 
     /// Messages behind others that the server may not answer for long have a budget of their own.
-    pub fn message_budget(&self, behind: bool) -> &Arc<MessageBudget> {
+    pub(super) fn message_budget(&self, behind: bool) -> &Arc<MessageBudget> {
         if behind { &self.shared.room_behind } else { &self.shared.room }
-    }
-
-    /// A permit to ask whether a write past an observing fence would be rejected; None: too many are asking.
-    pub fn place_to_observe(&self) -> Option<OwnedSemaphorePermit> {
-        self.shared_database.observations.clone().try_acquire_owned().ok()
-    }
-
-    /// All metrics.
-    pub fn metrics(&self) -> &Arc<Metrics> {
-        &self.shared.metrics
-    }
-
-    /// Keeps storms out of the log.
-    pub fn log_limit(&self) -> &Arc<LogLimit> {
-        &self.shared.log_limit
     }
 
     /// Closes the control connections to a database for a statement that needs it without other connections. Cancel-safe.

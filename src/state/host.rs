@@ -155,7 +155,7 @@ impl Host for SessionHost {
     }
 
     fn note_query(&self) {
-        self.record.passed.query(self.context.metrics());
+        self.record.passed.query(&self.context.shared.metrics);
     }
 
     fn note_presented(&self, value: &ParameterValue) {

@@ -4,7 +4,7 @@
 
 use super::SharedDatabase;
 use crate::fence::session::SessionFence;
-use crate::fence::{Claim, Refusal};
+use crate::fence::{Claim, Raise, Refusal};
 use crate::session::judge::Need;
 use std::sync::{Arc, Weak};
 
@@ -24,11 +24,9 @@ impl SharedDatabase {
                 if wanted.strong_count() == 0 {
                     break;
                 }
-                let is_admitted = fence.admission(&resource.name).is_some_and(|epoch| epoch.token == token);
-                match may_raise {
-                    _ if is_admitted => {}
-                    true => database.fence.admit_who_may(&fence, &resource, token, &claim).await?,
-                    false => database.fence.admit_in_force(&fence, &resource, token).await?,
+                if fence.admission(&resource.name).is_none_or(|epoch| epoch.token != token) {
+                    let raise = if may_raise { Raise::WhoMay(&claim) } else { Raise::Never };
+                    database.fence.admit_if(&fence, &resource, token, raise).await?;
                 }
             }
             Ok(())
