@@ -2,8 +2,9 @@
 //!
 //! Must never leave out a line without saying so, when the second is over at the latest.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
@@ -42,7 +43,7 @@ impl LogLimit {
 
     fn allows_some(self: &Arc<Self>, event: &'static str, resource: &str, most: u64) -> bool {
         let now = Instant::now();
-        let mut windows = self.windows();
+        let mut windows = self.0.lock();
         let window = windows.entry((event, resource.to_owned())).or_insert(Window { ends: now, most, lines: 0 });
         if window.lines <= most && window.ends <= now {
             *window = Window { ends: now + WINDOW, most, lines: 0 };
@@ -56,21 +57,17 @@ impl LogLimit {
 
     /// Logs now what has been left out: the process ends.
     pub fn finish(&self) {
-        let windows = std::mem::take(&mut *self.windows());
+        let windows = std::mem::take(&mut *self.0.lock());
         windows.iter().for_each(|(kind, window)| log_left_out(kind, window));
     }
 
     /// Cancel-safe only in that the next call of [`Self::finish`] says the rest.
     async fn close(self: Arc<Self>, ends: Instant, kind: EventKind) {
         sleep_until(ends).await;
-        let window = self.windows().remove(&kind);
+        let window = self.0.lock().remove(&kind);
         if let Some(window) = window {
             log_left_out(&kind, &window);
         }
-    }
-
-    fn windows(&self) -> MutexGuard<'_, HashMap<EventKind, Window>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,7 +87,7 @@ mod tests {
         let limit = Arc::new(LogLimit::default());
         let passed = |resource| (0..25).filter(|_| limit.allows("stale", resource)).count();
         assert_eq!((passed("one"), passed("other"), passed("one")), (10, 10, 0));
-        while !limit.windows().is_empty() {
+        while !limit.0.lock().is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(passed("one"), 10, "the counts have been told");
@@ -101,7 +98,7 @@ mod tests {
         let limit = Arc::new(LogLimit::default());
         for _ in 0..4 {
             assert!((0..10).all(|_| limit.allows("stale", "r")));
-            limit.windows().values_mut().for_each(|window| window.ends = Instant::now());
+            limit.0.lock().values_mut().for_each(|window| window.ends = Instant::now());
         }
     }
 }

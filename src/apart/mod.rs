@@ -8,13 +8,14 @@ mod reader;
 pub use reader::{READER_COMMAND, read_for_another};
 
 use crate::statement::{Lexing, Script, Unreadable, encoded};
+use parking_lot::Mutex;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, Once, OnceLock, PoisonError};
+use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The most readers at the same time, which callers must keep to; that many are kept for the next text.
@@ -41,7 +42,7 @@ pub fn set_program(program: PathBuf) {
 /// Reads a text of up to [`LONGEST_TREE`](crate::statement::LONGEST_TREE) bytes in another process; None where that came to no end. Blocks.
 pub fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Script, Unreadable>> {
     let request = request(text, lexing, with_rows);
-    let idle = || IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let idle = || IDLE.lock();
     let kept = idle().pop();
     // One that was kept may have ended meanwhile, for want of texts.
     let answered = kept.and_then(|reader| reader.ask(&request).ok()).map_or_else(|| start()?.ask(&request), Ok);

@@ -5,7 +5,8 @@
 
 use super::database::Database;
 use super::permission::Role;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -19,11 +20,7 @@ pub(super) struct Vacating(Mutex<Option<Instant>>);
 impl Vacating {
     /// A statement waits: the control connections close as soon as no session is left.
     pub(super) fn lasts(&self) -> bool {
-        self.until().is_some_and(|until| Instant::now() < until)
-    }
-
-    fn until(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().is_some_and(|until| Instant::now() < until)
     }
 }
 
@@ -44,7 +41,7 @@ impl Database {
             return;
         }
         let until = Instant::now() + SERVER_WAITS;
-        *self.vacating.until() = Some(until);
+        *self.vacating.0.lock() = Some(until);
         self.store.keep_closed(by_force.then_some(until));
         if by_force || !has_others {
             // By force the server does not wait: it ends the sessions that the role may end, and the control role's may not be
@@ -56,7 +53,7 @@ impl Database {
 
     /// The database was dropped, renamed or the like: another one may have its name now. Control connections open again.
     pub fn end_vacating(&self) {
-        *self.vacating.until() = None;
+        *self.vacating.0.lock() = None;
         self.store.keep_closed(None);
     }
 }

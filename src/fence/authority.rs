@@ -9,9 +9,10 @@ use super::session::{Epoch, Token};
 use crate::etcd::{ElectionName, Etcd, EtcdError, Observer, Patience, leader};
 use crate::policy::Resource;
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -94,7 +95,7 @@ impl Authority {
 
     /// Follows these elections from now on, and no others.
     pub fn follow(&self, elections: &BTreeSet<ElectionName>) {
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut followed = self.followed.lock();
         followed.retain(|election, task| {
             let stays = elections.contains(election);
             if !stays {

@@ -22,9 +22,10 @@ use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::tls::ControlConfig;
 use dashmap::DashMap;
+use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -257,7 +258,7 @@ impl Database {
     }
 
     pub(super) fn stop_watching(&self) {
-        if let Some(watcher) = self.watcher().take() {
+        if let Some(watcher) = self.watcher.lock().take() {
             watcher.abort();
         }
     }
@@ -300,10 +301,6 @@ impl Database {
 
     pub(super) fn resource_lock(&self, resource: &str) -> ResourceLock<'_> {
         self.resource_locks.of(resource)
-    }
-
-    pub(super) fn watcher(&self) -> std::sync::MutexGuard<'_, Option<AbortHandle>> {
-        self.watcher.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,8 +8,9 @@ use super::database::{Database, RegisteredSession};
 use super::store::{Key, StoreError};
 use crate::policy::{QualifiedName, Resource};
 use dashmap::mapref::multiple::RefMulti;
+use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -35,20 +36,16 @@ impl Enforced {
     /// Only these may be enforced any more: the others are not in force.
     pub(super) fn keep(&self, resources: &[Arc<Resource>]) {
         let in_force: HashSet<&str> = resources.iter().map(|it| it.fingerprint.as_str()).collect();
-        self.known().fences.retain(|fence| in_force.contains(fence.as_str()));
+        self.0.lock().fences.retain(|fence| in_force.contains(fence.as_str()));
     }
 
     /// The same has been said over the same connection, not long ago.
     fn is_announced(&self, listener: u64) -> bool {
-        let known = self.known();
+        let known = self.0.lock();
         listener != 0
             && known.announced.as_ref().is_some_and(|(over, fences, at)| {
                 *over == listener && *fences == known.fences && at.elapsed() < REPEATED
             })
-    }
-
-    fn known(&self) -> MutexGuard<'_, EnforcedFences> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -86,11 +83,11 @@ impl Database {
         if self.enforced.is_announced(listener) {
             return Ok(());
         }
-        let fences = self.enforced.known().fences.clone();
+        let fences = self.enforced.0.lock().fences.clone();
         let fingerprints: Vec<_> = fences.iter().cloned().collect();
         self.store().announce_enforced(&fingerprints).await?;
         // The connection may be another one by now: then it is said once more.
-        self.enforced.known().announced = Some((listener, fences, Instant::now()));
+        self.enforced.0.lock().announced = Some((listener, fences, Instant::now()));
         Ok(())
     }
 
@@ -117,7 +114,7 @@ impl Database {
         }
         // Unless other policies are in force by now.
         if self.resource_in_force(resource) {
-            self.enforced.known().fences.insert(resource.fingerprint.clone());
+            self.enforced.0.lock().fences.insert(resource.fingerprint.clone());
             self.memory.wake.notify_one();
         }
         Ok(())

@@ -5,7 +5,8 @@
 use super::database::Database;
 use super::store::StoreError;
 use crate::policy::Resource;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use parking_lot::RwLock;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The policies in force.
@@ -55,7 +56,7 @@ impl Database {
     }
 
     fn put_in_force_since(&self, resources: &[Arc<Resource>], loaded: Instant) {
-        let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
+        let mut policies = self.policies.write();
         // Those that are recorded once more claim no later time.
         let loaded_there = if policies.loaded == loaded { policies.loaded_there } else { 0 };
         *policies = InForce { resources: resources.to_vec(), loaded, loaded_there };
@@ -63,28 +64,24 @@ impl Database {
         self.enforced.keep(resources);
     }
 
-    fn policies(&self) -> RwLockReadGuard<'_, InForce> {
-        self.policies.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The resource is in force as it is.
     pub(super) fn resource_in_force(&self, resource: &Resource) -> bool {
-        self.policies().resources.iter().any(|it| it.fingerprint == resource.fingerprint)
+        self.policies.read().resources.iter().any(|it| it.fingerprint == resource.fingerprint)
     }
 
     /// When the policies in force were loaded, if the resource is of them, by the clock of the database. Proxies' own clocks
     /// need not agree. 0, which is before all others, while that is not known.
     pub(super) fn loaded(&self, resource: &Resource) -> i64 {
-        if self.resource_in_force(resource) { self.policies().loaded_there } else { 0 }
+        if self.resource_in_force(resource) { self.policies.read().loaded_there } else { 0 }
     }
 
     /// Asked once, and kept. Whatever the answer takes, it is not later than they were loaded.
     async fn ask_when_loaded(self: &Arc<Self>) -> Result<(), StoreError> {
-        let loaded = self.policies().loaded;
+        let loaded = self.policies.read().loaded;
         let now = self.store().now().await?;
         let age = tokio::time::Instant::now().into_std().saturating_duration_since(loaded);
         let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
-        let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
+        let mut policies = self.policies.write();
         if policies.loaded == loaded && policies.loaded_there == 0 {
             policies.loaded_there = now.saturating_sub(age).max(0);
         }
@@ -103,12 +100,12 @@ impl Database {
     /// The resource in force of that name, or that of a key; the latter is made anew each time, since there may be any
     /// number of them.
     pub(super) fn resource(&self, name: &str) -> Option<Arc<Resource>> {
-        self.policies().resources.iter().find_map(|resource| resource.called(name))
+        self.policies.read().resources.iter().find_map(|resource| resource.called(name))
     }
 
     /// The names of the resources in force that are not keyed.
     pub(super) fn plain_resources(&self) -> Vec<String> {
-        let policies = self.policies();
+        let policies = self.policies.read();
         let plain = policies.resources.iter().filter(|resource| resource.keyed.is_none());
         plain.map(|resource| resource.name.clone()).collect()
     }

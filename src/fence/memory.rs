@@ -7,9 +7,9 @@
 
 use super::session::{Epoch, Token};
 use super::store::Listener;
+use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -81,7 +81,7 @@ impl Memory {
     /// Takes an epoch row that was just read. The last reader wins, also when it read a lower
     /// epoch: after a restore that is the truth.
     pub(super) fn learn(&self, resource: &str, epoch: Epoch) {
-        let before = self.epochs().insert(resource, (epoch, Instant::now()));
+        let before = self.epochs.lock().insert(resource, (epoch, Instant::now()));
         if before.is_none_or(|(before, _)| before != epoch) {
             self.changed.notify_one();
         }
@@ -89,29 +89,29 @@ impl Memory {
 
     /// Takes note that the resource has no epoch row (any more).
     pub(super) fn forget(&self, resource: &str) {
-        self.epochs().remove(resource);
+        self.epochs.lock().remove(resource);
     }
 
     /// The epoch above the token, if there certainly is one.
     pub(super) fn above(&self, resource: &str, token: Token) -> Option<Epoch> {
-        let (epoch, confirmed) = self.epochs().get(resource)?;
+        let (epoch, confirmed) = self.epochs.lock().get(resource)?;
         let believed = self.listener.load(Ordering::Acquire) != 0 && confirmed.elapsed() < CONFIRMED_FOR;
         (believed && token < epoch.token).then_some(epoch)
     }
 
     /// The epoch last read has a lower token, whatever it is now.
     pub(super) fn is_below(&self, resource: &str, token: Token) -> bool {
-        self.epochs().get(resource).is_some_and(|known| known.0.token < token)
+        self.epochs.lock().get(resource).is_some_and(|known| known.0.token < token)
     }
 
     /// The epoch last read has this token.
     pub(super) fn is_current(&self, resource: &str, token: Token) -> bool {
-        self.epochs().get(resource).is_some_and(|known| known.0.token == token)
+        self.epochs.lock().get(resource).is_some_and(|known| known.0.token == token)
     }
 
     /// The epoch last read, whatever it is now.
     pub(super) fn last_read(&self, resource: &str) -> Option<Epoch> {
-        self.epochs().get(resource).map(|(epoch, _)| epoch)
+        self.epochs.lock().get(resource).map(|(epoch, _)| epoch)
     }
 
     /// The number of the connection that listens; another one may have missed what was said before it did. 0: none does.
@@ -126,25 +126,17 @@ impl Memory {
 
     /// What came since the last call.
     pub(super) fn take_news(&self) -> News {
-        std::mem::take(&mut *self.news())
-    }
-
-    fn epochs(&self) -> MutexGuard<'_, Epochs> {
-        self.epochs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn news(&self) -> MutexGuard<'_, News> {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+        std::mem::take(&mut *self.news.lock())
     }
 }
 
 impl Listener for Memory {
     /// Whatever was known before is forgotten.
     fn listens(&self, connection: u64) {
-        *self.epochs() = Epochs::default();
+        *self.epochs.lock() = Epochs::default();
         self.last_listener.store(connection, Ordering::Release);
         self.listener.store(connection, Ordering::Release);
-        self.news().all = true;
+        self.news.lock().all = true;
         self.wake.notify_one();
     }
 
@@ -154,7 +146,7 @@ impl Listener for Memory {
     }
 
     fn announced(&self, resource: &str) {
-        let mut news = self.news();
+        let mut news = self.news.lock();
         if news.resources.len() < MOST_NEWS {
             news.resources.insert(resource.to_owned());
         } else {
@@ -196,7 +188,7 @@ mod tests {
     fn needs_confirmation() {
         let memory = Memory::default();
         memory.listens(1);
-        memory.epochs().insert("r", (FIVE, Instant::now() - CONFIRMED_FOR));
+        memory.epochs.lock().insert("r", (FIVE, Instant::now() - CONFIRMED_FOR));
         assert_eq!(memory.above("r", 4), None);
     }
 
@@ -218,7 +210,7 @@ mod tests {
         for number in 0..5 * GENERATION {
             memory.learn(&name(number), FIVE);
             memory.learn("in use", FIVE);
-            let epochs = memory.epochs();
+            let epochs = memory.epochs.lock();
             assert!(epochs.young.len() + epochs.old.len() <= 2 * GENERATION);
         }
         assert!(memory.is_current("in use", 5) && memory.is_current(&name(5 * GENERATION - 1), 5));

@@ -5,8 +5,8 @@
 //! admitted, so the process is busy from now on" and the drain's "revoked; was it idle?".
 //! It is never held across an await.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// A session that is admitted to, or was revoked from, this many resources gives up those that it does not need now,
@@ -262,7 +262,7 @@ impl SessionFence {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere cannot leave the maps half changed: every change is one insert or remove.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -21,7 +21,7 @@ const LINGER: Duration = Duration::from_millis(500);
 
 /// Starts the watcher, unless it runs.
 pub(super) fn ensure(database: &Arc<Database>) {
-    let mut watcher = database.watcher();
+    let mut watcher = database.watcher.lock();
     if watcher.is_none() {
         *watcher = Some(tokio::spawn(watch(Arc::downgrade(database))).abort_handle());
     }
@@ -69,7 +69,7 @@ fn linger(database: &Database) -> Duration {
 /// Retires the watcher, unless a session has registered meanwhile: the next need for a connection
 /// starts a new one.
 fn retire(database: &Database) -> bool {
-    let mut watcher = database.watcher();
+    let mut watcher = database.watcher.lock();
     if database.sessions.is_empty() {
         *watcher = None;
     }

@@ -12,10 +12,11 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, watch};
@@ -124,7 +125,7 @@ impl Places {
     /// Always finds one.
     fn enter(self: &Arc<Self>, source: SourceAddress) -> ConnectionSlot {
         let given_up = Arc::new(Notify::new());
-        let mut taken = self.taken();
+        let mut taken = self.taken.lock();
         while taken.asking.len() + taken.answered.len() >= MOST_CONNECTIONS {
             let longest = taken.asking.pop_longest().or_else(|| taken.answered.pop_longest());
             longest.inspect(|longest| longest.notify_one());
@@ -135,16 +136,12 @@ impl Places {
         drop(taken);
         ConnectionSlot { places: self.clone(), source, number, given_up }
     }
-
-    fn taken(&self) -> MutexGuard<'_, OpenConnections> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl ConnectionSlot {
     /// Its request is there.
     fn has_asked(&self) {
-        let mut taken = self.places.taken();
+        let mut taken = self.places.taken.lock();
         if let Some(given_up) = taken.asking.remove(self.source, self.number) {
             taken.answered.insert(self.source, self.number, given_up);
         }
@@ -153,7 +150,7 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut taken = self.places.taken();
+        let mut taken = self.places.taken.lock();
         taken.asking.remove(self.source, self.number);
         taken.answered.remove(self.source, self.number);
     }

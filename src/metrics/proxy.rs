@@ -2,10 +2,10 @@
 
 use super::registered::Registered;
 use super::{MetricsError, table};
+use parking_lot::{Mutex, RwLock};
 use prometheus::core::Collector;
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError, RwLock};
 
 /// What can become of a write, as in the label `verdict`.
 pub const VERDICTS: [&str; 8] =
@@ -153,7 +153,7 @@ impl Metrics {
 
     /// All metrics, as Prometheus reads them.
     pub fn text(&self, now: Now) -> String {
-        let _alone = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.scrape.lock();
         self.sessions.set(i64::try_from(now.sessions).unwrap_or(i64::MAX));
         self.ready.set(now.ready.into());
         self.fence_token.reset();
@@ -170,10 +170,10 @@ impl Metrics {
     /// The database's name in labels.
     fn label<'a>(&self, database: &'a str) -> &'a str {
         let known = |databases: &HashSet<String>| databases.contains(database);
-        if known(&self.databases.read().unwrap_or_else(PoisonError::into_inner)) {
+        if known(&self.databases.read()) {
             return database;
         }
-        let mut databases = self.databases.write().unwrap_or_else(PoisonError::into_inner);
+        let mut databases = self.databases.write();
         if databases.len() >= MOST_DATABASES && !known(&databases) {
             return OTHER_DATABASES;
         }

@@ -4,8 +4,9 @@
 //! never let one role have all permits, however many sessions it has.
 
 use crate::session::task::ParsePermit;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use tokio::sync::Semaphore;
 
 /// All permits of one kind.
@@ -44,7 +45,7 @@ impl ParsePermits {
     }
 
     fn of(&self, role: &str) -> Arc<Semaphore> {
-        let mut roles = self.roles.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut roles = self.roles.lock();
         if let Some(known) = roles.get(role).and_then(Weak::upgrade) {
             return known;
         }
@@ -82,6 +83,6 @@ mod tests {
         for number in 0..100 {
             drop(permits.try_take(&number.to_string()));
         }
-        assert_eq!(permits.roles.lock().unwrap().len(), 1);
+        assert_eq!(permits.roles.lock().len(), 1);
     }
 }

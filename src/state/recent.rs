@@ -7,8 +7,9 @@ use super::sessions::SessionRecord;
 use crate::operate::console::Rejected;
 use crate::session::rejection::Rejection;
 use crate::statement::Statement;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// The most that are kept.
@@ -21,7 +22,7 @@ pub struct Recent(Mutex<VecDeque<Arc<Rejected>>>);
 impl Recent {
     /// One more; the oldest goes when there are too many.
     pub fn push(&self, rejected: Rejected) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         if kept.len() >= MOST {
             kept.pop_front();
         }
@@ -30,7 +31,7 @@ impl Recent {
 
     /// All of them, the latest first.
     pub fn list(&self) -> Vec<Arc<Rejected>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().cloned().collect()
+        self.0.lock().iter().rev().cloned().collect()
     }
 }
 

@@ -4,7 +4,8 @@
 //! that does not use its reservation block the others.
 
 use crate::session::task::HeldRoom;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
@@ -51,7 +52,7 @@ impl MessageBudget {
 
     /// Reserves the size of a message at once, or not at all. `there`: bytes of it that have arrived.
     pub fn try_take(self: &Arc<Self>, bytes: usize, there: usize) -> Option<Reservation> {
-        self.lock().take(bytes).then(|| self.room(bytes, there))
+        self.0.lock().take(bytes).then(|| self.room(bytes, there))
     }
 
     /// Waits for a reservation; None after a while. Not in the order of the calls: see `give`. Cancel-safe.
@@ -60,7 +61,7 @@ impl MessageBudget {
         bytes: usize,
         there: usize,
     ) -> impl Future<Output = Option<Reservation>> + Send + use<> {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         let taken = if inner.take(bytes) {
             Ok(self.room(bytes, there))
         } else {
@@ -81,7 +82,7 @@ impl MessageBudget {
     /// reserved.
     fn give(self: &Arc<Self>) {
         loop {
-            let mut inner = self.lock();
+            let mut inner = self.0.lock();
             inner.waiting.retain(|it| !it.tell.is_closed());
             let free = inner.free;
             let Some(next) = inner.waiting.iter().rposition(|it| it.bytes <= free) else { return };
@@ -90,17 +91,13 @@ impl MessageBudget {
             drop(inner);
             // The session has ended. Dropping the reservation would call this function again.
             if let Err(mut untaken) = tell.send(self.room(bytes, there)) {
-                self.lock().free += std::mem::take(&mut untaken.bytes);
+                self.0.lock().free += std::mem::take(&mut untaken.bytes);
             }
         }
     }
 
     fn room(self: &Arc<Self>, bytes: usize, there: usize) -> Reservation {
         Reservation { budget: self.clone(), bytes, looked: (Instant::now(), there) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Budget> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -122,14 +119,14 @@ impl HeldRoom for Reservation {
         }
         self.looked = (Instant::now(), there);
         let made_headway = there.saturating_sub(before) >= self.bytes / HEADWAY;
-        !made_headway && !self.budget.lock().waiting.is_empty()
+        !made_headway && !self.budget.0.lock().waiting.is_empty()
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.budget.lock().free += self.bytes;
+            self.budget.0.lock().free += self.bytes;
             self.budget.give();
         }
     }
@@ -161,7 +158,7 @@ mod tests {
         assert!(given(&mut first).await.is_none());
         drop((last, small));
         assert!(given(&mut first).await.is_some());
-        assert_eq!(budget.lock().free, 10);
+        assert_eq!(budget.0.lock().free, 10);
     }
 
     #[tokio::test]

@@ -12,8 +12,9 @@ use crate::wire::error::start_of;
 use crate::wire::startup::Startup;
 use bytes::Bytes;
 use dashmap::DashMap;
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 use tokio::sync::Semaphore;
 use tracing::Level;
@@ -130,7 +131,7 @@ impl SessionRecord {
 
     /// The value of `lease.fence`, in its own form; None where the server has to be asked.
     pub fn presented(&self) -> Option<String> {
-        match &*self.presented.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.presented.lock() {
             ParameterValue::Known(value) => Some(value.to_string()),
             ParameterValue::Invalid | ParameterValue::Unknown => None,
         }
@@ -138,7 +139,7 @@ impl SessionRecord {
 
     /// It presents these tokens from now on.
     pub fn present(&self, value: &ParameterValue) {
-        let mut presented = self.presented.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut presented = self.presented.lock();
         if *presented != *value {
             *presented = value.clone();
         }

@@ -20,8 +20,9 @@ use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
 use crate::statement::{Alone, Cache};
+use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
@@ -136,13 +137,13 @@ impl Shared {
 
     /// The settings in force.
     pub fn settings(&self) -> Arc<Settings> {
-        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.settings.read().clone()
     }
 
     /// Puts settings in force, for what comes after.
     pub fn set_settings(&self, settings: Settings) {
         self.orders.send_modify(|orders| orders.idle_timeout = settings.limits.idle);
-        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+        *self.settings.write() = Arc::new(settings);
     }
 
     /// The proxy comes to its end.
@@ -158,7 +159,7 @@ impl Shared {
 
     /// The database of that name, known from now on.
     pub fn shared_database(&self, name: &str) -> Arc<SharedDatabase> {
-        let mut databases = self.by_name();
+        let mut databases = self.databases.lock();
         if let Some(known) = databases.get(name) {
             return known.clone();
         }
@@ -175,7 +176,7 @@ impl Shared {
 
     /// The same, unless the server says that it has none of that name. Cancel-safe.
     pub async fn find_shared_database(&self, name: &str) -> Option<Arc<SharedDatabase>> {
-        let is_known = self.by_name().contains_key(name);
+        let is_known = self.databases.lock().contains_key(name);
         if !is_known && is_missing(&self.encryption.control_for(&self.settings(), name)).await {
             return None;
         }
@@ -185,7 +186,7 @@ impl Shared {
     /// All databases known, by name; not those that are gone.
     pub fn shared_databases(&self) -> Vec<Arc<SharedDatabase>> {
         // One that comes back is the same: two of one name would not know each other's sessions.
-        let mut known: Vec<_> = self.by_name().values().filter(|it| !it.fence.is_missing()).cloned().collect();
+        let mut known: Vec<_> = self.databases.lock().values().filter(|it| !it.fence.is_missing()).cloned().collect();
         known.sort_by(|one, other| one.fence.name().cmp(other.fence.name()));
         known
     }
@@ -206,7 +207,7 @@ impl Shared {
     /// Gets the control connections to a database out of the way of a session's statement that needs it alone, as
     /// [`Database::close_for`] does. Cancel-safe.
     pub async fn leave_alone(&self, wanted: &Alone, role: &Role, from: &str) {
-        let known = self.by_name().get(&wanted.database).cloned();
+        let known = self.databases.lock().get(&wanted.database).cloned();
         if let Some(database) = known {
             database.fence.close_for(role, wanted.by_force, wanted.database == from).await;
         }
@@ -214,13 +215,9 @@ impl Shared {
 
     /// There may be another database of that name now: nothing that was read of its catalogue counts any more.
     pub fn forget_database(&self, name: &str) {
-        if let Some(database) = self.by_name().get(name) {
+        if let Some(database) = self.databases.lock().get(name) {
             database.fence.end_vacating();
             database.forget_catalogue();
         }
-    }
-
-    fn by_name(&self) -> MutexGuard<'_, HashMap<String, Arc<SharedDatabase>>> {
-        self.databases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,10 +6,11 @@
 use super::analyse::{LONGEST_TREE, read_text, read_tokens};
 use super::rows::{ColumnValue, Declared};
 use super::{Lexing, PreparedEffect, RelationName, Script, Statement, Unreadable, cost};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 const BYTES: usize = 32 << 20;
 const LONGEST_TEXT: usize = 64 << 10;
@@ -74,7 +75,7 @@ impl Cache {
 
     fn shard(&self, text: &[u8]) -> MutexGuard<'_, Shard> {
         let shard = &self.shards[self.hasher.hash_one(text) as usize % SHARDS];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        shard.lock()
     }
 
     fn find(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
@@ -98,7 +99,7 @@ impl Cache {
     #[cfg(test)]
     pub(super) fn weight(&self) -> usize {
         let weight = |shard: &Mutex<Shard>| {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let shard = shard.lock();
             shard.young.values().chain(shard.old.values()).map(|entry| entry.weight).sum::<usize>()
         };
         self.shards.iter().map(weight).sum()

@@ -3,11 +3,12 @@
 //! Must never give another answer than the one that went in: a name that is not known makes it no answer.
 
 use crate::statement::{Script, Statement, Unreadable, Word};
+use parking_lot::Mutex;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::HashSet;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// As bytes.
 ///
@@ -31,7 +32,7 @@ const MOST_WORDS: usize = 1_000;
 /// A text that the source has as a constant.
 pub(super) fn word<'de, D: Deserializer<'de>>(from: D) -> Result<Word, D::Error> {
     let text = String::deserialize(from)?;
-    let mut words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut words = WORDS.lock();
     let words = words.get_or_insert_default();
     if let Some(known) = words.get(text.as_str()) {
         return Ok(known);

@@ -3,12 +3,13 @@
 use super::files::{Contents, PemFile, TlsFileError};
 use super::{Secured, provider};
 use crate::config::{ClientCertificates, ClientTls, Encryption, TlsVersion};
+use parking_lot::RwLock;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SupportedProtocolVersion};
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -52,7 +53,7 @@ impl Acceptor {
     /// For connections that begin from now on. Returns the settings that name a file with
     /// another content than before.
     pub fn put_in_force(&self, new: ClientSide) -> Vec<&'static str> {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.write();
         let changed = new.contents.changed_since(&current.contents);
         *current = Arc::new(new);
         changed
@@ -73,7 +74,7 @@ impl Acceptor {
     /// # Errors
     /// When the two do not agree; the client has been told.
     pub async fn accept(&self, stream: TcpStream, direct: bool) -> io::Result<(TlsStream<TcpStream>, Secured)> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let current = self.current.read().clone();
         let stream = TlsAcceptor::from(current.config.clone()).accept(stream).await?;
         let (_, connection) = stream.get_ref();
         if direct && connection.alpn_protocol() != Some(ALPN) {

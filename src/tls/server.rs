@@ -5,12 +5,13 @@ use super::trouble::{NoTls, Told, trouble};
 use super::verifier::Verifier;
 use super::{Secured, provider};
 use crate::config::{ServerTls, SslMode, is_system};
+use parking_lot::RwLock;
 use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -73,7 +74,7 @@ impl Connector {
     /// For connections that begin from now on. Returns the settings that name a file with
     /// another content than before.
     pub fn put_in_force(&self, new: ServerSide) -> Vec<&'static str> {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.write();
         let changed = new.contents.changed_since(&current.contents);
         *current = new;
         changed
@@ -91,7 +92,7 @@ impl Connector {
 
     /// What connections that begin now are made with.
     pub(super) fn current(&self) -> Arc<ClientConfig> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).config.clone()
+        self.current.read().config.clone()
     }
 
     /// Asks a server for TLS, and shakes hands if it has it. Not cancel-safe: the connection is lost.

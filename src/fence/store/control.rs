@@ -10,9 +10,10 @@ use super::{Found, Listener, sql};
 use crate::fence::resource_lock::ResourceLocks;
 use crate::sql::{StatementResult, answers, column, query_rows};
 use crate::tls::ControlConfig;
+use parking_lot::Mutex as Immediate;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex as Immediate, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard as Held};
 use tokio::time::{Instant, sleep, timeout};
@@ -41,7 +42,7 @@ pub(super) struct Common {
 
 impl Common {
     pub(super) fn found(&self) -> Found {
-        *lock(&self.found)
+        *self.found.lock()
     }
 
     pub(super) fn session_comes(&self) {
@@ -49,26 +50,22 @@ impl Common {
     }
 
     pub(super) fn keep_closed(&self, until: Option<Instant>) {
-        *lock(&self.closed_until) = until;
+        *self.closed_until.lock() = until;
     }
 
     pub(super) fn is_kept_closed(&self) -> bool {
-        lock(&self.closed_until).is_some_and(|until| Instant::now() < until)
+        self.closed_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
     /// Takes note of an attempt; one that failed before the database could be looked at shows nothing.
     fn note(&self, error: Option<&ControlError>) {
-        *lock(&self.found) = match error {
+        *self.found.lock() = match error {
             None | Some(ControlError::Version { .. } | ControlError::Newer { .. }) => Found::Nothing,
             Some(ControlError::Uninitialised(_)) => Found::Unprepared,
             Some(ControlError::NoDatabase(_)) => Found::Missing,
             Some(_) => return,
         };
     }
-}
-
-fn lock<T>(mutex: &Immediate<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One control connection, or the place for one.

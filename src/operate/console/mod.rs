@@ -33,9 +33,10 @@ use crate::wire::error::{ErrorText, Severity};
 use async_trait::async_trait;
 use command::{COMMANDS, Command, Show};
 use courtesy::Courtesy;
+use parking_lot::Mutex;
 use result_set::{Heading, Notice, ResultSet, Table, headings};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// The proxy, as far as commands ask it and act upon it.
@@ -94,10 +95,6 @@ impl Console {
         let mut databases = self.proxy.databases();
         databases.retain(|database| policies.applies_to(database.name()) && is_concerned(policies, database));
         databases
-    }
-
-    fn names(&self) -> MutexGuard<'_, ClientNames> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -85,7 +85,7 @@ impl ExtendedQueryHandler for Console {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let name = message.name.clone().unwrap_or_else(|| DEFAULT_NAME.to_owned());
-        if is_full(&self.names().statements, MOST_STATEMENTS, &name) {
+        if is_full(&self.names.lock().statements, MOST_STATEMENTS, &name) {
             let message = format!("there are {MOST_STATEMENTS} prepared statements, and the console keeps no more");
             return Err(error(ErrorText::new("53400", message).hint("DEALLOCATE ALL removes them.")));
         }
@@ -93,7 +93,7 @@ impl ExtendedQueryHandler for Console {
             Some(statement) => client.portal_store().put_statement(Arc::new(statement)),
             None => client.portal_store().put_empty_statement(&name),
         }
-        self.names().statements.insert(name);
+        self.names.lock().statements.insert(name);
         client.feed(PgWireBackendMessage::ParseComplete(ParseComplete::new())).await?;
         Ok(())
     }
@@ -106,7 +106,7 @@ impl ExtendedQueryHandler for Console {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let name = message.portal_name.as_deref().unwrap_or(DEFAULT_NAME);
-        if is_full(&self.names().portals, MOST_PORTALS, name) {
+        if is_full(&self.names.lock().portals, MOST_PORTALS, name) {
             let message = format!("there are {MOST_PORTALS} portals, and the console keeps no more");
             return Err(error(ErrorText::new("53400", message).hint("Close them, or end the transaction.")));
         }
@@ -123,7 +123,7 @@ impl ExtendedQueryHandler for Console {
             Some(Entry::Empty) => client.portal_store().put_empty_portal(name),
             None => return Err(PgWireError::StatementNotFound(statement.to_owned())),
         }
-        self.names().portals.insert(name.to_owned());
+        self.names.lock().portals.insert(name.to_owned());
         client.feed(PgWireBackendMessage::BindComplete(BindComplete::new())).await?;
         Ok(())
     }
@@ -153,7 +153,7 @@ impl ExtendedQueryHandler for Console {
             self.deallocate(client.portal_store(), Some(name));
         } else {
             client.portal_store().rm_portal(name);
-            self.names().portals.remove(name);
+            self.names.lock().portals.remove(name);
         }
         client.feed(PgWireBackendMessage::CloseComplete(CloseComplete::new())).await?;
         Ok(())
@@ -187,7 +187,7 @@ impl Console {
             }
             Command::Courtesy(Courtesy::Done(tag)) => return done(tag),
             Command::Courtesy(Courtesy::Deallocate(Some(name))) => {
-                if !self.names().statements.contains(name) {
+                if !self.names.lock().statements.contains(name) {
                     return Err(PgWireError::StatementNotFound(name.clone()));
                 }
                 self.deallocate(client.portal_store(), Some(name));
@@ -218,7 +218,7 @@ impl Console {
 
     /// Removes the prepared statement of that name, or all.
     fn deallocate<S: PortalStore>(&self, store: &S, name: Option<&str>) {
-        let statements = &mut self.names().statements;
+        let statements = &mut self.names.lock().statements;
         match name {
             Some(name) => {
                 statements.remove(name);
@@ -229,7 +229,7 @@ impl Console {
     }
 
     fn drop_portals<S: PortalStore>(&self, store: &S) {
-        self.names().portals.clear();
+        self.names.lock().portals.clear();
         store.clear_portals();
     }
 

@@ -9,7 +9,7 @@ use crate::fence::Cause;
 use crate::policy::{PolicySet, QualifiedName};
 use crate::session::host::{Changes, Seen, Wanted};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
@@ -95,12 +95,12 @@ impl SharedDatabase {
 
     /// The changes seen until now.
     pub fn changes(&self) -> Changes {
-        self.known().seen
+        self.known.lock().seen
     }
 
     /// What is known of the catalogue: of what is wanted, or of all changes seen until now.
     pub fn catalogue(&self, wanted: Option<&Wanted>) -> Seen {
-        let known = self.known();
+        let known = self.known.lock();
         let is_read = self.is_read(&known, wanted.map_or(known.seen, |wanted| wanted.since));
         let is_heard = self.is_heard(&known);
         let mut seen = Seen {
@@ -138,7 +138,7 @@ impl SharedDatabase {
 
     /// The catalogue has changed: until it is read, any relation may be fenced.
     pub fn forget_catalogue(&self) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.seen.all += 1;
         known.seen.doubts += 1;
     }
@@ -146,7 +146,7 @@ impl SharedDatabase {
     /// The database of this name has this number now. What was read of another one, or that it could not be read, counts no
     /// longer.
     pub fn note_database(&self, database: String) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let before = known.database.replace(database);
         if before == known.database {
             return;
@@ -161,7 +161,7 @@ impl SharedDatabase {
     /// The catalogue has changed in a way that had nothing to do with fenced tables as of that count of doubts. False
     /// if there are more by now.
     pub fn note_harmless_change(&self, doubts: u64) -> bool {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let is_harmless = known.seen.doubts == doubts;
         known.seen.all += u64::from(is_harmless);
         drop(known);
@@ -173,7 +173,7 @@ impl SharedDatabase {
 
     /// The catalogue may have changed without a sign: it is due, and what was read before counts until then.
     fn suppose_change(&self) {
-        self.known().seen.all += 1;
+        self.known.lock().seen.all += 1;
     }
 
     /// What was read is not waited for, and should be current all the same.
@@ -193,24 +193,24 @@ impl SharedDatabase {
     pub async fn catch_up_with(&self, wanted: &Wanted) {
         let turn = self.reading.lock().await;
         let lacks = |known: &CatalogueState| !self.is_read(known, wanted.since) || !self.is_heard(known);
-        if lacks(&self.known()) && self.is_due() {
+        if lacks(&self.known.lock()) && self.is_due() {
             self.read_catalogue().await;
         }
         let policies = self.policies.borrow().clone();
         let fences = Fenced(&policies.resources);
-        if self.known().lacks_dependencies(wanted) {
+        if self.known.lock().lacks_dependencies(wanted) {
             let attempted = (Instant::now(), self.changes());
             let read = self.fence.dependencies(fences).await.map(Arc::new);
-            self.known().dependencies = Some(Apart { attempted, read });
+            self.known.lock().dependencies = Some(Apart { attempted, read });
         }
         drop(turn);
         // Nobody else waits for what only this session can have made.
         let _turn = self.reading_apart.lock().await;
-        let schema = self.known().lacking_session(wanted).cloned();
+        let schema = self.known.lock().lacking_session(wanted).cloned();
         if let Some(schema) = schema {
             let attempted = (Instant::now(), self.changes());
             let read = self.fence.catalogue_of_session(fences, &schema).await.map(Arc::new);
-            self.known().of_sessions.insert(schema, Apart { attempted, read });
+            self.known.lock().of_sessions.insert(schema, Apart { attempted, read });
         }
     }
 
@@ -219,7 +219,7 @@ impl SharedDatabase {
         let policies = self.policies.borrow().clone();
         let (listener, last_listener) = (self.fence.listener(), self.fence.last_listener());
         let changes = {
-            let mut known = self.known();
+            let mut known = self.known.lock();
             known.attempted = Some((Instant::now(), known.seen, listener));
             known.seen
         };
@@ -228,7 +228,7 @@ impl SharedDatabase {
         // reading does not count, and the next one need not wait.
         let is_opened = listener == 0 && self.fence.last_listener() != last_listener;
         let listener = if is_opened { self.fence.last_listener() } else { listener };
-        let mut known = self.known();
+        let mut known = self.known.lock();
         match read {
             Ok(catalogue) => {
                 for resource in policies.resources.iter().filter(|resource| catalogue.may_have(resource)) {
@@ -276,7 +276,7 @@ impl SharedDatabase {
 
     /// It is worth waiting for [`Self::catch_up_with`].
     pub fn is_unread(&self, wanted: &Wanted) -> bool {
-        let known = self.known();
+        let known = self.known.lock();
         if !self.is_read(&known, wanted.since) || !wanted.is_plain && !self.is_heard(&known) {
             return known.is_untried(self.fence.listener()) || self.reading.try_lock().is_err();
         }
@@ -300,18 +300,14 @@ impl SharedDatabase {
     /// The catalogue has changed, or may have, since it was read; and nobody has tried to read it since, or only a
     /// while ago.
     pub(super) fn is_due(&self) -> bool {
-        let (known, listener) = (self.known(), self.fence.listener());
+        let (known, listener) = (self.known.lock(), self.fence.listener());
         let is_another = listener != 0 && listener != known.listener;
         (known.read != Some(known.seen) || is_another || !self.is_heard(&known)) && known.is_untried(listener)
     }
 
     /// Nobody has tried to read it for a while.
     pub(super) fn is_old(&self) -> bool {
-        self.known().attempted.is_none_or(|(at, ..)| at.elapsed() > FRESH)
-    }
-
-    pub(super) fn known(&self) -> MutexGuard<'_, CatalogueState> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().attempted.is_none_or(|(at, ..)| at.elapsed() > FRESH)
     }
 }
 

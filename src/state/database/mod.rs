@@ -11,8 +11,9 @@ use crate::fence::Database;
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
 use catalogue::CatalogueState;
+use parking_lot::Mutex;
 use recorded::RecordedPolicies;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use suspects::AllSuspects;
 use tokio::sync::{Notify, Semaphore, watch};
@@ -81,7 +82,7 @@ impl SharedDatabase {
 
     /// A table of the database is fenced, as far as its catalogue was read.
     pub fn has_fences(&self) -> bool {
-        self.policies.borrow().applies_to(self.fence.name()) && self.known().catalogue.has_fenced_tables()
+        self.policies.borrow().applies_to(self.fence.name()) && self.known.lock().catalogue.has_fenced_tables()
     }
 
     /// Nobody has said that something is fenced here, and as far as is known nothing is.

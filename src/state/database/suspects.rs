@@ -4,9 +4,10 @@
 //! looks here first, and at the catalogue then, finds them in one of the two.
 
 use crate::session::suspects::Suspects;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The suspects of all sessions of a database whose open definitions may have to do with fenced tables. Of one that only
 /// names them there are none.
@@ -56,7 +57,7 @@ impl AllSuspects {
     }
 
     fn change(&self, how: impl FnOnce(&mut All)) {
-        let mut all = self.lock();
+        let mut all = self.all.lock();
         how(&mut all);
         self.count.store(all.by_session.len() + all.ended.len(), Ordering::SeqCst);
     }
@@ -71,13 +72,9 @@ impl AllSuspects {
         if self.is_empty() {
             return Vec::new();
         }
-        let all = self.lock();
+        let all = self.all.lock();
         let open = all.by_session.iter().filter(|(other, _)| **other != session).map(|(_, suspects)| suspects);
         open.chain(all.ended.iter().map(|(_, suspects)| suspects)).cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, All> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
