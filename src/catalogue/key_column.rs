@@ -1,7 +1,7 @@
-//! The columns by which tables are keyed: what the catalogue says of them.
+//! The columns by which tables are keyed, as the catalogue describes them.
 //!
-//! Owns which columns can tell rows apart by the text of a value. Must never take one for which two texts are equal, or
-//! whose value is another than the one that was given.
+//! Owns which columns can tell rows apart by the text of a value. Must never accept a column with two texts for equal
+//! values, or one that stores another value than the given one.
 
 use crate::policy::guard_arguments;
 use crate::policy::{FencedTable, QualifiedName, Resource};

@@ -1,7 +1,7 @@
-//! The questions to the catalogue, as text.
+//! The queries to the catalogue.
 //!
-//! Owns them alone. Must start from the fenced tables and walk outwards, never read everything: a database may have
-//! 100,000 relations, and anybody may make more.
+//! Must start from the fenced tables and walk outwards, never read everything: a database may have 100,000 relations, and
+//! any role may create more.
 
 use super::calls;
 use crate::policy::{PolicySet, QualifiedName};

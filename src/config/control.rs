@@ -1,6 +1,6 @@
-//! Connection strings: where, as whom, and libpq's parameters of TLS, which tokio-postgres does not know.
+//! Connection strings: address, role, and libpq's parameters of TLS, which tokio-postgres does not know.
 //!
-//! Must never repeat a password.
+//! Must never print a password.
 
 use super::tls::{ServerTls, SslMode};
 use super::{Passwords, tls};

@@ -1,4 +1,4 @@
-//! The settings of etcd, as flags and environment variables, told where they were given.
+//! The settings of etcd, as flags and environment variables. Errors name the one that was given.
 //!
 //! Must never print a password.
 

@@ -1,6 +1,6 @@
-//! How many clients, and for how long.
+//! Limits: of the number of clients, and of times.
 //!
-//! Owns how numbers and times are written.
+//! Owns the format of numbers and times.
 
 use super::ConfigError;
 use super::given::Texts;

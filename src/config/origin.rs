@@ -1,7 +1,7 @@
-//! Where clients come from whom the server may let in without asking for anything.
+//! The addresses of clients that the server may let in without authentication.
 //!
-//! Owns how that is written, and what it covers. Must never take an address for one that it only resembles: an address of
-//! IPv4 within IPv6 is that of IPv4.
+//! Owns their format, and what they cover. Must never take an address for one that it only resembles: an address of IPv4
+//! within IPv6 is that of IPv4.
 
 use std::net::IpAddr;
 

@@ -1,7 +1,7 @@
-//! The table of settings: what each is called, takes, and is without being given, and what a reload does with it.
+//! The table of settings: name, format and default of each, and the effect of a reload on it.
 //!
-//! Flags, environment variables, the keys of the file, `SHOW CONFIG` and the table in docs/operations.md are all made
-//! from it. Must never say anything that `Settings` does not do.
+//! Flags, environment variables, the keys of the file, `SHOW CONFIG` and the table in docs/operations.md are all made from
+//! it. Must never say anything that `Settings` does not do.
 
 use Fallback::{Is, Nothing, Required};
 use Form::{List, Number, Secret, Text};

@@ -1,7 +1,7 @@
-//! `DROP DATABASE` and its like need a database alone: the control connections get out of their way.
+//! `DROP DATABASE` and its like need a database without other connections: the control connections are closed for them.
 //!
-//! Owns when the control connections are closed for such a statement. Must never close them while sessions need them,
-//! unless the statement ends those sessions: a statement that the server refuses must cost nobody anything.
+//! Owns when. Must never close them while sessions need them, unless the statement ends those sessions: a statement that the
+//! server refuses must do no harm.
 
 use super::database::Database;
 use super::permission::Role;

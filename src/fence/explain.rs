@@ -1,4 +1,4 @@
-//! Asks a database what policies cover in it. Any role may ask that can connect.
+//! Explains what policies cover in a database. Any role that can connect may run it.
 
 use crate::catalogue::{
     Catalogue, Dependencies, Explanation, Fenced, Views, database_and_functions, explanation, question,

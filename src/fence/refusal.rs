@@ -1,4 +1,4 @@
-//! What a session is told when it may not write.
+//! The reasons why a session may not write, as the fence reports them.
 
 use super::session::{Epoch, Token};
 use super::store::StoreError;

@@ -1,6 +1,6 @@
-//! One step at a time per resource in this process.
+//! A lock for each resource in this process: one step of an advance at a time.
 //!
-//! Owns the queues. Must never keep one that nobody stands in: there may be a resource for every key of a table.
+//! Owns the queues. Must never keep an empty one: there may be a resource for every key of a table.
 
 use dashmap::DashMap;
 use std::ops::Deref;

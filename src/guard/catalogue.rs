@@ -1,4 +1,4 @@
-//! What the catalogue says: the relations that policies speak of, and what there is of the guard.
+//! The catalogue as the guard needs it: the relations that the policies name, and the installed parts of the guard.
 //!
 //! Owns the queries. Must never change anything.
 

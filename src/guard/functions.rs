@@ -1,6 +1,6 @@
-//! The functions of the guard: their names, and whether they are still those that this program installs.
+//! The functions of the guard: their names, and whether they are those that this program installs.
 //!
-//! Owns the number in their comment. Must never take functions for its own that somebody has changed.
+//! Owns the number in their comment. Must never take changed functions for its own.
 
 use super::{FUNCTIONS, GuardState, NOTICE};
 use sha2::{Digest, Sha256};

@@ -1,4 +1,4 @@
-//! What the policies want of the guard, and what differs from that in the catalogue.
+//! The differences between the guard that the policies want and the one in the catalogue.
 //!
 //! Owns the comparison. Must never change anything.
 

@@ -1,6 +1,6 @@
-//! Which triggers the policies ask for.
+//! The triggers that the policies want.
 //!
-//! Owns their names and definitions, in the words of `pg_get_triggerdef`: what is created is what `status` compares.
+//! Owns their names and definitions, in the form of `pg_get_triggerdef`: `status` compares what was created.
 
 use crate::policy::guard_arguments;
 use crate::policy::{FencedTable, Mode, Resource};

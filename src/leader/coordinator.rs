@@ -1,7 +1,7 @@
-//! What an election needs of the service that decides it.
+//! The operations that an election needs of the service that decides it.
 //!
-//! Owns the terms in which candidates and coordinators talk. Must never let one coordinator's own
-//! words through: the candidates' side is the same for all of them.
+//! Owns the terms between candidates and coordinators. Must never let one coordinator's own terms through: the candidates'
+//! side is the same for all of them.
 
 use super::clock::BootInstant;
 use super::loss::Loss;

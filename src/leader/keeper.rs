@@ -1,7 +1,6 @@
 //! Keeping a lease alive.
 //!
-//! Owns the belief how long the lease lives. Must never believe beyond the deadline of the last
-//! renewal that was answered before its predecessor's: whatever arrives later comes too late.
+//! Owns the deadline of the lease. Must never extend it by a renewal that was answered after the deadline of the one before.
 
 use super::clock::{BootInstant, sleep_until};
 use super::coordinator::{Candidate, Coordinator, CoordinatorError};

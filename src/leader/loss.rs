@@ -1,4 +1,4 @@
-//! Why a leader leads no longer.
+//! The reasons for the end of leadership.
 
 /// Why leadership has ended. Whatever the reason: what was begun under the token must stop.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

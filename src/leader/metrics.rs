@@ -1,4 +1,4 @@
-//! What a candidate in an election counts.
+//! The metrics of a candidate in an election.
 
 use super::meter::Meter;
 use crate::etcd::ElectionName;

@@ -1,4 +1,4 @@
-//! The last thing that a client is told, and the end of both connections.
+//! The last message to a client, and the end of both connections.
 
 use super::driver::{Driver, Socket};
 use super::upstream;

@@ -1,6 +1,6 @@
-//! What a client sends before its session: requests for encryption, up to the packet that says what it has come for.
+//! Requests of a client before its session: for encryption, up to the startup packet or a cancel request.
 //!
-//! Must never take what was sent in the clear for what was encrypted.
+//! Must never take bytes that came in the clear for encrypted ones.
 //!
 //! Not cancel-safe where nothing else is said: a socket that is dropped is closed.
 

@@ -1,4 +1,4 @@
-//! One end of a session: a socket and what has been read from it and is to be written to it.
+//! One end of a session: a socket, its input and its output.
 //!
 //! Must never grow beyond its bounds: callers check the length of the output before they add to it.
 

@@ -1,6 +1,6 @@
-//! What ends a session from outside: the end of the proxy, and a client that has been idle for too long.
+//! The ends of a session from outside: the shutdown of the proxy, and the idle timeout.
 //!
-//! Must never end one that is in a transaction, unless the proxy gives it no more time.
+//! Must never end a session in a transaction, unless the proxy's time is up.
 
 use super::driver::moment;
 use crate::session::End;

@@ -1,6 +1,6 @@
-//! The extended protocol: what Parse and Bind name, and what Execute runs.
+//! The extended protocol: Parse, Bind, Execute and Close.
 //!
-//! Must never judge by what a name meant before replies that are still to come.
+//! Must never judge a message by a name's meaning before replies that are still to come.
 
 use super::judge::opaque;
 use super::names::{Meaning, known_by};

@@ -1,7 +1,7 @@
-//! Names of prepared statements or portals, and what they stand for at the server.
+//! The names of prepared statements or portals, and their meaning at the server.
 //!
-//! A name's meaning changes when the server says so, and messages are forwarded before it has
-//! spoken. So a name has candidates until the reply comes, and says when it cannot be told yet.
+//! A name changes its meaning when the server confirms that, and messages are forwarded before. So a name has candidates
+//! until the reply arrives, and may be unsettled meanwhile.
 
 use crate::statement::Statement;
 use std::collections::{HashMap, VecDeque};

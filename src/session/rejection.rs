@@ -1,4 +1,4 @@
-//! Why the proxy rejects something, and the words in which it says so.
+//! The reasons for a rejection, and their error messages.
 //!
 //! Every text that a user reads because of a fence is here, and only here.
 

@@ -1,4 +1,4 @@
-//! A message that was forwarded and that the server will answer: what it was, and what it may do.
+//! A forwarded message that the server will answer: its kind, and its possible effects.
 
 use crate::statement::{ParameterEffect, Statement};
 use std::sync::Arc;

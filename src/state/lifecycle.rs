@@ -1,4 +1,4 @@
-//! How far the proxy is in its life, and what sessions are told of that.
+//! The phases of the proxy's life, and what sessions are told of them.
 
 use crate::wire::error::ErrorText;
 use std::time::Duration;

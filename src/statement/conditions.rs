@@ -1,7 +1,7 @@
-//! Which rows a query touches: the values of columns, from VALUES, SET and conditions.
+//! The rows that a query touches: the values of columns, from VALUES, SET and conditions.
 //!
-//! Must never tell a column of which a touched row may have another value: a form that is not understood here tells
-//! nothing. What the forms mean is the server's to say; `tests/behaviour/keys` asks it.
+//! Must never report a column of which a touched row may have another value: a form that is not understood here reports
+//! nothing. The meaning of the forms is the server's; `tests/behaviour/keys` compares them with it.
 
 use super::facts::parts;
 use super::rows::{Column, ColumnValue, MOST_VALUES, Rows, ValueType};

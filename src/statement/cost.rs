@@ -1,7 +1,7 @@
-//! What reading a text may cost the parsers, at most: from its tokens, before there is a tree.
+//! An upper bound on the cost of parsing a text, from its tokens.
 //!
-//! Must never call a text cheap that makes the parsers grow faster than its tokens do: where the tokens do not tell,
-//! every byte counts as one.
+//! Must never call a text cheap that makes the parsers grow faster than its tokens do: where the tokens do not tell, every
+//! byte counts as one.
 
 use super::Lexing;
 use super::tokens::{Lexeme, Lexemes};

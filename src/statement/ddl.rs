@@ -1,4 +1,4 @@
-//! Definitions: what they do to tables, their triggers and their rules.
+//! Definitions: their effects on tables, triggers and rules.
 //!
 //! Must never take a statement for harmless that can change or drop a table without naming it: that is opaque.
 

@@ -1,6 +1,6 @@
-//! What a reader says about a text, as bytes.
+//! The encoding in bytes of what a reader process answers.
 //!
-//! Must never give another answer than the one that went in: a name that is not known makes it no answer.
+//! Must never decode another answer than the one that was encoded: an unknown name makes it invalid.
 
 use crate::statement::{Script, Statement, Unreadable, Word};
 use parking_lot::Mutex;

@@ -1,7 +1,7 @@
-//! What touches what fencegate itself has in a database, its schema and the guard's triggers; and writes to the server's own
-//! catalogue, with which a superuser does the same, and gives tables other names and ways.
+//! Statements on what fencegate itself has in a database, its schema and the guard's triggers; and writes to the server's
+//! own catalogue, by which a superuser could change these, or the names of tables and the ways to them.
 //!
-//! Must never let one pass as harmless: without its parts the guard guards nothing, or everything stands still.
+//! Must never let one pass as harmless: with parts of it missing the guard guards nothing, or blocks everything.
 
 use super::facts::parts;
 use super::{Operation, RelationName, Write};

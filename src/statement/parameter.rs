@@ -1,4 +1,4 @@
-//! SET, RESET and set_config: what they do to `lease.fence`.
+//! The effects of SET, RESET and set_config on `lease.fence`.
 //!
 //! Must give the value as the server will hold it, or say that it is unknown.
 

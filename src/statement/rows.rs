@@ -1,7 +1,7 @@
-//! Which rows a write touches, as far as its text tells: by column, the values that all of them have there.
+//! The rows that a write touches, as far as its text tells: by column, the values that all of them have there.
 //!
-//! Owns what is known of the values, and what a value means in a column. Must never leave out a value that a row has
-//! before or after the write: a column of which not everything is known is left out as a whole.
+//! Owns the known values, and their meaning in a column. Must never leave out a value that a row has before or after the
+//! write: a column of which not everything is known is left out as a whole.
 
 use serde::{Deserialize, Serialize};
 

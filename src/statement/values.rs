@@ -1,6 +1,6 @@
 //! Values in the tree: constants and parameters, and the types that they are cast to.
 //!
-//! Must never take for a value what the server computes, nor one type for another.
+//! Must never take an expression that the server computes for a value, nor one type for another.
 
 use super::facts::parts;
 use super::rows::{ColumnValue, Declared, KEY_TYPES, LONGEST_KEY, ValueType};

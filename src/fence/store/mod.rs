@@ -1,7 +1,6 @@
-//! What the protocol needs of the database that it guards, in the protocol's own terms.
+//! The protocol's operations on its database, in the protocol's own terms.
 //!
-//! Owns the trait and what is said by it. Must never know how a database is asked: that is `postgres.rs` with all that
-//! stands below it.
+//! Owns the trait and its types. Must never know SQL: that is in `postgres.rs` and below.
 
 mod blockers;
 mod control;

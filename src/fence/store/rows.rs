@@ -1,6 +1,6 @@
-//! What the database answers, read as what the protocol knows.
+//! Decodes the rows that the database answers.
 //!
-//! Must never guess: what cannot be read is not there.
+//! Must never guess: a row that cannot be decoded counts as absent.
 
 use super::{AdmissionRow, EpochRow, Holder, Key, Marked, Recorded, Report, ResetReport, StoreError, sql};
 use crate::fence::admissions::Admission;

@@ -1,6 +1,6 @@
-//! What happens to the command, and when: one loop over everything that can come.
+//! The life of the command: one loop over everything that can happen.
 //!
-//! Must never wait for anything but in that loop, so that the lease's end is always among what is awaited.
+//! Must never wait outside that loop, so that the end of the lease is always among the awaited events.
 
 use super::family::{Family, Recipients};
 use super::guard::Guard;

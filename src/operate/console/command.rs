@@ -1,6 +1,6 @@
-//! The text of a command → what it means.
+//! Parses commands.
 //!
-//! Must never guess: what is not exactly a command is an error that says what may have been meant.
+//! Must never guess: a text that is not exactly a command is an error that suggests one.
 
 use super::courtesy::Courtesy;
 use super::words::{CommandWord, words};

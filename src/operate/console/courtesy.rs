@@ -1,7 +1,7 @@
-//! What drivers, pools and psql say to every server: transactions that there are none of, settings that change nothing,
-//! questions whether the server is there.
+//! Statements that drivers, pools and psql send to every server: BEGIN and the like, SET, questions whether the server is
+//! there.
 //!
-//! Must never do anything: a command that does something is in `command`.
+//! Must never have an effect: commands with one are in `command`.
 
 use super::result_set::{ColumnType, ResultSet, Table, TableColumn};
 use super::words::CommandWord;

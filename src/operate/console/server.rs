@@ -1,6 +1,6 @@
-//! The console in pgwire's terms: what a client says, in the simple and in the extended protocol, to commands and back.
+//! The console in pgwire's terms: the simple and the extended protocol.
 //!
-//! Owns transaction status, which is all that there is of transactions, prepared statements and portals. Must never read a
+//! Owns transaction status (there are no transactions beyond it), prepared statements and portals. Must never decode a
 //! client's bytes: `frontend` does.
 
 use super::command::{self, Command};

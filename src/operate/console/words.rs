@@ -1,4 +1,4 @@
-//! The text of commands → words.
+//! Cuts the text of commands into words.
 //!
 //! Owns quotes, comments and semicolons. Must never know a command.
 

@@ -1,6 +1,6 @@
-//! What stands before a statement in the same string: it runs first, if the statement does.
+//! The combined effect of the statements before another one in the same string: they run first, if it runs.
 //!
-//! Owns what it adds up to. Must never reject by a fence that only observes.
+//! Must never reject by a fence that only observes.
 
 use super::PassedWrite;
 use super::{Need, Stop};

@@ -1,7 +1,7 @@
-//! What a statement may write without showing it: because it is opaque, because of what is being defined, or because the
+//! Writes that a statement may make without showing them: because it is opaque, because of open definitions, or because the
 //! catalogue is not known.
 //!
-//! Must never take what is not known for harmless.
+//! Must never take the unknown for harmless.
 
 use super::{Earlier, Judge, Stop};
 use crate::policy::{Mode, Opaque, PolicySet, Resource};

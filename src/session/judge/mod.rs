@@ -1,7 +1,6 @@
-//! What to do with statements before they are forwarded: a pure function of what is known now.
+//! The verdict on statements before they are forwarded: a pure function of the known facts.
 //!
-//! Where something is not known it says what to find out, and is asked again. Must never let pass
-//! what it cannot decide.
+//! Where a fact is missing it says which, and is asked again. Must never let pass what it cannot decide.
 
 mod earlier;
 mod hidden;

@@ -1,6 +1,6 @@
-//! What a statement runs that another one has named: EXECUTE, FETCH.
+//! The statements that EXECUTE and FETCH run, by name.
 //!
-//! Must never take a name for what it meant before replies that are still to come.
+//! Must never resolve a name by its meaning before replies that are still to come.
 
 use crate::session::names::{Meaning, Names};
 use crate::statement::{ParameterEffect, PreparedEffect, Statement};

@@ -1,6 +1,6 @@
-//! Which token a session presents for a resource, and whether it may.
+//! The token that a session presents for a resource, and whether it may.
 //!
-//! Must never admit by itself: whether the fence takes a token is asked of the database.
+//! Must never admit by itself: only the database says whether the fence accepts a token.
 
 use super::{Earlier, Judge, Need, Needs, Stop};
 use crate::fence::session::Token;

@@ -1,4 +1,4 @@
-//! Getting a session's process admitted to all that a message of it needs.
+//! Admits a session's process to all resources that a message needs.
 //!
 //! Owns the order: one resource after the other. Must never say yes where one of them has said no.
 

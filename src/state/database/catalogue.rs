@@ -1,7 +1,7 @@
-//! What is known of a database's catalogue, and following its changes.
+//! The catalogue of a database as last read, and its changes since.
 //!
-//! Owns whether what was read still counts. Must never take a reading for current that began before a change was seen
-//! which came before the statement at hand.
+//! Owns whether the last reading still counts. Must never take a reading for current that began before a change was seen
+//! which came before the current statement.
 
 use super::{FRESH, SharedDatabase};
 use crate::catalogue::{Catalogue, Dependencies, Fenced};

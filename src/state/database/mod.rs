@@ -1,6 +1,7 @@
-//! A database that sessions are connected to: its fences, the policies recorded in it, and what is known of its catalogue.
+//! A database, shared by all sessions that are connected to it: its fences, the policies recorded in it, its catalogue as
+//! last read.
 //!
-//! Owns what the sessions of one database share. Must never be the reason for admitting anybody: that is for the fences.
+//! Must never be the reason for an admission: that is for the fences.
 
 mod admit;
 mod catalogue;

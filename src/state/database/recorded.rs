@@ -1,6 +1,6 @@
 //! Recording the policies in force in a database, so that all proxies have the same.
 //!
-//! Owns when that is tried. Must never be taken for their being in force: Admit compares them again.
+//! Owns when that is tried. Success does not mean that the policies are in force: Admit compares them again.
 
 use super::{FRESH, PREPARE_LIMIT, SharedDatabase};
 use crate::policy::{Mode, PolicySet, Resource};

@@ -1,4 +1,5 @@
-//! What the sessions of a database are defining.
+//! The suspects of all sessions of a database: the relations that their open transactions may have turned into ways to
+//! fenced tables.
 //!
 //! Must never withdraw a session's suspects before its transaction has ended and the catalogue is forgotten: a session that
 //! looks here first, and at the catalogue then, finds them in one of the two.

@@ -1,7 +1,7 @@
-//! What is said about epochs: the highest token of each resource, and the policy that it is fenced by.
+//! The SQL about epochs: the highest token of each resource, and the policy that it is fenced by.
 //!
-//! Must never lower a token, but for a reset; and never change more than what was known when it was decided allows: a Query
-//! may be held up in the network, and come when the epoch is another.
+//! Must never lower a token, but for a reset; and never write more than follows from the row that the decision was based on:
+//! a Query may be delayed in the network, and arrive when the epoch has changed.
 
 use super::lock::{PREPARED, WRITE_LOCKS, advisory_key, holds_lock_on_relations, relations};
 use super::{LIVING, below};

@@ -1,6 +1,7 @@
-//! What is asked about the privileges of a session's role.
+//! The SQL about the privileges of a session's role.
 //!
-//! Must never name a relation by anything but the catalogue's rows: the control role need not be allowed to use its schema.
+//! Must never name a relation except by its row in the catalogue: the control role need not have the right to use its
+//! schema.
 
 use super::THIS_DATABASE;
 use crate::fence::permission::{Deed, Role};

@@ -1,6 +1,6 @@
-//! What is said about server processes: our own connection's, and those to be ended.
+//! The SQL about server processes: the control connection's own, and those to be ended.
 //!
-//! Must never end a process that has taken the number of another.
+//! Must never end a process that has got the pid of another.
 
 use super::{THIS_DATABASE, below};
 use crate::fence::session::Epoch;

@@ -1,4 +1,4 @@
-//! What is said about proxies: which fences each of them enforces.
+//! The SQL about proxies: the fences that each of them enforces.
 //!
 //! Must never forget a lost one at once: its sessions may go on.
 
