@@ -114,7 +114,7 @@ impl GivenBy {
         }
     }
 
-    /// Nobody gave it.
+    /// It is not given.
     pub(super) fn is_default(&self) -> bool {
         matches!(self, GivenBy::Default(_))
     }
@@ -154,7 +154,7 @@ impl Texts {
         Self(joined)
     }
 
-    /// Gives a setting that nobody gave its default, where that is what another setting says.
+    /// Gives a setting that is not given its default, where another setting is that default.
     pub(super) fn fall_back(&mut self, key: &'static str, text: Option<&str>) {
         if self.several(key).is_empty() {
             let default = text.map(|text| Given { text: text.to_owned(), source: GivenBy::Default(key) });
@@ -249,7 +249,7 @@ impl Texts {
 pub struct Shown {
     /// Which it is.
     pub setting: &'static Setting,
-    /// Its text, without secrets; None where nobody gave one and there is no default.
+    /// Its text, without secrets; None where it is not given and there is no default.
     pub value: Option<String>,
     /// Its origin.
     pub source: String,

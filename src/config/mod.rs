@@ -102,7 +102,7 @@ pub enum ConfigError {
         /// What to change.
         message: String,
     },
-    /// A setting has no default, and nobody gave it.
+    /// A setting has no default, and is not given.
     #[error("`{0}` is not set: give --{flag}, {variable} or `{0}:` in the file of --config", flag = .0.replace('_', "-"), variable = variable(.0))]
     Missing(&'static str),
     /// A policy can only be kept with etcd.

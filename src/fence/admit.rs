@@ -124,7 +124,7 @@ impl Database {
                 }
                 AdmitDecision::Above { target, current } => {
                     let advance = self.advance(resource, target).by(raising);
-                    // Before anything is raised or anybody ended: LF003 changes nothing.
+                    // Before anything is raised or a process ended: LF003 changes nothing.
                     advance.refuse_if_written().await?;
                     if let Raise::WhoMay(claim) = raise {
                         self.permits(claim, resource, token).await?;

@@ -70,7 +70,7 @@ impl<'a> Advance<'a> {
     pub(super) async fn raise(&self, known: Option<Epoch>, deadline: Instant) -> Result<(), Refusal> {
         match self.publish(known).await? {
             Some(current) if current == self.to => self.settle(deadline).await,
-            // Raised further, or reset, by somebody else.
+            // Raised further, or reset, by another proxy or session.
             _ => Ok(()),
         }
     }
@@ -96,7 +96,7 @@ impl<'a> Advance<'a> {
                 let reason = format!("prepared transactions hold writes on it: {}", gids.join(", "));
                 return Err(Refusal::unavailable(&self.resource.name, Cause::new(reason, Remedy::EndThem)));
             }
-            // Marked or raised by somebody else meanwhile.
+            // Marked or raised by another one meanwhile.
             Marked::Nothing => {}
         }
         Ok(())
@@ -166,7 +166,7 @@ impl<'a> Advance<'a> {
             let Some(session) = database.sessions.get(&own).map(|session| session.fence.clone()) else { continue };
             match session.revoke(&resource.name, *to) {
                 Activity::Idle => idle.insert(own),
-                // Of what was forwarded to the resource in the open transaction, nobody knows what is still to come.
+                // The writes to the resource in the open transaction may not all have run yet.
                 Activity::Waiting if !session.may_have_written(&resource.name) => waiting.insert(own),
                 Activity::Waiting | Activity::Busy | Activity::CutOff => continue,
             };

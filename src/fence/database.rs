@@ -219,8 +219,8 @@ impl Database {
 
     /// Why was this session's server process terminated? The newer epoch of something that it had
     /// been admitted to, if there is one. Asks the database, since a notification may not have
-    /// come yet; where that fails or takes long, what revoked the session is the answer. One that was never admitted was
-    /// never in anybody's way: nothing is asked.
+    /// come yet; where that fails or takes long, what revoked the session is the answer. A session that was
+    /// never admitted blocks no other: nothing is asked.
     ///
     /// To be called before the session's [`Registration`] is dropped. Cancel safe.
     pub async fn cut_off_by(self: &Arc<Self>, session: &SessionFence) -> Option<CutOff> {

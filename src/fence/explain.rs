@@ -36,7 +36,7 @@ pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Exp
     let (asked, most_rows) = question(fences, None, Views::Asked);
     let answers = match ask(&client, &asked).await {
         Ok(answers) => answers,
-        // Somebody alters a view.
+        // A view is being altered.
         Err(_) => ask(&client, &question(fences, None, Views::AllWritable).0).await?,
     };
     let catalogue = Catalogue::read(&answers, most_rows).map_err(ExplainError::Catalogue)?;

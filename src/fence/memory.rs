@@ -32,7 +32,7 @@ pub(super) struct Memory {
     pub(super) wake: tokio::sync::Notify,
     /// An epoch was read that is another than was known.
     pub(super) changed: tokio::sync::Notify,
-    /// Somebody says that the catalogue has changed.
+    /// A change of the catalogue was announced.
     pub(super) catalogue: tokio::sync::Notify,
 }
 
@@ -114,7 +114,7 @@ impl Memory {
         self.epochs.lock().get(resource).map(|(epoch, _)| epoch)
     }
 
-    /// The number of the connection that listens; another one may have missed what was said before it did. 0: none does.
+    /// The number of the connection that listens; it may have missed notifications from before. 0: none listens.
     pub(super) fn listener(&self) -> u64 {
         self.listener.load(Ordering::Acquire)
     }

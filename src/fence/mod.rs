@@ -17,7 +17,7 @@
 //!    or comes after, reads the new epoch and fails.
 //! 3. **Drain** ends every process admitted below: it is dead, or it is a session of this proxy
 //!    that was revoked first and then seen to have nothing uncommitted.
-//! 4. **Mark** sets the epoch drained, after it has verified that nobody below is left.
+//! 4. **Mark** sets the epoch drained, after it has verified that no process below is left.
 //!
 //! Where a policy names the election that issues a resource's tokens, a Publish is preceded by asking
 //! etcd whether the token is the leader's (`authority.rs`). That keeps tokens out that nobody issued;

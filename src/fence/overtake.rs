@@ -100,7 +100,7 @@ impl Database {
     /// The resource's epoch, and whether it is drained.
     async fn epoch_of(self: &Arc<Self>, resource: &Resource) -> Result<Option<(Epoch, bool)>, Refusal> {
         let mut read = match self.store().epochs(&[resource.name.as_str()]).await {
-            // Where there is no schema, nobody was ever admitted.
+            // Without the schema there was never an admission.
             Err(StoreError::Unprepared(_)) => return Ok(None),
             read => about(resource, read)?,
         };

@@ -19,7 +19,7 @@ pub enum Refusal {
         resource: String,
         presented: Token,
         election: String,
-        /// The leader's token, which is lower; None: nobody leads.
+        /// The leader's token, which is lower; None: there is no leader.
         issued: Option<Token>,
     },
     /// LF003: the open transaction wrote to the resource under another token. The token was not raised.
@@ -44,7 +44,7 @@ pub enum Refusal {
     /// Not for clients: the token would have to be raised, and as whom the session acts has to be found out first.
     #[error("resource {resource}: the session's current role is not known")]
     RoleUnknown { resource: String },
-    /// LF006: it cannot be proved which token is the highest, or that everybody below it has ended.
+    /// LF006: there is no proof which token is the highest, or that all processes below it have ended.
     #[error("resource {resource}: {cause}")]
     Unavailable {
         resource: String,
@@ -103,7 +103,7 @@ impl Cause {
         Cause { told: words, ..self }
     }
 
-    /// With more words, for everybody.
+    /// With an addition, for log and clients.
     pub(super) fn and(self, words: &str) -> Self {
         Cause { reason: self.reason + words, told: self.told.map(|told| told + words), ..self }
     }
@@ -150,7 +150,7 @@ impl Refusal {
         }
     }
 
-    /// LF006 with what is in the way.
+    /// LF006 that names the obstacle.
     pub fn unavailable(resource: &str, cause: impl Into<Cause>) -> Self {
         Refusal::Unavailable { resource: resource.to_owned(), cause: cause.into(), queries: String::new() }
     }

@@ -32,7 +32,7 @@ pub struct Reset {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ResetError {
-    /// Nobody has ever written to the resource under a token; nothing was changed.
+    /// The resource was never written to under a token; nothing was changed.
     #[error("it has no epoch: nobody has written to it under a token yet")]
     NoEpoch,
     /// Nothing was changed.
@@ -80,7 +80,7 @@ fn in_use(higher: &[Higher]) -> String {
 pub struct Fence {
     /// The epoch in force.
     pub epoch: Epoch,
-    /// Everybody below it has ended.
+    /// All processes below it have ended.
     pub drained: bool,
     /// How many server processes are admitted to the resource.
     pub admissions: u64,

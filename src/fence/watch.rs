@@ -1,4 +1,4 @@
-//! The watcher of one database: heartbeat, notifications, janitor, and closing when nobody is left.
+//! The watcher of one database: heartbeat, notifications, janitor, and closing after the last session.
 //!
 //! Owns a background task that lives from the first need of a control connection until no session
 //! has been registered for a moment. Must never terminate a process: it only makes advances

@@ -26,7 +26,7 @@ pub trait Callbacks: Sync {
     /// We lead no longer, and the work has ended.
     fn stopped_leading(&self, _loss: Loss) {}
 
-    /// Another leads, we do, or nobody does.
+    /// Another candidate leads, this one does, or none does.
     fn new_leader(&self, _leader: Option<Leader>) {}
 }
 

@@ -22,7 +22,7 @@ enum Waited {
     Ours,
     /// The candidate has lost its place: another may take a new one.
     Lost,
-    /// Nobody awaits the campaign any more.
+    /// The campaign's caller is gone.
     Abandoned,
     Failed(CoordinatorError),
 }
@@ -92,11 +92,11 @@ async fn lead<C: Coordinator>(
     if let Some(meter) = &election.meter {
         meter.leads(&election.name, true);
     }
-    // Where nobody takes it, it is dropped, which ends it.
+    // Without a caller it is dropped, which ends it.
     drop(won.send(Ok(Leadership { token, election: name, holder, lease_state: lease_state.subscribe(), requests })));
 
     let (loss, resigned) = until_lost(election, candidate, lease_state, kept, inbox).await;
-    // First: nobody knows how long a log takes.
+    // First: writing the log may take any time.
     lease_state.send_modify(|lease_state| lease_state.lost = Some(loss.clone()));
     if let Some(meter) = &election.meter {
         meter.leads(&election.name, false);
@@ -131,7 +131,7 @@ async fn until_lost<C: Coordinator>(
                     drop(tokio::spawn(proclaim(election.clone(), candidate.clone(), value, answer)));
                 }
                 Some(KeeperRequest::Resign(answer)) => return (Loss::Resigned, Some(answer)),
-                // Nobody holds the leadership any more.
+                // The last handle of the leadership is gone.
                 None => return (Loss::Resigned, None),
             },
         }

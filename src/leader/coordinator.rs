@@ -36,7 +36,7 @@ pub enum CoordinatorError {
     /// One election among the keys of another: the outer one would wait for the inner one's leader.
     #[error("the election {election} shares its keys with another: {key} is there; elections must not be nested")]
     Nested { election: ElectionName, key: String },
-    /// The candidate has lost its place: its lease ended, or somebody removed it from the queue.
+    /// The candidate has lost its place: its lease ended, or another client removed it from the queue.
     #[error("the candidate has lost its lease or its place in the queue")]
     Gone,
 }

@@ -1,6 +1,6 @@
 //! Taking part in an election.
 //!
-//! Must never leave a candidate behind that nobody awaits: it would block those after it.
+//! Must never leave a candidate behind without a caller: it would block those after it.
 
 use super::LeaderError;
 use super::candidacy;
@@ -60,7 +60,7 @@ impl<C: Coordinator> Election<C> {
         Election { meter: Some(meter), ..self }
     }
 
-    /// Asks nobody yet. `holder` is what observers see while we lead.
+    /// Sends no request yet. `holder` is what observers see while we lead.
     pub fn new(coordinator: Arc<C>, name: ElectionName, holder: impl Into<String>, timings: Timings) -> Self {
         Election { coordinator, name, holder: holder.into(), timings, meter: None }
     }

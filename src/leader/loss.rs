@@ -7,7 +7,7 @@ pub enum Loss {
     /// The lease ran out while we did not renew it: this process or its machine stood still.
     #[error("the lease expired: this process or machine was paused past its deadline")]
     Expired,
-    /// The coordinator says, before our deadline, that the lease is gone: somebody revoked it.
+    /// The coordinator says, before our deadline, that the lease is gone: another client revoked it.
     #[error("the lease was revoked")]
     Revoked,
     /// Our key in the election was deleted while the lease lives.

@@ -13,7 +13,7 @@ const SLICE: Duration = Duration::from_millis(500);
 pub struct Tick {
     /// When it was due: a multiple of the period since the Unix epoch.
     pub at: SystemTime,
-    /// How many have passed between the last tick and this one: nobody was there to take them.
+    /// The number of ticks that passed untaken between the last one and this one.
     pub skipped: u64,
 }
 

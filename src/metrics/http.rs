@@ -51,7 +51,7 @@ pub trait Pages: Send + Sync + 'static {
     fn ready(&self) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-/// Addresses that are listened on, where nobody is answered yet.
+/// Addresses that are listened on, and not yet served.
 #[derive(Debug)]
 pub struct Endpoint {
     sockets: Vec<(TcpListener, SocketAddr)>,

@@ -1,4 +1,4 @@
-//! Channel binding: whether SCRAM-SHA-256-PLUS can pass the proxy, and what is said to clients where it cannot.
+//! Channel binding: whether SCRAM-SHA-256-PLUS can pass the proxy, and the error for clients where it cannot.
 //!
 //! It binds what a client proves to the certificate that the client sees. The server compares that with its own: so it
 //! passes where the two are the same, and nowhere else. RFC 5802, section 6; RFC 5929, section 4.

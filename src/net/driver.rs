@@ -16,7 +16,7 @@ use std::io;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// What a client has sent before it hung up gets this long to be done; nobody will know when it is.
+/// The time limit for statements of a client that has hung up: there is no sign when they are done.
 const AFTER_HANG_UP: Duration = Duration::from_secs(10);
 
 /// A session that has much to handle lets others of its thread have their turn after this time.
@@ -31,7 +31,7 @@ pub struct Driver {
     performing: Option<Performing>,
     /// How the client's socket failed.
     pub client_lost: Option<io::Error>,
-    /// Nobody reads what the client would be told: the session ends then at the latest.
+    /// The client does not read any more: the session ends then at the latest.
     hang_up: Option<Instant>,
     /// The server was told that nothing more comes.
     pub closed: bool,
@@ -166,14 +166,14 @@ impl Driver {
                 // A reset, as of a client that hangs up without reading: what it sent before is done all the same.
                 session.client.ended = read.map_err(&mut lost).unwrap_or(0) == 0;
             }
-            // A reset, as after a crash, is the end as well; what it leaves unsaid is told in last_words.
+            // A reset, as after a crash, is the end as well; last_words then writes the error that is missing.
             read = server.source.fill(&mut session.server.input), if read_server => {
                 session.server.ended = read.unwrap_or(0) == 0;
             }
             written = client.sink.drain(&mut session.client.output), if write_client => {
                 term.heard();
                 if let Err(error) = written {
-                    // Nobody reads any more; what was sent before may still be there to be read, and to be done.
+                    // The client does not read any more; what it has sent before is still read and done.
                     client.sink.give_up(&mut session.client.output);
                     lost(error);
                 }
@@ -202,7 +202,7 @@ fn now() -> std::time::Instant {
     std::time::Instant::now()
 }
 
-/// Waits for the end of what is being done, or for ever. Cancel-safe.
+/// Waits for the end of the task, or for ever. Cancel-safe.
 async fn done(performing: &mut Option<Performing>) -> Done {
     match performing {
         Some(performing) => performing.done().await,

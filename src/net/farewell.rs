@@ -21,11 +21,11 @@ const LAST_WORDS: Duration = Duration::from_secs(300);
 /// A server that does not take the goodbye within this time is left without one.
 const LEAVE: Duration = Duration::from_secs(1);
 
-/// admin_shutdown: what a process says that a drain, or anybody else, ends by pg_terminate_backend.
+/// admin_shutdown: the error of a process that a drain, or an operator, ends by pg_terminate_backend.
 const ENDED_BY_COMMAND: &[u8] = b"57P01";
 
 impl Driver {
-    /// Says the last thing that the client can be told, and closes.
+    /// Writes the last message to the client, and closes.
     pub async fn last_words(mut self, end: End) -> End {
         let end = match self.session.client_fault() {
             Some(why) => End::ClientFault(why),
@@ -58,7 +58,7 @@ impl Driver {
         if let Some(text) = text {
             self.session.say_last(&text, &end);
         }
-        // A client that is gone or does not read misses it: there is nobody left to tell. The proxy does not wait for it.
+        // A client that is gone or does not read misses it. The proxy does not wait for it.
         tokio::select! {
             _ = tokio::time::timeout(LAST_WORDS, self.client.close(&mut self.session.client)) => {}
             () = self.term.farewell_over() => {}
@@ -116,14 +116,14 @@ impl Driver {
                 self.session.client.output.extend_from_slice(&error);
                 (End::Server, None)
             }
-            // It closed because the client had: nobody asks why.
+            // It closed because the client had: no reason is needed.
             None if self.closed => (End::Client, None),
             None => (End::Server, Some(ErrorText::new("08006", "server closed the connection unexpectedly"))),
         }
     }
 
     /// Waits until the client says something: drivers show an error only as an answer. One that says nothing is told all the
-    /// same when it has been idle for too long, or the proxy stops. False: there is nobody to tell.
+    /// same when it has been idle for too long, or the proxy stops. False: the client is gone.
     async fn wants_an_answer(&mut self) -> bool {
         let Driver { session, client, term, .. } = self;
         let side = &mut session.client;

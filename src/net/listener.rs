@@ -98,7 +98,7 @@ impl ClientListener {
     }
 }
 
-/// A socket file that nobody listens on is what a killed proxy left.
+/// A socket file on which no process listens was left by a killed proxy.
 async fn remove_stale(path: &Path) -> io::Result<()> {
     match UnixStream::connect(path).await {
         Ok(_) => Err(io::ErrorKind::AddrInUse.into()),

@@ -129,8 +129,8 @@ pub async fn authenticate(
     tell_of_upstream(client, authenticated).await
 }
 
-/// Where the server lets somebody in without a question, it goes by where the proxy is, or by its system user or
-/// certificate, of which the client has none. It could have got in by itself where both are on the proxy's machine, by TCP.
+/// A server that lets a client in without a question trusts the proxy's address, system user or certificate, none of which
+/// is the client's. It could have got in by itself where both are on the proxy's machine, by TCP.
 fn may_be_unasked(client: &Peer, server: &Peer, allowed: &[AllowedOrigin]) -> bool {
     client.origin.is_loopback()
         && server.origin.is_loopback()

@@ -113,7 +113,7 @@ async fn shake_hands(acceptor: &Acceptor, socket: TcpStream, direct: bool) -> io
     Ok(Stream::Tls(Box::new(stream.into()), secured))
 }
 
-/// The next packet, or what is wrong with its length. Cancel-safe.
+/// The next packet, or the fault of its length. Cancel-safe.
 async fn read_packet(client: &mut Peer) -> io::Result<Result<Bytes, InvalidPacket>> {
     loop {
         match startup::packet_length(&client.reader.input) {
@@ -127,8 +127,8 @@ async fn read_packet(client: &mut Peer) -> io::Result<Result<Bytes, InvalidPacke
     }
 }
 
-/// Lets the server say what is wrong with a packet, in its own words. Nothing else that the client
-/// sends reaches it. Where the server is asked much already, or does not answer, the proxy says it.
+/// Has the server answer an invalid packet, with its own error. Nothing else that the client sends
+/// reaches it. Where the server is asked much already, or does not answer, the proxy writes the error.
 pub async fn refuse_packet<T>(
     shared: &Shared,
     client: &mut Peer,

@@ -35,7 +35,7 @@ pub struct Reader {
     pub ended: bool,
 }
 
-/// The half that writes, with what it is to write.
+/// The half that writes, with its output.
 pub struct Writer {
     sink: Sink,
     /// To be written.
@@ -54,7 +54,7 @@ pub struct Sink {
     half: WriteHalf<Stream>,
     /// TLS may hold some of what was written.
     unflushed: bool,
-    /// Nothing more will come, and the other side is still to be told.
+    /// Nothing more will come: the shutdown of this direction is still to be sent.
     ending: bool,
     /// How many bytes were written.
     pub bytes: u64,
@@ -92,7 +92,7 @@ impl Peer {
 }
 
 impl Source {
-    /// Reads what is there, at least a byte; 0 bytes are the end. Cancel-safe.
+    /// Reads what has arrived, at least a byte; 0 bytes are the end. Cancel-safe.
     ///
     /// # Errors
     /// Those of the socket.
@@ -107,7 +107,7 @@ impl Source {
 }
 
 impl Reader {
-    /// Reads what is there, at least a byte or the end. Cancel-safe.
+    /// Reads what has arrived, at least a byte or the end. Cancel-safe.
     ///
     /// # Errors
     /// Those of the socket.
@@ -194,7 +194,7 @@ impl Sink {
         self.ending = true;
     }
 
-    /// Nobody reads any more.
+    /// The other side does not read any more.
     pub fn give_up(&mut self, output: &mut BytesMut) {
         output.clear();
         (self.unflushed, self.ending) = (false, false);

@@ -9,12 +9,12 @@ use crate::state::lifecycle::{FAREWELL, Phase};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// What a session watches to know when it has to end.
+/// The state from which a session learns that it has to end.
 pub struct Term {
     orders: watch::Receiver<Orders>,
     /// As last seen.
     now: Orders,
-    /// Since when it has been idle; None also where nobody asks.
+    /// Since when it has been idle; None also without an idle timeout.
     idle_since: Option<Instant>,
     /// Since when there has been no more time.
     over_since: Option<Instant>,
@@ -27,7 +27,7 @@ impl Term {
         Term { orders, now, idle_since: None, over_since: None }
     }
 
-    /// The client has said something, or taken what it was sent.
+    /// The client has sent something, or read something.
     pub fn heard(&mut self) {
         self.idle_since = None;
     }

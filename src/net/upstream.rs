@@ -147,7 +147,7 @@ async fn attempt_to_connect(settings: &Settings, tls: &Connector, attempt: Attem
     }
 }
 
-/// Tells the client that there is no server for it.
+/// Writes the error for a client whose server cannot be reached.
 async fn unreachable<T>(shared: &Shared, client: &mut Peer, error: io::Error) -> Result<T, Refused> {
     if shared.log_limit.allows("upstream_unreachable", "") {
         tracing::error!(upstream = %shared.settings().upstream, %error, "upstream_unreachable");
@@ -160,7 +160,7 @@ async fn unreachable<T>(shared: &Shared, client: &mut Peer, error: io::Error) ->
     Err(Refused::Upstream(error))
 }
 
-/// What clients are told of an error that is about TLS.
+/// The error for clients where TLS with the server fails.
 pub fn tls_text(error: &io::Error) -> Option<ErrorText> {
     let Trouble { message, hint } = trouble(error, Told::Settings)?;
     Some(ErrorText::new("08006", format!("could not connect to the server behind the proxy: {message}")).hint(hint))

@@ -209,7 +209,7 @@ pub enum Mode {
     /// It rejects.
     #[default]
     Enforce,
-    /// It forwards, and counts and logs what it would have rejected; it drains nobody.
+    /// It forwards, and counts and logs what it would have rejected; it drains no process.
     Observe,
 }
 

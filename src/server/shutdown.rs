@@ -1,4 +1,4 @@
-//! The end of the proxy: nobody new is let in, open transactions go on for a while, then all is ended.
+//! The end of the proxy: no new client is let in, open transactions go on for a while, then all sessions end.
 //!
 //! Must never end a session in the middle of a message, nor before its transaction unless time is up.
 

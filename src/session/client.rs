@@ -77,7 +77,7 @@ impl<H: Host> Session<H> {
         let judged = self.host.is_fenced();
         match header.tag {
             frontend::SYNC if judged && self.replies.is_copying_in() => {
-                // The server would ignore it, unless it has failed: then nobody could tell whether it skips on.
+                // The server would ignore it, unless the COPY has failed: then it is unknown whether it still skips messages.
                 self.replies.withhold_sync();
                 return Ok(self.drop_message(header));
             }

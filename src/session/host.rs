@@ -135,7 +135,7 @@ pub struct Seen {
     pub dependencies: Option<Arc<Dependencies>>,
     /// Nothing had changed by then that may have to do with fenced tables.
     pub is_current: bool,
-    /// Where it is not current: only because nobody listens to what others say of it.
+    /// Where it is not current: only because no control connection listens to announcements of changes.
     pub is_unheard: bool,
     /// How many such changes it has.
     pub doubts: u64,

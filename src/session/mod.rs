@@ -148,7 +148,7 @@ impl Side {
         Side { input, ended, output, rest: 0, discard: false }
     }
 
-    /// Moves what is there of the current message. True when all of it has been moved.
+    /// Moves what has arrived of the current message. True when all of it has been moved.
     fn pass_on(&mut self, output: &mut BytesMut) -> bool {
         let bytes = self.rest.min(self.input.len());
         if !self.discard {
@@ -199,7 +199,7 @@ impl<H: Host> Session<H> {
     pub fn step(&mut self, now: Instant) -> Result<Step, End> {
         self.now = now;
         if self.host.take_up_policies() {
-            // What was prepared or set while nobody looked is not known.
+            // Names and settings from the time without fences are unknown.
             self.statements.forget();
             self.portals.forget();
             self.parameter.forget_all();

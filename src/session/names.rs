@@ -38,7 +38,7 @@ struct Definition {
     statement: Arc<Statement>,
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Debug, PartialEq)]
 pub enum Meaning {
     /// If the message that uses it runs at all, it runs this.
@@ -110,7 +110,7 @@ impl Names {
         self.forgot = false;
     }
 
-    /// Names were defined that nobody saw.
+    /// Names may have been defined unseen.
     pub fn forget(&mut self) {
         self.clear();
         self.forgot = true;
@@ -126,7 +126,7 @@ impl Names {
         !self.forgot
     }
 
-    /// What the name stands for in a message that is forwarded in this batch.
+    /// The meaning of the name in a message that is forwarded in this batch.
     pub fn meaning(&self, name: &[u8], batch: u64) -> Meaning {
         match self.candidates.get(known_by(name)).and_then(|list| list.back()) {
             // Had the definition failed, the rest of its batch would be skipped.
@@ -138,12 +138,12 @@ impl Names {
         }
     }
 
-    /// Of portals: an Execute of what the name stands for was forwarded before.
+    /// An Execute of the portal of that name was forwarded before.
     pub fn has_begun(&self, name: &[u8]) -> bool {
         self.candidates.get(known_by(name)).and_then(VecDeque::back).is_some_and(|candidate| candidate.begun)
     }
 
-    /// Of portals: an Execute of what the name stands for is forwarded.
+    /// An Execute of the portal of that name is forwarded.
     pub fn begin(&mut self, name: &[u8]) {
         if let Some(candidate) = self.candidates.get_mut(known_by(name)).and_then(VecDeque::back_mut) {
             candidate.begun = true;

@@ -138,7 +138,7 @@ impl Rejection {
         }
     }
 
-    /// Why, in words that hold nothing of what anybody's statement says.
+    /// The reason, for the log: without any part of a statement.
     pub fn reason(&self) -> String {
         match self {
             Rejection::Unavailable { cause, .. } => cause.reason.clone(),
@@ -147,7 +147,7 @@ impl Rejection {
         }
     }
 
-    /// What the client is told.
+    /// The error for the client.
     pub fn text(&self) -> ErrorText {
         match self {
             Rejection::Stale { resource, presented, highest } => stale(resource, *presented, *highest)
@@ -264,7 +264,7 @@ fn what_helps(remedy: Remedy) -> String {
 const FORMS: &str =
     "Use one token, SET lease.fence = 47, or a list by resource, SET lease.fence = 'scheduler=47, billing=55'.";
 
-/// What a session is told that a newer token cut off.
+/// The error for a session that a newer token has cut off.
 pub fn cut_off(resource: &str, presented: Epoch, highest: Epoch, outcome: CutOffOutcome) -> ErrorText {
     let is_reset = highest.generation > presented.generation;
     let (presented, highest) = (presented.token, highest.token);

@@ -35,7 +35,7 @@ pub struct Replies {
     /// A COPY from the client has begun, and not ended.
     copy_begun: bool,
     /// A Sync has been sent within a COPY. If that fails, nothing tells whether the server had read the Sync, and ignored
-    /// it, or will answer it. Only in sessions that nobody judges.
+    /// it, or will answer it. Only in sessions whose statements are not judged.
     sync_in_doubt: bool,
     /// The client has sent a Sync within the COPY, and no data since. It was not passed on: the server would ignore it.
     sync_withheld: bool,

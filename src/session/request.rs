@@ -29,16 +29,16 @@ pub struct Defined {
 pub enum Request {
     /// A simple query: answered up to ReadyForQuery.
     Query {
-        /// What its statements do; empty when nobody looked.
+        /// What its statements do; empty when they were not judged.
         statements: Vec<Arc<Statement>>,
         /// How many of them the server has completed.
         completed: usize,
         /// Names that its PREPAREs define: statement's index, name, what to confirm.
         defines: Vec<(usize, String, u64)>,
     },
-    /// Parse: defines a statement, if somebody looks.
+    /// Parse: defines a statement, where statements are judged.
     Parse { defines: Option<Defined> },
-    /// Bind: defines a portal, if somebody looks.
+    /// Bind: defines a portal, where statements are judged.
     Bind {
         /// What to confirm.
         defines: Option<Defined>,
@@ -54,7 +54,7 @@ pub enum Request {
         /// The name that a PREPARE in it defines, and what to confirm.
         defines: Option<(String, u64)>,
     },
-    /// Close, of whatever: nobody looks.
+    /// Close, where statements are not judged.
     Close,
     /// Close of a statement.
     CloseStatement { name: Vec<u8> },
@@ -102,7 +102,7 @@ impl Request {
     pub(super) fn affects_lexing(&self) -> bool {
         let may_set = |statement: &Statement| !statement.runs_nothing();
         match self {
-            // Of what nobody looked at there are no statements.
+            // Where they were not judged there are no statements.
             Request::Query { statements, .. } => {
                 statements.is_empty() || statements.iter().any(|statement| may_set(statement))
             }

@@ -196,7 +196,7 @@ impl<H: Host> Session<H> {
     }
 
     /// Where a statement needs a database alone, gets the control connections to it out of its way, if the server may run
-    /// it. Where the server refuses it nobody else is to feel it.
+    /// it. Where the server refuses it, no other session is affected.
     fn look_after_database(&mut self, statements: &[Arc<Statement>]) -> Option<Verdict> {
         let [statement] = statements else { return None };
         let wanted = statement.needs_database_alone.clone()?;

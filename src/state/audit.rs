@@ -41,8 +41,8 @@ impl Admitted {
     }
 }
 
-/// As in labels: the resource as its policy names it, and its mode. Empty where no policy in force has it, or nobody can
-/// tell which it is.
+/// As in labels: the resource as its policy names it, and its mode. Empty where no policy in force has it, or it is
+/// unknown.
 pub fn labels<'a>(policies: &'a PolicySet, resource: Option<&str>) -> (&'a str, Mode) {
     let resource = resource.and_then(|name| policies.resource_called(name));
     resource.map_or(("", Mode::Enforce), |resource| (&resource.name, resource.mode))

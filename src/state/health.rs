@@ -44,7 +44,7 @@ impl Pages for Shared {
         self.metrics.text(Now { sessions: self.sessions.count(), ready, tokens })
     }
 
-    /// Policies are loaded before anybody can ask, so that it is the server that may be missing.
+    /// Policies are loaded before the first request, so that only the server can be missing.
     async fn ready(&self) -> Result<(), String> {
         if self.health.stopping.load(Ordering::Relaxed) {
             return Err("the proxy is stopping".to_owned());
@@ -60,7 +60,7 @@ impl Pages for Shared {
 }
 
 impl Shared {
-    /// Says in the log if the control connection cannot be used: nobody may need it before the first leader writes.
+    /// Logs if the control connection cannot be used: it may not be needed before the first leader writes.
     /// Cancel-safe.
     pub async fn check_control(self: Arc<Self>) {
         let settings = self.settings();

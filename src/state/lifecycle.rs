@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Sessions that are ended have this long to say goodbye to both sides.
 pub const FAREWELL: Duration = Duration::from_secs(2);
 
-/// How far the proxy is in its life.
+/// A phase of the proxy's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// It does its work.
@@ -18,7 +18,7 @@ pub enum Phase {
     Ending,
 }
 
-/// What sessions are told while they run.
+/// The orders to running sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct Orders {
     pub phase: Phase,
@@ -26,12 +26,12 @@ pub struct Orders {
     pub idle_timeout: Option<Duration>,
 }
 
-/// What a client is told that comes too late. As the server says it, here and below.
+/// The error for a client that connects too late. In the server's words, here and below.
 pub fn too_late() -> ErrorText {
     ErrorText::new("57P03", "the database system is shutting down").hint("The proxy is shutting down: connect again.")
 }
 
-/// What a client is told whose session ends.
+/// The error for a client whose session ends.
 pub fn session_ends() -> ErrorText {
     let text = ErrorText::new("57P01", "terminating connection due to administrator command");
     text.hint("The proxy is shutting down: connect again.")

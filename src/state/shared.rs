@@ -35,10 +35,10 @@ const HELD_AT_ONCE: usize = 64 * 1024 * 1024;
 /// The part of it that is for messages behind others that the server has not answered: it may not take them for long.
 const HELD_BEHIND: usize = 20 * 1024 * 1024;
 
-/// Connections to the server that pass requests to cancel on, at the same time.
+/// Connections at the same time that pass cancel requests on.
 const CANCELS: usize = 32;
 
-/// Connections to the server that have it say what is wrong with a packet, at the same time.
+/// Connections at the same time that pass an invalid packet on, for the server's own error.
 const WRONG_PACKETS: usize = 8;
 
 /// What is open beside the connections of clients and sessions, at the same time.

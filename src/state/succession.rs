@@ -1,7 +1,7 @@
 //! Proactive fencing: shuts a deposed leader out once its successor is elected, before the successor writes.
 //!
-//! Owns one task for each database. Must never be the reason for admitting anybody: everything
-//! holds without it, only later, with the successor's first write. Must not open connections to a
+//! Owns one task for each database. Must never be the reason for an admission: all
+//! guarantees hold without it, only later, with the successor's first write. Must not open connections to a
 //! database in which this proxy has no sessions.
 //!
 //! Leaves keyed resources out: there may be any number of keys, each with an election of its own. Their leaders are asked

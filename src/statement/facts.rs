@@ -85,7 +85,7 @@ impl Statement {
         known
     }
 
-    /// It runs no code of anybody's, and changes no setting. Every other statement may do so, whatever its text shows: by a
+    /// It runs no user's code, and changes no setting. Every other statement may do so, whatever its text shows: by a
     /// view, an operator, a cast, the checks of a domain, a trigger, what a rollback restores.
     pub fn runs_nothing(&self) -> bool {
         #[rustfmt::skip]

@@ -19,7 +19,7 @@ pub const KEY_TYPES: [&str; 6] = ["int2", "int4", "int8", "text", "varchar", "uu
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Rows {
     columns: Vec<(Column, Vec<ColumnValue>)>,
-    /// Nobody has looked: the text is too long or nested too deeply.
+    /// The rows were not read: the text is too long or nested too deeply.
     unread: bool,
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Checks certificates as an `sslmode` means it.
 #[derive(Debug)]
 pub(super) struct Verifier {
-    /// None: anybody's will do.
+    /// None: any certificate will do.
     authorities: Option<Arc<WebPkiServerVerifier>>,
     /// The name counts too.
     name: bool,
@@ -25,7 +25,7 @@ impl Verifier {
         Ok(Verifier { authorities: authorities.map(build).transpose()?, name })
     }
 
-    /// A certificate that is too old or too odd to be read proves nothing; where anybody's will do, nothing is lost.
+    /// A certificate that is too old or too odd to be read proves nothing; where any will do, nothing is lost.
     fn may_be_odd(&self, certificate: &CertificateDer<'_>) -> bool {
         self.authorities.is_none() && ParsedCertificate::try_from(certificate).is_err()
     }

@@ -23,7 +23,7 @@ use tokio_postgres::{AsyncMessage, Client, error::SqlState};
 pub(super) const LIMIT: Duration = Duration::from_secs(5);
 /// Between two looks whether a connection has come to its end.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
-/// How long a failed attempt to connect is the answer to everybody, at first and at most.
+/// The time for which all operations fail after a failed attempt to connect, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The schema version that this program works with; `schema.sql` has the same.
 pub(super) const VERSION: &str = "fencegate schema version 3";

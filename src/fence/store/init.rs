@@ -32,7 +32,7 @@ pub struct InitReport {
     pub upgraded: Option<(u32, u32)>,
     /// The roles that were granted to the control role now.
     pub granted: Vec<String>,
-    /// Statements that somebody with more privileges has still to run.
+    /// Statements that a role with more privileges has still to run.
     pub to_run: Vec<String>,
 }
 

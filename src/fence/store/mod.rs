@@ -179,7 +179,7 @@ pub trait Listener: fmt::Debug + Send + Sync {
 /// Why the database did not answer. Whether it has done what it was asked is not known then.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It has no schema fencegate: nobody was ever admitted.
+    /// It has no schema fencegate: there was never an admission.
     #[error("{0}")]
     Unprepared(Cause),
     /// These hold the resource's lock, and do not end.
@@ -235,7 +235,7 @@ pub struct EpochRow {
     pub resource: String,
     /// The highest token.
     pub epoch: Epoch,
-    /// Nobody below is left.
+    /// All processes below it have ended.
     pub drained: bool,
 }
 
@@ -244,7 +244,7 @@ pub struct EpochRow {
 pub struct Report {
     /// Why the session's process is none that could be fenced, if so.
     pub unfenceable: Option<Cause>,
-    /// The epoch, with the policies that are recorded; none: nobody was ever admitted.
+    /// The epoch, with the policies that are recorded; None: there was never an admission.
     pub current: Option<(EpochRow, Recorded)>,
     /// The admission, and whether it was not there before.
     pub admission: Option<(AdmissionRow, bool)>,
@@ -266,9 +266,9 @@ pub enum Recorded {
 pub enum Marked {
     /// The epoch is drained now.
     Drained,
-    /// Nothing: these prepared transactions are in the way.
+    /// Not marked: these prepared transactions block it.
     Prepared(Vec<String>),
-    /// Nothing: somebody else did, or raised it, or somebody below is left.
+    /// Not marked: another proxy has marked or raised it, or a process below it lives.
     Nothing,
 }
 

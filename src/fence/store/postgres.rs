@@ -251,7 +251,7 @@ impl Store for Postgres {
         let answers = if temporary.is_some() { self.ask_once(&asked).await } else { self.look(&asked).await };
         let answers = match answers {
             Ok(answers) => answers,
-            // Somebody alters a view: nothing is left out then.
+            // A view is being altered: nothing is left out then.
             Err(error) if temporary.is_none() && error.is_answer() => self.look(&all_writable()).await?,
             // Where nothing is fenced, nobody has to have run `fencegate init`; and what failed a moment ago, when the
             // database was being made, need not fail now.
@@ -270,7 +270,7 @@ impl Store for Postgres {
     }
 
     async fn announce_catalogue(&self) -> Result<(), StoreError> {
-        // On the connection that listens, so that it is not taken for news of somebody else.
+        // On the connection that listens, so that it does not count as another proxy's.
         self.look(&format!("SELECT pg_notify('fencegate', '{CATALOGUE_CHANGED}')")).await?;
         Ok(())
     }

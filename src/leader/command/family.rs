@@ -40,7 +40,7 @@ pub(super) struct Family {
     guard_ended: bool,
     /// The guard has found the command running at the deadline.
     overran: bool,
-    /// The guard has seen that the group was to suspend, and nobody has asked for it yet.
+    /// The guard has reported that the group got SIGTSTP, and the report was not taken yet.
     suspended: bool,
     /// Children that this process had before, from a shell that became it.
     strangers: HashSet<Pid>,
@@ -79,7 +79,7 @@ impl Family {
         self.status
     }
 
-    /// True when the guard has killed the command at the deadline, or is about to: nobody else's SIGKILL.
+    /// True when the guard has killed the command at the deadline, or is about to: the SIGKILL was no other's.
     pub(super) fn is_killed_by_guard(&self) -> bool {
         self.overran && self.status.is_none_or(|status| status.signal() == Some(Signal::SIGKILL as i32))
     }

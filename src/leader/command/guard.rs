@@ -99,7 +99,7 @@ impl Guard {
     /// What the guard has reported since this was last asked.
     pub(super) fn take_reports(&self) -> Reports {
         let mut bytes = [0; 64];
-        // Not through tokio, which may not have noticed it yet: what is reported is there before anybody is killed.
+        // Not through tokio, which may not have noticed it yet: what is reported is there before a process is killed.
         let noticed = read(self.reports.as_fd(), &mut bytes).unwrap_or(0);
         // Then through tokio, so that it notices that there is no more.
         let length = noticed + self.reports.try_read(&mut bytes[noticed..]).unwrap_or(0);
@@ -198,7 +198,7 @@ fn guard_until_the_end() -> nix::Result<()> {
     }
 }
 
-/// The last one written; None when nobody can write any more.
+/// The last one written; None when the writer is gone.
 fn read_order(input: impl AsFd) -> nix::Result<Option<Order>> {
     let mut buffer = [0; 512 * MESSAGE];
     let length = read(input, &mut buffer)?;

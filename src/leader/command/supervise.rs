@@ -89,7 +89,7 @@ pub async fn run(
 }
 
 impl Supervisor<'_> {
-    /// True when the command has ended and nobody is left. Sees to what has changed among the processes.
+    /// True when the command has ended and no process is left. Handles changes among the processes.
     fn is_gone(&mut self) -> Result<bool, CommandError> {
         self.family.reap()?;
         if self.family.is_killed_by_guard() {

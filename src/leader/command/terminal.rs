@@ -1,7 +1,7 @@
 //! The terminal that `fencegate lead` was started from, for a command that wants to read it.
 //!
 //! The command's group gets it when it asks, that is when the kernel stops it for want of it: in a pipeline into a
-//! pager, the pager's group must keep it. Must never take it from anybody but ourselves.
+//! pager, the pager's group must keep it. Must never take it from another group.
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};

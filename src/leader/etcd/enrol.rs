@@ -14,7 +14,7 @@ use std::time::Duration;
 const NEIGHBOURS: i64 = 500;
 
 /// A new lease: its id, how long it lives, and until when it certainly does. Asked several times it grants several;
-/// those without a key are in nobody's way.
+/// those without a key block no candidate.
 pub(super) async fn grant(
     etcd: &Etcd,
     ttl: Duration,

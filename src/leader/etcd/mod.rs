@@ -19,7 +19,7 @@ use tracing::info;
 
 /// Before etcd is asked again after a failure.
 const PAUSE: Duration = Duration::from_millis(100);
-/// What a leader proclaims is anybody's text: this many characters of it are told.
+/// The most characters shown of a leader's value, which may be any text.
 const LONGEST_HOLDER: usize = 200;
 /// gRPC's code for what does not exist: so etcd answers for a lease that has ended.
 const NOT_FOUND: i32 = 5;

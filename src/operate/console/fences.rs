@@ -16,7 +16,7 @@ pub(super) struct Row {
     leader: Option<Token>,
 }
 
-/// A row per database and resource. A resource that nobody has written to under a token has no epoch, and neither has a
+/// A row per database and resource. A resource that was never written to under a token has no epoch, and neither has a
 /// keyed resource: its keys follow it.
 pub(super) fn table() -> Table<Row> {
     vec![

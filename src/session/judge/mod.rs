@@ -56,7 +56,7 @@ pub enum Decision {
 /// A write that passes a fence, and that operators want to know of.
 #[derive(Clone, Debug)]
 pub struct PassedWrite {
-    /// None where nobody can tell.
+    /// None where it is unknown.
     pub resource: Option<Arc<Resource>>,
     /// The kind of statement.
     pub statement: &'static str,
@@ -237,7 +237,7 @@ impl Judge<'_> {
             let written = touched(statement, self.policies, self.seen).into_iter().filter(|touch| touch.writes);
             let hidden = match self.hidden(statement, &Earlier::default()) {
                 Ok(resources) => resources.into_iter().map(Some).collect(),
-                // Of anybody else it would be rejected.
+                // Rejected for any other role.
                 Err(_) => vec![None],
             };
             let kind = statement.kind;

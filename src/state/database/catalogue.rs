@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// The catalogue is read at most this often where no statement waits for it: anybody can say that it has changed.
+/// The interval between readings for which no statement waits: any role can announce a change.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// After such a reading, that many times what it took have to pass: it takes the server no more than a fifth of a processor.
@@ -42,7 +42,7 @@ pub(super) struct CatalogueState {
     failure: Option<Cause>,
     /// The fenced tables that do not exist: the log has said so.
     missing: HashSet<QualifiedName>,
-    /// What CASCADE takes: it is read when somebody has to know.
+    /// What CASCADE takes: it is read only for statements that need it.
     dependencies: Option<Apart<Dependencies>>,
     /// As it is for a session whose temporary relations lead to fenced tables, by their schema.
     of_sessions: HashMap<Arc<str>, Apart<Catalogue>>,
@@ -98,7 +98,7 @@ impl SharedDatabase {
         self.known.lock().seen
     }
 
-    /// What is known of the catalogue: of what is wanted, or of all changes seen until now.
+    /// The catalogue as last read: current if it has what is wanted, or else all changes seen until now.
     pub fn catalogue(&self, wanted: Option<&Wanted>) -> Seen {
         let known = self.known.lock();
         let is_read = self.is_read(&known, wanted.map_or(known.seen, |wanted| wanted.since));
@@ -204,7 +204,7 @@ impl SharedDatabase {
             self.known.lock().dependencies = Some(Apart { attempted, read });
         }
         drop(turn);
-        // Nobody else waits for what only this session can have made.
+        // Only this session can have made them: no other one waits.
         let _turn = self.reading_apart.lock().await;
         let schema = self.known.lock().lacking_session(wanted).cloned();
         if let Some(schema) = schema {
@@ -297,7 +297,7 @@ impl SharedDatabase {
         self.fence.is_unprepared() || listener != 0 && listener == known.listener
     }
 
-    /// The catalogue has changed, or may have, since it was read; and nobody has tried to read it since, or only a
+    /// The catalogue has changed, or may have, since it was read; and there was no attempt to read it since, or only one a
     /// while ago.
     pub(super) fn is_due(&self) -> bool {
         let (known, listener) = (self.known.lock(), self.fence.listener());
@@ -305,7 +305,7 @@ impl SharedDatabase {
         (known.read != Some(known.seen) || is_another || !self.is_heard(&known)) && known.is_untried(listener)
     }
 
-    /// Nobody has tried to read it for a while.
+    /// The last attempt to read it was a while ago.
     pub(super) fn is_old(&self) -> bool {
         self.known.lock().attempted.is_none_or(|(at, ..)| at.elapsed() > FRESH)
     }
@@ -339,7 +339,7 @@ async fn read_now_and_then(database: Arc<SharedDatabase>) {
 }
 
 /// Changes that have nothing to do with fenced tables may have, together with what is defined elsewhere: other proxies are
-/// told, and it is read here. At most once in a while: nobody waits for it.
+/// told, and it is read here. At most once in a while: no statement waits for it.
 async fn announce_harmless_changes(database: Arc<SharedDatabase>) {
     loop {
         database.harmless_change.notified().await;

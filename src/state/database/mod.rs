@@ -86,7 +86,7 @@ impl SharedDatabase {
         self.policies.borrow().applies_to(self.fence.name()) && self.known.lock().catalogue.has_fenced_tables()
     }
 
-    /// Nobody has said that something is fenced here, and as far as is known nothing is.
+    /// The policies do not name the database, and as far as is known nothing is fenced in it.
     pub(super) fn is_unconcerned(&self) -> bool {
         self.policies.borrow().databases.is_none() && self.fence.fences_nothing()
     }

@@ -74,7 +74,7 @@ impl SharedDatabase {
             let is_tried = recorded.attempted.is_some_and(|at| at.elapsed() <= FRESH);
             !is_tried && !recorded.has(&self.policies.borrow())
         };
-        // Where the lock is held, somebody is recording them.
+        // While the lock is held, another session records them.
         if self.recorded.try_lock().is_ok_and(|recorded| is_due(&recorded)) {
             let database = self.clone();
             let recording = tokio::spawn(async move { database.record_policies().await });
@@ -84,7 +84,7 @@ impl SharedDatabase {
 }
 
 /// A fence holds once the writes have ended that were let through before it. Of one that has nothing to hold for there is
-/// nothing to say but that. Cancel-safe: nobody is told then.
+/// nothing to say but that. Cancel-safe: nothing is logged then.
 async fn say_when_enforced(shared_database: Arc<SharedDatabase>, resource: Arc<Resource>) {
     let database = shared_database.fence.name();
     if let Err(error) = shared_database.fence.enforced(&resource).await {
