@@ -1,6 +1,7 @@
 //! Every statement of Postgres' own regression tests, against its verdict: none crashes the readers, none that the
 //! server takes is unknown to them, few are opaque, and what the server really wrote is what the verdict said.
 
+mod second_reader;
 mod session;
 mod stream;
 mod suite;
@@ -10,7 +11,9 @@ mod tokens;
 mod trial;
 
 use crate::support::postgres_source;
-use fencegate::statement::{Statement, Unreadable};
+use fencegate::statement::rows::{Column, ColumnValue};
+use fencegate::statement::{Script, Statement, Unreadable, Write, analyse_rows};
+use second_reader::Target;
 use session::Record;
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -93,4 +96,50 @@ fn what_tokens_prove_is_what_the_parsers_say() {
     println!("{proved} query strings are proved by their tokens");
     assert!(wrong.is_empty(), "{} proved wrongly:\n{}", wrong.len(), wrong.join("\n"));
     assert!(proved > 5_000, "{proved}");
+}
+
+/// It takes the word ONLY for the relation, and the relation for its alias.
+fn is_misread(target: &Target) -> bool {
+    (&target.schema, target.name.as_str()) == (&None, "only")
+}
+
+#[test]
+fn what_another_parser_reads_is_in_the_verdict() {
+    let (mut read, mut targets, mut values, mut missing) = (0, 0, 0, Vec::new());
+    for query in SUITE.queries.iter().filter(|query| query.lexing.standard_conforming_strings) {
+        let Ok(text) = str::from_utf8(&query.text) else { continue };
+        let (Some(mut theirs), Ok(ours)) = (second_reader::targets(text), analyse_rows(&query.text, query.lexing))
+        else {
+            continue;
+        };
+        theirs.retain(|target| !is_misread(target));
+        read += 1;
+        targets += theirs.len();
+        values += theirs.iter().map(|target| target.values.len()).sum::<usize>();
+        if ours.statements.iter().all(|statement| statement.opaque.is_none()) {
+            let untold = theirs.iter().filter(|target| !tells(&ours, target));
+            missing.extend(untold.map(|target| format!("{target:?}\n    {text}")));
+        }
+    }
+    println!("{read} query strings, {targets} writes, {values} values");
+    assert!(missing.is_empty(), "{} missing:\n{}", missing.len(), missing.join("\n"));
+    assert!(read > 35_000 && targets > 8_000 && values > 10_000, "{read} {targets} {values}");
+}
+
+/// The verdict has the write, and each value in a column of which it tells all.
+fn tells(script: &Script, target: &Target) -> bool {
+    let named = |write: &&Write| {
+        (&write.relation.schema, &write.relation.name) == (&target.schema, &target.name)
+            && write.operation == target.operation
+    };
+    let writes: Vec<_> = script.statements.iter().flat_map(|statement| &statement.writes).filter(named).collect();
+    let is_known = |(column, value): &(Column, String)| {
+        let (name, place) = match column {
+            Column::Named(name) => (name.as_str(), None),
+            Column::Placed(place) => ("", Some(*place)),
+        };
+        let is_it = |known: &ColumnValue| matches!(known, ColumnValue::Literal { text, .. } if text == value);
+        writes.iter().any(|write| write.rows.values(name, place).is_none_or(|values| values.iter().any(is_it)))
+    };
+    !writes.is_empty() && target.values.iter().all(is_known)
 }
