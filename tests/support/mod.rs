@@ -12,6 +12,7 @@ pub mod certificates;
 pub mod commit_order;
 pub mod dice;
 pub mod etcd;
+pub mod etcd_cluster;
 pub mod example;
 pub mod fenced;
 pub mod guardian;
@@ -31,6 +32,7 @@ pub mod wait;
 pub mod wire;
 
 pub use etcd::Etcd;
+pub use etcd_cluster::EtcdCluster;
 pub use length::{length, seed};
 pub use postgres::{Options, Postgres, Release};
 pub use proxy::{Proxy, ProxyOptions};
