@@ -1,6 +1,6 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
-.PHONY: build demo distributed_cron test soak simulate mutants drivers compat lint deny bench failover guard definitions
+.PHONY: build demo distributed_cron test soak simulate mutants torture drivers compat lint deny bench failover guard definitions
 
 build:
 	@scripts/setup.sh demo
@@ -29,9 +29,10 @@ test:
 # run alone: they measure what they leave to others.
 soak:
 	@scripts/setup.sh soak
-	@FENCEGATE_LENGTH=1 scripts/tests.sh --test soak --test memory -- --skip abuse::
+	@FENCEGATE_LENGTH=1 scripts/tests.sh --test soak --test memory -- --skip abuse:: --skip torture::
 	@RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- abuse::
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- --ignored --skip waits_to_be_killed
+	@FENCEGATE_TORTURE=120 RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- torture::
 	@FENCEGATE_SIMULATE=180 scripts/tests.sh --lib -- simulation::no_history
 	@scripts/tests.sh --test model -- --ignored
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- decoders:: fence::store:: keys:: leaders:: parameter:: prepared:: transparency::
@@ -48,6 +49,13 @@ simulate:
 mutants:
 	@scripts/setup.sh test
 	@scripts/mutants.sh
+
+# Real servers, proxies and leaders, with faults from SEED on, for MINUTES; judged by the server's log of commits.
+MINUTES = 2
+torture:
+	@scripts/setup.sh soak
+	@FENCEGATE_SEED=$(SEED) FENCEGATE_TORTURE=$$(($(MINUTES) * 60)) RUST_TEST_THREADS=1 \
+		scripts/tests.sh --test soak -- torture:: --nocapture
 
 # The same steps with every driver and pool that docs/compatibility.md names, also with those that need more to be installed.
 drivers:

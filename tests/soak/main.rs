@@ -14,3 +14,4 @@ mod drivers;
 mod frameworks;
 mod pgbench;
 mod readme;
+mod torture;

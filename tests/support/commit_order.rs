@@ -40,19 +40,24 @@ impl<'a> CommitOrder<'a> {
 
     /// The rows inserted into `table` (with its schema) so far, in commit order. Rows are returned once.
     pub fn take(&mut self, table: &str) -> Vec<Inserted> {
-        let changes = format!("SELECT data FROM pg_logical_slot_get_changes('{}', NULL, NULL)", self.slot);
-        let rows = self.postgres.sql_in(&self.database, &changes);
-        let mut transaction = 0;
-        let mut inserted = Vec::new();
-        for line in rows.into_iter().flatten().flatten() {
-            if line.starts_with("COMMIT") {
-                transaction += 1;
-            } else if let Some((name, columns)) = insert(&line).filter(|(name, _)| *name == table) {
-                inserted.push(Inserted { transaction, table: name.into(), columns: parse_columns(columns) });
-            }
-        }
-        inserted
+        take_inserted(self.postgres, &self.database, &self.slot, table)
     }
+}
+
+/// As [`CommitOrder::take`], from a slot that somebody else has made.
+pub fn take_inserted(postgres: &Postgres, database: &str, slot: &str, table: &str) -> Vec<Inserted> {
+    let changes = format!("SELECT data FROM pg_logical_slot_get_changes('{slot}', NULL, NULL)");
+    let rows = postgres.sql_in(database, &changes);
+    let mut transaction = 0;
+    let mut inserted = Vec::new();
+    for line in rows.into_iter().flatten().flatten() {
+        if line.starts_with("COMMIT") {
+            transaction += 1;
+        } else if let Some((name, columns)) = insert(&line).filter(|(name, _)| *name == table) {
+            inserted.push(Inserted { transaction, table: name.into(), columns: parse_columns(columns) });
+        }
+    }
+    inserted
 }
 
 impl Drop for CommitOrder<'_> {

@@ -14,6 +14,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-fn number(name: &str) -> Option<u64> {
+/// A variable of the environment.
+pub fn number(name: &str) -> Option<u64> {
     env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }

@@ -1,40 +1,50 @@
-//! A TCP connection that can be cut: between a program under test and a server that goes on.
+//! A TCP connection between a program under test and a server, with the faults of a network.
 
 use super::guardian::Port;
-use std::io;
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
+use std::time::Duration;
 
-/// Passes bytes on both ways, while it is whole.
+/// What becomes of the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// Each piece of them comes so much later.
+    Slow(Duration),
+    /// They stay where they are, and neither end hears of it.
+    Silent,
+    /// Connections end, and no new one lives.
+    Cut,
+}
+
+/// Passes bytes on both ways, as far as its fault lets it.
 pub struct Link {
     port: Port,
-    open: Arc<Mutex<Option<Vec<TcpStream>>>>,
+    line: Arc<Line>,
+}
+
+struct Line {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    server: u16,
+    fault: Fault,
+    open: Vec<TcpStream>,
 }
 
 impl Link {
     pub fn to(server: u16) -> Self {
         let port = Port::claim();
         let listener = TcpListener::bind(("127.0.0.1", port.number())).unwrap();
-        let open = Arc::new(Mutex::new(Some(Vec::new())));
-        let shared = open.clone();
-        thread::spawn(move || {
-            for client in listener.incoming() {
-                let (client, mut open) = (client.unwrap(), shared.lock().unwrap());
-                // Cut: it is closed as soon as it is accepted.
-                let Some(open) = open.as_mut() else { continue };
-                let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
-                for (from, to) in [(&client, &server), (&server, &client)] {
-                    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    thread::spawn(move || {
-                        let _ = io::copy(&mut from, &mut to);
-                        let _ = to.shutdown(Shutdown::Both);
-                    });
-                }
-                open.extend([client, server]);
-            }
-        });
-        Self { port, open }
+        let state = State { server, fault: Fault::None, open: Vec::new() };
+        let line = Arc::new(Line { state: Mutex::new(state), changed: Condvar::new() });
+        let shared = line.clone();
+        thread::spawn(move || listener.incoming().for_each(|client| shared.accept(client.unwrap())));
+        Self { port, line }
     }
 
     pub fn port(&self) -> u16 {
@@ -43,12 +53,74 @@ impl Link {
 
     /// Ends what is connected, and lets nothing through.
     pub fn cut(&self) {
-        for stream in self.open.lock().unwrap().take().into_iter().flatten() {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        self.suffer(Fault::Cut);
     }
 
     pub fn mend(&self) {
-        *self.open.lock().unwrap() = Some(Vec::new());
+        self.suffer(Fault::None);
+    }
+
+    pub fn suffer(&self, fault: Fault) {
+        let mut state = self.line.state();
+        state.fault = fault;
+        if fault == Fault::Cut {
+            state.end();
+        }
+        self.line.changed.notify_all();
+    }
+
+    /// What connects from now on reaches another server; what is connected ends.
+    pub fn lead_to(&self, server: u16) {
+        let mut state = self.line.state();
+        state.server = server;
+        state.end();
+        self.line.changed.notify_all();
+    }
+}
+
+impl State {
+    fn end(&mut self) {
+        self.open.drain(..).for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+    }
+}
+
+impl Line {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    fn accept(self: &Arc<Self>, client: TcpStream) {
+        let mut state = self.state();
+        // Closed as soon as it is accepted.
+        if state.fault == Fault::Cut {
+            return;
+        }
+        let Ok(server) = TcpStream::connect(("127.0.0.1", state.server)) else { return };
+        for (from, to) in [(&client, &server), (&server, &client)] {
+            let _ = from.set_nodelay(true);
+            let (line, from, to) = (self.clone(), from.try_clone().unwrap(), to.try_clone().unwrap());
+            thread::spawn(move || {
+                line.pass(&from, &to);
+                let _ = to.shutdown(Shutdown::Both);
+            });
+        }
+        state.open.retain(|stream| stream.peer_addr().is_ok());
+        state.open.extend([client, server]);
+    }
+
+    /// Returns at the end of the connection.
+    fn pass(&self, mut from: &TcpStream, mut to: &TcpStream) {
+        let mut bytes = [0; 16 << 10];
+        while let Ok(length @ 1..) = from.read(&mut bytes) {
+            let state = self.changed.wait_while(self.state(), |state| state.fault == Fault::Silent).unwrap();
+            let fault = state.fault;
+            drop(state);
+            if let Fault::Slow(delay) = fault {
+                thread::sleep(delay);
+            }
+            if to.write_all(&bytes[..length]).is_err() {
+                return;
+            }
+        }
     }
 }

@@ -167,6 +167,11 @@ impl Proxy {
         fs::rename(&unfinished, self.folder.join("policies/policies.yaml")).unwrap();
     }
 
+    /// The directory of its policies.
+    pub fn policies(&self) -> PathBuf {
+        self.folder.join("policies")
+    }
+
     /// Takes the whole directory of policies away.
     pub fn remove_policies(&self) {
         fs::remove_dir_all(self.folder.join("policies")).unwrap();

@@ -1,0 +1,285 @@
+//! What breaks, and how it is mended. One fault follows another, and several last at the same time.
+
+use super::world::{World, policies};
+use crate::support::dice::Dice;
+use crate::support::link::Fault as LinkFault;
+use crate::support::programs;
+use crate::support::proxy::BINARY;
+use crate::support::{Address, DEADLINE, EtcdCluster, wait_until};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fault {
+    LeaderPaused,
+    LeaderKilled,
+    /// One of its processes: the program that leads, its guard, its command.
+    LeaderHurt,
+    ProxyPaused,
+    ProxyKilled,
+    ProcessPaused,
+    ProcessKilled,
+    ProcessTerminated,
+    ServerRestarted,
+    MemberPaused,
+    MemberKilled,
+    ServerLink,
+    ClientLink,
+    Reload,
+    Reset,
+    Definition,
+    Guard,
+}
+
+/// What each is drawn by: the first often, those that stop everything seldom.
+const FAULTS: [(Fault, usize); 17] = [
+    (Fault::LeaderPaused, 40),
+    (Fault::LeaderKilled, 4),
+    (Fault::LeaderHurt, 6),
+    (Fault::ProxyPaused, 5),
+    (Fault::ProxyKilled, 4),
+    (Fault::ProcessPaused, 10),
+    (Fault::ProcessKilled, 2),
+    (Fault::ProcessTerminated, 8),
+    (Fault::ServerRestarted, 1),
+    (Fault::MemberPaused, 4),
+    (Fault::MemberKilled, 2),
+    (Fault::ServerLink, 5),
+    (Fault::ClientLink, 5),
+    (Fault::Reload, 4),
+    (Fault::Reset, 3),
+    (Fault::Definition, 4),
+    (Fault::Guard, 3),
+];
+
+/// The end of a fault.
+enum Mend {
+    ResumeLeader(usize),
+    ResumeProxy(usize),
+    ResumeProcess(String),
+    ResumeMember(usize),
+    StartMember(usize),
+    MendServerLink(usize),
+    MendClientLink(usize),
+}
+
+pub struct Faults {
+    choices: Vec<Fault>,
+    open: Vec<(Instant, Mend)>,
+    counts: BTreeMap<Fault, usize>,
+    has_guard: bool,
+    has_election: bool,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        let choices = FAULTS.iter().flat_map(|(fault, weight)| std::iter::repeat_n(*fault, *weight)).collect();
+        Self { choices, open: Vec::new(), counts: BTreeMap::new(), has_guard: false, has_election: true }
+    }
+}
+
+impl Faults {
+    pub fn of_leaders() -> Self {
+        Self { choices: vec![Fault::LeaderPaused], ..Self::default() }
+    }
+
+    /// Waits a moment, ends the faults whose time has come, and begins another.
+    pub fn next(&mut self, world: &mut World, dice: &mut Dice) {
+        thread::sleep(Duration::from_millis(dice.between(50, 1_000) as u64));
+        let now = Instant::now();
+        let (due, open) = std::mem::take(&mut self.open).into_iter().partition(|(end, _)| *end <= now);
+        self.open = open;
+        let due: Vec<(Instant, Mend)> = due;
+        due.into_iter().for_each(|(_, mend)| mend.apply(world));
+        let fault = *dice.pick(&self.choices);
+        // Some last longer than a lease.
+        let longest = if dice.chance(30) { 6_000 } else { 1_500 };
+        let lasts = Duration::from_millis(dice.between(50, longest) as u64);
+        *self.counts.entry(fault).or_default() += 1;
+        let mend = self.begin(fault, world, dice);
+        self.open.extend(mend.map(|mend| (now + lasts, mend)));
+    }
+
+    pub fn end_all(&mut self, world: &mut World) {
+        self.open.drain(..).for_each(|(_, mend)| mend.apply(world));
+        (0..EtcdCluster::MEMBERS).for_each(|index| world.etcd.wait_for(index));
+        wait_until("the server answers", DEADLINE, || ask_server(world, "SELECT 1").is_some());
+    }
+
+    fn is_open(&self, wanted: usize) -> bool {
+        self.open.iter().any(
+            |(_, mend)| matches!(mend, Mend::ResumeMember(member) | Mend::StartMember(member) if *member == wanted),
+        )
+    }
+
+    fn begin(&mut self, fault: Fault, world: &mut World, dice: &mut Dice) -> Option<Mend> {
+        let some_leader = dice.below(world.leaders.len());
+        // Most often the one in office.
+        let leader = world.last_writer().filter(|_| dice.chance(70)).unwrap_or(some_leader);
+        let gate = dice.below(world.gates.len());
+        let member = dice.below(EtcdCluster::MEMBERS);
+        match fault {
+            Fault::LeaderPaused => {
+                world.leaders[leader].signal("STOP");
+                Some(Mend::ResumeLeader(leader))
+            }
+            Fault::LeaderKilled => {
+                world.leaders[leader].signal("KILL");
+                None
+            }
+            Fault::LeaderHurt => {
+                let signal = *dice.pick(&["KILL", "STOP", "TERM"]);
+                world.leaders[leader].signal_one(signal, dice.below(4));
+                Some(Mend::ResumeLeader(leader))
+            }
+            Fault::ProxyPaused => {
+                world.gates[gate].proxy.signal("STOP");
+                Some(Mend::ResumeProxy(gate))
+            }
+            Fault::ProxyKilled => {
+                world.gates[gate].proxy.kill9();
+                world.gates[gate].start_again(&world.postgres);
+                None
+            }
+            Fault::ProcessPaused => {
+                let pid = server_process(world, dice)?;
+                kill("STOP", &pid);
+                Some(Mend::ResumeProcess(pid))
+            }
+            Fault::ProcessKilled => {
+                kill("KILL", &server_process(world, dice)?);
+                None
+            }
+            Fault::ProcessTerminated => {
+                let pid = server_process(world, dice)?;
+                ask_server(world, &format!("SELECT pg_terminate_backend({pid})"));
+                None
+            }
+            Fault::ServerRestarted => {
+                world.postgres.crash_restart();
+                None
+            }
+            // One that is dead or stands still already is left so.
+            Fault::MemberPaused | Fault::MemberKilled if self.is_open(member) => None,
+            Fault::MemberPaused => {
+                world.etcd.pause(member);
+                Some(Mend::ResumeMember(member))
+            }
+            Fault::MemberKilled => {
+                world.etcd.kill9(member);
+                Some(Mend::StartMember(member))
+            }
+            Fault::ServerLink => {
+                world.gates[gate].server.suffer(link_fault(dice));
+                Some(Mend::MendServerLink(gate))
+            }
+            Fault::ClientLink => {
+                world.gates[gate].clients.suffer(link_fault(dice));
+                Some(Mend::MendClientLink(gate))
+            }
+            Fault::Reload => {
+                self.has_election = !self.has_election;
+                for gate in &mut world.gates {
+                    gate.reload(&policies(self.has_election));
+                }
+                None
+            }
+            Fault::Reset => {
+                reset(world, gate);
+                None
+            }
+            Fault::Definition => {
+                let definition = dice.pick(&[
+                    "CREATE OR REPLACE VIEW ticks_view AS SELECT token, note FROM ticks",
+                    "DROP VIEW IF EXISTS ticks_view",
+                    "CREATE INDEX IF NOT EXISTS ticks_note ON ticks (note)",
+                    "DROP INDEX IF EXISTS ticks_note",
+                ]);
+                ask_server(world, &format!("SET lock_timeout = '500ms'; {definition}"));
+                None
+            }
+            Fault::Guard => {
+                self.has_guard = !self.has_guard;
+                guard(world, self.has_guard);
+                None
+            }
+        }
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts: Vec<_> = self.counts.iter().map(|(fault, count)| format!("{count} {fault:?}")).collect();
+        write!(formatter, "faults: {}", counts.join(", "))
+    }
+}
+
+impl Mend {
+    fn apply(self, world: &mut World) {
+        match self {
+            Mend::ResumeLeader(leader) => world.leaders[leader].signal("CONT"),
+            Mend::ResumeProxy(gate) => world.gates[gate].proxy.signal("CONT"),
+            Mend::ResumeProcess(pid) => kill("CONT", &pid),
+            Mend::ResumeMember(member) => world.etcd.resume(member),
+            Mend::StartMember(member) => world.etcd.start_again(member),
+            Mend::MendServerLink(gate) => world.gates[gate].server.suffer(LinkFault::None),
+            Mend::MendClientLink(gate) => world.gates[gate].clients.suffer(LinkFault::None),
+        }
+    }
+}
+
+fn link_fault(dice: &mut Dice) -> LinkFault {
+    let slow = LinkFault::Slow(Duration::from_millis(dice.between(5, 200) as u64));
+    *dice.pick(&[LinkFault::Cut, LinkFault::Silent, slow])
+}
+
+/// What psql prints; None where the server is not there, refuses, or does not answer.
+fn ask(address: &Address, database: &str, sql: &str) -> Option<String> {
+    let psql = programs::psql(address, database);
+    let mut command = Command::new("timeout");
+    command.arg("5").arg(psql.get_program()).args(psql.get_args()).args(["-qAt", "-c", sql]);
+    programs::for_address(&mut command, address, database);
+    let output = command.output().unwrap();
+    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+}
+
+fn ask_server(world: &World, sql: &str) -> Option<String> {
+    ask(&world.postgres.socket(), "postgres", sql)
+}
+
+/// One that serves a session of a leader or of a proxy.
+fn server_process(world: &World, dice: &mut Dice) -> Option<String> {
+    let query = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+    let pids = ask_server(world, query)?;
+    let pids: Vec<&str> = pids.lines().collect();
+    (!pids.is_empty()).then(|| (*dice.pick(&pids)).to_owned())
+}
+
+fn kill(signal: &str, pid: &str) {
+    // It may have ended by now.
+    let _ = Command::new("kill").args(["-s", signal, pid]).output();
+}
+
+/// To the token in force: whoever was admitted under it has to be admitted again.
+fn reset(world: &World, gate: usize) {
+    let token = ask_server(world, "SELECT token FROM fencegate.epoch WHERE resource = 'scheduler'");
+    if let Some(token) = token.filter(|token| !token.is_empty()) {
+        let reset = format!("FENCE RESET scheduler TO {}", token.trim());
+        ask(&world.gates[gate].proxy.address(), "fencegate", &reset);
+    }
+}
+
+fn guard(world: &World, is_wanted: bool) {
+    let control = world.postgres.control_url() + "postgres";
+    let mut guard = Command::new("timeout");
+    programs::forget_settings(&mut guard);
+    guard.args(["5", BINARY, "guard", if is_wanted { "install" } else { "remove" }, "--control", &control]);
+    if is_wanted {
+        guard.arg("--policies").arg(world.gates[0].proxy.policies());
+    }
+    // A leader may hold what it needs, and the server may be away.
+    let _ = guard.output().unwrap();
+}

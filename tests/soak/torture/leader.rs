@@ -1,0 +1,181 @@
+//! A leader with the library, in a process of its own, so that it can be stopped and killed.
+//!
+//! It is as careless as programs are: once it leads it writes until a write is refused, also after it has heard that it
+//! has lost. Its diary has a line for each write whose end it knows.
+
+use super::Way;
+use crate::support::dice::Dice;
+use fencegate::etcd::{Etcd, EtcdSettings};
+use fencegate::leader::{Election, Leadership, Timings};
+use std::env;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::{sleep, timeout};
+use tokio_postgres::{Client, NoTls};
+
+/// The shortest lease that etcd grants.
+pub const TTL: Duration = Duration::from_secs(2);
+/// Longer than a takeover takes; a connection that hangs is given up.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// So many writes of a session that fail, or that it tries although its leader knows that it has lost.
+const CARELESS: usize = 20;
+
+/// A row that leaders write beside their own.
+const PROGRESS: &str = "UPDATE progress SET writes = writes + 1";
+/// Stands for other work within a transaction, which takes this long.
+const PAUSE: &str = "";
+const WORK: Duration = Duration::from_millis(30);
+
+/// How a write ended.
+enum Written {
+    Committed,
+    /// Nothing of it may ever be seen.
+    Refused,
+    /// The session was cut off, in mid-transaction perhaps.
+    CutOff,
+    /// Nothing is known of it.
+    Unknown,
+}
+
+/// One of the sessions of a leader.
+struct Writer {
+    name: String,
+    doors: Vec<u16>,
+    way: Way,
+    diary: File,
+    dice: Dice,
+    writes: usize,
+}
+
+/// Run by the torture with its settings in the environment; without them there is nothing to do.
+#[tokio::test]
+#[ignore = "a process of the torture"]
+async fn leads() {
+    let Ok(name) = env::var("TORTURE_NAME") else { return };
+    let settings = EtcdSettings { members: list("TORTURE_ETCD"), ..EtcdSettings::default() };
+    let election = super::ELECTION.parse().unwrap();
+    let election = Election::new(Etcd::new(&settings).unwrap(), election, &name, Timings::new(TTL).unwrap());
+    let mut writers = [1, 2, 3].map(|number| Writer::new(format!("{name}-{number}"), number));
+    loop {
+        match election.campaign().await {
+            Ok(leadership) => {
+                let [one, two, three] = &mut writers;
+                tokio::join!(one.rule(&leadership), two.rule(&leadership), three.rule(&leadership));
+            }
+            // etcd is away.
+            Err(_) => sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+fn setting(name: &str) -> String {
+    env::var(name).unwrap()
+}
+
+fn list(name: &str) -> Vec<String> {
+    setting(name).split(',').map(str::to_owned).collect()
+}
+
+impl Writer {
+    fn new(name: String, number: u64) -> Self {
+        let seed = setting("TORTURE_SEED").parse::<u64>().unwrap() + u64::from(std::process::id()) * 3 + number;
+        Self {
+            name,
+            doors: list("TORTURE_DOORS").iter().map(|port| port.parse().unwrap()).collect(),
+            way: setting("TORTURE_WAY").parse().unwrap(),
+            diary: OpenOptions::new().append(true).create(true).open(setting("TORTURE_DIARY")).unwrap(),
+            dice: Dice::new(seed),
+            writes: 0,
+        }
+    }
+
+    /// Returns when it has tried often enough to write although it has lost.
+    async fn rule(&mut self, leadership: &Leadership) {
+        let mut careless = CARELESS;
+        while careless > 0 {
+            let Some(client) = self.connect(leadership.token()).await else {
+                careless -= usize::from(leadership.why_lost().is_some());
+                sleep(Duration::from_millis(50)).await;
+                continue;
+            };
+            for _ in 0..self.dice.between(5, 60) {
+                let written = self.write(&client, leadership.token()).await;
+                if leadership.why_lost().is_some() || !matches!(written, Written::Committed) {
+                    careless = careless.saturating_sub(1);
+                }
+                if careless == 0 || matches!(written, Written::CutOff | Written::Unknown) {
+                    break;
+                }
+                sleep(Duration::from_millis(self.dice.below(20) as u64)).await;
+            }
+            // Others get their turn, and this one does not stop at once.
+            if self.dice.chance(20) {
+                let _ = timeout(PATIENCE, leadership.resign()).await;
+            }
+        }
+        let _ = timeout(PATIENCE, leadership.resign()).await;
+    }
+
+    async fn connect(&mut self, token: i64) -> Option<Client> {
+        let mut config = tokio_postgres::Config::new();
+        config.host("127.0.0.1").port(*self.dice.pick(&self.doors)).user("postgres").dbname("postgres");
+        config.options(format!("-c lease.fence={token}"));
+        let (client, connection) = timeout(PATIENCE, config.connect(NoTls)).await.ok()?.ok()?;
+        tokio::spawn(connection);
+        Some(client)
+    }
+
+    async fn write(&mut self, client: &Client, token: i64) -> Written {
+        self.writes += 1;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+        let note = format!("{}/{now}/{}", self.name, self.writes);
+        let insert = self.way.insert(token, &note);
+        let table = *self.dice.pick(&["ticks", "ticks_view"]);
+        let transaction = ["BEGIN", PROGRESS, &insert, PAUSE, "COMMIT"];
+        let write = async {
+            match self.dice.below(4) {
+                _ if self.way == Way::Checked => self.run(client, &["BEGIN", &insert, PAUSE, "COMMIT"]).await,
+                0 => self.run(client, &[&insert.replace("INTO ticks", &format!("INTO {table}"))]).await,
+                1 => self.run(client, &transaction).await,
+                2 => self.run(client, &[&format!("BEGIN; {insert}; COMMIT")]).await,
+                _ => ended(
+                    client.execute("INSERT INTO ticks (token, note) VALUES ($1, $2)", &[&token, &note]).await.err(),
+                ),
+            }
+        };
+        let written = timeout(PATIENCE, write).await.unwrap_or(Written::Unknown);
+        match written {
+            Written::Committed => writeln!(self.diary, "committed {note}").unwrap(),
+            Written::Refused => writeln!(self.diary, "refused {note}").unwrap(),
+            Written::CutOff => writeln!(self.diary, "cut off {note}").unwrap(),
+            Written::Unknown => {}
+        }
+        written
+    }
+
+    /// The last statement commits.
+    async fn run(&self, client: &Client, statements: &[&str]) -> Written {
+        for statement in statements {
+            if *statement == PAUSE {
+                sleep(WORK).await;
+                continue;
+            }
+            if let Err(error) = client.batch_execute(statement).await {
+                let _ = client.batch_execute("ROLLBACK").await;
+                return ended(Some(error));
+            }
+        }
+        Written::Committed
+    }
+}
+
+/// ERROR says that nothing was written; of a session that was cut off the answer may be lost.
+fn ended(error: Option<tokio_postgres::Error>) -> Written {
+    let Some(error) = error else { return Written::Committed };
+    match error.as_db_error().map(|error| (error.code().code(), error.severity())) {
+        Some(("LF001", "ERROR")) => Written::Refused,
+        Some(("LF001", _)) => Written::CutOff,
+        _ => Written::Unknown,
+    }
+}

@@ -1,0 +1,122 @@
+//! Torture: PostgreSQL, three members of etcd, proxies and leaders, all real, with faults drawn from a seed. The server's
+//! own log of commits is the judge; leaders without the proxy, and behind a check before the write, have to fail it.
+//!
+//! A seed repeats the faults and their order, not what the machine makes of them.
+
+mod faults;
+mod leader;
+mod world;
+
+use crate::support::dice::Dice;
+use crate::support::length::number;
+use crate::support::ticks::out_of_order;
+use crate::support::{DEADLINE, seed, wait_until};
+use faults::Faults;
+use std::collections::HashSet;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+use world::World;
+
+const ELECTION: &str = "/torture/leader";
+
+/// How the leaders of a run reach the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Through proxies.
+    Fenced,
+    /// Without one.
+    Direct,
+    /// Without one: each write first looks for a higher token.
+    Checked,
+}
+
+impl FromStr for Way {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        [Way::Fenced, Way::Direct, Way::Checked].into_iter().find(|way| format!("{way:?}") == text).ok_or(())
+    }
+}
+
+impl Way {
+    fn insert(self, token: i64, note: &str) -> String {
+        match self {
+            Way::Fenced | Way::Direct => format!("INSERT INTO ticks (token, note) VALUES ({token}, '{note}')"),
+            Way::Checked => format!(
+                "INSERT INTO ticks (token, note) SELECT {token}, '{note}' \
+                 WHERE NOT EXISTS (SELECT FROM ticks WHERE token > {token})"
+            ),
+        }
+    }
+}
+
+/// FENCEGATE_TORTURE is its length in seconds.
+#[test]
+fn nothing_stale_is_committed() {
+    let time = Duration::from_secs(number("FENCEGATE_TORTURE").unwrap_or(60));
+    let mut dice = Dice::new(seed());
+    let mut world = World::start(Way::Fenced);
+    let mut faults = Faults::default();
+    let start = Instant::now();
+    while start.elapsed() < time {
+        faults.next(&mut world, &mut dice);
+        world.start_ended_leaders();
+    }
+    faults.end_all(&mut world);
+
+    // The leader in office writes through every proxy.
+    let before = world.diaries().len();
+    wait_until("leaders write when all faults have ended", DEADLINE, || {
+        world.start_ended_leaders();
+        world.diaries().len() > before + 50
+    });
+    world.stop_leaders();
+    let diaries = world.diaries();
+    let rows = world.take_inserted();
+    let tokens: Vec<i64> = rows.iter().map(|row| row.number("token")).collect();
+    let committed: HashSet<&str> = rows.iter().filter_map(|row| row.columns["note"].as_deref()).collect();
+    let said = |word: &str| diaries.iter().filter_map(|line| line.strip_prefix(word)).collect::<Vec<_>>();
+    let lost: Vec<_> = said("committed ").into_iter().filter(|note| !committed.contains(note)).collect();
+    let ghosts: Vec<_> = said("refused ").into_iter().filter(|note| committed.contains(note)).collect();
+    let reigns = tokens.iter().collect::<HashSet<_>>().len();
+    println!(
+        "{} writes under {reigns} tokens, {} acknowledged, {} refused as stale, {} cut off",
+        tokens.len(),
+        said("committed ").len(),
+        said("refused ").len(),
+        said("cut off ").len()
+    );
+    println!("{faults}");
+    assert_eq!(out_of_order(&tokens), 0, "of {} writes", tokens.len());
+    assert!(lost.is_empty(), "acknowledged, and not committed: {lost:?}");
+    assert!(ghosts.is_empty(), "refused, and committed: {ghosts:?}");
+    assert!(reigns as u64 > time.as_secs() / 10, "{reigns} tokens came to write");
+}
+
+#[test]
+fn without_a_proxy_stale_writes_are_committed() {
+    is_caught(Way::Direct);
+}
+
+#[test]
+fn a_check_before_the_write_lets_stale_writes_in() {
+    is_caught(Way::Checked);
+}
+
+/// Leaders are only paused; the judge sees what becomes of that.
+fn is_caught(way: Way) {
+    let mut dice = Dice::new(seed());
+    let mut world = World::start(way);
+    let mut faults = Faults::of_leaders();
+    let mut tokens = Vec::new();
+    let start = Instant::now();
+    while out_of_order(&tokens) == 0 {
+        assert!(start.elapsed() < 3 * DEADLINE, "{} writes in order", tokens.len());
+        for _ in 0..10 {
+            faults.next(&mut world, &mut dice);
+            world.start_ended_leaders();
+        }
+        tokens.extend(world.take_inserted().iter().map(|row| row.number("token")));
+    }
+    println!("{way:?}: {} of {} writes out of order", out_of_order(&tokens), tokens.len());
+}

@@ -1,0 +1,225 @@
+//! The programs of a run: the server, three members of etcd, proxies, leaders, and the links between them.
+
+use super::{ELECTION, Way, leader};
+use crate::support::commit_order::{Inserted, take_inserted};
+use crate::support::guardian::{Folder, Program};
+use crate::support::link::Link;
+use crate::support::programs::{postgres_program, python, run};
+use crate::support::proxy::{BINARY, fencegate};
+use crate::support::{EtcdCluster, Options, Postgres, Proxy, ProxyOptions, seed};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+const SLOT: &str = "torture";
+const PROXIES: usize = 3;
+
+const SCHEMA: &str = "CREATE TABLE ticks (id bigint GENERATED ALWAYS AS IDENTITY, token bigint, note text); \
+     CREATE TABLE progress (writes bigint); INSERT INTO progress VALUES (0); \
+     CREATE VIEW ticks_view AS SELECT token, note FROM ticks";
+
+/// What leaders are: three with the library, three with psql, two with psycopg.
+const LEADERS: [Kind; 8] =
+    [Kind::Library, Kind::Library, Kind::Library, Kind::Psql, Kind::Psql, Kind::Psql, Kind::Psycopg, Kind::Psycopg];
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Library,
+    Psql,
+    Psycopg,
+}
+
+/// A proxy with its links.
+pub struct Gate {
+    pub proxy: Proxy,
+    pub clients: Link,
+    pub server: Link,
+    options: ProxyOptions,
+}
+
+pub struct Leader {
+    name: String,
+    command: Vec<String>,
+    program: Program,
+}
+
+pub struct World {
+    // Before what they need: fields are dropped in this order.
+    pub leaders: Vec<Leader>,
+    pub gates: Vec<Gate>,
+    pub etcd: EtcdCluster,
+    pub postgres: Postgres,
+    folder: Folder,
+}
+
+impl World {
+    pub fn start(way: Way) -> Self {
+        let postgres = Postgres::start(Options::default().unused());
+        postgres.sql(SCHEMA);
+        run(fencegate().args(["init", "--control", &(postgres.control_url() + "postgres")]));
+        postgres.sql(&format!("SELECT pg_create_logical_replication_slot('{SLOT}', 'test_decoding')"));
+        let etcd = EtcdCluster::start();
+        let gates: Vec<Gate> = match way {
+            Way::Fenced => (0..PROXIES).map(|_| Gate::start(&postgres, &etcd)).collect(),
+            Way::Direct | Way::Checked => Vec::new(),
+        };
+        let doors: Vec<u16> = match way {
+            Way::Fenced => gates.iter().map(|gate| gate.clients.port()).collect(),
+            Way::Direct | Way::Checked => vec![postgres.port()],
+        };
+        let folder = Folder::new("torture");
+        let kinds = if way == Way::Fenced { &LEADERS[..] } else { &LEADERS[..3] };
+        let leader = |(number, kind): (usize, &Kind)| {
+            let name = format!("{number}");
+            let command = command(*kind, &name, way, &etcd, &doors, &folder);
+            let program = Program::start(&command, &folder, &folder.join("log"), "KILL");
+            Leader { name, command, program }
+        };
+        let leaders = kinds.iter().enumerate().map(leader).collect();
+        Self { leaders, gates, etcd, postgres, folder }
+    }
+
+    /// The rows that were committed since the last call, in the order of their commits.
+    pub fn take_inserted(&self) -> Vec<Inserted> {
+        take_inserted(&self.postgres, "postgres", SLOT, "public.ticks")
+    }
+
+    /// Whose diary has the newest entry.
+    pub fn last_writer(&self) -> Option<usize> {
+        let written = |leader: &Leader| fs::metadata(self.diary(leader)).and_then(|file| file.modified()).ok();
+        (0..self.leaders.len()).max_by_key(|&number| written(&self.leaders[number]))
+    }
+
+    fn diary(&self, leader: &Leader) -> PathBuf {
+        self.folder.join(&format!("diary-{}", leader.name))
+    }
+
+    /// The lines of all leaders' diaries.
+    pub fn diaries(&self) -> Vec<String> {
+        let files = self.leaders.iter().map(|leader| self.diary(leader));
+        let texts: String = files.map(|file| fs::read_to_string(file).unwrap_or_default()).collect();
+        texts.lines().map(str::to_owned).collect()
+    }
+
+    /// `fencegate lead` leads once, and whoever was killed is started again.
+    pub fn start_ended_leaders(&mut self) {
+        for leader in &mut self.leaders {
+            if leader.program.exit_status().is_some() {
+                leader.program = Program::start(&leader.command, &self.folder, &self.folder.join("log"), "KILL");
+            }
+        }
+    }
+
+    pub fn stop_leaders(&mut self) {
+        for leader in &mut self.leaders {
+            leader.signal("KILL");
+            leader.program.signal("KILL");
+            leader.program.wait();
+        }
+    }
+}
+
+impl Gate {
+    /// It reads other policies, and so does the one that takes its place.
+    pub fn reload(&mut self, policies: &str) {
+        self.options = self.options.clone().policies(policies);
+        self.proxy.write_policies(policies);
+        self.proxy.sighup();
+    }
+
+    fn start(postgres: &Postgres, etcd: &EtcdCluster) -> Self {
+        let server = Link::to(postgres.port());
+        let url = format!("127.0.0.1:{}", server.port());
+        let options = ProxyOptions::default()
+            .policies(&policies(true))
+            .upstream(&format!("postgres://{url}"))
+            .control(&format!("postgres://postgres@{url}/"))
+            .arguments(&["--etcd", &etcd.urls().join(",")]);
+        let proxy = Proxy::start_with(postgres, &options);
+        let clients = Link::to(port(&proxy));
+        Self { proxy, clients, server, options }
+    }
+
+    /// A new one in place of one that was killed.
+    pub fn start_again(&mut self, postgres: &Postgres) {
+        self.proxy = Proxy::start_with(postgres, &self.options);
+        self.clients.lead_to(port(&self.proxy));
+    }
+}
+
+fn port(proxy: &Proxy) -> u16 {
+    proxy.address().host_and_port().1.parse().unwrap()
+}
+
+/// With an election the proxies ask etcd whether a token was issued.
+pub fn policies(with_election: bool) -> String {
+    let election = if with_election { format!("\n    election: {ELECTION}") } else { String::new() };
+    format!("version: 1\nresources:\n  - name: scheduler\n    tables: [public.ticks, public.progress]{election}\n")
+}
+
+impl Leader {
+    /// To all its processes at once, as when the machine stands still.
+    pub fn signal(&self, name: &str) {
+        let pids = self.processes();
+        if !pids.is_empty() {
+            // Some may have ended by now.
+            let _ = Command::new("kill").args(["-s", name]).args(&pids).output();
+        }
+    }
+
+    /// To one of its processes: `number` counts through them.
+    pub fn signal_one(&self, name: &str, number: usize) {
+        let pids = self.processes();
+        if let Some(pid) = pids.get(number % pids.len().max(1)) {
+            let _ = Command::new("kill").args(["-s", name, pid]).output();
+        }
+    }
+
+    /// Those with its name in their environment, but for the shell of the tests that watches over it.
+    fn processes(&self) -> Vec<String> {
+        let wanted = format!("TORTURE_NAME={}", self.name);
+        let is_ours = |pid: &String| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let folder = self.command.iter().any(|word| {
+                word.starts_with("TORTURE_DIARY=")
+                    && environment.split(|byte| *byte == 0).any(|entry| entry == word.as_bytes())
+            });
+            folder && environment.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes())
+        };
+        let entries = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        entries.filter(|name| name.parse::<u32>().is_ok()).filter(is_ours).collect()
+    }
+}
+
+fn command(kind: Kind, name: &str, way: Way, etcd: &EtcdCluster, doors: &[u16], folder: &Folder) -> Vec<String> {
+    let doors: Vec<String> = doors.iter().map(u16::to_string).collect();
+    let path = |file: &str| format!("{}/tests/soak/torture/{file}", env!("CARGO_MANIFEST_DIR"));
+    let mut command = vec![
+        // What the tests' guardian ignores would be ignored by the leader as well.
+        "env".to_owned(),
+        "--default-signal=HUP,INT,QUIT".into(),
+        format!("TORTURE_NAME={name}"),
+        format!("TORTURE_ETCD={}", etcd.urls().join(",")),
+        format!("TORTURE_DOORS={}", doors.join(",")),
+        format!("TORTURE_WAY={way:?}"),
+        format!("TORTURE_SEED={}", seed()),
+        format!("TORTURE_DIARY={}", folder.join(&format!("diary-{name}")).display()),
+        format!("PSQL={}", postgres_program("psql").display()),
+    ];
+    let program = match kind {
+        Kind::Library => {
+            let tests = std::env::current_exe().unwrap().display().to_string();
+            let alone = ["--ignored", "--exact", "torture::leader::leads", "--nocapture"].map(str::to_owned);
+            command.extend([tests].into_iter().chain(alone));
+            return command;
+        }
+        Kind::Psql => vec!["sh".into(), path("leader.sh")],
+        Kind::Psycopg => vec![python().display().to_string(), path("leader.py")],
+    };
+    let ttl = leader::TTL.as_secs().to_string();
+    let lead =
+        [BINARY, "lead", "--etcd", &etcd.urls().join(","), "--election", ELECTION, "--ttl", &ttl, "--id", name, "--"];
+    command.extend(lead.map(str::to_owned));
+    command.extend(program);
+    command
+}
