@@ -95,9 +95,13 @@ impl Faults {
         let due: Vec<(Instant, Mend)> = due;
         due.into_iter().for_each(|(_, mend)| mend.apply(world));
         let fault = *dice.pick(&self.choices);
-        // Some last longer than a lease.
-        let longest = if dice.chance(30) { 6_000 } else { 1_500 };
-        let lasts = Duration::from_millis(dice.between(50, longest) as u64);
+        // Every second pause of a leader outlasts its lease.
+        let lasts = match fault {
+            Fault::LeaderPaused if dice.chance(50) => dice.between(2_500, 6_000),
+            _ if dice.chance(20) => dice.between(50, 6_000),
+            _ => dice.between(50, 1_500),
+        };
+        let lasts = Duration::from_millis(lasts as u64);
         *self.counts.entry(fault).or_default() += 1;
         let mend = self.begin(fault, world, dice);
         self.open.extend(mend.map(|mend| (now + lasts, mend)));

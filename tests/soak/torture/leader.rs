@@ -131,14 +131,14 @@ impl Writer {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
         let note = format!("{}/{now}/{}", self.name, self.writes);
         let insert = self.way.insert(token, &note);
-        let table = *self.dice.pick(&["ticks", "ticks_view"]);
-        let transaction = ["BEGIN", PROGRESS, &insert, PAUSE, "COMMIT"];
         let write = async {
-            match self.dice.below(4) {
+            match self.dice.below(6) {
                 _ if self.way == Way::Checked => self.run(client, &["BEGIN", &insert, PAUSE, "COMMIT"]).await,
-                0 => self.run(client, &[&insert.replace("INTO ticks", &format!("INTO {table}"))]).await,
-                1 => self.run(client, &transaction).await,
+                0 => self.run(client, &[&insert]).await,
+                1 => self.run(client, &[&insert.replace("INTO ticks", "INTO ticks_view")]).await,
                 2 => self.run(client, &[&format!("BEGIN; {insert}; COMMIT")]).await,
+                3 => self.run(client, &["BEGIN", &insert, PROGRESS, "COMMIT"]).await,
+                4 => self.run(client, &["BEGIN", &insert, PAUSE, "COMMIT"]).await,
                 _ => ended(
                     client.execute("INSERT INTO ticks (token, note) VALUES ($1, $2)", &[&token, &note]).await.err(),
                 ),
