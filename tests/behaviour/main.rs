@@ -14,6 +14,7 @@ mod election;
 mod etcd;
 mod failures;
 mod fence;
+mod field;
 mod guard;
 mod harness;
 mod holes;

@@ -9,4 +9,4 @@ mod secured;
 mod settings;
 mod succession;
 mod tokens;
-mod world;
+pub mod world;

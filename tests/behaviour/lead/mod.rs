@@ -7,6 +7,6 @@ mod command;
 mod death;
 mod log;
 mod loss;
-mod stage;
+pub mod stage;
 mod standstill;
 mod terminal;

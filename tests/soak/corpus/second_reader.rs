@@ -140,7 +140,9 @@ fn folded(name: &sqlparser::ast::Ident) -> String {
         Some(_) => name.value.clone(),
         None => name.value.to_ascii_lowercase(),
     };
-    folded.truncate(folded.floor_char_boundary(63));
+    while folded.len() > 63 {
+        folded.pop();
+    }
     folded
 }
 

@@ -62,8 +62,8 @@ enum Mend {
     ResumeProcess(String),
     ResumeMember(usize),
     StartMember(usize),
-    MendServerLink(usize),
-    MendClientLink(usize),
+    ServerLink(usize),
+    ClientLink(usize),
 }
 
 pub struct Faults {
@@ -178,11 +178,11 @@ impl Faults {
             }
             Fault::ServerLink => {
                 world.gates[gate].server.suffer(link_fault(dice));
-                Some(Mend::MendServerLink(gate))
+                Some(Mend::ServerLink(gate))
             }
             Fault::ClientLink => {
                 world.gates[gate].clients.suffer(link_fault(dice));
-                Some(Mend::MendClientLink(gate))
+                Some(Mend::ClientLink(gate))
             }
             Fault::Reload => {
                 self.has_election = !self.has_election;
@@ -229,8 +229,8 @@ impl Mend {
             Mend::ResumeProcess(pid) => kill("CONT", &pid),
             Mend::ResumeMember(member) => world.etcd.resume(member),
             Mend::StartMember(member) => world.etcd.start_again(member),
-            Mend::MendServerLink(gate) => world.gates[gate].server.suffer(LinkFault::None),
-            Mend::MendClientLink(gate) => world.gates[gate].clients.suffer(LinkFault::None),
+            Mend::ServerLink(gate) => world.gates[gate].server.suffer(LinkFault::None),
+            Mend::ClientLink(gate) => world.gates[gate].clients.suffer(LinkFault::None),
         }
     }
 }

@@ -1,0 +1,73 @@
+//! Bugs of the field: known failures of locks, leases and proxies, each shown on a naive baseline and withstood by
+//! fencegate. docs/robustness.md has a row for each, with its public reference.
+
+mod elections;
+mod proxies;
+mod tokens;
+mod writes;
+
+use crate::support::commit_order::take_inserted;
+use crate::support::programs::run;
+use crate::support::ticks::{self, out_of_order};
+use crate::support::{Address, Postgres, Proxy, Via};
+use std::process::Command;
+
+/// The tokens of the deposed leader and of its successor.
+const OLD: i64 = 7;
+const NEW: i64 = 8;
+
+/// A server with the table `public.ticks`, and the way in.
+struct Field {
+    // Before the server: fields are dropped in this order.
+    proxy: Option<Proxy>,
+    postgres: Postgres,
+}
+
+impl Field {
+    fn start(via: Via) -> Self {
+        let postgres = ticks::server();
+        let proxy = (via == Via::Proxy).then(|| ticks::proxy(&postgres));
+        Self { proxy, postgres }
+    }
+
+    fn address(&self) -> Address {
+        self.proxy.as_ref().map_or_else(|| self.postgres.address(), Proxy::address)
+    }
+}
+
+/// The tokens of the rows that a scenario leaves, in the order of their commits.
+fn commits(via: Via, scenario: fn(&mut Field)) -> Vec<i64> {
+    let mut field = Field::start(via);
+    field.postgres.sql("SELECT pg_create_logical_replication_slot('field', 'test_decoding')");
+    scenario(&mut field);
+    let rows = take_inserted(&field.postgres, "postgres", "field", ticks::TABLE);
+    rows.iter().map(|row| row.number("token")).collect()
+}
+
+/// The stale write lands where nobody compares tokens where the data is.
+#[track_caller]
+fn lands(scenario: fn(&mut Field)) {
+    let tokens = commits(Via::Direct, scenario);
+    assert!(out_of_order(&tokens) > 0, "{tokens:?}");
+}
+
+/// It does not land, and the successor's does.
+#[track_caller]
+fn is_kept_out(scenario: fn(&mut Field)) {
+    let tokens = commits(Via::Proxy, scenario);
+    assert_eq!(out_of_order(&tokens), 0, "{tokens:?}");
+    assert!(tokens.contains(&NEW), "{tokens:?}");
+}
+
+#[test]
+fn every_row_of_the_table_names_tests_that_are_there() {
+    let listed = run(Command::new(std::env::current_exe().unwrap()).arg("--list")).stdout;
+    let listed = String::from_utf8(listed).unwrap();
+    let table = include_str!("../../../docs/robustness.md").lines().filter_map(|line| line.strip_suffix("` |"));
+    let commands = table.filter_map(|row| Some(row.rsplit_once('`')?.1));
+    let filters: Vec<&str> = commands.filter(|command| !command.contains(' ')).collect();
+    assert!(filters.len() >= 10, "{filters:?}");
+    let missing: Vec<_> =
+        filters.iter().filter(|filter| !listed.lines().any(|test| test.starts_with(**filter))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
