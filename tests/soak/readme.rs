@@ -1,4 +1,5 @@
-//! The README is true: its `sh` blocks run, in their order, then its program in Rust, and the demo prints what it says.
+//! The README is true: its `sh` blocks run, in their order, then the program of docs/leading.md, and the demo prints
+//! what it says.
 //!
 //! The blocks run as they stand, save that the ports are those of a throwaway server. `make` targets are only asked
 //! what they would do: the demo and the tests are run by themselves, and building them twice proves nothing.
@@ -15,6 +16,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const README: &str = include_str!("../../README.md");
+const LEADING: &str = include_str!("../../docs/leading.md");
 
 #[test]
 fn every_command_runs() {
@@ -39,7 +41,7 @@ fn every_command_runs() {
             .replace("port=6432", &format!("port={}", port.number()))
     };
     let mut proxy = None;
-    let blocks = blocks("sh");
+    let blocks = blocks(README, "sh");
     assert!(blocks.len() >= 6, "{blocks:?}");
     for block in blocks {
         let script = here(&block);
@@ -62,12 +64,12 @@ fn every_command_runs() {
     // The first key of an etcd has create_revision 2; that it is deleted is revision 3.
     assert_eq!(postgres.sql_in("app", landed), row("node-a", "2"), "the README's write landed, and was fenced");
     program_in_rust(&folder, here);
-    assert_eq!(postgres.sql_in("app", landed), row("node-b", "4"), "so did that of its program in Rust");
+    assert_eq!(postgres.sql_in("app", landed), row("node-b", "4"), "so did that of the program in Rust");
 }
 
 /// Builds the program in a package of its own, with the versions that we build with, and runs it.
 fn program_in_rust(folder: &Folder, here: impl Fn(&str) -> String) {
-    let only = |language| match blocks(language).as_slice() {
+    let only = |language| match blocks(LEADING, language).as_slice() {
         [block] => block.clone(),
         several => panic!("{several:?}"),
     };
@@ -95,21 +97,31 @@ fn program_in_rust(folder: &Folder, here: impl Fn(&str) -> String) {
 fn the_demo_prints_what_is_shown() {
     let output = fencegate().arg("demo").stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    let shown = blocks("text").into_iter().next().expect("the README shows the demo");
-    assert_eq!(without_times(&shown), without_times(&String::from_utf8(output.stdout).unwrap()));
+    let blocks = blocks(README, "text");
+    let shown = blocks.iter().find(|block| block.starts_with("2. ")).expect("the README shows a scene of the demo");
+    let printed = without_times(&String::from_utf8(output.stdout).unwrap());
+    let missing: Vec<_> = without_times(shown).into_iter().filter(|line| !printed.contains(line)).collect();
+    assert!(missing.is_empty(), "{missing:#?}");
 }
 
 #[test]
 fn every_link_leads_somewhere() {
-    for link in README.split("](").skip(1).map(|rest| rest.split([')', '#']).next().unwrap()) {
-        assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(link).exists(), "{link}");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = docs.chain(["README.md", "CONTRIBUTING.md"].map(|page| root.join(page)));
+    for page in pages.filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
+        let text = fs::read_to_string(&page).unwrap();
+        let links = text.split("](").skip(1).map(|rest| rest.split([')', '#']).next().unwrap());
+        for link in links.filter(|link| !link.contains("://")) {
+            assert!(page.parent().unwrap().join(link).exists(), "{}: {link}", page.display());
+        }
     }
 }
 
 /// The fenced blocks of that language.
-fn blocks(language: &str) -> Vec<String> {
+fn blocks(page: &str, language: &str) -> Vec<String> {
     let start = format!("```{language}\n");
-    let rest = README.split(&start).skip(1);
+    let rest = page.split(&start).skip(1);
     rest.map(|rest| rest.split("\n```").next().unwrap().to_owned()).collect()
 }
 

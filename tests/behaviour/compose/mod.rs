@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use topology::Topology;
 
-const README: &str = include_str!("../../../README.md");
+const PAGE: &str = include_str!("../../../docs/containers.md");
 const LEADERS: [&str; 2] = ["cron-a", "cron-b"];
 
 /// A file of the project.
@@ -209,12 +209,12 @@ fn the_image_is_built_as_the_makefile_builds_and_runs_as_nobody_special() {
 }
 
 #[test]
-fn the_readme_names_services_that_there_are() {
+fn the_page_names_services_that_there_are() {
     let compose = Compose::read();
-    let commands = README.lines().filter_map(|line| line.strip_prefix("docker compose "));
+    let commands = PAGE.lines().filter_map(|line| line.strip_prefix("docker compose "));
     let words: BTreeSet<&str> = commands.flat_map(str::split_whitespace).collect();
     for word in ["up", "pause", "unpause", "logs"] {
-        assert!(words.contains(word), "the README does not say `docker compose {word}`");
+        assert!(words.contains(word), "docs/containers.md does not say `docker compose {word}`");
     }
     let named = words.iter().filter(|word| word.contains('-') && !word.starts_with('-'));
     let named: Vec<_> = named.inspect(|name| assert!(compose.services.contains_key(**name), "{name}")).collect();
