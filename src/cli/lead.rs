@@ -1,7 +1,7 @@
 //! `fencegate lead`: wins an election, runs a command while leadership lasts, and gives it up afterwards.
 
 use super::{Ended, runtime, unusable};
-use crate::config::{Address, EtcdArguments, http_address};
+use crate::config::{Address, EtcdArguments, duration, http_address};
 use crate::etcd::{ElectionName, Etcd, Patience};
 use crate::leader::command::{self, CommandError, CommandOutcome, Signals, Terms};
 use crate::leader::{CoordinatorError, Election, LeaderError, LeaderMetrics, Leadership, Timings};
@@ -26,14 +26,14 @@ pub(super) struct Arguments {
     /// The election: all who name the same one are its candidates
     #[arg(long, env = "FENCEGATE_ELECTION", value_name = "NAME")]
     election: ElectionName,
-    /// Seconds after which another can lead when this machine or etcd falls silent
-    #[arg(long, env = "FENCEGATE_TTL", value_name = "SECONDS", default_value_t = 10)]
-    ttl: u64,
+    /// The time after which another can lead when this machine or etcd falls silent: whole seconds
+    #[arg(long, env = "FENCEGATE_TTL", value_name = "TIME", default_value = "10s", value_parser = duration)]
+    ttl: Duration,
     /// The name of this candidate [default: host name and process id]
     #[arg(long, env = "FENCEGATE_ID", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     id: Option<String>,
-    /// Seconds from SIGTERM to SIGKILL, for a command that must end at once
-    #[arg(long, env = "FENCEGATE_KILL_AFTER", value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    /// The time from SIGTERM to SIGKILL, for a command that must end at once
+    #[arg(long, env = "FENCEGATE_KILL_AFTER", value_name = "TIME", default_value = "1s", value_parser = seconds)]
     kill_after: Duration,
     /// Where metrics and health are served: /metrics, /healthz, /readyz
     #[arg(long, env = "FENCEGATE_HTTP", value_name = "HOST:PORT", value_parser = http_address)]
@@ -51,9 +51,12 @@ pub(super) struct StartArguments {
     command: Vec<OsString>,
 }
 
+/// A time, or seconds with a fraction.
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+    match text.parse().map(Duration::try_from_secs_f64) {
+        Ok(seconds) => seconds.map_err(|error| error.to_string()),
+        Err(_) => duration(text),
+    }
 }
 
 /// Becomes the command.
@@ -89,7 +92,6 @@ fn prepare(arguments: Arguments) -> Result<Setup, String> {
     let Arguments { etcd, election, ttl, id, kill_after, http, command } = arguments;
     let settings = etcd.settings().map_err(|(flag, why)| format!("--{flag} {why}"))?;
     let settings = settings.ok_or("--etcd is missing")?;
-    let ttl = Duration::from_secs(ttl);
     let timings = Timings::new(ttl).map_err(|error| format!("--ttl: {error}"))?;
     let id = id.unwrap_or_else(usual_id);
     let etcd = Etcd::new(&settings).map_err(|error| error.to_string())?;

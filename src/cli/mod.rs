@@ -17,9 +17,10 @@ use crate::apart::{READER_COMMAND, read_for_another};
 use crate::config;
 use crate::leader::command::{GUARD_COMMAND, START_COMMAND, keep_guard};
 use crate::tls::{Connector, ControlConfig};
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
-use std::{ffi::OsString, fmt::Display, process::ExitCode, sync::Arc, time::Duration};
+use clap_complete::Shell;
+use std::{ffi::OsString, fmt::Display, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 use tokio::runtime::{Builder, Runtime};
 
 /// Wrong usage or configuration.
@@ -62,6 +63,17 @@ enum Command {
     Demo,
     /// Work with the policies that say what is fenced
     Policy(policy::Arguments),
+    /// Print the completions of a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write the man pages, one for each command
+    Man {
+        /// The directory
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
 }
 
 /// How a subcommand ends: with an exit code, also where it cannot go on.
@@ -107,7 +119,22 @@ fn in_one_line(error: &clap::Error) -> String {
     }
     let text = error.to_string();
     let what: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
-    format!("{}; see --help", what.join(" ").trim_start_matches("error: "))
+    let what = what.join(" ");
+    let what = what.trim_start_matches("error: ");
+    match similar(error) {
+        Some(similar) => format!("{what}: did you mean `{similar}`? See --help"),
+        None => format!("{what}; see --help"),
+    }
+}
+
+/// The name of a subcommand, a flag or a value that is much like what was given.
+fn similar(error: &clap::Error) -> Option<&str> {
+    let kinds = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
+    kinds.into_iter().find_map(|kind| match error.get(kind)? {
+        ContextValue::String(similar) => Some(similar.as_str()),
+        ContextValue::Strings(similar) => similar.first().map(String::as_str),
+        _ => None,
+    })
 }
 
 /// Runs the program with its arguments, the first of which is its own name.
@@ -149,5 +176,15 @@ fn run_command(command: Command) -> Ended {
         Command::ReadTexts => Ok(read_for_another()),
         Command::Demo => demo::run(),
         Command::Policy(arguments) => policy::run(arguments),
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "fencegate", &mut text);
+            output::print(&String::from_utf8_lossy(&text));
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Man { directory } => {
+            let pages = clap_mangen::generate_to(Arguments::command(), &directory);
+            pages.map(|()| ExitCode::SUCCESS).map_err(|error| failed(format!("{}: {error}", directory.display())))
+        }
     }
 }

@@ -85,7 +85,8 @@ fn warning(set: &PolicySet) -> Option<String> {
     ))
 }
 
-fn summary(set: &PolicySet) -> String {
+/// How many resources and tables, in a line.
+pub(super) fn summary(set: &PolicySet) -> String {
     let tables = set.resources.iter().map(|resource| resource.tables.len()).sum();
     format!(
         "policies: {}, {}, in {}\n",

@@ -1,11 +1,15 @@
 //! `fencegate proxy`: reads settings and policies, and runs the proxy.
 
-use super::output::load_policies;
+use super::output::{load_policies, print};
+use super::policy::summary;
 use super::{Ended, runtime, unusable};
 use crate::apart;
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
-use crate::server;
+use crate::server::{
+    self,
+    check::{Finding, check},
+};
 use crate::state::encryption::TlsMaterial;
 use crate::state::shared::StartOptions;
 use nix::sys::prctl::set_dumpable;
@@ -16,6 +20,9 @@ use std::process::ExitCode;
 pub(super) struct Arguments {
     #[command(flatten)]
     settings: SettingsArguments,
+    /// Only check the settings, policies and certificates, and ask the server, the control connections and etcd
+    #[arg(long)]
+    check: bool,
 }
 
 pub(super) fn run(arguments: Arguments) -> Ended {
@@ -26,6 +33,11 @@ pub(super) fn run(arguments: Arguments) -> Ended {
     let etcd = settings.etcd.as_ref().map(Etcd::new).transpose().map_err(unusable)?;
     let encryption = TlsMaterial::new(&settings).map_err(unusable)?;
     let runtime = runtime()?;
+    if arguments.check {
+        let summary = summary(&policies);
+        let start = StartOptions { settings, arguments: arguments.settings, encryption, policies, etcd };
+        return Ok(print_findings(&summary, &runtime.block_on(check(start))));
+    }
     // This binary again, also where its file has been replaced since it was started.
     apart::set_program("/proc/self/exe".into());
     let start = StartOptions { settings, arguments: arguments.settings, encryption, policies, etcd };
@@ -36,6 +48,17 @@ pub(super) fn run(arguments: Arguments) -> Ended {
         tracing::error!("{error}");
         ExitCode::FAILURE
     })
+}
+
+/// A line for each; what follows the name says what to do.
+fn print_findings(policies: &str, findings: &[Finding]) -> ExitCode {
+    let line = |finding: &Finding| match &finding.result {
+        Ok(said) => format!("ok      {}: {said}\n", finding.what),
+        Err(error) => format!("failed  {}: {error}\n", finding.what),
+    };
+    let lines: String = findings.iter().map(line).collect();
+    print(&format!("ok      settings and certificates\nok      {policies}{lines}"));
+    if findings.iter().all(|finding| finding.result.is_ok()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// No core file, which would hold the passwords of control connections. The limit alone does not stop a program that the

@@ -99,6 +99,9 @@ pub(super) fn upstream(text: &str) -> Result<Address, String> {
     if rest.contains(['@', '/', '?', '#']) {
         return Err("is an address only: remove user, password, database and options, they are the clients'".to_owned());
     }
+    if rest.contains(',') {
+        return Err(format!("`{rest}` names several servers: give one, each proxy has one server behind it"));
+    }
     let (host, port) = host_and_port(rest)?;
     match (port.unwrap_or(UPSTREAM_PORT), percent_decoded(&host)) {
         (0, _) => Err(format!("`{rest}` has no port that could be connected to")),
@@ -194,6 +197,7 @@ mod tests {
         assert_eq!(upstream("postgres://%2Frun%2Fpg:5433/"), Ok(socket("/run/pg", 5433)));
         assert_eq!(upstream("postgres://%2frun"), Ok(socket("/run", 5432)));
         assert!(upstream(&format!("postgres://%2F{}", "d".repeat(100))).unwrap_err().contains("too long"));
+        assert!(upstream("postgres://a:1,b:2").unwrap_err().contains("names several servers"));
         for bad in ["db:5432", "postgres://", "postgres://db:0", "postgres://a,b"] {
             assert!(upstream(bad).is_err(), "{bad}");
         }

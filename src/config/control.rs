@@ -83,6 +83,28 @@ impl TlsParameters {
     }
 }
 
+/// The parameters that are read beside those of TLS: what tokio-postgres knows.
+const PARAMETERS: [&str; 18] = [
+    "user",
+    "password",
+    "dbname",
+    "options",
+    "application_name",
+    "sslnegotiation",
+    "host",
+    "hostaddr",
+    "port",
+    "connect_timeout",
+    "tcp_user_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "target_session_attrs",
+    "channel_binding",
+    "load_balance_hosts",
+];
+
 type TakeParameter<'a> = &'a mut dyn FnMut(&str, &str) -> Result<bool, String>;
 
 /// The text without the parameters that are taken out of it. None: it is no connection string.
@@ -103,8 +125,13 @@ fn url_without(text: &str, take: TakeParameter<'_>) -> Option<Result<String, Str
     let mut left = Vec::new();
     for parameter in text[question + 1..].split('&') {
         let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        match take(&percent_decoded(key)?, &percent_decoded(value)?) {
+        let key = percent_decoded(key)?;
+        match take(&key, &percent_decoded(value)?) {
             Ok(true) => {}
+            // In pairs what looks like a name may be a part of the password.
+            Ok(false) if !PARAMETERS.contains(&key.as_str()) => {
+                return Some(Err(format!("has the parameter `{key}`, which is not known here: remove it")));
+            }
             Ok(false) => left.push(parameter),
             Err(why) => return Some(Err(why)),
         }
@@ -194,6 +221,7 @@ mod tests {
             ("sslmode=require&sslrootcert=system", "verify-full only"),
             ("sslcert=a", "sslcert without sslkey"),
             ("sslmode=%zz", "is not a connection string"),
+            ("gssencmode=disable", "has the parameter `gssencmode`, which is not known here"),
         ] {
             let error = tls(&format!("postgres://u:secret@db?{parameters}")).unwrap_err();
             assert!(error.contains(message) && !error.contains("secret"), "{parameters}: {error}");

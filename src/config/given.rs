@@ -221,6 +221,13 @@ impl Texts {
         self.one(key).map(|given| given.read(read)).transpose()
     }
 
+    /// Errors: settings that have to be there and are not.
+    pub(super) fn are_complete(&self) -> Result<(), ConfigError> {
+        let is_missing = |setting: &&Setting| setting.default == Fallback::Required && self.one(setting.key).is_none();
+        let missing: Vec<_> = SETTINGS.iter().filter(is_missing).map(|setting| setting.key).collect();
+        if missing.is_empty() { Ok(()) } else { Err(ConfigError::Missing(missing)) }
+    }
+
     /// The value of a setting that has to be there.
     /// Errors: it is not, or what to change.
     pub(super) fn require<T>(
@@ -228,7 +235,7 @@ impl Texts {
         key: &'static str,
         read: impl FnOnce(&str) -> Result<T, String>,
     ) -> Result<T, ConfigError> {
-        self.read_one(key, read)?.ok_or(ConfigError::Missing(key))
+        self.read_one(key, read)?.ok_or_else(|| ConfigError::Missing(vec![key]))
     }
 
     /// Each setting, as it may be shown.

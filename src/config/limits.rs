@@ -58,7 +58,16 @@ fn connections(text: &str) -> Result<NonZeroUsize, String> {
     number.ok_or_else(|| format!("`{text}` is not a number from 1 to {MOST_CONNECTIONS}"))
 }
 
-/// A whole number and its unit, as in postgresql.conf: `500ms`, `60s`, `5min`, `1h`; without a unit, seconds.
+/// Reads a time of at most a day: a whole number and its unit, as in postgresql.conf, `500ms`, `60s`, `5min`, `1h`; without
+/// a unit, seconds.
+///
+/// # Errors
+/// What to change.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    time(text, LONGEST)
+}
+
+/// As [`duration`], with another limit.
 fn time(text: &str, longest: Duration) -> Result<Duration, String> {
     let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let milliseconds = match unit {

@@ -16,7 +16,7 @@ pub use address::{Address, http as http_address};
 pub use control::connection;
 pub use etcd::EtcdArguments;
 pub use given::{SettingsArguments, Shown};
-pub use limits::Limits;
+pub use limits::{Limits, duration};
 pub use origin::{AllowedOrigin, Origin};
 pub use passfile::Passwords;
 pub use table::{Fallback, Form, Reload, SETTINGS, Setting};
@@ -102,9 +102,9 @@ pub enum ConfigError {
         /// What to change.
         message: String,
     },
-    /// A setting has no default, and is not given.
-    #[error("`{0}` is not set: give --{flag}, {variable} or `{0}:` in the file of --config", flag = .0.replace('_', "-"), variable = variable(.0))]
-    Missing(&'static str),
+    /// Settings have no default, and are not given: at least one.
+    #[error("{}", missing(.0))]
+    Missing(Vec<&'static str>),
     /// A policy can only be kept with etcd.
     #[error(
         "resource `{resource}` names the election {election}: give --etcd, FENCEGATE_ETCD or `etcd:` in the file of --config"
@@ -178,6 +178,7 @@ impl Settings {
     }
 
     fn read(mut texts: Texts, passwords: Passwords) -> Result<Self, ConfigError> {
+        texts.are_complete()?;
         let policies = texts.require("policies", |text| Ok(PathBuf::from(text)))?;
         let upstream_tls = tls::server(&texts)?;
         let (control, control_tls) = texts.require("control", |text| control::read(text, &upstream_tls))?;
@@ -205,6 +206,17 @@ impl Settings {
             shown: texts.shown(),
         })
     }
+}
+
+fn missing(keys: &[&'static str]) -> String {
+    let said = |key: &&'static str| {
+        format!(
+            "`{key}` is not set: give --{}, {} or `{key}:` in the file of --config",
+            key.replace('_', "-"),
+            variable(key)
+        )
+    };
+    keys.iter().map(said).collect::<Vec<_>>().join("\nfencegate: ")
 }
 
 fn level(text: &str) -> Result<Option<tracing::Level>, String> {

@@ -41,12 +41,13 @@ impl Passwords {
         Self { any, entries: path.map(|path| read(&path)).unwrap_or_default() }
     }
 
-    /// The password for a connection with its database set.
+    /// The password for a connection. Without a database it is to that of the user's name, as with libpq.
     pub(super) fn find(&self, config: &Config) -> Option<&str> {
         if let Some(password) = &self.any {
             return Some(password);
         }
-        let (database, user) = (config.get_dbname()?, config.get_user()?);
+        let user = config.get_user()?;
+        let database = config.get_dbname().unwrap_or(user);
         let addresses = config.get_hostaddrs().iter().map(|address| Host::Tcp(address.to_string()));
         let hosts: Vec<_> = match config.get_hosts() {
             [] => addresses.collect(),
@@ -158,6 +159,12 @@ mod tests {
         ] {
             assert_eq!(find(file, connection, database).as_deref(), password, "{file}, {connection}, {database}");
         }
+    }
+
+    #[test]
+    fn without_a_database_it_is_that_of_the_users_name() {
+        let passwords = Passwords { any: None, entries: parse("*:*:other:*:no\n*:*:gate:*:yes\n") };
+        assert_eq!(passwords.find(&"postgres://gate@h".parse().unwrap()), Some("yes"));
     }
 
     #[test]

@@ -74,7 +74,10 @@ fn mistakes_in_arguments_name_the_flag_and_keep_the_password() {
         assert!(!error.contains('\n'));
     }
     let error = load(&read(""), "").unwrap_err();
-    assert!(error.starts_with("`policies` is not set: give --policies, FENCEGATE_POLICIES or"), "{error}");
+    for (line, name) in error.lines().zip(["upstream", "control", "policies"]) {
+        assert!(line.contains(&format!("`{name}` is not set: give --{name}, FENCEGATE_")), "{error}");
+    }
+    assert_eq!(error.lines().count(), 3, "{error}");
     let error = load(&read("--control postgres://u@db --policies p"), "").unwrap_err();
     assert!(error.starts_with("`upstream` is not set"), "{error}");
 }

@@ -117,6 +117,11 @@ pub async fn connect_plainly(shared: &Shared) -> io::Result<Option<Stream>> {
     }
 }
 
+/// Connects as sessions do, and closes the connection. Cancel-safe.
+pub async fn reach(shared: &Shared) -> io::Result<()> {
+    connect_by(shared, &mut attempts(shared)).await.map(drop)
+}
+
 /// Takes ways to connect until one works.
 async fn connect_by(shared: &Shared, attempts: &mut Attempts) -> io::Result<Stream> {
     let settings = shared.settings();

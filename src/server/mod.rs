@@ -2,6 +2,7 @@
 //!
 //! Owns sockets and sessions. Must never decide by itself that a write may pass: `fence` does.
 
+pub mod check;
 mod console;
 mod files;
 mod reload;

@@ -79,7 +79,11 @@ impl Shared {
         Ok(())
     }
 
-    async fn can_control(&self, database: &str, needs_schema: bool) -> Result<(), String> {
+    /// A control connection to the database can be opened, and may do what fences need. Cancel-safe.
+    ///
+    /// # Errors
+    /// Why not, and what to do.
+    pub async fn can_control(&self, database: &str, needs_schema: bool) -> Result<(), String> {
         let control = self.encryption.control_for(&self.settings(), database);
         let no_answer = |_| Err(format!("the server did not answer within {} s", PROBE_LIMIT.as_secs()));
         timeout(PROBE_LIMIT, probe(&control, needs_schema)).await.unwrap_or_else(no_answer)
