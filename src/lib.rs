@@ -71,9 +71,16 @@ mod state;
 pub mod statement;
 #[cfg(all(test, feature = "proxy"))]
 #[path = "../tests/support"]
-#[allow(dead_code, missing_docs, clippy::unwrap_used, reason = "shared with the tests against real servers")]
+#[allow(
+    dead_code,
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "shared with the tests against real servers"
+)]
 mod support {
     pub mod dice;
+    pub mod length;
     pub mod store;
 }
 #[cfg(feature = "proxy")]

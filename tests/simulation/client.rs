@@ -48,7 +48,7 @@ pub enum Outcome {
 pub struct Client {
     world: Arc<World>,
     name: String,
-    writer: Option<Writer>,
+    writer: Writer,
     reader: Reader,
     read: BytesMut,
     pid: Arc<AtomicI32>,
@@ -66,7 +66,7 @@ impl Client {
         Client {
             world: world.clone(),
             name: name.to_owned(),
-            writer: Some(writer),
+            writer,
             reader,
             read: BytesMut::new(),
             pid,
@@ -142,9 +142,7 @@ impl Client {
     }
 
     fn send(&mut self, bytes: Bytes) {
-        if let Some(writer) = &self.writer {
-            writer.write(bytes);
-        }
+        self.writer.write(bytes);
     }
 
     /// The answer to one unit.
@@ -238,7 +236,8 @@ impl Client {
         }
     }
 
-    /// Or some of them, and that it gives up. The server has ignored a Sync that came before them.
+    /// The server asks for the rows of a COPY. The client sends them, or gives up. In an extended unit a Sync follows: the
+    /// server has ignored the one before the rows.
     fn send_rows(&mut self, unit: &Unit) {
         let mut output = BytesMut::new();
         let text: String = unit.rows.iter().map(|id| format!("{id}\n")).collect();
@@ -294,8 +293,8 @@ impl Unit {
 }
 
 fn put_extended(output: &mut BytesMut, sql: &Sql, bound: bool) {
-    match sql.write() {
-        Some((_, Some(id))) if bound => {
+    match sql.id() {
+        Some(id) if bound => {
             let mut unbound = sql.clone();
             if let Sql::Insert { id, .. } | Sql::Update { id, .. } = &mut unbound {
                 *id = None;
@@ -320,7 +319,7 @@ fn put_extended(output: &mut BytesMut, sql: &Sql, bound: bool) {
 /// The ids of all that these statements write.
 fn ids<'a>(statements: &'a [Sql], rows: &'a [u64]) -> impl Iterator<Item = u64> + 'a {
     let copies = statements.iter().any(|sql| matches!(sql, Sql::CopyIn(_)));
-    let written = statements.iter().filter_map(|sql| sql.write().and_then(|(_, id)| id));
+    let written = statements.iter().filter_map(Sql::id);
     written.chain(rows.iter().copied().filter(move |_| copies))
 }
 

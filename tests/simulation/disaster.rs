@@ -5,7 +5,7 @@ use super::store::State;
 use super::world::{Dice, Disaster, World, pass};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::timeout;
 
 /// Has the disaster come at some moment of the history, and makes good what can be made good before its end.
 pub async fn befall(world: Arc<World>, disaster: Disaster) {
@@ -20,16 +20,11 @@ pub async fn befall(world: Arc<World>, disaster: Disaster) {
         Disaster::Reload => reload(&world, &mut dice).await,
         Disaster::Reset => reset(&world, &mut dice).await,
         Disaster::ListenerLost => {
-            if let Some(proxy) = some(&world, &mut dice) {
+            if let Some(proxy) = world.some_proxy(&mut dice) {
                 world.server.store.lose_connection(&proxy.name);
             }
         }
     }
-}
-
-fn some(world: &World, dice: &mut Dice) -> Option<Arc<Proxy>> {
-    let proxies: Vec<_> = world.proxies().into_iter().filter(|proxy| !proxy.is_crashed()).collect();
-    (!proxies.is_empty()).then(|| dice.pick(&proxies).clone())
 }
 
 /// The standby is behind by what has happened in a moment.
@@ -41,16 +36,16 @@ async fn fail_over(world: &World, dice: &mut Dice) {
 
 /// Another takes its place.
 async fn crash(world: &Arc<World>, dice: &mut Dice) {
-    if let Some(proxy) = some(world, dice) {
+    if let Some(proxy) = world.some_proxy(dice) {
         proxy.crash();
         pass(dice, 300).await;
         let another = Proxy::start(world);
-        world.proxies.lock().unwrap().push(another);
+        world.add_proxy(another);
     }
 }
 
 async fn stop(world: &World, dice: &mut Dice) {
-    if let Some(proxy) = some(world, dice) {
+    if let Some(proxy) = world.some_proxy(dice) {
         proxy.gate.set(State::Stopped);
         pass(dice, 3000).await;
         if !proxy.is_crashed() {
@@ -62,14 +57,14 @@ async fn stop(world: &World, dice: &mut Dice) {
 
 /// Of all proxies, one after the other.
 async fn reload(world: &World, dice: &mut Dice) {
-    for proxy in world.proxies().into_iter().filter(|proxy| !proxy.is_crashed()) {
+    for proxy in world.proxies() {
         tokio::spawn(async move { proxy.reload(1).await });
         pass(dice, 200).await;
     }
 }
 
 async fn reset(world: &World, dice: &mut Dice) {
-    let Some(proxy) = some(world, dice) else { return };
+    let Some(proxy) = world.some_proxy(dice) else { return };
     let resource = *dice.pick(&["jobs", "ticks"]);
     let epochs = world.server.store.epochs();
     let Some((_, epoch)) = epochs.iter().find(|(name, _)| name == resource) else { return };
@@ -78,6 +73,5 @@ async fn reset(world: &World, dice: &mut Dice) {
     world.judge.reset();
     let force = dice.chance(70);
     // An operator does not wait for a proxy that has stopped.
-    tokio::time::timeout(Duration::from_secs(20), proxy.reset(resource, token, force)).await.ok();
-    sleep(Duration::from_millis(1)).await;
+    timeout(Duration::from_secs(20), proxy.reset(resource, token, force)).await.ok();
 }

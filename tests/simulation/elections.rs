@@ -3,7 +3,7 @@
 //! Owns tokens: each is higher than all before. Answers about the leader are linearizable, as etcd's are; who follows the
 //! election may be told late, as by a member that lags. Questions may fail.
 
-use super::world::{Dice, World, moment, pass};
+use super::world::{Chances, Dice, World, moment, pass};
 use crate::etcd::{ElectionName, EtcdError};
 use crate::fence::session::Token;
 use crate::fence::{Elections, Following};
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// As long as a leader that does not renew it keeps its lease.
-pub const LEASE: Duration = Duration::from_millis(700);
+const LEASE: Duration = Duration::from_millis(700);
 
 /// The election.
 #[derive(Default)]
@@ -84,17 +84,13 @@ impl Held {
 /// The election, as one proxy sees it.
 pub struct Seen {
     world: Arc<World>,
-    dice: Mutex<Dice>,
+    chances: Chances,
 }
 
 impl Seen {
     pub fn new(world: Arc<World>) -> Arc<Self> {
-        let dice = Mutex::new(world.dice());
-        Arc::new(Seen { world, dice })
-    }
-
-    fn dice(&self) -> Dice {
-        Dice::new(self.dice.lock().unwrap().below(usize::MAX) as u64)
+        let chances = Chances::new(&world);
+        Arc::new(Seen { world, chances })
     }
 }
 
@@ -111,7 +107,7 @@ fn silence() -> EtcdError {
 #[async_trait]
 impl Elections for Seen {
     async fn leader(&self, _election: &ElectionName) -> Result<Option<Token>, EtcdError> {
-        let mut dice = self.dice();
+        let mut dice = self.chances.next();
         if self.world.fault(&mut dice, self.world.plan.elections) {
             sleep(Duration::from_millis(dice.below(3000) as u64)).await;
             return Err(silence());
@@ -123,7 +119,7 @@ impl Elections for Seen {
     }
 
     fn follow(&self, _election: &ElectionName) -> Box<dyn Following> {
-        Box::new(Follower { world: self.world.clone(), dice: self.dice(), told: None })
+        Box::new(Follower { world: self.world.clone(), dice: self.chances.next(), told: None })
     }
 }
 

@@ -24,7 +24,6 @@ pub struct Judge(Mutex<State>);
 struct State {
     log: Vec<Write>,
     committed: HashSet<u64>,
-    acknowledged: HashSet<u64>,
     refused: HashMap<u64, &'static str>,
     /// Committed, and lost with the server that a standby has replaced.
     lost: HashSet<u64>,
@@ -39,7 +38,7 @@ struct State {
 }
 
 impl Judge {
-    /// The writes of one transaction are committed; `in_force`: the epochs at that moment, and whether they are drained.
+    /// The writes of one transaction are committed.
     pub fn committed(&self, writes: Vec<Write>) {
         let mut state = self.state();
         for write in writes {
@@ -68,7 +67,6 @@ impl Judge {
         if !state.committed.contains(&id) && !state.lost.contains(&id) {
             state.is_wrong(format!("write {id} is acknowledged and not committed"));
         }
-        state.acknowledged.insert(id);
         state.see("acknowledged");
     }
 

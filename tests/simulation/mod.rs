@@ -20,16 +20,16 @@ mod sql;
 mod store;
 mod world;
 
+use crate::support::length::number;
 use client::{Client, Outcome, Unit, write};
 use node::Node;
 use proxy::Proxy;
 use sql::{Sql, Table};
 use std::collections::BTreeMap;
-use std::env;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
-use world::{Disaster, World, pass};
+use world::{Dice, Disaster, Plan, World, pass};
 
 /// Once faults have ended, the rightful leader has written after this time at the latest.
 const WRITES_WITHIN: Duration = Duration::from_secs(30);
@@ -49,17 +49,16 @@ struct History {
 fn history(seed: u64, tells: bool) -> History {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let world = World::new(seed, tells);
+        let world = World::new(seed, Plan::draw(&mut Dice::new(seed)), tells);
         live(&world).await;
         let story = world.story();
-        world.proxies.lock().unwrap().clear();
+        world.end();
         History { wrong: world.judge.wrong(), seen: world.judge.seen(), story }
     })
 }
 
 async fn live(world: &Arc<World>) {
-    let proxies = (0..world.plan.proxies).map(|_| Proxy::start(world)).collect();
-    *world.proxies.lock().unwrap() = proxies;
+    (0..world.plan.proxies).for_each(|_| world.add_proxy(Proxy::start(world)));
     let disasters: Vec<_> = world.plan.disasters.clone();
     let disasters: Vec<_> = disasters.into_iter().map(|it| tokio::spawn(disaster::befall(world.clone(), it))).collect();
     let nodes: Vec<_> = (0..world.plan.nodes).map(|number| tokio::spawn(Node::new(world, number).live())).collect();
@@ -70,7 +69,7 @@ async fn live(world: &Arc<World>) {
     world.end_faults();
     if world.plan.disasters.contains(&Disaster::Reload) {
         // One that has begun meanwhile, with the policies of before, gets the others as well.
-        for proxy in world.proxies().iter().filter(|proxy| !proxy.is_crashed()) {
+        for proxy in world.proxies() {
             proxy.reload(1).await;
         }
     }
@@ -95,9 +94,9 @@ async fn write_by_all(world: &Arc<World>) {
     let mut dice = world.dice();
     let token = world.elections.win(world, &mut dice).await;
     world.say(|| format!("the rightful leader has {token}"));
-    for proxy in world.proxies().iter().filter(|proxy| !proxy.is_crashed()) {
+    for proxy in world.proxies() {
         for table in Table::FENCED {
-            while !writes(world, proxy, token, table).await {
+            while !writes(world, &proxy, token, table).await {
                 pass(&mut dice, 200).await;
                 world.elections.renew(token);
             }
@@ -130,15 +129,11 @@ async fn writes(world: &Arc<World>, proxy: &Arc<Proxy>, token: i64, table: Table
 async fn clear_up(world: &Arc<World>) {
     sleep(CLEARS_UP_WITHIN).await;
     let (processes, admitted) = (world.server.processes(), world.server.store.has_admitted());
-    let sessions = world.proxies().iter().filter(|proxy| !proxy.is_crashed() && proxy.has_sessions()).count();
+    let sessions = world.proxies().iter().filter(|proxy| proxy.has_sessions()).count();
     if processes > 0 || admitted || sessions > 0 {
         let why = format!("left: {processes} processes, admissions: {admitted}, proxies with sessions: {sessions}");
         world.judge.object(why);
     }
-}
-
-fn number(name: &str) -> Option<u64> {
-    env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
 /// Histories from one seed on, for as long as FENCEGATE_SIMULATE says, in seconds; or the one of FENCEGATE_HISTORY, with

@@ -47,16 +47,11 @@ impl Node {
 
     async fn lead(&mut self) {
         while !self.world.is_calm() {
-            let Some(proxy) = self.some_proxy() else { return pass(&mut self.dice, 100).await };
+            let Some(proxy) = self.world.some_proxy(&mut self.dice) else { return pass(&mut self.dice, 100).await };
             if let Next::CampaignsAgain = self.work(&proxy).await {
                 return;
             }
         }
-    }
-
-    fn some_proxy(&mut self) -> Option<Arc<Proxy>> {
-        let proxies: Vec<_> = self.world.proxies().into_iter().filter(|proxy| !proxy.is_crashed()).collect();
-        (!proxies.is_empty()).then(|| self.dice.pick(&proxies).clone())
     }
 
     /// One session.

@@ -4,7 +4,6 @@
 //! is told is in `process.rs`. Must behave as PostgreSQL where the proxy looks: a process that has lost its client goes on
 //! with what it was given, one that is told to end may be slow, and its number may soon be another's.
 
-use super::judge::Write;
 use super::pipe::{Reader, Writer, pipe};
 use super::process::Process;
 use super::sql::Table;
@@ -38,7 +37,6 @@ struct State {
     /// Who has locked which row, and who waits for whom.
     locks: BTreeMap<(Table, u8), i32>,
     waiting: BTreeMap<i32, i32>,
-    prepared: BTreeMap<u32, Vec<Write>>,
     /// What a standby has by now, and how many commits it has seen.
     standby: (Disk, usize),
     /// Up to when its clock has gone on.
@@ -184,19 +182,6 @@ impl Server {
         admitted.into_iter().filter(|epoch| epoch.token == token).max()
     }
 
-    pub fn prepare(&self, pid: i32, gid: u32, writes: Vec<Write>) {
-        self.state().prepared.insert(gid, writes);
-        self.store.prepare(pid, &format!("g{gid}"));
-        self.unlock(pid);
-    }
-
-    /// None: there is none of that name.
-    pub fn end_prepared(&self, gid: u32) -> Option<Vec<Write>> {
-        let writes = self.state().prepared.remove(&gid)?;
-        self.store.end_prepared(&format!("g{gid}"));
-        Some(writes)
-    }
-
     /// The standby has all that there is now.
     pub fn replicate(&self, commits: usize) {
         self.state().standby = (self.store.copy(), commits);
@@ -216,7 +201,6 @@ impl Server {
     /// The standby takes the server's place. Returns how many commits it has.
     pub fn fail_over(&self) -> usize {
         let (disk, commits) = std::mem::take(&mut self.state().standby);
-        self.state().prepared.clear();
         self.store.restore(disk);
         self.restart();
         commits

@@ -78,19 +78,6 @@ pub enum Sql {
     /// An error of the client's own.
     Fail,
     Prepare(u32),
-    EndPrepared {
-        gid: u32,
-        commits: bool,
-    },
-    /// A view by which the table is written.
-    CreateView {
-        name: u32,
-        table: Table,
-    },
-    WriteView {
-        name: u32,
-        id: Option<u64>,
-    },
     /// What the proxy has the server raise.
     Raise {
         code: String,
@@ -128,10 +115,6 @@ impl fmt::Display for Sql {
             Sql::Sleep(time) => write!(out, "SELECT pg_sleep({time})"),
             Sql::Fail => write!(out, "SELECT 1 / 0"),
             Sql::Prepare(gid) => write!(out, "PREPARE TRANSACTION 'g{gid}'"),
-            Sql::EndPrepared { gid, commits: true } => write!(out, "COMMIT PREPARED 'g{gid}'"),
-            Sql::EndPrepared { gid, commits: false } => write!(out, "ROLLBACK PREPARED 'g{gid}'"),
-            Sql::CreateView { name, table } => write!(out, "CREATE VIEW v{name} AS SELECT * FROM {}", table.name()),
-            Sql::WriteView { name, id: it } => write!(out, "INSERT INTO v{name} VALUES ({})", id(it)),
             Sql::Raise { .. } | Sql::Question | Sql::Show(_) => write!(out, "what only the proxy says"),
         }
     }
@@ -143,18 +126,17 @@ impl Sql {
         split(text).into_iter().map(read_one).collect()
     }
 
-    /// What it writes to by its own text, and the id.
-    pub fn write(&self) -> Option<(Option<Table>, Option<u64>)> {
+    /// The id that it writes, where its text has it.
+    pub fn id(&self) -> Option<u64> {
         match self {
-            Sql::Insert { table, id } | Sql::Update { table, id, .. } => Some((Some(*table), *id)),
-            Sql::WriteView { id, .. } => Some((None, *id)),
+            Sql::Insert { id, .. } | Sql::Update { id, .. } => *id,
             _ => None,
         }
     }
 
     /// The same with the parameter in its place.
     pub fn bound(mut self, parameter: Option<u64>) -> Sql {
-        if let Sql::Insert { id, .. } | Sql::Update { id, .. } | Sql::WriteView { id, .. } = &mut self {
+        if let Sql::Insert { id, .. } | Sql::Update { id, .. } = &mut self {
             *id = id.or(parameter);
         }
         self
@@ -188,10 +170,7 @@ fn read_one(text: &str) -> Sql {
         ["SET", "LOCAL", "lease.fence", ..] => Sql::Set { value: value(), local: true },
         ["SELECT", "set_config", .., local] => Sql::SetConfig { value: value(), local: *local == "true" },
         ["RESET", "lease.fence"] => Sql::Reset,
-        ["INSERT", "INTO", table, "VALUES", it] if !is_view(table) => {
-            Sql::Insert { table: Table::read(table), id: id(it) }
-        }
-        ["INSERT", "INTO", view, "VALUES", it] => Sql::WriteView { name: number(view), id: id(it) },
+        ["INSERT", "INTO", table, "VALUES", it] => Sql::Insert { table: Table::read(table), id: id(it) },
         ["UPDATE", table, "SET", "v", "=", it, "WHERE", "k", "=", row] => {
             Sql::Update { table: Table::read(table), row: number(row) as u8, id: id(it) }
         }
@@ -203,9 +182,6 @@ fn read_one(text: &str) -> Sql {
         ["SELECT", "pg_sleep", time] => Sql::Sleep(u64::from(number(time))),
         ["SELECT", "1", "/", "0"] => Sql::Fail,
         ["PREPARE", "TRANSACTION", gid] => Sql::Prepare(number(gid)),
-        ["COMMIT", "PREPARED", gid] => Sql::EndPrepared { gid: number(gid), commits: true },
-        ["ROLLBACK", "PREPARED", gid] => Sql::EndPrepared { gid: number(gid), commits: false },
-        ["CREATE", "VIEW", name, .., table] => Sql::CreateView { name: number(name), table: Table::read(table) },
         ["SHOW", "role"] => Sql::Show("none"),
         ["SHOW", "session_authorization"] => Sql::Show("app"),
         _ if text.starts_with(QUESTION) => Sql::Question,
@@ -218,10 +194,6 @@ fn read_one(text: &str) -> Sql {
         }
         _ => panic!("the simulated server does not know: {text}"),
     }
-}
-
-fn is_view(name: &str) -> bool {
-    name.strip_prefix('v').is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 #[test]
@@ -237,9 +209,7 @@ fn what_is_written_is_read() {
         Sql::Lock { table: Table::Jobs, row: 0 },
         Sql::CopyIn(Table::Notes),
         Sql::Sleep(40),
-        Sql::EndPrepared { gid: 3, commits: false },
-        Sql::CreateView { name: 3, table: Table::Jobs },
-        Sql::WriteView { name: 3, id: None },
+        Sql::Prepare(3),
         Sql::Fail,
     ];
     let text: Vec<String> = all.iter().map(Sql::to_string).collect();

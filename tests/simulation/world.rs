@@ -21,7 +21,7 @@ pub struct World {
     pub judge: Judge,
     pub server: Server,
     pub elections: Arc<Held>,
-    pub proxies: Mutex<Vec<Arc<Proxy>>>,
+    proxies: Mutex<Vec<Arc<Proxy>>>,
     /// Clients that say nothing any more, and do not hang up; None: all do by now.
     stalled: Mutex<Option<Vec<Client>>>,
     calm: AtomicBool,
@@ -99,13 +99,8 @@ impl Plan {
 }
 
 impl World {
-    /// The world of that seed. One that tells its story is slower.
-    pub fn new(seed: u64, tells: bool) -> Arc<World> {
-        World::planned(seed, Plan::draw(&mut Dice::new(seed)), tells)
-    }
-
-    /// The same with that plan.
-    pub fn planned(seed: u64, plan: Plan, tells: bool) -> Arc<World> {
+    /// The world of that seed, in which that may happen. One that tells its story is slower.
+    pub fn new(seed: u64, plan: Plan, tells: bool) -> Arc<World> {
         let story = tells.then(|| Mutex::new(vec![format!("{plan:?}")]));
         Arc::new(World {
             seed,
@@ -171,8 +166,24 @@ impl World {
         drop(self.stalled.lock().unwrap().take());
     }
 
+    pub fn add_proxy(&self, proxy: Arc<Proxy>) {
+        self.proxies.lock().unwrap().push(proxy);
+    }
+
+    /// Those that have not crashed.
     pub fn proxies(&self) -> Vec<Arc<Proxy>> {
-        self.proxies.lock().unwrap().clone()
+        self.proxies.lock().unwrap().iter().filter(|proxy| !proxy.is_crashed()).cloned().collect()
+    }
+
+    /// One of them.
+    pub fn some_proxy(&self, dice: &mut Dice) -> Option<Arc<Proxy>> {
+        let proxies = self.proxies();
+        (!proxies.is_empty()).then(|| dice.pick(&proxies).clone())
+    }
+
+    /// Nothing of the history is left: proxies and world hold each other.
+    pub fn end(&self) {
+        self.proxies.lock().unwrap().clear();
     }
 
     /// A sentence of the story, which ends with the first breach.
@@ -186,6 +197,19 @@ impl World {
 
     pub fn story(&self) -> Vec<String> {
         self.story.as_ref().map(|story| story.lock().unwrap().clone()).unwrap_or_default()
+    }
+}
+
+/// Where several tasks draw from one chance, each gets its own.
+pub struct Chances(Mutex<Dice>);
+
+impl Chances {
+    pub fn new(world: &World) -> Chances {
+        Chances(Mutex::new(world.dice()))
+    }
+
+    pub fn next(&self) -> Dice {
+        Dice::new(self.0.lock().unwrap().below(usize::MAX) as u64)
     }
 }
 

@@ -380,22 +380,12 @@ impl Process {
                     self.world.judge.object("writes to a fenced table are prepared".to_owned());
                 }
                 self.setting.local = None;
-                match writes.is_empty() {
-                    true => self.world.server.unlock(pid),
-                    false => self.world.server.prepare(pid, *gid, writes),
+                if !writes.is_empty() {
+                    self.world.server.store.prepare(pid, &format!("g{gid}"));
                 }
+                self.world.server.unlock(pid);
                 (none(), "PREPARE TRANSACTION")
             }
-            Sql::EndPrepared { gid, commits } => {
-                let Some(writes) = self.world.server.end_prepared(*gid) else {
-                    return Err(trouble("42704", "prepared transaction does not exist"));
-                };
-                if *commits {
-                    self.world.judge.committed(writes);
-                }
-                (none(), if *commits { "COMMIT PREPARED" } else { "ROLLBACK PREPARED" })
-            }
-            Sql::CreateView { .. } | Sql::WriteView { .. } => return Err(trouble("0A000", "no views")),
             Sql::Raise { code, message, detail } => {
                 return Err(Trouble { detail: detail.clone(), ..trouble(code, message) });
             }

@@ -428,7 +428,7 @@ fn a_reading_counts_or_is_repeated() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let plan = Plan { control: 0, listening: 100, ..Plan::draw(&mut Dice::new(seed)) };
-            let world = World::planned(seed, plan, false);
+            let world = World::new(seed, plan, false);
             let downstream = Proxy::start(&world).downstream.clone();
             downstream.prepare().await;
             let wanted = Wanted { since: downstream.changes(), temporary: None, cascades: false, is_plain: false };

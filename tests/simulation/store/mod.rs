@@ -5,7 +5,7 @@
 
 use super::server::qualified;
 use super::sql::Table;
-use super::world::{Dice, World, delay, moment, pass};
+use super::world::{Chances, Dice, World, delay, moment, pass};
 use crate::catalogue::{Catalogue, Dependencies, Fenced};
 use crate::fence::session::{Epoch, Identity, Token};
 use crate::fence::store::{
@@ -68,7 +68,7 @@ impl Gate {
 pub struct Reached {
     world: Arc<World>,
     inner: Arc<dyn Store>,
-    dice: Mutex<Dice>,
+    chances: Chances,
     proxy: Arc<Gate>,
 }
 
@@ -85,12 +85,8 @@ enum Fate {
 
 impl Reached {
     pub fn new(world: Arc<World>, inner: Arc<dyn Store>, proxy: Arc<Gate>) -> Arc<Self> {
-        let dice = Mutex::new(world.dice());
-        Arc::new(Reached { world, inner, dice, proxy })
-    }
-
-    fn dice(&self) -> Dice {
-        Dice::new(self.dice.lock().unwrap().below(usize::MAX) as u64)
+        let chances = Chances::new(&world);
+        Arc::new(Reached { world, inner, chances, proxy })
     }
 
     /// Draws what becomes of an operation, and takes it to the server.
@@ -118,7 +114,7 @@ impl Reached {
 
     /// For what only reads: it may fail.
     async fn look<T>(&self, read: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        let mut dice = self.dice();
+        let mut dice = self.chances.next();
         match self.sent(&mut dice).await {
             Fate::Done => {
                 let read = read.await;
@@ -146,7 +142,7 @@ impl fmt::Debug for Reached {
 /// An operation that changes something, with its arguments as they are kept for a late arrival.
 macro_rules! change {
     ($self:ident, $inner:ident => $done:expr) => {{
-        let mut dice = $self.dice();
+        let mut dice = $self.chances.next();
         let fate = $self.sent(&mut dice).await;
         let $inner = $self.inner.clone();
         let done = async move { $done };
@@ -230,7 +226,7 @@ impl Store for Reached {
 
     async fn terminate(&self, processes: &[Key], resource: &str, bound: Epoch) -> Result<(), StoreError> {
         let (processes, resource, world) = (processes.to_vec(), resource.to_owned(), self.world.clone());
-        let dice = Mutex::new(self.dice());
+        let dice = Mutex::new(self.chances.next());
         change!(self, inner => {
             let is_due = inner.epochs(&[&resource]).await?.first().is_some_and(|row| row.epoch >= bound);
             let holders = inner.holders(&resource, bound).await?;
@@ -377,19 +373,19 @@ pub struct Hears {
     /// The proxy's.
     name: String,
     inner: Arc<dyn Listener>,
-    dice: Mutex<Dice>,
+    chances: Chances,
     proxy: Arc<Gate>,
 }
 
 impl Hears {
     pub fn new(world: Arc<World>, name: &str, inner: Arc<dyn Listener>, proxy: Arc<Gate>) -> Arc<Self> {
-        let dice = Mutex::new(world.dice());
-        Arc::new(Hears { world, name: name.to_owned(), inner, dice, proxy })
+        let chances = Chances::new(&world);
+        Arc::new(Hears { world, name: name.to_owned(), inner, chances, proxy })
     }
 
     fn later(&self, tell: impl FnOnce(&dyn Listener) + Send + 'static) {
         let (inner, proxy) = (self.inner.clone(), self.proxy.clone());
-        let due = if self.world.is_calm() { None } else { delay(&mut self.dice.lock().unwrap()) };
+        let due = if self.world.is_calm() { None } else { delay(&mut self.chances.next()) };
         tokio::spawn(async move {
             if let Some(due) = due {
                 tokio::time::sleep_until(due).await;
@@ -409,10 +405,9 @@ impl fmt::Debug for Hears {
 impl Listener for Hears {
     fn listens(&self, connection: u64) {
         self.inner.listens(connection);
-        let mut dice = self.dice.lock().unwrap();
+        let mut dice = self.chances.next();
         if self.world.fault(&mut dice, self.world.plan.listening) {
-            let (world, name, mut dice) =
-                (self.world.clone(), self.name.clone(), Dice::new(dice.below(usize::MAX) as u64));
+            let (world, name) = (self.world.clone(), self.name.clone());
             tokio::spawn(async move {
                 moment(&mut dice).await;
                 world.server.store.lose_connection(&name);
