@@ -3,14 +3,18 @@
 //! Owns the faults of control connections. Each operation is done at one moment, or never; and a fault is told as
 //! PostgreSQL's own store tells it.
 
+mod gate;
+mod hears;
+
+pub use gate::{Gate, State};
+pub use hears::Hears;
+
 use super::server::qualified;
 use super::sql::Table;
-use super::world::{Chances, Dice, World, delay, moment, pass};
+use super::world::{Chances, Dice, World, moment, pass};
 use crate::catalogue::{Catalogue, Dependencies, Fenced};
 use crate::fence::session::{Epoch, Identity, Token};
-use crate::fence::store::{
-    AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Report, ResetReport, Store, StoreError,
-};
+use crate::fence::store::{AdmissionRow, EpochRow, Found, Holder, Key, Marked, Report, ResetReport, Store, StoreError};
 use crate::fence::{Admissions, Cause, Deed, Enforcement, Fences, Role};
 use crate::policy::Resource;
 use async_trait::async_trait;
@@ -18,53 +22,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
-
-/// How a proxy is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    Runs,
-    /// It does nothing, for a while.
-    Stopped,
-    /// It never does anything again.
-    Crashed,
-}
-
-/// Whether a proxy runs. Whoever waits for that goes on in the order in which they came.
-pub struct Gate {
-    state: Mutex<State>,
-    changed: Notify,
-}
-
-impl Default for Gate {
-    fn default() -> Self {
-        Gate { state: Mutex::new(State::Runs), changed: Notify::new() }
-    }
-}
-
-impl Gate {
-    pub fn state(&self) -> State {
-        *self.state.lock().unwrap()
-    }
-
-    pub fn set(&self, state: State) {
-        *self.state.lock().unwrap() = state;
-        self.changed.notify_waiters();
-    }
-
-    /// Returns when the proxy runs. Cancel-safe.
-    pub async fn runs(&self) {
-        loop {
-            let changed = self.changed.notified();
-            if self.state() == State::Runs {
-                return;
-            }
-            changed.await;
-        }
-    }
-}
-
 pub struct Reached {
     world: Arc<World>,
     inner: Arc<dyn Store>,
@@ -365,66 +323,4 @@ impl Store for Reached {
 fn deafness(world: &World, dice: &mut Dice) -> Duration {
     let most = if world.fault(dice, world.plan.slow_ends) { 1500 } else { 3 };
     Duration::from_millis(dice.below(most) as u64)
-}
-
-/// What a proxy hears of news, late.
-pub struct Hears {
-    world: Arc<World>,
-    /// The proxy's.
-    name: String,
-    inner: Arc<dyn Listener>,
-    chances: Chances,
-    proxy: Arc<Gate>,
-}
-
-impl Hears {
-    pub fn new(world: Arc<World>, name: &str, inner: Arc<dyn Listener>, proxy: Arc<Gate>) -> Arc<Self> {
-        let chances = Chances::new(&world);
-        Arc::new(Hears { world, name: name.to_owned(), inner, chances, proxy })
-    }
-
-    fn later(&self, tell: impl FnOnce(&dyn Listener) + Send + 'static) {
-        let (inner, proxy) = (self.inner.clone(), self.proxy.clone());
-        let due = if self.world.is_calm() { None } else { delay(&mut self.chances.next()) };
-        tokio::spawn(async move {
-            if let Some(due) = due {
-                tokio::time::sleep_until(due).await;
-            }
-            proxy.runs().await;
-            tell(&*inner);
-        });
-    }
-}
-
-impl fmt::Debug for Hears {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a listener, over a network")
-    }
-}
-
-impl Listener for Hears {
-    fn listens(&self, connection: u64) {
-        self.inner.listens(connection);
-        let mut dice = self.chances.next();
-        if self.world.fault(&mut dice, self.world.plan.listening) {
-            let (world, name) = (self.world.clone(), self.name.clone());
-            tokio::spawn(async move {
-                moment(&mut dice).await;
-                world.server.store.lose_connection(&name);
-            });
-        }
-    }
-
-    fn lost(&self, connection: u64) {
-        self.inner.lost(connection);
-    }
-
-    fn announced(&self, resource: &str) {
-        let resource = resource.to_owned();
-        self.later(move |inner| inner.announced(&resource));
-    }
-
-    fn catalogue_changed(&self) {
-        self.later(|inner| inner.catalogue_changed());
-    }
 }

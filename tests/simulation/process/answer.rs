@@ -1,0 +1,62 @@
+//! What a process says: rows, tags, errors.
+
+use super::{Answer, Process, Trouble};
+use crate::wire::frame::put_frame;
+use crate::wire::tag::backend;
+use bytes::BufMut;
+
+impl Process {
+    pub(super) fn answer(&mut self, (rows, tag): Answer) {
+        for row in rows {
+            put_frame(&mut self.said, backend::DATA_ROW, |out| {
+                out.put_i16(row.len() as i16);
+                for column in &row {
+                    match column {
+                        Some(text) => {
+                            out.put_i32(text.len() as i32);
+                            out.put_slice(text.as_bytes());
+                        }
+                        None => out.put_i32(-1),
+                    }
+                }
+            });
+        }
+        self.say(backend::COMMAND_COMPLETE, &[tag.as_bytes(), b"\0"].concat());
+    }
+
+    pub(super) fn ready(&mut self) {
+        let status = match &self.transaction {
+            None => b'I',
+            Some(transaction) if transaction.failed => b'E',
+            Some(_) => b'T',
+        };
+        self.say(backend::READY, &[status]);
+        if status == b'I' {
+            self.portals.clear();
+        }
+        self.flush();
+    }
+
+    pub(super) fn say_error(&mut self, Trouble { code, message, detail, is_fatal }: &Trouble) {
+        let severity = if *is_fatal { "FATAL" } else { "ERROR" };
+        let fields = [(b'S', severity), (b'V', severity), (b'C', code), (b'M', message), (b'D', detail)];
+        put_frame(&mut self.said, backend::ERROR, |out| {
+            for (tag, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
+                out.put_u8(*tag);
+                out.put_slice(value.as_bytes());
+                out.put_u8(0);
+            }
+            out.put_u8(0);
+        });
+        // As `send_message_to_frontend` does.
+        self.flush();
+    }
+
+    pub(super) fn say(&mut self, tag: u8, content: &[u8]) {
+        put_frame(&mut self.said, tag, |out| out.put_slice(content));
+    }
+
+    pub(super) fn flush(&mut self) {
+        self.output.write(self.said.split().freeze());
+    }
+}

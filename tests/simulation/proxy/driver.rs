@@ -1,0 +1,170 @@
+//! What moves the bytes of one session, as `net` does.
+//!
+//! Owns both connections of the session. Must never decide anything about a write.
+
+use super::Proxy;
+use super::host::Hosting;
+use crate::fence::session::SessionFence;
+use crate::session::parameter::{Parameter, ParameterValue};
+use crate::session::rejection::cut_off;
+use crate::session::{Done, End, Session, Side, Started, Step};
+use crate::simulation::pipe::{Reader, Writer};
+use crate::simulation::server::Connection;
+use crate::simulation::world::moment;
+use crate::state::database::PREPARE_LIMIT;
+use crate::statement::Lexing;
+use crate::wire::error::{ErrorText, field};
+use crate::wire::frame::body;
+use crate::wire::message::{Status, put_ready};
+use bytes::BytesMut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+/// One session, from its login to its end.
+pub(super) async fn serve(
+    proxy: Arc<Proxy>,
+    from_client: Reader,
+    to_client: Writer,
+    value: Option<String>,
+    pid: Arc<AtomicI32>,
+) {
+    let mut dice = proxy.world.dice();
+    proxy.gate.runs().await;
+    moment(&mut dice).await;
+    let Connection { who, writer, reader } = proxy.world.server.connect(&proxy.world, value.clone());
+    pid.store(who.pid, Ordering::Relaxed);
+    proxy.world.say(|| format!("{} begins a session in process {} with {value:?}", proxy.name, who.pid));
+    moment(&mut dice).await;
+    proxy.downstream.fence.session_comes();
+    let downstream = proxy.downstream.clone();
+    timeout(PREPARE_LIMIT, tokio::spawn(async move { downstream.prepare().await })).await.ok();
+    let fence = Arc::new(SessionFence::new(Ok(who)));
+    let registration = proxy.downstream.fence.register(fence.clone());
+    proxy.downstream.session_registered();
+    let mut greeting = BytesMut::new();
+    put_ready(&mut greeting, Status::Idle);
+    let started = Started {
+        replicates: false,
+        temporary: None,
+        parameter: Parameter::new(ParameterValue::read(value.as_deref())),
+        lexing: Lexing::USUAL,
+    };
+    let host = Hosting::new(&proxy, fence);
+    let client = Side::new(BytesMut::new(), false, greeting);
+    let session = Session::new(host, client, Side::default(), started, now());
+    let driver = Driver { session, from_client, to_client, reader, writer: Some(writer), performing: None };
+    driver.run().await;
+    drop(registration);
+}
+
+struct Driver {
+    session: Session<Hosting>,
+    from_client: Reader,
+    to_client: Writer,
+    reader: Reader,
+    /// None: the server was told that nothing more comes.
+    writer: Option<Writer>,
+    performing: Option<(JoinHandle<Done>, Arc<()>)>,
+}
+
+impl Driver {
+    async fn run(mut self) {
+        let end = loop {
+            if let Err(end) = self.turn().await {
+                break end;
+            }
+        };
+        if self.session.server.ended {
+            self.session.definitions_over();
+        }
+        self.last_words(end).await;
+    }
+
+    async fn turn(&mut self) -> Result<(), End> {
+        self.session.host.proxy.gate.runs().await;
+        let step = loop {
+            match self.session.step(now())? {
+                Step::GoOn => {}
+                step => break step,
+            }
+        };
+        if let Step::Do(task) = step {
+            self.performing = Some(self.session.host.perform(task));
+        }
+        self.flush();
+        let is_held_back = self.session.is_held_back();
+        if self.session.is_terminating() || self.session.client.ended && !is_held_back {
+            self.writer = None;
+        }
+        let keeps_room = self.session.keeps_room();
+        let Driver { session, from_client, reader, performing, .. } = self;
+        let done = async {
+            match performing {
+                Some((task, _)) => task.await.unwrap(),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            done = done => {
+                *performing = None;
+                session.done(done);
+            }
+            () = session.fence.revoked.notified() => session.revoked(),
+            read = reader.read(), if !session.server.ended => match read {
+                Some(bytes) => session.server.input.extend_from_slice(&bytes),
+                None => session.server.ended = true,
+            },
+            read = from_client.read(), if !session.client.ended => match read {
+                Some(bytes) => session.client.input.extend_from_slice(&bytes),
+                None => session.client.ended = true,
+            },
+            () = sleep(Duration::from_millis(100)), if keeps_room => {}
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        self.to_client.write(self.session.client.output.split().freeze());
+        let bytes = self.session.server.output.split().freeze();
+        if let Some(writer) = &self.writer {
+            writer.write(bytes);
+        }
+    }
+
+    /// As `net::farewell` does.
+    async fn last_words(mut self, end: End) {
+        match end {
+            End::Server if !self.session.is_terminating() => self.lost_server().await,
+            End::ClientFault(why) => {
+                let text = ErrorText::new("08P01", why.to_string());
+                self.session.say_last(&text, &End::Client);
+            }
+            End::ServerFault(why) => {
+                self.session.host.proxy.world.judge.object(format!("the server broke the protocol: {why}"));
+            }
+            _ => {}
+        }
+        self.flush();
+    }
+
+    async fn lost_server(&mut self) {
+        let said = self.session.last_error();
+        let may_be_cut_off = said.as_ref().is_none_or(|error| field(body(error), b'C') == Some(b"57P01"));
+        let database = self.session.host.proxy.downstream.fence.clone();
+        if may_be_cut_off && let Some(by) = database.cut_off_by(&self.session.fence).await {
+            let outcome = self.session.cut_off();
+            let text = cut_off(&by.resource, by.presented, by.highest, outcome);
+            self.session.say_last(&text, &End::CutOff(by));
+        } else if let Some(said) = said {
+            self.session.client.output.extend_from_slice(&said);
+        }
+    }
+}
+
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}

@@ -1,0 +1,171 @@
+//! What a session knows of its proxy, and asks of it.
+
+use super::Proxy;
+use crate::fence::Claim;
+use crate::fence::session::{Epoch, SessionFence, Token};
+use crate::policy::{PolicySet, Resource};
+use crate::session::host::{Changes, Seen, Wanted};
+use crate::session::judge::PassedWrite;
+use crate::session::parameter::ParameterValue;
+use crate::session::rejection::Rejection;
+use crate::session::suspects::Suspects;
+use crate::session::task::{ParsePermit, Room};
+use crate::session::{Done, Host, Task};
+use crate::statement::{Analysis, Cache, Lexing, Statement};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// What a text does depends on nothing else: all histories share what was read.
+static CACHE: LazyLock<Cache> = LazyLock::new(Cache::default);
+
+/// What a session knows of its proxy.
+pub(super) struct Hosting {
+    pub(super) proxy: Arc<Proxy>,
+    number: u64,
+    policies: Arc<PolicySet>,
+    receiver: watch::Receiver<Arc<PolicySet>>,
+    fence: Arc<SessionFence>,
+}
+
+impl Hosting {
+    pub(super) fn new(proxy: &Arc<Proxy>, fence: Arc<SessionFence>) -> Hosting {
+        Hosting {
+            policies: proxy.policies.borrow().clone(),
+            receiver: proxy.policies.subscribe(),
+            number: 1 + proxy.begun.fetch_add(1, Ordering::Relaxed),
+            proxy: proxy.clone(),
+            fence,
+        }
+    }
+
+    pub(super) fn perform(&self, task: Task) -> (JoinHandle<Done>, Arc<()>) {
+        let (downstream, wanted) = (self.proxy.downstream.clone(), Arc::new(()));
+        let handle = match task {
+            Task::Admit(needs) => {
+                let admitted = downstream.admit(needs, &self.fence, Arc::downgrade(&wanted));
+                tokio::spawn(async move { Done::Admit(admitted.await) })
+            }
+            Task::CatchUp(of, within) => tokio::spawn(async move {
+                timeout(within, downstream.catch_up_with(&of)).await.ok();
+                Done::Tried
+            }),
+            Task::LeaveAlone(..) => tokio::spawn(async { Done::Tried }),
+            Task::ParsePermit { apart } => {
+                tokio::spawn(async move { Done::ParsePermit(Some(ParsePermit::new((), apart))) })
+            }
+            Task::Room { .. } => tokio::spawn(async { Done::Room(None) }),
+        };
+        (handle, wanted)
+    }
+}
+
+impl Host for Hosting {
+    fn user(&self) -> &str {
+        "app"
+    }
+
+    fn fence(&self) -> &Arc<SessionFence> {
+        &self.fence
+    }
+
+    fn take_up_policies(&mut self) -> bool {
+        if self.receiver.has_changed().unwrap_or(false) {
+            self.policies = self.receiver.borrow_and_update().clone();
+        }
+        false
+    }
+
+    fn is_fenced(&self) -> bool {
+        true
+    }
+
+    fn policies(&self) -> &PolicySet {
+        &self.policies
+    }
+
+    fn database(&self) -> &str {
+        "postgres"
+    }
+
+    fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch> {
+        self.proxy.downstream.fence.known_stale(resource, token)
+    }
+
+    fn release(&self) {
+        let (database, fence) = (self.proxy.downstream.fence.clone(), self.fence.clone());
+        tokio::spawn(async move { database.release(&fence).await });
+    }
+
+    fn catalogue(&self, wanted: Option<&Wanted>) -> Seen {
+        self.proxy.downstream.catalogue(wanted)
+    }
+
+    fn changes(&self) -> Changes {
+        self.proxy.downstream.changes()
+    }
+
+    fn is_unread(&self, wanted: &Wanted) -> bool {
+        self.proxy.downstream.is_unread(wanted)
+    }
+
+    fn forget_catalogue(&self) {
+        self.proxy.downstream.forget_catalogue();
+    }
+
+    fn catalogue_changed(&self) {
+        let downstream = self.proxy.downstream.clone();
+        downstream.forget_catalogue();
+        tokio::spawn(async move {
+            downstream.fence.announce_catalogue().await;
+            downstream.read_soon();
+        });
+    }
+
+    fn note_harmless_change(&self, doubts: u64) -> bool {
+        self.proxy.downstream.note_harmless_change(doubts)
+    }
+
+    fn forget_database(&self, _name: &str) {}
+
+    fn suspects_of_others(&self) -> Vec<Arc<Suspects>> {
+        self.proxy.downstream.suspects.except(self.number)
+    }
+
+    fn publish_suspects(&self, suspects: &Suspects) {
+        self.proxy.downstream.suspects.publish(self.number, suspects);
+    }
+
+    fn withdraw_suspects(&self) {
+        let downstream = &self.proxy.downstream;
+        downstream.suspects.withdraw(self.number, downstream.changes().doubts);
+    }
+
+    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, _: Option<ParsePermit>) -> Result<Analysis, Task> {
+        Ok(CACHE.get(text, lexing, with_rows).expect("all statements are short"))
+    }
+
+    fn room(&self, _bytes: usize, _there: usize, _behind: bool) -> Option<Room> {
+        None
+    }
+
+    fn at_length<R>(work: impl FnOnce() -> R) -> R {
+        work()
+    }
+
+    fn note_query(&self) {}
+
+    fn note_presented(&self, _value: &ParameterValue) {}
+
+    fn note_admitted(&mut self, _resource: &Resource) {}
+
+    fn note_rejected(&self, rejection: &Rejection, _statement: &Statement) {
+        self.proxy.world.say(|| format!("{} rejects: {}", self.proxy.name, rejection.text().message));
+    }
+
+    fn note_passed(&self, _passed: Vec<PassedWrite>) {}
+
+    fn observe(&self, _resource: Arc<Resource>, _token: Token, _claim: Claim) {}
+}
