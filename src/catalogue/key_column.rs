@@ -26,6 +26,12 @@ pub struct KeyColumn {
 }
 
 impl KeyColumn {
+    /// The first column, an integer.
+    #[cfg(test)]
+    pub(super) fn integer() -> Self {
+        KeyColumn { kind: Ok(ValueType::Integer), place: 0, longest: None, is_guarded: false, changed_by: None }
+    }
+
     /// The one text of a value in this column, if it has one.
     pub fn key(&self, value: &ColumnValue) -> Option<String> {
         let key = value.in_column(self.kind.ok()?)?;

@@ -86,6 +86,38 @@ impl Catalogue {
         Catalogue { fenced: tables.into_iter().collect(), ..Catalogue::default() }
     }
 
+    /// The same; some of them are keyed, by an integer in their first column. And views that show one of them as it is.
+    #[cfg(test)]
+    pub(crate) fn with_views(
+        tables: impl IntoIterator<Item = (QualifiedName, bool)>,
+        views: impl IntoIterator<Item = (String, QualifiedName)>,
+    ) -> Self {
+        let mut catalogue = Catalogue::default();
+        let (mut oids, mut edges) = (HashMap::new(), Vec::new());
+        let relation = |schema: &str, name: String, kind: &str| Relation {
+            name: RelationName { schema: Some(schema.to_owned()), name },
+            kind: kind.to_owned(),
+        };
+        for (table, is_keyed) in tables {
+            let oid = catalogue.relations.len() as Oid;
+            catalogue.relations.insert(oid, relation(&table.schema, table.name.clone(), "table"));
+            if is_keyed {
+                catalogue.key_columns.insert(table.clone(), KeyColumn::integer());
+            }
+            catalogue.fenced.insert(table.clone());
+            oids.insert(table, oid);
+        }
+        let fenced = (0..catalogue.relations.len() as Oid).collect();
+        for (name, table) in views {
+            let (from, to) = (catalogue.relations.len() as Oid, oids[&table]);
+            catalogue.relations.insert(from, relation(&table.schema, name, "view"));
+            let writes = Through::Writes { insert: true, update: true, delete: true };
+            edges.push(Edge { from, to, link: Link::View(writes) });
+        }
+        catalogue.find_ways(fenced, edges);
+        catalogue
+    }
+
     /// A fenced table exists.
     pub fn has_fenced_tables(&self) -> bool {
         !self.fenced.is_empty()
@@ -202,18 +234,22 @@ impl Catalogue {
         catalogue.key_columns = key_column::read(answers);
         // Where a rule and a view lead to the same, the rule is what people are told of.
         edges.sort_by_key(|edge| (!matches!(edge.link, Link::Rule { .. }), edge.from, edge.to));
-        catalogue.graph = Graph::new(edges);
-        let Catalogue { graph, paths, functions, .. } = &mut catalogue;
+        catalogue.find_ways(fenced, edges);
+        Ok(catalogue)
+    }
+
+    fn find_ways(&mut self, fenced: Vec<Oid>, edges: Vec<Edge>) {
+        self.graph = Graph::new(edges);
+        let Catalogue { graph, paths, functions, .. } = self;
         let mut found: Vec<(Oid, Vec<Way>)> = Vec::new();
         found.extend(fenced.into_iter().map(|table| (table, graph.ways_to(table, paths))));
         found.extend(functions.keys().map(|function| (*function, graph.calls_of(*function, paths))));
         for (table, ways) in found {
             for way in ways {
-                let Some(from) = catalogue.relations.get(&way.from) else { continue };
-                catalogue.ways.entry(from.name.name.clone()).or_default().push(WayTo { table, way });
+                let Some(from) = self.relations.get(&way.from) else { continue };
+                self.ways.entry(from.name.name.clone()).or_default().push(WayTo { table, way });
             }
         }
-        Ok(catalogue)
     }
 
     /// Its number, if it is fenced.

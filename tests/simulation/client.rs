@@ -10,7 +10,7 @@ use super::world::{Dice, World, pass};
 use crate::fence::session::Token;
 use crate::wire::error::field;
 use crate::wire::frame::{Header, body, put_frame};
-use crate::wire::message::{put_bind, put_execute, put_flush, put_parse, put_query, put_sync};
+use crate::wire::message::{put_bind, put_close_statement, put_execute, put_flush, put_parse, put_query, put_sync};
 use crate::wire::tag::{backend, frontend};
 use bytes::{BufMut, Bytes, BytesMut};
 use std::sync::Arc;
@@ -33,6 +33,8 @@ pub enum Form {
     Extended { bound: bool },
     /// The same, with a Flush before a pause, and the Sync after it.
     Flushed,
+    /// The same, but the last statement runs by a name, which may get its meaning in the pipeline, or may have one.
+    Named { name: u8, closes: bool, parses: bool },
 }
 
 /// How a unit ended.
@@ -154,6 +156,12 @@ impl Client {
             let content = body(&frame);
             match frame[0] {
                 backend::COMMAND_COMPLETE => {
+                    if let [Sql::TwoFaced { .. }] = rest.as_slice()
+                        && content == b"SELECT 1\0"
+                    {
+                        // What was behind the string has not run, or not yet.
+                        continue;
+                    }
                     let done = rest.next().expect("an answer to every statement, and no more");
                     self.done(done, content, &unit.rows);
                 }
@@ -191,7 +199,11 @@ impl Client {
     fn done(&mut self, statement: &Sql, tag: &[u8], rows: &[u64]) {
         let judge = &self.world.judge;
         match statement {
-            Sql::Insert { id, .. } | Sql::Update { id, .. } => self.pending.extend(*id),
+            Sql::Insert { id, .. }
+            | Sql::Update { id, .. }
+            | Sql::InsertBy { id, .. }
+            | Sql::Run { id, .. }
+            | Sql::TwoFaced { id, .. } => self.pending.extend(*id),
             Sql::CopyIn(_) => self.pending.extend(rows),
             Sql::Savepoint(name) => self.savepoints.push((*name, self.pending.len())),
             Sql::RollbackTo(name) => {
@@ -200,7 +212,7 @@ impl Client {
                 let rolled_back = self.pending.split_off(self.savepoints[at].1);
                 rolled_back.into_iter().for_each(|id| judge.refused(id, "rolled back to a savepoint"));
             }
-            Sql::Begin => self.in_block = true,
+            Sql::Begin | Sql::BeginRepeatable => self.in_block = true,
             Sql::Commit | Sql::Rollback | Sql::Prepare(_) => {
                 let pending = std::mem::take(&mut self.pending);
                 self.savepoints.clear();
@@ -236,15 +248,20 @@ impl Client {
         }
     }
 
-    /// The server asks for the rows of a COPY. The client sends them, or gives up. In an extended unit a Sync follows: the
-    /// server has ignored the one before the rows.
+    /// The server asks for the rows of a COPY. The client sends them, gives up, or sends what is no row and does not end the
+    /// data. In an extended unit a Sync follows: the server has ignored the one before the rows.
     fn send_rows(&mut self, unit: &Unit) {
         let mut output = BytesMut::new();
-        let text: String = unit.rows.iter().map(|id| format!("{id}\n")).collect();
+        let mut text: String = unit.rows.iter().map(|id| format!("{id}\n")).collect();
+        let end = self.dice.below(100);
+        if end < 10 {
+            text.push_str("no number\n");
+        }
         put_frame(&mut output, frontend::COPY_DATA, |out| out.put_slice(text.as_bytes()));
-        match self.dice.chance(85) {
-            true => put_frame(&mut output, frontend::COPY_DONE, |_| {}),
-            false => put_frame(&mut output, frontend::COPY_FAIL, |out| out.put_slice(b"no more\0")),
+        match end {
+            0..10 => {}
+            10..20 => put_frame(&mut output, frontend::COPY_FAIL, |out| out.put_slice(b"no more\0")),
+            _ => put_frame(&mut output, frontend::COPY_DONE, |_| {}),
         }
         if unit.form != Form::Simple {
             put_sync(&mut output);
@@ -288,25 +305,48 @@ impl Unit {
                 }
                 put_flush(output);
             }
+            Form::Named { name, closes, parses } => {
+                let Some((last, before)) = self.statements.split_last() else { return };
+                for sql in before {
+                    put_extended(output, sql, false);
+                }
+                put_named(output, last, &format!("p{name}"), closes, parses);
+                put_sync(output);
+            }
         }
     }
 }
 
+fn put_named(output: &mut BytesMut, sql: &Sql, name: &str, closes: bool, parses: bool) {
+    let Some((unbound, id)) = sql.unbound() else { return put_extended(output, sql, false) };
+    if closes {
+        put_close_statement(output, name);
+    }
+    if parses {
+        put_parse(output, name, &unbound.to_string());
+    }
+    put_id(output, name, id);
+    put_execute(output, "");
+}
+
+/// Binds the id.
+fn put_id(output: &mut BytesMut, statement: &str, id: u64) {
+    put_frame(output, frontend::BIND, |out| {
+        let value = id.to_string();
+        out.put_u8(0);
+        out.put_slice(statement.as_bytes());
+        out.put_slice(&[0, 0, 0, 0, 1]);
+        out.put_i32(value.len() as i32);
+        out.put_slice(value.as_bytes());
+        out.put_slice(&[0, 0]);
+    });
+}
+
 fn put_extended(output: &mut BytesMut, sql: &Sql, bound: bool) {
-    match sql.id() {
-        Some(id) if bound => {
-            let mut unbound = sql.clone();
-            if let Sql::Insert { id, .. } | Sql::Update { id, .. } = &mut unbound {
-                *id = None;
-            }
+    match sql.unbound() {
+        Some((unbound, id)) if bound => {
             put_parse(output, "", &unbound.to_string());
-            put_frame(output, frontend::BIND, |out| {
-                let value = id.to_string();
-                out.put_slice(&[0, 0, 0, 0, 0, 1]);
-                out.put_i32(value.len() as i32);
-                out.put_slice(value.as_bytes());
-                out.put_slice(&[0, 0]);
-            });
+            put_id(output, "", id);
         }
         _ => {
             put_parse(output, "", &sql.to_string());
@@ -343,10 +383,11 @@ fn of_code(code: &str) -> &'static str {
 
 /// A write to one of the tables, by an id that no other has.
 pub fn write(world: &World, dice: &mut Dice, table: Table) -> Sql {
-    let id = Some(world.id());
+    let (id, row) = (Some(world.id()), dice.below(2) as u8);
     match dice.chance(70) {
-        true => Sql::Insert { table, id },
-        false => Sql::Update { table, row: dice.below(2) as u8, id },
+        true if table.is_keyed() => Sql::Insert { table, row, id },
+        true => Sql::Insert { table, row: 0, id },
+        false => Sql::Update { table, row, id },
     }
 }
 

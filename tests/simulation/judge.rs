@@ -2,7 +2,7 @@
 //!
 //! Owns what was committed, in order, and what clients were told of it. Must never ask the code under test what is right.
 
-use super::sql::Table;
+use super::sql::{Fence, Table};
 use super::world::Dice;
 use crate::fence::session::{Epoch, Token};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -12,7 +12,9 @@ use std::sync::{Mutex, MutexGuard};
 #[derive(Clone, Debug)]
 pub struct Write {
     pub id: u64,
-    pub table: Table,
+    pub fence: Fence,
+    /// The row that it has changed, where that was there before.
+    pub row: Option<(Table, u8)>,
     /// The generation of its resource, and the token that its session presented, when it was done.
     pub epoch: Option<Epoch>,
 }
@@ -27,7 +29,7 @@ struct State {
     refused: HashMap<u64, &'static str>,
     /// Committed, and lost with the server that a standby has replaced.
     lost: HashSet<u64>,
-    highest: BTreeMap<Table, Epoch>,
+    highest: BTreeMap<Fence, Epoch>,
     /// The highest that a client may present, and those that the election has given.
     issued: Token,
     elected: BTreeSet<Token>,
@@ -43,17 +45,17 @@ impl Judge {
         let mut state = self.state();
         for write in writes {
             if let Some(why) = state.refused.get(&write.id) {
-                let why = format!("write {} of {} was refused ({why}) and is committed", write.id, write.table.name());
+                let why = format!("write {} of {} was refused ({why}) and is committed", write.id, write.fence.name());
                 state.is_wrong(why);
             }
             if let Some(epoch) = write.epoch {
-                let highest = state.highest.get(&write.table).copied();
+                let highest = state.highest.get(&write.fence).copied();
                 if highest.is_some_and(|highest| epoch < highest) {
-                    let table = write.table.name();
-                    let why = format!("write {} to {table} under {epoch:?} is committed after {highest:?}", write.id);
+                    let fence = write.fence.name();
+                    let why = format!("write {} to {fence} under {epoch:?} is committed after {highest:?}", write.id);
                     state.is_wrong(why);
                 }
-                state.highest.insert(write.table, epoch);
+                state.highest.insert(write.fence, epoch);
             }
             state.committed.insert(write.id);
             state.log.push(write);
@@ -134,7 +136,7 @@ impl Judge {
         state.lost.extend(lost);
         let mut highest = BTreeMap::new();
         for write in &state.log {
-            highest.extend(write.epoch.map(|epoch| (write.table, epoch)));
+            highest.extend(write.epoch.map(|epoch| (write.fence, epoch)));
         }
         state.highest = highest;
     }

@@ -3,7 +3,7 @@
 use super::client::{Client, Form, Outcome, Unit, cancel, write};
 use super::proxy::Proxy;
 use super::sql::{Sql, Table};
-use super::world::{Dice, Disaster, World, pass};
+use super::world::{Dice, World, pass};
 use crate::fence::session::Token;
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,25 +133,45 @@ impl Node {
     fn value(&mut self) -> String {
         let token = self.token;
         match self.dice.below(3) {
-            0 => format!("jobs={token}, ticks={token}"),
+            0 => format!("jobs={token}, ticks={token}, shard/0={token}, shard/1={token}"),
             _ => token.to_string(),
         }
     }
 
     fn table(&mut self) -> Table {
+        if self.world.plan.keys && self.dice.chance(30) {
+            return Table::Shards;
+        }
+        self.plain_table()
+    }
+
+    fn plain_table(&mut self) -> Table {
         *self.dice.pick(&[Table::Jobs, Table::Jobs, Table::Jobs, Table::Ticks, Table::Notes])
     }
 
     fn write(&mut self) -> Sql {
+        if self.world.plan.views && self.dice.chance(30) {
+            return Sql::InsertBy { view: self.dice.below(2) as u8, id: Some(self.world.id()) };
+        }
         let table = self.table();
         write(&self.world, &mut self.dice, table)
     }
 
     fn form(&mut self) -> Form {
-        match self.dice.below(3) {
-            0 => Form::Extended { bound: self.dice.chance(50) },
+        let plan = &self.world.plan;
+        match self.dice.below(4) {
+            0 if plan.names => Form::Named {
+                name: self.dice.below(2) as u8,
+                closes: self.dice.chance(60),
+                parses: self.dice.chance(60),
+            },
+            0 | 1 => Form::Extended { bound: self.dice.chance(50) },
             _ => Form::Simple,
         }
+    }
+
+    fn begin(&mut self) -> Sql {
+        if self.world.plan.isolates && self.dice.chance(40) { Sql::BeginRepeatable } else { Sql::Begin }
     }
 
     /// What it says next, in one go.
@@ -171,16 +191,21 @@ impl Node {
             let odd = self.odd();
             return Unit { form: self.form(), ..Unit::simple(odd) };
         }
+        if self.dice.chance(20)
+            && let Some(unit) = self.special(in_block)
+        {
+            return unit;
+        }
         let statements = match self.dice.below(100) {
             0..40 => vec![self.write()],
             40..50 => (0..2 + self.dice.below(3)).map(|_| self.write()).collect(),
             50..60 if in_block && alone => vec![Sql::Commit],
             60..64 if in_block && alone => vec![Sql::Rollback],
-            50..60 if !in_block && alone => vec![Sql::Begin],
-            60..70 if !in_block => vec![Sql::Begin, self.write(), self.write(), Sql::Commit],
+            50..60 if !in_block && alone => vec![self.begin()],
+            60..70 if !in_block => vec![self.begin(), self.write(), self.write(), Sql::Commit],
             64..74 if alone => {
                 let rows = (0..1 + self.dice.below(3)).map(|_| self.world.id()).collect();
-                return Unit { rows, form: self.form(), ..Unit::simple(vec![Sql::CopyIn(self.table())]) };
+                return Unit { rows, form: self.form(), ..Unit::simple(vec![Sql::CopyIn(self.plain_table())]) };
             }
             74..80 if in_block && alone => vec![Sql::Savepoint(1), self.write(), Sql::RollbackTo(1), self.write()],
             80..86 => vec![Sql::Lock { table: self.table(), row: self.dice.below(2) as u8 }],
@@ -191,6 +216,48 @@ impl Node {
         Unit { form: self.form(), ..Unit::simple(statements) }
     }
 
+    /// Of the kinds that only some histories have.
+    fn special(&mut self, in_block: bool) -> Option<Unit> {
+        let plan = &self.world.plan;
+        let kinds = [plan.views, plan.names, plan.isolates, plan.strings];
+        let kinds: Vec<usize> = (0..kinds.len()).filter(|kind| kinds[*kind]).collect();
+        if kinds.is_empty() {
+            return None;
+        }
+        let (form, id) = (self.form(), Some(self.world.id()));
+        let statements = match *self.dice.pick(&kinds) {
+            0 => self.definition(in_block),
+            1 => match self.dice.below(6) {
+                0 | 1 => vec![Sql::PrepareAs { name: self.dice.below(2) as u8, table: self.plain_table() }],
+                2 | 3 => vec![Sql::Run { name: self.dice.below(2) as u8, id }],
+                4 => vec![Sql::Deallocate(self.dice.chance(70).then(|| self.dice.below(2) as u8))],
+                _ => vec![Sql::Fail, self.write()],
+            },
+            2 if in_block => vec![Sql::LockTable(self.plain_table()), self.write()],
+            2 => vec![Sql::Begin, Sql::LockTable(self.plain_table()), self.write(), Sql::Commit],
+            _ if self.dice.chance(30) => vec![Sql::SetPlainStrings(self.dice.chance(50))],
+            _ => {
+                let two_faced = Sql::TwoFaced { table: self.plain_table(), id };
+                return Some(Unit::simple(vec![two_faced]));
+            }
+        };
+        Some(Unit { form, ..Unit::simple(statements) })
+    }
+
+    /// A view is made, changed or dropped, and perhaps written by.
+    fn definition(&mut self, in_block: bool) -> Vec<Sql> {
+        let (view, table) = (self.dice.below(2) as u8, *self.dice.pick(&[Table::Jobs, Table::Ticks, Table::Notes]));
+        let defines = match self.dice.chance(75) {
+            true => Sql::CreateView { view, table, replaces: self.dice.chance(60) },
+            false => Sql::DropView(view),
+        };
+        match self.dice.below(3) {
+            0 if !in_block => vec![Sql::Begin, self.write(), defines, self.write(), Sql::Commit],
+            1 if !in_block => vec![Sql::Begin, defines],
+            _ => vec![defines],
+        }
+    }
+
     /// What nobody should say, and somebody will.
     fn odd(&mut self) -> Vec<Sql> {
         let other = (self.token - 2 + self.dice.below(4) as Token).max(1);
@@ -198,13 +265,18 @@ impl Node {
         self.world.judge.presented(other);
         let value = if self.dice.chance(60) { self.token } else { other }.to_string();
         let local = self.dice.chance(40);
-        match self.dice.below(7) {
+        match self.dice.below(10) {
             0 => vec![Sql::Set { value, local }, self.write()],
             1 => vec![Sql::SetConfig { value, local }, self.write()],
             2 => vec![Sql::Begin, self.write(), Sql::Set { value, local }, self.write(), Sql::Commit],
             3 => vec![Sql::Reset],
             4 => vec![Sql::Begin, self.write(), Sql::Prepare(self.world.id() as u32)],
             5 => vec![Sql::Begin, self.write(), Sql::Commit, Sql::Set { value, local: false }, self.write()],
+            6 if self.world.plan.names => vec![Sql::DiscardAll],
+            7 if self.world.plan.views => {
+                let defines = self.definition(true);
+                [vec![Sql::Begin], defines, vec![Sql::Prepare(self.world.id() as u32)]].concat()
+            }
             _ => vec![Sql::Set { value, local: false }],
         }
     }
@@ -222,8 +294,7 @@ impl Node {
     /// Nobody is told what does not apply: where tokens are as they should be, no error about their form. A reset in the
     /// middle of a transaction makes two epochs of one token.
     fn is_due(&self, code: &str) {
-        let is_plain = self.world.plan.unruly == 0 && !self.world.plan.disasters.contains(&Disaster::Reset);
-        if is_plain && ["LF002", "LF003", "LF004"].contains(&code) {
+        if self.world.plan.is_plain() && ["LF002", "LF003", "LF004"].contains(&code) {
             self.world.judge.object(format!("{} is told {code}, and its token is as it should be", self.name));
         }
     }

@@ -6,13 +6,15 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
 /// The end that is written to. Dropped: the other end reads what is under way, and then the end.
-pub struct Writer(UnboundedSender<Bytes>);
+pub struct Writer(UnboundedSender<(Instant, Bytes)>);
 
 /// The end that is read.
 pub struct Reader {
-    arriving: UnboundedReceiver<Bytes>,
+    arriving: UnboundedReceiver<(Instant, Bytes)>,
     /// Has come, and is not read yet.
     chunk: Bytes,
+    /// When it was written.
+    pub sent: Instant,
     /// When it has come.
     due: Option<Instant>,
     dice: Dice,
@@ -21,13 +23,13 @@ pub struct Reader {
 /// A direction with its own chance of delays.
 pub fn pipe(dice: Dice) -> (Writer, Reader) {
     let (writer, arriving) = unbounded_channel();
-    (Writer(writer), Reader { arriving, chunk: Bytes::new(), due: None, dice })
+    (Writer(writer), Reader { arriving, chunk: Bytes::new(), sent: Instant::now(), due: None, dice })
 }
 
 impl Writer {
     /// False when nobody reads any more.
     pub fn write(&self, bytes: Bytes) -> bool {
-        bytes.is_empty() || self.0.send(bytes).is_ok()
+        bytes.is_empty() || self.0.send((Instant::now(), bytes)).is_ok()
     }
 }
 
@@ -35,7 +37,7 @@ impl Reader {
     /// What comes next; None at the end. Cancel-safe.
     pub async fn read(&mut self) -> Option<Bytes> {
         if self.chunk.is_empty() {
-            self.chunk = self.arriving.recv().await?;
+            (self.sent, self.chunk) = self.arriving.recv().await?;
             self.due = delay(&mut self.dice);
         }
         if let Some(due) = self.due {

@@ -1,12 +1,13 @@
-//! The simulated server: processes, locks of rows, crashes.
+//! The simulated server: processes, locks, views, crashes.
 //!
-//! Owns what a server process is to others: its identity, its signals, the rows that it locks. What it does with what it
+//! Owns what a server process is to others: its identity, its signals, its locks. What it does with what it
 //! is told is in `process.rs`. Must behave as PostgreSQL where the proxy looks: a process that has lost its client goes on
 //! with what it was given, one that is told to end may be slow, and its number may soon be another's.
 
+use super::locks::{Locks, Mode, Taken, Thing};
 use super::pipe::{Reader, Writer, pipe};
 use super::process::Process;
-use super::sql::Table;
+use super::sql::{Fence, Table};
 use super::world::World;
 use crate::fence::session::{Epoch, Identity};
 use crate::fence::store::Key;
@@ -34,14 +35,30 @@ struct State {
     begun: u64,
     /// So often the server was started.
     starts: u64,
-    /// Who has locked which row, and who waits for whom.
-    locks: BTreeMap<(Table, u8), i32>,
-    waiting: BTreeMap<i32, i32>,
+    locks: Locks,
+    views: Views,
+    /// How many transactions have committed, and which of them has changed a row last.
+    commits: u64,
+    changed: BTreeMap<(Table, u8), u64>,
     /// What a standby has by now, and how many commits it has seen.
-    standby: (Disk, usize),
+    standby: (Disk, Views, usize),
     /// Up to when its clock has gone on.
     clock: Option<Instant>,
 }
+
+/// A view that shows a table as it is, and its definition.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub table: Table,
+    /// The process that has defined it, and the proxy before that.
+    pub pid: i32,
+    pub by: String,
+    /// When the proxy passed the definition on, and when it was committed.
+    pub forwarded: Instant,
+    pub committed: Instant,
+}
+
+pub type Views = BTreeMap<u8, View>;
 
 struct Running {
     start: String,
@@ -92,8 +109,7 @@ pub fn qualified(table: Table) -> QualifiedName {
 impl Server {
     pub fn new() -> Self {
         let who = identity(0, 0, 0);
-        let tables = [Table::Jobs, Table::Ticks, Table::Notes].map(qualified);
-        let store = store::Server::new(1_000_000, &who, tables);
+        let store = store::Server::new(1_000_000, &who, Table::ALL.map(qualified));
         store.end_late();
         Server { store, released: Notify::new(), state: Mutex::default() }
     }
@@ -105,8 +121,8 @@ impl Server {
         self.store.pass(now - before);
     }
 
-    /// A process begins, whose `lease.fence` is that at the start.
-    pub fn connect(&self, world: &Arc<World>, value: Option<String>) -> Connection {
+    /// A process begins for a session of that proxy, whose `lease.fence` is that at the start.
+    pub fn connect(&self, world: &Arc<World>, by: &str, value: Option<String>) -> Connection {
         let (to_server, from_client) = pipe(world.dice());
         let (to_client, from_server) = pipe(world.dice());
         let mut state = self.state();
@@ -116,7 +132,7 @@ impl Server {
         let who = identity(pid, state.begun, state.starts);
         self.store.begin_process(&who);
         let signals = Arc::new(Signals::default());
-        let process = Process::new(world.clone(), who.clone(), from_client, to_client, signals.clone(), value);
+        let process = Process::new(world, by, who.clone(), (from_client, to_client), signals.clone(), value);
         let task = tokio::spawn(process.run()).abort_handle();
         state.processes.insert(pid, Running { start: who.backend_start.clone(), signals, task });
         Connection { who, writer: to_server, reader: from_server }
@@ -149,49 +165,70 @@ impl Server {
         }
     }
 
-    /// Locks the row, if it is free. Who has it otherwise; None: whoever waits for it would wait for ever.
-    pub fn lock(&self, pid: i32, row: (Table, u8)) -> Result<(), Option<i32>> {
-        let mut state = self.state();
-        state.waiting.remove(&pid);
-        let holder = *state.locks.entry(row).or_insert(pid);
-        if holder == pid {
-            return Ok(());
-        }
-        let mut before = Some(holder);
-        while let Some(waits) = before {
-            if waits == pid {
-                return Err(None);
-            }
-            before = state.waiting.get(&waits).copied();
-        }
-        state.waiting.insert(pid, holder);
-        Err(Some(holder))
+    pub fn lock(&self, pid: i32, thing: Thing, mode: Mode) -> Result<(), Taken> {
+        self.state().locks.take(pid, thing, mode)
     }
 
-    /// The process lets go of all rows.
+    /// The process lets go of all locks.
     pub fn unlock(&self, pid: i32) {
-        let mut state = self.state();
-        state.locks.retain(|_, holder| *holder != pid);
-        state.waiting.remove(&pid);
+        self.state().locks.release(pid);
         self.released.notify_waiters();
     }
 
-    /// The epoch under which the process is admitted to the table's resource with that token.
-    pub fn admission(&self, pid: i32, table: Table, token: i64) -> Option<Epoch> {
-        let admitted = self.store.admissions(pid, table.name());
+    /// The views as whoever has defined none sees them.
+    pub fn views(&self) -> Views {
+        self.state().views.clone()
+    }
+
+    pub fn view(&self, view: u8) -> Option<View> {
+        self.state().views.get(&view).cloned()
+    }
+
+    /// A transaction commits that has changed these rows and defined these views, or dropped some.
+    pub fn commit(
+        &self,
+        rows: impl IntoIterator<Item = (Table, u8)>,
+        views: impl IntoIterator<Item = (u8, Option<View>)>,
+    ) {
+        let mut state = self.state();
+        state.commits += 1;
+        let commits = state.commits;
+        state.changed.extend(rows.into_iter().map(|row| (row, commits)));
+        for (name, view) in views {
+            match view {
+                Some(view) => state.views.insert(name, View { committed: Instant::now(), ..view }),
+                None => state.views.remove(&name),
+            };
+        }
+    }
+
+    /// A snapshot of the database as it is.
+    pub fn snapshot(&self) -> u64 {
+        self.state().commits
+    }
+
+    /// The row was changed by a transaction that the snapshot does not have.
+    pub fn has_changed_since(&self, snapshot: u64, row: (Table, u8)) -> bool {
+        self.state().changed.get(&row).is_some_and(|changed| *changed > snapshot)
+    }
+
+    /// The epoch under which the process is admitted with that token.
+    pub fn admission(&self, pid: i32, fence: Fence, token: i64) -> Option<Epoch> {
+        let admitted = self.store.admissions(pid, fence.name());
         admitted.into_iter().filter(|epoch| epoch.token == token).max()
     }
 
     /// The standby has all that there is now.
     pub fn replicate(&self, commits: usize) {
-        self.state().standby = (self.store.copy(), commits);
+        let mut state = self.state();
+        state.standby = (self.store.copy(), state.views.clone(), commits);
     }
 
     /// Every process ends at once; what was committed stays.
     pub fn restart(&self) {
         let mut state = self.state();
         std::mem::take(&mut state.processes).values().for_each(|running| running.task.abort());
-        (state.locks, state.waiting) = (BTreeMap::new(), BTreeMap::new());
+        state.locks = Locks::default();
         state.starts += 1;
         let starts = state.starts;
         drop(state);
@@ -200,7 +237,8 @@ impl Server {
 
     /// The standby takes the server's place. Returns how many commits it has.
     pub fn fail_over(&self) -> usize {
-        let (disk, commits) = std::mem::take(&mut self.state().standby);
+        let (disk, views, commits) = std::mem::take(&mut self.state().standby);
+        self.state().views = views;
         self.store.restore(disk);
         self.restart();
         commits

@@ -7,6 +7,7 @@ use super::elections::Held;
 use super::judge::Judge;
 use super::proxy::Proxy;
 use super::server::Server;
+use super::sql::Table;
 pub use crate::support::dice::Dice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -53,6 +54,18 @@ pub struct Plan {
     pub slow_ends: usize,
     /// Clients hang up, cancel, and change tokens in odd moments.
     pub unruly: usize,
+    /// Views are made and dropped, and written by.
+    pub views: bool,
+    /// Statements are prepared, and run by their names.
+    pub names: bool,
+    /// A table is fenced by its keys.
+    pub keys: bool,
+    /// Whole tables are locked, and transactions keep one snapshot.
+    pub isolates: bool,
+    /// Sessions read strings in both ways.
+    pub strings: bool,
+    /// The guard is installed.
+    pub guard: bool,
     /// The server crashes, or a standby takes its place; proxies crash or stop for a while; policies change; fences are reset.
     pub disasters: Vec<Disaster>,
 }
@@ -81,6 +94,7 @@ const DISASTERS: [Disaster; 7] = [
 impl Plan {
     pub fn draw(dice: &mut Dice) -> Plan {
         let often = |dice: &mut Dice, most: usize| if dice.chance(50) { 0 } else { 1 + dice.below(most) };
+        let kinds: Vec<bool> = (0..6).map(|_| dice.chance(30)).collect();
         let disasters = if dice.chance(40) { 1 + dice.below(3) } else { 0 };
         Plan {
             proxies: 2 + dice.below(2),
@@ -93,8 +107,25 @@ impl Plan {
             elections: often(dice, 20),
             slow_ends: often(dice, 60),
             unruly: often(dice, 15),
+            views: kinds[0],
+            names: kinds[1],
+            keys: kinds[2],
+            isolates: kinds[3],
+            strings: kinds[4],
+            guard: kinds[5],
             disasters: (0..disasters).map(|_| *dice.pick(&DISASTERS)).collect(),
         }
+    }
+
+    /// Nothing makes an error due that is about the form of what was said.
+    pub fn is_plain(&self) -> bool {
+        let is_odd = self.unruly > 0 || self.views || self.names || self.strings;
+        !is_odd && !self.disasters.contains(&Disaster::Reset)
+    }
+
+    /// The tables that are fenced.
+    pub fn fenced(&self) -> &'static [Table] {
+        if self.keys { &Table::FENCED } else { &Table::FENCED[..2] }
     }
 }
 

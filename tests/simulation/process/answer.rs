@@ -30,6 +30,11 @@ impl Process {
             Some(transaction) if transaction.failed => b'E',
             Some(_) => b'T',
         };
+        if self.reported != self.setting.plain_strings {
+            self.reported = self.setting.plain_strings;
+            let value: &[u8] = if self.reported { b"on\0" } else { b"off\0" };
+            self.say(backend::PARAMETER_STATUS, &[&b"standard_conforming_strings\0"[..], value].concat());
+        }
         self.say(backend::READY, &[status]);
         if status == b'I' {
             self.portals.clear();

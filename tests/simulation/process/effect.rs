@@ -1,210 +1,193 @@
-//! What statements do: to the transaction, to the tables, to `lease.fence`.
+//! What statements do: to the transaction, to settings and names. What they do to tables is in `tables.rs`.
 //!
 //! Owns the moment at which each takes effect.
 
-use super::{Answer, Process, Transaction, Trouble, told_to_end, trouble};
-use crate::fence::value::FenceValue;
-use crate::simulation::judge::Write;
-use crate::simulation::server::qualified;
-use crate::simulation::sql::{Sql, Table};
+use super::transaction::{Savepoint, Setting, Transaction};
+use super::{Answer, Process, Trouble, told_to_end, trouble};
+use crate::simulation::sql::Sql;
 use crate::simulation::world::pass;
-use crate::wire::frame::body;
-use crate::wire::tag::{backend, frontend};
+
+/// No rows.
+fn done(tag: &'static str) -> Answer {
+    (Vec::new(), tag)
+}
+
+fn row(values: Vec<Option<String>>, tag: &'static str) -> Answer {
+    (vec![values], tag)
+}
 
 impl Process {
     pub(super) async fn effect(&mut self, sql: &Sql) -> Result<Answer, Trouble> {
-        let pid = self.who.pid;
-        let none = Vec::new;
-        Ok(match sql {
-            Sql::Begin => {
-                self.transaction().is_block = true;
-                (none(), "BEGIN")
+        match sql {
+            Sql::Begin
+            | Sql::BeginRepeatable
+            | Sql::Commit
+            | Sql::Rollback
+            | Sql::Savepoint(_)
+            | Sql::RollbackTo(_)
+            | Sql::Prepare(_) => self.transact(sql).map(done),
+            Sql::Set { .. } | Sql::SetConfig { .. } | Sql::Reset | Sql::SetPlainStrings(_) => Ok(self.set(sql)),
+            Sql::PrepareAs { .. } | Sql::Deallocate(_) | Sql::DiscardAll => self.name(sql).map(done),
+            Sql::Read => Ok(row(vec![Some("1".to_owned())], "SELECT 1")),
+            Sql::Text => Ok(row(vec![Some(String::new())], "SELECT 1")),
+            Sql::Sleep(time) => {
+                self.sleep(*time).await?;
+                Ok(row(vec![Some(String::new())], "SELECT 1"))
             }
-            Sql::Commit => match self.transaction().failed {
-                true => {
-                    self.roll_back();
-                    (none(), "ROLLBACK")
-                }
-                false => {
-                    self.commit();
-                    (none(), "COMMIT")
-                }
-            },
-            Sql::Rollback => {
-                self.roll_back();
-                (none(), "ROLLBACK")
+            Sql::Fail => Err(trouble("22012", "division by zero")),
+            Sql::Raise { code, message, detail } => Err(Trouble { detail: detail.clone(), ..trouble(code, message) }),
+            Sql::Question => Ok(self.question()),
+            Sql::Show(value) => Ok(row(vec![Some((*value).to_owned())], "SHOW")),
+            _ => self.touch(sql).await.map(done),
+        }
+    }
+
+    fn transact(&mut self, sql: &Sql) -> Result<&'static str, Trouble> {
+        let failed = self.transaction().failed;
+        match sql {
+            Sql::Begin | Sql::BeginRepeatable => {
+                let transaction = self.transaction();
+                transaction.is_repeatable |= *sql == Sql::BeginRepeatable;
+                transaction.is_block = true;
+                return Ok("BEGIN");
+            }
+            Sql::Commit if !failed => {
+                self.commit();
+                return Ok("COMMIT");
             }
             Sql::Savepoint(name) => {
                 let (setting, transaction) = (self.setting.clone(), self.transaction());
                 if !transaction.is_block {
                     return Err(trouble("25P01", "SAVEPOINT can only be used in transaction blocks"));
                 }
-                let length = transaction.writes.len();
-                transaction.savepoints.push((*name, setting, length));
-                (none(), "SAVEPOINT")
+                let (writes, views) = (transaction.writes.len(), transaction.views.len());
+                transaction.savepoints.push(Savepoint { name: *name, setting, writes, views });
+                return Ok("SAVEPOINT");
             }
-            Sql::RollbackTo(name) => {
-                let transaction = self.transaction();
-                let Some(at) = transaction.savepoints.iter().rposition(|(it, ..)| it == name) else {
-                    return Err(trouble("3B001", "savepoint does not exist"));
-                };
-                transaction.savepoints.truncate(at + 1);
-                let (_, setting, length) = transaction.savepoints[at].clone();
-                transaction.writes.truncate(length);
-                transaction.failed = false;
-                self.setting = setting;
-                (none(), "ROLLBACK")
+            Sql::RollbackTo(name) => return self.roll_back_to(*name),
+            Sql::Prepare(gid) if !failed && self.transaction().is_block => {
+                self.prepare(*gid);
+                return Ok("PREPARE TRANSACTION");
             }
-            Sql::Set { value, local } => {
-                self.setting.set(value, *local);
-                (none(), "SET")
-            }
+            _ => {}
+        }
+        self.roll_back();
+        Ok("ROLLBACK")
+    }
+
+    fn roll_back_to(&mut self, name: u8) -> Result<&'static str, Trouble> {
+        let transaction = self.transaction();
+        let Some(at) = transaction.savepoints.iter().rposition(|it| it.name == name) else {
+            return Err(trouble("3B001", "savepoint does not exist"));
+        };
+        transaction.savepoints.truncate(at + 1);
+        let Savepoint { setting, writes, views, .. } = transaction.savepoints[at].clone();
+        transaction.writes.truncate(writes);
+        transaction.views.truncate(views);
+        transaction.failed = false;
+        self.setting = setting;
+        Ok("ROLLBACK")
+    }
+
+    /// Nobody ever ends what is prepared.
+    fn prepare(&mut self, gid: u32) {
+        let (world, pid) = (self.world.clone(), self.who.pid);
+        let Transaction { writes, views, .. } = self.transaction.take().unwrap();
+        if writes.iter().any(|write| write.fence.table.is_fenced()) {
+            world.judge.object("writes to a fenced table are prepared".to_owned());
+        }
+        if views.iter().any(|(_, view)| view.as_ref().is_some_and(|view| view.table.is_fenced())) {
+            world.judge.object("a way to a fenced table is prepared".to_owned());
+        }
+        self.setting.local = None;
+        if !writes.is_empty() {
+            world.server.store.prepare(pid, &format!("g{gid}"));
+        }
+        world.server.unlock(pid);
+    }
+
+    fn set(&mut self, sql: &Sql) -> Answer {
+        match sql {
+            Sql::Set { value, local } => self.setting.set(value, *local),
             Sql::SetConfig { value, local } => {
                 self.setting.set(value, *local);
-                (vec![vec![Some(value.clone())]], "SELECT 1")
+                return row(vec![Some(value.clone())], "SELECT 1");
             }
-            Sql::Reset => {
+            Sql::SetPlainStrings(are) => self.setting.plain_strings = *are,
+            _ => {
                 (self.setting.session, self.setting.local) = (self.setting.startup.clone(), None);
-                (none(), "RESET")
+                return done("RESET");
             }
-            Sql::Insert { table, id } => {
-                self.write(*table, id.unwrap())?;
-                (none(), "INSERT 0 1")
-            }
-            Sql::Update { table, row, id } => {
-                self.lock(*table, *row).await?;
-                self.write(*table, id.unwrap())?;
-                (none(), "UPDATE 1")
-            }
-            Sql::Lock { table, row } => {
-                self.lock(*table, *row).await?;
-                self.world.server.store.write(pid, &qualified(*table), true);
-                (none(), "SELECT 0")
-            }
-            Sql::CopyIn(table) => {
-                self.copy_in(*table).await?;
-                (none(), "COPY 1")
-            }
-            Sql::Read => (vec![vec![Some("1".to_owned())]], "SELECT 1"),
-            Sql::Sleep(time) => {
-                let (signals, dice) = (self.signals.clone(), &mut self.dice);
-                tokio::select! {
-                    biased;
-                    () = signals.told_to_end() => return Err(told_to_end()),
-                    () = pass(dice, *time as usize) => {}
+        }
+        done("SET")
+    }
+
+    fn name(&mut self, sql: &Sql) -> Result<&'static str, Trouble> {
+        match sql {
+            Sql::PrepareAs { name, table } => {
+                let name = format!("p{name}");
+                if self.statements.contains_key(&name) {
+                    return Err(trouble("42P05", "prepared statement already exists"));
                 }
-                (vec![vec![Some(String::new())]], "SELECT 1")
+                self.statements.insert(name, Some(Sql::Insert { table: *table, row: 0, id: None }));
+                return Ok("PREPARE");
             }
-            Sql::Fail => return Err(trouble("22012", "division by zero")),
-            Sql::Prepare(gid) => {
-                if self.transaction().failed || !self.transaction().is_block {
-                    self.roll_back();
-                    return Ok((none(), "ROLLBACK"));
-                }
-                let writes = self.transaction.take().unwrap().writes;
-                if writes.iter().any(|write| write.table.is_fenced()) {
-                    self.world.judge.object("writes to a fenced table are prepared".to_owned());
-                }
-                self.setting.local = None;
-                if !writes.is_empty() {
-                    self.world.server.store.prepare(pid, &format!("g{gid}"));
-                }
-                self.world.server.unlock(pid);
-                (none(), "PREPARE TRANSACTION")
-            }
-            Sql::Raise { code, message, detail } => {
-                return Err(Trouble { detail: detail.clone(), ..trouble(code, message) });
-            }
-            Sql::Question => {
-                let path = "{pg_catalog,public}".to_owned();
-                let value = self.setting.current().cloned();
-                (vec![vec![value, Some("on".to_owned()), Some("UTF8".to_owned()), Some(path)]], "SELECT 1")
-            }
-            Sql::Show(value) => (vec![vec![Some((*value).to_owned())]], "SHOW"),
-        })
+            Sql::Deallocate(Some(name)) => match self.statements.remove(&format!("p{name}")) {
+                Some(_) => return Ok("DEALLOCATE"),
+                None => return Err(trouble("26000", "prepared statement does not exist")),
+            },
+            _ => self.statements.retain(|name, _| name.is_empty()),
+        }
+        if *sql != Sql::DiscardAll {
+            return Ok("DEALLOCATE ALL");
+        }
+        if self.transaction().is_block || self.transaction().statements > 0 {
+            return Err(trouble("25001", "DISCARD ALL cannot run inside a transaction block"));
+        }
+        self.portals.clear();
+        self.setting = Setting::new(self.setting.startup.clone());
+        Ok("DISCARD ALL")
+    }
+
+    async fn sleep(&mut self, time: u64) -> Result<(), Trouble> {
+        tokio::select! {
+            biased;
+            () = self.signals.told_to_end() => Err(told_to_end()),
+            () = pass(&mut self.dice, time as usize) => Ok(()),
+        }
+    }
+
+    fn question(&self) -> Answer {
+        let plain = if self.setting.plain_strings { "on" } else { "off" };
+        let texts = [plain, "UTF8", "{pg_catalog,public}"].map(|text| Some(text.to_owned()));
+        row([vec![self.setting.current().cloned()], texts.to_vec()].concat(), "SELECT 1")
     }
 
     pub(super) fn transaction(&mut self) -> &mut Transaction {
-        self.transaction.get_or_insert_default()
-    }
-
-    async fn lock(&mut self, table: Table, row: u8) -> Result<(), Trouble> {
-        loop {
-            let world = self.world.clone();
-            let released = world.server.released.notified();
-            match world.server.lock(self.who.pid, (table, row)) {
-                Ok(()) => return Ok(()),
-                Err(None) => return Err(trouble("40P01", "deadlock detected")),
-                Err(Some(_)) => tokio::select! {
-                    biased;
-                    () = self.signals.told_to_end() => return Err(told_to_end()),
-                    () = released => {}
-                },
-            }
-            if self.signals.take_cancel() {
-                return Err(trouble("57014", "canceling statement due to user request"));
-            }
-        }
-    }
-
-    /// A write takes effect. What it may be done under is looked at here: an admission of this very process.
-    fn write(&mut self, table: Table, id: u64) -> Result<(), Trouble> {
-        let pid = self.who.pid;
-        let value = self.setting.current().map(String::as_str).unwrap_or_default();
-        let token = match FenceValue::parse(value) {
-            Ok(FenceValue::One(token)) => Some(token),
-            Ok(FenceValue::List(list)) => list.iter().find(|(name, _)| name == table.name()).map(|(_, token)| *token),
-            _ => None,
-        };
-        let epoch = token.filter(|_| table.is_fenced()).and_then(|it| self.world.server.admission(pid, table, it));
-        if table.is_fenced() && epoch.is_none() {
-            let why = format!("process {pid} writes {id} to {} under {value:?}, not admitted", table.name());
-            self.world.judge.object(why);
-        }
-        self.world.say(|| format!("process {pid} writes {id} to {} under {epoch:?}", table.name()));
-        self.world.server.store.write(pid, &qualified(table), false);
-        self.transaction().writes.push(Write { id, table, epoch });
-        Ok(())
-    }
-
-    pub(super) async fn copy_in(&mut self, table: Table) -> Result<(), Trouble> {
-        self.say(backend::COPY_IN, &[0, 0, 0]);
-        self.flush();
-        let mut text = Vec::new();
-        loop {
-            let Some(frame) = self.message().await? else { return Err(told_to_end()) };
-            match frame[0] {
-                frontend::COPY_DATA => text.extend_from_slice(body(&frame)),
-                frontend::COPY_DONE => break,
-                frontend::COPY_FAIL => return Err(trouble("57014", "COPY from stdin failed")),
-                frontend::FLUSH | frontend::SYNC => {}
-                _ => return Err(trouble("08P01", "unexpected message type during COPY from stdin")),
-            }
-        }
-        for line in String::from_utf8(text).unwrap().lines() {
-            self.write(table, line.parse().unwrap())?;
-        }
-        Ok(())
+        let setting = &self.setting;
+        self.transaction.get_or_insert_with(|| Transaction::new(setting))
     }
 
     pub(super) fn commit(&mut self) {
-        let Some(transaction) = self.transaction.take() else { return };
-        let pid = self.who.pid;
-        for write in transaction.writes.iter().filter(|write| write.table.is_fenced()) {
-            let admitted = self.world.server.store.admissions(pid, write.table.name());
+        let Some(Transaction { writes, views, .. }) = self.transaction.take() else { return };
+        let (world, pid) = (self.world.clone(), self.who.pid);
+        for write in writes.iter().filter(|write| write.fence.table.is_fenced()) {
+            let admitted = world.server.store.admissions(pid, write.fence.name());
             if write.epoch.is_none_or(|epoch| !admitted.contains(&epoch)) {
                 let why = format!("process {pid} commits {} under {:?}, which is not there", write.id, write.epoch);
-                self.world.judge.object(why);
+                world.judge.object(why);
             }
         }
-        if !transaction.writes.is_empty() {
-            self.world.say(|| {
-                let ids: Vec<u64> = transaction.writes.iter().map(|write| write.id).collect();
-                format!("process {pid} commits {ids:?}")
+        if !writes.is_empty() || !views.is_empty() {
+            world.say(|| {
+                let ids: Vec<u64> = writes.iter().map(|write| write.id).collect();
+                let views: Vec<_> = views.iter().map(|(name, view)| (name, view.as_ref().map(|it| it.table))).collect();
+                format!("process {pid} commits {ids:?}, views {views:?}")
             });
         }
         self.setting.local = None;
-        self.world.judge.committed(transaction.writes);
+        world.server.commit(writes.iter().filter_map(|write| write.row), views);
+        world.judge.committed(writes);
         self.let_go();
     }
 

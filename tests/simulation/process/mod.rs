@@ -5,6 +5,7 @@
 
 mod answer;
 mod effect;
+mod tables;
 mod transaction;
 
 use super::pipe::{Reader, Writer};
@@ -22,6 +23,8 @@ use transaction::{Setting, Transaction};
 pub struct Process {
     world: Arc<World>,
     who: Identity,
+    /// The proxy of whose session it is.
+    by: String,
     input: Reader,
     output: Writer,
     read: BytesMut,
@@ -30,6 +33,8 @@ pub struct Process {
     signals: Arc<Signals>,
     dice: Dice,
     setting: Setting,
+    /// What the client was told last of `standard_conforming_strings`.
+    reported: bool,
     transaction: Option<Transaction>,
     statements: HashMap<String, Option<Sql>>,
     portals: HashMap<String, Option<Sql>>,
@@ -57,24 +62,25 @@ fn told_to_end() -> Trouble {
 type Answer = (Vec<Vec<Option<String>>>, &'static str);
 impl Process {
     pub fn new(
-        world: Arc<World>,
+        world: &Arc<World>,
+        by: &str,
         who: Identity,
-        input: Reader,
-        output: Writer,
+        (input, output): (Reader, Writer),
         signals: Arc<Signals>,
         value: Option<String>,
     ) -> Self {
-        let setting = Setting { startup: value.clone(), session: value, local: None };
         Process {
             dice: world.dice(),
-            world,
+            world: world.clone(),
             who,
+            by: by.to_owned(),
             input,
             output,
             read: BytesMut::new(),
             said: BytesMut::new(),
             signals,
-            setting,
+            setting: Setting::new(value),
+            reported: true,
             transaction: None,
             statements: HashMap::new(),
             portals: HashMap::new(),
@@ -166,8 +172,14 @@ impl Process {
         match tag {
             frontend::PARSE => {
                 let (name, rest) = split_string(content).unwrap();
-                let mut statements = Sql::read(&text(split_string(rest).unwrap().0));
-                assert!(statements.len() <= 1);
+                let mut statements = Sql::read(&text(split_string(rest).unwrap().0), self.setting.plain_strings);
+                if statements.len() > 1 {
+                    return Err(trouble("42601", "cannot insert multiple commands into a prepared statement"));
+                }
+                self.refuse_in_failed(statements.first())?;
+                if !name.is_empty() && self.statements.contains_key(&text(name)) {
+                    return Err(trouble("42P05", "prepared statement already exists"));
+                }
                 self.statements.insert(text(name), statements.pop());
                 self.say(backend::PARSE_COMPLETE, &[]);
             }
@@ -178,6 +190,7 @@ impl Process {
                     return Err(trouble("26000", "prepared statement does not exist"));
                 };
                 let bound = sql.clone().map(|sql| sql.bound(parameter(rest)));
+                self.refuse_in_failed(bound.as_ref())?;
                 self.portals.insert(text(portal), bound);
                 self.say(backend::BIND_COMPLETE, &[]);
             }
@@ -212,7 +225,7 @@ impl Process {
     }
 
     async fn query(&mut self, text: &[u8]) -> Result<(), Trouble> {
-        let statements = Sql::read(std::str::from_utf8(text).unwrap());
+        let statements = Sql::read(std::str::from_utf8(text).unwrap(), self.setting.plain_strings);
         self.statements.remove("");
         if statements.is_empty() {
             self.say(backend::EMPTY_QUERY, &[]);
@@ -239,19 +252,37 @@ impl Process {
     }
 
     async fn execute(&mut self, sql: &Sql) -> Result<Answer, Trouble> {
-        let ends_block = matches!(sql, Sql::Commit | Sql::Rollback | Sql::RollbackTo(_) | Sql::Prepare(_));
-        if self.transaction.as_ref().is_some_and(|it| it.failed) && !ends_block {
-            return Err(trouble("25P02", "current transaction is aborted"));
-        }
+        self.refuse_in_failed(Some(sql))?;
         if self.transaction.is_none() {
-            self.transaction = Some(Transaction { before: self.setting.clone(), ..Transaction::default() });
+            self.transaction = Some(Transaction::new(&self.setting));
         }
         self.work().await?;
-        let answer = self.effect(sql).await?;
+        let named = self.named(sql)?;
+        let answer = self.effect(named.as_ref().unwrap_or(sql)).await?;
+        if let Some(transaction) = &mut self.transaction {
+            transaction.statements += 1;
+        }
         match self.work().await {
             // It is too late to leave off what has ended a transaction.
             Err(trouble) if trouble.is_fatal || self.transaction.is_some() => Err(trouble),
             _ => Ok(answer),
+        }
+    }
+
+    /// What EXECUTE runs.
+    fn named(&self, sql: &Sql) -> Result<Option<Sql>, Trouble> {
+        let Sql::Run { name, id } = sql else { return Ok(None) };
+        match self.statements.get(&format!("p{name}")) {
+            Some(Some(statement)) => Ok(Some(statement.clone().bound(*id))),
+            _ => Err(trouble("26000", "prepared statement does not exist")),
+        }
+    }
+
+    fn refuse_in_failed(&self, sql: Option<&Sql>) -> Result<(), Trouble> {
+        let ends_block = matches!(sql, Some(Sql::Commit | Sql::Rollback | Sql::RollbackTo(_) | Sql::Prepare(_)) | None);
+        match self.transaction.as_ref().is_some_and(|it| it.failed) && !ends_block {
+            true => Err(trouble("25P02", "current transaction is aborted")),
+            false => Ok(()),
         }
     }
 

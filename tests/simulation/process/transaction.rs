@@ -1,26 +1,49 @@
-//! The state of a transaction, and `lease.fence` within it.
+//! The state of a transaction, and the settings within it.
 
 use crate::simulation::judge::Write;
+use crate::simulation::server::View;
 
-/// `lease.fence`.
-#[derive(Clone, Default)]
+/// `lease.fence`, and how texts are read.
+#[derive(Clone)]
 pub struct Setting {
     pub startup: Option<String>,
     pub session: Option<String>,
     pub local: Option<Option<String>>,
+    /// `standard_conforming_strings`.
+    pub plain_strings: bool,
 }
 
-#[derive(Default)]
 pub struct Transaction {
     /// BEGIN was said.
     pub is_block: bool,
     pub failed: bool,
+    /// It has one snapshot for all of its statements, and that is this, as soon as one has needed it.
+    pub is_repeatable: bool,
+    pub snapshot: Option<u64>,
+    /// So many statements have succeeded.
+    pub statements: usize,
     pub writes: Vec<Write>,
+    /// The views that it has defined; None: dropped.
+    pub views: Vec<(u8, Option<View>)>,
     /// The setting before it.
     pub before: Setting,
-    pub savepoints: Vec<(u8, Setting, usize)>,
+    pub savepoints: Vec<Savepoint>,
 }
+
+/// What a rollback to it brings back.
+#[derive(Clone)]
+pub struct Savepoint {
+    pub name: u8,
+    pub setting: Setting,
+    pub writes: usize,
+    pub views: usize,
+}
+
 impl Setting {
+    pub fn new(startup: Option<String>) -> Setting {
+        Setting { session: startup.clone(), startup, local: None, plain_strings: true }
+    }
+
     pub fn current(&self) -> Option<&String> {
         self.local.as_ref().unwrap_or(&self.session).as_ref()
     }
@@ -30,6 +53,22 @@ impl Setting {
         match local {
             true => self.local = Some(value),
             false => (self.session, self.local) = (value, None),
+        }
+    }
+}
+
+impl Transaction {
+    pub fn new(before: &Setting) -> Transaction {
+        Transaction {
+            is_block: false,
+            failed: false,
+            is_repeatable: false,
+            snapshot: None,
+            statements: 0,
+            writes: Vec::new(),
+            views: Vec::new(),
+            before: before.clone(),
+            savepoints: Vec::new(),
         }
     }
 }

@@ -34,7 +34,7 @@ pub(super) async fn serve(
     let mut dice = proxy.world.dice();
     proxy.gate.runs().await;
     moment(&mut dice).await;
-    let Connection { who, writer, reader } = proxy.world.server.connect(&proxy.world, value.clone());
+    let Connection { who, writer, reader } = proxy.world.server.connect(&proxy.world, &proxy.name, value.clone());
     pid.store(who.pid, Ordering::Relaxed);
     proxy.world.say(|| format!("{} begins a session in process {} with {value:?}", proxy.name, who.pid));
     moment(&mut dice).await;

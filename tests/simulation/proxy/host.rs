@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// What a text does depends on nothing else: all histories share what was read.
+/// What most texts do depends on nothing else: all histories share what was read.
 static CACHE: LazyLock<Cache> = LazyLock::new(Cache::default);
 
 /// What a session knows of its proxy.
@@ -144,7 +144,8 @@ impl Host for Hosting {
     }
 
     fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, _: Option<ParsePermit>) -> Result<Analysis, Task> {
-        Ok(CACHE.get(text, lexing, with_rows).expect("all statements are short"))
+        let cache = if text.contains(&b'\\') { &self.proxy.odd_texts } else { &*CACHE };
+        Ok(cache.get(text, lexing, with_rows).expect("all statements are short"))
     }
 
     fn room(&self, _bytes: usize, _there: usize, _behind: bool) -> Option<Room> {

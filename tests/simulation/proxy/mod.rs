@@ -18,6 +18,7 @@ use crate::policy::{PolicySet, join};
 use crate::session::host::Wanted;
 use crate::state::database::SharedDatabase;
 use crate::state::succession::shut_out_deposed;
+use crate::statement::Cache;
 use std::sync::atomic::{AtomicI32, AtomicU64};
 use std::sync::{Arc, LazyLock, Mutex};
 use tokio::sync::watch;
@@ -26,16 +27,17 @@ use tokio::time::Instant;
 
 static METRICS: LazyLock<Arc<Metrics>> = LazyLock::new(|| Arc::new(Metrics::new().unwrap()));
 
-const POLICIES: [&str; 2] = [
-    "version: 1\nresources:\n  - {name: jobs, tables: [public.jobs], election: /jobs}\n  \
-     - {name: ticks, tables: [public.ticks]}\n",
-    "version: 1\nresources:\n  - {name: jobs, tables: [public.jobs, public.more], election: /jobs}\n  \
-     - {name: ticks, tables: [public.ticks]}\n",
+const JOBS: [&str; 2] = [
+    "version: 1\nresources:\n  - {name: jobs, tables: [public.jobs], election: /jobs}\n",
+    "version: 1\nresources:\n  - {name: jobs, tables: [public.jobs, public.more], election: /jobs}\n",
 ];
+const TICKS: &str = "  - {name: ticks, tables: [public.ticks]}\n";
+const SHARDS: &str = "  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
 
 /// Those policies, loaded now.
-fn policies(number: usize) -> Arc<PolicySet> {
-    let mut policies = join([("a.yaml".into(), Ok(POLICIES[number].into()))]).unwrap();
+fn policies(plan: &Plan, number: usize) -> Arc<PolicySet> {
+    let text = [JOBS[number], TICKS, if plan.keys { SHARDS } else { "" }].concat();
+    let mut policies = join([("a.yaml".into(), Ok(text.into()))]).unwrap();
     policies.loaded = Instant::now().into_std();
     Arc::new(policies)
 }
@@ -50,6 +52,8 @@ pub struct Proxy {
     pub gate: Arc<Gate>,
     sessions: Mutex<Vec<AbortHandle>>,
     begun: AtomicU64,
+    /// What texts do that do not do the same in every session.
+    odd_texts: Cache,
 }
 
 /// A client's connection to a proxy.
@@ -65,7 +69,7 @@ impl Proxy {
         let name = format!("proxy {}", world.id());
         let gate = Arc::<Gate>::default();
         let authority = Authority::over(Election::new(world.clone()));
-        let policies = watch::Sender::new(policies(0));
+        let policies = watch::Sender::new(policies(&world.plan, 0));
         authority.follow(&policies.borrow().elections());
         let (here, stands) = (world.clone(), gate.clone());
         let id = name.clone();
@@ -78,8 +82,17 @@ impl Proxy {
         let downstream = SharedDatabase::new(fence, policies.subscribe(), METRICS.clone());
         downstream.follow();
         tokio::spawn(shut_out_deposed(downstream.clone(), authority.leaders()));
-        let (sessions, begun) = (Mutex::default(), AtomicU64::new(0));
-        Arc::new(Proxy { name, world: world.clone(), downstream, authority, policies, gate, sessions, begun })
+        Arc::new(Proxy {
+            name,
+            world: world.clone(),
+            downstream,
+            authority,
+            policies,
+            gate,
+            sessions: Mutex::default(),
+            begun: AtomicU64::new(0),
+            odd_texts: Cache::default(),
+        })
     }
 
     pub fn is_crashed(&self) -> bool {
@@ -95,7 +108,7 @@ impl Proxy {
 
     /// Other policies are in force from now on.
     pub async fn reload(&self, number: usize) {
-        let policies = policies(number);
+        let policies = policies(&self.world.plan, number);
         self.world.say(|| format!("{} loads policies {number}", self.name));
         self.policies.send_replace(policies.clone());
         self.authority.follow(&policies.elections());

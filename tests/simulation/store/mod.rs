@@ -10,7 +10,6 @@ pub use gate::{Gate, State};
 pub use hears::Hears;
 
 use super::server::qualified;
-use super::sql::Table;
 use super::world::{Chances, Dice, World, moment, pass};
 use crate::catalogue::{Catalogue, Dependencies, Fenced};
 use crate::fence::session::{Epoch, Identity, Token};
@@ -271,9 +270,14 @@ impl Store for Reached {
         self.look(self.inner.fences(resources, most_keys)).await
     }
 
-    /// The tables, and nothing that leads to them.
+    /// The tables, and the views that lead to them.
     async fn catalogue(&self, _fences: Fenced<'_>, _temporary: Option<&str>) -> Result<Catalogue, Cause> {
-        let read = async { Ok(Catalogue::of_tables(Table::FENCED.map(qualified))) };
+        let read = async {
+            let tables = self.world.plan.fenced().iter().map(|table| (qualified(*table), table.is_keyed()));
+            let views = self.world.server.views().into_iter().filter(|(_, view)| view.table.is_fenced());
+            let views = views.map(|(name, view)| (format!("v{name}"), qualified(view.table)));
+            Ok(Catalogue::with_views(tables, views))
+        };
         self.look(async { self.inner.beat().await.and(read.await) }).await.map_err(|error| error.to_string().into())
     }
 

@@ -1,0 +1,208 @@
+//! What statements do to tables and views, and what they have to wait for.
+//!
+//! Owns what a write may be done under: it is looked at here, where the write takes effect.
+
+use super::{Process, Trouble, told_to_end, trouble};
+use crate::fence::session::Epoch;
+use crate::fence::value::FenceValue;
+use crate::simulation::judge::Write;
+use crate::simulation::locks::{Mode, Taken, Thing};
+use crate::simulation::server::{View, qualified};
+use crate::simulation::sql::{Fence, Sql, Table};
+use crate::wire::frame::body;
+use crate::wire::tag::{backend, frontend};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// So long it may take until other proxies have heard of a definition, where nothing fails.
+const HEARD_WITHIN: Duration = Duration::from_millis(500);
+
+impl Process {
+    pub(super) async fn touch(&mut self, sql: &Sql) -> Result<&'static str, Trouble> {
+        let (pid, store) = (self.who.pid, self.world.server.store.clone());
+        if self.transaction().is_repeatable {
+            let snapshot = self.world.server.snapshot();
+            self.transaction().snapshot.get_or_insert(snapshot);
+        }
+        Ok(match sql {
+            Sql::Insert { table, row, id } => {
+                self.lock(Thing::Table(*table), Mode::Beside).await?;
+                self.write(table.fence(*row), id.unwrap(), None)?;
+                "INSERT 0 1"
+            }
+            Sql::Update { table, row, id } => {
+                self.lock_row(*table, *row).await?;
+                self.write(table.fence(*row), id.unwrap(), Some((*table, *row)))?;
+                "UPDATE 1"
+            }
+            Sql::InsertBy { view, id } => {
+                self.write_by(*view, id.unwrap()).await?;
+                "INSERT 0 1"
+            }
+            Sql::CreateView { view, table, replaces } => {
+                self.define(*view, Some(*table), *replaces).await?;
+                "CREATE VIEW"
+            }
+            Sql::DropView(view) => {
+                self.define(*view, None, true).await?;
+                "DROP VIEW"
+            }
+            Sql::Lock { table, row } => {
+                self.lock_row(*table, *row).await?;
+                store.write(pid, &qualified(*table), true);
+                "SELECT 0"
+            }
+            Sql::LockTable(table) => {
+                if !self.transaction().is_block {
+                    return Err(trouble("25P01", "LOCK TABLE can only be used in transaction blocks"));
+                }
+                self.lock(Thing::Table(*table), Mode::Alone).await?;
+                store.write(pid, &qualified(*table), true);
+                "LOCK TABLE"
+            }
+            Sql::CopyIn(table) => {
+                self.lock(Thing::Table(*table), Mode::Beside).await?;
+                self.copy_in(*table).await?;
+                "COPY 1"
+            }
+            other => panic!("no statement for tables: {other}"),
+        })
+    }
+
+    /// The row, as the transaction's snapshot has it.
+    async fn lock_row(&mut self, table: Table, row: u8) -> Result<(), Trouble> {
+        self.lock(Thing::Table(table), Mode::Beside).await?;
+        self.lock(Thing::Row(table, row), Mode::Alone).await?;
+        let (world, snapshot) = (self.world.clone(), self.transaction().snapshot);
+        if snapshot.is_some_and(|snapshot| world.server.has_changed_since(snapshot, (table, row))) {
+            world.judge.see("row changed since the snapshot");
+            return Err(trouble("40001", "could not serialize access due to concurrent update"));
+        }
+        Ok(())
+    }
+
+    async fn lock(&mut self, thing: Thing, mode: Mode) -> Result<(), Trouble> {
+        loop {
+            let world = self.world.clone();
+            let released = world.server.released.notified();
+            match world.server.lock(self.who.pid, thing, mode) {
+                Ok(()) => return Ok(()),
+                Err(Taken::Deadlock) => return Err(trouble("40P01", "deadlock detected")),
+                Err(Taken::ByOthers) => tokio::select! {
+                    biased;
+                    () = self.signals.told_to_end() => return Err(told_to_end()),
+                    () = released => {}
+                },
+            }
+            if self.signals.take_cancel() {
+                return Err(trouble("57014", "canceling statement due to user request"));
+            }
+        }
+    }
+
+    /// The epoch under which the process may write.
+    fn admission(&self, fence: Fence) -> Option<Epoch> {
+        let value = self.setting.current().map(String::as_str).unwrap_or_default();
+        let token = match FenceValue::parse(value) {
+            Ok(FenceValue::One(token)) => Some(token),
+            Ok(FenceValue::List(list)) => list.iter().find(|(name, _)| name == fence.name()).map(|(_, token)| *token),
+            _ => None,
+        };
+        token.filter(|_| fence.table.is_fenced()).and_then(|it| self.world.server.admission(self.who.pid, fence, it))
+    }
+
+    /// A write takes effect, under an admission of this very process.
+    fn write(&mut self, fence: Fence, id: u64, row: Option<(Table, u8)>) -> Result<(), Trouble> {
+        let (world, pid, epoch) = (self.world.clone(), self.who.pid, self.admission(fence));
+        if fence.table.is_fenced() && epoch.is_none() {
+            let value = self.setting.current();
+            let why = format!("process {pid} writes {id} to {} under {value:?}, not admitted", fence.name());
+            world.judge.object(why);
+        }
+        if let Some(epoch) = epoch.filter(|_| world.plan.guard) {
+            if world.server.store.epochs().iter().any(|(name, highest)| name == fence.name() && epoch < *highest) {
+                world.judge.see("stopped by the guard");
+                return Err(trouble("P0001", "the guard: the epoch is over"));
+            }
+            world.server.store.guard_passes(pid, fence.family());
+        }
+        world.say(|| format!("process {pid} writes {id} to {} under {epoch:?}", fence.name()));
+        world.server.store.write(pid, &qualified(fence.table), false);
+        self.transaction().writes.push(Write { id, fence, row, epoch });
+        Ok(())
+    }
+
+    /// The same by a view. Where a proxy cannot know yet what the view shows, the guard is there.
+    async fn write_by(&mut self, name: u8, id: u64) -> Result<(), Trouble> {
+        let missing = || trouble("42P01", "relation does not exist");
+        self.view(name).ok_or_else(missing)?;
+        self.lock(Thing::View(name), Mode::Beside).await?;
+        let view = self.view(name).ok_or_else(missing)?;
+        self.lock(Thing::Table(view.table), Mode::Beside).await?;
+        let fence = view.table.fence(0);
+        self.world.judge.see("write by a view");
+        if fence.table.is_fenced() && self.admission(fence).is_none() && self.is_unheard(&view) {
+            self.world.judge.see("stopped by the guard");
+            return Err(trouble("P0001", "the guard: no admission"));
+        }
+        self.write(fence, id, None)
+    }
+
+    /// The proxy of the session may not have known the definition when it passed the statement on that runs now: that came
+    /// first, or another proxy has not told it yet.
+    fn is_unheard(&self, view: &View) -> bool {
+        let sent = self.input.sent;
+        let plan = &self.world.plan;
+        let may_be_lost = plan.control > 0 || plan.listening > 0 || plan.lag > 0 || !plan.disasters.is_empty();
+        let is_told_late = view.by != self.by && (may_be_lost || sent <= view.committed + HEARD_WITHIN);
+        view.pid != self.who.pid && (sent <= view.forwarded || is_told_late)
+    }
+
+    /// The view as this transaction sees it.
+    fn view(&self, name: u8) -> Option<View> {
+        let own = self.transaction.iter().flat_map(|it| &it.views).rfind(|(it, _)| *it == name);
+        own.map_or_else(|| self.world.server.view(name), |(_, view)| view.clone())
+    }
+
+    /// A view gets another meaning; None: it is dropped.
+    async fn define(&mut self, name: u8, table: Option<Table>, replaces: bool) -> Result<(), Trouble> {
+        let forwarded = self.input.sent;
+        if table.is_none() && self.view(name).is_none() {
+            return Err(trouble("42P01", "view does not exist"));
+        }
+        self.lock(Thing::View(name), Mode::Alone).await?;
+        match (self.view(name), table) {
+            (None, None) => return Err(trouble("42P01", "view does not exist")),
+            (Some(_), Some(_)) if !replaces => return Err(trouble("42P07", "relation already exists")),
+            _ => {}
+        }
+        let (pid, by, committed) = (self.who.pid, self.by.clone(), Instant::now());
+        self.world.say(|| format!("process {pid} has view {name} show {table:?}"));
+        self.world.judge.see("view defined");
+        let view = table.map(|table| View { table, pid, by, forwarded, committed });
+        self.transaction().views.push((name, view));
+        Ok(())
+    }
+
+    async fn copy_in(&mut self, table: Table) -> Result<(), Trouble> {
+        self.say(backend::COPY_IN, &[0, 0, 0]);
+        self.flush();
+        let mut text = Vec::new();
+        loop {
+            let Some(frame) = self.message().await? else { return Err(told_to_end()) };
+            match frame[0] {
+                frontend::COPY_DATA => text.extend_from_slice(body(&frame)),
+                frontend::COPY_DONE => return Ok(()),
+                frontend::COPY_FAIL => return Err(trouble("57014", "COPY from stdin failed")),
+                frontend::FLUSH | frontend::SYNC => {}
+                _ => return Err(trouble("08P01", "unexpected message type during COPY from stdin")),
+            }
+            while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = text.drain(..=end).collect();
+                let id = String::from_utf8(line).unwrap().trim().parse();
+                let id = id.map_err(|_| trouble("22P02", "invalid input syntax"))?;
+                self.write(table.fence(0), id, None)?;
+            }
+        }
+    }
+}

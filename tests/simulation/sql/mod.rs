@@ -1,0 +1,247 @@
+//! The SQL that the simulated world speaks.
+//!
+//! Owns what clients and the proxy say to the server, as text and as what the server does. Must read every text that it
+//! writes, and fail on any other: a statement that the server does not know would be a hole in the simulation.
+
+mod read;
+
+use std::fmt;
+
+/// The tables. Each but the last is fenced, by the resource of that name; shards by one for each of its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Table {
+    /// Its tokens come from an election that the proxies know.
+    Jobs,
+    /// Its tokens come from anywhere.
+    Ticks,
+    Shards,
+    Notes,
+}
+
+/// What has tokens of its own: a table, or a key of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fence {
+    pub table: Table,
+    key: Option<u8>,
+}
+
+impl Table {
+    pub const ALL: [Table; 4] = [Table::Jobs, Table::Ticks, Table::Shards, Table::Notes];
+    pub const FENCED: [Table; 3] = [Table::Jobs, Table::Ticks, Table::Shards];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Table::Jobs => "jobs",
+            Table::Ticks => "ticks",
+            Table::Shards => "shards",
+            Table::Notes => "notes",
+        }
+    }
+
+    pub fn is_fenced(self) -> bool {
+        self != Table::Notes
+    }
+
+    pub fn is_keyed(self) -> bool {
+        self == Table::Shards
+    }
+
+    /// What a write to that row needs a token of. The rows of a keyed table are its keys.
+    pub fn fence(self, row: u8) -> Fence {
+        Fence { table: self, key: self.is_keyed().then_some(row) }
+    }
+}
+
+impl Fence {
+    /// The name of the resource.
+    pub fn name(self) -> &'static str {
+        match self.key {
+            None => self.table.name(),
+            Some(0) => "shard/0",
+            Some(_) => "shard/1",
+        }
+    }
+
+    /// The name by which the guard knows it: that of a keyed resource is the same for all keys.
+    pub fn family(self) -> &'static str {
+        if self.table.is_keyed() { "shard/{}" } else { self.table.name() }
+    }
+}
+
+/// A statement. The id of a write is unlike any other; none: the first parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sql {
+    Begin,
+    /// With one snapshot for all of it.
+    BeginRepeatable,
+    Commit,
+    Rollback,
+    Savepoint(u8),
+    RollbackTo(u8),
+    /// `lease.fence`.
+    Set {
+        value: String,
+        local: bool,
+    },
+    /// The same by a function, which the proxy cannot follow.
+    SetConfig {
+        value: String,
+        local: bool,
+    },
+    Reset,
+    Insert {
+        table: Table,
+        row: u8,
+        id: Option<u64>,
+    },
+    /// Of one row, which it locks.
+    Update {
+        table: Table,
+        row: u8,
+        id: Option<u64>,
+    },
+    /// Into whatever the view shows.
+    InsertBy {
+        view: u8,
+        id: Option<u64>,
+    },
+    CreateView {
+        view: u8,
+        table: Table,
+        replaces: bool,
+    },
+    DropView(u8),
+    /// SELECT ... FOR UPDATE.
+    Lock {
+        table: Table,
+        row: u8,
+    },
+    /// LOCK TABLE.
+    LockTable(Table),
+    /// COPY ... FROM STDIN, a row for each line.
+    CopyIn(Table),
+    Read,
+    /// Takes so many milliseconds.
+    Sleep(u64),
+    /// An error of the client's own.
+    Fail,
+    Prepare(u32),
+    /// PREPARE: an INSERT of its parameter.
+    PrepareAs {
+        name: u8,
+        table: Table,
+    },
+    /// EXECUTE.
+    Run {
+        name: u8,
+        id: Option<u64>,
+    },
+    /// DEALLOCATE; None: of all.
+    Deallocate(Option<u8>),
+    DiscardAll,
+    /// `standard_conforming_strings`: a backslash in a string is a character like any other.
+    SetPlainStrings(bool),
+    /// A string; and behind it a write, unless the server takes that for part of the string: where strings are plain it does
+    /// not.
+    TwoFaced {
+        table: Table,
+        id: Option<u64>,
+    },
+    /// A string.
+    Text,
+    /// What the proxy has the server raise.
+    Raise {
+        code: String,
+        message: String,
+        detail: String,
+    },
+    /// What the proxy asks about `lease.fence` and the reading of texts.
+    Question,
+    Show(&'static str),
+}
+
+impl fmt::Display for Sql {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = |id: &Option<u64>| id.map_or("$1".to_owned(), |id| id.to_string());
+        match self {
+            Sql::Begin => write!(out, "BEGIN"),
+            Sql::BeginRepeatable => write!(out, "BEGIN ISOLATION LEVEL REPEATABLE READ"),
+            Sql::Commit => write!(out, "COMMIT"),
+            Sql::Rollback => write!(out, "ROLLBACK"),
+            Sql::Savepoint(name) => write!(out, "SAVEPOINT s{name}"),
+            Sql::RollbackTo(name) => write!(out, "ROLLBACK TO SAVEPOINT s{name}"),
+            Sql::Set { value, local: false } => write!(out, "SET lease.fence = '{value}'"),
+            Sql::Set { value, local: true } => write!(out, "SET LOCAL lease.fence = '{value}'"),
+            Sql::SetConfig { value, local } => write!(out, "SELECT set_config('lease.fence', '{value}', {local})"),
+            Sql::Reset => write!(out, "RESET lease.fence"),
+            Sql::Insert { table, row, id: it } if table.is_keyed() => {
+                write!(out, "INSERT INTO {} VALUES ({row}, {})", table.name(), id(it))
+            }
+            Sql::Insert { table, id: it, .. } => write!(out, "INSERT INTO {} VALUES ({})", table.name(), id(it)),
+            Sql::Update { table, row, id: it } => {
+                write!(out, "UPDATE {} SET v = {} WHERE k = {row}", table.name(), id(it))
+            }
+            Sql::InsertBy { view, id: it } => write!(out, "INSERT INTO v{view} VALUES ({})", id(it)),
+            Sql::CreateView { view, table, replaces } => {
+                let replaces = if *replaces { "OR REPLACE " } else { "" };
+                write!(out, "CREATE {replaces}VIEW v{view} AS SELECT * FROM {}", table.name())
+            }
+            Sql::DropView(view) => write!(out, "DROP VIEW v{view}"),
+            Sql::Lock { table, row } => write!(out, "SELECT v FROM {} WHERE k = {row} FOR UPDATE", table.name()),
+            Sql::LockTable(table) => write!(out, "LOCK TABLE {}", table.name()),
+            Sql::CopyIn(table) => write!(out, "COPY {} FROM STDIN", table.name()),
+            Sql::Read => write!(out, "SELECT 1"),
+            Sql::Sleep(time) => write!(out, "SELECT pg_sleep({time})"),
+            Sql::Fail => write!(out, "SELECT 1 / 0"),
+            Sql::Prepare(gid) => write!(out, "PREPARE TRANSACTION 'g{gid}'"),
+            Sql::PrepareAs { name, table } => {
+                write!(out, "PREPARE p{name} AS INSERT INTO {} VALUES ($1)", table.name())
+            }
+            Sql::Run { name, id: it } => write!(out, "EXECUTE p{name} ({})", id(it)),
+            Sql::Deallocate(Some(name)) => write!(out, "DEALLOCATE p{name}"),
+            Sql::Deallocate(None) => write!(out, "DEALLOCATE ALL"),
+            Sql::DiscardAll => write!(out, "DISCARD ALL"),
+            Sql::SetPlainStrings(are) => {
+                write!(out, "SET standard_conforming_strings = {}", if *are { "on" } else { "off" })
+            }
+            Sql::TwoFaced { table, id: it } => {
+                write!(out, "SELECT '\\'; INSERT INTO {} VALUES ({}); --'", table.name(), id(it))
+            }
+            Sql::Text => write!(out, "SELECT ''"),
+            Sql::Raise { .. } | Sql::Question | Sql::Show(_) => write!(out, "what only the proxy says"),
+        }
+    }
+}
+
+impl Sql {
+    /// The id that it writes, where its text has it.
+    pub fn id(&self) -> Option<u64> {
+        match self {
+            Sql::Insert { id, .. }
+            | Sql::Update { id, .. }
+            | Sql::InsertBy { id, .. }
+            | Sql::Run { id, .. }
+            | Sql::TwoFaced { id, .. } => *id,
+            _ => None,
+        }
+    }
+
+    /// The same with a parameter in place of the id, where one can stand there; and the id.
+    pub fn unbound(&self) -> Option<(Sql, u64)> {
+        let mut unbound = self.clone();
+        match &mut unbound {
+            Sql::Insert { id, .. } | Sql::Update { id, .. } | Sql::InsertBy { id, .. } => {
+                id.take().map(|id| (unbound, id))
+            }
+            _ => None,
+        }
+    }
+
+    /// The same with the parameter in its place.
+    pub fn bound(mut self, parameter: Option<u64>) -> Sql {
+        if let Sql::Insert { id, .. } | Sql::Update { id, .. } | Sql::InsertBy { id, .. } = &mut self {
+            *id = id.or(parameter);
+        }
+        self
+    }
+}

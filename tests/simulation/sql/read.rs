@@ -1,0 +1,157 @@
+//! What a text says to the server.
+
+use super::{Sql, Table};
+
+const QUESTION: &str = "SELECT pg_catalog.current_setting('lease.fence', true),";
+const RAISE: &str = "DO LANGUAGE plpgsql $fencegate$";
+const QUOTES: &str = "$fencegate$";
+
+impl Sql {
+    /// All statements of a text, where strings are plain or not.
+    pub fn read(text: &str, plain_strings: bool) -> Vec<Sql> {
+        split(text, plain_strings).into_iter().map(read_one).collect()
+    }
+}
+
+impl Table {
+    fn read(name: &str) -> Table {
+        Table::ALL.into_iter().find(|table| table.name() == name).unwrap_or_else(|| panic!("no such table: {name}"))
+    }
+}
+
+/// At semicolons that stand in no quotes, up to a comment.
+fn split(text: &str, plain_strings: bool) -> Vec<&str> {
+    let (mut parts, mut start, mut at) = (Vec::new(), 0, 0);
+    while at < text.len() {
+        let rest = &text[at..];
+        match rest.as_bytes()[0] {
+            b'\'' => at += string(rest, plain_strings),
+            b'$' if rest.starts_with(QUOTES) => at += 2 * QUOTES.len() + rest[QUOTES.len()..].find(QUOTES).unwrap(),
+            b'-' if rest.starts_with("--") => break,
+            b';' => {
+                parts.push(&text[start..at]);
+                at += 1;
+                start = at;
+            }
+            _ => at += 1,
+        }
+    }
+    parts.push(&text[start..at]);
+    parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect()
+}
+
+/// How long the string is that the text begins with.
+fn string(text: &str, is_plain: bool) -> usize {
+    let mut at = 1;
+    loop {
+        match text.as_bytes()[at] {
+            b'\'' => return at + 1,
+            b'\\' if !is_plain => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+fn read_one(text: &str) -> Sql {
+    let words: Vec<&str> = text.split([' ', '(', ')', ',']).filter(|word| !word.is_empty()).collect();
+    let id = |word: &str| (word != "$1").then(|| word.parse().unwrap());
+    let number = |word: &str| word.trim_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().unwrap();
+    let small = |word: &str| number(word) as u8;
+    let value = || text.split('\'').rev().nth(1).unwrap().to_owned();
+    match words.as_slice() {
+        ["BEGIN"] => Sql::Begin,
+        ["BEGIN", "ISOLATION", ..] => Sql::BeginRepeatable,
+        ["COMMIT"] => Sql::Commit,
+        ["ROLLBACK"] => Sql::Rollback,
+        ["SAVEPOINT", name] => Sql::Savepoint(small(name)),
+        ["ROLLBACK", "TO", "SAVEPOINT", name] => Sql::RollbackTo(small(name)),
+        ["SET", "lease.fence", ..] => Sql::Set { value: value(), local: false },
+        ["SET", "LOCAL", "lease.fence", ..] => Sql::Set { value: value(), local: true },
+        ["SET", "standard_conforming_strings", "=", are] => Sql::SetPlainStrings(*are == "on"),
+        ["SELECT", "set_config", .., local] => Sql::SetConfig { value: value(), local: *local == "true" },
+        ["RESET", "lease.fence"] => Sql::Reset,
+        ["INSERT", "INTO", view, "VALUES", it] if is_view(view) => Sql::InsertBy { view: small(view), id: id(it) },
+        ["INSERT", "INTO", table, "VALUES", it] => Sql::Insert { table: Table::read(table), row: 0, id: id(it) },
+        ["INSERT", "INTO", table, "VALUES", row, it] => {
+            Sql::Insert { table: Table::read(table), row: small(row), id: id(it) }
+        }
+        ["UPDATE", table, "SET", "v", "=", it, "WHERE", "k", "=", row] => {
+            Sql::Update { table: Table::read(table), row: small(row), id: id(it) }
+        }
+        ["CREATE", "VIEW", view, .., table] => {
+            Sql::CreateView { view: small(view), table: Table::read(table), replaces: false }
+        }
+        ["CREATE", "OR", "REPLACE", "VIEW", view, .., table] => {
+            Sql::CreateView { view: small(view), table: Table::read(table), replaces: true }
+        }
+        ["DROP", "VIEW", view] => Sql::DropView(small(view)),
+        ["SELECT", "v", "FROM", table, "WHERE", "k", "=", row, "FOR", "UPDATE"] => {
+            Sql::Lock { table: Table::read(table), row: small(row) }
+        }
+        ["LOCK", "TABLE", table] => Sql::LockTable(Table::read(table)),
+        ["COPY", table, "FROM", "STDIN"] => Sql::CopyIn(Table::read(table)),
+        ["SELECT", "1"] => Sql::Read,
+        ["SELECT", "pg_sleep", time] => Sql::Sleep(u64::from(number(time))),
+        ["SELECT", "1", "/", "0"] => Sql::Fail,
+        ["PREPARE", "TRANSACTION", gid] => Sql::Prepare(number(gid)),
+        ["PREPARE", name, "AS", "INSERT", "INTO", table, ..] => {
+            Sql::PrepareAs { name: small(name), table: Table::read(table) }
+        }
+        ["EXECUTE", name, it] => Sql::Run { name: small(name), id: id(it) },
+        ["DEALLOCATE", "ALL"] => Sql::Deallocate(None),
+        ["DEALLOCATE", name] => Sql::Deallocate(Some(small(name))),
+        ["DISCARD", "ALL"] => Sql::DiscardAll,
+        ["SHOW", "role"] => Sql::Show("none"),
+        ["SHOW", "session_authorization"] => Sql::Show("app"),
+        _ if text.starts_with(QUESTION) => Sql::Question,
+        _ if text.starts_with(RAISE) => {
+            let part = |name: &str| {
+                let quoted = text.split_once(&format!("{name}=$f$"));
+                quoted.map(|(_, rest)| rest.split_once("$f$").unwrap().0.to_owned()).unwrap_or_default()
+            };
+            Sql::Raise { code: part("ERRCODE"), message: part("MESSAGE"), detail: part("DETAIL") }
+        }
+        ["SELECT", ..] if text.starts_with("SELECT '") && text.ends_with('\'') => Sql::Text,
+        _ => panic!("the simulated server does not know: {text}"),
+    }
+}
+
+fn is_view(name: &str) -> bool {
+    name.strip_prefix('v').is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let value = || "jobs=5, ticks=7".to_owned();
+    let all = [
+        Sql::Begin,
+        Sql::BeginRepeatable,
+        Sql::RollbackTo(1),
+        Sql::Set { value: value(), local: true },
+        Sql::SetConfig { value: value(), local: false },
+        Sql::Insert { table: Table::Jobs, row: 0, id: Some(4) },
+        Sql::Insert { table: Table::Shards, row: 1, id: Some(4) },
+        Sql::Update { table: Table::Ticks, row: 1, id: None },
+        Sql::InsertBy { view: 1, id: None },
+        Sql::CreateView { view: 1, table: Table::Jobs, replaces: true },
+        Sql::CreateView { view: 2, table: Table::Notes, replaces: false },
+        Sql::DropView(1),
+        Sql::Lock { table: Table::Jobs, row: 0 },
+        Sql::LockTable(Table::Jobs),
+        Sql::CopyIn(Table::Notes),
+        Sql::Sleep(40),
+        Sql::Prepare(3),
+        Sql::PrepareAs { name: 2, table: Table::Jobs },
+        Sql::Run { name: 2, id: Some(7) },
+        Sql::Deallocate(Some(2)),
+        Sql::Deallocate(None),
+        Sql::DiscardAll,
+        Sql::SetPlainStrings(false),
+        Sql::Fail,
+    ];
+    let text: Vec<String> = all.iter().map(Sql::to_string).collect();
+    assert_eq!(Sql::read(&text.join("; "), true), all);
+    let text = Sql::TwoFaced { table: Table::Jobs, id: Some(9) }.to_string();
+    assert_eq!(Sql::read(&text, false), [Sql::Text]);
+    assert_eq!(Sql::read(&text, true), [Sql::Text, Sql::Insert { table: Table::Jobs, row: 0, id: Some(9) }]);
+}
