@@ -1,11 +1,17 @@
 //! What befalls the whole: crashes, failovers, stops, reloads, resets.
 
+use super::client::{Client, Unit, write};
 use super::proxy::Proxy;
+use super::sql::Table;
 use super::store::State;
 use super::world::{Dice, Disaster, World, pass};
+use crate::fence::session::Token;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
+
+/// An operator does not wait longer.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Has the disaster come at some moment of the history, and makes good what can be made good before its end.
 pub async fn befall(world: Arc<World>, disaster: Disaster) {
@@ -63,15 +69,27 @@ async fn reload(world: &World, dice: &mut Dice) {
     }
 }
 
-async fn reset(world: &World, dice: &mut Dice) {
+async fn reset(world: &Arc<World>, dice: &mut Dice) {
     let Some(proxy) = world.some_proxy(dice) else { return };
-    let resource = *dice.pick(&["jobs", "ticks"]);
+    let table = *dice.pick(&[Table::Jobs, Table::Ticks]);
     let epochs = world.server.store.epochs();
-    let Some((_, epoch)) = epochs.iter().find(|(name, _)| name == resource) else { return };
+    let Some((_, epoch)) = epochs.iter().find(|(name, _)| name == table.name()) else { return };
     // One that was given, and whose leader may still be there.
     let token = world.judge.some_elected(dice).min(epoch.token);
     world.judge.reset();
     let force = dice.chance(70);
     // An operator does not wait for a proxy that has stopped.
-    timeout(Duration::from_secs(20), proxy.reset(resource, token, force)).await.ok();
+    let is_reset = timeout(PATIENCE, proxy.reset(table.name(), token, force)).await;
+    if matches!(is_reset, Ok(true)) && dice.chance(60) {
+        timeout(PATIENCE, go_on(world, &proxy, token, table, dice)).await.ok();
+    }
+}
+
+/// The leader to whose token a fence was reset writes again.
+async fn go_on(world: &Arc<World>, proxy: &Arc<Proxy>, token: Token, table: Table, dice: &mut Dice) {
+    let mut client = Client::connect(world, proxy, "the leader of before", Some(token.to_string()));
+    if client.is_ready().await {
+        client.say(&[Unit::simple(vec![write(world, dice, table)])]).await;
+        client.close();
+    }
 }

@@ -3,7 +3,7 @@
 //! Owns what a write may be done under: it is looked at here, where the write takes effect.
 
 use super::{Process, Trouble, told_to_end, trouble};
-use crate::fence::session::Epoch;
+use crate::fence::session::{Epoch, Token};
 use crate::fence::value::FenceValue;
 use crate::simulation::judge::Write;
 use crate::simulation::locks::{Mode, Taken, Thing};
@@ -19,7 +19,6 @@ const HEARD_WITHIN: Duration = Duration::from_millis(500);
 
 impl Process {
     pub(super) async fn touch(&mut self, sql: &Sql) -> Result<&'static str, Trouble> {
-        let (pid, store) = (self.who.pid, self.world.server.store.clone());
         if self.transaction().is_repeatable {
             let snapshot = self.world.server.snapshot();
             self.transaction().snapshot.get_or_insert(snapshot);
@@ -49,7 +48,7 @@ impl Process {
             }
             Sql::Lock { table, row } => {
                 self.lock_row(*table, *row).await?;
-                store.write(pid, &qualified(*table), true);
+                self.note_lock(table.fence(*row));
                 "SELECT 0"
             }
             Sql::LockTable(table) => {
@@ -57,7 +56,7 @@ impl Process {
                     return Err(trouble("25P01", "LOCK TABLE can only be used in transaction blocks"));
                 }
                 self.lock(Thing::Table(*table), Mode::Alone).await?;
-                store.write(pid, &qualified(*table), true);
+                self.note_lock(table.fence(0));
                 "LOCK TABLE"
             }
             Sql::CopyIn(table) => {
@@ -100,15 +99,29 @@ impl Process {
         }
     }
 
-    /// The epoch under which the process may write.
-    fn admission(&self, fence: Fence) -> Option<Epoch> {
+    /// The token that the session presents to the fence, if there is one.
+    fn token(&self, fence: Fence) -> Option<Token> {
         let value = self.setting.current().map(String::as_str).unwrap_or_default();
         let token = match FenceValue::parse(value) {
             Ok(FenceValue::One(token)) => Some(token),
             Ok(FenceValue::List(list)) => list.iter().find(|(name, _)| name == fence.name()).map(|(_, token)| *token),
             _ => None,
         };
-        token.filter(|_| fence.table.is_fenced()).and_then(|it| self.world.server.admission(self.who.pid, fence, it))
+        token.filter(|_| fence.table.is_fenced())
+    }
+
+    /// The epoch under which the process may write.
+    fn admission(&self, fence: Fence) -> Option<Epoch> {
+        self.token(fence).and_then(|token| self.world.server.admission(self.who.pid, fence, token))
+    }
+
+    /// Rows of the table are locked, or all of it. Who presents a token does that under an admission: its successor waits.
+    fn note_lock(&self, fence: Fence) {
+        let (world, pid) = (&self.world, self.who.pid);
+        if self.token(fence).is_some() && self.admission(fence).is_none() {
+            world.judge.object(format!("process {pid} presents a token and locks {}, not admitted", fence.name()));
+        }
+        world.server.store.write(pid, &qualified(fence.table), true);
     }
 
     /// A write takes effect, under an admission of this very process.
