@@ -41,7 +41,7 @@ pub use host::Host;
 pub use task::{Done, Task};
 
 use crate::fence::session::{Activity, SessionFence};
-use crate::statement::Lexing;
+use crate::statement::{Lexing, Statement};
 use crate::wire::frame::InvalidLength;
 use crate::wire::message::Status;
 use bytes::{Buf, Bytes, BytesMut};
@@ -93,6 +93,8 @@ pub struct Session<H: Host> {
     leaving: Option<Room>,
     /// The kind of the message that is being discarded, and why it is rejected.
     discarded: Option<(u8, Rejection)>,
+    /// The rejection of a string that the proxy cannot read. It counts once the server has found no mistake in that string.
+    unread: Option<(Rejection, Arc<Statement>)>,
     /// A statement of ours is to be closed after the next Sync.
     reject_prepared: bool,
     /// The server was asked to answer what it can, because it owes much.
@@ -187,6 +189,7 @@ impl<H: Host> Session<H> {
             wait: None,
             leaving: None,
             discarded: None,
+            unread: None,
             reject_prepared: false,
             flushed: false,
         }

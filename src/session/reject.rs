@@ -15,11 +15,10 @@ use std::sync::Arc;
 const REJECT_NAME: &str = "fencegate reject";
 
 impl<H: Host> Session<H> {
-    /// Puts a statement that raises the error in place of the rejected one, if it is known where that stands.
+    /// Puts a statement that raises the error in place of the rejected one.
     pub(super) fn raise_in_query(
         &mut self,
         header: Header,
-        has_ranges: bool,
         mut statements: Vec<Arc<Statement>>,
         index: usize,
         rejection: &Rejection,
@@ -27,24 +26,42 @@ impl<H: Host> Session<H> {
         let raise = raising_statement(&rejection.text());
         let frame = frame_of(&mut self.client, header.frame());
         let text = split_string(body(&frame)).map_or(&[][..], |(text, _)| text);
+        let range = statements[index].range.clone();
+        let (before, after) = (text.get(..range.start), text.get(range.end..));
         self.note_forwarding();
         let output = &mut self.server.output;
-        let mut shift = 0;
-        if has_ranges {
-            let range = statements[index].range.clone();
-            let (before, after) = (text.get(..range.start), text.get(range.end..));
-            message::put_query(output, &[before.unwrap_or_default(), raise.as_bytes(), after.unwrap_or_default()]);
-        } else {
-            // The server reads the whole string first: if it is wrong, the client learns where.
-            let raise = format!("{raise}; ");
-            shift = raise.len();
-            message::put_query(output, &[raise.as_bytes(), text]);
-        }
+        message::put_query(output, &[before.unwrap_or_default(), raise.as_bytes(), after.unwrap_or_default()]);
         statements.truncate(index);
         let defines = self.define_prepared(&statements);
         self.batch += 1;
-        self.replies.push(Request::Query { statements, completed: 0, defines }, Audience::Rejection { shift });
+        self.replies.push(Request::Query { statements, completed: 0, defines }, Audience::Rejection { shift: 0 });
         self.message_done();
+    }
+
+    /// Puts a statement that raises the error before a string that the proxy cannot read. The server reads the whole string
+    /// first: a mistake in it is answered by the server, and is no rejection.
+    pub(super) fn raise_before_query(&mut self, header: Header, statement: &Arc<Statement>, rejection: Rejection) {
+        let raise = format!("{}; ", raising_statement(&rejection.text()));
+        let frame = frame_of(&mut self.client, header.frame());
+        let text = split_string(body(&frame)).map_or(&[][..], |(text, _)| text);
+        self.note_forwarding();
+        message::put_query(&mut self.server.output, &[raise.as_bytes(), text]);
+        self.batch += 1;
+        self.replies.push(Request::query(Vec::new()), Audience::Rejection { shift: raise.len() });
+        self.unread = Some((rejection, statement.clone()));
+        self.message_done();
+    }
+
+    /// The server has answered what stands in place of a rejected statement.
+    pub(super) fn note_raised(&mut self, shift: usize, is_ours: bool) {
+        if shift > 0
+            && let Some((rejection, statement)) = self.unread.take()
+        {
+            match is_ours {
+                true => self.log_rejection(&rejection, &statement),
+                false => self.host.note_query(),
+            }
+        }
     }
 
     /// A rejected message has been read to its end, and gone nowhere.

@@ -39,8 +39,11 @@ impl<H: Host> Session<H> {
             return Ok(false);
         }
         match header.tag {
-            backend::NOTICE if header.body <= WHOLE && matches!(audience, Audience::Rejection { shift: 1.. }) => {
-                self.say_in_place(header, audience);
+            backend::NOTICE
+                if let Audience::Rejection { shift: shift @ 1.. } = audience
+                    && header.body <= WHOLE =>
+            {
+                self.say_in_place(header, shift);
             }
             backend::NOTICE | backend::NOTIFICATION => self.stream(header, Audience::Client),
             backend::PARAMETER_STATUS if header.body <= WHOLE => self.parameter_status(header),
@@ -173,11 +176,14 @@ impl<H: Host> Session<H> {
             // The last message: kept for last_words, which knows whether it is the reason.
             return if available < header.frame().min(HEADER + WHOLE) { Ok(false) } else { Err(End::Server) };
         }
-        if matches!(audience, Audience::Rejection { .. }) && header.body <= WHOLE {
+        if let Audience::Rejection { shift } = audience
+            && header.body <= WHOLE
+        {
             if available < header.frame() {
                 return Ok(false);
             }
-            self.say_in_place(header, audience);
+            let is_ours = self.say_in_place(header, shift);
+            self.note_raised(shift, is_ours);
         } else {
             self.stream(header, Audience::Client);
         }
@@ -199,11 +205,10 @@ impl<H: Host> Session<H> {
         Ok(true)
     }
 
-    /// Passes on an error or a notice about what was sent in place of the client's own text.
-    fn say_in_place(&mut self, header: Header, audience: Audience) {
+    /// Passes on an error or a notice about what was sent in place of the client's own text. True: our statement raised it.
+    fn say_in_place(&mut self, header: Header, shift: usize) -> bool {
         let frame = frame_of(&mut self.server, header.frame());
-        let shift = if let Audience::Rejection { shift } = audience { shift } else { 0 };
-        put_in_place(&mut self.client.output, header.tag, body(&frame), shift);
+        put_in_place(&mut self.client.output, header.tag, body(&frame), shift)
     }
 
     /// The server will not do what this asked for.
@@ -274,8 +279,8 @@ impl<H: Host> Session<H> {
 }
 
 /// Appends what the server says about a text with a statement that raises an error: that error without the traces
-/// of how it was raised, everything else as the server would say it of the client's own text.
-fn put_in_place(output: &mut BytesMut, tag: u8, body: &[u8], shift: usize) {
+/// of how it was raised, everything else as the server would say it of the client's own text. True: it is that error.
+fn put_in_place(output: &mut BytesMut, tag: u8, body: &[u8], shift: usize) -> bool {
     let is_raised = |context: &[u8]| context.starts_with(b"PL/pgSQL function inline_code_block line 1 at RAISE");
     let ours = match field(body, b'C') {
         Some(b"42501") => field(body, b'W').is_some_and(is_raised),
@@ -293,4 +298,5 @@ fn put_in_place(output: &mut BytesMut, tag: u8, body: &[u8], shift: usize) {
         }
         out.put_u8(0);
     });
+    ours
 }

@@ -83,10 +83,11 @@ impl<H: Host> Session<H> {
                 self.message_done();
             }
             Verdict::Reject(..) if self.server.rest > 0 && self.activity == Activity::Idle => return false,
-            Verdict::Reject(index, rejection) => {
+            Verdict::Reject(index, rejection) if has_ranges => {
                 self.log_rejection(&rejection, &resolved[index]);
-                self.raise_in_query(header, has_ranges, resolved, index, &rejection);
+                self.raise_in_query(header, resolved, index, &rejection);
             }
+            Verdict::Reject(_, rejection) => self.raise_before_query(header, &resolved[0], rejection),
         }
         true
     }

@@ -1,7 +1,7 @@
 //! Statements whose text does not tell what they write: what each setting of `opaque` lets pass, and where.
 
 use crate::support::fenced::{Fenced, code, code_in, ok, value};
-use crate::support::message::{bind_text, copy_done, execute, function_call, query, sync};
+use crate::support::message::{bind_text, copy_done, execute, function_call, parse, query, sync};
 use crate::support::wire::error_in;
 use crate::support::{Frame, Options, ProxyOptions, Wire};
 
@@ -309,4 +309,27 @@ fn physical_replication() {
         assert_eq!(tags(&proxied), tags(&direct), "{command}");
         assert_eq!(code_in(&proxied), code_in(&direct), "{command}");
     }
+}
+
+#[test]
+fn a_mistake_is_the_servers_to_tell_and_no_rejection() {
+    let world = Fenced::start(SCHEMA, ONE);
+    let mut wire = world.holder(47);
+    ok(&mut wire, "DELETE FROM jobs");
+    let position = |frames: &[Frame]| error_in(frames).unwrap().get('P').to_owned();
+    for text in ["SELEC 1", "SELECT 1; SELEC 2", "DELETE FROM jobs nonsense here"] {
+        let direct = Wire::login(&world.postgres.address(), "postgres", "postgres").query(text);
+        let proxied = wire.query(text);
+        assert_eq!((code_in(&proxied).as_str(), position(&proxied)), ("42601", position(&direct)), "{text}");
+    }
+    ok(&mut wire, "BEGIN");
+    assert_eq!(code(&mut wire, "SELEC 1"), "42601");
+    assert_eq!(code(&mut wire, "SELEC 1"), "42601");
+    ok(&mut wire, "ROLLBACK");
+    assert_eq!(code_in(&wire.exchange(&[parse("", "SELEC 1", &[]), sync()].concat())), "42601");
+    assert!(!world.proxy.log().contains("write_rejected"));
+    // Where the server reads the text and the proxy does not, the statement is rejected, and counts.
+    ok(&mut wire, "SET client_encoding = 'SJIS'");
+    assert_eq!(code_in(&wire.query_bytes(b"DELETE FROM jobs -- \x82\xa0")), "LF004");
+    assert_eq!(world.proxy.log().matches("write_rejected").count(), 1);
 }
