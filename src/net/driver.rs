@@ -13,6 +13,7 @@ use crate::session::{End, HIGH_WATER, Session, Side, Started, Step};
 use crate::state::host::SessionHost;
 use crate::state::room::LOOK_AGAIN;
 use std::io;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
@@ -61,7 +62,8 @@ impl Socket {
 impl Driver {
     /// A session whose first ReadyForQuery waits in the client's output.
     pub fn new(host: SessionHost, client: Peer, server: Peer, started: Started) -> Self {
-        let term = Term::new(host.context.shared().orders.subscribe());
+        let orders = host.context.shared().orders.subscribe();
+        let term = Term::new(orders, host.record.kill.clone(), host.record.database.clone());
         let ((client, client_side), (server, server_side)) = (Socket::new(client), Socket::new(server));
         let session = Session::new(host, client_side, server_side, started, now());
         Driver { session, client, server, performing: None, client_lost: None, hang_up: None, closed: false, term }
@@ -149,7 +151,10 @@ impl Driver {
         }
         // Beyond this the kernel's buffers fill, and the client waits.
         let client_room = session.room_for_input();
+        let is_held = term.is_paused() && session.is_idle();
+        session.host.record.held.store(is_held, Ordering::Relaxed);
         let read_client = !session.client.ended
+            && !is_held
             && session.server.output.len() < HIGH_WATER
             && session.client.input.len() < client_room;
         let read_server = !session.server.ended && session.client.output.len() < HIGH_WATER;

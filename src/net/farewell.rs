@@ -6,7 +6,7 @@ use crate::fence::CutOff;
 use crate::session::rejection::{CutOffOutcome, cut_off};
 use crate::session::{End, Session};
 use crate::state::host::SessionHost;
-use crate::state::lifecycle::session_ends;
+use crate::state::lifecycle::{session_ends, session_killed};
 use crate::state::sessions::SessionRecord;
 use crate::wire::error::{ErrorText, field};
 use crate::wire::frame::body;
@@ -49,9 +49,10 @@ impl Driver {
                 (End::IdleTimeout, Some(text.hint("The proxy's setting idle_timeout limits it: connect again.")))
             }
             End::Shutdown => (End::Shutdown, Some(session_ends())),
+            End::Killed => (End::Killed, Some(session_killed())),
             other => (other, None),
         };
-        if matches!(end, End::IdleTimeout | End::Shutdown) {
+        if matches!(end, End::IdleTimeout | End::Shutdown | End::Killed) {
             // One that does not take it finds its socket closed.
             tokio::time::timeout(LEAVE, self.leave_server()).await.ok();
         }

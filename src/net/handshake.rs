@@ -16,7 +16,7 @@ use crate::session::rejection::Rejection;
 use crate::state::connections::{LoginKind, Seat};
 use crate::state::context::Context;
 use crate::state::host::SessionHost;
-use crate::state::lifecycle::{Phase, too_late};
+use crate::state::lifecycle::{Phase, paused, too_late};
 use crate::state::sessions::SessionRecord;
 use crate::state::shared::Shared;
 use crate::wire::error::{ErrorText, Severity};
@@ -165,6 +165,9 @@ pub async fn shake_hands(
     }
     if for_console {
         return Ok(Opened::Console(Box::new(IncomingClient { client, startup, deadline })));
+    }
+    if timeout_at(deadline, shared.not_paused(startup.database())).await.is_err() {
+        return refuse(&mut client, paused(startup.database())).await;
     }
     let (mut server, authenticated) = log_in(&shared, &mut client, seat, &startup.packet, deadline).await?;
     // Not before: until now any client may have claimed this name.

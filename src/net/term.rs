@@ -1,6 +1,6 @@
-//! The ends of a session from outside: the shutdown of the proxy, and the idle timeout.
+//! The orders to a session from outside: the shutdown of the proxy, the idle timeout, KILL and PAUSE.
 //!
-//! Must never end a session in a transaction, unless the proxy's time is up.
+//! Must never end a session in a transaction, unless the proxy's time is up or an operator ends that session.
 
 use super::driver::moment;
 use crate::session::End;
@@ -8,12 +8,15 @@ use crate::state::lifecycle::Orders;
 use crate::state::lifecycle::{FAREWELL, Phase};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 /// The state from which a session learns that it has to end.
 pub struct Term {
     orders: watch::Receiver<Orders>,
     /// As last seen.
     now: Orders,
+    kill: CancellationToken,
+    database: String,
     /// Since when it has been idle; None also without an idle timeout.
     idle_since: Option<Instant>,
     /// Since when there has been no more time.
@@ -22,9 +25,14 @@ pub struct Term {
 
 impl Term {
     /// A session that starts now.
-    pub fn new(mut orders: watch::Receiver<Orders>) -> Self {
-        let now = *orders.borrow_and_update();
-        Term { orders, now, idle_since: None, over_since: None }
+    pub fn new(mut orders: watch::Receiver<Orders>, kill: CancellationToken, database: String) -> Self {
+        let now = orders.borrow_and_update().clone();
+        Term { orders, now, kill, database, idle_since: None, over_since: None }
+    }
+
+    /// The database is paused.
+    pub fn is_paused(&self) -> bool {
+        self.now.paused.contains(&self.database)
     }
 
     /// The client has sent something, or read something.
@@ -34,7 +42,7 @@ impl Term {
 
     /// There is no more time.
     pub fn is_over(&self) -> bool {
-        self.now.phase == Phase::Ending
+        self.now.phase == Phase::Ending || self.kill.is_cancelled()
     }
 
     /// Why the session has to end now; `is_idle`: it is outside of a transaction, and nothing was asked for.
@@ -42,7 +50,12 @@ impl Term {
         if self.orders.has_changed().unwrap_or(false) {
             self.look();
         }
-        match (self.now.phase, self.now.idle_timeout) {
+        if self.kill.is_cancelled() {
+            return Some(End::Killed);
+        }
+        // A session that is held cannot say anything.
+        let idle_timeout = self.now.idle_timeout.filter(|_| !self.is_paused());
+        match (self.now.phase, idle_timeout) {
             (Phase::Ending, _) => return Some(End::Shutdown),
             (Phase::Draining, _) => return is_idle.then_some(End::Shutdown),
             (Phase::Running, None) => self.idle_since = None,
@@ -60,6 +73,7 @@ impl Term {
         tokio::select! {
             // The proxy outlives its sessions, so that this does not fail.
             _ = self.orders.changed() => self.look(),
+            () = self.kill.cancelled() => {}
             () = moment(until) => {}
         }
     }
@@ -77,7 +91,7 @@ impl Term {
     }
 
     fn look(&mut self) {
-        self.now = *self.orders.borrow_and_update();
+        self.now = self.orders.borrow_and_update().clone();
         if self.is_over() {
             self.over_since.get_or_insert_with(Instant::now);
         }

@@ -34,16 +34,20 @@ use pgwire::error::PgWireError;
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::response::ReadyForQuery;
 use pgwire::tokio::server::{PgWireMessageServerCodec, process_message};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::io::{Empty, Join, WriteHalf};
 use tokio_util::codec::Framed;
 
 /// Messages are at most this long, in bytes.
 const LARGEST_MESSAGE: usize = 64 * 1024;
+
+/// The interval at which PAUSE looks whether all sessions are held.
+const LOOK_AT_PAUSED: Duration = Duration::from_millis(10);
 
 /// A client that may use the console.
 pub struct ConsoleSession {
@@ -264,6 +268,35 @@ impl console::Proxy for Shared {
         self.sessions.list().iter().map(|session| open_session(session)).collect()
     }
 
+    fn kill(&self, session: u64) -> bool {
+        let session = self.sessions.with_number(session);
+        session.is_some_and(|session| {
+            session.kill.cancel();
+            true
+        })
+    }
+
+    async fn pause(&self, database: &str) -> bool {
+        self.set_paused(database, true);
+        let is_held = |session: &SessionRecord| session.database != database || session.held.load(Ordering::Relaxed);
+        let mut looks = tokio::time::interval(LOOK_AT_PAUSED);
+        while self.is_paused(database) {
+            if self.sessions.list().iter().all(|session| is_held(session)) {
+                return true;
+            }
+            looks.tick().await;
+        }
+        false
+    }
+
+    fn resume(&self, database: &str) -> bool {
+        self.set_paused(database, false)
+    }
+
+    fn paused(&self) -> Arc<BTreeSet<String>> {
+        self.orders.borrow().paused.clone()
+    }
+
     fn rejections(&self) -> Vec<Arc<Rejected>> {
         self.recent.list()
     }
@@ -297,6 +330,7 @@ fn open_session(session: &SessionRecord) -> OpenSession {
         pid: session.pid,
         started: session.started,
         state: (activity, SystemTime::now().checked_sub(since.elapsed()).unwrap_or(session.started)),
+        is_held: session.held.load(Ordering::Relaxed),
         presented: session.presented(),
         admitted: session.fence.admissions(),
         queries: count(&session.passed.queries),

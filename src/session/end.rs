@@ -53,6 +53,9 @@ pub enum End {
     /// The proxy stops.
     #[error("the proxy is shutting down")]
     Shutdown,
+    /// An operator ended it.
+    #[error("ended by KILL")]
+    Killed,
 }
 
 impl<H: Host> Session<H> {

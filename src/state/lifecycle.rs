@@ -1,6 +1,8 @@
 //! The phases of the proxy's life, and what sessions are told of them.
 
 use crate::wire::error::ErrorText;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Sessions that are ended have this long to say goodbye to both sides.
@@ -19,11 +21,13 @@ pub enum Phase {
 }
 
 /// The orders to running sessions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Orders {
     pub phase: Phase,
     /// How long they may be idle outside of a transaction.
     pub idle_timeout: Option<Duration>,
+    /// The databases whose sessions are held as soon as they are idle outside of a transaction.
+    pub paused: Arc<BTreeSet<String>>,
 }
 
 /// The error for a client that connects too late. In the server's words, here and below.
@@ -31,8 +35,22 @@ pub fn too_late() -> ErrorText {
     ErrorText::new("57P03", "the database system is shutting down").hint("The proxy is shutting down: connect again.")
 }
 
-/// The error for a client whose session ends.
+/// The error for a client whose session ends with the proxy.
 pub fn session_ends() -> ErrorText {
-    let text = ErrorText::new("57P01", "terminating connection due to administrator command");
-    text.hint("The proxy is shutting down: connect again.")
+    ended_by_command().hint("The proxy is shutting down: connect again.")
+}
+
+/// The error for a client whose session an operator ends.
+pub fn session_killed() -> ErrorText {
+    ended_by_command().hint("An operator of the proxy has ended this session by KILL.")
+}
+
+fn ended_by_command() -> ErrorText {
+    ErrorText::new("57P01", "terminating connection due to administrator command")
+}
+
+/// The error for a client whose login has waited for too long.
+pub fn paused(database: &str) -> ErrorText {
+    ErrorText::new("57P03", format!("database \"{database}\" is paused"))
+        .hint("An operator of the proxy has paused it, and ends that by RESUME.")
 }

@@ -14,9 +14,10 @@ use bytes::Bytes;
 use dashmap::DashMap;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::SystemTime;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
 /// As much of the name of an application the server takes, in bytes (`NAMEDATALEN`).
@@ -43,6 +44,10 @@ pub struct SessionRecord {
     pub cancels: Semaphore,
     /// Held while one is passed on.
     pub cancelling: tokio::sync::Mutex<()>,
+    /// An operator ends it.
+    pub kill: CancellationToken,
+    /// Its database is paused, and it is held: nothing more of its client is read.
+    pub held: AtomicBool,
     /// When it started.
     pub started: SystemTime,
     /// What has passed.
@@ -122,6 +127,8 @@ impl SessionRecord {
             cancel_key,
             cancels: Semaphore::new(2),
             cancelling: tokio::sync::Mutex::default(),
+            kill: CancellationToken::new(),
+            held: AtomicBool::new(false),
             started: SystemTime::now(),
             passed: Passed::default(),
             fence: Arc::new(fence),
@@ -194,6 +201,11 @@ impl Sessions {
     /// The session to which the server gave that key.
     pub fn with_key(&self, key: &[u8]) -> Option<Arc<SessionRecord>> {
         self.by_key.get(key).map(|session| session.clone())
+    }
+
+    /// The session of that number.
+    pub fn with_number(&self, number: u64) -> Option<Arc<SessionRecord>> {
+        self.by_number.get(&number).map(|session| session.clone())
     }
 
     /// The number of open sessions.

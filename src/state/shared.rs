@@ -108,7 +108,11 @@ impl Shared {
             authority.follow(&policies.elections());
         }
         Arc::new(Shared {
-            orders: watch::Sender::new(Orders { phase: Phase::Running, idle_timeout: settings.limits.idle }),
+            orders: watch::Sender::new(Orders {
+                phase: Phase::Running,
+                idle_timeout: settings.limits.idle,
+                paused: Arc::default(),
+            }),
             connections: Arc::default(),
             settings: RwLock::new(Arc::new(settings)),
             arguments,
@@ -149,6 +153,26 @@ impl Shared {
     /// The proxy comes to its end.
     pub fn set_phase(&self, phase: Phase) {
         self.orders.send_modify(|orders| orders.phase = phase);
+    }
+
+    /// Pauses a database, or has it go on. False: it was paused, or not, already.
+    pub fn set_paused(&self, database: &str, is_paused: bool) -> bool {
+        self.orders.send_if_modified(|orders| {
+            let paused = Arc::make_mut(&mut orders.paused);
+            if is_paused { paused.insert(database.to_owned()) } else { paused.remove(database) }
+        })
+    }
+
+    /// The database is paused.
+    pub fn is_paused(&self, database: &str) -> bool {
+        self.orders.borrow().paused.contains(database)
+    }
+
+    /// Waits until the database is not paused, or the proxy comes to its end. Cancel-safe.
+    pub async fn not_paused(&self, database: &str) {
+        let goes_on = |orders: &Orders| !orders.paused.contains(database) || orders.phase != Phase::Running;
+        // The sender is ours: it does not end.
+        self.orders.subscribe().wait_for(goes_on).await.ok();
     }
 
     /// Waits until the proxy comes to its end. Cancel-safe.

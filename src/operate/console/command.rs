@@ -13,6 +13,8 @@ pub(super) enum Command {
     Show(Show),
     Reload,
     FenceReset(FenceReset),
+    /// Does something to sessions; has no rows.
+    Control(Control),
     /// What drivers say to every server, and expect to be answered.
     Courtesy(Courtesy),
 }
@@ -25,9 +27,23 @@ pub(super) enum Show {
     Policies,
     Rejections,
     Stats,
+    Databases,
+    Clients,
+    Servers,
     Config,
     Version,
     Help,
+}
+
+/// What an operator does to sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Control {
+    /// Ends the session of that number.
+    Kill(u64),
+    /// Holds the sessions of that database.
+    Pause(String),
+    /// Has them go on.
+    Resume(String),
 }
 
 /// Sets the token of a resource.
@@ -50,34 +66,38 @@ pub(super) struct CommandHelp {
     shows: Option<Show>,
 }
 
-pub(super) const COMMANDS: [CommandHelp; 11] = [
+pub(super) const COMMANDS: [CommandHelp; 17] = [
     show("SHOW FENCES", Show::Fences, "the fence of each resource in each database: its token, and who leads"),
     show("SHOW SESSIONS", Show::Sessions, "the sessions of this proxy: who they are, and which tokens they hold"),
     show("SHOW ADMISSIONS", Show::Admissions, "the server processes that may write now, through any proxy"),
     show("SHOW POLICIES", Show::Policies, "the tables of each resource, and whether their fence is enforced"),
     show("SHOW REJECTIONS", Show::Rejections, "the writes that this proxy rejected last"),
     show("SHOW STATS", Show::Stats, "how many writes this proxy has admitted and rejected"),
+    show("SHOW DATABASES", Show::Databases, "the databases that have had sessions, and which are paused"),
+    show("SHOW CLIENTS", Show::Clients, "the sessions, as clients"),
+    show("SHOW SERVERS", Show::Servers, "the sessions, as connections to the server"),
     show("SHOW CONFIG", Show::Config, "the settings of this proxy, and where each comes from"),
     show("SHOW VERSION", Show::Version, "the versions of the proxy and of the server, and when the proxy started"),
     show("SHOW HELP", Show::Help, "this list"),
-    CommandHelp {
-        command: "RELOAD",
-        arguments: "",
-        help: "reads settings, policies and certificates again, and says what has changed",
-        shows: None,
-    },
-    CommandHelp {
-        command: "FENCE RESET",
-        arguments: RESET_ARGUMENTS,
-        help: "sets the token of a resource, also to a lower one, and ends everybody admitted before",
-        shows: None,
-    },
+    act("RELOAD", "", "reads settings, policies and certificates again, and says what has changed"),
+    act("KILL", "<session>", "ends a session; its open transaction is rolled back"),
+    act("PAUSE", "<database>", "holds the sessions of a database, and waits until none is in a transaction"),
+    act("RESUME", "<database>", "has the sessions of a paused database go on"),
+    act(
+        "FENCE RESET",
+        RESET_ARGUMENTS,
+        "sets the token of a resource, also to a lower one, and ends the sessions admitted before",
+    ),
 ];
 
 const RESET_ARGUMENTS: &str = "<resource> [IN DATABASE <name>] TO <token> [FORCE]";
 
 const fn show(command: &'static str, shows: Show, help: &'static str) -> CommandHelp {
     CommandHelp { command, arguments: "", help, shows: Some(shows) }
+}
+
+const fn act(command: &'static str, arguments: &'static str, help: &'static str) -> CommandHelp {
+    CommandHelp { command, arguments, help, shows: None }
 }
 
 /// The most commands in one query: the answers are all kept until the last one is ready.
@@ -101,6 +121,13 @@ fn command(words: &[CommandWord]) -> Result<Command, ErrorText> {
         [fence, reset, rest @ ..] if fence.is("FENCE") && reset.is("RESET") => {
             return fence_reset(rest).map(Command::FenceReset);
         }
+        [kill, session] if kill.is("KILL") => return Ok(Command::Control(Control::Kill(number(session)?))),
+        [pause, database] if pause.is("PAUSE") => {
+            return Ok(Command::Control(Control::Pause(database_name(database)?)));
+        }
+        [resume, database] if resume.is("RESUME") => {
+            return Ok(Command::Control(Control::Resume(database_name(database)?)));
+        }
         _ => None,
     };
     match shown {
@@ -111,6 +138,18 @@ fn command(words: &[CommandWord]) -> Result<Command, ErrorText> {
 
 fn shown(word: &CommandWord) -> Option<Show> {
     COMMANDS.iter().find(|it| it.command.strip_prefix("SHOW ").is_some_and(|what| word.is(what)))?.shows
+}
+
+fn number(word: &CommandWord) -> Result<u64, ErrorText> {
+    let is_number = word.keyword().bytes().all(|byte| byte.is_ascii_digit());
+    word.keyword().parse().ok().filter(|_| is_number).ok_or_else(|| {
+        ErrorText::new("42601", format!("\"{}\" is no session", word.text()))
+            .hint("A session is a number; SHOW SESSIONS lists them.")
+    })
+}
+
+fn database_name(word: &CommandWord) -> Result<String, ErrorText> {
+    word.sql_name().ok_or_else(|| ErrorText::new("42601", "a database without a name"))
 }
 
 fn fence_reset(words: &[CommandWord]) -> Result<FenceReset, ErrorText> {
@@ -209,7 +248,11 @@ mod tests {
     #[test]
     fn every_command_that_is_listed_is_one() {
         for CommandHelp { command, arguments, .. } in &COMMANDS {
-            let arguments = if arguments.is_empty() { "" } else { "r IN DATABASE d TO 7 FORCE" };
+            let arguments = match *arguments {
+                "" => "",
+                RESET_ARGUMENTS => "r IN DATABASE d TO 7 FORCE",
+                _ => "7",
+            };
             assert!(parse(&format!("{command} {arguments}")).is_ok(), "{command}");
         }
     }
@@ -236,6 +279,13 @@ mod tests {
             "FENCE RESET r IN DATABASE '' TO 7",
             "FENCE RESET r IN app TO 7",
             "FENCE RESET 'r TO 7",
+            "KILL",
+            "KILL all",
+            "KILL -1",
+            "KILL '1'",
+            "PAUSE",
+            "PAUSE ''",
+            "RESUME a b",
         ] {
             assert_eq!(parse(text).map_err(|error| error.code), Err("42601"), "{text:?}");
         }

@@ -31,6 +31,7 @@ pub(super) enum Question {
     Version,
     Isolation,
     ConformingStrings,
+    Schema,
     UnlockAll,
 }
 
@@ -67,6 +68,7 @@ impl Courtesy {
                 Courtesy::Ask(Question::Isolation)
             }
             ["show", "standard_conforming_strings"] => Courtesy::Ask(Question::ConformingStrings),
+            ["select", "current_schema()" | "pg_catalog.current_schema()"] => Courtesy::Ask(Question::Schema),
             ["select", "pg_advisory_unlock_all()"] => Courtesy::Ask(Question::UnlockAll),
             _ => return Ok(None),
         }))
@@ -150,6 +152,8 @@ impl Question {
             Question::ConformingStrings => {
                 TableColumn("standard_conforming_strings", ColumnType::Text, |_| "on".into())
             }
+            // The console has no schemas; drivers ask all the same.
+            Question::Schema => TableColumn("current_schema", ColumnType::Text, |_| "public".into()),
             Question::UnlockAll => TableColumn("pg_advisory_unlock_all", ColumnType::Text, |_| "".into()),
         }]
     }

@@ -6,6 +6,7 @@
 mod about;
 mod admissions;
 mod command;
+mod control;
 mod courtesy;
 mod fences;
 pub mod frontend;
@@ -17,6 +18,7 @@ mod result_set;
 mod server;
 mod sessions;
 mod stats;
+mod views;
 mod words;
 
 pub use rejections::Rejected;
@@ -54,6 +56,15 @@ pub trait Proxy: Send + Sync {
     async fn database(&self, name: &str) -> Option<Arc<Database>>;
     /// The sessions that are open, by number.
     fn sessions(&self) -> Vec<OpenSession>;
+    /// Ends a session. False: there is none of that number.
+    fn kill(&self, session: u64) -> bool;
+    /// Holds the sessions of a database as soon as they are idle outside of a transaction, and waits until all are.
+    /// False: it was resumed meanwhile. Cancel-safe: the database stays paused.
+    async fn pause(&self, database: &str) -> bool;
+    /// Has them go on. False: the database was not paused.
+    fn resume(&self, database: &str) -> bool;
+    /// The databases that are paused.
+    fn paused(&self) -> Arc<BTreeSet<String>>;
     /// The writes rejected last, the latest first.
     fn rejections(&self) -> Vec<Arc<Rejected>>;
     /// What has become of writes since it started, by database, resource, mode and verdict.
@@ -107,17 +118,20 @@ fn headings_of(command: &Command) -> Vec<Heading> {
         Command::Show(Show::Policies) => headings(&policies::table()),
         Command::Show(Show::Rejections) => headings(&rejections::table()),
         Command::Show(Show::Stats) => headings(&stats::table()),
+        Command::Show(Show::Databases) => headings(&views::databases()),
+        Command::Show(Show::Clients) => headings(&views::clients()),
+        Command::Show(Show::Servers) => headings(&views::servers()),
         Command::Show(Show::Config) => headings(&about::settings()),
         Command::Show(Show::Version) => headings(&about::version()),
         Command::Show(Show::Help) => headings(&about::commands()),
         Command::Reload => headings(&reload::table()),
         Command::FenceReset(_) => headings(&reset::table()),
         Command::Courtesy(Courtesy::Ask(question)) => headings(&question.table()),
-        Command::Courtesy(_) => Vec::new(),
+        Command::Control(_) | Command::Courtesy(_) => Vec::new(),
     }
 }
 
-/// Not cancel-safe: a command may be half done. A courtesy is not run: there is nothing to do.
+/// Not cancel-safe: a command may be half done. What has no rows is done elsewhere.
 async fn run(console: &Console, command: &Command) -> Result<ResultSet, ErrorText> {
     Ok(match command {
         Command::Show(Show::Fences) => fences::show(console).await,
@@ -126,12 +140,15 @@ async fn run(console: &Console, command: &Command) -> Result<ResultSet, ErrorTex
         Command::Show(Show::Policies) => policies::show(console).await,
         Command::Show(Show::Rejections) => ResultSet::show(&rejections::table(), console.proxy.rejections()),
         Command::Show(Show::Stats) => ResultSet::show(&stats::table(), stats::counts(console)),
+        Command::Show(Show::Databases) => views::show_databases(console),
+        Command::Show(Show::Clients) => ResultSet::show(&views::clients(), console.proxy.sessions()),
+        Command::Show(Show::Servers) => views::show_servers(console),
         Command::Show(Show::Config) => ResultSet::show(&about::settings(), console.proxy.settings().shown.clone()),
         Command::Show(Show::Version) => ResultSet::show(&about::version(), [console]),
         Command::Show(Show::Help) => ResultSet::show(&about::commands(), &COMMANDS),
         Command::Reload => reload::reload(console).await?,
         Command::FenceReset(reset) => reset::reset(console, reset).await?,
-        Command::Courtesy(_) => ResultSet::show(&Table::<()>::new(), []),
+        Command::Control(_) | Command::Courtesy(_) => ResultSet::show(&Table::<()>::new(), []),
     })
 }
 

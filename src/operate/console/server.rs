@@ -6,7 +6,7 @@
 use super::command::{self, Command};
 use super::courtesy::Courtesy;
 use super::result_set::{error, fields, info};
-use super::{Console, headings_of, run};
+use super::{Console, control, headings_of, run};
 use crate::wire::error::{ErrorText, Severity};
 use async_trait::async_trait;
 use futures_util::{Sink, SinkExt};
@@ -207,6 +207,7 @@ impl Console {
                 return done("DISCARD ALL");
             }
             Command::Courtesy(Courtesy::Ask(question)) => question.answer(&self.server_version),
+            Command::Control(control) => return done(control::run(self, control).await.map_err(error)?),
             command => run(self, command).await.map_err(error)?,
         };
         for (severity, text) in &answer.notices {

@@ -26,6 +26,8 @@ pub struct OpenSession {
     pub started: SystemTime,
     /// What its server process does, and since when.
     pub state: (Activity, SystemTime),
+    /// Its database is paused, and nothing of its client is read.
+    pub is_held: bool,
     /// The value of `lease.fence`, as far as it is known: None where the server has to be asked.
     pub presented: Option<String>,
     /// What its server process is admitted to.
@@ -69,7 +71,7 @@ pub(super) fn table() -> Table<OpenSession> {
 }
 
 /// In the words of pg_stat_activity, save the last.
-fn doing(activity: Activity) -> &'static str {
+pub(super) fn doing(activity: Activity) -> &'static str {
     match activity {
         Activity::Idle => "idle",
         Activity::Waiting => "idle in transaction",

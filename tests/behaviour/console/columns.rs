@@ -10,7 +10,7 @@ use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{Client, Row};
 
 /// Each command, with its columns and their types. i: int8, t: text, b: bool, z: timestamptz.
-const COLUMNS: [(&str, &str); 11] = [
+const COLUMNS: [(&str, &str); 14] = [
     (
         "SHOW FENCES",
         "database t, resource t, mode t, election t, generation i, token i, drained b, admissions i, leader i",
@@ -38,6 +38,16 @@ const COLUMNS: [(&str, &str); 11] = [
         "SHOW STATS",
         "database t, resource t, mode t, admitted i, stale i, missing i, invalid i, unverifiable i, unissued i, \
          unavailable i, exempt i",
+    ),
+    ("SHOW DATABASES", "name t, host t, current_connections i, fenced b, paused b"),
+    (
+        "SHOW CLIENTS",
+        "type t, user t, database t, state t, addr t, application_name t, connect_time z, request_time z, remote_pid i, \
+         session i",
+    ),
+    (
+        "SHOW SERVERS",
+        "type t, user t, database t, state t, addr t, connect_time z, request_time z, remote_pid i, session i",
     ),
     ("SHOW CONFIG", "key t, value t, default t, source t, reload t"),
     ("SHOW VERSION", "fencegate t, server t, started z"),
@@ -209,7 +219,7 @@ async fn settings_version_and_help_are_shown() {
     assert!(is_recent(version[0].get("started")));
 
     let help = all(&console, "HELP").await;
-    assert_eq!(help.len(), COLUMNS.len());
+    assert_eq!(help.len(), super::COMMANDS);
     for (command, _) in COLUMNS {
         let keywords = command.strip_suffix(" scheduler TO 47").unwrap_or(command);
         assert!(help.iter().any(|row| row.get::<_, &str>(0).starts_with(keywords)), "{keywords}");

@@ -85,11 +85,11 @@ fn numbers_of_a_client_reserve_nothing() {
     let bound = [message::parse("", "SHOW HELP", &[]), message::bind_text("", "", &[])].concat();
     for limit in [u32::MAX, i32::MAX as u32, 10_001] {
         let frames = wire.exchange(&[bound.clone(), message::execute("", limit), message::sync()].concat());
-        assert_eq!(tags(&frames), format!("12{}CZ", "D".repeat(11)));
+        assert_eq!(tags(&frames), format!("12{}CZ", "D".repeat(super::COMMANDS)));
     }
     // Some at a time.
     let pieces = [bound, message::execute("", 4), message::execute("", 100), message::sync()].concat();
-    assert_eq!(tags(&wire.exchange(&pieces)), format!("12DDDDs{}CZ", "D".repeat(7)));
+    assert_eq!(tags(&wire.exchange(&pieces)), format!("12DDDDs{}CZ", "D".repeat(super::COMMANDS - 4)));
     // Formats that are not as many as the columns, which the server refuses as well.
     let formats = b"\0\0\0\0\0\0\0\x03\0\x01\0\x01\0\x01";
     let frames =
@@ -203,7 +203,7 @@ fn a_wrong_command_is_told_what_may_have_been_meant() {
         assert_eq!((error.severity(), error.code()), ("ERROR", "42601"), "{command}");
         assert!(error.hint().contains(hint), "{command}: {}", error.hint());
     }
-    assert_eq!(rows_in(&wire.query("SHOW HELP")).len(), 11);
+    assert_eq!(rows_in(&wire.query("SHOW HELP")).len(), super::COMMANDS);
 }
 
 /// The key that the console gives is of a server session that has ended.

@@ -3,6 +3,7 @@
 //! Who gets in, and what FENCE RESET does with an election, is in tests/behaviour/authority.
 
 mod columns;
+mod control;
 mod drivers;
 mod frames;
 mod policies;
@@ -10,3 +11,6 @@ mod psql;
 mod reload;
 mod reset;
 mod world;
+
+/// The commands that SHOW HELP lists.
+const COMMANDS: usize = 17;

@@ -1,0 +1,40 @@
+//! `KILL`, `PAUSE` and `RESUME`: what an operator does to sessions.
+
+use super::Console;
+use super::command::Control;
+use crate::wire::error::ErrorText;
+
+/// Does it, and returns the tag of the answer.
+/// Not cancel-safe: a database may stay paused.
+pub(super) async fn run(console: &Console, control: &Control) -> Result<&'static str, ErrorText> {
+    let Console { proxy, role, .. } = console;
+    match control {
+        Control::Kill(session) => {
+            if !proxy.kill(*session) {
+                let text = ErrorText::new("42704", format!("there is no session {session}"));
+                return Err(text.hint("SHOW SESSIONS lists them."));
+            }
+            tracing::warn!(role, session, "session_killed");
+            Ok("KILL")
+        }
+        Control::Pause(database) => {
+            if proxy.database(database).await.is_none() {
+                let text = ErrorText::new("3D000", format!("database \"{database}\" does not exist"));
+                return Err(text.hint("A name folds to lower case unless it is quoted."));
+            }
+            tracing::warn!(role, database, "database_paused");
+            if !proxy.pause(database).await {
+                let text = format!("database \"{database}\" was resumed before all its sessions were idle");
+                return Err(ErrorText::new("55000", text));
+            }
+            Ok("PAUSE")
+        }
+        Control::Resume(database) => {
+            if !proxy.resume(database) {
+                return Err(ErrorText::new("55000", format!("database \"{database}\" is not paused")));
+            }
+            tracing::warn!(role, database, "database_resumed");
+            Ok("RESUME")
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! `SHOW DATABASES`, `SHOW CLIENTS` and `SHOW SERVERS`: databases and sessions in the columns that users of PgBouncer know.
+
+use super::Console;
+use super::result_set::ColumnType::{Boolean, Integer, Text, Time};
+use super::result_set::{ResultSet, Table, TableColumn};
+use super::sessions::{OpenSession, doing};
+use std::collections::BTreeMap;
+
+/// A database as it is shown.
+pub(super) struct DatabaseRow {
+    name: String,
+    upstream: String,
+    sessions: u64,
+    is_fenced: bool,
+    is_paused: bool,
+}
+
+/// A row per database.
+pub(super) fn databases() -> Table<DatabaseRow> {
+    vec![
+        TableColumn("name", Text, |it| (&it.name).into()),
+        TableColumn("host", Text, |it| (&it.upstream).into()),
+        TableColumn("current_connections", Integer, |it| it.sessions.into()),
+        TableColumn("fenced", Boolean, |it| it.is_fenced.into()),
+        TableColumn("paused", Boolean, |it| it.is_paused.into()),
+    ]
+}
+
+/// Those that have had sessions, or that are paused.
+pub(super) fn show_databases(console: &Console) -> ResultSet {
+    let proxy = &console.proxy;
+    let mut sessions: BTreeMap<String, u64> = BTreeMap::new();
+    sessions.extend(proxy.databases().iter().filter(|it| !it.is_missing()).map(|it| (it.name().to_owned(), 0)));
+    sessions.extend(proxy.paused().iter().map(|name| (name.clone(), 0)));
+    proxy.sessions().into_iter().for_each(|session| *sessions.entry(session.database).or_default() += 1);
+    let fenced: Vec<_> = console.fenced_databases(&proxy.policies()).iter().map(|it| it.name().to_owned()).collect();
+    let (paused, upstream) = (proxy.paused(), proxy.settings().upstream.to_string());
+    let row = |(name, sessions): (String, u64)| DatabaseRow {
+        upstream: upstream.clone(),
+        sessions,
+        is_fenced: fenced.contains(&name),
+        is_paused: paused.contains(&name),
+        name,
+    };
+    ResultSet::show(&databases(), sessions.into_iter().map(row))
+}
+
+/// A row per client.
+pub(super) fn clients() -> Table<OpenSession> {
+    vec![
+        TableColumn("type", Text, |_| "C".into()),
+        TableColumn("user", Text, |it| (&it.user).into()),
+        TableColumn("database", Text, |it| (&it.database).into()),
+        TableColumn("state", Text, |it| if it.is_held { "paused".into() } else { doing(it.state.0).into() }),
+        TableColumn("addr", Text, |it| (&it.address).into()),
+        TableColumn("application_name", Text, |it| (&it.application_name).into()),
+        TableColumn("connect_time", Time, |it| it.started.into()),
+        TableColumn("request_time", Time, |it| it.state.1.into()),
+        TableColumn("remote_pid", Integer, |it| it.pid.into()),
+        TableColumn("session", Integer, |it| it.number.into()),
+    ]
+}
+
+/// A row per connection to the server: each session has its own.
+pub(super) fn servers() -> Table<(OpenSession, String)> {
+    vec![
+        TableColumn("type", Text, |_| "S".into()),
+        TableColumn("user", Text, |(it, _)| (&it.user).into()),
+        TableColumn("database", Text, |(it, _)| (&it.database).into()),
+        TableColumn("state", Text, |(it, _)| doing(it.state.0).into()),
+        TableColumn("addr", Text, |(_, upstream)| upstream.into()),
+        TableColumn("connect_time", Time, |(it, _)| it.started.into()),
+        TableColumn("request_time", Time, |(it, _)| it.state.1.into()),
+        TableColumn("remote_pid", Integer, |(it, _)| it.pid.into()),
+        TableColumn("session", Integer, |(it, _)| it.number.into()),
+    ]
+}
+
+pub(super) fn show_servers(console: &Console) -> ResultSet {
+    let upstream = console.proxy.settings().upstream.to_string();
+    ResultSet::show(&servers(), console.proxy.sessions().into_iter().map(|session| (session, upstream.clone())))
+}
