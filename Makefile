@@ -1,10 +1,16 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
-.PHONY: build demo distributed_cron test soak simulate mutants torture drivers compat lint deny bench failover guard definitions
+.PHONY: build deb demo distributed_cron test soak simulate mutants torture drivers compat lint deny bench failover guard definitions
 
 build:
 	@scripts/setup.sh demo
 	cargo build --release --locked
+
+# target/debian/fencegate_….deb: the program, its unit, user, settings, manual pages and completions.
+deb:
+	@scripts/setup.sh deb
+	cargo build --release --locked
+	@scripts/deb.sh release target/debian
 
 # A throwaway Postgres, the proxy and two leaders: the zombie's write lands without the proxy, not with it.
 demo:

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Sees to it that what the build, the demo and the tests need is there; installs Debian packages where it may.
-# Usage: scripts/setup.sh demo|test|soak|drivers|compat. Does nothing, and says nothing, when all is there.
+# Usage: scripts/setup.sh demo|deb|test|soak|drivers|compat. Does nothing, and says nothing, when all is there.
 set -eu
 
-wanted=${1:?usage: scripts/setup.sh demo|test|soak|drivers|compat}
+wanted=${1:?usage: scripts/setup.sh demo|deb|test|soak|drivers|compat}
 cargo_needed=1.89
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -46,6 +46,7 @@ has_openssl() { has openssl; }
 has_patch() { has patch; }
 has_setpriv() { [ "$(id -u)" -ne 0 ] || has setpriv; }
 has_prometheus() { has prometheus && has promtool; }
+has_fakeroot() { has fakeroot; }
 has_bzip2() { has bzip2; }
 has_node() { has node && has npm; }
 has_active_record() { has ruby && ruby -e 'require "active_record"; require "pg"' 2>/dev/null; }
@@ -65,7 +66,7 @@ find_missing() {
     need has_c_compiler "gcc libc6-dev"
     need has_protobuf "protobuf-compiler libprotobuf-dev"
     need has_etcd etcd-server
-    if [ "$wanted" != demo ]; then
+    if [ "$wanted" != demo ] && [ "$wanted" != deb ]; then
         need has_etcdctl etcd-client
         need has_openssl openssl
         need has_patch patch
@@ -74,8 +75,9 @@ find_missing() {
         need has_docker_compose docker-compose
         need has_systemd_analyze systemd
     fi
-    if [ "$wanted" != demo ] && [ "$wanted" != test ]; then
+    if [ "$wanted" != demo ] && [ "$wanted" != deb ] && [ "$wanted" != test ]; then
         need has_venv python3-venv
+        need has_fakeroot fakeroot
         need has_bzip2 bzip2
         need has_node "nodejs npm"
         need has_active_record "ruby-activerecord ruby-pg"
@@ -103,22 +105,31 @@ if [ -n "$missing" ]; then
         echo "please run: sudo apt-get install --no-install-recommends$missing" >&2
         exit 1
     fi
+    echo "installing Debian packages, and no server that runs by itself:$missing" >&2
+    createcluster=/etc/postgresql-common/createcluster.conf
+    undo() {
+        $as_root rm -f ${policy:-}
+        # The package's own configuration file, which it does not put over one that is there.
+        [ -z "${mine:-}" ] || $as_root cp "/usr/share/postgresql-common/${createcluster##*/}" "$createcluster" ||
+            $as_root rm -f "$createcluster"
+    }
+    trap undo EXIT
     case "$missing" in *postgresql*)
         # Without this the package makes a cluster and starts it; what the user has configured stays.
-        if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
-            $as_root mkdir -p /etc/postgresql-common
-            echo "create_main_cluster = false" | $as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
+        if [ ! -e "$createcluster" ]; then
+            mine=yes
+            $as_root mkdir -p "${createcluster%/*}"
+            echo "create_main_cluster = false" | $as_root tee "$createcluster" >/dev/null
         fi ;;
     esac
     case "$missing" in *etcd-server*|*prometheus*)
         # Without this the packages start servers of their own, now and whenever the machine starts.
         if [ ! -e /usr/sbin/policy-rc.d ]; then
-            trap '$as_root rm -f /usr/sbin/policy-rc.d' EXIT
-            printf '#!/bin/sh\nexit 101\n' | $as_root tee /usr/sbin/policy-rc.d >/dev/null
-            $as_root chmod +x /usr/sbin/policy-rc.d
+            policy=/usr/sbin/policy-rc.d
+            printf '#!/bin/sh\nexit 101\n' | $as_root tee "$policy" >/dev/null
+            $as_root chmod +x "$policy"
         fi ;;
     esac
-    echo "installing:$missing" >&2
     $as_root apt-get update -qq
     # The old configuration file is the one written above: keep it, ask nothing.
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
@@ -140,3 +151,9 @@ if [ "$(printf '%s\n' "$cargo_needed" "${cargo_version:-0}" | sort -V | head -n 
     echo "fencegate needs cargo $cargo_needed or later, found ${cargo_version:-none}: see https://rustup.rs" >&2
     exit 1
 fi
+
+case $wanted in deb|soak)
+    # A program of ours alone: nothing is put into the user's own ~/.cargo/bin.
+    tools=${CARGO_TARGET_DIR:-$(dirname "$0")/../target}/tools
+    [ -x "$tools/bin/cargo-deb" ] || env -u CARGO_TARGET_DIR cargo install --locked --quiet --root "$tools" cargo-deb ;;
+esac

@@ -6,6 +6,7 @@
 mod support;
 
 mod authority;
+mod command_line;
 mod compose;
 mod console;
 mod decoders;

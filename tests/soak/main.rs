@@ -8,6 +8,7 @@ mod support;
 mod abuse;
 mod compat;
 mod corpus;
+mod deb;
 mod demo;
 mod distributed_cron;
 mod drivers;

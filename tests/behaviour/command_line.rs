@@ -1,0 +1,117 @@
+//! What `fencegate` says before anything runs: typos, missing settings, `proxy --check`, what packages install.
+
+use crate::support::etcd::Etcd;
+use crate::support::fenced::init;
+use crate::support::guardian::{Folder, Port};
+use crate::support::programs::forget_settings;
+use crate::support::proxy::BINARY;
+use crate::support::{DEADLINE, Options, Postgres, wait_until};
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+const POLICIES: &str = "version: 1
+resources:
+  - name: scheduler
+    election: /cron/leader
+    tables: [public.jobs]
+";
+
+fn run(arguments: &[&str]) -> Output {
+    // A command that does not end would run for ever; `timeout` then ends with 124.
+    let mut command = Command::new("timeout");
+    forget_settings(&mut command);
+    command.args(["--signal=KILL", "60", BINARY]).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn error(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_typo_is_answered_with_what_was_meant() {
+    for (arguments, meant) in [
+        (&["prxy"][..], "did you mean `proxy`?"),
+        (&["policy", "chek"], "did you mean `check`?"),
+        (&["proxy", "--upstrem", "postgres://db"], "did you mean `--upstream`?"),
+        (&["lead", "--electon", "x"], "did you mean `--election`?"),
+        (&["proxy", "--log-format", "jsn"], "did you mean `json`?"),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", error(&output));
+        assert!(error(&output).contains(meant), "{arguments:?}: {}", error(&output));
+    }
+}
+
+#[test]
+fn all_missing_settings_are_told_at_once() {
+    let output = run(&["proxy"]);
+    assert_eq!(output.status.code(), Some(2));
+    for name in ["upstream", "control", "policies"] {
+        assert!(error(&output).contains(&format!("`{name}` is not set: give --{name},")), "{}", error(&output));
+    }
+}
+
+#[test]
+fn completions_and_manual_pages_name_every_subcommand() {
+    let folder = Folder::new("man");
+    for shell in ["bash", "zsh", "fish"] {
+        let output = run(&["completions", shell]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success() && ["proxy", "lead", "guard"].iter().all(|name| text.contains(name)),
+            "{shell}"
+        );
+    }
+    assert!(run(&["man", &folder.path().display().to_string()]).status.success());
+    for page in ["fencegate.1", "fencegate-proxy.1", "fencegate-lead.1", "fencegate-policy-check.1"] {
+        assert!(fs::read_to_string(folder.join(page)).is_ok_and(|text| text.starts_with(".ie")), "{page}");
+    }
+}
+
+/// The exit code, and what `proxy --check` says.
+fn check(folder: &Folder, upstream: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    fs::write(folder.join("policies.yaml"), POLICIES).unwrap();
+    let policies = folder.path().display().to_string();
+    let control = format!("{}/postgres", upstream.replace("postgres://", "postgres://postgres@"));
+    let all =
+        [&["proxy", "--check", "--upstream", upstream, "--control", &control, "--policies", &policies], arguments];
+    let output = run(&all.concat());
+    (output.status.code(), format!("{}{}", String::from_utf8_lossy(&output.stdout), error(&output)))
+}
+
+/// One line that begins so.
+#[track_caller]
+fn says(said: &str, begin: &str, part: &str) {
+    assert!(said.lines().any(|line| line.starts_with(begin) && line.contains(part)), "{begin}…{part} in\n{said}");
+}
+
+#[test]
+fn a_check_says_what_a_proxy_would_meet() {
+    let (etcd, postgres, folder) = (Etcd::start(), Postgres::start(Options::default()), Folder::new("check"));
+    postgres.sql("CREATE TABLE jobs (n int)");
+    let (host, port) = postgres.address().host_and_port();
+    let upstream = format!("postgres://{host}:{port}");
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'";
+
+    let (code, said) = check(&folder, &upstream, &["--etcd", &etcd.url()]);
+    assert_eq!(code, Some(1), "{said}");
+    says(&said, "ok      upstream", "accepts connections");
+    says(&said, "failed  control postgres", "fencegate init");
+    says(&said, "ok      etcd /cron/leader", "nobody leads");
+
+    init(&postgres, "postgres");
+    let (code, said) = check(&folder, &upstream, &["--etcd", &etcd.url()]);
+    assert_eq!(code, Some(0), "{said}");
+    says(&said, "ok      control postgres", "reached");
+    says(&said, "ok      guard postgres", "not installed");
+    wait_until("only the session that asks is left", DEADLINE, || postgres.value(sessions) == "1");
+
+    let [nobody, neither] = [Port::claim(), Port::claim()];
+    let away = format!("http://127.0.0.1:{}", nobody.number());
+    let (code, said) = check(&folder, &upstream, &["--etcd", &away]);
+    assert_eq!(code, Some(1), "{said}");
+    says(&said, "failed  etcd /cron/leader", &nobody.number().to_string());
+    let (code, said) = check(&folder, &format!("postgres://127.0.0.1:{}", neither.number()), &["--etcd", &etcd.url()]);
+    assert_eq!(code, Some(1), "{said}");
+    says(&said, "failed  upstream", "is PostgreSQL running there?");
+}
