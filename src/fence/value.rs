@@ -77,6 +77,14 @@ impl FenceValue {
         }
     }
 
+    /// The resources that a list names.
+    pub fn resources(&self) -> Vec<String> {
+        match self {
+            FenceValue::List(list) => list.iter().map(|(name, _)| name.clone()).collect(),
+            FenceValue::Missing | FenceValue::One(_) => Vec::new(),
+        }
+    }
+
     /// The bytes that it keeps in memory, about, if it does not share them with another one.
     pub fn weight_beside(&self, other: &FenceValue) -> usize {
         match (self, other) {

@@ -201,7 +201,8 @@ pub async fn shake_hands(
     };
     context.note_database(database);
     if let Err(why) = FenceValue::parse(value.as_deref().unwrap_or_default()) {
-        return refuse(&mut client, Rejection::InvalidSetting { why }.text()).await;
+        let value = value.unwrap_or_default();
+        return refuse(&mut client, Rejection::InvalidSetting { why, value }.text()).await;
     }
     client.writer.output.extend_from_slice(&authenticated.ready);
     let parameter =

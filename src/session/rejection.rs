@@ -5,17 +5,19 @@
 use crate::fence::session::{Epoch, Token};
 use crate::fence::value::InvalidValue;
 use crate::fence::{Cause, Refusal, Remedy};
-use crate::wire::error::ErrorText;
+use crate::policy::QualifiedName;
+use crate::wire::error::{ErrorText, start_of};
 
 /// A reason to reject a statement or to end a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejection {
     /// LF001.
     Stale { resource: String, presented: Token, highest: Token },
-    /// LF002.
-    Missing { resource: String },
+    /// LF002; `named`: the resources that the session's list names instead; `by_bare_name`: the fenced table that the
+    /// statement may mean by a name without a schema.
+    Missing { resource: String, named: Vec<String>, by_bare_name: Option<QualifiedName> },
     /// LF003: the text of a SET or of a startup parameter.
-    InvalidSetting { why: InvalidValue },
+    InvalidSetting { why: InvalidValue, value: String },
     /// LF003: a function or a default set it.
     InvalidValue { resource: String },
     /// LF003: the transaction wrote under another token.
@@ -108,7 +110,7 @@ impl Rejection {
     pub fn resource(&self) -> Option<&str> {
         match self {
             Rejection::Stale { resource, .. }
-            | Rejection::Missing { resource }
+            | Rejection::Missing { resource, .. }
             | Rejection::InvalidValue { resource }
             | Rejection::TwoTokens { resource, .. }
             | Rejection::TwoTokensAtOnce { resource, .. }
@@ -153,13 +155,17 @@ impl Rejection {
             Rejection::Stale { resource, presented, highest } => stale(resource, *presented, *highest)
                 .detail(format!("resource={resource} presented={presented} highest={highest}"))
                 .hint("A newer leader has taken over. Stop this work; campaign again before you write again."),
-            Rejection::Missing { resource } => {
+            Rejection::Missing { resource, named, by_bare_name } => {
                 ErrorText::new("LF002", format!("resource \"{resource}\" is fenced, and this session has no token for it"))
                     .detail(format!("resource={resource}"))
-                    .hint("SET lease.fence to the fencing token that the leader election gave, or connect with options=-clease.fence=TOKEN.")
+                    .hint(what_is_missing(named, by_bare_name.as_ref()))
             }
-            Rejection::InvalidSetting { why } => {
-                ErrorText::new("LF003", format!("invalid value for parameter \"lease.fence\": {why}")).hint(FORMS)
+            Rejection::InvalidSetting { why, value } => {
+                let shown = start_of(value, LONGEST_SHOWN);
+                let rest = if shown.len() < value.len() { "..." } else { "" };
+                ErrorText::new("LF003", format!("invalid value for parameter \"lease.fence\": {why}"))
+                    .detail(format!("value={shown:?}{rest}"))
+                    .hint(FORMS)
             }
             Rejection::InvalidValue { resource } => {
                 ErrorText::new("LF003", "the session's value of \"lease.fence\" is not a fencing token")
@@ -219,6 +225,26 @@ impl Rejection {
             }
         }
     }
+}
+
+/// Of a value that is shown, in bytes.
+const LONGEST_SHOWN: usize = 60;
+
+/// The most resources that an error names.
+const MOST_NAMED: usize = 10;
+
+/// The hint of LF002.
+fn what_is_missing(named: &[String], by_bare_name: Option<&QualifiedName>) -> String {
+    let mut hint = String::new();
+    if let Some(table) = by_bare_name {
+        hint =
+            format!("The statement names no schema, and may mean {table}: name the schema if it means another table. ");
+    }
+    if !named.is_empty() {
+        let rest = if named.len() > MOST_NAMED { ", ..." } else { "" };
+        hint += &format!("lease.fence names only {}{rest}. ", named[..named.len().min(MOST_NAMED)].join(", "));
+    }
+    hint + "SET lease.fence to the fencing token that the leader election gave, or connect with options=-clease.fence=TOKEN."
 }
 
 /// Why a long statement is not read.

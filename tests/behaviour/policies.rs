@@ -6,6 +6,7 @@ use crate::support::message::{
 };
 use crate::support::programs::run;
 use crate::support::proxy::fencegate;
+use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Proxy, ProxyOptions, Wire, wait_until};
 
 const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE free (n int); CREATE TABLE log (n int); \
@@ -348,4 +349,20 @@ fn what_is_prepared_late_serves_the_sessions_that_are_there() {
     assert!(prepare().starts_with(b"schema fencegate: upgraded from version 1 to 3, owned by postgres"));
     assert!(prepare().starts_with(b"schema fencegate: up to date, owned by postgres"));
     wait_until("its writes are admitted", DEADLINE, || code(&mut wire, "INSERT INTO jobs VALUES (3)").is_empty());
+}
+
+#[test]
+fn a_rejection_says_what_it_was_given_and_what_it_took_the_name_for() {
+    let world = Fenced::start(SCHEMA, POLICIES);
+    let mut wire = world.login();
+    let mut error = |sql: &str| error_in(&wire.query(sql)).unwrap();
+    let missing = error("INSERT INTO jobs VALUES (1)");
+    assert!(missing.hint().starts_with("The statement names no schema, and may mean public.jobs"), "{missing:?}");
+    let invalid = error("SET lease.fence = 'forty\nseven'");
+    assert_eq!((invalid.code(), invalid.detail()), ("LF003", "value=\"forty\\nseven\""));
+    let long = error(&format!("SET lease.fence = '{}'", "x".repeat(5000)));
+    assert_eq!(long.detail(), format!("value=\"{}\"...", "x".repeat(60)));
+    ok(&mut wire, "SET lease.fence = 'other=2, shard/3=4'");
+    let named = error_in(&wire.query("INSERT INTO public.jobs VALUES (1)")).unwrap();
+    assert!(named.hint().starts_with("lease.fence names only other, shard/3. SET"), "{named:?}");
 }

@@ -177,7 +177,7 @@ impl Judge<'_> {
         if let ParameterEffect::Set { value, .. } = &statement.parameter
             && let Err(why) = FenceValue::parse(value)
         {
-            return Err(Rejection::InvalidSetting { why }.into());
+            return Err(Rejection::InvalidSetting { why, value: value.clone() }.into());
         }
         if statement.transaction == TransactionEffect::PrepareTransaction && !parameter.failed() {
             self.refuse_to_prepare(earlier)?;

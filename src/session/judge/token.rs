@@ -4,9 +4,10 @@
 
 use super::{Earlier, Judge, Need, Needs, Stop};
 use crate::fence::session::Token;
-use crate::policy::{Mode, OnMissing, Resource};
+use crate::policy::{Mode, OnMissing, QualifiedName, Resource};
 use crate::session::parameter::{Parameter, ParameterValue};
 use crate::session::rejection::Rejection;
+use crate::statement::Statement;
 use std::sync::Arc;
 
 impl Judge<'_> {
@@ -48,7 +49,11 @@ impl Judge<'_> {
             ParameterValue::Unknown => return Err(Stop::ReadValue),
             ParameterValue::Known(value) if value.has_token_for(resource) => return Ok(true),
             ParameterValue::Known(_) if resource.on_missing == OnMissing::Allow => return Ok(false),
-            ParameterValue::Known(_) => Rejection::Missing { resource: resource.name.clone() },
+            ParameterValue::Known(value) => Rejection::Missing {
+                resource: resource.name.clone(),
+                named: value.resources(),
+                by_bare_name: by_bare_name(resource, &earlier.statement),
+            },
             ParameterValue::Invalid => Rejection::InvalidValue { resource: resource.name.clone() },
         };
         // Reads are never fenced; those that lock are, for holders of a token only.
@@ -101,4 +106,13 @@ impl Judge<'_> {
         }
         Ok(())
     }
+}
+
+/// The table of the resource that the statement may mean by a name without a schema.
+fn by_bare_name(resource: &Resource, statement: &Statement) -> Option<QualifiedName> {
+    let is_bare = |table: &QualifiedName| {
+        let mut writes = statement.writes.iter().map(|write| &write.relation);
+        writes.any(|relation| relation.schema.is_none() && relation.name == table.name)
+    };
+    resource.tables.iter().map(|table| &table.name).find(|name| is_bare(name)).cloned()
 }

@@ -77,7 +77,7 @@ pub fn invalid() -> [Rejected; 2] {
     let value = Rejected {
         name: "a value that is no token",
         code: "LF003",
-        detail: "",
+        detail: "value=\"x\"",
         statement: "SET lease.fence = 'x'",
         ..write()
     };
