@@ -19,7 +19,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
     let config = database("--control", &arguments.control)?;
     let report = runtime()?.block_on(fence::init(&config, arguments.role.as_deref())).map_err(failed)?;
     print_report(&report);
-    Ok(ExitCode::SUCCESS)
+    Ok(if report.to_run.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn print_report(report: &fence::InitReport) {
@@ -32,6 +32,6 @@ fn print_report(report: &fence::InitReport) {
     for role in &report.granted {
         lines.push_str(&format!("granted {role} to {}\n", report.role));
     }
-    let rest = (!report.to_run.is_empty()).then(|| script("a superuser", &report.to_run));
+    let rest = (!report.to_run.is_empty()).then(|| script("a role that may grant them", &report.to_run));
     print_done(&lines, rest.as_slice());
 }

@@ -13,8 +13,9 @@ use tokio_postgres::error::SqlState;
 
 /// The schema as it should be; may be run over an older or the same one.
 const SCHEMA: &str = include_str!("schema.sql");
-/// What a control role needs beyond its own schema: to see and to end other roles' processes.
-const ROLES: [&str; 2] = ["pg_read_all_stats", "pg_signal_backend"];
+/// What a control role needs beyond its own schema: to see and to end other roles' processes. Each with a role that has it,
+/// which is what the master of a managed service may be able to grant.
+const ROLES: [(&str, Option<&str>); 2] = [("pg_read_all_stats", Some("pg_monitor")), ("pg_signal_backend", None)];
 
 /// The wait for a lock, the time for all attempts, and the pause between them, in which others get the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(300);
@@ -45,6 +46,9 @@ pub enum InitError {
     /// The server refused what was being done; nothing was changed but what the schema had before.
     #[error("cannot {}: {}", .0, crate::sql::message(.1))]
     Refused(&'static str, #[source] tokio_postgres::Error),
+    /// The connecting role may not make the schema for the control role; the statements that would let it.
+    #[error("cannot create the schema: {}; let a role that may do so run: {}", crate::sql::message(.0), .1.join("; "))]
+    NotAllowed(#[source] tokio_postgres::Error, Vec<String>),
 }
 
 /// Creates or upgrades the schema `fencegate` in the database of `config`, for the control role
@@ -69,31 +73,77 @@ async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitErro
     let versions = fact("version").and_then(version_number).zip(version_number(VERSION));
     let created = facts.iter().any(|row| is_true(row, "missing"));
     let owner = quote_name(&role);
-    create_schema(client, &role).await?;
+    create_schema(client, &role, &lent(client, &role).await?).await?;
 
     let upgraded = versions.filter(|(before, now)| before < now);
     let mut report = InitReport { role, created, upgraded, granted: Vec::new(), to_run: Vec::new() };
-    for privilege in ROLES {
+    for (privilege, wider) in ROLES {
         if has(client, &report.role, privilege).await? {
             continue;
         }
-        let grant = format!("GRANT {privilege} TO {owner}");
-        // AdmissionRow is not enough: a role with NOINHERIT would still not have it.
-        if client.batch_execute(&grant).await.is_ok() && has(client, &report.role, privilege).await? {
-            report.granted.push(privilege.to_owned());
-        } else {
-            report.to_run.push(grant);
+        for granted in [Some(privilege), wider].into_iter().flatten() {
+            // That it succeeds is not enough: a role with NOINHERIT would still not have it.
+            if client.batch_execute(&format!("GRANT {granted} TO {owner}")).await.is_ok()
+                && has(client, &report.role, privilege).await?
+            {
+                report.granted.push(granted.to_owned());
+                break;
+            }
+        }
+        if !has(client, &report.role, privilege).await? {
+            report.to_run.push(format!("GRANT {privilege} TO {owner}"));
         }
     }
     Ok(report)
 }
 
+/// What the connecting role and the control role are lent for as long as the schema is being made, and what takes that back.
+/// Only a superuser may give objects away without: others have to be able to act as the new owner, which has to be allowed to
+/// create in the database.
+struct Lent {
+    give: Vec<String>,
+    take_back: Vec<String>,
+}
+
+async fn lent(client: &Client, role: &str) -> Result<Lent, InitError> {
+    // From version 16 on, to be a member is not enough to act as the role.
+    let facts = format!(
+        "SELECT current_user = {role} OR rolsuper AS is_enough, \
+           quote_ident(current_user) AS me, quote_ident(current_database()) AS database, \
+           has_database_privilege({role}, current_database(), 'CREATE') AS creates, \
+           pg_has_role({role}, 'USAGE') AND (current_setting('server_version_num')::int < 160000 \
+             OR pg_has_role({role}, CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'USAGE' ELSE 'SET' END)) AS acts \
+         FROM pg_roles WHERE rolname = current_user",
+        role = quote(role)
+    );
+    let facts = refused("read the role's privileges", query_rows(client, &facts).await)?;
+    let is = |name| facts.iter().any(|row| is_true(row, name));
+    let mut lent = Lent { give: Vec::new(), take_back: Vec::new() };
+    if is("is_enough") {
+        return Ok(lent);
+    }
+    let fact = |name| facts.first().and_then(|row| column(row, name)).unwrap_or_default();
+    let (owner, me, database) = (quote_name(role), fact("me"), fact("database"));
+    if !is("acts") {
+        lent.give.push(format!("GRANT {owner} TO {me}"));
+        lent.take_back.push(format!("REVOKE {owner} FROM {me}"));
+    }
+    if !is("creates") {
+        lent.give.push(format!("GRANT CREATE ON DATABASE {database} TO {owner}"));
+        lent.take_back.push(format!("REVOKE CREATE ON DATABASE {database} FROM {owner}"));
+    }
+    Ok(lent)
+}
+
 /// A wait for a table's lock blocks all later ones, above all every Admit: so the wait is short, and repeated.
-async fn create_schema(client: &Client, role: &str) -> Result<(), InitError> {
+async fn create_schema(client: &Client, role: &str, lent: &Lent) -> Result<(), InitError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let Err(error) = attempt(client, role).await else { return Ok(()) };
+        let Err(error) = attempt(client, role, lent).await else { return Ok(()) };
         refused("roll back", client.batch_execute("ROLLBACK").await)?;
+        if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) && !lent.give.is_empty() {
+            return Err(InitError::NotAllowed(error, lent.give.clone()));
+        }
         if error.code() != Some(&SqlState::LOCK_NOT_AVAILABLE) || Instant::now() >= deadline {
             return refused("create the schema", Err(error));
         }
@@ -102,12 +152,14 @@ async fn create_schema(client: &Client, role: &str) -> Result<(), InitError> {
 }
 
 /// Changes no owner that is right already: that would take the table's lock all the same.
-async fn attempt(client: &Client, role: &str) -> Result<(), tokio_postgres::Error> {
+async fn attempt(client: &Client, role: &str, lent: &Lent) -> Result<(), tokio_postgres::Error> {
     let owner = quote_name(role);
+    let all = |statements: &[String]| statements.iter().map(|statement| format!("{statement}; ")).collect::<String>();
     let schema = format!(
-        "BEGIN; SET LOCAL lock_timeout = {}; {SCHEMA}; ALTER SCHEMA fencegate OWNER TO {owner}; \
+        "BEGIN; SET LOCAL lock_timeout = {}; {}{SCHEMA}; ALTER SCHEMA fencegate OWNER TO {owner}; \
          ALTER FUNCTION fencegate.token(text) OWNER TO {owner}; ALTER FUNCTION fencegate.prune(interval, text) OWNER TO {owner}",
-        LOCK_TIMEOUT.as_millis()
+        LOCK_TIMEOUT.as_millis(),
+        all(&lent.give)
     );
     client.batch_execute(&schema).await?;
     let tables = format!(
@@ -119,7 +171,7 @@ async fn attempt(client: &Client, role: &str) -> Result<(), tokio_postgres::Erro
     let tables = query_rows(client, &tables).await?;
     let change = |table| format!("ALTER TABLE fencegate.{table} OWNER TO {owner}; ");
     let changes: String = tables.iter().filter_map(|row| column(row, "name")).map(change).collect();
-    client.batch_execute(&format!("{changes}COMMIT")).await
+    client.batch_execute(&format!("{changes}{}COMMIT", all(&lent.take_back))).await
 }
 
 async fn has(client: &Client, role: &str, privilege: &str) -> Result<bool, InitError> {

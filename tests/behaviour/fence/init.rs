@@ -2,7 +2,10 @@
 
 use crate::fence::reason;
 use crate::fence::server::{World, connect};
+use crate::support::fenced::ok;
 use crate::support::identity::one;
+use crate::support::proxy::fencegate;
+use crate::support::{Options, Postgres, Release, Wire};
 use fencegate::fence::{Refusal, Remedy};
 
 #[tokio::test]
@@ -115,4 +118,64 @@ async fn the_schema_of_a_newer_program_is_told_as_such() {
     assert_eq!(cause.remedy, Remedy::Upgrade);
     fencegate::fence::init(&world.control_config("postgres"), Some(&world.control())).await.unwrap();
     world.session(&world.proxy("p2")).await.admit(&world.resource, 1).await.unwrap();
+}
+
+/// The master of a managed service: it creates roles and databases, and is no superuser.
+#[tokio::test]
+async fn the_master_of_a_managed_service_needs_nobody_else() {
+    let world = World::bare().await;
+    let (database, master) = (world.database.clone(), format!("{}_master", world.database));
+    world
+        .run(&format!("CREATE ROLE {master} LOGIN CREATEROLE CREATEDB; ALTER DATABASE {database} OWNER TO {master}"))
+        .await;
+    let client = connect(&world.config(&master)).await;
+    let role = format!("{database}_gate");
+    client.batch_execute(&format!("CREATE ROLE {role} LOGIN")).await.unwrap();
+    let config = world.control_config(&master);
+    let report = fencegate::fence::init(&config, Some(&role)).await.unwrap();
+    assert!(report.created && report.to_run.is_empty(), "{report:?}");
+    assert_eq!(report.granted, ["pg_read_all_stats", "pg_signal_backend"]);
+    // Again, as after an upgrade: the schema is the role's by now.
+    assert!(!fencegate::fence::init(&config, Some(&role)).await.unwrap().created);
+    let lent = format!(
+        "SELECT pg_has_role('{master}', '{role}', 'MEMBER') OR has_database_privilege('{role}', '{database}', 'CREATE')"
+    );
+    assert_eq!(world.ask(&lent).await, "f", "what was lent is taken back");
+    let owner = "SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'fencegate'";
+    assert_eq!(world.ask(owner).await, role);
+
+    // A master that may not do so is told what to have run.
+    let poor = World::bare().await;
+    let (database, control) = (poor.database.clone(), poor.control());
+    poor.run(&format!("CREATE ROLE {database}_master LOGIN; ALTER DATABASE {database} OWNER TO {database}_master"))
+        .await;
+    let error =
+        fencegate::fence::init(&poor.control_config(&format!("{database}_master")), Some(&control)).await.unwrap_err();
+    assert!(error.to_string().contains(&format!("run: GRANT \"{control}\" TO {database}_master")), "{error}");
+}
+
+/// Since version 16 the master has only those roles to grant that were given to it for that.
+#[test]
+#[ignore = "needs what comes from the network: make soak"]
+fn the_master_of_a_managed_service_on_18() {
+    let postgres = Postgres::start(Options::default().release(Release::Eighteen));
+    postgres.sql("CREATE ROLE master LOGIN CREATEROLE CREATEDB; ALTER DATABASE postgres OWNER TO master");
+    let address = format!("postgres://master@127.0.0.1:{}/postgres", postgres.port());
+    ok(&mut Wire::login(&postgres.address(), "master", "postgres"), "CREATE ROLE gate LOGIN");
+    let init = || {
+        let output = fencegate().args(["init", "--control", &address, "--role", "gate"]).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr))
+    };
+    let (code, said) = init();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("GRANT pg_read_all_stats TO \"gate\";\nGRANT pg_signal_backend TO \"gate\";"), "{said}");
+    postgres.sql("GRANT pg_monitor, pg_signal_backend TO master WITH ADMIN OPTION");
+    let (code, said) = init();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("granted pg_monitor to gate") && said.contains("granted pg_signal_backend to gate"),
+        "{said}"
+    );
+    let lent = "SELECT pg_has_role('master', 'gate', 'SET') OR has_database_privilege('gate', 'postgres', 'CREATE')";
+    assert_eq!(postgres.value(lent), "f", "what was lent is taken back");
 }
