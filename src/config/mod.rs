@@ -32,6 +32,9 @@ use std::path::PathBuf;
 use table::variable;
 use thiserror::Error;
 
+/// The name of a database that the proxy keeps for its console.
+pub const CONSOLE: &str = "fencegate";
+
 /// The settings, checked.
 #[derive(Debug, Clone)]
 pub struct Settings {

@@ -8,6 +8,7 @@ use super::opening::{OpeningError, read_opening, refuse_packet};
 use super::peer::Peer;
 use super::stream::Stream;
 use super::upstream::{self, log_in};
+use crate::config::CONSOLE;
 use crate::fence::session::SessionFence;
 use crate::fence::value::FenceValue;
 use crate::session::Started;
@@ -31,8 +32,6 @@ use tokio::time::{Instant, timeout_at};
 
 /// What the server is asked beside sessions takes at most this long, with the wait for one of the few connections for it.
 pub const SERVER_LIMIT: Duration = Duration::from_secs(10);
-/// The name that the proxy keeps for its console.
-const CONSOLE: &str = "fencegate";
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]

@@ -24,6 +24,13 @@ impl ControlConfig {
         ControlConfig { config, tls }
     }
 
+    /// The same in another database.
+    pub fn with_database(&self, name: &str) -> Self {
+        let mut other = self.clone();
+        other.config.dbname(name);
+        other
+    }
+
     /// Connects, by one way after the other. Cancel-safe: a connection that is half open is closed.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! it may be run at any time, by several at once.
 
 use super::control::{VERSION, version_number};
+use crate::config::CONSOLE;
 use crate::sql::{column, is_true, query_rows, quote};
 use crate::tls::ControlConfig;
 use std::time::Duration;
@@ -46,6 +47,11 @@ pub enum InitError {
     /// The server refused what was being done; nothing was changed but what the schema had before.
     #[error("cannot {}: {}", .0, crate::sql::message(.1))]
     Refused(&'static str, #[source] tokio_postgres::Error),
+    /// What answers there is no server.
+    #[error(
+        "this is a fencegate, not the server behind it: give the server's own address, as the proxy's setting `upstream` has it"
+    )]
+    Proxy,
     /// The connecting role may not make the schema for the control role; the statements that would let it.
     #[error("cannot create the schema: {}; let a role that may do so run: {}", crate::sql::message(.0), .1.join("; "))]
     NotAllowed(#[source] tokio_postgres::Error, Vec<String>),
@@ -56,10 +62,25 @@ pub enum InitError {
 ///
 /// Not cancel safe: the schema may exist and grants may be missing. May be repeated.
 pub async fn init(config: &ControlConfig, role: Option<&str>) -> Result<InitReport, InitError> {
+    if is_proxy(config).await {
+        return Err(InitError::Proxy);
+    }
     let (client, connection) = config.connect().await.map_err(InitError::Connect)?;
     // Ends when the client is dropped.
     tokio::spawn(connection);
     run(&client, role).await
+}
+
+/// Its console answers there, or says that the role may not use it.
+async fn is_proxy(config: &ControlConfig) -> bool {
+    match config.with_database(CONSOLE).connect().await {
+        Ok((client, connection)) => {
+            tokio::spawn(connection);
+            let version = query_rows(&client, "SHOW VERSION").await.unwrap_or_default();
+            version.first().is_some_and(|row| column(row, "fencegate").is_some())
+        }
+        Err(error) => error.as_db_error().is_some_and(|error| error.message().contains("the console of fencegate")),
+    }
 }
 
 async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitError> {

@@ -4,8 +4,8 @@ use crate::fence::reason;
 use crate::fence::server::{World, connect};
 use crate::support::fenced::ok;
 use crate::support::identity::one;
-use crate::support::proxy::fencegate;
-use crate::support::{Options, Postgres, Release, Wire};
+use crate::support::proxy::{NO_POLICIES, fencegate};
+use crate::support::{Options, Postgres, Proxy, Release, Wire};
 use fencegate::fence::{Refusal, Remedy};
 
 #[tokio::test]
@@ -178,4 +178,21 @@ fn the_master_of_a_managed_service_on_18() {
     );
     let lent = "SELECT pg_has_role('master', 'gate', 'SET') OR has_database_privilege('gate', 'postgres', 'CREATE')";
     assert_eq!(postgres.value(lent), "f", "what was lent is taken back");
+}
+
+#[test]
+fn a_proxy_is_not_taken_for_the_server() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE ROLE app LOGIN");
+    let proxy = Proxy::start(&postgres, NO_POLICIES, &[]);
+    let (host, port) = proxy.address().host_and_port();
+    for role in ["postgres", "app"] {
+        let output =
+            fencegate().args(["init", "--control", &format!("postgres://{role}@{host}:{port}/postgres")]).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("this is a fencegate, not the server behind it"), "{said}");
+    }
+    assert_eq!(postgres.value("SELECT to_regnamespace('fencegate') IS NULL"), "t");
 }
