@@ -16,6 +16,8 @@ pub struct Explanation {
     pub database: String,
     /// In the order of the policies.
     pub covered: Vec<Covered>,
+    /// The functions that no policy names, and whose source mentions a fenced table: the function, and the table.
+    pub unnamed: Vec<(String, String)>,
 }
 
 /// One relation or function, and why writing or calling it is writing to the resource.
@@ -33,12 +35,14 @@ pub struct Covered {
     pub path: String,
 }
 
-/// What policies cover, by a catalogue and by what [`super::database_and_functions`] was answered.
+/// What policies cover, by a catalogue and by what [`super::database_and_functions`] and
+/// [`super::functions_that_mention`] were answered.
 pub fn explanation(
     policies: &PolicySet,
     catalogue: &Catalogue,
     dependencies: &Dependencies,
     answers: &[StatementResult],
+    mentions: &[StatementResult],
 ) -> Explanation {
     let rows = || answers.iter().flat_map(|answer| &answer.rows);
     let database = rows().find_map(|row| column(row, "database")).unwrap_or_default().to_owned();
@@ -47,7 +51,11 @@ pub fn explanation(
     let functions: HashSet<QualifiedName> = rows().filter_map(function).collect();
     let covered =
         policies.resources.iter().flat_map(|resource| catalogue.covered(resource, &functions, dependencies)).collect();
-    Explanation { database, covered }
+    let is_named = |name: &QualifiedName| policies.resources.iter().any(|resource| resource.functions.contains(name));
+    let mentions = mentions.iter().flat_map(|answer| &answer.rows);
+    let unnamed = mentions.filter_map(|row| Some((function(row)?, column(row, "mentions")?.to_owned())));
+    let unnamed = unnamed.filter(|(name, _)| !is_named(name)).map(|(name, table)| (name.to_string(), table)).collect();
+    Explanation { database, covered, unnamed }
 }
 
 impl Catalogue {

@@ -14,7 +14,7 @@ mod sql;
 pub use dependencies::{Dependencies, question as question_of_dependencies};
 pub use explain::{Covered, Explanation, explanation};
 pub use key_column::KeyColumn;
-pub use sql::{Views, database_and_functions};
+pub use sql::{Views, database_and_functions, functions_that_mention};
 
 use crate::policy::{FencedTable, QualifiedName, Resource};
 use crate::sql::{StatementResult, column};

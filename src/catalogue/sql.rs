@@ -149,3 +149,20 @@ pub fn database_and_functions(policies: &PolicySet) -> String {
         named(functions)
     )
 }
+
+/// The functions whose source mentions a fenced table by its name, or whose body depends on it. A name in a comment, or of
+/// a table in another schema, counts too.
+pub fn functions_that_mention(policies: &PolicySet) -> String {
+    let tables = policies.resources.iter().flat_map(|resource| resource.tables.iter().map(|table| &table.name));
+    format!(
+        "WITH {} SELECT DISTINCT n.nspname AS schema, p.proname AS name, format('%I.%I', named.schema, named.name) AS mentions \
+         FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_language l ON l.oid = p.prolang \
+         JOIN named ON strpos(lower(p.prosrc), lower(named.name)) > 0 \
+             AND lower(p.prosrc) ~ ('(^|[^[:alnum:]_$])' || regexp_replace(lower(named.name), '[^[:alnum:]_]', '.', 'g') || '($|[^[:alnum:]_$])') \
+           OR EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid \
+             AND d.refclassid = 'pg_class'::regclass AND d.refobjid = to_regclass(format('%I.%I', named.schema, named.name))) \
+         WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', 'fencegate') AND l.lanname NOT IN ('internal', 'c') \
+         ORDER BY 1, 2, 3",
+        named(tables)
+    )
+}

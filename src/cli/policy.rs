@@ -51,13 +51,20 @@ fn check(set: &PolicySet) -> Ended {
 /// Exit code 1 also where something that the policies name does not exist, or they are not for that database.
 fn explain(set: &PolicySet, url: &str) -> Ended {
     let config = database("--database", url)?;
-    let Explanation { database, covered } = &runtime()?.block_on(fence::explain(&config, set)).map_err(failed)?;
+    let Explanation { database, covered, unnamed } =
+        &runtime()?.block_on(fence::explain(&config, set)).map_err(failed)?;
     if !set.applies_to(database) {
         return Err(failed(format!("the policies fence nothing in database {database}")));
     }
     let header = ["RESOURCE", "RELATION", "KIND", "OPERATIONS", "PATH"];
     let lines: Vec<[&str; 5]> = std::iter::once(header).chain(covered.iter().map(line)).collect();
     print(&table(&lines));
+    for (function, table) in unnamed {
+        complain(&format!(
+            "warning: function {function} mentions {table}, and a call of it is no write to the proxy: \
+             name it under `functions` of that resource, or install the guard"
+        ));
+    }
     Ok(if covered.iter().any(|it| it.kind.is_none()) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

@@ -1,8 +1,8 @@
 //! Explains what policies cover in a database. Any role that can connect may run it.
 
 use crate::catalogue::{
-    Catalogue, Dependencies, Explanation, Fenced, Views, database_and_functions, explanation, question,
-    question_of_dependencies,
+    Catalogue, Dependencies, Explanation, Fenced, Views, database_and_functions, explanation, functions_that_mention,
+    question, question_of_dependencies,
 };
 use crate::policy::PolicySet;
 use crate::sql::{StatementResult, answers, message};
@@ -43,7 +43,8 @@ pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Exp
     let answers = ask(&client, &question_of_dependencies(fences)).await?;
     let dependencies = Dependencies::read(&answers).map_err(ExplainError::Catalogue)?;
     let answers = ask(&client, &database_and_functions(policies)).await?;
-    Ok(explanation(policies, &catalogue, &dependencies, &answers))
+    let mentions = ask(&client, &functions_that_mention(policies)).await?;
+    Ok(explanation(policies, &catalogue, &dependencies, &answers, &mentions))
 }
 
 async fn ask(client: &Client, query: &str) -> Result<Vec<StatementResult>, ExplainError> {

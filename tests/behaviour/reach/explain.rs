@@ -125,3 +125,22 @@ fn a_key_that_tells_no_rows_apart_is_unresolved_and_an_error() {
     ];
     assert_eq!(lines(&output), expected);
 }
+
+#[test]
+fn functions_that_write_by_their_source_are_told() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql(
+        "CREATE TABLE ticks (n int); CREATE TABLE ticks_2 (n int); CREATE ROLE reader LOGIN; \
+         CREATE FUNCTION run() RETURNS void LANGUAGE plpgsql AS $$ BEGIN INSERT INTO ticks VALUES (1); END $$; \
+         CREATE FUNCTION named() RETURNS void LANGUAGE sql AS 'DELETE FROM Public.Ticks'; \
+         CREATE FUNCTION other() RETURNS void LANGUAGE sql AS 'DELETE FROM ticks_2'; \
+         CREATE PROCEDURE body() LANGUAGE sql BEGIN ATOMIC DELETE FROM ticks; END",
+    );
+    let policy = "version: 1\nresources:\n  - {name: scheduler, tables: [public.ticks], functions: [public.named]}\n";
+    let output = explain(&postgres, "reader", policy);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    let told: Vec<&str> =
+        said.lines().filter_map(|line| line.strip_prefix("warning: function ")?.split(',').next()).collect();
+    assert_eq!(told, ["public.body mentions public.ticks", "public.run mentions public.ticks"], "{said}");
+}
