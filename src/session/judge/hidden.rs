@@ -113,8 +113,13 @@ impl Judge<'_> {
             |resource: &Arc<Resource>| touched.iter().any(|it| it.writes && Arc::ptr_eq(&it.resource, resource));
         match needs_all(self.policies, is_touched) {
             true => Ok(()),
-            false => Err(Rejection::UnreadCatalogue { why: self.seen.unread.clone() }.into()),
+            false => Err(self.unread().into()),
         }
+    }
+
+    /// What the statement depends on has not been read.
+    pub(super) fn unread(&self) -> Rejection {
+        Rejection::UnreadCatalogue { why: self.seen.unread.clone() }
     }
 
     /// Fences that only observe reject nothing, also not what cannot be verified.

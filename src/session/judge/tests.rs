@@ -69,12 +69,15 @@ impl World {
     }
 
     fn judge(&self, text: &str, token: &str) -> String {
+        self.judge_by(&policies(), text, token)
+    }
+
+    fn judge_by(&self, policies: &PolicySet, text: &str, token: &str) -> String {
         let statements = analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements;
         let parameter =
             Parameter::new(if token == "?" { ParameterValue::Unknown } else { ParameterValue::read(Some(token)) });
-        let policies = policies();
         let judge = Judge {
-            policies: &policies,
+            policies,
             standing: self,
             seen: &self.seen,
             changes_catalogue: false,
@@ -222,4 +225,15 @@ fn what_does_not_show_what_it_writes() {
         (WRITE, "47", "others unread", "reject 0 LF006"),
         ("SELECT 1", "", "unread", "forward"),
     ]);
+}
+
+/// The catalogue says which column tells the keys: without it nothing is known of them, and that passes.
+#[test]
+fn a_key_whose_column_is_not_read_is_no_mistake_of_the_statement() {
+    let policies = "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
+    let policies = join([("a.yaml".into(), Ok(policies.into()))]).unwrap();
+    for text in ["SELECT * FROM shards WHERE k = 1 FOR UPDATE", "UPDATE shards SET v = 2 WHERE k = 1"] {
+        assert!(World::new("empty unread").judge_by(&policies, text, "47").contains("LF006"), "{text}");
+        assert!(World::new("empty").judge_by(&policies, text, "47").contains("LF004"), "{text}");
+    }
 }
