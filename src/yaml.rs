@@ -255,6 +255,14 @@ impl NodeReader {
         Some(list)
     }
 
+    pub(crate) fn mapping<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n [(Node, Node)]> {
+        let Value::Mapping(entries) = &node.value else {
+            self.fault(node.at, format!("{what} must be a mapping"));
+            return None;
+        };
+        Some(entries)
+    }
+
     /// The value that goes with the word in `choices`.
     pub(crate) fn choice<T: Copy>(&mut self, node: &Node, what: &str, choices: &[(&str, T)]) -> Option<T> {
         let found = match &node.value {

@@ -4,7 +4,7 @@ use super::output::{complain, counted, load_policies, print, table};
 use super::{Ended, database, failed, runtime};
 use crate::catalogue::{Covered, Explanation};
 use crate::fence;
-use crate::policy::{PolicySet, Resource};
+use crate::policy::{Opaque, PolicySet, Resource};
 use clap::Subcommand;
 use std::{path::PathBuf, process::ExitCode};
 
@@ -41,7 +41,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
 }
 
 fn check(set: &PolicySet) -> Ended {
-    if let Some(warning) = warning(set) {
+    for warning in [warning(set), opaque_warning(set)].into_iter().flatten() {
         complain(&format!("warning: {warning}"));
     }
     print(&summary(set));
@@ -90,6 +90,25 @@ fn warning(set: &PolicySet) -> Option<String> {
         "{who} no election: a session that writes several of them should name each token, \
          lease.fence = '{first}=1, {second}=2'"
     ))
+}
+
+/// What passes the proxy unseen, the guard sees.
+fn opaque_warning(set: &PolicySet) -> Option<String> {
+    const GUARD: &str = "install the guard (fencegate guard install)";
+    let allowed = set.opaque_roles.iter().filter(|(_, opaque)| **opaque == Opaque::Allow);
+    let roles: Vec<&str> = allowed.map(|(role, _)| role.as_str()).collect();
+    match set.opaque {
+        Opaque::Allow => {
+            Some(format!("`opaque: allow` lets DO, CALL and the like past the proxy: {GUARD}, which stops them"))
+        }
+        _ if !roles.is_empty() => {
+            Some(format!("DO, CALL and the like of {} pass the proxy: {GUARD}, which stops them", roles.join(", ")))
+        }
+        Opaque::RequireToken => {
+            Some(format!("`opaque: require_token` is the narrower way: {GUARD}, and `opaque: allow` is complete"))
+        }
+        Opaque::Reject => None,
+    }
 }
 
 /// How many resources and tables, in a line.

@@ -5,17 +5,20 @@
 //!
 //! Not cancel-safe where nothing else is said: a step may be half done, and the next proxy that needs it repeats it.
 
+use super::admit::Raise;
 use super::advance::Advance;
 use super::authority::may_raise;
 use super::database::Database;
 use super::refusal::{Cause, Refusal, Remedy, about};
-use super::session::{Epoch, Token};
+use super::session::{Epoch, SessionFence, Token};
 use super::store::{EpochRow, StoreError};
 use crate::policy::{Mode, Resource};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// The token of no epoch: an Admit under it looks, and admits nobody.
+const NOBODYS: Token = 0;
 /// How long one drain may take before it counts as failed.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -25,21 +28,42 @@ impl Database {
         self.memory.is_current(&resource.name, token)
     }
 
-    /// For a fence that only observes: takes note of a token, which raises the epoch, if it may, but drains nobody.
-    /// Cancel safe.
+    /// For a fence that only observes: takes note of a token, which raises the epoch, if it may, but drains nobody. Asks all
+    /// that an Admit of the session asks, and admits nobody. Cancel safe.
     /// The error is why a write under the token would be rejected.
-    pub async fn observe(self: &Arc<Self>, resource: &Resource, token: Token) -> Result<(), Refusal> {
-        let (generation, highest) = match self.epoch_of(resource).await? {
-            Some((epoch, _)) => (epoch.generation, Some(epoch)),
-            None => (1, None),
-        };
+    pub async fn observe(
+        self: &Arc<Self>,
+        session: &SessionFence,
+        resource: &Resource,
+        token: Token,
+        raise: Raise<'_>,
+    ) -> Result<(), Refusal> {
+        let unknown = |reason: &String| Refusal::unavailable(&resource.name, reason);
+        let who = session.identity.as_ref().map_err(unknown)?;
+        let report = about(resource, self.store().admit(who, resource, NOBODYS, self.loaded(resource)).await)?;
+        if let Some(cause) = report.unfenceable {
+            return Err(Refusal::unavailable(&resource.name, cause));
+        }
+        let highest = report.current.map(|(row, _)| row.epoch);
+        match highest {
+            Some(highest) => self.memory.learn(&resource.name, highest),
+            None => self.memory.forget(&resource.name),
+        }
         if let Some(highest) = highest.filter(|highest| token < highest.token) {
             return Err(Refusal::Stale { resource: resource.name.clone(), presented: token, highest });
         }
         if highest.is_some_and(|highest| token == highest.token) {
             return Ok(());
         }
-        let target = Epoch { generation, token };
+        match raise {
+            Raise::Freely => {}
+            Raise::WhoMay(claim) => self.permits(claim, resource, token).await?,
+            Raise::Never => {
+                let (resource, highest) = (resource.name.clone(), highest.map(|epoch| epoch.token));
+                return Err(Refusal::NotInForce { resource, presented: token, highest });
+            }
+        }
+        let target = Epoch { generation: highest.map_or(1, |epoch| epoch.generation), token };
         may_raise(self.authority.as_ref(), resource, target).await?;
         self.publish_ahead(&self.advance(resource, target), highest).await.map(drop)
     }

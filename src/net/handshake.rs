@@ -11,6 +11,7 @@ use super::upstream::{self, log_in};
 use crate::config::CONSOLE;
 use crate::fence::session::SessionFence;
 use crate::fence::value::FenceValue;
+use crate::policy::Mode;
 use crate::session::Started;
 use crate::session::parameter::{Parameter, ParameterValue};
 use crate::session::rejection::Rejection;
@@ -188,7 +189,7 @@ pub async fn shake_hands(
             let identity = Err("it is a physical replication session".into());
             Identified { identity, database: None, value: None, temporary: None }
         }
-        Replication::Logical if context.rejects_opaque() && !context.policies().exempts(startup.user()) => {
+        Replication::Logical if context.rejects_opaque() == Some(Mode::Enforce) => {
             let text = ErrorText::new("LF004", "cannot tell what a logical replication session would write")
                 .hint("Connect replication clients to the server directly, as a role in exempt_roles, or set `opaque: require_token` or `allow` in the policy.");
             return refuse(&mut client, text).await;

@@ -59,6 +59,10 @@ fn of_set(set: &PolicySet) -> Attributes {
     let databases = set.databases.as_ref().map(|databases| sorted(databases.iter().cloned()));
     let mut said = Attributes::from([("opaque", set.opaque.name().to_owned())]);
     said.extend(databases.map(|databases| ("databases", databases)));
+    if !set.opaque_roles.is_empty() {
+        let roles = set.opaque_roles.iter().map(|(role, opaque)| format!("{role}: {}", opaque.name()));
+        said.insert("opaque_roles", sorted(roles));
+    }
     if !set.exempt_roles.is_empty() {
         said.insert("exempt_roles", sorted(set.exempt_roles.iter().cloned()));
     }
@@ -136,11 +140,12 @@ mod tests {
         let old = "resources: [{name: a, tables: [public.t]}, {name: gone, tables: [public.g]}]";
         let new = "resources: [{name: a, mode: observe, on_missing: allow, election: /e, functions: [public.f], tables: \
             [{name: public.t, operations: [insert]}]}, {name: 'more/{k}', tables: [{name: public.m, key: k}]}]\n\
-            opaque: allow\ndatabases: [app]\nexempt_roles: [migrator]";
+            opaque: allow\nopaque_roles: {legacy: allow}\ndatabases: [app]\nexempt_roles: [migrator]";
         let expected = [
             "* databases: - -> app".to_owned(),
             "* exempt_roles: - -> migrator".to_owned(),
             "* opaque: reject -> allow".to_owned(),
+            "* opaque_roles: - -> legacy: allow".to_owned(),
             "a election: - -> /e".to_owned(),
             "a functions: - -> public.f".to_owned(),
             "a mode: enforce -> observe".to_owned(),

@@ -6,6 +6,7 @@ use super::{FencedTable, Mode, OnMissing, Opaque, QualifiedName, Template, name}
 use crate::etcd::ElectionName;
 use crate::statement::Operation;
 use crate::yaml::{self, Fault, Node, NodeReader, Position, Value};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The words for what can be fenced.
@@ -16,6 +17,10 @@ pub(super) const OPERATIONS: [(&str, Operation); 5] = [
     ("truncate", Operation::Truncate),
     ("ddl", Operation::Ddl),
 ];
+
+/// The words for what opaque statements meet.
+const OPAQUE: [(&str, Opaque); 3] =
+    [("reject", Opaque::Reject), ("require_token", Opaque::RequireToken), ("allow", Opaque::Allow)];
 
 /// A declaration and where it stands.
 #[derive(Debug)]
@@ -29,6 +34,7 @@ pub(super) struct Placed<T> {
 pub(super) struct Document {
     pub(super) resources: Vec<DeclaredResource>,
     pub(super) opaque: Option<Placed<Opaque>>,
+    pub(super) opaque_roles: Option<Placed<BTreeMap<String, Opaque>>>,
     pub(super) databases: Option<Placed<Vec<String>>>,
     pub(super) exempt_roles: Option<Placed<Vec<String>>>,
 }
@@ -97,7 +103,7 @@ pub(super) fn read(bytes: &[u8]) -> (Document, Vec<Fault>) {
 }
 
 fn document(reader: &mut NodeReader, root: &Node) -> Option<Document> {
-    let keys = ["version", "resources", "opaque", "databases", "exempt_roles"];
+    let keys = ["version", "resources", "opaque", "opaque_roles", "databases", "exempt_roles"];
     let fields = reader.fields(root, "the file", &keys)?;
     match fields.find("version") {
         None => reader.fault(root.at, "the file has no version: write `version: 1`"),
@@ -110,6 +116,7 @@ fn document(reader: &mut NodeReader, root: &Node) -> Option<Document> {
         document.resources = list.iter().filter_map(|item| resource(reader, item)).collect();
     }
     document.opaque = fields.find("opaque").and_then(|node| opaque(reader, node));
+    document.opaque_roles = fields.find("opaque_roles").and_then(|node| opaque_roles(reader, node));
     document.databases = fields.find("databases").and_then(|node| names(reader, node, "`databases`"));
     if let Some(Placed { at, value }) = &document.databases
         && value.is_empty()
@@ -121,9 +128,23 @@ fn document(reader: &mut NodeReader, root: &Node) -> Option<Document> {
 }
 
 fn opaque(reader: &mut NodeReader, node: &Node) -> Option<Placed<Opaque>> {
-    let choices = [("reject", Opaque::Reject), ("require_token", Opaque::RequireToken), ("allow", Opaque::Allow)];
-    let value = reader.choice(node, "`opaque`", &choices)?;
+    let value = reader.choice(node, "`opaque`", &OPAQUE)?;
     Some(Placed { at: node.at, value })
+}
+
+fn opaque_roles(reader: &mut NodeReader, node: &Node) -> Option<Placed<BTreeMap<String, Opaque>>> {
+    const WHAT: &str = "`opaque_roles`";
+    let mut roles = BTreeMap::new();
+    for (key, value) in reader.mapping(node, WHAT)? {
+        let role = sql_name(reader, key, WHAT, name::single);
+        let opaque = reader.choice(value, "`opaque` of a role", &OPAQUE);
+        if let (Some(role), Some(opaque)) = (role, opaque)
+            && roles.insert(role.clone(), opaque).is_some()
+        {
+            reader.fault(key.at, format!("the role {role} has a value already"));
+        }
+    }
+    Some(Placed { at: node.at, value: roles })
 }
 
 fn names(reader: &mut NodeReader, node: &Node, what: &str) -> Option<Placed<Vec<String>>> {

@@ -2,18 +2,21 @@
 //!
 //! Must never depend on the order or the place in which something is written, nor on how a library prints it.
 
-use super::{FencedTable, Opaque, QualifiedName, Resource};
+use super::{FencedTable, PolicySet, QualifiedName, Resource};
 use sha2::{Digest, Sha256};
 
 /// The settings of a set that decide with every resource's fence, as [`fingerprint`] needs them.
-pub(super) fn settings(opaque: Opaque, databases: Option<&[String]>, exempt_roles: &[String]) -> String {
+pub(super) fn settings(set: &PolicySet) -> String {
     let mut text = String::from("fencegate policy 1\n");
-    line(&mut text, "opaque", [opaque.name()]);
-    for database in sorted(databases.unwrap_or_default().iter().map(String::as_str)) {
-        line(&mut text, "database", [database]);
+    line(&mut text, "opaque", [set.opaque.name()]);
+    for (role, opaque) in &set.opaque_roles {
+        line(&mut text, "opaque role", [role.as_str(), opaque.name()]);
     }
-    for role in sorted(exempt_roles.iter().map(String::as_str)) {
-        line(&mut text, "exempt role", [role]);
+    for database in sorted(set.databases.iter().flatten()) {
+        line(&mut text, "database", [database.as_str()]);
+    }
+    for role in sorted(set.exempt_roles.iter()) {
+        line(&mut text, "exempt role", [role.as_str()]);
     }
     text
 }

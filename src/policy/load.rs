@@ -110,6 +110,7 @@ impl Joining {
             self.add_resource(resource, &mut faults);
         }
         self.add_setting("opaque", document.opaque, |settings| &mut settings.opaque, &mut faults);
+        self.add_setting("opaque_roles", document.opaque_roles, |settings| &mut settings.opaque_roles, &mut faults);
         self.add_setting("databases", document.databases, |settings| &mut settings.databases, &mut faults);
         self.add_setting("exempt_roles", document.exempt_roles, |settings| &mut settings.exempt_roles, &mut faults);
         faults.sort_by_key(|fault| (fault.at.line, fault.at.column));
@@ -214,13 +215,14 @@ impl Joining {
         if !self.errors.is_empty() {
             return Err(self.errors);
         }
-        let Document { opaque, databases, exempt_roles, .. } = self.settings;
+        let Document { opaque, opaque_roles, databases, exempt_roles, .. } = self.settings;
         let mut set = PolicySet::new(
             self.resources,
             opaque.map(|opaque| opaque.value).unwrap_or_default(),
             databases.map(|databases| databases.value),
             exempt_roles.map(|roles| roles.value).unwrap_or_default(),
-        );
+        )
+        .with_opaque_roles(opaque_roles.map(|roles| roles.value).unwrap_or_default());
         set.files = self.files.len();
         Ok(set)
     }

@@ -23,7 +23,8 @@ pub use load::{join, load};
 
 use crate::etcd::ElectionName;
 use crate::statement::{FunctionName, Operation, RelationName};
-use std::{collections::BTreeSet, fmt, sync::Arc, time::Instant};
+use std::collections::{BTreeMap, BTreeSet};
+use std::{fmt, sync::Arc, time::Instant};
 
 /// All policies of one directory, validated. Made by [`load`] or [`PolicySet::new`] and never changed afterwards.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub struct PolicySet {
     pub resources: Vec<Arc<Resource>>,
     /// What happens to statements whose text does not tell what they write.
     pub opaque: Opaque,
+    /// The same for sessions of these login roles, where it is another.
+    pub opaque_roles: BTreeMap<String, Opaque>,
     /// The databases in which the resources are fenced; None: wherever a named table exists.
     pub databases: Option<Vec<String>>,
     /// Login roles that bypass the fences.
@@ -58,14 +61,30 @@ impl PolicySet {
         databases: Option<Vec<String>>,
         exempt_roles: Vec<String>,
     ) -> Self {
-        let settings = fingerprint::settings(opaque, databases.as_deref(), &exempt_roles);
-        let with_fingerprint = |resource: Resource| {
-            let fingerprint = fingerprint::fingerprint(&settings, &resource);
-            Arc::new(Resource { fingerprint, ..resource })
+        let set = Self {
+            resources: resources.into_iter().map(Arc::new).collect(),
+            opaque,
+            opaque_roles: BTreeMap::new(),
+            databases,
+            exempt_roles,
+            files: 0,
+            loaded: Instant::now(),
+            index: index::Index::default(),
         };
-        let resources: Vec<_> = resources.into_iter().map(with_fingerprint).collect();
-        let index = index::Index::new(&resources);
-        Self { resources, opaque, databases, exempt_roles, files: 0, loaded: Instant::now(), index }
+        set.with_opaque_roles(BTreeMap::new())
+    }
+
+    /// The same set, with another value of `opaque` for these login roles.
+    pub fn with_opaque_roles(mut self, opaque_roles: BTreeMap<String, Opaque>) -> Self {
+        self.opaque_roles = opaque_roles;
+        let settings = fingerprint::settings(&self);
+        let with_fingerprint = |resource: &Arc<Resource>| {
+            let fingerprint = fingerprint::fingerprint(&settings, resource);
+            Arc::new(Resource { fingerprint, ..Resource::clone(resource) })
+        };
+        self.resources = self.resources.iter().map(with_fingerprint).collect();
+        self.index = index::Index::new(&self.resources);
+        self
     }
 
     /// The role bypasses the fences.
@@ -77,6 +96,16 @@ impl PolicySet {
     pub fn applies_to(&self, database: &str) -> bool {
         !self.resources.is_empty()
             && self.databases.as_ref().is_none_or(|databases| databases.iter().any(|name| name == database))
+    }
+
+    /// Some fence acts.
+    pub fn enforces(&self) -> bool {
+        self.resources.iter().any(|resource| resource.mode == Mode::Enforce)
+    }
+
+    /// What an opaque statement of the role meets.
+    pub fn opaque_of(&self, role: &str) -> Opaque {
+        self.opaque_roles.get(role).copied().unwrap_or(self.opaque)
     }
 
     /// Calling some function counts as a write.
@@ -203,14 +232,14 @@ impl OnMissing {
     }
 }
 
-/// Whether a fence acts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Whether a fence acts. Where several fences concern a statement, the greatest decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Mode {
+    /// It forwards, and counts and logs what it would have rejected; it drains no process.
+    Observe,
     /// It rejects.
     #[default]
     Enforce,
-    /// It forwards, and counts and logs what it would have rejected; it drains no process.
-    Observe,
 }
 
 impl Mode {

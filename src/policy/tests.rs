@@ -1,6 +1,7 @@
 //! The rules of policies, and the exact place of every error.
 
 use super::*;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -49,6 +50,7 @@ resources:
   - name: a/b:c.d-e_1
     functions: [public.other]
 opaque: allow
+opaque_roles: {Legacy: reject, '"Old App"': require_token}
 databases: [App, '"My-App"']
 exempt_roles: [migrator]
 "#;
@@ -65,6 +67,12 @@ fn everything_that_can_be_declared_is_read() {
     assert_eq!(first.functions[0].to_string(), "public.run_tick");
     assert_eq!((first.on_missing, first.mode, set.opaque), (OnMissing::Allow, Mode::Observe, Opaque::Allow));
     assert_eq!(set.databases.as_deref().unwrap(), ["app", "My-App"]);
+    let roles = BTreeMap::from([("legacy".to_owned(), Opaque::Reject), ("Old App".to_owned(), Opaque::RequireToken)]);
+    assert_eq!(set.opaque_roles, roles);
+    assert_eq!(
+        ["legacy", "Old App", "other"].map(|role| set.opaque_of(role)),
+        [Opaque::Reject, Opaque::RequireToken, Opaque::Allow]
+    );
     assert_eq!((set.exempt_roles.as_slice(), set.files), (["migrator".to_owned()].as_slice(), 1));
 }
 

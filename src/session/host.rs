@@ -1,7 +1,7 @@
 //! The interface between a session and the proxy that hosts it. All calls return at once: work that takes time is a
 //! [`Task`].
 
-use super::judge::PassedWrite;
+use super::judge::{Need, PassedWrite};
 use super::parameter::ParameterValue;
 use super::rejection::Rejection;
 use super::suspects::Suspects;
@@ -100,7 +100,7 @@ pub trait Host: Send {
     fn note_passed(&self, passed: Vec<PassedWrite>);
 
     /// A write under this token has passed a fence that only observes: finds out whether it would be rejected.
-    fn observe(&self, resource: Arc<Resource>, token: Token, claim: Claim);
+    fn observe(&self, need: Need, claim: Claim);
 }
 
 /// The changes seen up to a moment.

@@ -39,6 +39,7 @@ mod verdict;
 pub use end::{ClientFault, End};
 pub use host::Host;
 pub use task::{Done, Task};
+pub use touched::{ComesTo, comes_to};
 
 use crate::fence::session::{Activity, SessionFence};
 use crate::statement::{Lexing, Statement};

@@ -265,6 +265,7 @@ impl<H: Host> Session<H> {
     fn transaction_ended(&mut self) {
         if !self.replies.may_write() {
             self.transaction.written.clear();
+            self.transaction.past.written.clear();
             self.fence.transaction_ended();
         }
     }

@@ -1,7 +1,7 @@
 //! The machine by itself: bytes in, bytes and requests out, with a host that knows what the test says.
 
 use super::host::{Changes, Seen, Wanted};
-use super::judge::PassedWrite;
+use super::judge::{Need, PassedWrite};
 use super::parameter::ParameterValue;
 use super::suspects::Suspects;
 use super::task::ParsePermit;
@@ -112,7 +112,7 @@ impl Host for OneSession {
 
     fn note_passed(&self, _: Vec<PassedWrite>) {}
 
-    fn observe(&self, _: Arc<Resource>, _: Token, _: Claim) {}
+    fn observe(&self, _: Need, _: Claim) {}
 }
 
 fn session(token: &str) -> Session<OneSession> {

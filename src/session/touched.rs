@@ -74,6 +74,34 @@ pub fn deeds(statement: &Statement, policies: &PolicySet, seen: &Seen, resource:
     deeds.into_iter().collect()
 }
 
+/// What a statement comes to without naming it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ComesTo {
+    /// A fenced table, by what leads to it.
+    Table(RelationName),
+    /// A function of the policies; it may name it.
+    Function(FunctionName),
+}
+
+/// What of the resource the statement comes to, unless it names a table of it.
+pub fn comes_to(statement: &Statement, policies: &PolicySet, seen: &Seen, resource: &str) -> Option<ComesTo> {
+    let Seen { catalogue, dependencies, .. } = seen;
+    let is_it = |it: &Arc<Resource>| it.name == resource || it.is_called(resource);
+    let is_of_it = |table: &RelationName, operation| policies.fenced(table, operation).any(|(it, _)| is_it(it));
+    if statement.writes.iter().any(|write| is_of_it(&write.relation, write.operation)) {
+        return None;
+    }
+    let table = statement.writes.iter().find_map(|write| {
+        let mut ways =
+            catalogue.reached_by(write).filter(|way| is_of_it(way.table, way.operation)).map(|way| way.table);
+        let cascades = dependencies.iter().flat_map(|dependencies| dependencies.cascades_to(write));
+        ways.next().or_else(|| cascades.into_iter().find(|table| is_of_it(table, Operation::Ddl)))
+    });
+    let is_function_of_it = |it: &&FunctionName| policies.resources_of_function(it).into_iter().any(is_it);
+    let function = || called(statement, catalogue).find(is_function_of_it).cloned().map(ComesTo::Function);
+    table.cloned().map(ComesTo::Table).or_else(function)
+}
+
 fn means(called: &FunctionName, function: &QualifiedName) -> bool {
     called.name == function.name && called.schema.as_ref().is_none_or(|schema| *schema == function.schema)
 }

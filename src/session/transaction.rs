@@ -1,5 +1,6 @@
 //! The state of the session's transaction.
 
+use super::judge::Past;
 use crate::fence::session::Token;
 use crate::wire::message::Status;
 use std::collections::HashMap;
@@ -17,6 +18,8 @@ pub(super) struct Transaction {
     pub(super) catalogue_changed: bool,
     /// The tokens under which it has written, by resource.
     pub(super) written: HashMap<String, Token>,
+    /// The same past fences that only observe.
+    pub(super) past: Past,
 }
 
 /// What was sent to the server since the last ReadyForQuery.

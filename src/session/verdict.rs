@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// About the longest time that statements are held back for a reading of the catalogue.
 const CATCH_UP_LIMIT: Duration = Duration::from_secs(5);
+/// The same where all fences only observe: better one observation less than a statement that waits.
+const CATCH_UP_TO_OBSERVE: Duration = Duration::from_millis(500);
 
 /// The most admissions in one task; then the message is judged again.
 const MOST_AT_ONCE: usize = 256;
@@ -86,11 +88,13 @@ impl<H: Host> Session<H> {
             suspects: self.definitions.own(),
             suspects_of_others: &others,
             exempt: self.host.policies().exempts(self.host.user()),
+            opaque: self.host.policies().opaque_of(self.host.user()),
             parameter: &self.parameter,
             owed: !self.replies.is_empty(),
             parameter_in_doubt: !self.replies.is_empty()
                 && (self.replies.affect_parameter() || !self.parameter.is_settled()),
             written: &self.transaction.written,
+            past: &self.transaction.past,
             refused: self.pending.refused.as_ref(),
         };
         let verdict = match judge.statements(&resolved) {
@@ -191,7 +195,8 @@ impl<H: Host> Session<H> {
     /// What has to be done before the statements at hand can be judged.
     fn first(&mut self, wanted: &Wanted) -> Option<Task> {
         let since = *self.pending.since.get_or_insert(self.now);
-        let left = CATCH_UP_LIMIT.saturating_sub(self.now.saturating_duration_since(since));
+        let limit = if self.host.policies().enforces() { CATCH_UP_LIMIT } else { CATCH_UP_TO_OBSERVE };
+        let left = limit.saturating_sub(self.now.saturating_duration_since(since));
         (!left.is_zero() && self.host.is_unread(wanted)).then(|| Task::CatchUp(wanted.clone(), left))
     }
 
@@ -234,7 +239,9 @@ impl<H: Host> Session<H> {
             if run == Run::Begins {
                 for need in observed {
                     let claim = Claim { deeds: self.deeds(&need, seen), role: Some(self.any_role()) };
-                    self.host.observe(need.resource, need.token, claim);
+                    self.transaction.past.written.insert(need.resource.name.clone(), need.token);
+                    self.transaction.past.admitted = Some(need.resource.clone());
+                    self.host.observe(need, claim);
                 }
                 needs.iter().for_each(|need| self.host.note_admitted(&need.resource));
             }

@@ -6,15 +6,19 @@
 use super::context::Context;
 use super::recent;
 use super::sessions::SessionRecord;
+use super::shared::Shared;
 use crate::fence::session::Token;
-use crate::fence::{Claim, Refusal};
+use crate::fence::{Claim, Raise, Refusal};
 use crate::metrics::{Counter, Metrics};
 use crate::policy::{Mode, PolicySet, Resource, quoted};
-use crate::session::judge::PassedWrite;
+use crate::session::host::Seen;
+use crate::session::judge::{Need, PassedWrite};
 use crate::session::rejection::Rejection;
-use crate::statement::{RelationName, Statement};
+use crate::session::{ComesTo, comes_to};
+use crate::statement::{FunctionName, RelationName, Statement};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The most resources whose counters a session keeps at hand.
 const MOST_KEPT: usize = 1024;
@@ -54,89 +58,151 @@ pub fn counter(metrics: &Metrics, policies: &PolicySet, database: &str, resource
     metrics.write(database, resource, mode.name(), verdict)
 }
 
-impl SessionRecord {
-    /// Records a rejection, never the values in the statement.
-    pub fn log_rejection(&self, context: &Context, rejection: &Rejection, statement: &Statement) {
-        let resource = rejection.resource();
-        let (label, _) = labels(context.policies(), resource);
-        let verdict = rejection.verdict();
+/// A write that a fence rejects, or would reject if it did not only observe.
+struct Rejected<'a> {
+    session: &'a SessionRecord,
+    mode: Mode,
+    rejection: &'a Rejection,
+    statement: &'a Statement,
+    /// The resource, where it is known.
+    resource: Option<&'a str>,
+    /// The token, where the rejection does not say it.
+    presented: Option<Token>,
+}
+
+impl Rejected<'_> {
+    /// Counts it, keeps it for the console, and logs it: never the values in the statement.
+    fn record(&self, shared: &Shared, policies: &PolicySet, seen: &Seen) {
+        let (label, _) = labels(policies, self.resource);
+        let verdict = self.rejection.verdict();
         // What the server would refuse by itself is no verdict of a fence.
-        if !matches!(rejection, Rejection::Denied { .. }) {
-            context.shared.metrics.write(&self.database, label, Mode::Enforce.name(), verdict).inc();
+        if !matches!(self.rejection, Rejection::Denied { .. }) {
+            shared.metrics.write(&self.session.database, label, self.mode.name(), verdict).inc();
         }
-        context.shared.recent.push(recent::record(self, rejection, statement));
-        if !context.shared.log_limit.allows(verdict, label) {
-            return;
+        shared.recent.push(recent::record(self.session, self.rejection, self.mode, self.statement, self.resource));
+        if shared.log_limit.allows(verdict, label) {
+            self.log(policies, seen);
         }
-        let SessionRecord { number: session, user, database, address, .. } = self;
+    }
+
+    fn log(&self, policies: &PolicySet, seen: &Seen) {
+        let Rejected { rejection, statement, resource, .. } = self;
+        let SessionRecord { number: session, user, database, address, application_name, .. } = self.session;
         let (presented, highest) = rejection.tokens();
+        let presented = presented.or(self.presented);
+        let reaches = resource.and_then(|resource| reaches(statement, policies, seen, resource));
         let (statement, table) = (statement.kind, statement.writes.first().map(|write| table_name(&write.relation)));
-        let is_stale = matches!(rejection, Rejection::Stale { .. });
-        let event = if is_stale { "stale_write_blocked" } else { "write_rejected" };
+        let event = match (self.mode, rejection) {
+            (Mode::Enforce, Rejection::Stale { .. }) => "stale_write_blocked",
+            (Mode::Enforce, _) => "write_rejected",
+            (Mode::Observe, Rejection::Stale { .. }) => "stale_write_observed",
+            (Mode::Observe, Rejection::Unavailable { .. }) => "write_not_observed",
+            (Mode::Observe, _) => "write_would_be_rejected",
+        };
         // The event's name says all of this of a stale write. A field that is None is left out.
-        let code = (!is_stale).then(|| rejection.text().code);
-        let reason = (!is_stale).then(|| rejection.reason());
-        let verdict = (!is_stale).then_some(verdict);
+        let says_more = !matches!(rejection, Rejection::Stale { .. });
+        let code = says_more.then(|| rejection.text().code);
+        let reason = says_more.then(|| rejection.reason());
+        let verdict = says_more.then(|| rejection.verdict());
         tracing::warn!(
-            session, user, database, address, resource, presented, highest, statement, table, code, verdict, reason,
+            session,
+            user,
+            database,
+            address,
+            application_name,
+            resource,
+            presented,
+            highest,
+            statement,
+            table,
+            reaches,
+            code,
+            verdict,
+            reason,
             "{event}"
         );
     }
 }
 
+impl SessionRecord {
+    /// Records a rejection.
+    pub fn log_rejection(&self, context: &Context, rejection: &Rejection, statement: &Statement) {
+        let (mode, resource) = (Mode::Enforce, rejection.resource());
+        let rejected = Rejected { session: self, mode, rejection, statement, resource, presented: None };
+        rejected.record(&context.shared, context.policies(), &context.shared_database.catalogue(None));
+    }
+}
+
 impl Context {
     /// A statement has been forwarded that these may concern.
-    pub fn passed(&self, passed: Vec<PassedWrite>) {
+    pub fn passed(&self, session: &SessionRecord, passed: Vec<PassedWrite>) {
         for PassedWrite { resource, statement, observed } in passed {
-            let verdict = observed.as_ref().map_or("exempt", Rejection::verdict);
             let resource = resource.as_ref().map(|resource| resource.name.as_str());
-            let (label, mode) = labels(self.policies(), resource);
-            let database = self.database().name();
-            self.shared.metrics.write(database, label, mode.name(), verdict).inc();
-            if !self.shared.log_limit.allows(verdict, label) {
-                continue;
-            }
-            match observed {
-                None => tracing::info!(database, resource, statement, "exempt_write"),
-                Some(_) => tracing::warn!(database, resource, statement, verdict, "write_would_be_rejected"),
+            match &observed {
+                Some(rejection) => {
+                    let (mode, statement) = (Mode::Observe, &*statement);
+                    let rejected = Rejected { session, mode, rejection, statement, resource, presented: None };
+                    rejected.record(&self.shared, self.policies(), &self.shared_database.catalogue(None));
+                }
+                None => self.exempt(session, resource, statement.kind),
             }
         }
     }
 
-    /// A write under this token has passed a fence that only observes: says so if it would be rejected.
-    pub fn observe(&self, resource: Arc<Resource>, token: Token, claim: Claim) {
-        let database = self.database().clone();
-        if database.is_current(&resource, token) {
-            return self.count(&resource, "admitted");
+    fn exempt(&self, session: &SessionRecord, resource: Option<&str>, statement: &str) {
+        let (label, mode) = labels(self.policies(), resource);
+        let SessionRecord { number: session, user, database, address, application_name, .. } = session;
+        self.shared.metrics.write(database, label, mode.name(), "exempt").inc();
+        if self.shared.log_limit.allows("exempt", label) {
+            tracing::info!(session, user, database, address, application_name, resource, statement, "exempt_write");
         }
+    }
+
+    /// A write under this token has passed a fence that only observes: records it if it would be rejected. Whether the
+    /// session's process could be admitted at all is asked once.
+    pub fn observe(&self, session: &Arc<SessionRecord>, need: Need, claim: Claim) {
+        let database = self.database().clone();
+        let is_current = database.is_current(&need.resource, need.token);
+        if is_current && self.admissible.load(Ordering::Relaxed) {
+            return self.count(&need.resource, "admitted");
+        }
+        let shared_database = self.shared_database.clone();
+        let (shared, policies, session) = (self.shared.clone(), self.policies.clone(), session.clone());
+        let fence = session.fence.clone();
+        let record = move |need: &Need, refusal: Refusal| {
+            let rejection = Rejection::from(refusal);
+            let (resource, presented) = (Some(need.resource.name.as_str()), Some(need.token));
+            let (mode, statement) = (Mode::Observe, &*need.statement);
+            let rejected = Rejected { session: &session, mode, rejection: &rejection, statement, resource, presented };
+            rejected.record(&shared, &policies, &shared_database.catalogue(None));
+        };
         // Not when too many are asking.
         let Some(place) = self.shared_database.observations.clone().try_acquire_owned().ok() else {
-            self.count(&resource, "unavailable");
-            if self.shared.log_limit.allows("unavailable", labels(self.policies(), Some(&resource.name)).0) {
-                let too_many = Rejection::from(Refusal::unavailable(&resource.name, "too many at once"));
-                log_observed(database.name(), &resource.name, token, &too_many);
-            }
-            return;
+            return match is_current {
+                true => self.count(&need.resource, "admitted"),
+                false => record(&need, Refusal::unavailable(&need.resource.name, "too many at once")),
+            };
         };
-        let (policies, metrics, limit) =
-            (self.policies.clone(), self.shared.metrics.clone(), self.shared.log_limit.clone());
+        let admitted = counter(&self.shared.metrics, self.policies(), database.name(), &need.resource.name, "admitted");
+        let admissible = self.admissible.clone();
         tokio::spawn(async move {
             let _place = place;
-            let seen = match database.known_stale(&resource.name, token) {
-                Some(highest) => Err(Refusal::Stale { resource: resource.name.clone(), presented: token, highest }),
-                None => match database.permits(&claim, &resource, token).await {
-                    Ok(()) => database.observe(&resource, token).await,
-                    // The server has refused it.
-                    Err(Refusal::Denied { .. }) => return,
-                    Err(refusal) => Err(refusal),
-                },
+            let Need { resource, token, may_raise, .. } = &need;
+            let seen = match database.known_stale(&resource.name, *token) {
+                Some(highest) => Err(Refusal::Stale { resource: resource.name.clone(), presented: *token, highest }),
+                None => {
+                    let raise = if *may_raise { Raise::WhoMay(&claim) } else { Raise::Never };
+                    database.observe(&fence, resource, *token, raise).await
+                }
             };
-            let rejection = seen.err().map(Rejection::from);
-            let verdict = rejection.as_ref().map_or("admitted", Rejection::verdict);
-            counter(&metrics, &policies, database.name(), &resource.name, verdict).inc();
-            let (label, _) = labels(&policies, Some(&resource.name));
-            if let Some(rejection) = rejection.filter(|_| limit.allows(verdict, label)) {
-                log_observed(database.name(), &resource.name, token, &rejection);
+            match seen {
+                Ok(()) => {
+                    admissible.store(true, Ordering::Relaxed);
+                    admitted.inc();
+                }
+                // The server has refused it.
+                Err(Refusal::Denied { .. }) => {}
+                Err(refusal) => record(&need, refusal),
             }
         });
     }
@@ -152,16 +218,10 @@ pub fn table_name(relation: &RelationName) -> String {
     schema + &quoted(&relation.name)
 }
 
-/// What a fence that only observes has seen.
-fn log_observed(database: &str, resource: &str, presented: Token, rejection: &Rejection) {
-    let (verdict, reason) = (rejection.verdict(), rejection.reason());
-    match rejection {
-        Rejection::Stale { highest, .. } => {
-            tracing::warn!(database, resource, presented, highest, "stale_write_observed");
-        }
-        Rejection::Unavailable { .. } => {
-            tracing::warn!(database, resource, presented, reason, "write_not_observed");
-        }
-        _ => tracing::warn!(database, resource, presented, verdict, reason, "write_would_be_rejected"),
-    }
+/// The fenced table or function that a statement comes to, where it does not name the table.
+fn reaches(statement: &Statement, policies: &PolicySet, seen: &Seen, resource: &str) -> Option<String> {
+    Some(match comes_to(statement, policies, seen, resource)? {
+        ComesTo::Table(table) => table_name(&table),
+        ComesTo::Function(FunctionName { schema, name }) => table_name(&RelationName { schema, name }) + "()",
+    })
 }

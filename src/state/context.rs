@@ -7,11 +7,12 @@ use super::room::MessageBudget;
 use super::sessions::SessionRecord;
 use super::shared::Shared;
 use crate::fence::{Database, Registration, Role};
-use crate::policy::{Opaque, PolicySet};
+use crate::policy::{Mode, Opaque, PolicySet, Resource};
 use crate::session::host::Wanted;
 use crate::session::task::{ParsePermit, Room};
 use crate::statement::Alone;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -26,6 +27,8 @@ pub struct Context {
     /// The login role.
     pub(super) role: String,
     pub(super) admitted: Admitted,
+    /// Fences that only observe know that they could admit its server process.
+    pub(super) admissible: Arc<AtomicBool>,
 }
 
 impl Context {
@@ -37,7 +40,8 @@ impl Context {
         let fenced = policies.applies_to(database);
         let admitted = Admitted::default();
         let role = role.to_owned();
-        Context { shared, shared_database, policies, receiver, fenced, has_database: true, role, admitted }
+        let admissible = Arc::default();
+        Context { shared, shared_database, policies, receiver, fenced, has_database: true, role, admitted, admissible }
     }
 
     /// The view of a physical replication session. It has no database and the server refuses it SQL, so that
@@ -72,12 +76,16 @@ impl Context {
         &self.shared
     }
 
-    /// Whatever does not show what it writes is rejected.
-    pub fn rejects_opaque(&self) -> bool {
+    /// Whatever does not show what it writes meets this: it is rejected, or would be by fences that only observe. None: it
+    /// passes.
+    pub fn rejects_opaque(&self) -> Option<Mode> {
         let seen = self.shared_database.catalogue(None);
-        self.fenced
-            && self.policies.opaque == Opaque::Reject
-            && (!seen.is_current || seen.catalogue.has_fenced_tables())
+        let is_rejected = self.fenced
+            && !self.policies.exempts(&self.role)
+            && self.policies.opaque_of(&self.role) == Opaque::Reject
+            && (!seen.is_current || seen.catalogue.has_fenced_tables());
+        let here = |resource: &&Arc<Resource>| !seen.is_current || seen.catalogue.may_have(resource);
+        self.policies.resources.iter().filter(|_| is_rejected).filter(here).map(|resource| resource.mode).max()
     }
 
     /// Makes sure, as far as a moment allows, that the policies are in force in the database and that

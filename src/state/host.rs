@@ -10,7 +10,7 @@ use crate::policy::{PolicySet, Resource};
 use crate::session::Host;
 use crate::session::Task;
 use crate::session::host::{Changes, Seen, Wanted};
-use crate::session::judge::PassedWrite;
+use crate::session::judge::{Need, PassedWrite};
 use crate::session::parameter::ParameterValue;
 use crate::session::rejection::Rejection;
 use crate::session::suspects::Suspects;
@@ -173,10 +173,10 @@ impl Host for SessionHost {
     }
 
     fn note_passed(&self, passed: Vec<PassedWrite>) {
-        self.context.passed(passed);
+        self.context.passed(&self.record, passed);
     }
 
-    fn observe(&self, resource: Arc<Resource>, token: Token, claim: Claim) {
-        self.context.observe(resource, token, claim);
+    fn observe(&self, need: Need, claim: Claim) {
+        self.context.observe(&self.record, need, claim);
     }
 }

@@ -5,6 +5,7 @@
 use super::audit::table_name;
 use super::sessions::SessionRecord;
 use crate::operate::console::Rejected;
+use crate::policy::Mode;
 use crate::session::rejection::Rejection;
 use crate::statement::Statement;
 use parking_lot::Mutex;
@@ -36,19 +37,26 @@ impl Recent {
 }
 
 /// What is kept of a rejection.
-pub fn record(session: &SessionRecord, rejection: &Rejection, statement: &Statement) -> Rejected {
+pub fn record(
+    session: &SessionRecord,
+    rejection: &Rejection,
+    mode: Mode,
+    statement: &Statement,
+    resource: Option<&str>,
+) -> Rejected {
     let (presented, highest) = rejection.tokens();
     Rejected {
         time: SystemTime::now(),
         session: session.number,
         user: session.user.clone(),
         database: session.database.clone(),
-        resource: rejection.resource().map(str::to_owned),
+        resource: resource.map(str::to_owned),
         verdict: rejection.verdict(),
         sqlstate: rejection.text().code,
         presented,
         highest,
         statement: statement.kind.to_owned(),
         table: statement.writes.first().map(|write| table_name(&write.relation)),
+        mode: mode.name(),
     }
 }

@@ -29,6 +29,7 @@ mod leaders;
 mod life;
 mod logs;
 mod metrics;
+mod observe;
 mod opaque;
 mod operations;
 mod parameter;

@@ -2,6 +2,8 @@
 
 use crate::support::fenced::{Fenced, code, code_in, ok, value};
 use crate::support::message::{bind_text, copy_done, execute, function_call, parse, query, sync};
+use crate::support::programs;
+use crate::support::proxy::fencegate;
 use crate::support::wire::error_in;
 use crate::support::{Frame, Options, ProxyOptions, Wire};
 
@@ -66,6 +68,29 @@ fn what_each_setting_lets_pass() {
         assert_eq!(world.postgres.value(COUNT), (3 * passing).to_string(), "{setting}");
         assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "47", "{setting}");
     }
+}
+
+/// By the role that has logged in, whatever it becomes.
+#[test]
+fn a_role_may_have_a_setting_of_its_own() {
+    let policies = ONE.to_owned() + "opaque_roles: {legacy: allow, Strict: reject}\n";
+    let roles = "CREATE ROLE legacy LOGIN SUPERUSER; CREATE ROLE strict LOGIN SUPERUSER";
+    let world = Fenced::start(&format!("{SCHEMA}; {roles}"), &policies);
+    for (role, expected) in [("legacy", ""), ("strict", "LF004"), ("postgres", "LF004")] {
+        assert_eq!(code(&mut world.login_as(role), DO), expected, "{role}");
+    }
+    let mut wire = world.login();
+    ok(&mut wire, "SET ROLE legacy");
+    let error = wire.rows(DO).unwrap_err();
+    assert_eq!(error.code(), "LF004");
+    assert!(error.hint().contains("fencegate guard install") && error.hint().contains("opaque_roles"), "{error:?}");
+    // What shows is fenced for it as for everybody.
+    assert_eq!(code(&mut world.login_as("legacy"), "INSERT INTO jobs VALUES (1)"), "LF002");
+    let control = world.postgres.control_url() + "postgres";
+    let folder = world.proxy.policies().display().to_string();
+    programs::run(fencegate().args(["guard", "install", "--control", &control, "--policies", &folder]));
+    // With the guard that is complete.
+    assert_eq!(code(&mut world.login_as("legacy"), DO), "LF002");
 }
 
 #[test]

@@ -64,6 +64,25 @@ fn a_keyed_resource_without_an_election_is_warned_of() {
 }
 
 #[test]
+fn what_passes_the_proxy_unseen_is_warned_of() {
+    let one = "version: 1\nresources:\n  - {name: r, tables: [public.t]}\n";
+    for (setting, expected) in [
+        ("opaque: reject\n", ""),
+        ("opaque: allow\n", "warning: `opaque: allow` lets DO"),
+        ("opaque: require_token\n", "warning: `opaque: require_token` is the narrower way"),
+        ("opaque_roles: {legacy: allow}\n", "warning: DO, CALL and the like of legacy pass the proxy"),
+    ] {
+        let files = [("a.yaml", one.to_owned() + setting)];
+        let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
+        let output = fencegate(&["policy", "check", "policies"], &directory("opaque", &files));
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(said.starts_with(expected) && said.is_empty() == expected.is_empty(), "{setting}{said}");
+        assert!(said.is_empty() || said.contains("fencegate guard install"), "{said}");
+    }
+}
+
+#[test]
 fn every_error_is_a_line_with_its_place() {
     let a = "version: 1\nresources:\n  - {name: r, tables: [public.t]}\n  - {name: s, tables: [t], moed: x}\n";
     let b = "version: 1\nresources:\n  - {name: r, tables: [public.T]}\n";

@@ -1,4 +1,4 @@
-//! `SHOW REJECTIONS`: the writes that were rejected last, without the values in them.
+//! `SHOW REJECTIONS`: the writes that were rejected last, or would have been, without the values in them.
 
 use super::result_set::ColumnType::{Integer, Text, Time};
 use super::result_set::{Table, TableColumn};
@@ -6,7 +6,7 @@ use crate::fence::session::Token;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// A write that was rejected.
+/// A write that was rejected, or would have been.
 #[derive(Clone, Debug)]
 pub struct Rejected {
     /// When.
@@ -31,6 +31,8 @@ pub struct Rejected {
     pub statement: String,
     /// The table, as far as the verdict is about one.
     pub table: Option<String>,
+    /// `observe`: it has passed.
+    pub mode: &'static str,
 }
 
 /// A row per rejection, the latest first.
@@ -47,5 +49,6 @@ pub(super) fn table() -> Table<Arc<Rejected>> {
         TableColumn("highest", Integer, |it| it.highest.into()),
         TableColumn("statement", Text, |it| (&it.statement).into()),
         TableColumn("table", Text, |it| it.table.clone().into()),
+        TableColumn("mode", Text, |it| it.mode.into()),
     ]
 }

@@ -30,8 +30,9 @@ impl Needs {
         more.list.into_iter().for_each(|need| self.push(need));
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.list.is_empty()
+    /// The first one whose fence has this mode.
+    pub(super) fn first(&self, mode: Mode) -> Option<&Arc<Resource>> {
+        self.list.iter().map(|need| &need.resource).find(|resource| resource.mode == mode)
     }
 
     pub(super) fn token(&self, resource: &str) -> Option<Token> {
@@ -67,8 +68,12 @@ impl Earlier {
         if resource.mode == Mode::Enforce {
             return Err(rejection.into());
         }
-        let resource = Some(resource.clone());
-        self.passed.push(PassedWrite { resource, statement: self.statement.kind, observed: Some(rejection) });
+        self.observed(Some(resource.clone()), rejection);
         Ok(())
+    }
+
+    /// What acting fences would reject passes; which of them the statement writes may be unknown.
+    pub(super) fn observed(&mut self, resource: Option<Arc<Resource>>, rejection: Rejection) {
+        self.passed.push(PassedWrite { resource, statement: self.statement.clone(), observed: Some(rejection) });
     }
 }

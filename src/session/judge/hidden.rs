@@ -32,39 +32,60 @@ impl Doubt {
 
     fn hint(&self) -> &'static str {
         match self {
-            Doubt::Text(_) => "Write to the tables directly, or set `opaque: require_token` or `allow` in the policy.",
+            Doubt::Text(_) => OPAQUE_HINT,
             Doubt::Own(_) => "Commit the definitions before you write to what they made.",
             Doubt::Others(_) => "Try again when that session has ended its transaction.",
         }
     }
 }
 
+/// Of LF004 for an opaque statement.
+const OPAQUE_HINT: &str = "Write to the tables directly. Or install the guard (fencegate guard install), which looks at each \
+    write in the database, and set `opaque: allow` in the policy, or for this role alone `opaque_roles: {role: allow}`.";
+
 impl Judge<'_> {
     /// The resources that an opaque statement may write, where it needs their tokens.
-    pub(super) fn hidden(&self, statement: &Statement, earlier: &Earlier) -> Result<Vec<Arc<Resource>>, Stop> {
-        let in_doubt = !self.seen.is_current || self.changes_catalogue;
-        let matters = self.some_fence_acts() && (in_doubt || self.seen.catalogue.has_fenced_tables());
+    pub(super) fn hidden(&self, statement: &Statement, earlier: &mut Earlier) -> Result<Vec<Arc<Resource>>, Stop> {
         let doubt = statement.opaque.map(Doubt::Text).or_else(|| self.suspect(statement, earlier));
-        let Some(doubt) = doubt.filter(|_| matters) else { return Ok(Vec::new()) };
-        match self.policies.opaque {
+        let Some(doubt) = doubt else { return Ok(Vec::new()) };
+        match self.opaque {
             Opaque::Allow => Ok(Vec::new()),
-            Opaque::Reject => Err(match doubt {
-                // They may have ended what they were defining.
-                Doubt::Others(_) if !self.seen.is_current => {
-                    Rejection::UnreadCatalogue { why: self.seen.unread.clone() }
-                }
-                Doubt::Text(NO_ROOM) => Rejection::NoRoom,
-                doubt => {
-                    let why = format!("{}: {}", statement.kind, doubt.why());
-                    Rejection::Unverifiable { why, hint: doubt.hint() }
-                }
+            Opaque::Reject => {
+                let mode = self.may_be_written().map(|resource| resource.mode).max();
+                self.reject_or_observe(mode, self.unverifiable(statement, doubt), earlier)?;
+                Ok(Vec::new())
             }
-            .into()),
-            Opaque::RequireToken => {
-                let may_be_written = |resource: &&Arc<Resource>| {
-                    resource.mode == Mode::Enforce && (in_doubt || self.seen.catalogue.may_have(resource))
-                };
-                Ok(self.policies.resources.iter().filter(may_be_written).cloned().collect())
+            Opaque::RequireToken => Ok(self.may_be_written().cloned().collect()),
+        }
+    }
+
+    /// The resources of which the database has something, as far as is known, if it has a fenced table.
+    fn may_be_written(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        let in_doubt = !self.seen.is_current || self.changes_catalogue;
+        let catalogue = &self.seen.catalogue;
+        let may_be_written =
+            move |it: &&Arc<Resource>| in_doubt || catalogue.has_fenced_tables() && catalogue.may_have(it);
+        self.policies.resources.iter().filter(may_be_written)
+    }
+
+    /// What is not said of one resource concerns all that have this mode; None: there are none.
+    fn reject_or_observe(&self, mode: Option<Mode>, rejection: Rejection, earlier: &mut Earlier) -> Result<(), Stop> {
+        match mode {
+            Some(Mode::Enforce) => return Err(rejection.into()),
+            Some(Mode::Observe) => earlier.observed(None, rejection),
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn unverifiable(&self, statement: &Statement, doubt: Doubt) -> Rejection {
+        match doubt {
+            // They may have ended what they were defining.
+            Doubt::Others(_) if !self.seen.is_current => Rejection::UnreadCatalogue { why: self.seen.unread.clone() },
+            Doubt::Text(NO_ROOM) => Rejection::NoRoom,
+            doubt => {
+                let why = format!("{}: {}", statement.kind, doubt.why());
+                Rejection::Unverifiable { why, hint: doubt.hint() }
             }
         }
     }
@@ -82,26 +103,41 @@ impl Judge<'_> {
 
     /// A prepared transaction leaves its session: with what it has written, and with what it defines for nobody, and for
     /// everybody as soon as any session commits it.
-    pub(super) fn refuse_to_prepare(&self, earlier: &Earlier) -> Result<(), Stop> {
-        let writes = self.standing.holds_admissions() || !self.written.is_empty() || !earlier.needs.is_empty();
-        let defines = !self.suspects.is_empty() || !earlier.suspects.is_empty();
-        let (what, hint) = if writes {
+    pub(super) fn refuse_to_prepare(&self, earlier: &mut Earlier) -> Result<(), Stop> {
+        let carries = |what: &str, hint| {
+            let why = format!("a prepared transaction would carry {what} to a fenced table out of this session");
+            Rejection::Unverifiable { why, hint }
+        };
+        let writes = || {
             let hint =
                 "COMMIT in the session that holds the token; two-phase commit is not possible with fenced tables.";
-            ("writes", hint)
-        } else if defines && self.policies.opaque != Opaque::Allow && self.some_fence_acts() {
-            ("ways", "COMMIT in the session that defines them.")
-        } else {
-            return Ok(());
+            carries("writes", hint)
         };
-        let why = format!("a prepared transaction would carry {what} to a fenced table out of this session");
-        Err(Rejection::Unverifiable { why, hint }.into())
+        let holds = self.standing.holds_admissions() || !self.written.is_empty();
+        if holds || earlier.needs.first(Mode::Enforce).is_some() {
+            return Err(writes().into());
+        }
+        let defines = !self.suspects.is_empty() || !earlier.suspects.is_empty();
+        let mode = self.policies.resources.iter().map(|resource| resource.mode).max();
+        if defines && self.opaque != Opaque::Allow {
+            let rejection = carries("ways", "COMMIT in the session that defines them.");
+            return self.reject_or_observe(mode, rejection, earlier);
+        }
+        if let Some(resource) = earlier.needs.first(Mode::Observe).or(self.past.admitted.as_ref()).cloned() {
+            earlier.observed(Some(resource), writes());
+        }
+        Ok(())
     }
 
     /// While the catalogue is not known, any relation may be a way to any fenced table; and where policies name functions,
     /// reading it may call one. A write is harmless only if it needs the token of every fence anyway. Where the only doubt is
     /// that nobody listens, so is what the policies name. Only the catalogue tells what CASCADE takes.
-    pub(super) fn refuse_what_is_unread(&self, statement: &Statement, touched: &[Touch]) -> Result<(), Stop> {
+    pub(super) fn refuse_what_is_unread(
+        &self,
+        statement: &Statement,
+        touched: &[Touch],
+        earlier: &mut Earlier,
+    ) -> Result<(), Stop> {
         let writes = statement.writes.iter().any(|write| write.operation != Operation::Lock);
         let may_write = writes || may_call_by_reading(statement, self.policies);
         let cascades = statement.writes.iter().any(|write| write.operation == Operation::Cascade);
@@ -111,20 +147,14 @@ impl Judge<'_> {
         }
         let is_touched =
             |resource: &Arc<Resource>| touched.iter().any(|it| it.writes && Arc::ptr_eq(&it.resource, resource));
-        match needs_all(self.policies, is_touched) {
-            true => Ok(()),
-            false => Err(self.unread().into()),
-        }
+        let may_write = |resource: &&Arc<Resource>| resource.keyed.is_some() || !is_touched(resource);
+        let mode = self.policies.resources.iter().filter(may_write).map(|resource| resource.mode).max();
+        self.reject_or_observe(mode, self.unread(), earlier)
     }
 
     /// What the statement depends on has not been read.
     pub(super) fn unread(&self) -> Rejection {
         Rejection::UnreadCatalogue { why: self.seen.unread.clone() }
-    }
-
-    /// Fences that only observe reject nothing, also not what cannot be verified.
-    fn some_fence_acts(&self) -> bool {
-        self.policies.resources.iter().any(|resource| resource.mode == Mode::Enforce)
     }
 }
 
@@ -136,8 +166,8 @@ fn may_call_by_reading(statement: &Statement, policies: &PolicySet) -> bool {
     policies.has_functions() && (statement.reads_more || !statement.reads.iter().all(is_plain))
 }
 
-/// Whatever the catalogue has become, the statement may pass under the tokens that its text asks for: those of all fences.
-/// So it need not wait for a reading, unless it writes what others are defining.
+/// Whatever the catalogue has become, the statement may pass under the tokens that its text asks for: those of all fences,
+/// those that observe among them. So it need not wait for a reading, unless it writes what others are defining.
 pub fn needs_every_token(statement: &Statement, policies: &PolicySet) -> bool {
     let is_written = |resource: &Arc<Resource>| {
         let mut writes = statement.writes.iter().filter(|write| write.operation != Operation::Lock);
@@ -145,13 +175,9 @@ pub fn needs_every_token(statement: &Statement, policies: &PolicySet) -> bool {
             policies.fenced(&write.relation, write.operation).any(|(written, _)| Arc::ptr_eq(written, resource))
         })
     };
-    needs_all(policies, is_written) && is_named_plainly(statement, policies)
-}
-
-/// The statement already needs the tokens of all enforced resources, and none is keyed: hidden writes could need no other.
-fn needs_all(policies: &PolicySet, is_written: impl Fn(&Arc<Resource>) -> bool) -> bool {
-    let mut acting = policies.resources.iter().filter(|resource| resource.mode == Mode::Enforce);
-    acting.all(|resource| resource.keyed.is_none() && is_written(resource))
+    // Hidden writes could need no other.
+    policies.resources.iter().all(|resource| resource.keyed.is_none() && is_written(resource))
+        && is_named_plainly(statement, policies)
 }
 
 /// The policies name all that the statement writes or calls, and it defines nothing.
@@ -191,10 +217,10 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_what_every_acting_fence_is_for_needs_every_token() {
+    fn who_writes_what_every_fence_is_for_needs_every_token() {
         let set = |resources: Vec<Resource>| PolicySet::new(resources, Opaque::Reject, None, Vec::new());
-        let one = set(vec![resource("a", Mode::Enforce), resource("c", Mode::Observe)]);
-        let two = set(vec![resource("a", Mode::Enforce), resource("b", Mode::Enforce)]);
+        let one = set(vec![resource("a", Mode::Enforce)]);
+        let two = set(vec![resource("a", Mode::Enforce), resource("b", Mode::Observe)]);
         let both = "WITH w AS (INSERT INTO a VALUES (1)) INSERT INTO b VALUES (1)";
         for (text, of_one, of_two) in [
             ("INSERT INTO a VALUES (1)", true, false),

@@ -12,14 +12,14 @@ mod token;
 
 use super::host::Seen;
 use super::keys;
-use super::parameter::{Parameter, ParameterValue};
+use super::parameter::Parameter;
 use super::rejection::Rejection;
 use super::suspects::Suspects;
 use super::touched::{Touch, touched};
 use crate::fence::Refusal;
 use crate::fence::session::{Epoch, Token};
 use crate::fence::value::FenceValue;
-use crate::policy::{PolicySet, Resource};
+use crate::policy::{Opaque, PolicySet, Resource};
 use crate::statement::{ParameterEffect, Statement, TransactionEffect};
 use earlier::{Earlier, Needs};
 pub use hidden::{is_named_plainly, needs_every_token};
@@ -58,10 +58,19 @@ pub enum Decision {
 pub struct PassedWrite {
     /// None where it is unknown.
     pub resource: Option<Arc<Resource>>,
-    /// The kind of statement.
-    pub statement: &'static str,
+    /// What passes.
+    pub statement: Arc<Statement>,
     /// Why it would be rejected by a fence that acts; None: the role bypasses the fences.
     pub observed: Option<Rejection>,
+}
+
+/// What the session has done under tokens past fences that only observe: what acting ones would hold against it.
+#[derive(Debug, Default)]
+pub struct Past {
+    /// The tokens under which the open transaction has written, by resource.
+    pub written: HashMap<String, Token>,
+    /// It would be admitted to this one, among others.
+    pub admitted: Option<Arc<Resource>>,
 }
 
 /// How the session stands with the fences.
@@ -94,6 +103,8 @@ pub struct Judge<'a> {
     pub suspects_of_others: &'a [Arc<Suspects>],
     /// The login role bypasses the fences.
     pub exempt: bool,
+    /// What the policies say of opaque statements of that role.
+    pub opaque: Opaque,
     pub parameter: &'a Parameter,
     /// The server owes replies.
     pub owed: bool,
@@ -101,6 +112,8 @@ pub struct Judge<'a> {
     pub parameter_in_doubt: bool,
     /// The tokens under which this transaction has written.
     pub written: &'a HashMap<String, Token>,
+    /// The same of fences that only observe.
+    pub past: &'a Past,
     /// Why an Admit for the statements at hand failed.
     pub refused: Option<&'a Refusal>,
 }
@@ -109,8 +122,8 @@ pub struct Judge<'a> {
 enum Stop {
     Reject(Rejection),
     Settle,
-    ReadValue,
-    ReadPath,
+    /// The parameter or the search path is unknown.
+    Read,
 }
 
 impl From<Rejection> for Stop {
@@ -144,20 +157,7 @@ impl Judge<'_> {
                 }
                 Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection, earlier.needs.into_list()),
                 Err(Stop::Settle) => return Decision::Settle,
-                Err(Stop::ReadPath) => return Decision::ReadValue,
-                // A failed transaction answers nothing.
-                Err(Stop::ReadValue)
-                    if *self.parameter.current() == ParameterValue::Unknown && !self.parameter.failed() =>
-                {
-                    return Decision::ReadValue;
-                }
-                Err(Stop::ReadValue) => {
-                    let why =
-                        format!("an earlier statement of the same string may change lease.fence ({})", statement.kind);
-                    let hint = "Send the statements one by one, so that the proxy can read the token in between.";
-                    let rejection = Rejection::Unverifiable { why, hint };
-                    return Decision::Reject(index, rejection, earlier.needs.into_list());
-                }
+                Err(Stop::Read) => return Decision::ReadValue,
             }
             parameter.completed(statement, parameter.failed());
             earlier.role_changes |= statement.may_change_role();
@@ -184,7 +184,7 @@ impl Judge<'_> {
         }
         let hidden = self.hidden(statement, earlier)?;
         let touched = touched(statement, self.policies, self.seen);
-        self.refuse_what_is_unread(statement, &touched)?;
+        self.refuse_what_is_unread(statement, &touched, earlier)?;
         let mut needs = Needs::default();
         for touch in touched {
             let Touch { resource, writes, keys } = touch;
@@ -214,7 +214,7 @@ impl Judge<'_> {
             if resource.keyed.is_none() {
                 self.need(resource, true, false, parameter, earlier, &mut needs)?;
             } else if self.presents(&resource, true, parameter, earlier)? {
-                return Err(keys::any(&resource, statement.kind).into());
+                earlier.observed_or(&resource, keys::any(&resource, statement.kind))?;
             }
         }
         Ok(needs)
@@ -230,20 +230,20 @@ impl Judge<'_> {
         if self.shadows_keys || earlier.shadow_keys || earlier.may_set_path {
             return Ok(false);
         }
-        self.path.map(|path| self.seen.catalogue.path_leads_to_catalogue(path)).ok_or(Stop::ReadPath)
+        self.path.map(|path| self.seen.catalogue.path_leads_to_catalogue(path)).ok_or(Stop::Read)
     }
 
     fn exempt_writes(&self, statements: &[Arc<Statement>]) -> Vec<PassedWrite> {
         let of_statement = |statement: &Arc<Statement>| {
             let written = touched(statement, self.policies, self.seen).into_iter().filter(|touch| touch.writes);
-            let hidden = match self.hidden(statement, &Earlier::default()) {
-                Ok(resources) => resources.into_iter().map(Some).collect(),
-                // Rejected for any other role.
-                Err(_) => vec![None],
+            let mut observed = Earlier::default();
+            let hidden = match self.hidden(statement, &mut observed) {
+                Ok(resources) if observed.passed.is_empty() => resources.into_iter().map(Some).collect(),
+                // Rejected for any other role, or it would be.
+                _ => vec![None],
             };
-            let kind = statement.kind;
-            let passed = move |resource| PassedWrite { resource, statement: kind, observed: None };
-            written.map(|touch| Some(touch.resource)).chain(hidden).map(passed)
+            let passed = |resource| PassedWrite { resource, statement: statement.clone(), observed: None };
+            written.map(|touch| Some(touch.resource)).chain(hidden).map(passed).collect::<Vec<_>>()
         };
         statements.iter().flat_map(of_statement).collect()
     }

@@ -4,6 +4,7 @@ use super::*;
 use crate::catalogue::Catalogue;
 use crate::fence::Cause;
 use crate::policy::join;
+use crate::session::parameter::ParameterValue;
 use crate::statement::{Lexing, analyse};
 
 const POLICIES: &str = "version: 1
@@ -23,6 +24,7 @@ struct World {
     admitted: HashMap<String, Token>,
     known: HashMap<String, Token>,
     written: HashMap<String, Token>,
+    past: Past,
     refused: Option<Refusal>,
     suspects: Suspects,
     of_others: Vec<Arc<Suspects>>,
@@ -32,6 +34,7 @@ struct World {
 
 impl World {
     /// `admitted=47 known=100 written=46` of the scheduler; `refused`: an Admit failed; `owed`: the server owes replies;
+    /// `past=47`: it has written under that token past the trial; `only=1`: of the tables only that of the trial exists;
     /// `doubt`: some of them may change the parameter; `unread`: the catalogue; `unheard`: nobody listens; `empty`: no fenced
     /// table exists; `defines` and `others`: what may lead to every table; `exempt`.
     fn new(words: &str) -> Self {
@@ -48,6 +51,19 @@ impl World {
                 "admitted" => &mut world.admitted,
                 "known" => &mut world.known,
                 "written" => &mut world.written,
+                "past" => {
+                    let trial = policies().resource_called("trial").cloned();
+                    world.past = Past {
+                        written: HashMap::from([("trial".to_owned(), token.parse().unwrap())]),
+                        admitted: trial,
+                    };
+                    continue;
+                }
+                "only" => {
+                    let trial = policies().resources[2].tables[0].name.clone();
+                    world.seen.catalogue = Arc::new(Catalogue::of_tables([trial]));
+                    continue;
+                }
                 _ => panic!("{word} is no fact"),
             };
             tokens.insert("scheduler".to_owned(), token.parse().unwrap());
@@ -69,10 +85,10 @@ impl World {
     }
 
     fn judge(&self, text: &str, token: &str) -> String {
-        self.judge_by(&policies(), text, token)
+        self.judge_under(&policies(), text, token)
     }
 
-    fn judge_by(&self, policies: &PolicySet, text: &str, token: &str) -> String {
+    fn judge_under(&self, policies: &PolicySet, text: &str, token: &str) -> String {
         let statements = analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements;
         let parameter =
             Parameter::new(if token == "?" { ParameterValue::Unknown } else { ParameterValue::read(Some(token)) });
@@ -86,10 +102,12 @@ impl World {
             suspects: &self.suspects,
             suspects_of_others: &self.of_others,
             exempt: self.says("exempt"),
+            opaque: policies.opaque_of("postgres"),
             parameter: &parameter,
             owed: self.says("owed"),
             parameter_in_doubt: self.says("doubt"),
             written: &self.written,
+            past: &self.past,
             refused: self.refused.as_ref(),
         };
         show(judge.statements(&statements))
@@ -233,7 +251,63 @@ fn a_key_whose_column_is_not_read_is_no_mistake_of_the_statement() {
     let policies = "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
     let policies = join([("a.yaml".into(), Ok(policies.into()))]).unwrap();
     for text in ["SELECT * FROM shards WHERE k = 1 FOR UPDATE", "UPDATE shards SET v = 2 WHERE k = 1"] {
-        assert!(World::new("empty unread").judge_by(&policies, text, "47").contains("LF006"), "{text}");
-        assert!(World::new("empty").judge_by(&policies, text, "47").contains("LF004"), "{text}");
+        assert!(World::new("empty unread").judge_under(&policies, text, "47").contains("LF006"), "{text}");
+        assert!(World::new("empty").judge_under(&policies, text, "47").contains("LF004"), "{text}");
+    }
+}
+
+/// One fence acts and one observes, in the words of [`check`]; then both act.
+#[test]
+fn what_passes_a_fence_that_observes_is_what_it_would_reject() {
+    const MIXED: &str = "version: 1
+resources:
+  - {name: scheduler, tables: [public.jobs]}
+  - {name: trial, tables: [public.trials], mode: observe}
+";
+    const OBSERVED: &str = "version: 1
+resources:
+  - {name: trial, tables: [public.trials], mode: observe}
+";
+    let judge = |policies: &str, text: &str, token: &str, words: &str| {
+        let policies = join([("a.yaml".into(), Ok(policies.to_owned().into()))]).unwrap();
+        World::new(words).judge_under(&policies, text, token)
+    };
+    let is_past = |decision: &str| decision.contains(" past ");
+    for (text, token, words) in [
+        ("INSERT INTO trials VALUES (1)", "", ""),
+        ("INSERT INTO trials VALUES (1)", "none of it", ""),
+        ("DO 'BEGIN END'", "47", ""),
+        ("CALL p()", "47", ""),
+        ("DROP SCHEMA s CASCADE", "47", ""),
+        ("INSERT INTO free VALUES (1)", "47", "defines"),
+        ("INSERT INTO free VALUES (1)", "47", "others"),
+        ("INSERT INTO free VALUES (1)", "47", "unread"),
+        ("INSERT INTO free VALUES (1)", "47", "unheard"),
+        ("INSERT INTO trials VALUES (1); PREPARE TRANSACTION 'a'", "47", ""),
+        ("INSERT INTO trials VALUES (1); SET lease.fence = 48; DELETE FROM trials", "47", ""),
+        ("SELECT set_config(n, '1', false) FROM t; INSERT INTO trials VALUES (1)", "47", ""),
+        ("PREPARE TRANSACTION 'a'", "47", "defines"),
+        ("PREPARE TRANSACTION 'a'", "47", "past=47"),
+        ("INSERT INTO trials VALUES (1)", "48", "past=47"),
+    ] {
+        let enforced = judge(&OBSERVED.replace("mode: observe", "mode: enforce"), text, token, words);
+        // What a session has done past a fence that observes is nothing to one that acts.
+        assert!(enforced.starts_with("reject") || words.contains("past"), "{text}: {enforced}");
+        let observed = judge(OBSERVED, text, token, words);
+        assert!(observed.starts_with("forward") && is_past(&observed), "{text}: {observed}");
+    }
+    // Where it is not known which is meant, the fence that acts rejects.
+    assert_eq!(judge(MIXED, "DO 'BEGIN END'", "47", ""), "reject 0 LF004");
+    assert_eq!(judge(MIXED, "INSERT INTO trials VALUES (1)", "", ""), "forward past missing");
+    assert_eq!(judge(MIXED, WRITE, "47", "unread"), "forward scheduler=47 past unavailable");
+    assert_eq!(judge(MIXED, "INSERT INTO trials VALUES (1)", "47", "unread"), "reject 0 LF006");
+    // Where there is nothing of it, a fence that acts elsewhere rejects nothing.
+    assert_eq!(judge(MIXED, "DO 'BEGIN END'", "47", "only=1"), "forward past unverifiable");
+    let both = format!("{MIXED}opaque: require_token\n");
+    assert_eq!(judge(&both, "DO 'BEGIN END'", "scheduler=47", ""), "forward scheduler=47 past missing");
+    assert_eq!(judge(&both, "DO 'BEGIN END'", "47", ""), "forward scheduler=47 trial=47");
+    for (role, decision) in [("postgres", "forward"), ("app", "reject 0 LF004")] {
+        let policies = MIXED.to_owned() + &format!("opaque_roles: {{{role}: allow}}\n");
+        assert_eq!(judge(&policies, "DO 'BEGIN END'", "", ""), decision, "{role}");
     }
 }

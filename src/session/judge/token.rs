@@ -8,6 +8,7 @@ use crate::policy::{Mode, OnMissing, QualifiedName, Resource};
 use crate::session::parameter::{Parameter, ParameterValue};
 use crate::session::rejection::Rejection;
 use crate::statement::Statement;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 impl Judge<'_> {
@@ -25,8 +26,13 @@ impl Judge<'_> {
             return Ok(());
         }
         if let Some(token) = self.token_for(&resource, writes, parameter, earlier)? {
-            if resource.mode == Mode::Enforce {
-                self.check(&resource, token, earlier)?;
+            match resource.mode {
+                Mode::Enforce => self.check(&resource, token, earlier)?,
+                Mode::Observe => {
+                    if let Some(rejection) = two_tokens(&resource, token, earlier, &self.past.written) {
+                        return earlier.observed_or(&resource, rejection);
+                    }
+                }
             }
             let (statement, role_changes) = (earlier.statement.clone(), earlier.role_changes);
             needs.push(Need { resource, token, may_raise, statement, role_changes });
@@ -46,7 +52,7 @@ impl Judge<'_> {
             return Err(Stop::Settle);
         }
         let rejection = match parameter.current() {
-            ParameterValue::Unknown => return Err(Stop::ReadValue),
+            ParameterValue::Unknown if self.is_answered() => return Err(Stop::Read),
             ParameterValue::Known(value) if value.has_token_for(resource) => return Ok(true),
             ParameterValue::Known(_) if resource.on_missing == OnMissing::Allow => return Ok(false),
             ParameterValue::Known(value) => Rejection::Missing {
@@ -55,12 +61,22 @@ impl Judge<'_> {
                 by_bare_name: by_bare_name(resource, &earlier.statement),
             },
             ParameterValue::Invalid => Rejection::InvalidValue { resource: resource.name.clone() },
+            ParameterValue::Unknown => {
+                earlier.observed_or(resource, may_be_another(earlier.statement.kind))?;
+                return Ok(false);
+            }
         };
         // Reads are never fenced; those that lock are, for holders of a token only.
         if writes {
             earlier.observed_or(resource, rejection)?;
         }
         Ok(false)
+    }
+
+    /// The server can be asked for the parameter: it is not known before this string, and no transaction has failed, in which
+    /// nothing is answered.
+    fn is_answered(&self) -> bool {
+        *self.parameter.current() == ParameterValue::Unknown && !self.parameter.failed()
     }
 
     /// The token to present; None when the statement may pass without one.
@@ -79,16 +95,8 @@ impl Judge<'_> {
     }
 
     fn check(&self, resource: &Resource, token: Token, earlier: &Earlier) -> Result<(), Stop> {
-        let before = earlier.needs.token(&resource.name);
-        let written = before.or_else(|| self.written.get(&resource.name).copied());
-        if let Some(written) = written.filter(|written| *written != token) {
-            let (resource, presented) = (resource.name.clone(), token);
-            return Err(match earlier.ended_transaction {
-                // The token would have to be raised in the middle of what the server gets whole.
-                true => Rejection::TwoTokensAtOnce { resource, presented, written },
-                false => Rejection::TwoTokens { resource, presented, written },
-            }
-            .into());
+        if let Some(rejection) = two_tokens(resource, token, earlier, self.written) {
+            return Err(rejection.into());
         }
         if let Some(refusal) = self.refused.filter(|refusal| refusal.resource() == resource.name) {
             return Err(Rejection::from(refusal.clone()).into());
@@ -115,4 +123,27 @@ fn by_bare_name(resource: &Resource, statement: &Statement) -> Option<QualifiedN
         writes.any(|relation| relation.schema.is_none() && relation.name == table.name)
     };
     resource.tables.iter().map(|table| &table.name).find(|name| is_bare(name)).cloned()
+}
+
+/// LF003, if the open transaction, or an earlier statement of the same string, writes to the resource under another token.
+fn two_tokens(
+    resource: &Resource,
+    presented: Token,
+    earlier: &Earlier,
+    written: &HashMap<String, Token>,
+) -> Option<Rejection> {
+    let before = earlier.needs.token(&resource.name).or_else(|| written.get(&resource.name).copied());
+    let written = before.filter(|written| *written != presented)?;
+    let resource = resource.name.clone();
+    Some(match earlier.ended_transaction {
+        // The token would have to be raised in the middle of what the server gets whole.
+        true => Rejection::TwoTokensAtOnce { resource, presented, written },
+        false => Rejection::TwoTokens { resource, presented, written },
+    })
+}
+
+fn may_be_another(kind: &str) -> Rejection {
+    let why = format!("an earlier statement of the same string may change lease.fence ({kind})");
+    let hint = "Send the statements one by one, so that the proxy can read the token in between.";
+    Rejection::Unverifiable { why, hint }
 }

@@ -232,7 +232,11 @@ impl SharedDatabase {
         match read {
             Ok(catalogue) => {
                 for resource in policies.resources.iter().filter(|resource| catalogue.may_have(resource)) {
-                    self.metrics.expect_writes(self.fence.name(), &resource.name, resource.mode.name());
+                    let (database, mode) = (self.fence.name(), resource.mode.name());
+                    self.metrics.expect_writes(database, &resource.name, mode);
+                    for verdict in ["unverifiable", "unavailable"].iter().filter(|_| catalogue.has_fenced_tables()) {
+                        self.metrics.write(database, "", mode, verdict);
+                    }
                 }
                 self.tell_missing(&policies, &catalogue, &mut known.missing);
                 known.failure = None;

@@ -32,7 +32,7 @@ const COLUMNS: [(&str, &str); 14] = [
     (
         "SHOW REJECTIONS",
         "time z, session i, user t, database t, resource t, verdict t, sqlstate t, presented i, highest i, statement t, \
-         table t",
+         table t, mode t",
     ),
     (
         "SHOW STATS",

@@ -1,7 +1,7 @@
 //! The log, for machines: what each event says, how storms are kept out of it, and what is never in it.
 
 mod events;
-mod line;
+pub mod line;
 mod secrets;
 mod sessions;
 mod storms;

@@ -6,6 +6,6 @@ mod health;
 mod hostile;
 mod labels;
 mod names;
-mod page;
+pub mod page;
 mod prometheus;
-mod world;
+pub mod world;

@@ -5,7 +5,7 @@ use crate::fence::Claim;
 use crate::fence::session::{Epoch, SessionFence, Token};
 use crate::policy::{PolicySet, Resource};
 use crate::session::host::{Changes, Seen, Wanted};
-use crate::session::judge::PassedWrite;
+use crate::session::judge::{Need, PassedWrite};
 use crate::session::parameter::ParameterValue;
 use crate::session::rejection::Rejection;
 use crate::session::suspects::Suspects;
@@ -168,5 +168,5 @@ impl Host for Hosting {
 
     fn note_passed(&self, _passed: Vec<PassedWrite>) {}
 
-    fn observe(&self, _resource: Arc<Resource>, _token: Token, _claim: Claim) {}
+    fn observe(&self, _need: Need, _claim: Claim) {}
 }
