@@ -141,7 +141,7 @@ impl Database {
                 AdmitDecision::OlderPolicies => {
                     about(resource, self.record_policy(resource).await)?;
                 }
-                AdmitDecision::Refused(refusal) => return Err(refusal),
+                AdmitDecision::Refused(refusal) => return Err(self.explained(resource, refusal).await),
             }
         }
         Err(unavailable("tokens are raised faster than sessions can be admitted"))
@@ -223,8 +223,11 @@ impl Database {
         resource: &Resource,
         token: Token,
     ) -> Result<AdmitDecision, Refusal> {
-        let report = self.store().admit(who, resource, token, self.loaded(resource)).await;
-        let verdict = decide(about(resource, report)?, resource, token);
+        let report = about(resource, self.store().admit(who, resource, token, self.loaded(resource)).await)?;
+        if let Some((_, recorded)) = &report.current {
+            self.note_superseded(resource, *recorded == Recorded::Others);
+        }
+        let verdict = decide(report, resource, token);
         match &verdict {
             AdmitDecision::Admitted { row: AdmissionRow { epoch: current, .. }, .. }
             | AdmitDecision::Refused(Refusal::Stale { highest: current, .. }) => {

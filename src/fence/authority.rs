@@ -4,6 +4,7 @@
 //! never let a token raise a fence on what was known before: every raise is asked for anew, and
 //! what the followed leaders say is only a reason to ask.
 
+use super::database::Database;
 use super::refusal::{Cause, Refusal, Remedy};
 use super::session::{Epoch, Token};
 use crate::etcd::{ElectionName, Etcd, EtcdError, Observer, Patience, leader};
@@ -23,8 +24,8 @@ const PATIENCE: Patience = Patience { limit: Duration::from_secs(3), member: Dur
 /// Before an election that could not be followed is followed again, at first and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// The leaders' tokens, as far as they are known, by election. One without a leader is not in it.
-pub type Leaders = HashMap<ElectionName, Token>;
+/// The leaders' tokens, by election; None: nobody leads. One of which that is not known is not in it.
+pub type Leaders = HashMap<ElectionName, Option<Token>>;
 
 /// The source of elections: the current leader of each, and its successors.
 #[async_trait]
@@ -116,6 +117,26 @@ impl Authority {
         self.leaders.subscribe()
     }
 
+    /// The token is that of the election's leader, as far as it is followed.
+    pub(super) fn leads(&self, election: &ElectionName, token: Token) -> bool {
+        self.leaders.borrow().get(election) == Some(&Some(token))
+    }
+
+    /// The token of the election's leader now (linearizable); None: nobody leads. Cancel-safe.
+    pub async fn leader(&self, election: &ElectionName) -> Result<Option<Token>, EtcdError> {
+        self.elections.leader(election).await
+    }
+
+    /// etcd answers: who leads is known of all elections that are followed; where there are none, it is asked for some
+    /// election. Cancel-safe.
+    pub async fn is_up(&self) -> bool {
+        let followed: Vec<_> = self.followed.lock().keys().cloned().collect();
+        match (followed.is_empty(), "/fencegate".parse()) {
+            (true, Ok(any)) => self.leader(&any).await.is_ok(),
+            _ => followed.iter().all(|election| self.leaders.borrow().contains_key(election)),
+        }
+    }
+
     /// Asks etcd whether the token is that of the election's leader now (linearizable). Cancel-safe.
     ///
     /// A newer leader may appear between the answer and the Publish that it is for. That changes
@@ -159,6 +180,23 @@ pub(super) async fn may_raise(
     }
 }
 
+impl Database {
+    /// A stale token is that of the present leader: then tokens have gone back. etcd is asked after the epoch was read: whoever
+    /// led before a newer leader, which has raised it, does not lead again. Cancel-safe.
+    pub(super) async fn explained(&self, resource: &Resource, refusal: Refusal) -> Refusal {
+        let (Some(authority), Some(election)) = (&self.authority, &resource.election) else { return refusal };
+        match refusal {
+            Refusal::Stale { resource, presented, highest }
+                if authority.leads(election, presented)
+                    && matches!(authority.leader(election).await, Ok(Some(token)) if token == presented) =>
+            {
+                Refusal::GoneBack { resource, presented, highest, election: election.to_string() }
+            }
+            refusal => refusal,
+        }
+    }
+}
+
 /// Keeps the election's entry among the leaders true, until it is aborted.
 async fn follow(elections: Arc<dyn Elections>, election: ElectionName, leaders: watch::Sender<Leaders>) {
     let mut pause = PAUSE.0;
@@ -168,23 +206,19 @@ async fn follow(elections: Arc<dyn Elections>, election: ElectionName, leaders: 
             match following.next().await {
                 Ok(token) => {
                     pause = PAUSE.0;
-                    tracing::info!(%election, token, "leader_observed");
-                    learn(&leaders, &election, token);
+                    match token {
+                        Some(token) => tracing::info!(%election, token, "leader_observed"),
+                        None => tracing::info!(%election, "leader_gone"),
+                    }
+                    leaders.send_if_modified(|leaders| leaders.insert(election.clone(), token) != Some(token));
                 }
                 Err(error) => break error,
             }
         };
         tracing::warn!(%election, %error, "election_not_observed");
         // The last known leader counts no longer. The next observer reports the current one, also if it is the same.
-        learn(&leaders, &election, None);
+        leaders.send_if_modified(|leaders| leaders.remove(&election).is_some());
         sleep(pause).await;
         pause = (pause * 2).min(PAUSE.1);
     }
-}
-
-fn learn(leaders: &watch::Sender<Leaders>, election: &ElectionName, token: Option<Token>) {
-    leaders.send_if_modified(|leaders| match token {
-        Some(token) => leaders.insert(election.clone(), token) != Some(token),
-        None => leaders.remove(election).is_some(),
-    });
 }

@@ -48,4 +48,9 @@ impl Database {
     pub fn last_listener(&self) -> u64 {
         self.memory.last_listener()
     }
+
+    /// It has, or has had since this process began, the schema `fencegate`: a control connection has listened there.
+    pub fn was_prepared(&self) -> bool {
+        self.last_listener() != 0
+    }
 }

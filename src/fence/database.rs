@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::tls::ControlConfig;
 use dashmap::DashMap;
 use parking_lot::{Mutex, RwLock};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -48,6 +48,8 @@ pub struct Database {
     pub(crate) log_limit: Arc<LogLimit>,
     pub(super) sessions: DashMap<Key, RegisteredSession>,
     pub(super) policies: RwLock<InForce>,
+    /// Where others' policies count that were loaded later: nobody is admitted to these until a reload.
+    pub(super) superseded: Mutex<BTreeSet<String>>,
     pub(super) enforced: Enforced,
     /// One advance at a time per resource in this process: the others wait for its result.
     resource_locks: ResourceLocks,
@@ -128,6 +130,7 @@ impl Database {
             proxy: proxy.to_owned(),
             sessions: DashMap::new(),
             policies: InForce::nothing(),
+            superseded: Mutex::default(),
             enforced: Enforced::default(),
             resource_locks: ResourceLocks::default(),
             authority,
@@ -184,7 +187,14 @@ impl Database {
     /// A quick no: the epoch in force, if the token is certainly below it. None says nothing; the
     /// caller asks [`Database::admit`]. Some is confirmed in the database at least once a second.
     pub fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch> {
-        self.memory.above(resource, token)
+        self.memory.above(resource, token).filter(|_| !self.is_leaders(resource, token))
+    }
+
+    /// The leader of the resource's election holds that token, as far as it is followed. If the epoch is above it, tokens have
+    /// gone back, or the follower lags: that is found out in the database and in etcd.
+    pub(super) fn is_leaders(&self, resource: &str, token: Token) -> bool {
+        let Some(authority) = &self.authority else { return false };
+        self.resource(resource).and_then(|it| it.election.clone()).is_some_and(|it| authority.leads(&it, token))
     }
 
     /// The tokens of the resources that are not keyed, as they were last read.

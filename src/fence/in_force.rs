@@ -6,6 +6,7 @@ use super::database::Database;
 use super::store::StoreError;
 use crate::policy::Resource;
 use parking_lot::RwLock;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -59,6 +60,9 @@ impl Database {
         let mut policies = self.policies.write();
         // Those that are recorded once more claim no later time.
         let loaded_there = if policies.loaded == loaded { policies.loaded_there } else { 0 };
+        if policies.loaded != loaded {
+            self.superseded.lock().clear();
+        }
         *policies = InForce { resources: resources.to_vec(), loaded, loaded_there };
         drop(policies);
         self.enforced.keep(resources);
@@ -95,6 +99,45 @@ impl Database {
             return Ok(());
         }
         self.store().record_policy(resource, loaded).await
+    }
+
+    /// Looks whether another proxy has recorded policies that were loaded later. Nothing is asked before these were recorded.
+    /// Of keyed resources an Admit tells. Cancel-safe.
+    pub async fn check_policies(self: &Arc<Self>) {
+        let (plain, loaded, loaded_there) = {
+            let policies = self.policies.read();
+            let plain = policies.resources.iter().filter(|resource| resource.keyed.is_none()).cloned();
+            (plain.collect::<Vec<_>>(), policies.loaded, policies.loaded_there)
+        };
+        if plain.is_empty() || loaded_there == 0 {
+            return;
+        }
+        let Ok(found) = self.store().superseded(&plain, loaded_there).await else { return };
+        if self.policies.read().loaded == loaded {
+            for resource in plain {
+                self.note_superseded(&resource, found.contains(&resource.name));
+            }
+        }
+    }
+
+    /// Says so once.
+    pub(super) fn note_superseded(&self, resource: &Resource, is_superseded: bool) {
+        if !self.resource_in_force(resource) {
+            return;
+        }
+        let name = resource.lock_name();
+        let mut superseded = self.superseded.lock();
+        if !is_superseded {
+            superseded.remove(name);
+        } else if superseded.insert(name.to_owned()) {
+            tracing::warn!(database = self.name(), resource = name, "policies_superseded");
+        }
+    }
+
+    /// The resources for which another proxy has recorded policies that were loaded later, as far as is known; of keyed ones
+    /// the name of their lock.
+    pub fn superseded(&self) -> BTreeSet<String> {
+        self.superseded.lock().clone()
     }
 
     /// The resource in force of that name, or that of a key; the latter is made anew each time, since there may be any

@@ -8,17 +8,19 @@
 use super::admit::Raise;
 use super::advance::Advance;
 use super::authority::may_raise;
-use super::database::Database;
+use super::database::{Database, key};
 use super::refusal::{Cause, Refusal, Remedy, about};
 use super::session::{Epoch, SessionFence, Token};
-use super::store::{EpochRow, StoreError};
+use super::store::{EpochRow, Recorded, StoreError};
 use crate::policy::{Mode, Resource};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 /// The token of no epoch: an Admit under it looks, and admits nobody.
 const NOBODYS: Token = 0;
+/// How long a server process may have ended without the proxy having seen it.
+const ENDING: Duration = Duration::from_millis(500);
 /// How long one drain may take before it counts as failed.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -41,16 +43,36 @@ impl Database {
         let unknown = |reason: &String| Refusal::unavailable(&resource.name, reason);
         let who = session.identity.as_ref().map_err(unknown)?;
         let report = about(resource, self.store().admit(who, resource, NOBODYS, self.loaded(resource)).await)?;
+        let is_superseded = matches!(report.current, Some((_, Recorded::Others))) && self.resource_in_force(resource);
+        let noted = self.take_note(resource, token, report.current.map(|(row, _)| row.epoch), raise).await;
         if let Some(cause) = report.unfenceable {
-            return Err(Refusal::unavailable(&resource.name, cause));
+            // Nobody waits for this: the session may have ended, whose server process does so a moment before.
+            sleep(ENDING).await;
+            if self.sessions.contains_key(&key(who)) {
+                return Err(Refusal::unavailable(&resource.name, cause));
+            }
         }
-        let highest = report.current.map(|(row, _)| row.epoch);
+        if is_superseded && noted.is_ok() {
+            return Err(other_policies(resource));
+        }
+        noted
+    }
+
+    /// Of a token, where the epoch is `highest`.
+    async fn take_note(
+        self: &Arc<Self>,
+        resource: &Resource,
+        token: Token,
+        highest: Option<Epoch>,
+        raise: Raise<'_>,
+    ) -> Result<(), Refusal> {
         match highest {
             Some(highest) => self.memory.learn(&resource.name, highest),
             None => self.memory.forget(&resource.name),
         }
         if let Some(highest) = highest.filter(|highest| token < highest.token) {
-            return Err(Refusal::Stale { resource: resource.name.clone(), presented: token, highest });
+            let stale = Refusal::Stale { resource: resource.name.clone(), presented: token, highest };
+            return Err(self.explained(resource, stale).await);
         }
         if highest.is_some_and(|highest| token == highest.token) {
             return Ok(());
@@ -116,9 +138,7 @@ impl Database {
             about(resource, self.record_policy(resource).await)?;
             now = advance.publish(known).await?;
         }
-        let reason = "the policies that the database has recorded are others";
-        let other_policies = || Refusal::unavailable(&resource.name, Cause::new(reason, Remedy::Reload));
-        now.filter(|now| *now >= target).ok_or_else(other_policies)
+        now.filter(|now| *now >= target).ok_or_else(|| other_policies(resource))
     }
 
     /// The resource's epoch, and whether it is drained.
@@ -135,4 +155,9 @@ impl Database {
         self.memory.learn(&resource.name, epoch);
         Ok(Some((epoch, drained)))
     }
+}
+
+fn other_policies(resource: &Resource) -> Refusal {
+    let reason = "the policies that the database has recorded are others";
+    Refusal::unavailable(&resource.name, Cause::new(reason, Remedy::Reload))
 }

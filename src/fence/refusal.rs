@@ -13,6 +13,10 @@ pub enum Refusal {
     /// LF001: the epoch row says so, not memory alone; or etcd does, and its leader has not raised the epoch yet.
     #[error("token {presented} for resource {resource} is lower than {}, the highest seen", highest.token)]
     Stale { resource: String, presented: Token, highest: Epoch },
+    /// LF001 as well: but the token is that of the election's present leader. What is higher was issued in a history that was
+    /// given up, or never.
+    #[error("token {presented} for resource {resource} is lower than {}, though it is the one of the leader of {election}", highest.token)]
+    GoneBack { resource: String, presented: Token, highest: Epoch, election: String },
     /// LF005: the election that issues the resource's tokens has not issued this one, as far as its leader tells.
     #[error("token {presented} for resource {resource} is not the one of the leader of {election}")]
     Unissued {
@@ -141,6 +145,7 @@ impl Refusal {
     pub fn resource(&self) -> &str {
         match self {
             Refusal::Stale { resource, .. }
+            | Refusal::GoneBack { resource, .. }
             | Refusal::Unissued { resource, .. }
             | Refusal::WrittenUnderAnotherToken { resource, .. }
             | Refusal::NotInForce { resource, .. }

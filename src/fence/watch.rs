@@ -39,6 +39,7 @@ async fn watch(database: Weak<Database>) {
         if beaten.elapsed() >= HEARTBEAT {
             beaten = Instant::now();
             beat(&current, &mut told).await;
+            current.check_policies().await;
         }
         announce(&current).await;
         let before = std::mem::replace(&mut sessions, current.sessions.len());

@@ -44,6 +44,11 @@ pub struct Metrics {
     /// 1 unless the last reload has failed.
     pub reload_successful: IntGauge,
     ready: IntGauge,
+    upstream_up: IntGauge,
+    etcd_up: IntGaugeVec,
+    election_token: IntGaugeVec,
+    gone_back: IntGaugeVec,
+    superseded: IntGaugeVec,
     databases: RwLock<HashSet<String>>,
     /// Held while what is true now is written down, so that no other scrape changes it meanwhile.
     scrape: Mutex<()>,
@@ -58,6 +63,16 @@ pub struct Now {
     pub ready: bool,
     /// The fences that are known: database, resource, token.
     pub tokens: Vec<(String, String, i64)>,
+    /// The server behind it accepts connections.
+    pub upstream: bool,
+    /// etcd answers; None where there is none.
+    pub etcd: Option<bool>,
+    /// The leaders' tokens that are known; 0: nobody leads.
+    pub elections: Vec<(String, i64)>,
+    /// Whether the leader's token is below the fence's: database, resource.
+    pub gone_back: Vec<(String, String, bool)>,
+    /// Whether others' policies count: database.
+    pub superseded: Vec<(String, bool)>,
 }
 
 /// How often something has become of writes to a resource of a database.
@@ -97,6 +112,11 @@ impl Metrics {
             policy_reloads: registered.counters(&table::RELOADS)?,
             reload_successful: registered.gauge(&table::RELOAD_SUCCESSFUL)?,
             ready: registered.gauge(&table::READY)?,
+            upstream_up: registered.gauge(&table::UPSTREAM_UP)?,
+            etcd_up: registered.gauges(&table::ETCD_UP)?,
+            election_token: registered.gauges(&table::ELECTION_TOKEN)?,
+            gone_back: registered.gauges(&table::TOKENS_GONE_BACK)?,
+            superseded: registered.gauges(&table::SUPERSEDED)?,
             databases: RwLock::default(),
             scrape: Mutex::default(),
             registered,
@@ -156,7 +176,24 @@ impl Metrics {
         let _alone = self.scrape.lock();
         self.sessions.set(i64::try_from(now.sessions).unwrap_or(i64::MAX));
         self.ready.set(now.ready.into());
-        self.fence_token.reset();
+        self.upstream_up.set(now.upstream.into());
+        let of_moment = [&self.fence_token, &self.etcd_up, &self.election_token, &self.gone_back, &self.superseded];
+        of_moment.iter().for_each(|gauges| gauges.reset());
+        now.etcd.iter().for_each(|is_up| self.etcd_up.with_label_values::<&str>(&[]).set((*is_up).into()));
+        for (election, token) in &now.elections {
+            self.election_token.with_label_values(&[election]).set(*token);
+        }
+        for (database, resource, is_so) in &now.gone_back {
+            let database = self.label(database);
+            if database != OTHER_DATABASES {
+                self.gone_back.with_label_values(&[database, resource]).set((*is_so).into());
+            }
+        }
+        for (database, is_so) in &now.superseded {
+            // One of the others is enough.
+            let gauge = self.superseded.with_label_values(&[self.label(database)]);
+            gauge.set(gauge.get().max((*is_so).into()));
+        }
         for (database, resource, token) in &now.tokens {
             let database = self.label(database);
             // Several databases have no token in common.

@@ -46,7 +46,7 @@ macro_rules! metrics {
             Described { name: $name, kind: MetricKind::$kind, labels: &$labels, help: $help, of_leader: $of_leader };)*
 
         /// All metrics.
-        pub static METRICS: [Described; 17] = [$($metric),*];
+        pub static METRICS: [Described; 22] = [$($metric),*];
     };
 }
 
@@ -81,6 +81,16 @@ metrics! {
         "0 from a reload that failed until one that is applied, otherwise 1";
     OF_PROXY READY: Gauge "fencegate_ready" []
         "1 while /readyz says yes, otherwise 0";
+    OF_PROXY UPSTREAM_UP: Gauge "fencegate_upstream_up" []
+        "1 while the server that --upstream names accepts connections, otherwise 0";
+    OF_PROXY ETCD_UP: Gauge "fencegate_etcd_up" []
+        "1 while etcd says who leads the elections of the policies, otherwise 0; without etcd there is none";
+    OF_PROXY ELECTION_TOKEN: Gauge "fencegate_election_token" ["election"]
+        "The token of the election's leader, 0 while nobody leads; none while that is not known. Not of the elections of keys";
+    OF_PROXY TOKENS_GONE_BACK: Gauge "fencegate_tokens_gone_back" ["database", "resource"]
+        "1 while the token of the election's leader is below that of the fence, otherwise 0; none while nobody leads";
+    OF_PROXY SUPERSEDED: Gauge "fencegate_policies_superseded" ["database"]
+        "1 while another proxy's policies count in the database, which were loaded later than those of this proxy, otherwise 0";
     OF_PROXY BUILD_INFO: Gauge "fencegate_build_info" ["version"]
         "1, with the version of the program";
     OF_LEADER LEADER: Gauge "fencegate_leader" ["election"]

@@ -139,7 +139,7 @@ impl Resource {
             name: keyed.names.fill(key),
             election,
             keyed: None,
-            family: Some(format!("{}{{}}{}", keyed.names.before, keyed.names.after)),
+            family: Some(self.family_name()),
             tables: self.tables.clone(),
             functions: self.functions.clone(),
             fingerprint: self.fingerprint.clone(),
@@ -159,6 +159,12 @@ impl Resource {
     /// The name of the lock that the guard takes for a process which writes it: one for all keys of a keyed resource.
     pub fn lock_name(&self) -> &str {
         self.family.as_deref().unwrap_or(&self.name)
+    }
+
+    /// The lock name of its keys; its own where it is not keyed.
+    pub fn family_name(&self) -> String {
+        let of_keys = |keyed: &Keyed| format!("{}{{}}{}", keyed.names.before, keyed.names.after);
+        self.keyed.as_ref().map_or_else(|| self.lock_name().to_owned(), of_keys)
     }
 
     /// It is the resource of that name, or has one for a key of which that is the name.

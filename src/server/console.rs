@@ -5,7 +5,9 @@
 
 use super::reload;
 use crate::config::{self, Settings};
-use crate::fence::{Database, Leaders};
+use crate::etcd::ElectionName;
+use crate::fence::session::Token;
+use crate::fence::{self, Database, Leaders};
 use crate::metrics::WriteCount;
 use crate::net::handshake::{IncomingClient, Refused, refuse};
 use crate::net::peer::{Peer, Reader};
@@ -41,8 +43,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::io::{Empty, Join, WriteHalf};
+use tokio::time::timeout;
 use tokio_util::codec::Framed;
 
+/// For the list of the server's databases.
+const LISTING_LIMIT: Duration = Duration::from_secs(5);
 /// Messages are at most this long, in bytes.
 const LARGEST_MESSAGE: usize = 64 * 1024;
 
@@ -253,7 +258,12 @@ impl console::Proxy for Shared {
     }
 
     fn leaders(&self) -> Leaders {
-        self.authority.as_ref().map(|it| it.leaders().borrow().clone()).unwrap_or_default()
+        self.leaders()
+    }
+
+    async fn leader(&self, election: &ElectionName) -> Result<Option<Token>, String> {
+        let authority = self.authority.as_ref().ok_or("no etcd is set")?;
+        authority.leader(election).await.map_err(|error| error.to_string())
     }
 
     fn databases(&self) -> Vec<Arc<Database>> {
@@ -262,6 +272,22 @@ impl console::Proxy for Shared {
 
     async fn database(&self, name: &str) -> Option<Arc<Database>> {
         Some(self.find_shared_database(name).await?.fence.clone())
+    }
+
+    async fn prepared_databases(&self) -> Result<Vec<String>, String> {
+        let named = self.policies.borrow().databases.clone();
+        let control = self.encryption.control_for(&self.settings(), self.settings().control_database());
+        let all = match named {
+            Some(named) => named,
+            None => timeout(LISTING_LIMIT, fence::databases(&control)).await.map_err(|_| "no answer".to_owned())??,
+        };
+        let mut prepared = Vec::new();
+        for name in all {
+            if self.can_control(&name, true).await.is_ok() {
+                prepared.push(name);
+            }
+        }
+        Ok(prepared)
     }
 
     fn sessions(&self) -> Vec<OpenSession> {

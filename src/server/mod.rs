@@ -5,6 +5,7 @@
 pub mod check;
 mod console;
 mod files;
+mod health;
 mod reload;
 mod shutdown;
 mod systemd;
@@ -74,7 +75,7 @@ pub async fn run(start: StartOptions) -> Result<(), ProxyError> {
         }
     }
     systemd::ready();
-    tokio::spawn(shared.clone().check_control());
+    tokio::spawn(shared.clone().check_servers());
     tokio::select! {
         () = stop.recv() => {}
         () = reload::at_signal(&shared, hangup) => {}

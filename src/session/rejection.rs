@@ -13,6 +13,8 @@ use crate::wire::error::{ErrorText, start_of};
 pub enum Rejection {
     /// LF001.
     Stale { resource: String, presented: Token, highest: Token },
+    /// LF001: of the present leader, whose token is lower than the fence's.
+    GoneBack { resource: String, presented: Token, highest: Token, election: String },
     /// LF002; `named`: the resources that the session's list names instead; `by_bare_name`: the fenced table that the
     /// statement may mean by a name without a schema.
     Missing { resource: String, named: Vec<String>, by_bare_name: Option<QualifiedName> },
@@ -67,6 +69,9 @@ impl From<Refusal> for Rejection {
             Refusal::Stale { resource, presented, highest } => {
                 Rejection::Stale { resource, presented, highest: highest.token }
             }
+            Refusal::GoneBack { resource, presented, highest, election } => {
+                Rejection::GoneBack { resource, presented, highest: highest.token, election }
+            }
             Refusal::WrittenUnderAnotherToken { resource, presented, current } => {
                 Rejection::TwoTokens { resource, presented, written: current }
             }
@@ -91,7 +96,7 @@ impl Rejection {
     /// The verdict's name in logs and metrics.
     pub fn verdict(&self) -> &'static str {
         match self {
-            Rejection::Stale { .. } => "stale",
+            Rejection::Stale { .. } | Rejection::GoneBack { .. } => "stale",
             Rejection::Missing { .. } => "missing",
             Rejection::InvalidSetting { .. }
             | Rejection::InvalidValue { .. }
@@ -110,6 +115,7 @@ impl Rejection {
     pub fn resource(&self) -> Option<&str> {
         match self {
             Rejection::Stale { resource, .. }
+            | Rejection::GoneBack { resource, .. }
             | Rejection::Missing { resource, .. }
             | Rejection::InvalidValue { resource }
             | Rejection::TwoTokens { resource, .. }
@@ -129,7 +135,9 @@ impl Rejection {
     /// The token presented and the highest one, as in the error's DETAIL.
     pub fn tokens(&self) -> (Option<Token>, Option<Token>) {
         match self {
-            Rejection::Stale { presented, highest, .. } => (Some(*presented), Some(*highest)),
+            Rejection::Stale { presented, highest, .. } | Rejection::GoneBack { presented, highest, .. } => {
+                (Some(*presented), Some(*highest))
+            }
             Rejection::TwoTokens { presented, written, .. } | Rejection::TwoTokensAtOnce { presented, written, .. } => {
                 (Some(*presented), Some(*written))
             }
@@ -155,6 +163,14 @@ impl Rejection {
             Rejection::Stale { resource, presented, highest } => stale(resource, *presented, *highest)
                 .detail(format!("resource={resource} presented={presented} highest={highest}"))
                 .hint("A newer leader has taken over. Stop this work; campaign again before you write again."),
+            Rejection::GoneBack { resource, presented, highest, election } => {
+                let message = format!(
+                    "tokens have gone back: the leader of {election} holds {presented}, and the fence of resource \"{resource}\" is at {highest}"
+                );
+                ErrorText::new("LF001", message)
+                    .detail(format!("resource={resource} presented={presented} highest={highest}"))
+                    .hint(format!("You lead, and cannot write until an operator lowers the fence: FENCE RESET {resource} TO {presented} in the proxy's console, once no leader of the lost history runs any more."))
+            }
             Rejection::Missing { resource, named, by_bare_name } => {
                 ErrorText::new("LF002", format!("resource \"{resource}\" is fenced, and this session has no token for it"))
                     .detail(format!("resource={resource}"))

@@ -93,7 +93,7 @@ impl Rejected<'_> {
         let reaches = resource.and_then(|resource| reaches(statement, policies, seen, resource));
         let (statement, table) = (statement.kind, statement.writes.first().map(|write| table_name(&write.relation)));
         let event = match (self.mode, rejection) {
-            (Mode::Enforce, Rejection::Stale { .. }) => "stale_write_blocked",
+            (Mode::Enforce, Rejection::Stale { .. } | Rejection::GoneBack { .. }) => "stale_write_blocked",
             (Mode::Enforce, _) => "write_rejected",
             (Mode::Observe, Rejection::Stale { .. }) => "stale_write_observed",
             (Mode::Observe, Rejection::Unavailable { .. }) => "write_not_observed",

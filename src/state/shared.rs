@@ -15,7 +15,7 @@ use super::succession;
 use crate::apart::READERS;
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
-use crate::fence::{Authority, Database, Role, is_missing};
+use crate::fence::{Authority, Database, Leaders, Role, is_missing};
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
@@ -139,6 +139,11 @@ impl Shared {
         })
     }
 
+    /// The leaders of the elections that are followed.
+    pub fn leaders(&self) -> Leaders {
+        self.authority.as_ref().map(|it| it.leaders().borrow().clone()).unwrap_or_default()
+    }
+
     /// The settings in force.
     pub fn settings(&self) -> Arc<Settings> {
         self.settings.read().clone()
@@ -198,13 +203,18 @@ impl Shared {
         shared_database
     }
 
-    /// The same, unless the server says that it has none of that name. Cancel-safe.
+    /// The same, unless the server says that it has none of that name. One that was not known has the policies recorded in it.
+    /// Not cancel-safe: some resources may be recorded and others not, until its first session.
     pub async fn find_shared_database(&self, name: &str) -> Option<Arc<SharedDatabase>> {
         let is_known = self.databases.lock().contains_key(name);
         if !is_known && is_missing(&self.encryption.control_for(&self.settings(), name)).await {
             return None;
         }
-        Some(self.shared_database(name))
+        let found = self.shared_database(name);
+        if !is_known && self.policies.borrow().applies_to(name) {
+            found.prepare().await;
+        }
+        Some(found)
     }
 
     /// All databases known, by name; not those that are gone.

@@ -104,7 +104,7 @@ impl Progress {
             return Vec::new();
         }
         let led = self.policies.resources.iter().filter_map(|resource| {
-            let token = *leaders.get(resource.election.as_ref()?)?;
+            let token = (*leaders.get(resource.election.as_ref()?)?)?;
             Some((resource.clone(), token))
         });
         let is_due = |(resource, token): &(Arc<Resource>, Token)| {

@@ -42,5 +42,6 @@ mod rejections;
 mod relay;
 mod robustness;
 mod startup;
+mod superseded;
 mod tls;
 mod transparency;

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 pub use control::is_missing;
 pub use init::{InitError, InitReport, init};
 pub use postgres::Postgres;
-pub use probe::probe;
+pub use probe::{databases, probe};
 
 /// The database behind the fences, as one proxy sees it: epochs, admissions, server processes and their locks.
 ///
@@ -107,6 +107,9 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Records the policies of the resource, or of all keys of a keyed one, where there is an epoch and no policies are
     /// recorded that were loaded later. One that fails may have recorded those of some keys.
     async fn record_policy(&self, resource: &Resource, loaded: i64) -> Result<(), StoreError>;
+
+    /// Those of the resources, none of them keyed, for which others' policies are recorded that were loaded later.
+    async fn superseded(&self, resources: &[Arc<Resource>], loaded: i64) -> Result<Vec<String>, StoreError>;
 
     /// Says which fences this proxy enforces, by their fingerprints.
     async fn announce_enforced(&self, fingerprints: &[String]) -> Result<(), StoreError>;

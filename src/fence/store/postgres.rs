@@ -192,6 +192,11 @@ impl Store for Postgres {
         }
     }
 
+    async fn superseded(&self, resources: &[Arc<Resource>], loaded: i64) -> Result<Vec<String>, StoreError> {
+        let answers = self.look(&sql::epoch::superseded(resources, loaded)).await?;
+        Ok(rows(&answers).filter_map(|row| text(row, "resource")).collect())
+    }
+
     async fn announce_enforced(&self, fingerprints: &[String]) -> Result<(), StoreError> {
         self.look(&sql::proxy::announce_enforced(&self.proxy, fingerprints)).await?;
         Ok(())

@@ -4,7 +4,7 @@
 
 use super::control::Said;
 use super::error::{ControlError, unreachable};
-use crate::sql::{is_true, query_rows};
+use crate::sql::{is_true, query_rows, text};
 use crate::tls::ControlConfig;
 
 /// Opens a connection as the fence does, checks its role, that the server takes writes, and where fences need them the schema
@@ -12,6 +12,16 @@ use crate::tls::ControlConfig;
 /// The error says why the fence could not use it.
 pub async fn probe(config: &ControlConfig, needs_schema: bool) -> Result<(), String> {
     check(config, needs_schema).await.map_err(|error| error.to_string())
+}
+
+/// The databases of the server that take connections, by name. Without a limit of its own on time. Cancel-safe.
+pub async fn databases(config: &ControlConfig) -> Result<Vec<String>, String> {
+    let (client, connection) = config.connect().await.map_err(|error| unreachable(error).to_string())?;
+    // Ends when the client is dropped.
+    tokio::spawn(connection);
+    let names = "SELECT datname FROM pg_catalog.pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1";
+    let rows = query_rows(&client, names).await.map_err(|error| unreachable(error).to_string())?;
+    Ok(rows.iter().filter_map(|row| text(row, "datname")).collect())
 }
 
 async fn check(config: &ControlConfig, needs_schema: bool) -> Result<(), ControlError> {

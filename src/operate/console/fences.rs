@@ -13,7 +13,15 @@ pub(super) struct Row {
     database: Arc<Database>,
     resource: Arc<Resource>,
     fence: Option<Fence>,
-    leader: Option<Token>,
+    /// Of an election that is followed: what is known of its leader.
+    leader: Option<LeaderState>,
+}
+
+#[derive(Clone, Copy)]
+enum LeaderState {
+    Leads(Token),
+    Nobody,
+    Unknown,
 }
 
 /// A row per database and resource. A resource that was never written to under a token has no epoch, and neither has a
@@ -28,7 +36,19 @@ pub(super) fn table() -> Table<Row> {
         TableColumn("token", Integer, |it| it.fence.map(|fence| fence.epoch.token).into()),
         TableColumn("drained", Boolean, |it| it.fence.map(|fence| fence.drained).into()),
         TableColumn("admissions", Integer, |it| it.fence.map(|fence| fence.admissions).into()),
-        TableColumn("leader", Integer, |it| it.leader.into()),
+        TableColumn("leader", Integer, |it| match it.leader {
+            Some(LeaderState::Leads(token)) => Some(token).into(),
+            _ => None::<Token>.into(),
+        }),
+        TableColumn("leader_state", Text, |it| {
+            let state = it.leader.map(|leader| match (leader, it.fence) {
+                (LeaderState::Leads(token), Some(fence)) if token < fence.epoch.token => "gone back",
+                (LeaderState::Leads(_), _) => "leads",
+                (LeaderState::Nobody, _) => "nobody",
+                (LeaderState::Unknown, _) => "unknown",
+            });
+            state.into()
+        }),
     ]
 }
 
@@ -49,7 +69,13 @@ pub(super) async fn show(console: &Console) -> ResultSet {
             }
         };
         let row = |resource: Arc<Resource>, fence: Option<&Fence>| {
-            let leader = resource.election.as_ref().and_then(|election| leaders.get(election)).copied();
+            // Those of keys are not followed.
+            let election = resource.election.as_ref().filter(|_| resource.family.is_none());
+            let leader = election.map(|election| match leaders.get(election) {
+                Some(Some(token)) => LeaderState::Leads(*token),
+                Some(None) => LeaderState::Nobody,
+                None => LeaderState::Unknown,
+            });
             Row { database: database.clone(), resource, fence: fence.copied(), leader }
         };
         for resource in &policies.resources {

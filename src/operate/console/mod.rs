@@ -28,6 +28,8 @@ pub use server::{PreparedCommand, told};
 pub use sessions::OpenSession;
 
 use crate::config::Settings;
+use crate::etcd::ElectionName;
+use crate::fence::session::Token;
 use crate::fence::{Database, Leaders};
 use crate::metrics::WriteCount;
 use crate::policy::PolicySet;
@@ -50,10 +52,15 @@ pub trait Proxy: Send + Sync {
     fn policies(&self) -> Arc<PolicySet>;
     /// The leaders' tokens, as far as they are known.
     fn leaders(&self) -> Leaders;
+    /// The token of the election's leader now; None: nobody leads. The error says why that is not known. Cancel-safe.
+    async fn leader(&self, election: &ElectionName) -> Result<Option<Token>, String>;
     /// The databases that have had sessions, by name; not those that are gone.
     fn databases(&self) -> Vec<Arc<Database>>;
-    /// Any database, by its name; None: the server says that it has none. Cancel-safe.
+    /// Any database, by its name, with the policies recorded in it; None: the server says that it has none.
     async fn database(&self, name: &str) -> Option<Arc<Database>>;
+    /// The databases of the server, or of the policies, that have the schema `fencegate`, also those that have had no session
+    /// yet. Cancel-safe.
+    async fn prepared_databases(&self) -> Result<Vec<String>, String>;
     /// The sessions that are open, by number.
     fn sessions(&self) -> Vec<OpenSession>;
     /// Ends a session. False: there is none of that number.

@@ -3,8 +3,9 @@
 use super::result_set::ColumnType::{Integer, Text};
 use super::result_set::{ResultSet, Table, TableColumn};
 use super::{Console, is_concerned, no_databases, unreadable};
-use crate::fence::{Enforcement, Reach};
+use crate::fence::{Database, Enforcement, Reach};
 use crate::policy::{FencedTable, Mode, PolicySet, Resource};
+use std::sync::Arc;
 
 /// A table of a resource in a database, and how far its fence is enforced there, if that is known.
 pub(super) struct Row<'a> {
@@ -13,6 +14,8 @@ pub(super) struct Row<'a> {
     table: Option<&'a FencedTable>,
     reach: Option<Reach>,
     is_missing: bool,
+    /// Another proxy's policies count, until this one reloads.
+    is_superseded: bool,
 }
 
 /// A row per database, resource and table; one without a table where a resource has none. Without databases, what the
@@ -32,7 +35,11 @@ pub(super) fn table<'a>() -> Table<Row<'a>> {
         TableColumn("mode", Text, |it| it.resource.mode.name().into()),
         TableColumn("election", Text, |it| it.resource.election_shown().into()),
         TableColumn("status", Text, |it| {
-            it.reach.map_or("unknown", |reach| status(reach, it.resource.mode, it.is_missing)).into()
+            match it.is_superseded {
+                true => "superseded",
+                false => it.reach.map_or("unknown", |reach| status(reach, it.resource.mode, it.is_missing)),
+            }
+            .into()
         }),
         TableColumn("enforcing", Integer, |it| it.reach.map(|reach| reach.enforcing).into()),
         TableColumn("proxies", Integer, |it| it.reach.map(|reach| reach.proxies).into()),
@@ -50,7 +57,8 @@ pub(super) async fn show(console: &Console) -> ResultSet {
             notices.extend(unreadable(&policies, database, reason));
         }
         if is_concerned(&policies, database) {
-            rows.extend(of_database(&policies, Some(database.name()), enforcement.as_ref().ok()));
+            database.check_policies().await;
+            rows.extend(of_database(&policies, Some(database), enforcement.as_ref().ok()));
         }
     }
     if databases.is_empty() {
@@ -60,15 +68,21 @@ pub(super) async fn show(console: &Console) -> ResultSet {
     ResultSet::show(&table(), rows).with_notices(notices)
 }
 
-fn of_database<'a>(policies: &'a PolicySet, database: Option<&str>, enforcement: Option<&Enforcement>) -> Vec<Row<'a>> {
+fn of_database<'a>(
+    policies: &'a PolicySet,
+    database: Option<&Arc<Database>>,
+    enforcement: Option<&Enforcement>,
+) -> Vec<Row<'a>> {
     let mut rows = Vec::new();
+    let superseded = database.map(|database| database.superseded()).unwrap_or_default();
     for resource in &policies.resources {
         let tables = resource.tables.iter().map(Some).chain(resource.tables.is_empty().then_some(None));
         rows.extend(tables.map(|table| Row {
-            database: database.map(str::to_owned),
+            database: database.map(|database| database.name().to_owned()),
             resource,
             table,
             reach: enforcement.map(|it| it.reach.get(&resource.fingerprint).copied().unwrap_or_default()),
+            is_superseded: superseded.contains(&resource.family_name()),
             is_missing: enforcement.zip(table).is_some_and(|(it, table)| it.unresolved.contains(&table.name)),
         }));
     }

@@ -4,9 +4,10 @@ use super::command::FenceReset;
 use super::result_set::ColumnType::{Integer, Text};
 use super::result_set::{Notice, ResultSet, Table, TableColumn};
 use super::{Console, shortened, unreadable};
+use crate::fence::session::Token;
 use crate::fence::{Database, Higher, Reset, ResetError};
 use crate::policy::{PolicySet, Resource};
-use crate::wire::error::ErrorText;
+use crate::wire::error::{ErrorText, Severity};
 use std::sync::Arc;
 
 /// A resource in a database, reset.
@@ -38,6 +39,7 @@ pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<Res
         ErrorText::new("42704", format!("resource \"{resource}\" is in none of the policies in force"))
             .hint("SHOW POLICIES lists those that are.")
     })?;
+    let above = above_leader(console, resource, *token, *force).await?;
     let (databases, notices) = match database {
         Some(name) => (vec![named(console, &policies, name).await?], Vec::new()),
         None => with_epoch(console, &policies, resource).await?,
@@ -64,7 +66,37 @@ pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<Res
             }
         }
     }
+    let notices = notices.into_iter().chain(above).collect();
     Ok(ResultSet::tagged("FENCE RESET", &table(), rows).with_notices(notices))
+}
+
+/// A fence above the token of the leader shuts it out: an error, or with force a warning. What is not known of the leader is
+/// said. Cancel-safe.
+async fn above_leader(
+    console: &Console,
+    resource: &Resource,
+    token: Token,
+    force: bool,
+) -> Result<Option<Notice>, ErrorText> {
+    let Some(election) = &resource.election else { return Ok(None) };
+    let (code, text) = match console.proxy.leader(election).await {
+        Ok(Some(leader)) if token > leader => (
+            "55006",
+            format!("token {token} is above {leader}, that of the leader of {election}: its writes are rejected then"),
+        ),
+        Ok(_) => return Ok(None),
+        Err(reason) => {
+            let text =
+                format!("whether token {token} is above that of the leader of {election} is not known: {reason}");
+            return Ok(Some((Severity::Warning, ErrorText::new("01000", text))));
+        }
+    };
+    match force {
+        true => Ok(Some((Severity::Warning, ErrorText::new("01000", text)))),
+        false => Err(ErrorText::new(code, text).hint(
+            "Nothing was reset. The leader's token is in SHOW FENCES. FENCE RESET … FORCE resets it all the same.",
+        )),
+    }
 }
 
 /// The hint where the server has no such database.
@@ -85,7 +117,21 @@ async fn with_epoch(
     resource: &Resource,
 ) -> Result<(Vec<Arc<Database>>, Vec<Notice>), ErrorText> {
     let (mut databases, mut warnings) = (Vec::new(), Vec::new());
-    for database in console.fenced_databases(policies) {
+    let mut known = console.fenced_databases(policies);
+    match console.proxy.prepared_databases().await {
+        Ok(names) => {
+            for name in names.iter().filter(|name| policies.applies_to(name)) {
+                if known.iter().all(|database| database.name() != name) {
+                    known.extend(console.proxy.database(name).await);
+                }
+            }
+        }
+        Err(reason) => {
+            let text = format!("the databases that have had no session yet are not known: {reason}");
+            warnings.push((Severity::Warning, ErrorText::new("01000", text)));
+        }
+    }
+    for database in known {
         match database.has_epoch(resource).await {
             Ok(true) => databases.push(database),
             Ok(false) => {}
@@ -93,10 +139,10 @@ async fn with_epoch(
         }
     }
     if databases.is_empty() {
-        let message = format!("resource \"{}\" has an epoch in no database that this proxy knows", resource.name);
+        let message = format!("resource \"{}\" has an epoch in no database that this proxy can ask", resource.name);
         return Err(ErrorText::new("55000", message)
             .detail(warnings.iter().map(|(_, warning)| warning.message.as_str()).collect::<Vec<_>>().join("; "))
-            .hint("The proxy knows the databases that have had sessions since it started. Name the one you mean: IN DATABASE <name>."));
+            .hint("The first write under a token makes the epoch. If there is one, name its database: IN DATABASE <name>."));
     }
     Ok((databases, warnings))
 }

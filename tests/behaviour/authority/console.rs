@@ -70,11 +70,15 @@ fn fences_are_shown() {
     proxy.wait_for_log("leader_observed", DEADLINE);
     let output = run(psql(&proxy.address(), "fencegate").args(["-AF ", "-c", "SHOW FENCES"]));
     let text = String::from_utf8(output.stdout).unwrap();
-    let columns = "database resource mode election generation token drained admissions leader";
-    let shown = format!("postgres scheduler enforce /cron/scheduler/leader 1 {token} t 1 {token}");
+    let columns = "database resource mode election generation token drained admissions leader leader_state";
+    let shown = format!("postgres scheduler enforce /cron/scheduler/leader 1 {token} t 1 {token} leads");
     assert_eq!(text, format!("{columns}\n{shown}\n(1 row)\n"));
 
     let mut wire = Wire::login(&proxy.address(), "postgres", "fencegate");
+    let state = |wire: &mut Wire| wire.rows("SHOW FENCES").unwrap()[0].last().cloned().flatten();
+    world.depose("a");
+    wait_until("nobody leads", DEADLINE, || state(&mut wire).as_deref() == Some("nobody"));
+    proxy.wait_for_log("leader_gone", DEADLINE);
     // Another database with such a table, which nobody has prepared for fences.
     world.postgres.sql("CREATE DATABASE bare");
     world.postgres.sql_in("bare", "CREATE TABLE ticks (note text)");

@@ -1,9 +1,11 @@
 //! etcd is silent: who was admitted goes on, nobody raises a fence, and it is over when etcd answers again.
 
-use super::world::World;
+use super::world::{POLICIES, WITHOUT_ELECTION, World};
+use crate::metrics::page::get;
+use crate::metrics::world::http_address;
 use crate::support::ticks::{WRITE, ok, refused, session};
 use crate::support::wire::error_in;
-use crate::support::{DEADLINE, wait_until};
+use crate::support::{DEADLINE, Proxy, Wire, wait_until};
 use fencegate::etcd::Patience;
 use std::time::{Duration, Instant};
 
@@ -35,6 +37,53 @@ fn what_is_admitted_goes_on_and_nothing_is_raised() {
     world.depose("a");
     wait_until("the next leader writes", DEADLINE, || error_in(&next.query(WRITE)).is_none());
     refused(&mut admitted, WRITE, "LF001");
+}
+
+#[test]
+fn etcd_that_is_away_is_shown() {
+    let mut world = World::start();
+    let options = ["--etcd", &world.etcd.url(), "--http", "127.0.0.1:0"];
+    let proxy = Proxy::start(&world.postgres, POLICIES, &options);
+    let address = http_address(|| proxy.log());
+    let mut console = Wire::login(&proxy.address(), "postgres", "fencegate");
+    let _session = Wire::login(&proxy.address(), "postgres", "postgres");
+    let state = |console: &mut Wire| console.rows("SHOW FENCES").unwrap()[0].last().cloned().flatten().unwrap();
+    let has = |line: &str| get(address, "/metrics").body.lines().any(|it| it == line);
+    let leads = |token| format!("fencegate_election_token{{election=\"/cron/scheduler/leader\"}} {token}");
+    wait_until("nobody leads", DEADLINE, || has("fencegate_etcd_up 1") && has(&leads(0)));
+    assert_eq!(state(&mut console), "nobody");
+    let token = world.stand("a");
+    wait_until("its token is there", DEADLINE, || has(&leads(token)));
+    assert_eq!(state(&mut console), "leads");
+    world.etcd.pause();
+    wait_until("etcd is away", DEADLINE, || has("fencegate_etcd_up 0"));
+    assert!(!get(address, "/metrics").body.contains("fencegate_election_token{"));
+    assert_eq!(state(&mut console), "unknown");
+    world.etcd.signal("CONT");
+    wait_until("etcd is back", DEADLINE, || has("fencegate_etcd_up 1") && has(&leads(token)));
+}
+
+#[test]
+fn a_leader_below_the_fence_is_counted() {
+    let world = World::start();
+    ok(&mut session(&world.proxy_with(WITHOUT_ELECTION).address(), 1_000_000), WRITE);
+    let options = ["--etcd", &world.etcd.url(), "--http", "127.0.0.1:0"];
+    let proxy = Proxy::start(&world.postgres, POLICIES, &options);
+    let address = http_address(|| proxy.log());
+    let token = world.stand("a");
+    let mut leader = session(&proxy.address(), token);
+    wait_until("it is told", DEADLINE, || {
+        refused(&mut leader, WRITE, "LF001").message().starts_with("tokens have gone back")
+    });
+    let has = |is_so| {
+        let line = format!("fencegate_tokens_gone_back{{database=\"postgres\",resource=\"scheduler\"}} {is_so}");
+        get(address, "/metrics").body.lines().any(|it| it == line)
+    };
+    wait_until("it is counted", DEADLINE, || has(1));
+    let mut console = Wire::login(&proxy.address(), "postgres", "fencegate");
+    console.rows(&format!("FENCE RESET scheduler TO {token} FORCE")).unwrap();
+    ok(&mut leader, WRITE);
+    wait_until("it is over", DEADLINE, || has(0));
 }
 
 /// Sessions start as fast as ever: they wait for no etcd.

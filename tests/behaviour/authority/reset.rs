@@ -34,7 +34,18 @@ fn a_restored_etcd_locks_its_leaders_out_until_the_fence_is_reset() {
     assert!(low < high);
     let mut new = session(&proxy.address(), low);
     let mut new_through_other = session(&other.address(), low);
-    detail_is(&refused(&mut new, WRITE, "LF001"), low, Some(high));
+    // The follower may have seen the new leader or not: what it says of it is asked for in etcd.
+    wait_until("it is told that tokens have gone back", DEADLINE, || {
+        let error = refused(&mut new, WRITE, "LF001");
+        detail_is(&error, low, Some(high));
+        error.message().starts_with("tokens have gone back: ")
+            && error.hint().contains(&format!("FENCE RESET scheduler TO {low}"))
+    });
+    // Whoever does not lead is stale.
+    let error = refused(&mut session(&proxy.address(), low - 1), WRITE, "LF001");
+    assert!(error.message().contains("is stale"), "{error:?}");
+    let shown = console(&proxy).rows("SHOW FENCES").unwrap();
+    assert_eq!(shown[0].last().unwrap().as_deref(), Some("gone back"));
     refused(&mut new_through_other, WRITE, "LF001");
     assert_eq!(world.epoch(), format!("1/{high}"));
 
@@ -109,20 +120,46 @@ fn a_publish_under_way_does_not_undo_a_reset() {
     assert_eq!(world.epoch(), "2/1!");
 }
 
-/// Without sessions since its start, the proxy has to be told the database.
+/// Also without sessions since the proxy has started.
 #[test]
-fn the_database_can_be_named() {
+fn the_database_is_found_or_named() {
     let world = World::start();
     let token = world.stand("a");
     ok(&mut session(&world.proxy().address(), token), WRITE);
     let proxy = world.proxy();
     let mut console = console(&proxy);
-    let error = console.rows("FENCE RESET scheduler TO 5").unwrap_err();
-    assert_eq!(error.code(), "55000");
-    assert!(error.hint().contains("IN DATABASE"));
-    let rows = console.rows("FENCE RESET 'scheduler' IN DATABASE \"postgres\" TO 5").unwrap();
-    assert_eq!(rows, [row(&["postgres", "scheduler", "1", &token.to_string(), "2", "5"])]);
-    assert_eq!(world.epoch(), "2/5");
+    world.postgres.sql("CREATE DATABASE bare");
+    let rows = console.rows("FENCE RESET scheduler TO 4 FORCE").unwrap();
+    assert_eq!(rows, [row(&["postgres", "scheduler", "1", &token.to_string(), "2", "4"])]);
+    let rows = console.rows("FENCE RESET 'scheduler' IN DATABASE \"postgres\" TO 5 FORCE").unwrap();
+    assert_eq!(rows, [row(&["postgres", "scheduler", "2", "4", "3", "5"])]);
+    assert_eq!(world.epoch(), "3/5");
+}
+
+#[test]
+fn a_reset_above_the_leaders_token_needs_force() {
+    let mut world = World::start();
+    let proxy = world.proxy();
+    let token = world.stand("a");
+    ok(&mut session(&proxy.address(), token), WRITE);
+    let mut console = console(&proxy);
+    let above = token + 5;
+    let error = console.rows(&format!("FENCE RESET scheduler TO {above}")).unwrap_err();
+    assert_eq!(error.code(), "55006");
+    assert!(error.message().contains(&format!("above {token}, that of the leader")), "{error:?}");
+    assert_eq!(world.epoch(), format!("1/{token}"));
+    let warning = |frames: &[crate::support::Frame]| {
+        let told = frames.iter().find(|frame| frame.tag == b'N').map(|frame| frame.fields());
+        told.map(|told| told.message().to_owned()).unwrap_or_default()
+    };
+    let frames = console.query(&format!("FENCE RESET scheduler TO {above} FORCE"));
+    assert!(warning(&frames).contains("above"), "{frames:?}");
+    assert_eq!(world.epoch(), format!("2/{above}"));
+    // What is not known is said.
+    world.etcd.pause();
+    let frames = console.query(&format!("FENCE RESET scheduler TO {token}"));
+    assert!(warning(&frames).contains("is not known: "), "{frames:?}");
+    assert_eq!(world.epoch(), format!("3/{token}"));
 }
 
 #[test]

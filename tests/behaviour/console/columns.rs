@@ -13,7 +13,7 @@ use tokio_postgres::{Client, Row};
 const COLUMNS: [(&str, &str); 14] = [
     (
         "SHOW FENCES",
-        "database t, resource t, mode t, election t, generation i, token i, drained b, admissions i, leader i",
+        "database t, resource t, mode t, election t, generation i, token i, drained b, admissions i, leader i, leader_state t",
     ),
     (
         "SHOW SESSIONS",

@@ -150,7 +150,8 @@ fn what_the_server_is_asked_of_packets_takes_few_connections_and_not_for_long() 
     assert!(sent.elapsed() < Duration::from_secs(30), "they have waited too long");
     silent.set_nonblocking(true).unwrap();
     let asked = std::iter::from_fn(|| silent.accept().ok()).count();
-    assert!((1..=AT_ONCE).contains(&asked), "{asked} connections to the server");
+    // One is the proxy's own, which looks at its start whether there is a server.
+    assert!((2..=AT_ONCE + 1).contains(&asked), "{asked} connections to the server");
 }
 
 #[test]

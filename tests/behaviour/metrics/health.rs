@@ -82,7 +82,7 @@ fn it_is_not_ready_while_no_new_token_could_be_admitted() {
         "CREATE ROLE warden LOGIN; CREATE ROLE writer LOGIN; CREATE TABLE jobs (n int); GRANT ALL ON jobs TO writer",
     );
     let options = ProxyOptions::default()
-        .policies("version: 1\nresources:\n  - {name: jobs, tables: [public.jobs]}\n")
+        .policies("version: 1\nresources:\n  - {name: jobs, tables: [public.jobs]}\ndatabases: [postgres]\n")
         .control(&postgres.control_url().replace("postgres@", "warden@"))
         .arguments(&["--http", "127.0.0.1:0"]);
     let proxy = Proxy::start_with(&postgres, &options);
@@ -153,6 +153,50 @@ fn a_password_that_is_missing_is_told_with_where_to_give_it() {
     assert!(error.message().contains(&why) && error.hint().contains("setting control and its password"), "{error:?}");
     let init = fencegate().args(["init", "--control", &(control + "postgres")]).output().unwrap();
     assert!(String::from_utf8_lossy(&init.stderr).contains(WHERE), "{init:?}");
+}
+
+/// Any role that may create databases can make one with a table of a fenced name.
+#[test]
+fn a_database_that_somebody_makes_leaves_it_ready() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE ROLE maker LOGIN CREATEDB; CREATE TABLE jobs (n int)");
+    init(&postgres, "postgres");
+    let policies = "version: 1\nresources:\n  - {name: jobs, tables: [public.jobs]}\n";
+    let proxy = Proxy::start(&postgres, policies, &["--http", "127.0.0.1:0"]);
+    let address = http_address(|| proxy.log());
+    let _prepared = Wire::login(&proxy.address(), "postgres", "postgres");
+    ok(&mut Wire::login(&proxy.address(), "maker", "postgres"), "CREATE DATABASE trap");
+    postgres.sql_in("trap", "CREATE TABLE jobs (n int)");
+    let mut trap = Wire::login(&proxy.address(), "maker", "trap");
+    assert_eq!(trap.rows("INSERT INTO jobs VALUES (1)").unwrap_err().code(), "LF002");
+    proxy.wait_for_log("policies_not_recorded", DEADLINE);
+    assert_eq!((get(address, "/readyz").status, get(address, "/readyz").body.as_str()), (200, "ok\n"));
+    // What has the schema counts.
+    postgres.sql("DROP SCHEMA fencegate CASCADE");
+    wait_until("it is not ready", DEADLINE, || {
+        get(address, "/readyz").body.contains("database postgres has no fencegate")
+    });
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_told_before_a_client_comes() {
+    let postgres = Postgres::start(Options::default());
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let options =
+        ProxyOptions::default().upstream(&format!("postgres://{closed}")).arguments(&["--http", "127.0.0.1:0"]);
+    let proxy = Proxy::start_with(&postgres, &options);
+    let address = http_address(|| proxy.log());
+    proxy.wait_for_log("upstream_unreachable", DEADLINE);
+    let page = get(address, "/readyz");
+    assert!(page.status == 503 && page.body.contains(&format!("the server at {closed} cannot be reached")), "{page:?}");
+    assert!(get(address, "/metrics").body.contains("\nfencegate_upstream_up 0\n"));
+    // A storm of clients is told in ten lines.
+    for _ in 0..30 {
+        Wire::connect(&proxy.address()).unwrap().start(&[("user", "postgres"), ("database", "postgres")], "");
+    }
+    wait_until("the others are counted", DEADLINE, || {
+        proxy.log().lines().any(|it| it.contains("lines_left_out") && it.contains("upstream_unreachable"))
+    });
 }
 
 #[test]

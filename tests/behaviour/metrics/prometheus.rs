@@ -135,6 +135,10 @@ fn alerts_fire() {
         "FencegateNoCandidate",
         "FencegateSeveralLeaders",
         "FencegateReloadFailed",
+        "FencegateUpstreamDown",
+        "FencegatePoliciesSuperseded",
+        "FencegateEtcdDown",
+        "FencegateTokensGoneBack",
     ] {
         wait_for(quiet, Duration::from_secs(60), || (!fires(quiet)).then_some(()));
     }
@@ -146,7 +150,11 @@ fn alerts_fire() {
     wait_for("it is over", Duration::from_secs(60), || (!fires("FencegateReloadFailed")).then_some(()));
     world.stop_lead();
     world.postgres.stop();
-    for loud in ["FencegateNotReady", "FencegateDown", "FencegateNoCandidate"] {
+    wait_for("a vacant election", Duration::from_secs(60), || fires("FencegateElectionVacant").then_some(()));
+    world.etcd.kill9();
+    let down =
+        ["FencegateNotReady", "FencegateDown", "FencegateNoCandidate", "FencegateUpstreamDown", "FencegateEtcdDown"];
+    for loud in down {
         wait_for(loud, Duration::from_secs(60), || fires(loud).then_some(()));
     }
 }

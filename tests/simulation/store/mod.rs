@@ -241,6 +241,10 @@ impl Store for Reached {
         })
     }
 
+    async fn superseded(&self, resources: &[Arc<Resource>], loaded: i64) -> Result<Vec<String>, StoreError> {
+        self.look(self.inner.superseded(resources, loaded)).await
+    }
+
     async fn announce_enforced(&self, fingerprints: &[String]) -> Result<(), StoreError> {
         let fingerprints = fingerprints.to_vec();
         change!(self, inner => inner.announce_enforced(&fingerprints).await)

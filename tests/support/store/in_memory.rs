@@ -308,6 +308,15 @@ impl Store for InMemory {
         Ok(())
     }
 
+    async fn superseded(&self, resources: &[Arc<Resource>], loaded: i64) -> Result<Vec<String>, StoreError> {
+        let state = self.connected()?;
+        let is_later = |row: &Row| (loaded..=state.clock).contains(&row.loaded);
+        let is_superseded = |it: &&Arc<Resource>| {
+            state.epochs.get(&it.name).is_some_and(|row| row.policy != it.fingerprint && is_later(row))
+        };
+        Ok(resources.iter().filter(is_superseded).map(|it| it.name.clone()).collect())
+    }
+
     async fn announce_enforced(&self, fingerprints: &[String]) -> Result<(), StoreError> {
         let connection = self.number()?;
         let mut state = self.connected()?;

@@ -172,6 +172,18 @@ pub fn record_policy_of_keys(resource: &Resource, names: &Template, after: &str,
     )
 }
 
+/// Those of the resources whose row has other policies, which were not loaded before.
+pub fn superseded(resources: &[Arc<Resource>], loaded: i64) -> String {
+    let known: Vec<String> =
+        resources.iter().map(|it| format!("({}, {})", quote(&it.name), quote(&it.fingerprint))).collect();
+    format!(
+        "SELECT e.resource FROM (VALUES {}) k(resource, hash) JOIN fencegate.epoch e USING (resource) \
+         WHERE e.policy_hash IS DISTINCT FROM k.hash AND NOT {}",
+        known.join(", "),
+        is_older(loaded)
+    )
+}
+
 fn policy(resource: &Resource, loaded: i64) -> String {
     format!("policy_hash = {}, policy_loaded = {loaded}", quote(&resource.fingerprint))
 }

@@ -222,6 +222,9 @@ impl Both {
                 same!(what, ask!(self, proxy, lockers(resource, &pids)));
             }
             same!(what, ask!(self, proxy, enforcement(&resources)));
+            for loaded in self.times {
+                same!(what, sorted(ask!(self, proxy, superseded(&resources[..2], loaded))));
+            }
             let [real, memory] = &self.proxies[proxy].heard;
             let heard = |heard: &Heard| heard.0.lock().unwrap().clone();
             until(format!("{what}: {:?} is heard of PostgreSQL, as it is in memory", heard(memory)), async || {

@@ -1,0 +1,147 @@
+//! Whether the proxy is ready for clients, and what a scrape of its metrics finds.
+//!
+//! Must never keep a connection to the server, nor ask it more than once a second, however often clients ask.
+
+use crate::fence::session::Token;
+use crate::fence::{Leaders, probe};
+use crate::metrics::Now;
+use crate::metrics::http::Pages;
+use crate::net::upstream;
+use crate::state::database::SharedDatabase;
+use crate::state::health::Condition;
+use crate::state::shared::Shared;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+
+/// A server that does not answer within this time is not there for clients either.
+const PROBE_LIMIT: Duration = Duration::from_secs(2);
+/// What was found counts for this long.
+const FRESH: Duration = Duration::from_secs(1);
+
+impl Pages for Shared {
+    async fn metrics(&self) -> String {
+        let Condition { ready, upstream, etcd } = self.condition().await;
+        let leaders = self.leaders();
+        let mut now = Now { sessions: self.sessions.count(), ready: ready.is_ok(), upstream, etcd, ..Now::default() };
+        for database in self.shared_databases() {
+            let name = database.fence.name().to_owned();
+            let tokens = database.fence.known_tokens();
+            now.gone_back.extend(self.gone_back(&leaders, &tokens).map(|(it, is)| (name.clone(), it, is)));
+            now.tokens.extend(tokens.into_iter().map(|(resource, token)| (name.clone(), resource, token)));
+            if database.fence.was_prepared() {
+                now.superseded.push((name, !database.fence.superseded().is_empty()));
+            }
+        }
+        let known = leaders.iter().map(|(election, token)| (election.to_string(), token.unwrap_or_default()));
+        now.elections = known.collect();
+        self.metrics.text(now)
+    }
+
+    /// Policies are loaded before the first request.
+    async fn ready(&self) -> Result<(), String> {
+        self.condition().await.ready
+    }
+}
+
+impl Shared {
+    /// Logs if the server or the control connection cannot be used: they may not be needed before the first client comes.
+    /// Cancel-safe.
+    pub(super) async fn check_servers(self: Arc<Self>) {
+        if let Err(error) = self.can_relay().await {
+            tracing::error!(upstream = %self.settings().upstream, error, "upstream_unreachable");
+        }
+        let settings = self.settings();
+        let database = settings.control_database();
+        if let Err(error) = self.can_control(database, false).await {
+            tracing::warn!(database, error, "control_unusable");
+        }
+    }
+
+    async fn condition(&self) -> Condition {
+        let mut found = self.health.found.lock().await;
+        let known = found.as_ref().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, condition)| condition.clone());
+        let mut condition = match known {
+            Some(condition) => condition,
+            None => {
+                let condition = self.find_condition().await;
+                found.insert((Instant::now(), condition)).1.clone()
+            }
+        };
+        if self.health.is_stopping() {
+            condition.ready = Err("the proxy is stopping".to_owned());
+        }
+        condition
+    }
+
+    async fn find_condition(&self) -> Condition {
+        let is_etcd_up = async {
+            let authority = self.authority.as_ref()?;
+            Some(timeout(PROBE_LIMIT, authority.is_up()).await.unwrap_or(false))
+        };
+        let (fences, upstream, etcd) = tokio::join!(self.can_fence(), self.can_relay(), is_etcd_up);
+        let address = &self.settings().upstream;
+        let relays = upstream.map_err(|error| format!("the server at {address} cannot be reached: {error}"));
+        Condition { upstream: relays.is_ok(), ready: fences.and(relays), etcd }
+    }
+
+    /// Sessions can be connected to the server.
+    async fn can_relay(&self) -> Result<(), String> {
+        let no_answer = |_| Err(std::io::ErrorKind::TimedOut.into());
+        let reached = timeout(PROBE_LIMIT, upstream::reach(self)).await.unwrap_or_else(no_answer);
+        reached.map_err(|error| upstream::tls_text(&error).map_or_else(|| error.to_string(), |text| text.message))
+    }
+
+    /// New tokens can be admitted, as far as the control connections go: in any database, and in those that are in use. Any
+    /// role that may create databases makes one with a table of a fenced name: what counts is named by the policies, or has had
+    /// the schema. Another one is told by `policies_not_recorded`.
+    async fn can_fence(&self) -> Result<(), String> {
+        self.can_control(self.settings().control_database(), false).await?;
+        let are_named = self.policies.borrow().databases.is_some();
+        for database in self.shared_databases() {
+            let counts = are_named || database.fence.was_prepared();
+            if counts && database.fence.has_sessions() && database.has_fences() {
+                self.can_control(database.fence.name(), true).await?;
+            }
+            in_force(&database).await?;
+        }
+        Ok(())
+    }
+
+    /// A control connection to the database can be opened, and may do what fences need. Cancel-safe.
+    ///
+    /// # Errors
+    /// Why not, and what to do.
+    pub(super) async fn can_control(&self, database: &str, needs_schema: bool) -> Result<(), String> {
+        let control = self.encryption.control_for(&self.settings(), database);
+        let no_answer = |_| Err(format!("the server did not answer within {} s", PROBE_LIMIT.as_secs()));
+        timeout(PROBE_LIMIT, probe(&control, needs_schema)).await.unwrap_or_else(no_answer)
+    }
+
+    /// The resources whose election has a leader, and whether its token is below that of their fence.
+    fn gone_back(&self, leaders: &Leaders, tokens: &[(String, Token)]) -> impl Iterator<Item = (String, bool)> {
+        let policies = self.policies.borrow().clone();
+        let of_leader = |it: &crate::policy::Resource| {
+            let leader = (*leaders.get(it.election.as_ref()?)?)?;
+            let token = tokens.iter().find(|(resource, _)| *resource == it.name).map(|(_, token)| *token);
+            Some((it.name.clone(), token.is_some_and(|token| leader < token)))
+        };
+        policies.resources.iter().filter_map(|it| of_leader(it)).collect::<Vec<_>>().into_iter()
+    }
+}
+
+/// Nobody is admitted where the policies of another proxy count. While there are no sessions nobody else looks whether that is
+/// over. Cancel-safe.
+async fn in_force(database: &SharedDatabase) -> Result<(), String> {
+    let fence = &database.fence;
+    if !fence.superseded().is_empty() && !fence.has_sessions() {
+        fence.check_policies().await;
+    }
+    match fence.superseded().first() {
+        None => Ok(()),
+        Some(resource) => Err(format!(
+            "database {}: another proxy has loaded other policies of {resource} since: reload this proxy (SIGHUP, or RELOAD in its console)",
+            fence.name()
+        )),
+    }
+}
