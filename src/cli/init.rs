@@ -3,6 +3,7 @@
 use super::output::{print_done, script};
 use super::{Ended, database, failed, runtime};
 use crate::fence;
+use clap::builder::NonEmptyStringValueParser;
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
@@ -13,16 +14,27 @@ pub(super) struct Arguments {
     /// The proxy's control role, if it is another: it will own the schema
     #[arg(long, value_name = "ROLE")]
     role: Option<String>,
+    /// A role that may lead by the leases in that database; see also --elections
+    #[arg(long, value_name = "ROLE", value_parser = NonEmptyStringValueParser::new())]
+    leases_for: Option<String>,
+    /// The elections that it may lead; `*` stands for any text
+    #[arg(long, value_name = "PATTERN", default_value = "*", requires = "leases_for", value_parser = NonEmptyStringValueParser::new())]
+    elections: String,
 }
 
 pub(super) fn run(arguments: Arguments) -> Ended {
     let config = database("--control", &arguments.control)?;
-    let report = runtime()?.block_on(fence::init(&config, arguments.role.as_deref())).map_err(failed)?;
-    print_report(&report);
+    let runtime = runtime()?;
+    let report = runtime.block_on(fence::init(&config, arguments.role.as_deref())).map_err(failed)?;
+    let leases = arguments.leases_for.as_ref().map(|role| {
+        let patterns = runtime.block_on(fence::grant_leases(&config, role, &arguments.elections));
+        patterns.map(|patterns| format!("{role} may lead {}\n", patterns.join(", ")))
+    });
+    print_report(&report, &leases.transpose().map_err(failed)?.unwrap_or_default());
     Ok(if report.to_run.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print_report(report: &fence::InitReport) {
+fn print_report(report: &fence::InitReport, leases: &str) {
     let done = match report.upgraded {
         Some((before, now)) => format!("upgraded from version {before} to {now}"),
         None if report.created => "created".to_owned(),
@@ -32,6 +44,7 @@ fn print_report(report: &fence::InitReport) {
     for role in &report.granted {
         lines.push_str(&format!("granted {role} to {}\n", report.role));
     }
+    lines.push_str(leases);
     let rest = (!report.to_run.is_empty()).then(|| script("a role that may grant them", &report.to_run));
     print_done(&lines, rest.as_slice());
 }

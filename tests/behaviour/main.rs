@@ -26,6 +26,7 @@ mod keys;
 mod layers;
 mod lead;
 mod leaders;
+mod leases;
 mod life;
 mod logs;
 mod metrics;

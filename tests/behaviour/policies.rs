@@ -346,7 +346,7 @@ fn what_is_prepared_late_serves_the_sessions_that_are_there() {
     assert!(fenced.proxy.log().contains("policies_not_recorded"), "{}", fenced.proxy.log());
     let control = fenced.postgres.control_url() + "postgres";
     let prepare = || run(fencegate().args(["init", "--control", &control])).stdout;
-    assert!(prepare().starts_with(b"schema fencegate: upgraded from version 1 to 3, owned by postgres"));
+    assert!(prepare().starts_with(b"schema fencegate: upgraded from version 1 to 4, owned by postgres"));
     assert!(prepare().starts_with(b"schema fencegate: up to date, owned by postgres"));
     wait_until("its writes are admitted", DEADLINE, || code(&mut wire, "INSERT INTO jobs VALUES (3)").is_empty());
 }

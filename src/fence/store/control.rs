@@ -26,7 +26,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 /// The time for which all operations fail after a failed attempt to connect, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The schema version that this program works with; `schema.sql` has the same.
-pub(super) const VERSION: &str = "fencegate schema version 3";
+pub(super) const VERSION: &str = "fencegate schema version 4";
 
 /// The payload that says that the catalogue has changed; no resource can have this name.
 pub(super) const CATALOGUE_CHANGED: &str = "{catalogue}";

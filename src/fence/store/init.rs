@@ -13,7 +13,25 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 /// The schema as it should be; may be run over an older or the same one.
-const SCHEMA: &str = include_str!("schema.sql");
+const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("leases.sql"));
+/// Its tables and sequences, and its functions: those that the control role owns.
+const RELATIONS: [&str; 8] =
+    ["epoch", "admission", "proxy", "reset", "lease", "lease_history", "lease_grant", "lease_token"];
+const FUNCTIONS: [&str; 13] = [
+    "token",
+    "prune",
+    "lease_role",
+    "lease_time",
+    "lease_holder",
+    "lease_ended",
+    "lease_durable",
+    "lease_prune",
+    "acquire",
+    "renew",
+    "release",
+    "proclaim",
+    "leader",
+];
 /// What a control role needs beyond its own schema: to see and to end other roles' processes. Each with a role that has it,
 /// which is what the master of a managed service may be able to grant.
 const ROLES: [(&str, Option<&str>); 2] = [("pg_read_all_stats", Some("pg_monitor")), ("pg_signal_backend", None)];
@@ -177,22 +195,46 @@ async fn attempt(client: &Client, role: &str, lent: &Lent) -> Result<(), tokio_p
     let owner = quote_name(role);
     let all = |statements: &[String]| statements.iter().map(|statement| format!("{statement}; ")).collect::<String>();
     let schema = format!(
-        "BEGIN; SET LOCAL lock_timeout = {}; {}{SCHEMA}; ALTER SCHEMA fencegate OWNER TO {owner}; \
-         ALTER FUNCTION fencegate.token(text) OWNER TO {owner}; ALTER FUNCTION fencegate.prune(interval, text) OWNER TO {owner}",
+        "BEGIN; SET LOCAL lock_timeout = {}; {}{SCHEMA}; ALTER SCHEMA fencegate OWNER TO {owner}",
         LOCK_TIMEOUT.as_millis(),
         all(&lent.give)
     );
     client.batch_execute(&schema).await?;
-    let tables = format!(
-        "SELECT c.relname AS name FROM pg_class c JOIN pg_roles r ON r.rolname = {} \
-         WHERE c.relnamespace = 'fencegate'::regnamespace AND c.relkind = 'r' AND c.relowner <> r.oid \
-           AND c.relname IN ('epoch', 'admission', 'proxy', 'reset')",
-        quote(role)
+    let array = |names: &[&str]| quote(&format!("{{{}}}", names.join(",")));
+    let others = format!(
+        "SELECT 'TABLE ' || c.oid::regclass AS object FROM pg_class c JOIN pg_roles r ON r.rolname = {role} \
+         WHERE c.relnamespace = 'fencegate'::regnamespace AND c.relkind IN ('r', 'S') AND c.relowner <> r.oid \
+           AND c.relname = ANY ({}::name[]) \
+         UNION ALL SELECT 'FUNCTION ' || p.oid::regprocedure FROM pg_proc p JOIN pg_roles r ON r.rolname = {role} \
+         WHERE p.pronamespace = 'fencegate'::regnamespace AND p.proowner <> r.oid AND p.proname = ANY ({}::name[])",
+        array(&RELATIONS),
+        array(&FUNCTIONS),
+        role = quote(role),
     );
-    let tables = query_rows(client, &tables).await?;
-    let change = |table| format!("ALTER TABLE fencegate.{table} OWNER TO {owner}; ");
-    let changes: String = tables.iter().filter_map(|row| column(row, "name")).map(change).collect();
+    let others = query_rows(client, &others).await?;
+    let change = |object| format!("ALTER {object} OWNER TO {owner}; ");
+    let changes: String = others.iter().filter_map(|row| column(row, "object")).map(change).collect();
     client.batch_execute(&format!("{changes}{}COMMIT", all(&lent.take_back))).await
+}
+
+/// Lets `role` lead the elections whose names are like `elections`, in which `*` stands for any text. Returns all that it
+/// may lead now. May be repeated.
+///
+/// Not cancel-safe: it may be done.
+pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -> Result<Vec<String>, InitError> {
+    let (client, connection) = config.connect().await.map_err(InitError::Connect)?;
+    tokio::spawn(connection);
+    let (name, grantee) = (quote_name(role), quote(&quote_name(role)));
+    let grant = format!(
+        "SET standard_conforming_strings = on; SET search_path = pg_catalog; BEGIN; \
+         GRANT EXECUTE ON FUNCTION fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), \
+           fencegate.release(text, bigint), fencegate.proclaim(text, bigint, text), fencegate.leader(text) TO {name}; \
+         INSERT INTO fencegate.lease_grant (role, pattern) VALUES ({grantee}, {}) ON CONFLICT DO NOTHING; COMMIT; \
+         SELECT pattern FROM fencegate.lease_grant WHERE role = {grantee}::regrole ORDER BY pattern",
+        quote(elections)
+    );
+    let rows = refused("let the role lead", query_rows(&client, &grant).await)?;
+    Ok(rows.iter().filter_map(|row| column(row, "pattern")).map(str::to_owned).collect())
 }
 
 async fn has(client: &Client, role: &str, privilege: &str) -> Result<bool, InitError> {

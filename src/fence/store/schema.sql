@@ -3,7 +3,7 @@
 SELECT pg_advisory_xact_lock(hashtextextended('fencegate {init}', 0));
 
 CREATE SCHEMA IF NOT EXISTS fencegate;
-COMMENT ON SCHEMA fencegate IS 'fencegate schema version 3';
+COMMENT ON SCHEMA fencegate IS 'fencegate schema version 4';
 
 -- The highest token of each resource. Logged, and committed with synchronous_commit = on.
 CREATE TABLE IF NOT EXISTS fencegate.epoch (

@@ -50,7 +50,7 @@ async fn init_may_be_run_again_and_at_once() {
         assert_eq!(report.role, control);
         assert!(report.to_run.is_empty());
     }
-    assert_eq!(world.ask("SELECT count(*) FROM pg_tables WHERE schemaname = 'fencegate' AND tableowner = current_database() || '_control'").await, "4");
+    assert_eq!(world.ask("SELECT count(*) FROM pg_tables WHERE schemaname = 'fencegate' AND tableowner = current_database() || '_control'").await, "7");
     let again = run().await.unwrap();
     assert!(!again.created && again.granted.is_empty());
 
@@ -98,7 +98,7 @@ async fn the_schema_of_version_2_is_upgraded_and_keeps_what_it_has() {
     assert!(reason(session.admit(&world.resource, 7).await).contains("run `fencegate init`"));
     let run = || fencegate::fence::init(&config, Some(&control));
     let (one, two) = tokio::join!(run(), run());
-    assert!([one.unwrap(), two.unwrap()].iter().any(|report| report.upgraded == Some((2, 3))));
+    assert!([one.unwrap(), two.unwrap()].iter().any(|report| report.upgraded == Some((2, 4))));
     assert_eq!(run().await.unwrap().upgraded, None);
     assert_eq!(world.epoch().await, "(1,7,t)");
     let session = world.session(&world.proxy("p2")).await;

@@ -8,7 +8,7 @@ mod keys;
 mod late;
 mod overtake;
 mod prune;
-mod server;
+pub mod server;
 mod store;
 
 use fencegate::fence::Refusal;

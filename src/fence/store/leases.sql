@@ -1,0 +1,308 @@
+-- Leases: elections whose coordinator is this database. See docs/leases.md. Run after schema.sql, in the same transaction.
+-- Names compare byte by byte: with another collation a new version of the system's library could break the index,
+-- and with it that there is one row for each election.
+
+-- The last lease of each election. A row is there while its lease runs, and for 30 days after that.
+CREATE TABLE IF NOT EXISTS fencegate.lease (
+    election text COLLATE "C" PRIMARY KEY,
+    token    bigint NOT NULL DEFAULT 0 CHECK (token >= 0),
+    holder   text COLLATE "C" NOT NULL DEFAULT '',
+    -- What is shown in place of the holder: see proclaim.
+    shown    text NOT NULL DEFAULT '',
+    -- The role that acquired it.
+    role     text NOT NULL DEFAULT '',
+    acquired timestamptz NOT NULL DEFAULT '-infinity',
+    renewed  timestamptz NOT NULL DEFAULT '-infinity',
+    expires  timestamptz NOT NULL DEFAULT '-infinity',
+    released boolean NOT NULL DEFAULT true
+);
+
+-- The leases that have ended: the last 100 of each election. It has run out where it expired, or was overtaken: then
+-- another holder followed.
+CREATE TABLE IF NOT EXISTS fencegate.lease_history (
+    election text COLLATE "C" NOT NULL,
+    token    bigint NOT NULL,
+    holder   text NOT NULL,
+    role     text NOT NULL,
+    acquired timestamptz NOT NULL,
+    renewed  timestamptz NOT NULL,
+    ended    timestamptz NOT NULL,
+    how      text NOT NULL CHECK (how IN ('released', 'expired', 'overtaken')),
+    PRIMARY KEY (election, token)
+);
+
+-- Who may lead what: `*` in a pattern stands for any text.
+CREATE TABLE IF NOT EXISTS fencegate.lease_grant (
+    role    regrole NOT NULL,
+    pattern text COLLATE "C" NOT NULL,
+    PRIMARY KEY (role, pattern)
+);
+
+-- Of all elections, so that a token stays the highest when its row has been pruned. Never set back, by nobody.
+CREATE SEQUENCE IF NOT EXISTS fencegate.lease_token;
+
+DO $$BEGIN
+    IF to_regclass('fencegate.lease_expires') IS NULL THEN
+        CREATE INDEX lease_expires ON fencegate.lease (expires);
+    END IF;
+END$$;
+
+-- The role that calls, if it may lead the election; an error otherwise.
+CREATE OR REPLACE FUNCTION fencegate.lease_role(election text) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    -- Within SECURITY DEFINER current_user is the owner.
+    caller text := CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role') END;
+BEGIN
+    IF $1 IS NULL OR octet_length($1) NOT BETWEEN 1 AND 512 THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the name of an election has 1 to 512 bytes';
+    END IF;
+    IF pg_has_role(caller, current_user, 'USAGE') OR EXISTS (
+        SELECT FROM fencegate.lease_grant g
+        WHERE pg_has_role(caller, g.role, 'USAGE')
+          -- Written so that it means the same whatever standard_conforming_strings is.
+          AND $1 COLLATE "C" LIKE replace(replace(replace(replace(
+              g.pattern, E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'), '*', '%')
+    ) THEN
+        RETURN caller;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = '42501',
+        MESSAGE = format('role %s may not lead election %s', caller, $1),
+        HINT = 'Name it in `fencegate init --leases-for ROLE --elections PATTERN`.';
+END
+$function$;
+
+-- How long a lease shall last. Without months and days, whose length depends on the time zone.
+CREATE OR REPLACE FUNCTION fencegate.lease_time(ttl interval) RETURNS interval
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    seconds double precision := extract(epoch FROM $1);
+BEGIN
+    IF $1 IS NULL OR NOT seconds BETWEEN 0.1 AND 86400 THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the ttl of a lease is 100 ms to 1 day';
+    END IF;
+    RETURN make_interval(secs => seconds);
+END
+$function$;
+
+CREATE OR REPLACE FUNCTION fencegate.lease_holder(holder text) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+BEGIN
+    IF $1 IS NULL OR octet_length($1) NOT BETWEEN 1 AND 512 THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the name of a holder has 1 to 512 bytes';
+    END IF;
+    RETURN $1;
+END
+$function$;
+
+-- What is answered must be there after a crash. Holds until the transaction ends, as no SET of a function would.
+CREATE OR REPLACE FUNCTION fencegate.lease_durable() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+BEGIN
+    IF current_setting('synchronous_commit') IN ('off', 'local') THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+END
+$function$;
+
+-- Keeps what is known of a lease that has ended. Its row is locked.
+CREATE OR REPLACE FUNCTION fencegate.lease_ended(lease fencegate.lease, ended timestamptz, how text) RETURNS void
+    LANGUAGE sql
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+    INSERT INTO fencegate.lease_history (election, token, holder, role, acquired, renewed, ended, how)
+    SELECT $1.election, $1.token, $1.holder, $1.role, $1.acquired, $1.renewed, $2, $3
+    ON CONFLICT DO NOTHING;
+    DELETE FROM fencegate.lease_history h
+    WHERE h.election = $1.election
+      AND h.token <= (SELECT o.token FROM fencegate.lease_history o WHERE o.election = $1.election
+                      ORDER BY o.token DESC OFFSET 100 LIMIT 1)
+$function$;
+
+-- Forgets up to two elections whose last lease ended 30 days ago: their next token is higher all the same.
+CREATE OR REPLACE FUNCTION fencegate.lease_prune() RETURNS void
+    LANGUAGE sql
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+    WITH pruned AS (
+        DELETE FROM fencegate.lease l
+        WHERE l.election IN (
+            SELECT o.election FROM fencegate.lease o
+            WHERE o.expires < clock_timestamp() - interval '720 hours'
+              -- Higher only where rows were restored without the sequence.
+              AND o.token <= (SELECT s.last_value FROM fencegate.lease_token s)
+            ORDER BY o.expires LIMIT 2 FOR UPDATE SKIP LOCKED)
+        RETURNING l.election
+    )
+    DELETE FROM fencegate.lease_history h USING pruned WHERE h.election = pruned.election
+$function$;
+
+-- The lease of an election, for this holder; no row while another holder's runs.
+CREATE OR REPLACE FUNCTION fencegate.acquire(election text, holder text, ttl interval)
+    RETURNS TABLE (token bigint, expires timestamptz)
+    LANGUAGE plpgsql SECURITY DEFINER ROWS 1
+    SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '500ms'
+AS $function$
+#variable_conflict use_column
+DECLARE
+    caller   text := fencegate.lease_role($1);
+    named    text := fencegate.lease_holder($2);
+    lasting  interval := fencegate.lease_time($3);
+    lease    fencegate.lease;
+    at       timestamptz;
+BEGIN
+    -- Most calls end here. They lock nothing, so that nobody can keep the holder from its lease.
+    SELECT * INTO lease FROM fencegate.lease l WHERE l.election = $1;
+    IF lease.holder <> named AND NOT lease.released AND lease.expires > clock_timestamp() THEN
+        RETURN;
+    END IF;
+    PERFORM fencegate.lease_durable();
+    IF lease.election IS NULL THEN
+        INSERT INTO fencegate.lease (election) VALUES ($1) ON CONFLICT DO NOTHING;
+    END IF;
+    IF lease.holder = named THEN
+        SELECT * INTO lease FROM fencegate.lease l WHERE l.election = $1 FOR UPDATE;
+    ELSE
+        -- Who has it locked acquires, renews or releases it now: what becomes of that is not waited for.
+        SELECT * INTO lease FROM fencegate.lease l WHERE l.election = $1 FOR UPDATE SKIP LOCKED;
+    END IF;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    at := clock_timestamp();
+    IF NOT lease.released AND lease.expires > at THEN
+        IF lease.holder = named THEN
+            -- Never shorter than was said before.
+            RETURN QUERY UPDATE fencegate.lease AS l SET renewed = at, expires = greatest(l.expires, at + lasting)
+                WHERE l.election = $1 RETURNING l.token, l.expires;
+        END IF;
+        RETURN;
+    END IF;
+    IF NOT lease.released THEN
+        PERFORM fencegate.lease_ended(
+            lease, lease.expires, CASE WHEN lease.holder = named THEN 'expired' ELSE 'overtaken' END);
+    END IF;
+    -- The number is taken under the row's lock: one that was taken before might be lower than another's.
+    RETURN QUERY UPDATE fencegate.lease AS l
+        SET token = greatest(nextval('fencegate.lease_token'), l.token + 1), holder = named, shown = named, role = caller,
+            acquired = at, renewed = at, expires = at + lasting, released = false
+        WHERE l.election = $1 RETURNING l.token, l.expires;
+    PERFORM pg_notify('fencegate_lease', $1);
+    -- Elsewhere it would make unrelated calls fail (40001).
+    IF current_setting('transaction_isolation') = 'read committed' THEN
+        PERFORM fencegate.lease_prune();
+    END IF;
+END
+$function$;
+
+-- Extends the lease under this token, and says until when; LF001 when it is not in force any more.
+CREATE OR REPLACE FUNCTION fencegate.renew(election text, token bigint, ttl interval) RETURNS timestamptz
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '500ms'
+AS $function$
+#variable_conflict use_column
+DECLARE
+    caller  text := fencegate.lease_role($1);
+    lasting interval := fencegate.lease_time($3);
+    lease   fencegate.lease;
+    at      timestamptz;
+BEGIN
+    PERFORM fencegate.lease_durable();
+    SELECT * INTO lease FROM fencegate.lease l WHERE l.election = $1 FOR UPDATE;
+    at := clock_timestamp();
+    IF NOT FOUND OR lease.token IS DISTINCT FROM $2 OR lease.released OR lease.expires <= at THEN
+        RAISE EXCEPTION USING ERRCODE = 'LF001',
+            MESSAGE = format('fencing token %s of election %s is stale: %s', coalesce($2::text, 'null'), $1,
+                CASE WHEN $2 < lease.token THEN format('the highest is %s', lease.token)
+                     WHEN lease.token IS DISTINCT FROM $2 THEN 'there is no such lease'
+                     WHEN lease.released THEN 'its lease was released'
+                     ELSE format('its lease expired at %s', lease.expires) END),
+            DETAIL = format('election=%s presented=%s highest=%s', $1, coalesce($2::text, 'null'), coalesce(lease.token, 0)),
+            HINT = 'Stop the work under this token; acquire the lease again before you write again.';
+    END IF;
+    UPDATE fencegate.lease AS l SET renewed = at, expires = greatest(l.expires, at + lasting)
+        WHERE l.election = $1 RETURNING l.* INTO lease;
+    RETURN lease.expires;
+END
+$function$;
+
+-- Ends the lease under this token; false when it is not in force any more. Wakes those who wait.
+CREATE OR REPLACE FUNCTION fencegate.release(election text, token bigint) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '500ms'
+AS $function$
+#variable_conflict use_column
+DECLARE
+    caller text := fencegate.lease_role($1);
+    lease  fencegate.lease;
+    at     timestamptz;
+BEGIN
+    PERFORM fencegate.lease_durable();
+    SELECT * INTO lease FROM fencegate.lease l WHERE l.election = $1 FOR UPDATE;
+    at := clock_timestamp();
+    IF NOT FOUND OR lease.token IS DISTINCT FROM $2 OR lease.released OR lease.expires <= at THEN
+        RETURN false;
+    END IF;
+    UPDATE fencegate.lease AS l SET expires = at, released = true WHERE l.election = $1;
+    PERFORM fencegate.lease_ended(lease, at, 'released');
+    PERFORM pg_notify('fencegate_lease', $1);
+    RETURN true;
+END
+$function$;
+
+-- Has `leader` show this text as the holder, which stays who it is; false when the token is not in force any more.
+CREATE OR REPLACE FUNCTION fencegate.proclaim(election text, token bigint, holder text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '500ms'
+AS $function$
+#variable_conflict use_column
+DECLARE
+    caller text := fencegate.lease_role($1);
+    named  text := fencegate.lease_holder($3);
+BEGIN
+    PERFORM fencegate.lease_durable();
+    UPDATE fencegate.lease AS l SET shown = named
+        WHERE l.election = $1 AND l.token = $2 AND NOT l.released AND l.expires > clock_timestamp();
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM pg_notify('fencegate_lease', $1);
+    RETURN true;
+END
+$function$;
+
+-- Who leads: a row while the lease runs.
+CREATE OR REPLACE FUNCTION fencegate.leader(election text)
+    RETURNS TABLE (holder text, token bigint, expires timestamptz)
+    LANGUAGE plpgsql SECURITY DEFINER ROWS 1
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+#variable_conflict use_column
+DECLARE
+    caller text := fencegate.lease_role($1);
+BEGIN
+    RETURN QUERY SELECT l.shown, l.token, l.expires FROM fencegate.lease l
+        WHERE l.election = $1 AND NOT l.released AND l.expires > clock_timestamp();
+END
+$function$;
+
+REVOKE ALL ON fencegate.lease, fencegate.lease_history, fencegate.lease_grant FROM PUBLIC;
+REVOKE ALL ON SEQUENCE fencegate.lease_token FROM PUBLIC;
+REVOKE ALL ON FUNCTION
+    fencegate.lease_role(text), fencegate.lease_time(interval), fencegate.lease_holder(text), fencegate.lease_prune(), fencegate.lease_durable(),
+    fencegate.lease_ended(fencegate.lease, timestamptz, text),
+    fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), fencegate.release(text, bigint),
+    fencegate.proclaim(text, bigint, text), fencegate.leader(text)
+    FROM PUBLIC;

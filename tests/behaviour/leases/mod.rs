@@ -1,0 +1,86 @@
+//! Leases in PostgreSQL: the functions of the schema `fencegate`, against a real server.
+
+mod api;
+mod contention;
+mod hostile;
+mod rights;
+mod upgrade;
+
+use crate::fence::server::{World, connect};
+use std::ops::Deref;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+/// A database in which its role `…_app` may lead every election.
+pub struct Leases(World);
+
+impl Deref for Leases {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.0
+    }
+}
+
+impl Leases {
+    pub async fn new() -> Self {
+        let leases = Self(World::new().await);
+        leases.may_lead(&leases.app(), "*").await;
+        leases
+    }
+
+    pub fn app(&self) -> String {
+        format!("{}_app", self.database)
+    }
+
+    pub async fn may_lead(&self, role: &str, elections: &str) -> Vec<String> {
+        fencegate::fence::grant_leases(&self.control_config("postgres"), role, elections).await.unwrap()
+    }
+
+    /// A session of the role that may lead.
+    pub async fn session(&self) -> Client {
+        connect(&self.config(&self.app())).await
+    }
+
+    /// A call on a connection of its own, as with a pool in transaction mode.
+    pub async fn call(&self, call: &str) -> String {
+        call_in(&self.session().await, call).await
+    }
+
+    /// As if that time had passed for the election's lease.
+    pub async fn age(&self, election: &str, time: &str) {
+        self.run(&format!(
+            "UPDATE fencegate.lease SET acquired = acquired - interval '{time}', renewed = renewed - interval '{time}', \
+             expires = expires - interval '{time}' WHERE election = '{election}'"
+        ))
+        .await;
+    }
+
+    /// `token holder role how` of the leases of the election that have ended.
+    pub async fn history(&self, election: &str) -> String {
+        self.ask(&format!(
+            "SELECT coalesce(string_agg(format('%s %s %s %s', token, holder, replace(role, current_database(), ''), how), ', ' \
+             ORDER BY token), '') FROM fencegate.lease_history WHERE election = '{election}'"
+        ))
+        .await
+    }
+}
+
+/// The token that acquiring returns.
+pub fn token_in(answer: &str) -> Option<i64> {
+    // Shorter than every SQLSTATE.
+    answer.parse().ok().filter(|_| answer.len() < 5)
+}
+
+/// The first column of what a call returns: empty for no row or null, the SQLSTATE where it fails.
+pub async fn call_in(client: &Client, call: &str) -> String {
+    match client.simple_query(&format!("SELECT * FROM fencegate.{call}")).await {
+        Ok(messages) => messages
+            .iter()
+            .find_map(|message| match message {
+                SimpleQueryMessage::Row(row) => Some(row.get(0).unwrap_or_default().to_owned()),
+                _ => None,
+            })
+            .unwrap_or_default(),
+        Err(error) => error.code().expect("the server answers").code().to_owned(),
+    }
+}

@@ -1,0 +1,121 @@
+//! Who may lead what, and that nobody else can touch it.
+
+use super::{Leases, call_in};
+use crate::fence::server::connect;
+use crate::support::programs::run;
+use crate::support::proxy::fencegate;
+use crate::support::{Options, Postgres};
+
+const CALLS: [&str; 5] =
+    ["acquire('e', 'a', '1 min')", "renew('e', 1, '1 min')", "release('e', 1)", "proclaim('e', 1, 'x')", "leader('e')"];
+
+#[tokio::test]
+async fn another_role_can_touch_nothing() {
+    let leases = Leases::new().await;
+    leases.run("CREATE ROLE stranger LOGIN").await;
+    let stranger = connect(&leases.config("stranger")).await;
+    for call in CALLS {
+        assert_eq!(call_in(&stranger, call).await, "42501", "{call}");
+    }
+    let leader = leases.session().await;
+    for session in [&stranger, &leader] {
+        for statement in [
+            "SELECT FROM fencegate.lease",
+            "INSERT INTO fencegate.lease (election) VALUES ('x')",
+            "UPDATE fencegate.lease SET token = 1",
+            "DELETE FROM fencegate.lease",
+            "TRUNCATE fencegate.lease",
+            "SELECT FROM fencegate.lease_history",
+            "DELETE FROM fencegate.lease_history",
+            "SELECT FROM fencegate.lease_grant",
+            "INSERT INTO fencegate.lease_grant VALUES ('stranger', '*')",
+            "SELECT nextval('fencegate.lease_token')",
+            "SELECT setval('fencegate.lease_token', 1)",
+            "SELECT last_value FROM fencegate.lease_token",
+            "SELECT fencegate.lease_role('e')",
+            "SELECT fencegate.lease_time('1 min')",
+            "SELECT fencegate.lease_holder('a')",
+            "SELECT fencegate.lease_prune()",
+            "SELECT fencegate.lease_durable()",
+            "SELECT fencegate.lease_ended(NULL, now(), 'released')",
+        ] {
+            let error = session.batch_execute(statement).await.expect_err(statement);
+            assert_eq!(error.code().unwrap().code(), "42501", "{statement}");
+        }
+    }
+    leases.run("DROP ROLE stranger").await;
+}
+
+#[tokio::test]
+async fn a_pattern_names_the_elections() {
+    let leases = Leases::new().await;
+    let role = format!("{}_jobs", leases.database);
+    leases.run(&format!("CREATE ROLE {role} LOGIN")).await;
+    assert_eq!(leases.may_lead(&role, "job/*").await, ["job/*"]);
+    assert_eq!(leases.may_lead(&role, "job/*").await, ["job/*"]);
+    assert_eq!(leases.may_lead(&role, r"a_b%\*").await, [r"a_b%\*", "job/*"]);
+    let session = connect(&leases.config(&role)).await;
+    for (election, may) in [
+        ("job/1", true),
+        ("job/", true),
+        ("job/1/2", true),
+        ("job", false),
+        ("xjob/1", false),
+        ("JOB/1", false),
+        (r"a_b%\", true),
+        (r"a_b%\x", true),
+        (r"axb%\", false),
+        (r"a_bx\", false),
+        ("other", false),
+    ] {
+        let won = call_in(&session, &format!("acquire('{election}', 'a', '1 min')")).await;
+        assert_eq!(won != "42501", may, "{election}: {won}");
+    }
+    for call in CALLS {
+        assert_eq!(call_in(&session, call).await, "42501", "{call}");
+    }
+}
+
+/// As whom a session acts, not as whom it has logged in; what it is a member of counts.
+#[tokio::test]
+async fn the_current_role_counts() {
+    let leases = Leases::new().await;
+    let (one, two, login) =
+        (format!("{}_1", leases.database), format!("{}_2", leases.database), format!("{}_l", leases.database));
+    leases
+        .run(&format!("CREATE ROLE {one}; CREATE ROLE {two}; CREATE ROLE {login} LOGIN; GRANT {one}, {two} TO {login}"))
+        .await;
+    leases.may_lead(&one, "1").await;
+    leases.may_lead(&two, "2").await;
+    let session = connect(&leases.config(&login)).await;
+    assert_eq!(call_in(&session, "acquire('1', 'a', '1 min')").await, "1");
+    assert_eq!(call_in(&session, "acquire('2', 'a', '1 min')").await, "2");
+    session.batch_execute(&format!("SET ROLE {one}")).await.unwrap();
+    assert_eq!(call_in(&session, "acquire('1', 'a', '1 min')").await, "1");
+    assert_eq!(call_in(&session, "acquire('2', 'a', '1 min')").await, "42501");
+    assert_eq!(leases.ask("SELECT role FROM fencegate.lease WHERE election = '1'").await, login);
+    // Superuser and control role may do as they like with their tables.
+    for user in ["postgres".to_owned(), leases.control()] {
+        let session = connect(&leases.config(&user)).await;
+        assert_eq!(call_in(&session, "leader('1')").await, "a", "{user}");
+    }
+}
+
+#[tokio::test]
+async fn init_says_who_may_lead() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE ROLE app LOGIN");
+    let control = postgres.control_url() + "postgres";
+    let init = |arguments: &[&str]| {
+        let output = run(fencegate().args(["init", "--control", &control]).args(arguments));
+        String::from_utf8(output.stdout).unwrap().lines().last().unwrap().to_owned()
+    };
+    assert_eq!(init(&["--leases-for", "app", "--elections", "cron/*"]), "app may lead cron/*");
+    assert_eq!(init(&["--leases-for", "app"]), "app may lead *, cron/*");
+    let output = fencegate().args(["init", "--control", &control, "--leases-for", "nobody"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("role \"nobody\" does not exist"), "{told}");
+    let output = fencegate().args(["init", "--control", &control, "--elections", "x"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
