@@ -1,10 +1,10 @@
 //! `fencegate lead`: wins an election, runs a command while leadership lasts, and gives it up afterwards.
 
-use super::{Ended, runtime, unusable};
+use super::{Ended, database, runtime, unusable};
 use crate::config::{Address, EtcdArguments, duration, http_address};
 use crate::etcd::{ElectionName, Etcd, Patience};
 use crate::leader::command::{self, CommandError, CommandOutcome, Signals, Terms};
-use crate::leader::{CoordinatorError, Election, LeaderError, LeaderMetrics, Leadership, Timings};
+use crate::leader::{Coordinator, CoordinatorError, Election, LeaderError, LeaderMetrics, Leadership, Leases, Timings};
 use crate::metrics::http;
 use clap::builder::NonEmptyStringValueParser;
 use nix::sys::signal::Signal;
@@ -12,17 +12,23 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// The coordinator could not be reached (EX_UNAVAILABLE of sysexits.h).
 const EXIT_UNREACHABLE: u8 = 69;
 /// Leadership was lost, and the command was ended: another try may win again (EX_TEMPFAIL).
 const EXIT_LOST: u8 = 75;
 
+/// Another leads, and it was not to be waited for longer: the default.
+const EXIT_CONFLICT: &str = "73";
+
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     etcd: EtcdArguments,
+    /// In place of etcd: a database with leases, postgres://user@host/database
+    #[arg(long, env = "FENCEGATE_COORDINATOR", hide_env_values = true, value_name = "URL", conflicts_with = "etcd")]
+    coordinator: Option<String>,
     /// The election: all who name the same one are its candidates
     #[arg(long, env = "FENCEGATE_ELECTION", value_name = "NAME")]
     election: ElectionName,
@@ -35,6 +41,15 @@ pub(super) struct Arguments {
     /// The time from SIGTERM to SIGKILL, for a command that must end at once
     #[arg(long, env = "FENCEGATE_KILL_AFTER", value_name = "TIME", default_value = "1s", value_parser = seconds)]
     kill_after: Duration,
+    /// Ends at once when another leads
+    #[arg(long, conflicts_with = "wait")]
+    no_wait: bool,
+    /// Ends when another leads, and still does after this time
+    #[arg(long, env = "FENCEGATE_WAIT", value_name = "TIME", value_parser = duration)]
+    wait: Option<Duration>,
+    /// The exit code for that
+    #[arg(long, env = "FENCEGATE_CONFLICT_EXIT_CODE", value_name = "N", default_value = EXIT_CONFLICT)]
+    conflict_exit_code: u8,
     /// Where metrics and health are served: /metrics, /healthz, /readyz
     #[arg(long, env = "FENCEGATE_HTTP", value_name = "HOST:PORT", value_parser = http_address)]
     http: Option<Address>,
@@ -64,13 +79,34 @@ pub(super) fn start(arguments: &StartArguments) -> ExitCode {
     command::replace_this_process(arguments.parent, &arguments.command)
 }
 
-pub(super) fn run(arguments: Arguments) -> Ended {
-    let Setup { election, terms, http, metrics, command } = prepare(arguments).map_err(unusable)?;
+pub(super) fn run(mut arguments: Arguments) -> Ended {
+    match arguments.coordinator.take() {
+        Some(url) => {
+            let leases = Leases::new(database("--coordinator", &url)?);
+            run_with(leases, arguments)
+        }
+        None => {
+            let etcd = etcd(&arguments.etcd).map_err(unusable)?;
+            run_with(etcd, arguments)
+        }
+    }
+}
+
+/// What is wrong is told with the flag that is.
+fn etcd(arguments: &EtcdArguments) -> Result<Arc<Etcd>, String> {
+    let settings = arguments.clone().settings().map_err(|(flag, why)| format!("--{flag} {why}"))?;
+    let settings = settings.ok_or("--etcd is missing, or --coordinator in place of it")?;
+    Etcd::new(&settings).map_err(|error| error.to_string())
+}
+
+fn run_with<C: Coordinator>(coordinator: Arc<C>, arguments: Arguments) -> Ended {
+    let Setup { election, terms, waiting, http, metrics, command } =
+        prepare(coordinator, arguments).map_err(unusable)?;
     command::check_program(&command[0])?;
     // On the thread of `main`, which the command is tied to.
     let led = async {
         let _served = serve(http, metrics).await?;
-        lead(election, terms, &command).await
+        lead(election, terms, waiting, &command).await
     };
     runtime()?.block_on(led).map(ExitCode::from).map_err(|error: LeadError| {
         tracing::error!("{error}");
@@ -78,26 +114,33 @@ pub(super) fn run(arguments: Arguments) -> Ended {
     })
 }
 
+/// How long another leader is waited for, and the exit code after that.
+struct Waiting {
+    /// None: for ever.
+    limit: Option<Duration>,
+    conflict: u8,
+}
+
 /// What leading takes.
-struct Setup {
-    election: Election<Etcd>,
+struct Setup<C> {
+    election: Election<C>,
     terms: Terms,
+    waiting: Waiting,
     http: Option<Address>,
     metrics: Arc<LeaderMetrics>,
     command: Vec<OsString>,
 }
 
 /// What is wrong is told with the flag that is.
-fn prepare(arguments: Arguments) -> Result<Setup, String> {
-    let Arguments { etcd, election, ttl, id, kill_after, http, command } = arguments;
-    let settings = etcd.settings().map_err(|(flag, why)| format!("--{flag} {why}"))?;
-    let settings = settings.ok_or("--etcd is missing")?;
+fn prepare<C: Coordinator>(coordinator: Arc<C>, arguments: Arguments) -> Result<Setup<C>, String> {
+    let Arguments { election, ttl, id, kill_after, no_wait, wait, conflict_exit_code, http, command, .. } = arguments;
     let timings = Timings::new(ttl).map_err(|error| format!("--ttl: {error}"))?;
     let id = id.unwrap_or_else(usual_id);
-    let etcd = Etcd::new(&settings).map_err(|error| error.to_string())?;
     let metrics = Arc::new(LeaderMetrics::new().map_err(|error| error.to_string())?);
-    let election = Election::new(etcd, election, id, timings).counted(metrics.clone());
-    Ok(Setup { election, terms: Terms { ttl, kill_after }, http, metrics, command })
+    let election = Election::new(coordinator, election, id, timings).counted(metrics.clone());
+    let limit = if no_wait { Some(Duration::ZERO) } else { wait };
+    let waiting = Waiting { limit, conflict: conflict_exit_code };
+    Ok(Setup { election, terms: Terms { ttl, kill_after }, waiting, http, metrics, command })
 }
 
 /// Unique on the network, as far as host names are.
@@ -138,11 +181,20 @@ async fn serve(address: Option<Address>, metrics: Arc<LeaderMetrics>) -> Result<
 }
 
 /// The exit code. Not cancel-safe: the command is killed, but not awaited.
-async fn lead(election: Election<Etcd>, terms: Terms, command: &[OsString]) -> Result<u8, LeadError> {
+async fn lead<C: Coordinator>(
+    election: Election<C>,
+    terms: Terms,
+    waiting: Waiting,
+    command: &[OsString],
+) -> Result<u8, LeadError> {
     let mut signals = Signals::listen().map_err(LeadError::Signals)?;
-    let leadership = match election.campaign_until(end_of_campaign(&mut signals)).await {
-        Ok(leadership) => leadership.map_err(LeadError::Campaign)?,
-        Err(signal) => return Ok(command::exit_code_of_signal(signal)),
+    let leadership = match campaign(&election, &waiting, &mut signals).await.map_err(LeadError::Campaign)? {
+        Ok(leadership) => leadership,
+        Err(NotLed::Signal(signal)) => return Ok(command::exit_code_of_signal(signal)),
+        Err(NotLed::Conflict) => {
+            tracing::info!(election = %election.name(), "another leads: the command is not run");
+            return Ok(waiting.conflict);
+        }
     };
     match command::run(&leadership, command, terms, &mut signals).await {
         Ok(outcome) => {
@@ -157,6 +209,43 @@ async fn lead(election: Election<Etcd>, terms: Terms, command: &[OsString]) -> R
             std::mem::forget(leadership);
             Err(LeadError::Command(error))
         }
+    }
+}
+
+/// Why there is no leadership, and nothing has failed.
+enum NotLed {
+    Signal(Signal),
+    Conflict,
+}
+
+/// Campaigns for as long as it may wait. Cancel-safe: the candidate withdraws.
+async fn campaign<C: Coordinator>(
+    election: &Election<C>,
+    waiting: &Waiting,
+    signals: &mut Signals,
+) -> Result<Result<Leadership, NotLed>, LeaderError> {
+    let ended = async { NotLed::Signal(end_of_campaign(signals).await) };
+    let outcome = match waiting.limit {
+        None => election.campaign_until(ended).await,
+        Some(Duration::ZERO) => match election.try_campaign_until(ended).await {
+            Ok(Ok(Some(leadership))) => Ok(Ok(leadership)),
+            Ok(Ok(None)) => Err(NotLed::Conflict),
+            Ok(Err(error)) => Ok(Err(error)),
+            Err(ended) => Err(ended),
+        },
+        Some(limit) => {
+            let given_up = async {
+                tokio::select! {
+                    ended = ended => ended,
+                    () = sleep(limit) => NotLed::Conflict,
+                }
+            };
+            election.campaign_until(given_up).await
+        }
+    };
+    match outcome {
+        Ok(leadership) => leadership.map(Ok),
+        Err(why) => Ok(Err(why)),
     }
 }
 

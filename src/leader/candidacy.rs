@@ -4,22 +4,31 @@
 //! never hand out a leadership whose deadline has passed, nor keep a place after its caller is gone.
 
 use super::LeaderError;
-use super::coordinator::{Candidate, Coordinator, CoordinatorError};
+use super::coordinator::{Candidate, Coordinator, CoordinatorError, Turn};
 use super::election::Election;
 use super::keeper::keep;
 use super::leadership::{KeeperRequest, Leadership, LeaseState};
 use super::loss::Loss;
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, info, warn};
 
-/// Sends the result of the campaign to its caller.
-type Won = oneshot::Sender<Result<Leadership, LeaderError>>;
+/// Sends the result of the campaign to its caller: none where another leads and the candidate does not wait.
+type Won = oneshot::Sender<Result<Option<Leadership>, LeaderError>>;
+
+/// Whether a candidate waits for its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    ForTurn,
+    NotAtAll,
+}
 
 /// How waiting ended.
 enum Waited {
-    Ours,
+    /// It leads, under this token.
+    Ours(i64),
+    /// Another leads, and the candidate does not wait.
+    Taken,
     /// The candidate has lost its place: another may take a new one.
     Lost,
     /// The campaign's caller is gone.
@@ -29,9 +38,9 @@ enum Waited {
 
 /// Campaigns, answers `won`, and keeps the lease until leadership ends. Not to be cancelled: it ends by itself soon
 /// after `won`, or the leadership, is dropped.
-pub(super) async fn run<C: Coordinator>(election: Election<C>, mut won: Won) {
+pub(super) async fn run<C: Coordinator>(election: Election<C>, waiting: Waiting, mut won: Won) {
     loop {
-        let Election { coordinator, name, holder, timings, meter } = &election;
+        let Election { coordinator, name, holder, timings, .. } = &election;
         // Not given up half-way: the key may be put already.
         let (candidate, deadline) = match coordinator.enrol(name, holder, timings.ttl(), timings.patience()).await {
             Ok(enrolled) => enrolled,
@@ -39,14 +48,18 @@ pub(super) async fn run<C: Coordinator>(election: Election<C>, mut won: Won) {
             Err(error) => return drop(won.send(Err(error.into()))),
         };
         let (lease_state, _) = watch::channel(LeaseState { deadline, lost: None });
-        let mut kept = pin!(keep(&**coordinator, &candidate, timings, &lease_state, meter.as_deref()));
-        match wait(&election, &candidate, &lease_state, kept.as_mut(), &mut won).await {
-            Waited::Ours => return lead(&election, &candidate, &lease_state, kept, won).await,
-            Waited::Lost => drop(tokio::spawn(withdraw(election.clone(), candidate.clone()))),
-            Waited::Abandoned => return drop(withdraw(election.clone(), candidate.clone()).await),
+        match wait(&election, waiting, &candidate, &lease_state, &mut won).await {
+            Waited::Ours(token) => return lead(&election, &Candidate { token, ..candidate }, &lease_state, won).await,
+            Waited::Lost => drop(tokio::spawn(withdraw(election.clone(), candidate))),
+            Waited::Abandoned => return drop(withdraw(election.clone(), candidate).await),
+            Waited::Taken => {
+                // First: the caller may end its process.
+                drop(withdraw(election.clone(), candidate).await);
+                return drop(won.send(Ok(None)));
+            }
             Waited::Failed(error) => {
                 drop(won.send(Err(error.into())));
-                return drop(withdraw(election.clone(), candidate.clone()).await);
+                return drop(withdraw(election.clone(), candidate).await);
             }
         }
     }
@@ -54,26 +67,37 @@ pub(super) async fn run<C: Coordinator>(election: Election<C>, mut won: Won) {
 
 async fn wait<C: Coordinator>(
     election: &Election<C>,
+    waiting: Waiting,
     candidate: &Candidate,
     lease_state: &watch::Sender<LeaseState>,
-    kept: Pin<&mut impl Future<Output = Loss>>,
     won: &mut Won,
 ) -> Waited {
-    let Election { coordinator, timings, .. } = election;
+    let Election { coordinator, timings, meter, .. } = election;
+    let turn = async {
+        match waiting {
+            Waiting::ForTurn => coordinator.await_turn(candidate, timings.patience()).await.map(Some),
+            Waiting::NotAtAll => coordinator.try_turn(candidate, timings.patience()).await,
+        }
+    };
     let waited = tokio::select! {
         biased;
         () = won.closed() => return Waited::Abandoned,
-        loss = kept => match loss {
+        loss = keep(&**coordinator, candidate, timings, lease_state, meter.as_deref()) => match loss {
             Loss::Unreachable { reason } => {
                 return Waited::Failed(CoordinatorError::Unreachable { limit: timings.ttl(), reason });
             }
             _ => return Waited::Lost,
         },
-        turn = coordinator.await_turn(candidate, timings.patience()) => turn,
+        turn = turn => turn,
     };
     match waited {
-        Ok(()) if is_over(lease_state) => Waited::Lost,
-        Ok(()) => Waited::Ours,
+        Ok(Some(Turn { token, deadline })) => {
+            if let Some(deadline) = deadline {
+                lease_state.send_modify(|lease_state| lease_state.deadline = deadline);
+            }
+            if is_over(lease_state) { Waited::Lost } else { Waited::Ours(token) }
+        }
+        Ok(None) => Waited::Taken,
         Err(CoordinatorError::Gone) => Waited::Lost,
         Err(error) => Waited::Failed(error),
     }
@@ -83,7 +107,6 @@ async fn lead<C: Coordinator>(
     election: &Election<C>,
     candidate: &Candidate,
     lease_state: &watch::Sender<LeaseState>,
-    kept: Pin<&mut impl Future<Output = Loss>>,
     won: Won,
 ) {
     let (token, name, holder) = (candidate.token, election.name.clone(), election.holder.clone());
@@ -93,9 +116,10 @@ async fn lead<C: Coordinator>(
         meter.leads(&election.name, true);
     }
     // Without a caller it is dropped, which ends it.
-    drop(won.send(Ok(Leadership { token, election: name, holder, lease_state: lease_state.subscribe(), requests })));
+    let lease_states = lease_state.subscribe();
+    drop(won.send(Ok(Some(Leadership { token, election: name, holder, lease_state: lease_states, requests }))));
 
-    let (loss, resigned) = until_lost(election, candidate, lease_state, kept, inbox).await;
+    let (loss, resigned) = until_lost(election, candidate, lease_state, inbox).await;
     // First: writing the log may take any time.
     lease_state.send_modify(|lease_state| lease_state.lost = Some(loss.clone()));
     if let Some(meter) = &election.meter {
@@ -116,10 +140,11 @@ async fn until_lost<C: Coordinator>(
     election: &Election<C>,
     candidate: &Candidate,
     lease_state: &watch::Sender<LeaseState>,
-    mut kept: Pin<&mut impl Future<Output = Loss>>,
     mut inbox: mpsc::Receiver<KeeperRequest>,
 ) -> (Loss, Option<oneshot::Sender<Result<(), LeaderError>>>) {
-    let mut end = pin!(election.coordinator.await_end(candidate, election.timings.patience()));
+    let Election { coordinator, timings, meter, .. } = election;
+    let mut kept = pin!(keep(&**coordinator, candidate, timings, lease_state, meter.as_deref()));
+    let mut end = pin!(coordinator.await_end(candidate, timings.patience()));
     loop {
         tokio::select! {
             biased;

@@ -10,17 +10,29 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A place in the queue of an election. The candidate with the lowest token leads.
+/// A place in the queue of an election, or among those who wait for its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The election.
     pub election: ElectionName,
+    /// What it is called.
+    pub holder: String,
     /// Names the lease on which the place depends.
     pub lease: i64,
-    /// The place, and the fencing token once the candidate leads: later candidates' are higher.
+    /// The fencing token once the candidate leads, and with a queue its place there: later candidates' are higher. 0 where
+    /// only who leads has one.
     pub token: i64,
     /// The time that the lease lives after a renewal was sent: at most the requested one.
     pub ttl: Duration,
+}
+
+/// What a candidate leads by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The fencing token.
+    pub token: i64,
+    /// Until when the lease certainly lives, where it began with the win.
+    pub deadline: Option<BootInstant>,
 }
 
 /// Why a coordinator did not do what it was asked.
@@ -51,12 +63,12 @@ impl CoordinatorError {
     }
 }
 
-/// A service that grants leases, and keeps candidates in the order in which they came.
+/// A service that grants leases, and decides which candidate leads.
 pub trait Coordinator: Send + Sync + 'static {
     /// Follows who leads.
     type Observer: Observe;
 
-    /// Takes a lease of `ttl` and, on it, the last place in the queue. Also says until when the lease certainly lives.
+    /// Takes a place, which lives for `ttl` unless it is renewed. Also says until when it certainly lives.
     ///
     /// Not cancel-safe: the place may be taken, and blocks the queue for a TTL.
     ///
@@ -82,9 +94,20 @@ pub trait Coordinator: Send + Sync + 'static {
         patience: Patience,
     ) -> impl Future<Output = Result<BootInstant, CoordinatorError>> + Send;
 
-    /// Returns once the coordinator has shown, in one consistent reading, that the candidate has its place and nobody
-    /// is ahead. That someone ahead has gone is no proof: the candidate may have gone before. Goes on through outages,
-    /// with `patience` for each question. Cancel-safe.
+    /// None once the coordinator has shown that another leads. Otherwise as [`Self::await_turn`], without waiting.
+    /// Cancel-safe: the candidate may lead.
+    ///
+    /// # Errors
+    /// [`CoordinatorError::Gone`] when the place is lost; when the coordinator does not answer or refuses.
+    fn try_turn(
+        &self,
+        candidate: &Candidate,
+        patience: Patience,
+    ) -> impl Future<Output = Result<Option<Turn>, CoordinatorError>> + Send;
+
+    /// Returns once the coordinator has shown, in one consistent reading, that the candidate leads. That someone ahead has
+    /// gone is no proof: the candidate may have gone before. Goes on through outages, with `patience` for each question.
+    /// Cancel-safe: the candidate may lead.
     ///
     /// # Errors
     /// [`CoordinatorError::Gone`] when the place is lost; when the coordinator refuses.
@@ -92,7 +115,7 @@ pub trait Coordinator: Send + Sync + 'static {
         &self,
         candidate: &Candidate,
         patience: Patience,
-    ) -> impl Future<Output = Result<(), CoordinatorError>> + Send;
+    ) -> impl Future<Output = Result<Turn, CoordinatorError>> + Send;
 
     /// Returns when the coordinator says that a candidate that led does no longer, and why. Goes on through outages,
     /// with `patience` for each question: the lease's deadline is the caller's to watch. Cancel-safe.

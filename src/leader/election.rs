@@ -3,7 +3,7 @@
 //! Must never leave a candidate behind without a caller: it would block those after it.
 
 use super::LeaderError;
-use super::candidacy;
+use super::candidacy::{self, Waiting};
 use super::coordinator::Coordinator;
 use super::leadership::Leadership;
 use super::loss::Loss;
@@ -101,8 +101,41 @@ impl<C: Coordinator> Election<C> {
         &self,
         abandoned: impl Future<Output = T>,
     ) -> Result<Result<Leadership, LeaderError>, T> {
+        let outcome = self.run_candidacy(Waiting::ForTurn, abandoned).await?;
+        // None only for one that does not wait.
+        Ok(outcome.and_then(|leadership| leadership.ok_or(LeaderError::Lost(Loss::Expired))))
+    }
+
+    /// Leads if nobody else does; none otherwise, and then the candidate has withdrawn. Cancel-safe: the candidate
+    /// withdraws.
+    ///
+    /// # Errors
+    /// As [`Self::campaign`].
+    pub async fn try_campaign(&self) -> Result<Option<Leadership>, LeaderError> {
+        match self.try_campaign_until(std::future::pending::<Infallible>()).await {
+            Ok(outcome) => outcome,
+            Err(never) => match never {},
+        }
+    }
+
+    /// The same, until `abandoned` returns, as [`Self::campaign_until`]. Cancel-safe as the other.
+    ///
+    /// # Errors
+    /// The outer: abandoned. The inner: as the other.
+    pub async fn try_campaign_until<T>(
+        &self,
+        abandoned: impl Future<Output = T>,
+    ) -> Result<Result<Option<Leadership>, LeaderError>, T> {
+        self.run_candidacy(Waiting::NotAtAll, abandoned).await
+    }
+
+    async fn run_candidacy<T>(
+        &self,
+        waiting: Waiting,
+        abandoned: impl Future<Output = T>,
+    ) -> Result<Result<Option<Leadership>, LeaderError>, T> {
         let (won, mut outcome) = oneshot::channel();
-        let candidacy = tokio::spawn(candidacy::run(self.clone(), won));
+        let candidacy = tokio::spawn(candidacy::run(self.clone(), waiting, won));
         tokio::select! {
             // The task answers, unless its runtime is shut down.
             leadership = &mut outcome => Ok(leadership.unwrap_or(Err(LeaderError::Lost(Loss::Expired)))),

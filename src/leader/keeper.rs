@@ -93,7 +93,8 @@ mod tests {
         let members = vec!["http://127.0.0.1:9".into()];
         let etcd = Etcd::new(&EtcdSettings { members, ..EtcdSettings::default() }).unwrap();
         let timings = Timings::new(Duration::from_secs(2)).unwrap();
-        let candidate = Candidate { election: "e".parse().unwrap(), lease: 1, token: 1, ttl: timings.ttl() };
+        let candidate =
+            Candidate { election: "e".parse().unwrap(), holder: "h".into(), lease: 1, token: 1, ttl: timings.ttl() };
         let (lease_state, _) = watch::channel(LeaseState { deadline: BootInstant::now() + left, lost: None });
         // As if the process were stopped: nothing runs meanwhile.
         std::thread::sleep(Duration::from_millis(50));

@@ -18,18 +18,20 @@ mod loss;
 mod meter;
 #[cfg(feature = "proxy")]
 mod metrics;
+mod postgres;
 mod ticker;
 mod timing;
 
 pub use callbacks::Callbacks;
 pub use client::{ConnectError, FencedClient};
-pub use coordinator::{Candidate, Coordinator, CoordinatorError, Observe};
+pub use coordinator::{Candidate, Coordinator, CoordinatorError, Observe, Turn};
 pub use election::Election;
 pub use leadership::Leadership;
 pub use loss::Loss;
 pub use meter::Meter;
 #[cfg(feature = "proxy")]
 pub use metrics::LeaderMetrics;
+pub use postgres::{Connect, LeaseObserver, Leases};
 pub use ticker::{Tick, Ticker};
 pub use timing::{InvalidTimings, Timings};
 

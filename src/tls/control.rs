@@ -9,7 +9,7 @@ use tokio_postgres::{Client, Config, Connection, Error, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// The encrypted stream of such a connection.
-type Encrypted = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
+pub type Encrypted = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 
 /// Where to connect, as whom, and how it is encrypted.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ mod trouble;
 mod verifier;
 
 pub use clients::{Acceptor, ClientSide};
-pub use control::ControlConfig;
+pub use control::{ControlConfig, Encrypted};
 pub use files::TlsFileError;
 pub use server::{Attempt, Connector, Negotiated, ServerSide};
 pub use trouble::{NoTls, Told, Trouble, trouble};

@@ -7,7 +7,7 @@ mod enrol;
 mod place;
 
 use super::clock::BootInstant;
-use super::coordinator::{Candidate, Coordinator, CoordinatorError, Observe};
+use super::coordinator::{Candidate, Coordinator, CoordinatorError, Observe, Turn};
 use super::loss::Loss;
 use crate::etcd::{ElectionName, Etcd, EtcdError, Leader, Observer, Patience, leader};
 use etcd_client::{Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnResponse};
@@ -41,7 +41,7 @@ impl Coordinator for Etcd {
             // Where this fails, the lease ends by itself.
             let _ = revoke(self, lease, patience).await;
         }
-        Ok((Candidate { election: election.clone(), lease, token: entered?, ttl }, deadline))
+        Ok((Candidate { election: election.clone(), holder: holder.to_owned(), lease, token: entered?, ttl }, deadline))
     }
 
     async fn renew(&self, candidate: &Candidate, patience: Patience) -> Result<BootInstant, CoordinatorError> {
@@ -54,11 +54,19 @@ impl Coordinator for Etcd {
         Ok(renewal.await? + candidate.ttl)
     }
 
-    async fn await_turn(&self, candidate: &Candidate, patience: Patience) -> Result<(), CoordinatorError> {
+    async fn try_turn(&self, candidate: &Candidate, patience: Patience) -> Result<Option<Turn>, CoordinatorError> {
+        match place::read(self, candidate, patience).await? {
+            (Place::First, _) => Ok(Some(turn(candidate))),
+            (Place::Behind(_), _) => Ok(None),
+            (Place::Gone, _) => Err(CoordinatorError::Gone),
+        }
+    }
+
+    async fn await_turn(&self, candidate: &Candidate, patience: Patience) -> Result<Turn, CoordinatorError> {
         let mut awaited = None;
         loop {
             match place::read(self, candidate, patience).await {
-                Ok((Place::First, _)) => return Ok(()),
+                Ok((Place::First, _)) => return Ok(turn(candidate)),
                 Ok((Place::Behind(ahead), revision)) => {
                     self.tell_who_leads(candidate, &mut awaited, patience).await;
                     place::change(self, vec![ahead, own_key(candidate).into()], revision, patience).await;
@@ -142,6 +150,11 @@ impl From<EtcdError> for CoordinatorError {
             error => CoordinatorError::Refused { reason: error.to_string() },
         }
     }
+}
+
+/// It leads by the lease with which it has waited.
+fn turn(candidate: &Candidate) -> Turn {
+    Turn { token: candidate.token, deadline: None }
 }
 
 fn own_key(candidate: &Candidate) -> String {

@@ -22,7 +22,10 @@ fn wrong_usage_is_told_in_one_line() {
         (vec![election, etcd, &["--kill-after=-1"], command], "--kill-after"),
         (vec![election, etcd, &["--kill-after", "soon"], command], "--kill-after"),
         (vec![election, etcd, &["--id", ""], command], "--id"),
-        (vec![election, &["--coordinator", "postgres://h"], command], "--coordinator"),
+        (vec![election, &["--coordinator", "postgres://h"], command], "--coordinator names no user"),
+        (vec![election, etcd, &["--coordinator", "postgres://u@h"], command], "cannot be used with"),
+        (vec![election, etcd, &["--no-wait", "--wait", "1s"], command], "cannot be used with"),
+        (vec![election, etcd, &["--conflict-exit-code", "256"], command], "--conflict-exit-code"),
     ] {
         let arguments = arguments.concat();
         let output = fencegate().arg("lead").args(&arguments).output().unwrap();
@@ -34,10 +37,10 @@ fn wrong_usage_is_told_in_one_line() {
 
 #[test]
 fn settings_are_read_from_the_environment() {
-    let stage = Stage::new();
+    let mut stage = Stage::new();
     let output = fencegate()
         .args(["lead", "--", "sh", "-c", "echo $FENCE_ELECTION $FENCE_HOLDER"])
-        .env("FENCEGATE_ETCD", stage.etcd.url())
+        .env("FENCEGATE_ETCD", stage.etcd().url())
         .env("FENCEGATE_ELECTION", "/e")
         .env("FENCEGATE_TTL", "9")
         .env("FENCEGATE_ID", "n")
@@ -54,19 +57,20 @@ fn a_user_of_etcd_needs_what_is_documented() {
     const OUTER: [&str; 2] = ["/cron/0", "/cron/g"];
     let mut stage = Stage::new();
     for line in PAGE.lines().filter_map(|line| line.strip_prefix("etcdctl ")) {
-        run(&mut stage.etcd.etcdctl(&line.split(' ').collect::<Vec<_>>()));
+        run(&mut stage.etcd().etcdctl(&line.split(' ').collect::<Vec<_>>()));
     }
-    stage.etcd.enable_users("/elsewhere/");
+    stage.etcd().enable_users("/elsewhere/");
+    let url = stage.etcd().url();
     let lead = || {
         fencegate()
-            .args(["lead", "--etcd", &stage.etcd.url(), "--etcd-user", "node-a", "--etcd-password", "change-me"])
+            .args(["lead", "--etcd", &url, "--etcd-user", "node-a", "--etcd-password", "change-me"])
             .args(["--election", "/cron/scheduler/leader", "--", "true"])
             .output()
             .unwrap()
     };
     let output = lead();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    run(stage.etcd.etcdctl(&["role", "revoke-permission", "leader"]).args(OUTER));
+    run(stage.etcd().etcdctl(&["role", "revoke-permission", "leader"]).args(OUTER));
     let output = lead();
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{told}");
@@ -78,7 +82,7 @@ fn a_user_of_etcd_needs_what_is_documented() {
 #[test]
 fn an_etcd_that_does_not_answer_is_given_up_after_a_ttl() {
     let mut stage = Stage::new();
-    stage.etcd.pause();
+    stage.etcd().pause();
     assert_eq!(stage.lead(2, &[], "true").wait(), 69, "{}", stage.log());
     let nobody = Port::claim();
     let mut command = stage.command(2, &[], "true");
@@ -93,7 +97,7 @@ fn an_etcd_that_does_not_answer_is_given_up_after_a_ttl() {
 #[test]
 fn a_signal_ends_a_campaign_that_nobody_answers() {
     let mut stage = Stage::new();
-    stage.etcd.pause();
+    stage.etcd().pause();
     let mut candidate = stage.lead(ENDLESS, &[], "true");
     wait_until("it listens to signals", DEADLINE, || catches(candidate.pid(), 15));
     candidate.signal("TERM");
@@ -106,7 +110,7 @@ fn a_command_that_has_ended_is_reported_without_an_answer() {
     let mut lead =
         stage.lead(ENDLESS, &[], r#"echo >"$1/leads"; while [ ! -e "$1/end" ]; do sleep 0.02; done; exit 7"#);
     stage.wait_for("leads");
-    stage.etcd.pause();
+    stage.etcd().pause();
     std::fs::write(stage.folder.join("end"), "").unwrap();
     assert_eq!(lead.wait(), 7, "{}", stage.log());
 }

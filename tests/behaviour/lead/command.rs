@@ -21,10 +21,10 @@ fn the_token_is_in_its_environment() {
 
 #[test]
 fn the_token_is_the_create_revision_of_the_key() {
-    let stage = Stage::new();
+    let mut stage = Stage::new();
     let _lead = stage.lead(ENDLESS, &[], r#"echo "$FENCE_TOKEN" >"$1/token"; exec sleep 1000"#);
     let token = stage.wait_for("token");
-    let key = stage.etcd.etcdctl(&["get", "--prefix", "-w", "json", ELECTION]).output().unwrap();
+    let key = stage.etcd().etcdctl(&["get", "--prefix", "-w", "json", ELECTION]).output().unwrap();
     let key = String::from_utf8(key.stdout).unwrap();
     assert!(key.contains(&format!(r#""create_revision":{},"#, token.trim())), "{key}");
 }

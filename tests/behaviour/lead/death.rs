@@ -3,9 +3,18 @@
 use crate::lead::stage::{ENDLESS, STUBBORN, STUBBORN_CHILD, Stage, guard_of, kill, state, stop, wait_until_dead};
 use crate::support::{DEADLINE, wait_until};
 
-#[test]
-fn a_killed_leader_takes_command_and_grandchildren_with_it() {
-    let stage = Stage::new();
+crate::on_both!(
+    a_killed_leader_takes_command_and_grandchildren_with_it,
+    a_command_that_has_left_the_group_dies_with_its_leader,
+    a_paused_leader_does_not_keep_the_command_alive_past_the_deadline,
+    a_renewed_lease_does_not_end_the_command,
+    signals_to_the_group_do_not_end_the_guard,
+    without_its_guard_a_command_is_ended,
+    a_group_that_kills_itself_has_ended,
+    orphans_are_reaped_while_the_command_runs,
+);
+
+fn a_killed_leader_takes_command_and_grandchildren_with_it(stage: Stage) {
     let mut lead = stage.lead(ENDLESS, &[], &format!("{STUBBORN_CHILD} while :; do sleep 0.02; done"));
     let (command, child) = (stage.process("command"), stage.process("stubborn"));
     let guard = guard_of(lead.pid());
@@ -14,9 +23,7 @@ fn a_killed_leader_takes_command_and_grandchildren_with_it() {
     [command, child, guard].into_iter().for_each(wait_until_dead);
 }
 
-#[test]
-fn a_command_that_has_left_the_group_dies_with_its_leader() {
-    let stage = Stage::new();
+fn a_command_that_has_left_the_group_dies_with_its_leader(stage: Stage) {
     let mut lead = stage.lead(ENDLESS, &[], r#"exec setsid --fork --wait true; exit 1"#);
     assert_eq!(lead.wait(), 0);
     let script = r#"exec python3 -c 'import os, sys, time
@@ -29,9 +36,7 @@ time.sleep(1000)' "$1""#;
     wait_until_dead(command);
 }
 
-#[test]
-fn a_paused_leader_does_not_keep_the_command_alive_past_the_deadline() {
-    let stage = Stage::new();
+fn a_paused_leader_does_not_keep_the_command_alive_past_the_deadline(stage: Stage) {
     let mut lead = stage.lead(3, &[], &format!("{STUBBORN_CHILD} {STUBBORN}"));
     let (command, child) = (stage.process("command"), stage.process("stubborn"));
     // Renewed several times by now, or it would be dead.
@@ -42,18 +47,14 @@ fn a_paused_leader_does_not_keep_the_command_alive_past_the_deadline() {
     assert_eq!(lead.wait(), 75, "{}", stage.log());
 }
 
-#[test]
-fn a_renewed_lease_does_not_end_the_command() {
-    let stage = Stage::new();
+fn a_renewed_lease_does_not_end_the_command(stage: Stage) {
     let script = r#"trap 'echo >"$1/term"' TERM; i=0
         while [ $i -lt 50 ]; do sleep 0.1; i=$((i + 1)); done; exit 3"#;
     assert_eq!(stage.lead(2, &[], script).wait(), 3, "{}", stage.log());
     assert!(!stage.has("term"));
 }
 
-#[test]
-fn signals_to_the_group_do_not_end_the_guard() {
-    let stage = Stage::new();
+fn signals_to_the_group_do_not_end_the_guard(stage: Stage) {
     let script = r#"trap "" TERM INT HUP QUIT; echo $$ >"$1/command"; kill 0; kill -s INT 0; kill -s HUP 0; kill -s TSTP 0
         echo >"$1/sent"; while :; do sleep 0.02; done"#;
     let mut lead = stage.lead(ENDLESS, &[], script);
@@ -65,9 +66,7 @@ fn signals_to_the_group_do_not_end_the_guard() {
     [command, guard].into_iter().for_each(wait_until_dead);
 }
 
-#[test]
-fn without_its_guard_a_command_is_ended() {
-    let stage = Stage::new();
+fn without_its_guard_a_command_is_ended(stage: Stage) {
     let mut lead = stage.lead(ENDLESS, &["--kill-after", "0.2"], STUBBORN);
     let command = stage.process("stubborn");
     kill("KILL", guard_of(lead.pid()));
@@ -76,16 +75,12 @@ fn without_its_guard_a_command_is_ended() {
     assert_eq!(state(command), None);
 }
 
-#[test]
-fn a_group_that_kills_itself_has_ended() {
-    let stage = Stage::new();
+fn a_group_that_kills_itself_has_ended(stage: Stage) {
     assert_eq!(stage.lead(ENDLESS, &[], "kill -s KILL 0").wait(), 137, "{}", stage.log());
     assert_eq!(stage.candidates(), [""; 0]);
 }
 
-#[test]
-fn orphans_are_reaped_while_the_command_runs() {
-    let stage = Stage::new();
+fn orphans_are_reaped_while_the_command_runs(stage: Stage) {
     let script = r#"(sh -c 'echo $$ >"$1/orphan"' sh "$1" &); echo $$ >"$1/command"; exec sleep 1000"#;
     let _lead = stage.lead(ENDLESS, &[], script);
     let orphan = stage.process("orphan");

@@ -4,19 +4,31 @@ use crate::lead::stage::{ENDLESS, STUBBORN, STUBBORN_CHILD, Stage, state, stop, 
 use crate::support::Stalls;
 use std::time::{Duration, SystemTime};
 
+crate::on_both!(
+    a_command_that_ends_in_good_order_has_lost_all_the_same,
+    a_stopped_command_is_told_too,
+    a_stopped_command_that_ignores_it_is_killed,
+    the_whole_group_dies_and_who_has_left_it,
+    a_command_in_a_group_of_its_own_is_told_and_killed,
+    children_of_the_shell_that_became_the_leader_are_left_alone,
+    the_lease_is_released_only_when_the_whole_group_is_gone,
+    what_an_ended_command_leaves_behind_may_end_in_good_order,
+    silence_is_told_with_a_third_left_and_kills_at_the_deadline,
+    a_revoked_lease_is_told_at_once_and_kills_after_the_grace,
+);
+
 const LOST: i32 = 75;
 /// In seconds. Its third is 1 s.
 const TTL: u32 = 3;
 /// What timers may add or take, on a machine that has the time.
 const BLUR: Duration = Duration::from_millis(100);
 
-#[test]
-fn silence_of_etcd_is_told_with_a_third_left_and_kills_at_the_deadline() {
-    let (mut stage, stalls) = (Stage::new(), Stalls::watch());
+fn silence_is_told_with_a_third_left_and_kills_at_the_deadline(mut stage: Stage) {
+    let stalls = Stalls::watch();
     let mut lead = stage.lead(TTL, &["--kill-after", "600"], STUBBORN);
     let command = stage.process("stubborn");
     let silent = SystemTime::now();
-    stage.etcd.pause();
+    stage.silence();
     stage.wait_for("term");
     wait_until_dead(command);
     let dead = SystemTime::now();
@@ -32,9 +44,8 @@ fn silence_of_etcd_is_told_with_a_third_left_and_kills_at_the_deadline() {
     );
 }
 
-#[test]
-fn a_revoked_lease_is_told_at_once_and_kills_after_the_grace() {
-    let (stage, stalls) = (Stage::new(), Stalls::watch());
+fn a_revoked_lease_is_told_at_once_and_kills_after_the_grace(stage: Stage) {
+    let stalls = Stalls::watch();
     let mut lead = stage.lead(ENDLESS, &["--kill-after", "0.5"], STUBBORN);
     let command = stage.process("stubborn");
     stage.revoke();
@@ -46,9 +57,7 @@ fn a_revoked_lease_is_told_at_once_and_kills_after_the_grace() {
     assert!(grace >= Duration::from_millis(500).saturating_sub(BLUR + stalls.total()), "{grace:?}");
 }
 
-#[test]
-fn a_command_that_ends_in_good_order_has_lost_all_the_same() {
-    let stage = Stage::new();
+fn a_command_that_ends_in_good_order_has_lost_all_the_same(stage: Stage) {
     let script = r#"trap 'echo >"$1/cleaned"; exit 0' TERM; echo >"$1/leads"; while :; do sleep 0.02; done"#;
     let mut lead = stage.lead(ENDLESS, &["--kill-after", "600"], script);
     stage.wait_for("leads");
@@ -57,9 +66,7 @@ fn a_command_that_ends_in_good_order_has_lost_all_the_same() {
     assert!(stage.has("cleaned"));
 }
 
-#[test]
-fn a_stopped_command_is_told_too() {
-    let stage = Stage::new();
+fn a_stopped_command_is_told_too(stage: Stage) {
     let script = r#"trap 'echo >"$1/told"; exit 0' TERM; echo $$ >"$1/command"; while :; do sleep 0.02; done"#;
     let mut lead = stage.lead(ENDLESS, &["--kill-after", "600"], script);
     let command = stage.process("command");
@@ -69,9 +76,7 @@ fn a_stopped_command_is_told_too() {
     assert!(stage.has("told"));
 }
 
-#[test]
-fn a_stopped_command_that_ignores_it_is_killed() {
-    let stage = Stage::new();
+fn a_stopped_command_that_ignores_it_is_killed(stage: Stage) {
     let mut lead =
         stage.lead(ENDLESS, &["--kill-after", "0"], r#"trap "" TERM; echo $$ >"$1/command"; kill -s STOP $$"#);
     let command = stage.process("command");
@@ -81,9 +86,7 @@ fn a_stopped_command_that_ignores_it_is_killed() {
     assert_eq!(state(command), None);
 }
 
-#[test]
-fn the_whole_group_dies_and_who_has_left_it() {
-    let stage = Stage::new();
+fn the_whole_group_dies_and_who_has_left_it(stage: Stage) {
     // timeout(1) makes a process group of its own.
     let script = format!(
         r#"{STUBBORN_CHILD}
@@ -96,9 +99,7 @@ fn the_whole_group_dies_and_who_has_left_it() {
     assert_eq!([state(child), state(elsewhere)], [None, None]);
 }
 
-#[test]
-fn a_command_in_a_group_of_its_own_is_told_and_killed() {
-    let stage = Stage::new();
+fn a_command_in_a_group_of_its_own_is_told_and_killed(stage: Stage) {
     let mut command = stage.command(ENDLESS, &["--kill-after", "0.2"], STUBBORN);
     let dashes = command.iter().position(|argument| argument == "--").unwrap();
     command.splice(dashes + 1..=dashes, ["timeout", "1000"].map(str::to_owned));
@@ -110,9 +111,7 @@ fn a_command_in_a_group_of_its_own_is_told_and_killed() {
     assert_eq!(state(command), None);
 }
 
-#[test]
-fn children_of_the_shell_that_became_the_leader_are_left_alone() {
-    let stage = Stage::new();
+fn children_of_the_shell_that_became_the_leader_are_left_alone(stage: Stage) {
     let before = r#"folder=$1; shift; sleep 60 & echo $! >"$folder/stranger"; exec "$@""#;
     let folder = stage.folder.path().display().to_string();
     let mut command: Vec<String> = ["sh", "-c", before, "sh", &folder].map(str::to_owned).into();
@@ -126,9 +125,7 @@ fn children_of_the_shell_that_became_the_leader_are_left_alone() {
     crate::lead::stage::kill("KILL", stranger);
 }
 
-#[test]
-fn the_lease_is_released_only_when_the_whole_group_is_gone() {
-    let stage = Stage::new();
+fn the_lease_is_released_only_when_the_whole_group_is_gone(stage: Stage) {
     let mut first = stage.lead(ENDLESS, &["--kill-after", "0.5"], &format!("{STUBBORN_CHILD} exit 3"));
     let child = stage.process("stubborn");
     let overlaps = r#"kill -s 0 "$(cat "$1/stubborn")" 2>/dev/null && echo overlap || echo alone"#;
@@ -138,9 +135,7 @@ fn the_lease_is_released_only_when_the_whole_group_is_gone() {
     assert_eq!((first.wait(), state(child)), (3, None));
 }
 
-#[test]
-fn what_an_ended_command_leaves_behind_may_end_in_good_order() {
-    let stage = Stage::new();
+fn what_an_ended_command_leaves_behind_may_end_in_good_order(stage: Stage) {
     let script = r#"
         sh -c 'trap "echo >\"\$1/cleaned\"; exit 0" TERM; echo >"$1/ready"; while :; do sleep 0.02; done' sh "$1" &
         while [ ! -e "$1/ready" ]; do sleep 0.02; done; exit 3"#;

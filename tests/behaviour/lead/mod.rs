@@ -1,9 +1,10 @@
-//! `fencegate lead` against a real etcd: a command runs while leadership lasts, and no process of it longer.
+//! `fencegate lead` against a real etcd, and against leases in PostgreSQL: a command runs while leadership lasts, and no process of it longer.
 //!
 //! Commands are small shell scripts that leave files in a folder: what they wrote is what the tests wait for.
 
 mod campaign;
 mod command;
+mod conflict;
 mod death;
 mod log;
 mod loss;

@@ -1,10 +1,11 @@
-//! An etcd, a folder, and leaders that run scripts in it.
+//! A coordinator, a folder, and leaders that run scripts in it.
 
 use crate::support::guardian::{Folder, Program};
+use crate::support::link::{Fault, Link};
 use crate::support::programs::run;
 use crate::support::proxy::BINARY;
 use crate::support::wait::wait_for;
-use crate::support::{DEADLINE, Etcd, wait_until};
+use crate::support::{DEADLINE, Etcd, Options, Postgres, fenced, wait_until};
 use std::fs;
 use std::time::SystemTime;
 
@@ -23,14 +24,72 @@ pub const STUBBORN_CHILD: &str = r#"
     echo $$ >"$1/command"
     "#;
 
+/// What decides who leads.
+enum Coordinator {
+    Etcd(Etcd),
+    /// Reached by way of the link.
+    Leases(Postgres, Link),
+}
+
+/// Two tests from each function of a stage: one with etcd, one with leases in PostgreSQL.
+#[macro_export]
+macro_rules! on_both {
+    ($($test:ident),+ $(,)?) => {
+        mod on_etcd {
+            $(#[test]
+            fn $test() {
+                super::$test($crate::lead::stage::Stage::new());
+            })+
+        }
+        mod on_leases {
+            $(#[test]
+            fn $test() {
+                super::$test($crate::lead::stage::Stage::of_leases());
+            })+
+        }
+    };
+}
+
 pub struct Stage {
-    pub etcd: Etcd,
+    coordinator: Coordinator,
     pub folder: Folder,
 }
 
 impl Stage {
     pub fn new() -> Self {
-        Self { etcd: Etcd::start(), folder: Folder::new("lead") }
+        Self { coordinator: Coordinator::Etcd(Etcd::start()), folder: Folder::new("lead") }
+    }
+
+    pub fn of_leases() -> Self {
+        let postgres = Postgres::start(Options::default());
+        fenced::init(&postgres, "postgres");
+        let link = Link::to(postgres.port());
+        Self { coordinator: Coordinator::Leases(postgres, link), folder: Folder::new("lead") }
+    }
+
+    pub fn etcd(&mut self) -> &mut Etcd {
+        match &mut self.coordinator {
+            Coordinator::Etcd(etcd) => etcd,
+            Coordinator::Leases(..) => panic!("this stage has no etcd"),
+        }
+    }
+
+    /// It says nothing from now on.
+    pub fn silence(&mut self) {
+        match &mut self.coordinator {
+            Coordinator::Etcd(etcd) => etcd.pause(),
+            Coordinator::Leases(_, link) => link.suffer(Fault::Silent),
+        }
+    }
+
+    /// The flags that say where it is.
+    pub fn flags(&self) -> [String; 2] {
+        match &self.coordinator {
+            Coordinator::Etcd(etcd) => ["--etcd".into(), etcd.url()],
+            Coordinator::Leases(_, link) => {
+                ["--coordinator".into(), format!("postgres://postgres@127.0.0.1:{}/postgres", link.port())]
+            }
+        }
     }
 
     /// The command line of a leader that runs a script, with the folder as `$1`.
@@ -38,8 +97,9 @@ impl Stage {
         let ttl = ttl.to_string();
         let mut command = vec![BINARY, "lead", "--election", ELECTION, "--ttl", &ttl];
         command.extend(arguments);
-        let (url, folder) = (self.etcd.url(), self.folder.path().display().to_string());
-        command.extend(["--etcd", &url, "--", "sh", "-c", script, "sh", &folder]);
+        let (flags, folder) = (self.flags(), self.folder.path().display().to_string());
+        command.extend(flags.iter().map(String::as_str));
+        command.extend(["--", "sh", "-c", script, "sh", &folder]);
         command.into_iter().map(str::to_owned).collect()
     }
 
@@ -82,18 +142,34 @@ impl Stage {
         self.read("log").unwrap_or_default()
     }
 
-    /// The keys of all candidates, in no order.
+    /// The keys of all candidates, in no order; with leases, who leads.
     pub fn candidates(&self) -> Vec<String> {
-        let output = run(&mut self.etcd.etcdctl(&["get", "--prefix", "--keys-only", ELECTION]));
-        String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+        match &self.coordinator {
+            Coordinator::Etcd(etcd) => {
+                let output = run(&mut etcd.etcdctl(&["get", "--prefix", "--keys-only", ELECTION]));
+                String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+            }
+            Coordinator::Leases(postgres, _) => {
+                let leader = postgres.sql(&format!("SELECT holder FROM fencegate.leader('{ELECTION}')"));
+                leader.into_iter().flatten().flatten().collect()
+            }
+        }
     }
 
-    /// Revokes the lease of the only candidate.
+    /// Ends the lease of the only candidate.
     pub fn revoke(&self) {
         let candidates = self.candidates();
         assert_eq!(candidates.len(), 1, "{candidates:?}");
-        let (_, lease) = candidates[0].rsplit_once('/').unwrap();
-        run(&mut self.etcd.etcdctl(&["lease", "revoke", lease]));
+        match &self.coordinator {
+            Coordinator::Etcd(etcd) => {
+                let (_, lease) = candidates[0].rsplit_once('/').unwrap();
+                run(&mut etcd.etcdctl(&["lease", "revoke", lease]));
+            }
+            Coordinator::Leases(postgres, _) => {
+                let release = "SELECT fencegate.release(election, token) FROM fencegate.lease";
+                assert_eq!(postgres.value(release), "t");
+            }
+        }
     }
 }
 

@@ -4,6 +4,16 @@
 use crate::lead::stage::{ENDLESS, STUBBORN, Stage, guard_of, kill, state, stop, wait_until_dead};
 use std::io::Write;
 
+crate::on_both!(
+    whom_the_guard_kills_before_anybody_else_looks_was_deposed,
+    a_signal_that_came_meanwhile_changes_nothing,
+    a_command_that_has_ended_by_itself_meanwhile_keeps_its_code,
+    a_command_that_somebody_else_has_killed_meanwhile_keeps_its_code,
+    a_command_that_runs_on_where_the_machine_stood_still_is_deposed,
+    a_command_that_the_guard_does_not_reach_is_deposed,
+    a_command_that_was_asked_to_end_and_loses_its_leadership_was_deposed,
+);
+
 const LOST: i32 = 75;
 /// In seconds.
 const TTL: u32 = 3;
@@ -25,9 +35,7 @@ impl Stage {
 }
 
 /// The guard is told, in its leader's place, that the deadline has passed: so it is certain to be the first.
-#[test]
-fn whom_the_guard_kills_before_anybody_else_looks_was_deposed() {
-    let stage = Stage::new();
+fn whom_the_guard_kills_before_anybody_else_looks_was_deposed(stage: Stage) {
     let mut lead = stage.lead(ENDLESS, &[], STUBBORN);
     let command = stage.process("stubborn");
     let orders = format!("/proc/{}/fd/0", guard_of(lead.pid()));
@@ -39,9 +47,7 @@ fn whom_the_guard_kills_before_anybody_else_looks_was_deposed() {
     assert_eq!(stage.candidates(), [""; 0]);
 }
 
-#[test]
-fn a_signal_that_came_meanwhile_changes_nothing() {
-    let stage = Stage::new();
+fn a_signal_that_came_meanwhile_changes_nothing(stage: Stage) {
     let mut lead = stage.lead(TTL, &[], STUBBORN);
     let command = stage.process("stubborn");
     stop(lead.pid());
@@ -51,9 +57,7 @@ fn a_signal_that_came_meanwhile_changes_nothing() {
     assert_eq!(lead.wait(), LOST, "{}", stage.log());
 }
 
-#[test]
-fn a_command_that_has_ended_by_itself_meanwhile_keeps_its_code() {
-    let stage = Stage::new();
+fn a_command_that_has_ended_by_itself_meanwhile_keeps_its_code(stage: Stage) {
     let mut lead = stage.lead(TTL, &[], ENDS_WITH_3);
     let (command, guard) = (stage.process("command"), guard_of(lead.pid()));
     [guard, lead.pid()].into_iter().for_each(stop);
@@ -64,9 +68,7 @@ fn a_command_that_has_ended_by_itself_meanwhile_keeps_its_code() {
     assert_eq!(lead.wait(), 3, "{}", stage.log());
 }
 
-#[test]
-fn a_command_that_somebody_else_has_killed_meanwhile_keeps_its_code() {
-    let stage = Stage::new();
+fn a_command_that_somebody_else_has_killed_meanwhile_keeps_its_code(stage: Stage) {
     let mut lead = stage.lead(TTL, &[], STUBBORN);
     let (command, guard) = (stage.process("stubborn"), guard_of(lead.pid()));
     [guard, lead.pid()].into_iter().for_each(stop);
@@ -98,9 +100,7 @@ fn a_command_that_ended_before_the_machine_stood_still_keeps_its_code() {
     }
 }
 
-#[test]
-fn a_command_that_runs_on_where_the_machine_stood_still_is_deposed() {
-    let stage = Stage::new();
+fn a_command_that_runs_on_where_the_machine_stood_still_is_deposed(stage: Stage) {
     let mut lead = stage.lead(TTL, &[], STUBBORN);
     let (command, guard) = (stage.process("stubborn"), guard_of(lead.pid()));
     [command, guard, lead.pid()].into_iter().for_each(stop);
@@ -111,9 +111,7 @@ fn a_command_that_runs_on_where_the_machine_stood_still_is_deposed() {
 }
 
 /// timeout(1) makes a group of its own, where the guard does not reach it.
-#[test]
-fn a_command_that_the_guard_does_not_reach_is_deposed() {
-    let stage = Stage::new();
+fn a_command_that_the_guard_does_not_reach_is_deposed(stage: Stage) {
     let mut command = stage.command(TTL, &[], STUBBORN);
     let dashes = command.iter().position(|argument| argument == "--").unwrap();
     command.splice(dashes + 1..=dashes, ["timeout", "1000"].map(str::to_owned));
@@ -127,9 +125,7 @@ fn a_command_that_the_guard_does_not_reach_is_deposed() {
     assert_eq!(state(command), None);
 }
 
-#[test]
-fn a_command_that_was_asked_to_end_and_loses_its_leadership_was_deposed() {
-    let stage = Stage::new();
+fn a_command_that_was_asked_to_end_and_loses_its_leadership_was_deposed(stage: Stage) {
     let mut lead = stage.lead(ENDLESS, &["--kill-after", "0.2"], STUBBORN);
     let command = stage.process("stubborn");
     lead.signal("TERM");

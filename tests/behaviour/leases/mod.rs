@@ -3,6 +3,7 @@
 mod api;
 mod contention;
 mod hostile;
+mod leading;
 mod rights;
 mod upgrade;
 

@@ -1,0 +1,43 @@
+//! How PostgreSQL is connected to.
+
+use std::future::Future;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use tokio_postgres::{Client, Config, Connection, Error, Socket};
+
+/// Opens connections to the database that has the leases.
+pub trait Connect: Send + Sync + 'static {
+    /// The stream, where it is encrypted.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// A new connection. Cancel-safe: one that is half open is closed.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, or refuses.
+    fn connect(&self) -> impl Future<Output = Result<(Client, Connection<Socket, Self::Stream>), Error>> + Send;
+}
+
+/// Where, and how it is encrypted: `tokio_postgres::NoTls` where it is not.
+impl<T> Connect for (Config, T)
+where
+    T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+    T::Stream: Send + 'static,
+    T::TlsConnect: Send,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    type Stream = T::Stream;
+
+    async fn connect(&self) -> Result<(Client, Connection<Socket, T::Stream>), Error> {
+        let (config, tls) = self;
+        config.connect(tls.clone()).await
+    }
+}
+
+#[cfg(feature = "proxy")]
+impl Connect for crate::tls::ControlConfig {
+    type Stream = crate::tls::Encrypted;
+
+    async fn connect(&self) -> Result<(Client, Connection<Socket, Self::Stream>), Error> {
+        self.connect().await
+    }
+}

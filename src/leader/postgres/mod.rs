@@ -1,0 +1,251 @@
+//! Elections on leases in PostgreSQL: the functions that `fencegate init` makes.
+//!
+//! Owns the questions and what their answers prove. Must never give one holder's name to two candidates: the database
+//! gives the same holder the same token. There is no queue: who asks first when a lease ends has the next.
+
+mod connect;
+mod link;
+mod observe;
+
+pub use connect::Connect;
+pub use observe::LeaseObserver;
+
+use super::clock::BootInstant;
+use super::coordinator::{Candidate, Coordinator, CoordinatorError, Turn};
+use super::loss::Loss;
+use crate::etcd::{ElectionName, Leader, Patience};
+use link::{Link, Open, PAUSE};
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Error, Row};
+use tracing::info;
+
+const ACQUIRE: &str = "SELECT token FROM fencegate.acquire($1, $2, make_interval(secs => $3))";
+const RENEW: &str = "SELECT fencegate.renew($1, $2, make_interval(secs => $3))";
+const RELEASE: &str = "SELECT fencegate.release($1, $2)";
+/// Where the token is not known: the answer to ACQUIRE may have been lost.
+const RELEASE_OF_HOLDER: &str =
+    "SELECT fencegate.release($1, leader.token) FROM fencegate.leader($1) WHERE leader.holder = $2";
+const PROCLAIM: &str = "SELECT fencegate.proclaim($1, $2, $3)";
+const LEADER: &str = "SELECT holder, token, extract(epoch FROM expires - clock_timestamp())::float8 \
+    FROM fencegate.leader($1)";
+
+/// A parameter of a question.
+type Value = (Arc<dyn ToSql + Send + Sync>, Type);
+
+/// A database whose leases decide elections. All elections of a process share its one connection.
+pub struct Leases<C> {
+    link: Arc<Link<C>>,
+}
+
+impl<C> fmt::Debug for Leases<C> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Leases").finish_non_exhaustive()
+    }
+}
+
+impl<C: Connect> Leases<C> {
+    /// Connects when it is first asked.
+    pub fn new(connect: C) -> Arc<Self> {
+        Arc::new(Leases { link: Link::new(connect) })
+    }
+
+    /// How long the running lease has still to run; not long, where none does. Says who leads, when it is another than before.
+    async fn rest(&self, candidate: &Candidate, awaited: &mut Option<i64>, patience: Patience) -> Duration {
+        let Ok(Some((leader, rest))) = leader(&self.link, &candidate.election, patience).await else { return PAUSE };
+        if awaited.replace(leader.token) != Some(leader.token) {
+            let holder = String::from_utf8_lossy(&leader.value).into_owned();
+            info!(election = %candidate.election, holder, leader = leader.token, "lease_awaited");
+        }
+        // No look comes before its end, by however little.
+        rest + Duration::from_millis(5)
+    }
+}
+
+impl<C: Connect> Coordinator for Leases<C> {
+    type Observer = LeaseObserver<C>;
+
+    /// There is no queue, and no lease before the win: a candidate is known by a number of its own, and its place lives
+    /// as long as the database answers.
+    async fn enrol(
+        &self,
+        election: &ElectionName,
+        holder: &str,
+        ttl: Duration,
+        patience: Patience,
+    ) -> Result<(Candidate, BootInstant), CoordinatorError> {
+        // Who may not lead there is told so.
+        let (_, sent) = ask(&self.link, LEADER, vec![name(election)], patience).await?;
+        let lease = RandomState::new().build_hasher().finish().cast_signed();
+        let (election, holder) = (election.clone(), holder.to_owned());
+        Ok((Candidate { election, holder, lease, token: 0, ttl }, sent + ttl))
+    }
+
+    async fn renew(&self, candidate: &Candidate, patience: Patience) -> Result<BootInstant, CoordinatorError> {
+        let Candidate { election, token, ttl, .. } = candidate;
+        let (_, sent) = match token {
+            0 => ask(&self.link, "SELECT 1", Vec::new(), patience).await?,
+            token => ask(&self.link, RENEW, vec![name(election), number(*token), seconds(*ttl)], patience).await?,
+        };
+        Ok(sent + *ttl)
+    }
+
+    async fn try_turn(&self, candidate: &Candidate, patience: Patience) -> Result<Option<Turn>, CoordinatorError> {
+        let parameters = vec![name(&candidate.election), text(identity(candidate)), seconds(candidate.ttl)];
+        let (rows, sent) = ask(&self.link, ACQUIRE, parameters, patience).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        Ok(Some(Turn { token: column(row, 0)?, deadline: Some(sent + candidate.ttl) }))
+    }
+
+    async fn await_turn(&self, candidate: &Candidate, patience: Patience) -> Result<Turn, CoordinatorError> {
+        let (mut changes, mut awaited) = (self.link.changes(), None);
+        loop {
+            match self.try_turn(candidate, patience).await {
+                Ok(Some(turn)) => return Ok(turn),
+                Ok(None) => {
+                    let rest = self.rest(candidate, &mut awaited, patience).await;
+                    tokio::select! {
+                        () = changes.of(candidate.election.as_str()) => {}
+                        () = sleep(rest) => {}
+                    }
+                }
+                Err(CoordinatorError::Unreachable { .. }) => sleep(PAUSE).await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn await_end(&self, candidate: &Candidate, patience: Patience) -> Loss {
+        let mut changes = self.link.changes();
+        loop {
+            match leader(&self.link, &candidate.election, patience).await {
+                Ok(Some((leader, _))) if leader.token == candidate.token => {
+                    changes.of(candidate.election.as_str()).await;
+                }
+                Ok(Some((leader, _))) => return Loss::Superseded { token: leader.token },
+                Ok(None) => return Loss::Revoked,
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    async fn proclaim(
+        &self,
+        candidate: &Candidate,
+        value: Vec<u8>,
+        patience: Patience,
+    ) -> Result<(), CoordinatorError> {
+        let shown = String::from_utf8(value)
+            .map_err(|_| CoordinatorError::Refused { reason: "what is proclaimed has to be UTF-8".into() })?;
+        let parameters = vec![name(&candidate.election), number(candidate.token), text(shown)];
+        let (rows, _) = ask(&self.link, PROCLAIM, parameters, patience).await?;
+        match rows.first().map(|row| column(row, 0)).transpose()? {
+            Some(true) => Ok(()),
+            _ => Err(CoordinatorError::Gone),
+        }
+    }
+
+    async fn withdraw(&self, candidate: &Candidate, patience: Patience) -> Result<(), CoordinatorError> {
+        let election = name(&candidate.election);
+        let released = match candidate.token {
+            0 => ask(&self.link, RELEASE_OF_HOLDER, vec![election, text(identity(candidate))], patience).await,
+            token => ask(&self.link, RELEASE, vec![election, number(token)], patience).await,
+        };
+        released.map(drop)
+    }
+
+    fn observe(self: &Arc<Self>, election: &ElectionName) -> LeaseObserver<C> {
+        LeaseObserver::new(self.link.clone(), election.clone())
+    }
+}
+
+/// The holder in the database: no other candidate has it, whatever it is called.
+fn identity(candidate: &Candidate) -> String {
+    format!("{}#{:016x}", candidate.holder, candidate.lease)
+}
+
+/// The name and the number of a candidate; of another holder the whole name.
+fn name_in(holder: &str) -> (&str, i64) {
+    let number = |digits: &str| u64::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 16);
+    let parts = holder.rsplit_once('#').and_then(|(name, digits)| Some((name, number(digits)?.cast_signed())));
+    parts.unwrap_or((holder, 0))
+}
+
+/// Who leads, and for how long still. Cancel-safe.
+async fn leader<C: Connect>(
+    link: &Arc<Link<C>>,
+    election: &ElectionName,
+    patience: Patience,
+) -> Result<Option<(Leader, Duration)>, CoordinatorError> {
+    let (rows, _) = ask(link, LEADER, vec![name(election)], patience).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let (holder, token, rest): (String, i64, f64) = (column(row, 0)?, column(row, 1)?, column(row, 2)?);
+    let (name, lease) = name_in(&holder);
+    let leader = Leader { token, key: election.as_str().into(), value: name.into(), lease };
+    Ok(Some((leader, Duration::try_from_secs_f64(rest).unwrap_or_default())))
+}
+
+/// The rows, and when the question was sent that was answered with them. Cancel-safe: it may take effect.
+async fn ask<C: Connect>(
+    link: &Arc<Link<C>>,
+    question: &'static str,
+    parameters: Vec<Value>,
+    patience: Patience,
+) -> Result<(Vec<Row>, BootInstant), CoordinatorError> {
+    let parameters: Arc<[Value]> = parameters.into();
+    link.ask(patience, move |open: Arc<Open>| {
+        let parameters = parameters.clone();
+        async move {
+            let parameters: Vec<(&(dyn ToSql + Sync), Type)> =
+                parameters.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone())).collect();
+            let sent = BootInstant::now();
+            let rows: Result<Vec<Row>, Error> = open.client.query_typed(question, &parameters).await;
+            rows.map(|rows| (rows, sent))
+        }
+    })
+    .await
+}
+
+fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, CoordinatorError> {
+    row.try_get(index).map_err(|error| CoordinatorError::Refused { reason: error.to_string() })
+}
+
+fn name(election: &ElectionName) -> Value {
+    text(election.as_str().to_owned())
+}
+
+fn text(text: String) -> Value {
+    (Arc::new(text), Type::TEXT)
+}
+
+fn number(number: i64) -> Value {
+    (Arc::new(number), Type::INT8)
+}
+
+fn seconds(time: Duration) -> Value {
+    (Arc::new(time.as_secs_f64()), Type::FLOAT8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_candidate_is_shown_by_its_name() {
+        let candidate = |lease| {
+            let election = "e".parse().unwrap();
+            Candidate { election, holder: "node#1".into(), lease, token: 0, ttl: Duration::ZERO }
+        };
+        for lease in [0, 1, i64::MAX, i64::MIN, -1] {
+            assert_eq!(name_in(&identity(&candidate(lease))), ("node#1", lease));
+        }
+        for other in ["", "#", "a#1", "a#00000000000000001", "a#000000000000000g", "a"] {
+            assert_eq!(name_in(other), (other, 0));
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Another leads, and it is not waited for, or not for ever.
+
+use crate::lead::stage::{ENDLESS, Stage};
+
+crate::on_both!(
+    who_does_not_wait_ends_at_once_where_another_leads,
+    who_waits_for_a_while_ends_after_it,
+    who_leads_in_time_runs_its_command,
+    a_signal_ends_the_wait,
+    a_silent_coordinator_is_no_conflict,
+);
+
+const CONFLICT: i32 = 73;
+
+fn led(stage: &Stage) -> crate::support::guardian::Program {
+    let leader = stage.lead(ENDLESS, &[], r#"echo >"$1/leads"; while [ ! -e "$1/end" ]; do sleep 0.02; done"#);
+    stage.wait_for("leads");
+    leader
+}
+
+fn who_does_not_wait_ends_at_once_where_another_leads(stage: Stage) {
+    let _leader = led(&stage);
+    let script = r#"echo >"$1/wrong""#;
+    assert_eq!(stage.lead(ENDLESS, &["--no-wait"], script).wait(), CONFLICT, "{}", stage.log());
+    assert_eq!(stage.lead(ENDLESS, &["--wait", "0"], script).wait(), CONFLICT, "{}", stage.log());
+    let other_code = ["--no-wait", "--conflict-exit-code", "0"];
+    assert_eq!(stage.lead(ENDLESS, &other_code, script).wait(), 0, "{}", stage.log());
+    assert!(!stage.has("wrong"));
+    assert_eq!(stage.candidates().len(), 1, "they have withdrawn");
+}
+
+fn who_waits_for_a_while_ends_after_it(stage: Stage) {
+    let _leader = led(&stage);
+    assert_eq!(stage.lead(ENDLESS, &["--wait", "300ms"], "true").wait(), CONFLICT, "{}", stage.log());
+    assert_eq!(stage.candidates().len(), 1, "it has withdrawn");
+}
+
+fn who_leads_in_time_runs_its_command(stage: Stage) {
+    assert_eq!(stage.lead(ENDLESS, &["--no-wait"], "exit 3").wait(), 3, "{}", stage.log());
+    let mut leader = led(&stage);
+    let mut next = stage.lead(ENDLESS, &["--wait", "10min"], "exit 4");
+    crate::support::wait_until("it waits", crate::support::DEADLINE, || stage.log().contains("lease_awaited"));
+    std::fs::write(stage.folder.join("end"), "").unwrap();
+    assert_eq!((leader.wait(), next.wait()), (0, 4), "{}", stage.log());
+}
+
+fn a_signal_ends_the_wait(stage: Stage) {
+    let _leader = led(&stage);
+    let mut waiting = stage.lead(ENDLESS, &["--wait", "10min"], "true");
+    crate::support::wait_until("it waits", crate::support::DEADLINE, || stage.log().contains("lease_awaited"));
+    waiting.signal("TERM");
+    assert_eq!(waiting.wait(), 143, "{}", stage.log());
+}
+
+fn a_silent_coordinator_is_no_conflict(mut stage: Stage) {
+    stage.silence();
+    assert_eq!(stage.lead(2, &["--no-wait"], "true").wait(), 69, "{}", stage.log());
+}

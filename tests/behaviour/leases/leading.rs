@@ -1,0 +1,340 @@
+//! The library's elections on leases: who leads, who waits, and when leadership ends.
+
+use super::Leases;
+use crate::lead::stage::{kill, stop};
+use crate::support::link::{Fault, Link};
+use crate::support::postgres::SUPERUSER;
+use crate::support::{DEADLINE, Options, Postgres, Stalls, fenced, until, wait_until};
+use fencegate::etcd::Patience;
+use fencegate::leader::clock::BootInstant;
+use fencegate::leader::{
+    self, Candidate, Coordinator, CoordinatorError, Election, LeaderError, Leadership, Loss, Observe, Timings,
+};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_postgres::{Config, NoTls};
+
+type Client = leader::Leases<(Config, NoTls)>;
+
+const NAME: &str = "e";
+/// So long that no renewal, and no expiry, has a part in the test.
+const LONG: u64 = 300;
+const TTL: Duration = Duration::from_secs(30);
+const PATIENCE: Patience = Patience { limit: TTL, member: Duration::from_millis(500) };
+/// How late may be noticed what was due, on a machine that has the time.
+const SLACK: Duration = Duration::from_millis(500);
+
+/// A server with leases, and the way to it.
+struct Server {
+    // Before the server: fields are dropped in this order.
+    link: Link,
+    postgres: Postgres,
+}
+
+impl Server {
+    fn start() -> Self {
+        let postgres = Postgres::start(Options::default());
+        fenced::init(&postgres, "postgres");
+        Server { link: Link::to(postgres.port()), postgres }
+    }
+
+    /// A process of its own, as it were.
+    fn client(&self, name: &str) -> Arc<Client> {
+        let mut config = Config::new();
+        config.host("127.0.0.1").port(self.link.port()).user(SUPERUSER).dbname("postgres");
+        config.application_name(name);
+        leader::Leases::new((config, NoTls))
+    }
+
+    fn election(&self, holder: &str, ttl: u64) -> Election<Client> {
+        election(self.client(holder), NAME, holder, ttl)
+    }
+
+    fn leader(&self) -> String {
+        self.postgres.value(&format!("SELECT holder || ' ' || token FROM fencegate.leader('{NAME}')"))
+    }
+
+    fn connections(&self, name: &str) -> String {
+        self.postgres.value(&format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}' AND query NOT LIKE 'SET %' AND query <> ''"
+        ))
+    }
+}
+
+fn election(client: Arc<Client>, name: &str, holder: &str, ttl: u64) -> Election<Client> {
+    Election::new(client, name.parse().unwrap(), holder, Timings::new(Duration::from_secs(ttl)).unwrap())
+}
+
+/// What has to happen, with no time of its own.
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, what).await.expect("it happens in time")
+}
+
+async fn win(election: &Election<Client>) -> Leadership {
+    soon(election.campaign()).await.unwrap()
+}
+
+/// A candidate that has asked.
+async fn waits(server: &Server, holder: &str, ttl: u64) -> tokio::task::JoinHandle<Result<Leadership, LeaderError>> {
+    let election = server.election(holder, ttl);
+    let campaign = tokio::spawn(async move { election.campaign().await });
+    until("it has asked", async || server.connections(holder) == "1").await;
+    campaign
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_resigns_is_succeeded_at_once() {
+    let server = Server::start();
+    let first = win(&server.election("first", LONG)).await;
+    let campaign = waits(&server, "second", LONG).await;
+    assert!(server.leader().starts_with("first#") && server.leader().ends_with(" 1"), "{}", server.leader());
+    first.resign().await.unwrap();
+    assert_eq!(soon(first.lost()).await, Loss::Resigned);
+    let second = soon(campaign).await.unwrap().unwrap();
+    assert_eq!((second.token(), second.holder()), (2, "second"));
+}
+
+/// The database would give the same holder the same token.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_that_are_called_the_same_do_not_lead_both() {
+    let server = Server::start();
+    let first = win(&server.election("same", LONG)).await;
+    assert!(soon(server.election("same", LONG).try_campaign()).await.unwrap().is_none());
+    first.resign().await.unwrap();
+    let second = soon(server.election("same", LONG).try_campaign()).await.unwrap().unwrap();
+    assert!(second.token() > first.token());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_falls_silent_is_followed_when_the_lease_ends() {
+    let server = Server::start();
+    assert_eq!(server.postgres.value("SELECT token FROM fencegate.acquire('e', 'crashed', '2 s')"), "1");
+    let next = win(&server.election("next", LONG)).await;
+    assert_eq!(next.token(), 2);
+    let how = server.postgres.value("SELECT how || ' ' || holder FROM fencegate.lease_history");
+    assert_eq!(how, "overtaken crashed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_clone_or_campaign_that_is_dropped_gives_its_place_up() {
+    let server = Server::start();
+    let leadership = win(&server.election("a", LONG)).await;
+    let campaign = waits(&server, "b", LONG).await;
+    campaign.abort();
+    drop(leadership.clone());
+    leadership.proclaim("http://here").await.unwrap();
+    assert_eq!(server.leader(), "http://here 1");
+    drop(leadership);
+    wait_until("nobody leads", DEADLINE, || server.leader().is_empty());
+    // Dropped before it could have an answer to anything.
+    let last = server.election("c", LONG);
+    assert!(tokio::time::timeout(Duration::ZERO, last.campaign()).await.is_err());
+    assert_eq!(win(&server.election("d", LONG)).await.holder(), "d");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_connection_serves_many_elections() {
+    let server = Server::start();
+    let client = server.client("ours");
+    let mut leaderships = Vec::new();
+    for number in 0..50 {
+        leaderships.push(win(&election(client.clone(), &format!("shard/{number}"), "ours", 10)).await);
+    }
+    let deadlines: Vec<_> = leaderships.iter().map(Leadership::deadline).collect();
+    for (leadership, before) in leaderships.iter().zip(deadlines) {
+        soon(leadership.renewed(before)).await;
+    }
+    assert_eq!(server.connections("ours"), "1");
+    assert!(leaderships.iter().all(|leadership| leadership.why_lost().is_none()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_deadline_counts_from_when_the_renewal_was_sent() {
+    let server = Server::start();
+    let client = server.client("ours");
+    let (candidate, _) = client.enrol(&NAME.parse().unwrap(), "ours", TTL, PATIENCE).await.unwrap();
+    let turn = client.try_turn(&candidate, PATIENCE).await.unwrap().unwrap();
+    let candidate = Candidate { token: turn.token, ..candidate };
+    server.link.suffer(Fault::Silent);
+    let patience = Patience { member: TTL, ..PATIENCE };
+    let mut renewal = pin!(client.renew(&candidate, patience));
+    tokio::select! {
+        // First, so that it has been sent when the silence begins.
+        biased;
+        answer = &mut renewal => panic!("{answer:?} of a server that says nothing"),
+        () = tokio::time::sleep(Duration::from_millis(500)) => {}
+    }
+    let silent_until = BootInstant::now();
+    server.link.mend();
+    let deadline = soon(renewal).await.unwrap();
+    assert!(deadline < silent_until + TTL, "the answer's delay is taken for life of the lease");
+}
+
+/// A connection that says nothing is not waited for while a new one would answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_dead_is_replaced() {
+    let server = Server::start();
+    let leadership = win(&server.election("ours", 10)).await;
+    server.link.cut();
+    server.link.mend();
+    let before = leadership.deadline();
+    soon(leadership.renewed(before)).await;
+    assert_eq!(leadership.why_lost(), None);
+}
+
+/// The server process stands still, and the server does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_says_nothing_is_replaced() {
+    let server = Server::start();
+    let leadership = win(&server.election("ours", 10)).await;
+    let process = "SELECT pid FROM pg_stat_activity WHERE application_name = 'ours'";
+    let process = server.postgres.value(process).parse().unwrap();
+    stop(process);
+    let before = leadership.deadline();
+    soon(leadership.renewed(before)).await;
+    assert_eq!(leadership.why_lost(), None);
+    kill("CONT", process);
+    wait_until("the old connection ends", DEADLINE, || server.connections("ours") == "1");
+}
+
+/// The database has given the lease, and the answer was lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_know_that_it_leads_gives_the_lease_up_all_the_same() {
+    let server = Server::start();
+    let client = server.client("ours");
+    let (candidate, _) = client.enrol(&NAME.parse().unwrap(), "ours", TTL, PATIENCE).await.unwrap();
+    client.try_turn(&candidate, PATIENCE).await.unwrap().unwrap();
+    client.withdraw(&candidate, PATIENCE).await.unwrap();
+    assert_eq!(server.leader(), "");
+    server.postgres.sql("SELECT fencegate.acquire('e', 'theirs', '1 min')");
+    client.withdraw(&candidate, PATIENCE).await.unwrap();
+    assert_eq!(server.leader(), "theirs 2", "only its own");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_gone_is_told_apart_from_an_outage() {
+    let mut server = Server::start();
+    let client = server.client("ours");
+    let (candidate, _) = client.enrol(&NAME.parse().unwrap(), "ours", TTL, PATIENCE).await.unwrap();
+    let turn = client.try_turn(&candidate, PATIENCE).await.unwrap().unwrap();
+    let candidate = Candidate { token: turn.token, ..candidate };
+    assert_eq!(server.postgres.value("SELECT fencegate.release('e', 1)"), "t");
+    assert_eq!(client.renew(&candidate, PATIENCE).await, Err(CoordinatorError::Gone));
+    assert_eq!(client.proclaim(&candidate, b"x".to_vec(), PATIENCE).await, Err(CoordinatorError::Gone));
+    assert_eq!(client.withdraw(&candidate, PATIENCE).await, Ok(()));
+    server.postgres.stop();
+    let patience = Patience { limit: Duration::from_millis(200), ..PATIENCE };
+    let error = client.renew(&candidate, patience).await.unwrap_err();
+    assert!(matches!(error, CoordinatorError::Unreachable { .. }), "{error}");
+}
+
+/// What the role's defaults are does not keep it from leading.
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_of_the_role_do_not_count() {
+    let server = Server::start();
+    server.postgres.sql(
+        "ALTER ROLE postgres SET default_transaction_read_only = on; \
+         ALTER ROLE postgres SET default_transaction_isolation = 'serializable'",
+    );
+    assert_eq!(win(&server.election("ours", LONG)).await.token(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_ends_leadership_at_the_deadline() {
+    let server = Server::start();
+    let leadership = win(&server.election("ours", 3)).await;
+    let stalls = Stalls::watch();
+    server.link.suffer(Fault::Silent);
+    let silent = BootInstant::now();
+    let loss = soon(leadership.lost()).await;
+    let now = BootInstant::now();
+    assert!(matches!(loss, Loss::Unreachable { .. }), "{loss}");
+    let deadline = leadership.deadline();
+    assert!(
+        deadline <= silent + Duration::from_secs(3),
+        "no renewal was sent after the server fell silent and answered"
+    );
+    assert!(deadline <= now && now < deadline + SLACK + stalls.total(), "{now:?} is not {deadline:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_taken_away_ends_leadership_at_once() {
+    let server = Server::start();
+    let leadership = win(&server.election("ours", LONG)).await;
+    assert_eq!(server.postgres.value("SELECT fencegate.release('e', 1)"), "t");
+    assert_eq!(soon(leadership.lost()).await, Loss::Revoked);
+    let leadership = win(&server.election("ours", LONG)).await;
+    server
+        .postgres
+        .sql("BEGIN; SELECT fencegate.release('e', 2); SELECT fencegate.acquire('e', 'theirs', '1 min'); COMMIT");
+    assert_eq!(soon(leadership.lost()).await, Loss::Superseded { token: 3 });
+    assert!(matches!(leadership.proclaim("x").await, Err(LeaderError::Lost(Loss::Superseded { token: 3 }))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leader_and_candidate_survive_a_restart_within_the_ttl() {
+    let mut server = Server::start();
+    let leadership = win(&server.election("leader", 30)).await;
+    let campaign = waits(&server, "candidate", 30).await;
+    server.postgres.crash_restart();
+    let before = leadership.deadline();
+    soon(leadership.renewed(before)).await;
+    assert!(!campaign.is_finished());
+    leadership.resign().await.unwrap();
+    assert_eq!(soon(campaign).await.unwrap().unwrap().holder(), "candidate");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_campaign_ends_when_the_server_is_away_for_a_ttl() {
+    let mut server = Server::start();
+    let _holder = win(&server.election("holder", LONG)).await;
+    let waiting = waits(&server, "waiting", 2).await;
+    server.postgres.stop();
+    for outcome in [soon(waiting).await.unwrap(), soon(server.election("new", 2).campaign()).await] {
+        let unreachable = matches!(outcome, Err(LeaderError::Coordinator(CoordinatorError::Unreachable { .. })));
+        assert!(unreachable, "{outcome:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leads_is_observed() {
+    let server = Server::start();
+    let client = server.client("ours");
+    let mut observer = client.observe(&NAME.parse().unwrap());
+    assert_eq!(soon(observer.next()).await.unwrap(), None);
+    let leadership = win(&server.election("ours", LONG)).await;
+    let seen = soon(observer.next()).await.unwrap().unwrap();
+    assert_eq!((seen.value.as_slice(), seen.token), (&b"ours"[..], 1));
+    leadership.proclaim("http://here").await.unwrap();
+    assert_eq!(soon(observer.next()).await.unwrap().unwrap().value, b"http://here");
+    leadership.resign().await.unwrap();
+    assert_eq!(soon(observer.next()).await.unwrap(), None);
+    // Its end is announced by nobody.
+    server.postgres.sql("SELECT fencegate.acquire('e', 'theirs', '1 s')");
+    assert_eq!(soon(observer.next()).await.unwrap().unwrap().value, b"theirs");
+    assert_eq!(soon(observer.next()).await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_lead_is_told_why() {
+    let leases = Leases::new().await;
+    let refused = async |user: &str, name: &str| {
+        let client = leader::Leases::new((leases.config(user), NoTls));
+        match soon(election(client, name, "a", LONG).campaign()).await {
+            Err(LeaderError::Coordinator(CoordinatorError::Refused { reason })) => reason,
+            other => panic!("{other:?}"),
+        }
+    };
+    let role = format!("{}_jobs", leases.database);
+    leases.run(&format!("CREATE ROLE {role} LOGIN")).await;
+    assert!(refused(&role, "e").await.contains("permission denied"));
+    leases.may_lead(&role, "job/*").await;
+    let reason = refused(&role, "e").await;
+    assert!(reason.contains(&format!("role {role} may not lead election e; Name it in `fencegate init")), "{reason}");
+    assert!(refused("no_such_role", "e").await.contains("no_such_role"));
+    leases.run("DROP SCHEMA fencegate CASCADE").await;
+    let reason = refused(&role, "e").await;
+    assert!(reason.contains("run `fencegate init` in that database"), "{reason}");
+}
