@@ -17,7 +17,7 @@ const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("leases.sq
 /// Its tables and sequences, and its functions: those that the control role owns.
 const RELATIONS: [&str; 8] =
     ["epoch", "admission", "proxy", "reset", "lease", "lease_history", "lease_grant", "lease_token"];
-const FUNCTIONS: [&str; 13] = [
+const FUNCTIONS: [&str; 14] = [
     "token",
     "prune",
     "lease_role",
@@ -25,6 +25,7 @@ const FUNCTIONS: [&str; 13] = [
     "lease_holder",
     "lease_ended",
     "lease_durable",
+    "lease_day",
     "lease_prune",
     "acquire",
     "renew",

@@ -14,8 +14,10 @@ CREATE TABLE IF NOT EXISTS fencegate.lease (
     acquired timestamptz NOT NULL DEFAULT '-infinity',
     renewed  timestamptz NOT NULL DEFAULT '-infinity',
     expires  timestamptz NOT NULL DEFAULT '-infinity',
-    released boolean NOT NULL DEFAULT true
-);
+    released boolean NOT NULL DEFAULT true,
+    -- Of expires, in UTC. Indexed in its place: a renewal that changes no index leaves nothing behind in one.
+    last_day date NOT NULL DEFAULT '-infinity'
+) WITH (fillfactor = 50);
 
 -- The leases that have ended: the last 100 of each election. It has run out where it expired, or was overtaken: then
 -- another holder followed.
@@ -42,8 +44,8 @@ CREATE TABLE IF NOT EXISTS fencegate.lease_grant (
 CREATE SEQUENCE IF NOT EXISTS fencegate.lease_token;
 
 DO $$BEGIN
-    IF to_regclass('fencegate.lease_expires') IS NULL THEN
-        CREATE INDEX lease_expires ON fencegate.lease (expires);
+    IF to_regclass('fencegate.lease_last_day') IS NULL THEN
+        CREATE INDEX lease_last_day ON fencegate.lease (last_day);
     END IF;
 END$$;
 
@@ -127,6 +129,12 @@ AS $function$
                       ORDER BY o.token DESC OFFSET 100 LIMIT 1)
 $function$;
 
+CREATE OR REPLACE FUNCTION fencegate.lease_day(at timestamptz) RETURNS date
+    LANGUAGE sql IMMUTABLE
+AS $function$
+    SELECT ($1 AT TIME ZONE 'UTC')::date
+$function$;
+
 -- Forgets up to two elections whose last lease ended 30 days ago: their next token is higher all the same.
 CREATE OR REPLACE FUNCTION fencegate.lease_prune() RETURNS void
     LANGUAGE sql
@@ -136,10 +144,10 @@ AS $function$
         DELETE FROM fencegate.lease l
         WHERE l.election IN (
             SELECT o.election FROM fencegate.lease o
-            WHERE o.expires < clock_timestamp() - interval '720 hours'
+            WHERE o.last_day < fencegate.lease_day(clock_timestamp()) - 30
               -- Higher only where rows were restored without the sequence.
               AND o.token <= (SELECT s.last_value FROM fencegate.lease_token s)
-            ORDER BY o.expires LIMIT 2 FOR UPDATE SKIP LOCKED)
+            ORDER BY o.last_day LIMIT 2 FOR UPDATE SKIP LOCKED)
         RETURNING l.election
     )
     DELETE FROM fencegate.lease_history h USING pruned WHERE h.election = pruned.election
@@ -182,7 +190,9 @@ BEGIN
     IF NOT lease.released AND lease.expires > at THEN
         IF lease.holder = named THEN
             -- Never shorter than was said before.
-            RETURN QUERY UPDATE fencegate.lease AS l SET renewed = at, expires = greatest(l.expires, at + lasting)
+            RETURN QUERY UPDATE fencegate.lease AS l
+                SET renewed = at, expires = greatest(l.expires, at + lasting),
+                    last_day = fencegate.lease_day(greatest(l.expires, at + lasting))
                 WHERE l.election = $1 RETURNING l.token, l.expires;
         END IF;
         RETURN;
@@ -194,7 +204,8 @@ BEGIN
     -- The number is taken under the row's lock: one that was taken before might be lower than another's.
     RETURN QUERY UPDATE fencegate.lease AS l
         SET token = greatest(nextval('fencegate.lease_token'), l.token + 1), holder = named, shown = named, role = caller,
-            acquired = at, renewed = at, expires = at + lasting, released = false
+            acquired = at, renewed = at, expires = at + lasting, released = false,
+            last_day = fencegate.lease_day(at + lasting)
         WHERE l.election = $1 RETURNING l.token, l.expires;
     PERFORM pg_notify('fencegate_lease', $1);
     -- Elsewhere it would make unrelated calls fail (40001).
@@ -230,7 +241,9 @@ BEGIN
             DETAIL = format('election=%s presented=%s highest=%s', $1, coalesce($2::text, 'null'), coalesce(lease.token, 0)),
             HINT = 'Stop the work under this token; acquire the lease again before you write again.';
     END IF;
-    UPDATE fencegate.lease AS l SET renewed = at, expires = greatest(l.expires, at + lasting)
+    UPDATE fencegate.lease AS l
+        SET renewed = at, expires = greatest(l.expires, at + lasting),
+            last_day = fencegate.lease_day(greatest(l.expires, at + lasting))
         WHERE l.election = $1 RETURNING l.* INTO lease;
     RETURN lease.expires;
 END
@@ -301,7 +314,8 @@ $function$;
 REVOKE ALL ON fencegate.lease, fencegate.lease_history, fencegate.lease_grant FROM PUBLIC;
 REVOKE ALL ON SEQUENCE fencegate.lease_token FROM PUBLIC;
 REVOKE ALL ON FUNCTION
-    fencegate.lease_role(text), fencegate.lease_time(interval), fencegate.lease_holder(text), fencegate.lease_prune(), fencegate.lease_durable(),
+    fencegate.lease_role(text), fencegate.lease_time(interval), fencegate.lease_holder(text), fencegate.lease_prune(),
+    fencegate.lease_durable(), fencegate.lease_day(timestamptz),
     fencegate.lease_ended(fencegate.lease, timestamptz, text),
     fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), fencegate.release(text, bigint),
     fencegate.proclaim(text, bigint, text), fencegate.leader(text)

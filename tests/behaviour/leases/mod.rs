@@ -52,7 +52,7 @@ impl Leases {
     pub async fn age(&self, election: &str, time: &str) {
         self.run(&format!(
             "UPDATE fencegate.lease SET acquired = acquired - interval '{time}', renewed = renewed - interval '{time}', \
-             expires = expires - interval '{time}' WHERE election = '{election}'"
+             expires = expires - interval '{time}', last_day = ((expires - interval '{time}') AT TIME ZONE 'UTC')::date WHERE election = '{election}'"
         ))
         .await;
     }

@@ -37,6 +37,7 @@ async fn another_role_can_touch_nothing() {
             "SELECT fencegate.lease_holder('a')",
             "SELECT fencegate.lease_prune()",
             "SELECT fencegate.lease_durable()",
+            "SELECT fencegate.lease_day(now())",
             "SELECT fencegate.lease_ended(NULL, now(), 'released')",
         ] {
             let error = session.batch_execute(statement).await.expect_err(statement);

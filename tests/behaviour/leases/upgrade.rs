@@ -10,7 +10,7 @@ async fn the_schema_of_version_3_gets_leases() {
         .run(
             "DROP FUNCTION fencegate.acquire, fencegate.renew, fencegate.release, fencegate.proclaim, fencegate.leader, \
                fencegate.lease_role, fencegate.lease_time, fencegate.lease_holder, fencegate.lease_ended, fencegate.lease_prune, \
-               fencegate.lease_durable; \
+               fencegate.lease_durable, fencegate.lease_day; \
              DROP TABLE fencegate.lease, fencegate.lease_history, fencegate.lease_grant; DROP SEQUENCE fencegate.lease_token; \
              COMMENT ON SCHEMA fencegate IS 'fencegate schema version 3'; \
              INSERT INTO fencegate.epoch (resource, token, drained) VALUES ('scheduler', 7, true)",
