@@ -42,7 +42,8 @@ fn whom_the_guard_kills_before_anybody_else_looks_was_deposed(stage: Stage) {
     let order = [1, u64::from(command)].map(u64::to_ne_bytes).concat();
     std::fs::OpenOptions::new().write(true).open(orders).unwrap().write_all(&order).unwrap();
     assert_eq!(lead.wait(), LOST, "{}", stage.log());
-    assert_eq!((state(command), stage.has("term")), (None, false));
+    // It may have been told in the moment between what the guard reports and what it does.
+    assert_eq!(state(command), None);
     assert!(stage.log().contains("the guard has killed the command"), "{}", stage.log());
     assert_eq!(stage.candidates(), [""; 0]);
 }

@@ -1,8 +1,9 @@
 //! What each function returns, each call on a connection of its own.
 
 use super::{Leases, call_in};
-use crate::support::until;
+use crate::support::{DEADLINE, until};
 use std::future::poll_fn;
+use tokio::time::timeout;
 use tokio_postgres::{AsyncMessage, NoTls};
 
 #[tokio::test]
@@ -96,7 +97,7 @@ async fn the_error_says_what_became_of_the_lease() {
 async fn those_who_wait_are_woken() {
     let leases = Leases::new().await;
     let (client, mut connection) = leases.config(&leases.app()).connect(NoTls).await.unwrap();
-    let (sender, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut notes) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
             if let AsyncMessage::Notification(note) = message {
@@ -105,17 +106,19 @@ async fn those_who_wait_are_woken() {
         }
     });
     client.batch_execute("LISTEN fencegate_lease").await.unwrap();
+    let mut heard = async || timeout(DEADLINE, notes.recv()).await.expect("it is heard").unwrap();
     leases.call("acquire('e', 'a', '1 min')").await;
-    assert_eq!(heard.recv().await.unwrap(), "fencegate_lease e");
+    assert_eq!(heard().await, "fencegate_lease e");
     // Neither of these changes who leads.
     leases.call("renew('e', 1, '1 min')").await;
     leases.call("acquire('e', 'b', '1 min')").await;
     leases.call("proclaim('e', 1, 'http://here')").await;
     assert_eq!(leases.call("leader('e')").await, "http://here");
-    assert_eq!(heard.recv().await.unwrap(), "fencegate_lease e");
+    assert_eq!(heard().await, "fencegate_lease e");
     leases.call("release('e', 1)").await;
-    assert_eq!(heard.recv().await.unwrap(), "fencegate_lease e");
-    assert!(heard.try_recv().is_err());
+    assert_eq!(heard().await, "fencegate_lease e");
+    drop(heard);
+    assert!(notes.try_recv().is_err());
 }
 
 /// Who is shown by another name is still the same holder, and nobody else becomes it.

@@ -9,7 +9,9 @@ mod rights;
 mod upgrade;
 
 use crate::fence::server::{World, connect};
+use crate::support::DEADLINE;
 use std::ops::Deref;
+use tokio::time::timeout;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 /// A database in which its role `…_app` may lead every election.
@@ -75,7 +77,8 @@ pub fn token_in(answer: &str) -> Option<i64> {
 
 /// The first column of what a call returns: empty for no row or null, the SQLSTATE where it fails.
 pub async fn call_in(client: &Client, call: &str) -> String {
-    match client.simple_query(&format!("SELECT * FROM fencegate.{call}")).await {
+    let query = format!("SELECT * FROM fencegate.{call}");
+    match timeout(DEADLINE, client.simple_query(&query)).await.expect("it is answered") {
         Ok(messages) => messages
             .iter()
             .find_map(|message| match message {

@@ -44,6 +44,9 @@ async fn another_role_can_touch_nothing() {
             assert_eq!(error.code().unwrap().code(), "42501", "{statement}");
         }
     }
+    let callable = "SELECT coalesce(string_agg(proname, ' '), '') FROM pg_proc WHERE pronamespace = 'fencegate'::regnamespace \
+        AND has_function_privilege('stranger', oid, 'EXECUTE')";
+    assert_eq!(leases.ask(callable).await, "token");
     leases.run("DROP ROLE stranger").await;
 }
 
