@@ -13,7 +13,8 @@ pub enum Loss {
     /// Our key in the election was deleted while the lease lives.
     #[error("the leader's key was deleted")]
     KeyGone,
-    /// Another candidate leads although our lease lives: the coordinator's past was rewritten, by a restore.
+    /// Another candidate leads although our lease should live: the coordinator's past was rewritten, by a restore; or, with
+    /// leases in PostgreSQL, ours was ended early, by hand or by the server's clock.
     #[error("another candidate leads, under token {token}")]
     Superseded { token: i64 },
     /// No renewal was answered until the deadline.

@@ -11,7 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// Follows the leader of one election.
+/// How long an announcement is waited for where nobody leads.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Follows the leader of one election. As its key it shows the election, as its lease the number of our candidate; 0 for
+/// holders that are none of ours.
 pub struct LeaseObserver<C> {
     link: Arc<Link<C>>,
     election: ElectionName,
@@ -21,9 +25,6 @@ pub struct LeaseObserver<C> {
     /// When to look again, at the latest; None: at once.
     look: Option<Instant>,
 }
-
-/// How long an announcement is waited for where nobody leads.
-const LONG: Duration = Duration::from_secs(60);
 
 impl<C: Connect> LeaseObserver<C> {
     pub(super) fn new(link: Arc<Link<C>>, election: ElectionName) -> Self {
