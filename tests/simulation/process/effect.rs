@@ -207,7 +207,13 @@ impl Process {
     /// A statement has failed, and with it the transaction.
     pub(super) fn fail(&mut self, trouble: &Trouble) {
         match &mut self.transaction {
-            Some(transaction) if transaction.is_block => transaction.failed = true,
+            Some(transaction) if transaction.is_block => {
+                transaction.failed = true;
+                if transaction.savepoints.is_empty() {
+                    // No rollback brings it back: its locks go now.
+                    self.let_go();
+                }
+            }
             _ => self.roll_back(),
         }
         self.say_error(trouble);
