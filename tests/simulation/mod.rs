@@ -126,15 +126,24 @@ async fn writes(world: &Arc<World>, proxy: &Arc<Proxy>, token: i64, table: Table
     }
 }
 
-/// Nothing is left of any session.
+/// Nothing is left of any session. As soon as that is so the history is over.
 async fn clear_up(world: &Arc<World>) {
-    sleep(CLEARS_UP_WITHIN).await;
+    let clears_up = async {
+        while left(world).is_some() {
+            sleep(Duration::from_millis(200)).await;
+        }
+    };
+    timeout(CLEARS_UP_WITHIN, clears_up).await.ok();
+    if let Some(left) = left(world) {
+        world.judge.object(left);
+    }
+}
+
+fn left(world: &World) -> Option<String> {
     let (processes, admitted) = (world.server.processes(), world.server.store.has_admitted());
     let sessions = world.proxies().iter().filter(|proxy| proxy.has_sessions()).count();
-    if processes > 0 || admitted || sessions > 0 {
-        let why = format!("left: {processes} processes, admissions: {admitted}, proxies with sessions: {sessions}");
-        world.judge.object(why);
-    }
+    (processes > 0 || admitted || sessions > 0)
+        .then(|| format!("left: {processes} processes, admissions: {admitted}, proxies with sessions: {sessions}"))
 }
 
 /// Histories from one seed on, for as long as FENCEGATE_SIMULATE says, in seconds; or the one of FENCEGATE_HISTORY, with
