@@ -194,7 +194,6 @@ async fn create_schema(client: &Client, role: &str, lent: &Lent) -> Result<(), I
 /// Changes no owner that is right already: that would take the table's lock all the same.
 async fn attempt(client: &Client, role: &str, lent: &Lent) -> Result<(), tokio_postgres::Error> {
     let owner = quote_name(role);
-    let all = |statements: &[String]| statements.iter().map(|statement| format!("{statement}; ")).collect::<String>();
     let schema = format!(
         "BEGIN; SET LOCAL lock_timeout = {}; {}{SCHEMA}; ALTER SCHEMA fencegate OWNER TO {owner}",
         LOCK_TIMEOUT.as_millis(),
@@ -225,17 +224,28 @@ async fn attempt(client: &Client, role: &str, lent: &Lent) -> Result<(), tokio_p
 pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -> Result<Vec<String>, InitError> {
     let (client, connection) = config.connect().await.map_err(InitError::Connect)?;
     tokio::spawn(connection);
+    let settings = "SET standard_conforming_strings = on; SET search_path = pg_catalog";
+    refused("set up the session", client.batch_execute(settings).await)?;
+    let owner = "SELECT pg_get_userbyid(nspowner) AS owner FROM pg_namespace WHERE nspname = 'fencegate'";
+    let owner = refused("read the catalogue", query_rows(&client, owner).await)?;
+    let lent = lent(&client, owner.first().and_then(|row| column(row, "owner")).unwrap_or_default()).await?;
     let (name, grantee) = (quote_name(role), quote(&quote_name(role)));
     let grant = format!(
-        "SET standard_conforming_strings = on; SET search_path = pg_catalog; BEGIN; \
-         GRANT EXECUTE ON FUNCTION fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), \
+        "BEGIN; {} GRANT EXECUTE ON FUNCTION fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), \
            fencegate.release(text, bigint), fencegate.proclaim(text, bigint, text), fencegate.leader(text) TO {name}; \
-         INSERT INTO fencegate.lease_grant (role, pattern) VALUES ({grantee}, {}) ON CONFLICT DO NOTHING; COMMIT; \
-         SELECT pattern FROM fencegate.lease_grant WHERE role = {grantee}::regrole ORDER BY pattern",
-        quote(elections)
+         INSERT INTO fencegate.lease_grant (role, pattern) VALUES ({grantee}, {}) ON CONFLICT DO NOTHING; \
+         SELECT pattern FROM fencegate.lease_grant WHERE role = {grantee}::regrole ORDER BY pattern; {} COMMIT",
+        all(&lent.give),
+        quote(elections),
+        all(&lent.take_back)
     );
     let rows = refused("let the role lead", query_rows(&client, &grant).await)?;
     Ok(rows.iter().filter_map(|row| column(row, "pattern")).map(str::to_owned).collect())
+}
+
+/// As a part of a string of statements.
+fn all(statements: &[String]) -> String {
+    statements.iter().map(|statement| format!("{statement}; ")).collect()
 }
 
 async fn has(client: &Client, role: &str, privilege: &str) -> Result<bool, InitError> {

@@ -135,6 +135,9 @@ async fn the_master_of_a_managed_service_needs_nobody_else() {
     let report = fencegate::fence::init(&config, Some(&role)).await.unwrap();
     assert!(report.created && report.to_run.is_empty(), "{report:?}");
     assert_eq!(report.granted, ["pg_read_all_stats", "pg_signal_backend"]);
+    client.batch_execute(&format!("CREATE ROLE {database}_leader LOGIN")).await.unwrap();
+    let patterns = fencegate::fence::grant_leases(&config, &format!("{database}_leader"), "cron/*").await.unwrap();
+    assert_eq!(patterns, ["cron/*"]);
     // Again, as after an upgrade: the schema is the role's by now.
     assert!(!fencegate::fence::init(&config, Some(&role)).await.unwrap().created);
     let lent = format!(
