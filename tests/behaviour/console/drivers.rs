@@ -12,7 +12,7 @@ host, port = sys.argv[1], int(sys.argv[2])
 address = dict(host=host, port=port, user="postgres", dbname="fencegate")
 
 def check(row):
-    database, resource, mode, election, generation, token, drained, admissions, leader = row
+    database, resource, mode, election, generation, token, drained, admissions, leader, leader_state = row
     assert (database, resource, generation, token, drained) == ("postgres", "scheduler", 1, 47, True), row
 
 # Transactions around every statement, as is psycopg's default.
