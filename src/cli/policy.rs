@@ -73,8 +73,12 @@ fn line(covered: &Covered) -> [&str; 5] {
     [&covered.resource, &covered.relation, kind, &covered.operations, &covered.path]
 }
 
-/// A plain token raises every resource that its session writes: with several resources, or keys, that is rarely meant.
+/// Nothing is fenced; or a plain token raises every resource that its session writes: with several resources, or keys, that
+/// is rarely meant.
 fn warning(set: &PolicySet) -> Option<String> {
+    if set.resources.is_empty() {
+        return Some("the policies name no resource: nothing is fenced".to_owned());
+    }
     let without: Vec<_> = set.resources.iter().filter(|it| it.election_shown().is_none()).collect();
     let names = |resource: &Resource| match &resource.keyed {
         Some(keyed) => vec![keyed.names.fill("1"), keyed.names.fill("2")],

@@ -189,6 +189,14 @@ fn unknown(words: &[CommandWord]) -> ErrorText {
         return ErrorText::new("42601", format!("this is the console of fencegate, which answers no SQL: {first}"))
             .hint("SHOW HELP lists its commands. For SQL, connect to a database of the server by its name.");
     }
+    if let Some(CommandHelp { command, arguments, .. }) = begun(words) {
+        let message = match *arguments {
+            "" => format!("{command} takes no arguments"),
+            _ => format!("{command} is not complete, or is followed by too much"),
+        };
+        return ErrorText::new("42601", message)
+            .hint(format!("It is: {}.", format!("{command} {arguments}").trim_end()));
+    }
     let hint = match nearest(words) {
         Some(command) => format!("Do you mean {command}? SHOW HELP lists the commands."),
         None => "SHOW HELP lists the commands.".to_owned(),
@@ -200,6 +208,15 @@ fn unknown(words: &[CommandWord]) -> ErrorText {
 
 /// In an error, in characters.
 const LONGEST_SHOWN: usize = 60;
+
+/// The command that the words begin with.
+fn begun(words: &[CommandWord]) -> Option<&'static CommandHelp> {
+    let begins = |command: &str| {
+        let mut said = words.iter();
+        command.split(' ').all(|keyword| said.next().is_some_and(|word| word.is(keyword)))
+    };
+    COMMANDS.iter().find(|it| begins(it.command))
+}
 
 /// The command that the words are almost.
 fn nearest(words: &[CommandWord]) -> Option<&'static str> {
@@ -309,6 +326,8 @@ mod tests {
         ] {
             assert!(hint(said).starts_with(&format!("Do you mean {meant}?")), "{said}: {}", hint(said));
         }
+        assert_eq!(parse("SHOW FENCES $1").unwrap_err().message, "SHOW FENCES takes no arguments");
+        assert_eq!(hint("KILL"), "It is: KILL <session>.");
         assert_eq!(hint("nonsense"), "SHOW HELP lists the commands.");
         assert!(hint("select * from t").contains("connect to a database"));
     }
