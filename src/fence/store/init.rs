@@ -71,6 +71,11 @@ pub enum InitError {
         "this is a fencegate, not the server behind it: give the server's own address, as the proxy's setting `upstream` has it"
     )]
     Proxy,
+    /// The schema is there, and it or an object in it belongs to a role that is not trusted: its triggers and grants would stay.
+    #[error(
+        "the schema fencegate, or an object in it, belongs to role {0}, which is neither the control role nor a superuser nor a member of pg_signal_backend: see what it is for; DROP SCHEMA fencegate CASCADE removes it, with all tokens that it holds"
+    )]
+    Foreign(String),
     /// The connecting role may not make the schema for the control role; the statements that would let it.
     #[error("cannot create the schema: {}; let a role that may do so run: {}", crate::sql::message(.0), .1.join("; "))]
     NotAllowed(#[source] tokio_postgres::Error, Vec<String>),
@@ -113,6 +118,7 @@ async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitErro
     let versions = fact("version").and_then(version_number).zip(version_number(VERSION));
     let created = facts.iter().any(|row| is_true(row, "missing"));
     let owner = quote_name(&role);
+    refuse_foreign(client, &role).await?;
     create_schema(client, &role, &lent(client, &role).await?).await?;
 
     let upgraded = versions.filter(|(before, now)| before < now);
@@ -137,6 +143,23 @@ async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitErro
     Ok(report)
 }
 
+/// Any role that may create in the database could have made the schema before, with triggers that run as whoever writes to
+/// its tables. A control role of before is a member of pg_signal_backend.
+async fn refuse_foreign(client: &Client, role: &str) -> Result<(), InitError> {
+    let owners = format!(
+        "SELECT r.rolname AS owner FROM pg_roles r WHERE NOT r.rolsuper AND r.rolname NOT IN (current_user, {}) \
+           AND NOT pg_has_role(r.oid, 'pg_signal_backend', 'USAGE') AND r.oid IN ( \
+             SELECT nspowner FROM pg_namespace WHERE nspname = 'fencegate' \
+             UNION SELECT relowner FROM pg_class WHERE relnamespace = to_regnamespace('fencegate') \
+             UNION SELECT proowner FROM pg_proc WHERE pronamespace = to_regnamespace('fencegate') \
+             UNION SELECT typowner FROM pg_type WHERE typnamespace = to_regnamespace('fencegate'))",
+        quote(role)
+    );
+    let owners = refused("read the catalogue", query_rows(client, &owners).await)?;
+    let owner = owners.first().and_then(|row| column(row, "owner"));
+    owner.map_or(Ok(()), |owner| Err(InitError::Foreign(owner.to_owned())))
+}
+
 /// What the connecting role and the control role are lent for as long as the schema is being made, and what takes that back.
 /// Only a superuser may give objects away without: others have to be able to act as the new owner, which has to be allowed to
 /// create in the database.
@@ -146,13 +169,16 @@ struct Lent {
 }
 
 async fn lent(client: &Client, role: &str) -> Result<Lent, InitError> {
-    // From version 16 on, to be a member is not enough to act as the role.
+    // From version 16 on, to be a member is not enough to act as the role. What the role has already been granted is not
+    // granted again: to take that back would take away what it had before.
     let facts = format!(
         "SELECT current_user = {role} OR rolsuper AS is_enough, \
            quote_ident(current_user) AS me, quote_ident(current_database()) AS database, \
            has_database_privilege({role}, current_database(), 'CREATE') AS creates, \
            pg_has_role({role}, 'USAGE') AND (current_setting('server_version_num')::int < 160000 \
-             OR pg_has_role({role}, CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'USAGE' ELSE 'SET' END)) AS acts \
+             OR pg_has_role({role}, CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'USAGE' ELSE 'SET' END)) \
+           OR EXISTS (SELECT FROM pg_auth_members m WHERE m.roleid = (SELECT oid FROM pg_roles r WHERE r.rolname = {role}) AND m.member = pg_roles.oid \
+             AND (current_setting('server_version_num')::int < 160000 OR m.grantor = m.member)) AS acts \
          FROM pg_roles WHERE rolname = current_user",
         role = quote(role)
     );
@@ -184,7 +210,10 @@ async fn create_schema(client: &Client, role: &str, lent: &Lent) -> Result<(), I
         if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) && !lent.give.is_empty() {
             return Err(InitError::NotAllowed(error, lent.give.clone()));
         }
-        if error.code() != Some(&SqlState::LOCK_NOT_AVAILABLE) || Instant::now() >= deadline {
+        // "tuple concurrently updated" where another init grants at the same time.
+        let may_pass =
+            [SqlState::LOCK_NOT_AVAILABLE, SqlState::INTERNAL_ERROR].iter().any(|code| error.code() == Some(code));
+        if !may_pass || Instant::now() >= deadline {
             return refused("create the schema", Err(error));
         }
         sleep(PAUSE).await;
@@ -231,7 +260,7 @@ pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -
     let lent = lent(&client, owner.first().and_then(|row| column(row, "owner")).unwrap_or_default()).await?;
     let (name, grantee) = (quote_name(role), quote(&quote_name(role)));
     let grant = format!(
-        "BEGIN; {} GRANT EXECUTE ON FUNCTION fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), \
+        "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencegate {{init}}', 0)); {} GRANT EXECUTE ON FUNCTION fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), \
            fencegate.release(text, bigint), fencegate.proclaim(text, bigint, text), fencegate.leader(text) TO {name}; \
          INSERT INTO fencegate.lease_grant (role, pattern) VALUES ({grantee}, {}) ON CONFLICT DO NOTHING; \
          SELECT pattern FROM fencegate.lease_grant WHERE role = {grantee}::regrole ORDER BY pattern; {} COMMIT",

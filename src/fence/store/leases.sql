@@ -57,13 +57,15 @@ AS $function$
 DECLARE
     -- Within SECURITY DEFINER current_user is the owner.
     caller text := CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role') END;
+    -- A superuser is a member of nothing here: functions of others run in its sessions, as autovacuum's ANALYZE does.
+    is_member boolean := NOT (SELECT rolsuper FROM pg_roles WHERE rolname = caller);
 BEGIN
     IF $1 IS NULL OR octet_length($1) NOT BETWEEN 1 AND 512 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the name of an election has 1 to 512 bytes';
     END IF;
-    IF pg_has_role(caller, current_user, 'USAGE') OR EXISTS (
+    IF caller = current_user OR is_member AND pg_has_role(caller, current_user, 'USAGE') OR EXISTS (
         SELECT FROM fencegate.lease_grant g
-        WHERE pg_has_role(caller, g.role, 'USAGE')
+        WHERE (g.role = (SELECT oid FROM pg_roles WHERE rolname = caller) OR is_member AND pg_has_role(caller, g.role, 'USAGE'))
           -- Written so that it means the same whatever standard_conforming_strings is.
           AND $1 COLLATE "C" LIKE replace(replace(replace(replace(
               g.pattern, E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'), '*', '%')

@@ -199,3 +199,35 @@ fn a_proxy_is_not_taken_for_the_server() {
     }
     assert_eq!(postgres.value("SELECT to_regnamespace('fencegate') IS NULL"), "t");
 }
+
+#[tokio::test]
+async fn a_schema_of_a_stranger_is_not_taken_over() {
+    let world = World::bare().await;
+    let (database, control) = (world.database.clone(), world.control());
+    world
+        .run(&format!("CREATE ROLE {database}_evil LOGIN; GRANT CREATE ON DATABASE {database} TO {database}_evil"))
+        .await;
+    let evil = connect(&world.config(&format!("{database}_evil"))).await;
+    evil.batch_execute("CREATE SCHEMA fencegate").await.unwrap();
+    let init = async || fencegate::fence::init(&world.control_config("postgres"), Some(&control)).await;
+    assert!(init().await.unwrap_err().to_string().contains(&format!("belongs to role {database}_evil")));
+    world.run(&format!("ALTER SCHEMA fencegate OWNER TO {control}")).await;
+    world
+        .run(&format!("CREATE TABLE fencegate.epoch (n int); ALTER TABLE fencegate.epoch OWNER TO {database}_evil"))
+        .await;
+    assert!(init().await.unwrap_err().to_string().contains(&format!("belongs to role {database}_evil")));
+}
+
+/// One that does not inherit keeps the membership that it had.
+#[tokio::test]
+async fn a_master_keeps_what_it_had() {
+    let world = World::bare().await;
+    let (database, control) = (world.database.clone(), world.control());
+    let master = format!("{database}_master");
+    world.run(&format!("CREATE ROLE {master} LOGIN CREATEROLE NOINHERIT; GRANT {control} TO {master} WITH ADMIN OPTION; ALTER DATABASE {database} OWNER TO {master}")).await;
+    fencegate::fence::init(&world.control_config(&master), Some(&control)).await.unwrap();
+    let has = format!(
+        "SELECT admin_option FROM pg_auth_members WHERE member = '{master}'::regrole AND roleid = '{control}'::regrole"
+    );
+    assert_eq!(world.ask(&has).await, "t");
+}

@@ -147,8 +147,8 @@ async fn an_answer_is_durable_whatever_the_session_asks_for() {
             assert_eq!(shown, ["on"], "{call}");
         }
     }
-    let superuser = connect(&leases.config("postgres")).await;
-    superuser.batch_execute("SET synchronous_commit = remote_write; BEGIN").await.unwrap();
-    call_in(&superuser, "acquire('e', 'a', '1 min')").await;
-    assert_eq!(crate::support::identity::one(&superuser, "SHOW synchronous_commit").await, ["remote_write"]);
+    let session = leases.session().await;
+    session.batch_execute("SET synchronous_commit = remote_write; BEGIN").await.unwrap();
+    call_in(&session, "acquire('e', 'a', '1 min')").await;
+    assert_eq!(crate::support::identity::one(&session, "SHOW synchronous_commit").await, ["remote_write"]);
 }

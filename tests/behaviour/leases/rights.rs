@@ -98,11 +98,31 @@ async fn the_current_role_counts() {
     assert_eq!(call_in(&session, "acquire('1', 'a', '1 min')").await, "1");
     assert_eq!(call_in(&session, "acquire('2', 'a', '1 min')").await, "42501");
     assert_eq!(leases.ask("SELECT role FROM fencegate.lease WHERE election = '1'").await, login);
-    // Superuser and control role may do as they like with their tables.
-    for user in ["postgres".to_owned(), leases.control()] {
-        let session = connect(&leases.config(&user)).await;
-        assert_eq!(call_in(&session, "leader('1')").await, "a", "{user}");
-    }
+    let control = connect(&leases.config(&leases.control())).await;
+    assert_eq!(call_in(&control, "leader('1')").await, "a", "the tables are its own");
+}
+
+/// A function in an index runs in the session of whoever has the table analyzed, as autovacuum does, which is a superuser.
+#[tokio::test]
+async fn what_runs_in_a_superusers_session_may_lead_nothing() {
+    let leases = Leases::new().await;
+    let (role, schema) = (format!("{}_crons", leases.database), "its_own");
+    leases.run(&format!("CREATE ROLE {role} LOGIN; CREATE SCHEMA {schema} AUTHORIZATION {role}")).await;
+    leases.may_lead(&role, "cron/*").await;
+    let session = connect(&leases.config(&role)).await;
+    session
+        .batch_execute(&format!(
+            "CREATE FUNCTION {schema}.steal(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN \
+               IF session_user = '{role}' THEN RETURN i; END IF; \
+               PERFORM fencegate.acquire('other', 'thief', '1 min'); RETURN i; END $$; \
+             CREATE TABLE {schema}.t (i int); INSERT INTO {schema}.t VALUES (1); CREATE INDEX ON {schema}.t ({schema}.steal(i))"
+        ))
+        .await
+        .unwrap();
+    let superuser = connect(&leases.config("postgres")).await;
+    let error = superuser.batch_execute(&format!("ANALYZE {schema}.t")).await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "42501", "{error}");
+    assert_eq!(leases.ask("SELECT count(*) FROM fencegate.lease WHERE election = 'other'").await, "0");
 }
 
 #[tokio::test]
