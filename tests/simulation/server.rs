@@ -50,8 +50,8 @@ struct State {
 #[derive(Clone, Debug)]
 pub struct View {
     pub table: Table,
-    /// The process that has defined it, and the proxy before that.
-    pub pid: i32,
+    /// The process that has defined it, with its start, as numbers are used again; and the proxy before it.
+    pub process: (i32, String),
     pub by: String,
     /// When the proxy passed the definition on, and when it was committed.
     pub forwarded: Instant,

@@ -168,7 +168,11 @@ impl Process {
         let plan = &self.world.plan;
         let may_be_lost = plan.control > 0 || plan.listening > 0 || plan.lag > 0 || !plan.disasters.is_empty();
         let is_told_late = view.by != self.by && (may_be_lost || sent <= view.committed + HEARD_WITHIN);
-        view.pid != self.who.pid && (sent <= view.forwarded || is_told_late)
+        view.process != self.process() && (sent <= view.forwarded || is_told_late)
+    }
+
+    fn process(&self) -> (i32, String) {
+        (self.who.pid, self.who.backend_start.clone())
     }
 
     /// The view as this transaction sees it.
@@ -189,10 +193,10 @@ impl Process {
             (Some(_), Some(_)) if !replaces => return Err(trouble("42P07", "relation already exists")),
             _ => {}
         }
-        let (pid, by, committed) = (self.who.pid, self.by.clone(), Instant::now());
-        self.world.say(|| format!("process {pid} has view {name} show {table:?}"));
+        let (process, by, committed) = (self.process(), self.by.clone(), Instant::now());
+        self.world.say(|| format!("process {} has view {name} show {table:?}", self.who.pid));
         self.world.judge.see("view defined");
-        let view = table.map(|table| View { table, pid, by, forwarded, committed });
+        let view = table.map(|table| View { table, process, by, forwarded, committed });
         self.transaction().views.push((name, view));
         Ok(())
     }
