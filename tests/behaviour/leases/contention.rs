@@ -1,7 +1,6 @@
 //! Many sessions at once, at every isolation level: never two holders, never a token twice.
 
 use super::{Leases, call_in, token_in};
-use crate::fence::server::connect;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use tokio::task::JoinSet;
