@@ -63,4 +63,4 @@ pub use explain::{ExplainError, explain};
 pub use permission::{Claim, Deed, Role};
 pub use refusal::{Blocker, Cause, CutOff, Refusal, Remedy};
 pub use reset::{Fence, Fences, Higher, Reset, ResetError};
-pub use store::{InitError, InitReport, databases, grant_leases, init, is_missing, probe};
+pub use store::{INIT_LOCK, InitError, InitReport, databases, grant_leases, init, is_missing, probe};

@@ -5,14 +5,11 @@
 
 use super::catalogue::rows;
 use super::{GuardError, refused, run};
+use crate::fence::INIT_LOCK;
 use crate::sql::{column, quote};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::{Client, error::SqlState};
-
-/// The time for a lock is well below `deadlock_timeout`, which is 1 s unless it was changed.
-const BEGIN: &str = "BEGIN; SET LOCAL lock_timeout = '300ms'; \
-     SELECT pg_advisory_xact_lock(hashtextextended('fencegate {init}', 0))";
 
 /// For how long it is tried, and the pause in which writers get on.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -43,7 +40,9 @@ pub(super) async fn transaction<T>(
 }
 
 async fn attempt<T>(client: &Client, change: impl AsyncFn() -> Result<T, GuardError>) -> Result<T, GuardError> {
-    run(client, "wait for another `fencegate guard` or `init`", BEGIN).await?;
+    // The time for a lock is well below `deadlock_timeout`, which is 1 s unless it was changed.
+    let begin = format!("BEGIN; SET LOCAL lock_timeout = '300ms'; {INIT_LOCK}");
+    run(client, "wait for another `fencegate guard` or `init`", &begin).await?;
     let done = change().await?;
     run(client, "commit", "COMMIT").await?;
     Ok(done)

@@ -17,7 +17,7 @@ const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("leases.sq
 /// Its tables and sequences, and its functions: those that the control role owns.
 const RELATIONS: [&str; 8] =
     ["epoch", "admission", "proxy", "reset", "lease", "lease_history", "lease_grant", "lease_token"];
-const FUNCTIONS: [&str; 14] = [
+const FUNCTIONS: [&str; 15] = [
     "token",
     "prune",
     "lease_role",
@@ -26,6 +26,7 @@ const FUNCTIONS: [&str; 14] = [
     "lease_ended",
     "lease_durable",
     "lease_day",
+    "lease_extend",
     "lease_prune",
     "acquire",
     "renew",
@@ -36,6 +37,9 @@ const FUNCTIONS: [&str; 14] = [
 /// What a control role needs beyond its own schema: to see and to end other roles' processes. Each with a role that has it,
 /// which is what the master of a managed service may be able to grant.
 const ROLES: [(&str, Option<&str>); 2] = [("pg_read_all_stats", Some("pg_monitor")), ("pg_signal_backend", None)];
+
+/// Has one `init` or change of the guard wait for another, until the transaction ends. No resource is called so.
+pub const INIT_LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended('fencegate {init}', 0))";
 
 /// The wait for a lock, the time for all attempts, and the pause between them, in which others get the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(300);
@@ -89,10 +93,17 @@ pub async fn init(config: &ControlConfig, role: Option<&str>) -> Result<InitRepo
     if is_proxy(config).await {
         return Err(InitError::Proxy);
     }
+    run(&open(config).await?, role).await
+}
+
+/// A connection with settings under which statements mean what they say here.
+async fn open(config: &ControlConfig) -> Result<Client, InitError> {
     let (client, connection) = config.connect().await.map_err(InitError::Connect)?;
     // Ends when the client is dropped.
     tokio::spawn(connection);
-    run(&client, role).await
+    let settings = "SET standard_conforming_strings = on; SET search_path = pg_catalog; SET synchronous_commit = on";
+    refused("set up the session", client.batch_execute(settings).await)?;
+    Ok(client)
 }
 
 /// Its console answers there, or says that the role may not use it.
@@ -108,18 +119,12 @@ async fn is_proxy(config: &ControlConfig) -> bool {
 }
 
 async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitError> {
-    let settings = "SET standard_conforming_strings = on; SET search_path = pg_catalog; SET synchronous_commit = on";
-    refused("set up the session", client.batch_execute(settings).await)?;
-    let facts = "SELECT current_user AS role, to_regnamespace('fencegate') IS NULL AS missing, \
-        obj_description(to_regnamespace('fencegate'), 'pg_namespace') AS version";
+    let facts = "SELECT current_user AS role, obj_description(to_regnamespace('fencegate'), 'pg_namespace') AS version";
     let facts = refused("read the catalogue", query_rows(client, facts).await)?;
     let fact = |name| facts.first().and_then(|row| column(row, name));
     let role = role.or(fact("role")).unwrap_or_default().to_owned();
     let versions = fact("version").and_then(version_number).zip(version_number(VERSION));
-    let created = facts.iter().any(|row| is_true(row, "missing"));
-    let owner = quote_name(&role);
-    refuse_foreign(client, &role).await?;
-    create_schema(client, &role, &lent(client, &role).await?).await?;
+    let created = create_schema(client, &role, &lent(client, &role).await?).await?;
 
     let upgraded = versions.filter(|(before, now)| before < now);
     let mut report = InitReport { role, created, upgraded, granted: Vec::new(), to_run: Vec::new() };
@@ -127,37 +132,58 @@ async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitErro
         if has(client, &report.role, privilege).await? {
             continue;
         }
-        for granted in [Some(privilege), wider].into_iter().flatten() {
-            // That it succeeds is not enough: a role with NOINHERIT would still not have it.
-            if client.batch_execute(&format!("GRANT {granted} TO {owner}")).await.is_ok()
-                && has(client, &report.role, privilege).await?
-            {
-                report.granted.push(granted.to_owned());
-                break;
-            }
-        }
-        if !has(client, &report.role, privilege).await? {
-            report.to_run.push(format!("GRANT {privilege} TO {owner}"));
+        match grant_one_of(client, &report.role, privilege, [Some(privilege), wider]).await? {
+            Some(granted) => report.granted.push(granted.to_owned()),
+            None => report.to_run.push(format!("GRANT {privilege} TO {}", quote_name(&report.role))),
         }
     }
     Ok(report)
 }
 
-/// Any role that may create in the database could have made the schema before, with triggers that run as whoever writes to
-/// its tables. A control role of before is a member of pg_signal_backend.
-async fn refuse_foreign(client: &Client, role: &str) -> Result<(), InitError> {
+/// Grants the first of the roles that may be granted and by which the role has the privilege then.
+async fn grant_one_of(
+    client: &Client,
+    role: &str,
+    privilege: &str,
+    roles: [Option<&'static str>; 2],
+) -> Result<Option<&'static str>, InitError> {
+    for granted in roles.into_iter().flatten() {
+        let grant = format!("GRANT {granted} TO {}", quote_name(role));
+        // That it succeeds is not enough: a role with NOINHERIT would still not have it.
+        if client.batch_execute(&grant).await.is_ok() && has(client, role, privilege).await? {
+            return Ok(Some(granted));
+        }
+    }
+    Ok(None)
+}
+
+/// What is in the place of the schema.
+enum Found {
+    Nothing,
+    Schema,
+    /// The schema, or an object in it, is this role's, which is not trusted.
+    Stranger(String),
+}
+
+/// Any role that may create in the database could have made the schema, with triggers that run as whoever writes to its
+/// tables. A control role of before is a member of pg_signal_backend.
+async fn look(client: &Client, role: &str) -> Result<Found, tokio_postgres::Error> {
     let owners = format!(
-        "SELECT r.rolname AS owner FROM pg_roles r WHERE NOT r.rolsuper AND r.rolname NOT IN (current_user, {}) \
-           AND NOT pg_has_role(r.oid, 'pg_signal_backend', 'USAGE') AND r.oid IN ( \
-             SELECT nspowner FROM pg_namespace WHERE nspname = 'fencegate' \
-             UNION SELECT relowner FROM pg_class WHERE relnamespace = to_regnamespace('fencegate') \
-             UNION SELECT proowner FROM pg_proc WHERE pronamespace = to_regnamespace('fencegate') \
-             UNION SELECT typowner FROM pg_type WHERE typnamespace = to_regnamespace('fencegate'))",
+        "SELECT to_regnamespace('fencegate') IS NULL AS missing, (SELECT min(r.rolname) FROM pg_roles r \
+           WHERE NOT r.rolsuper AND r.rolname NOT IN (current_user, {}) \
+             AND NOT pg_has_role(r.oid, 'pg_signal_backend', 'USAGE') AND r.oid IN ( \
+               SELECT nspowner FROM pg_namespace WHERE nspname = 'fencegate' \
+               UNION SELECT relowner FROM pg_class WHERE relnamespace = to_regnamespace('fencegate') \
+               UNION SELECT proowner FROM pg_proc WHERE pronamespace = to_regnamespace('fencegate') \
+               UNION SELECT typowner FROM pg_type WHERE typnamespace = to_regnamespace('fencegate'))) AS stranger",
         quote(role)
     );
-    let owners = refused("read the catalogue", query_rows(client, &owners).await)?;
-    let owner = owners.first().and_then(|row| column(row, "owner"));
-    owner.map_or(Ok(()), |owner| Err(InitError::Foreign(owner.to_owned())))
+    let rows = query_rows(client, &owners).await?;
+    Ok(match rows.first().and_then(|row| column(row, "stranger")) {
+        Some(stranger) => Found::Stranger(stranger.to_owned()),
+        None if rows.iter().any(|row| is_true(row, "missing")) => Found::Nothing,
+        None => Found::Schema,
+    })
 }
 
 /// What the connecting role and the control role are lent for as long as the schema is being made, and what takes that back.
@@ -172,14 +198,14 @@ async fn lent(client: &Client, role: &str) -> Result<Lent, InitError> {
     // From version 16 on, to be a member is not enough to act as the role. What the role has already been granted is not
     // granted again: to take that back would take away what it had before.
     let facts = format!(
-        "SELECT current_user = {role} OR rolsuper AS is_enough, \
+        "SELECT current_user = {role} OR me.rolsuper AS is_enough, \
            quote_ident(current_user) AS me, quote_ident(current_database()) AS database, \
            has_database_privilege({role}, current_database(), 'CREATE') AS creates, \
-           pg_has_role({role}, 'USAGE') AND (current_setting('server_version_num')::int < 160000 \
-             OR pg_has_role({role}, CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'USAGE' ELSE 'SET' END)) \
-           OR EXISTS (SELECT FROM pg_auth_members m WHERE m.roleid = (SELECT oid FROM pg_roles r WHERE r.rolname = {role}) AND m.member = pg_roles.oid \
-             AND (current_setting('server_version_num')::int < 160000 OR m.grantor = m.member)) AS acts \
-         FROM pg_roles WHERE rolname = current_user",
+           pg_has_role({role}, 'USAGE') AND pg_has_role({role}, CASE WHEN before_16 THEN 'MEMBER' ELSE 'SET' END) \
+             OR EXISTS (SELECT FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.roleid \
+                WHERE r.rolname = {role} AND m.member = me.oid AND (before_16 OR m.grantor = me.oid)) AS acts \
+         FROM pg_roles me, (SELECT current_setting('server_version_num')::int < 160000 AS before_16) version \
+         WHERE me.rolname = current_user",
         role = quote(role)
     );
     let facts = refused("read the role's privileges", query_rows(client, &facts).await)?;
@@ -202,17 +228,29 @@ async fn lent(client: &Client, role: &str) -> Result<Lent, InitError> {
 }
 
 /// A wait for a table's lock blocks all later ones, above all every Admit: so the wait is short, and repeated.
-async fn create_schema(client: &Client, role: &str, lent: &Lent) -> Result<(), InitError> {
+/// True: it was not there before.
+async fn create_schema(client: &Client, role: &str, lent: &Lent) -> Result<bool, InitError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let Err(error) = attempt(client, role, lent).await else { return Ok(()) };
+        let error = match attempt(client, role, lent).await {
+            Ok(Found::Nothing) => return Ok(true),
+            Ok(Found::Schema) => return Ok(false),
+            Ok(Found::Stranger(owner)) => return Err(InitError::Foreign(owner)),
+            Err(error) => error,
+        };
         refused("roll back", client.batch_execute("ROLLBACK").await)?;
         if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) && !lent.give.is_empty() {
             return Err(InitError::NotAllowed(error, lent.give.clone()));
         }
-        // "tuple concurrently updated" where another init grants at the same time.
-        let may_pass =
-            [SqlState::LOCK_NOT_AVAILABLE, SqlState::INTERNAL_ERROR].iter().any(|code| error.code() == Some(code));
+        // "tuple concurrently updated" where another init grants at the same time; duplicates where another role has made
+        // the schema in the meantime.
+        let may_pass = [
+            SqlState::LOCK_NOT_AVAILABLE,
+            SqlState::INTERNAL_ERROR,
+            SqlState::UNIQUE_VIOLATION,
+            SqlState::DUPLICATE_SCHEMA,
+        ];
+        let may_pass = error.code().is_some_and(|code| may_pass.contains(code));
         if !may_pass || Instant::now() >= deadline {
             return refused("create the schema", Err(error));
         }
@@ -220,14 +258,20 @@ async fn create_schema(client: &Client, role: &str, lent: &Lent) -> Result<(), I
     }
 }
 
-/// Changes no owner that is right already: that would take the table's lock all the same.
-async fn attempt(client: &Client, role: &str, lent: &Lent) -> Result<(), tokio_postgres::Error> {
+/// Nothing is changed where a stranger is found. Changes no owner that is right already: that would take the table's lock all
+/// the same.
+async fn attempt(client: &Client, role: &str, lent: &Lent) -> Result<Found, tokio_postgres::Error> {
     let owner = quote_name(role);
-    let schema = format!(
-        "BEGIN; SET LOCAL lock_timeout = {}; {}{SCHEMA}; ALTER SCHEMA fencegate OWNER TO {owner}",
-        LOCK_TIMEOUT.as_millis(),
-        all(&lent.give)
-    );
+    let begin = format!("BEGIN; SET LOCAL lock_timeout = {}; {INIT_LOCK}", LOCK_TIMEOUT.as_millis());
+    client.batch_execute(&begin).await?;
+    let found = look(client, role).await?;
+    let create = match &found {
+        Found::Stranger(_) => return Ok(found),
+        // Fails where a stranger has made it since.
+        Found::Nothing => "CREATE SCHEMA fencegate; ",
+        Found::Schema => "",
+    };
+    let schema = format!("{}{create}{SCHEMA}; ALTER SCHEMA fencegate OWNER TO {owner}", all(&lent.give));
     client.batch_execute(&schema).await?;
     let array = |names: &[&str]| quote(&format!("{{{}}}", names.join(",")));
     let others = format!(
@@ -243,7 +287,8 @@ async fn attempt(client: &Client, role: &str, lent: &Lent) -> Result<(), tokio_p
     let others = query_rows(client, &others).await?;
     let change = |object| format!("ALTER {object} OWNER TO {owner}; ");
     let changes: String = others.iter().filter_map(|row| column(row, "object")).map(change).collect();
-    client.batch_execute(&format!("{changes}{}COMMIT", all(&lent.take_back))).await
+    client.batch_execute(&format!("{changes}{}COMMIT", all(&lent.take_back))).await?;
+    Ok(found)
 }
 
 /// Lets `role` lead the elections whose names are like `elections`, in which `*` stands for any text. Returns all that it
@@ -251,19 +296,18 @@ async fn attempt(client: &Client, role: &str, lent: &Lent) -> Result<(), tokio_p
 ///
 /// Not cancel-safe: it may be done.
 pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -> Result<Vec<String>, InitError> {
-    let (client, connection) = config.connect().await.map_err(InitError::Connect)?;
-    tokio::spawn(connection);
-    let settings = "SET standard_conforming_strings = on; SET search_path = pg_catalog";
-    refused("set up the session", client.batch_execute(settings).await)?;
+    let client = open(config).await?;
     let owner = "SELECT pg_get_userbyid(nspowner) AS owner FROM pg_namespace WHERE nspname = 'fencegate'";
     let owner = refused("read the catalogue", query_rows(&client, owner).await)?;
     let lent = lent(&client, owner.first().and_then(|row| column(row, "owner")).unwrap_or_default()).await?;
     let (name, grantee) = (quote_name(role), quote(&quote_name(role)));
     let grant = format!(
-        "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencegate {{init}}', 0)); {} GRANT EXECUTE ON FUNCTION fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), \
+        "BEGIN; {INIT_LOCK}; {}\
+         GRANT EXECUTE ON FUNCTION fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), \
            fencegate.release(text, bigint), fencegate.proclaim(text, bigint, text), fencegate.leader(text) TO {name}; \
          INSERT INTO fencegate.lease_grant (role, pattern) VALUES ({grantee}, {}) ON CONFLICT DO NOTHING; \
-         SELECT pattern FROM fencegate.lease_grant WHERE role = {grantee}::regrole ORDER BY pattern; {} COMMIT",
+         SELECT pattern FROM fencegate.lease_grant WHERE role = {grantee}::regrole ORDER BY pattern; \
+         {}COMMIT",
         all(&lent.give),
         quote(elections),
         all(&lent.take_back)

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 pub use control::is_missing;
-pub use init::{InitError, InitReport, grant_leases, init};
+pub use init::{INIT_LOCK, InitError, InitReport, grant_leases, init};
 pub use postgres::Postgres;
 pub use probe::{databases, probe};
 

@@ -1,7 +1,4 @@
--- The schema of fencegate in a downstream database. Run as one transaction; may be run again at any time.
--- No resource is called so.
-SELECT pg_advisory_xact_lock(hashtextextended('fencegate {init}', 0));
-
+-- The schema of fencegate in a downstream database. Run as one transaction, which holds the lock of `init`; may be run again at any time.
 CREATE SCHEMA IF NOT EXISTS fencegate;
 COMMENT ON SCHEMA fencegate IS 'fencegate schema version 4';
 

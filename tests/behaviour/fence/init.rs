@@ -5,7 +5,7 @@ use crate::fence::server::{World, connect};
 use crate::support::fenced::ok;
 use crate::support::identity::one;
 use crate::support::proxy::{NO_POLICIES, fencegate};
-use crate::support::{Options, Postgres, Proxy, Release, Wire};
+use crate::support::{Options, Postgres, Proxy, Release, Wire, until};
 use fencegate::fence::{Refusal, Remedy};
 
 #[tokio::test]
@@ -208,14 +208,25 @@ async fn a_schema_of_a_stranger_is_not_taken_over() {
         .run(&format!("CREATE ROLE {database}_evil LOGIN; GRANT CREATE ON DATABASE {database} TO {database}_evil"))
         .await;
     let evil = connect(&world.config(&format!("{database}_evil"))).await;
-    evil.batch_execute("CREATE SCHEMA fencegate").await.unwrap();
     let init = async || fencegate::fence::init(&world.control_config("postgres"), Some(&control)).await;
-    assert!(init().await.unwrap_err().to_string().contains(&format!("belongs to role {database}_evil")));
+    let is_refused = |refused: Result<_, fencegate::fence::InitError>| {
+        refused.is_err_and(|error| error.to_string().contains(&format!("belongs to role {database}_evil")))
+    };
+    // It comes in between, and is committed only when `init` has looked.
+    evil.batch_execute("BEGIN; CREATE SCHEMA fencegate").await.unwrap();
+    let waits =
+        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')";
+    let (refused, ()) = tokio::join!(init(), async {
+        until("init waits", async || world.ask(waits).await == "t").await;
+        evil.batch_execute("COMMIT").await.unwrap();
+    });
+    assert!(is_refused(refused));
+    assert!(is_refused(init().await));
     world.run(&format!("ALTER SCHEMA fencegate OWNER TO {control}")).await;
     world
         .run(&format!("CREATE TABLE fencegate.epoch (n int); ALTER TABLE fencegate.epoch OWNER TO {database}_evil"))
         .await;
-    assert!(init().await.unwrap_err().to_string().contains(&format!("belongs to role {database}_evil")));
+    assert!(is_refused(init().await));
 }
 
 /// One that does not inherit keeps the membership that it had.
