@@ -87,7 +87,9 @@ mod tests {
 
     #[test]
     fn every_error_says_what_to_do() {
-        for text in [FUNCTIONS, NOTICE, include_str!("../fence/store/schema.sql")] {
+        for text in
+            [FUNCTIONS, NOTICE, include_str!("../fence/store/schema.sql"), include_str!("../fence/store/leases.sql")]
+        {
             for raised in text.split("RAISE EXCEPTION").skip(1) {
                 let raised = raised.split_once(";\n").map_or(raised, |(raised, _)| raised);
                 // LF000 leaves no block.

@@ -61,7 +61,8 @@ DECLARE
     is_member boolean := NOT (SELECT rolsuper FROM pg_roles WHERE rolname = caller);
 BEGIN
     IF $1 IS NULL OR octet_length($1) NOT BETWEEN 1 AND 512 THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the name of an election has 1 to 512 bytes';
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the name of an election has 1 to 512 bytes',
+            HINT = 'Name it otherwise; a digest of a long name will do.';
     END IF;
     IF caller = current_user OR is_member AND pg_has_role(caller, current_user, 'USAGE') OR EXISTS (
         SELECT FROM fencegate.lease_grant g
@@ -87,7 +88,8 @@ DECLARE
     seconds double precision := extract(epoch FROM $1);
 BEGIN
     IF $1 IS NULL OR NOT seconds BETWEEN 0.1 AND 86400 THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the ttl of a lease is 100 ms to 1 day';
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the ttl of a lease is 100 ms to 1 day',
+            HINT = 'Write it with a unit: ''10 s''.';
     END IF;
     RETURN make_interval(secs => seconds);
 END
@@ -99,7 +101,8 @@ CREATE OR REPLACE FUNCTION fencegate.lease_holder(holder text) RETURNS text
 AS $function$
 BEGIN
     IF $1 IS NULL OR octet_length($1) NOT BETWEEN 1 AND 512 THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the name of a holder has 1 to 512 bytes';
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the name of a holder has 1 to 512 bytes',
+            HINT = 'Name it otherwise, by host and process for example.';
     END IF;
     RETURN $1;
 END
@@ -135,6 +138,16 @@ CREATE OR REPLACE FUNCTION fencegate.lease_day(at timestamptz) RETURNS date
     LANGUAGE sql IMMUTABLE
 AS $function$
     SELECT ($1 AT TIME ZONE 'UTC')::date
+$function$;
+
+-- Extends a lease that runs, whose row is locked; until when. Never shorter than was said before.
+CREATE OR REPLACE FUNCTION fencegate.lease_extend(election text, at timestamptz, lasting interval) RETURNS timestamptz
+    LANGUAGE sql
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+    UPDATE fencegate.lease AS l
+    SET renewed = $2, expires = greatest(l.expires, $2 + $3), last_day = fencegate.lease_day(greatest(l.expires, $2 + $3))
+    WHERE l.election = $1 RETURNING l.expires
 $function$;
 
 -- Forgets up to two elections whose last lease ended 30 days ago: their next token is higher all the same.
@@ -191,11 +204,7 @@ BEGIN
     at := clock_timestamp();
     IF NOT lease.released AND lease.expires > at THEN
         IF lease.holder = named THEN
-            -- Never shorter than was said before.
-            RETURN QUERY UPDATE fencegate.lease AS l
-                SET renewed = at, expires = greatest(l.expires, at + lasting),
-                    last_day = fencegate.lease_day(greatest(l.expires, at + lasting))
-                WHERE l.election = $1 RETURNING l.token, l.expires;
+            RETURN QUERY SELECT lease.token, fencegate.lease_extend($1, at, lasting);
         END IF;
         RETURN;
     END IF;
@@ -243,11 +252,7 @@ BEGIN
             DETAIL = format('election=%s presented=%s highest=%s', $1, coalesce($2::text, 'null'), coalesce(lease.token, 0)),
             HINT = 'Stop the work under this token; acquire the lease again before you write again.';
     END IF;
-    UPDATE fencegate.lease AS l
-        SET renewed = at, expires = greatest(l.expires, at + lasting),
-            last_day = fencegate.lease_day(greatest(l.expires, at + lasting))
-        WHERE l.election = $1 RETURNING l.* INTO lease;
-    RETURN lease.expires;
+    RETURN fencegate.lease_extend($1, at, lasting);
 END
 $function$;
 
@@ -317,7 +322,7 @@ REVOKE ALL ON fencegate.lease, fencegate.lease_history, fencegate.lease_grant FR
 REVOKE ALL ON SEQUENCE fencegate.lease_token FROM PUBLIC;
 REVOKE ALL ON FUNCTION
     fencegate.lease_role(text), fencegate.lease_time(interval), fencegate.lease_holder(text), fencegate.lease_prune(),
-    fencegate.lease_durable(), fencegate.lease_day(timestamptz),
+    fencegate.lease_durable(), fencegate.lease_day(timestamptz), fencegate.lease_extend(text, timestamptz, interval),
     fencegate.lease_ended(fencegate.lease, timestamptz, text),
     fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), fencegate.release(text, bigint),
     fencegate.proclaim(text, bigint, text), fencegate.leader(text)

@@ -38,6 +38,7 @@ async fn another_role_can_touch_nothing() {
             "SELECT fencegate.lease_prune()",
             "SELECT fencegate.lease_durable()",
             "SELECT fencegate.lease_day(now())",
+            "SELECT fencegate.lease_extend('e', now(), '1 min')",
             "SELECT fencegate.lease_ended(NULL, now(), 'released')",
         ] {
             let error = session.batch_execute(statement).await.expect_err(statement);
