@@ -7,9 +7,11 @@ use crate::fence::{Leaders, probe};
 use crate::metrics::Now;
 use crate::metrics::http::Pages;
 use crate::net::upstream;
+use crate::policy::{PolicySet, Resource};
 use crate::state::database::SharedDatabase;
 use crate::state::health::Condition;
 use crate::state::shared::Shared;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -27,7 +29,8 @@ impl Pages for Shared {
         for database in self.shared_databases() {
             let name = database.fence.name().to_owned();
             let tokens = database.fence.known_tokens();
-            now.gone_back.extend(self.gone_back(&leaders, &tokens).map(|(it, is)| (name.clone(), it, is)));
+            let gone_back = gone_back(&self.policies.borrow(), &leaders, &tokens);
+            now.gone_back.extend(gone_back.into_iter().map(|(resource, is)| (name.clone(), resource, is)));
             now.tokens.extend(tokens.into_iter().map(|(resource, token)| (name.clone(), resource, token)));
             if database.fence.was_prepared() {
                 now.superseded.push((name, !database.fence.superseded().is_empty()));
@@ -117,17 +120,16 @@ impl Shared {
         let no_answer = |_| Err(format!("the server did not answer within {} s", PROBE_LIMIT.as_secs()));
         timeout(PROBE_LIMIT, probe(&control, needs_schema)).await.unwrap_or_else(no_answer)
     }
+}
 
-    /// The resources whose election has a leader, and whether its token is below that of their fence.
-    fn gone_back(&self, leaders: &Leaders, tokens: &[(String, Token)]) -> impl Iterator<Item = (String, bool)> {
-        let policies = self.policies.borrow().clone();
-        let of_leader = |it: &crate::policy::Resource| {
-            let leader = (*leaders.get(it.election.as_ref()?)?)?;
-            let token = tokens.iter().find(|(resource, _)| *resource == it.name).map(|(_, token)| *token);
-            Some((it.name.clone(), token.is_some_and(|token| leader < token)))
-        };
-        policies.resources.iter().filter_map(|it| of_leader(it)).collect::<Vec<_>>().into_iter()
-    }
+/// The resources whose election has a leader, and whether its token is below that of their fence.
+fn gone_back(policies: &PolicySet, leaders: &Leaders, tokens: &[(String, Token)]) -> Vec<(String, bool)> {
+    let tokens: HashMap<&str, Token> = tokens.iter().map(|(resource, token)| (resource.as_str(), *token)).collect();
+    let of_leader = |it: &Arc<Resource>| {
+        let leader = (*leaders.get(it.election.as_ref()?)?)?;
+        Some((it.name.clone(), tokens.get(it.name.as_str()).is_some_and(|token| leader < *token)))
+    };
+    policies.resources.iter().filter_map(of_leader).collect()
 }
 
 /// Nobody is admitted where the policies of another proxy count. While there are no sessions nobody else looks whether that is

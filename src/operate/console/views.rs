@@ -29,12 +29,12 @@ pub(super) fn databases() -> Table<DatabaseRow> {
 /// Those that have had sessions, or that are paused.
 pub(super) fn show_databases(console: &Console) -> ResultSet {
     let proxy = &console.proxy;
+    let (paused, upstream) = (proxy.paused(), proxy.settings().upstream.to_string());
     let mut sessions: BTreeMap<String, u64> = BTreeMap::new();
     sessions.extend(proxy.databases().iter().filter(|it| !it.is_missing()).map(|it| (it.name().to_owned(), 0)));
-    sessions.extend(proxy.paused().iter().map(|name| (name.clone(), 0)));
+    sessions.extend(paused.iter().map(|name| (name.clone(), 0)));
     proxy.sessions().into_iter().for_each(|session| *sessions.entry(session.database).or_default() += 1);
     let fenced: Vec<_> = console.fenced_databases(&proxy.policies()).iter().map(|it| it.name().to_owned()).collect();
-    let (paused, upstream) = (proxy.paused(), proxy.settings().upstream.to_string());
     let row = |(name, sessions): (String, u64)| DatabaseRow {
         upstream: upstream.clone(),
         sessions,
