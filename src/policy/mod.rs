@@ -17,7 +17,7 @@ mod tests;
 
 pub use crate::yaml::FileError;
 pub use difference::PolicyChange;
-pub(crate) use guarded::guard_arguments;
+pub(crate) use guarded::{guard_arguments, guarded_lease};
 pub use issuer::{Issuer, Issuers};
 pub(crate) use keyed::percent_decoded;
 pub use keyed::{InvalidTemplate, Keyed, Template};
