@@ -5,7 +5,8 @@
 //! what they would do: the demo and the tests are run by themselves, and building them twice proves nothing.
 
 use crate::support::guardian::{Folder, Port, Program};
-use crate::support::proxy::{BINARY, fencegate};
+use crate::support::page::{blocks, path, shell};
+use crate::support::proxy::fencegate;
 use crate::support::wait::{DEADLINE, wait_until};
 use crate::support::{Etcd, Options, Postgres, programs};
 use std::collections::BTreeSet;
@@ -118,13 +119,6 @@ fn every_link_leads_somewhere() {
     }
 }
 
-/// The fenced blocks of that language.
-fn blocks(page: &str, language: &str) -> Vec<String> {
-    let start = format!("```{language}\n");
-    let rest = page.split(&start).skip(1);
-    rest.map(|rest| rest.split("\n```").next().unwrap().to_owned()).collect()
-}
-
 /// The lines, whatever their times and their order: answers that come in the same millisecond may change places.
 fn without_times(text: &str) -> BTreeSet<String> {
     let is_number = |word: &str| word.starts_with(|c: char| c.is_ascii_digit()) && word.parse::<f64>().is_ok();
@@ -157,19 +151,4 @@ fn start(script: &str, folder: &Folder, port: u16) -> Program {
         TcpStream::connect(("127.0.0.1", port)).is_ok()
     });
     program
-}
-
-fn shell(script: &str) -> Command {
-    let mut command = Command::new("sh");
-    command.args(["-eu", "-c", script]).env("PATH", path()).stdin(Stdio::null());
-    programs::forget_settings(&mut command);
-    command
-}
-
-/// With the program under test and PostgreSQL's in front.
-fn path() -> String {
-    let program = Path::new(BINARY).parent().unwrap().display().to_string();
-    let postgres = programs::postgres_program("psql");
-    let postgres = postgres.parent().unwrap().display().to_string();
-    format!("{program}:{postgres}:{}", std::env::var("PATH").unwrap())
 }

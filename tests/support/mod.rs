@@ -20,6 +20,7 @@ pub mod identity;
 pub mod length;
 pub mod link;
 pub mod malicious;
+pub mod page;
 pub mod postgres;
 pub mod postgres_source;
 pub mod programs;

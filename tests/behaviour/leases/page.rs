@@ -1,9 +1,7 @@
 //! docs/leases.md is true: its `sh` blocks run, in their order, save that the port is that of a throwaway server.
 
-use crate::support::proxy::BINARY;
+use crate::support::page::{blocks, shell};
 use crate::support::{Options, Postgres, programs};
-use std::path::Path;
-use std::process::Command;
 
 const PAGE: &str = include_str!("../../../docs/leases.md");
 
@@ -13,19 +11,13 @@ fn every_command_runs() {
     postgres.sql("CREATE DATABASE app");
     postgres.sql("CREATE ROLE app LOGIN");
     postgres.sql_in("app", "GRANT CREATE ON SCHEMA public TO app");
-    let folder = |program: &Path| program.parent().unwrap().display().to_string();
-    let psql = programs::postgres_program("psql");
-    let path = [folder(Path::new(BINARY)), folder(&psql), std::env::var("PATH").unwrap()].join(":");
-    let blocks: Vec<&str> = PAGE.split("```sh\n").skip(1).map(|rest| rest.split("\n```").next().unwrap()).collect();
+    let blocks = blocks(PAGE, "sh");
     assert_eq!(blocks.len(), 5);
     for block in blocks {
         let script = block
             .replace("127.0.0.1:5432", &format!("127.0.0.1:{}", postgres.port()))
             .replace("port=5432", &format!("port={}", postgres.port()));
-        let mut command = Command::new("sh");
-        command.args(["-eu", "-c", &script]).env("PATH", &path);
-        programs::forget_settings(&mut command);
-        programs::run(&mut command);
+        programs::run(&mut shell(&script));
     }
     let kept =
         "SELECT string_agg(election || ' ' || token || ' ' || released, ', ' ORDER BY token) FROM fencegate.lease";
