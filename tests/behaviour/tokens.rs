@@ -2,11 +2,11 @@
 //! and how long a lease lives. tests/soak/tokens has the rest.
 
 use crate::authority::world::World;
-use crate::support::page::blocks;
+use crate::support::page::{blocks, shell};
 use crate::support::ticks::{self, WRITE, ok, refused, session};
 use crate::support::wait::{DEADLINE, wait_for, wait_until};
 use crate::support::wire::Wire;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 
 const PAGE: &str = include_str!("../../docs/tokens.md");
 
@@ -18,7 +18,7 @@ fn the_program_takes_the_single_key_of_etcd_and_its_token() {
     let program = programs.iter().find(|program| program.contains("kv/txn")).expect("a program for etcd");
     let program = program.replace("http://127.0.0.1:2379", &world.etcd.url()).replace("TTL=10", "TTL=2");
     let take = || Command::new("python3").args(["-c", &program]).output().unwrap();
-    let token_of = |output: &std::process::Output| -> i64 {
+    let token_of = |output: &Output| -> i64 {
         String::from_utf8_lossy(&output.stdout).trim().parse().unwrap_or_else(|_| panic!("{output:?}"))
     };
     let first = token_of(&take());
@@ -32,6 +32,26 @@ fn the_program_takes_the_single_key_of_etcd_and_its_token() {
     let second = token_of(&second);
     ok(&mut session(&proxy.address(), second), WRITE);
     refused(&mut old, WRITE, "LF001");
+}
+
+#[test]
+fn the_lock_of_etcdctl_has_its_token_in_its_key() {
+    let world = World::start();
+    let proxy = world.proxy();
+    let commands = blocks(PAGE, "sh");
+    let command = commands.iter().find(|command| command.contains("etcdctl lock")).expect("a command for etcd");
+    let (_, port) = proxy.address().host_and_port();
+    let command =
+        command.replace("port=6432 user=app dbname=app", &format!("port={port} user=postgres dbname=postgres"));
+    world.stand("another");
+    let mut lock = shell(&command);
+    lock.env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", world.etcd.url());
+    let lock = lock.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("it waits for the lock", DEADLINE, || world.candidates() == 2);
+    // By now the revision is higher than the one at which its key was made.
+    world.depose("another");
+    let output = lock.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "INSERT 0 1\n", "{output:?}");
 }
 
 #[test]

@@ -43,7 +43,8 @@ impl Redis {
 
     /// What the page's command prints.
     fn acquire(&self) -> Option<i64> {
-        let [command] = blocks(PAGE, "sh").try_into().expect("one command");
+        let commands = blocks(PAGE, "sh");
+        let command = commands.iter().find(|command| command.contains("redis-cli")).expect("a command for Redis");
         let command = command.replace("6379", &self.port.number().to_string());
         let printed = run(shell(&command).current_dir(self.folder.path())).stdout;
         String::from_utf8(printed).unwrap().trim().parse().ok()
