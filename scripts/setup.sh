@@ -49,6 +49,9 @@ has_prometheus() { has prometheus && has promtool; }
 has_fakeroot() { has fakeroot; }
 has_bzip2() { has bzip2; }
 has_node() { has node && has npm; }
+has_redis() { has redis-server && has redis-cli; }
+has_java() { has java; }
+has_zookeeper() { [ -e /usr/share/java/zookeeper.jar ]; }
 has_active_record() { has ruby && ruby -e 'require "active_record"; require "pg"' 2>/dev/null; }
 # Compiles and runs a source file: a runtime without the compiler does not.
 has_jdk() { has java && java --list-modules 2>/dev/null | grep -q '^jdk.compiler'; }
@@ -81,6 +84,9 @@ find_missing() {
         need has_bzip2 bzip2
         need has_node "nodejs npm"
         need has_active_record "ruby-activerecord ruby-pg"
+        need has_redis redis-server
+        need has_java default-jre-headless
+        need has_zookeeper libzookeeper-java
     fi
     if [ "$wanted" = compat ]; then
         need has_pg_regress postgresql-client-15
@@ -122,7 +128,7 @@ if [ -n "$missing" ]; then
             echo "create_main_cluster = false" | $as_root tee "$createcluster" >/dev/null
         fi ;;
     esac
-    case "$missing" in *etcd-server*|*prometheus*)
+    case "$missing" in *etcd-server*|*prometheus*|*redis-server*)
         # Without this the packages start servers of their own, now and whenever the machine starts.
         if [ ! -e /usr/sbin/policy-rc.d ]; then
             policy=/usr/sbin/policy-rc.d
@@ -134,7 +140,7 @@ if [ -n "$missing" ]; then
     # The old configuration file is the one written above: keep it, ask nothing.
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 $missing >&2
-    for service in etcd prometheus; do
+    for service in etcd prometheus redis-server; do
         case "$missing" in *"$service"*)
             ! has systemctl || $as_root systemctl disable --quiet "$service" 2>/dev/null || true ;;
         esac

@@ -2,11 +2,14 @@
 //! programs in Go take part: each candidate puts `<election>/<its lease in hex>`, and the key with the
 //! lowest create_revision is the leader's. That revision is the fencing token.
 //!
+//! Others elect by one key, `<election>` itself, which each puts under a lease where it is absent. It counts as one more.
+//!
 //! Owns what counts as a candidate. Must never take another key for one, whatever lies below the election.
 
 use super::connection::{Etcd, EtcdError, Patience};
-use etcd_client::{GetOptions, GetResponse, KeyValue, SortOrder, SortTarget};
+use etcd_client::{GetOptions, GetResponse, KeyValue, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 /// The longest name of an election, in bytes.
@@ -105,22 +108,48 @@ impl From<&KeyValue> for Leader {
     }
 }
 
+/// What was read of an election (linearizable).
+pub(super) struct Reading {
+    pub(super) leader: Option<Leader>,
+    /// As of which this is true.
+    pub(super) revision: i64,
+    /// Whether etcd lets the user read the key with the election's own name.
+    pub(super) with_own_key: bool,
+}
+
 /// The current leader of the election (linearizable), and the revision at which it was read. Cancel-safe.
 pub async fn leader(
     etcd: &Etcd,
     election: &ElectionName,
     patience: Patience,
 ) -> Result<(Option<Leader>, i64), EtcdError> {
-    let options = in_order(1);
-    let response = read(etcd, election.prefix(), options, patience).await?;
+    let Reading { leader, revision, .. } = reading(etcd, election, patience).await?;
+    Ok((leader, revision))
+}
+
+/// Both kinds of keys at one moment; of these, too, the lowest create_revision leads: so tokens never go back, even where
+/// both are in use. Cancel-safe.
+pub(super) async fn reading(etcd: &Etcd, election: &ElectionName, patience: Patience) -> Result<Reading, EtcdError> {
+    let queue = TxnOp::get(election.prefix(), Some(in_order(1)));
+    let own_key = TxnOp::get(election.as_str(), None);
+    let (response, with_own_key) = match read_together(etcd, vec![queue.clone(), own_key], patience).await {
+        Err(error) if error.denial().is_some() => (read_together(etcd, vec![queue], patience).await?, false),
+        answer => (answer?, true),
+    };
     let revision = response.header().map_or(0, etcd_client::ResponseHeader::revision);
-    match response.kvs().first() {
+    let mut firsts = response.op_responses().into_iter().map(|answer| match answer {
+        TxnOpResponse::Get(answer) => answer.kvs().first().cloned(),
+        _ => None,
+    });
+    let queued = match firsts.next().flatten() {
         Some(pair) if !election.is_candidate(pair.key(), pair.lease()) => {
-            let found = leader_behind(etcd, election, pair.create_revision(), patience).await?;
-            Ok((found, revision))
+            leader_behind(etcd, election, pair.create_revision()..=revision, patience).await?
         }
-        first => Ok((first.map(Leader::from), revision)),
-    }
+        first => first.as_ref().map(Leader::from),
+    };
+    let alone = firsts.next().flatten().filter(|pair| pair.lease() != 0).as_ref().map(Leader::from);
+    let leader = queued.into_iter().chain(alone).min_by_key(|leader| leader.token);
+    Ok(Reading { leader, revision, with_own_key })
 }
 
 /// Who leads, where keys that are no candidate's stand before it, the first of that revision. No key comes before another
@@ -128,11 +157,13 @@ pub async fn leader(
 async fn leader_behind(
     etcd: &Etcd,
     election: &ElectionName,
-    mut from: i64,
+    revisions: RangeInclusive<i64>,
     patience: Patience,
 ) -> Result<Option<Leader>, EtcdError> {
+    let mut from = *revisions.start();
     loop {
-        let options = in_order(PAGE).with_keys_only().with_min_create_revision(from);
+        let options =
+            in_order(PAGE).with_keys_only().with_min_create_revision(from).with_max_create_revision(*revisions.end());
         let page = read(etcd, election.prefix(), options, patience).await?;
         let Some(last) = page.kvs().last() else { return Ok(None) };
         from = last.create_revision();
@@ -173,6 +204,15 @@ async fn read(
     etcd.ask(patience, move |mut client| {
         let (key, options) = (key.clone(), options.clone());
         async move { client.get(key, Some(options)).await }
+    })
+    .await
+}
+
+async fn read_together(etcd: &Etcd, reads: Vec<TxnOp>, patience: Patience) -> Result<TxnResponse, EtcdError> {
+    let transaction = Txn::new().and_then(reads);
+    etcd.ask(patience, move |mut client| {
+        let transaction = transaction.clone();
+        async move { client.txn(transaction).await }
     })
     .await
 }

@@ -1,9 +1,9 @@
 //! Watching the leader of an election.
 //!
-//! Must never trust its memory after a gap: whenever the watch breaks, the whole prefix is read again.
+//! Must never trust its memory after a gap: whenever the watch breaks, the whole election is read again.
 
 use super::connection::{Etcd, EtcdError, Patience};
-use super::election::{ElectionName, Leader, leader};
+use super::election::{ElectionName, Leader, reading};
 use etcd_client::{WatchOptions, WatchStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,12 +42,12 @@ impl Observer {
                     continue;
                 }
                 self.stale = true;
-                leader(&self.etcd, &self.election, Patience::USUAL).await?.0
+                reading(&self.etcd, &self.election, Patience::USUAL).await?.leader
             } else {
-                let (leader, revision) = leader(&self.etcd, &self.election, Patience::USUAL).await?;
+                let reading = reading(&self.etcd, &self.election, Patience::USUAL).await?;
                 // Sees whatever has changed since it was read.
-                self.watch = Some(self.watch_from(revision + 1).await?);
-                leader
+                self.watch = Some(self.watch_from(reading.revision + 1, reading.with_own_key).await?);
+                reading.leader
             };
             self.stale = false;
             if self.known.as_ref() != Some(&leader) {
@@ -57,13 +57,19 @@ impl Observer {
         }
     }
 
-    async fn watch_from(&self, revision: i64) -> Result<WatchStream, EtcdError> {
-        let prefix = self.election.prefix();
+    async fn watch_from(&self, revision: i64, with_own_key: bool) -> Result<WatchStream, EtcdError> {
+        let election = self.election.clone();
         self.etcd
             .ask(Patience::USUAL, move |mut client| {
-                let prefix = prefix.clone();
-                let options = WatchOptions::new().with_prefix().with_start_revision(revision);
-                async move { client.watch(prefix, Some(options)).await }
+                let election = election.clone();
+                let options = WatchOptions::new().with_start_revision(revision);
+                async move {
+                    let mut watch = client.watch(election.prefix(), Some(options.clone().with_prefix())).await?;
+                    if with_own_key {
+                        watch.watch(election.as_str(), Some(options)).await?;
+                    }
+                    Ok(watch)
+                }
             })
             .await
     }

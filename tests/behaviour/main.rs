@@ -45,4 +45,5 @@ mod robustness;
 mod startup;
 mod superseded;
 mod tls;
+mod tokens;
 mod transparency;

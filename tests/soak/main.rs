@@ -15,4 +15,5 @@ mod drivers;
 mod frameworks;
 mod pgbench;
 mod readme;
+mod tokens;
 mod torture;

@@ -4,8 +4,9 @@ use super::guardian::{Folder, Port, Program};
 use super::programs::{forget_settings, run};
 use super::wait::{DEADLINE, wait_for};
 use std::collections::HashMap;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::Mutex;
 
 /// A member that runs; stopped and removed when dropped.
@@ -19,6 +20,8 @@ pub struct Etcd {
     data: String,
     /// It asks for certificates, and has one.
     certificates: Option<Certificates>,
+    /// What it is started with, but for addresses and certificates.
+    arguments: &'static [&'static str],
     /// Who etcdctl is: name and password.
     user: Option<&'static str>,
     /// The keys of candidates, by what the test calls them.
@@ -27,20 +30,27 @@ pub struct Etcd {
 
 impl Etcd {
     pub fn start() -> Self {
-        Self::start_in(Folder::new("etcd"), None)
+        Self::start_in(Folder::new("etcd"), None, &[])
+    }
+
+    /// One that lets clients ping as often as they like. Otherwise it ends the connection of an idle watch after some
+    /// seconds, and who begins anew sees what the watch should have shown.
+    pub fn start_with_lasting_watches() -> Self {
+        Self::start_in(Folder::new("etcd"), None, &["--grpc-keepalive-min-time=1ms"])
     }
 
     /// One that clients reach by TLS only, and with a certificate of their own.
     pub fn start_with_tls() -> Self {
         let folder = Folder::new("etcd");
         let certificates = Certificates::make(folder.path());
-        Self::start_in(folder, Some(certificates))
+        Self::start_in(folder, Some(certificates), &[])
     }
 
-    fn start_in(folder: Folder, certificates: Option<Certificates>) -> Self {
+    fn start_in(folder: Folder, certificates: Option<Certificates>, arguments: &'static [&'static str]) -> Self {
         let (client, peer) = (Port::claim(), Port::claim());
         let (data, candidates) = ("data".into(), Mutex::default());
-        let mut etcd = Self { member: None, folder, client, peer, data, certificates, user: None, candidates };
+        let mut etcd =
+            Self { member: None, folder, client, peer, data, certificates, arguments, user: None, candidates };
         etcd.start_again();
         etcd
     }
@@ -92,10 +102,23 @@ impl Etcd {
     }
 
     fn put(&self, key: &str, value: &str, lease: &str) -> i64 {
-        let output = run(&mut self.etcdctl(&["put", key, value, &format!("--lease={lease}"), "--write-out=json"]));
-        let text = String::from_utf8(output.stdout).unwrap();
-        let (_, rest) = text.split_once("\"revision\":").expect("a header");
-        rest.split([',', '}']).next().unwrap().parse().unwrap()
+        revision(&run(&mut self.etcdctl(&["put", key, value, &format!("--lease={lease}"), "--write-out=json"])))
+    }
+
+    /// As many elect: puts this very key under a lease of its own where it is absent. The lease, which [`Self::revoke`]
+    /// ends, and the key's create_revision.
+    pub fn put_if_absent(&self, key: &str) -> Option<(String, i64)> {
+        let lease = self.grant();
+        let file = self.folder.join("transaction");
+        fs::write(&file, format!("create(\"{key}\") = \"0\"\n\nput --lease={lease} {key} somebody\n\n\n")).unwrap();
+        let output = run(self.etcdctl(&["txn", "--write-out=json"]).stdin(fs::File::open(&file).unwrap()));
+        let succeeded = String::from_utf8_lossy(&output.stdout).contains("\"succeeded\":true");
+        succeeded.then(|| (lease, revision(&output)))
+    }
+
+    /// The lease ends, and with it its keys.
+    pub fn revoke(&self, lease: &str) {
+        run(&mut self.etcdctl(&["lease", "revoke", lease]));
     }
 
     /// Deletes the key, or that of the candidate of this name.
@@ -143,6 +166,7 @@ impl Etcd {
             format!("--initial-advertise-peer-urls={peer}"),
             format!("--initial-cluster=default={peer}"),
         ];
+        command.extend(self.arguments.iter().map(|&argument| argument.into()));
         if let Some(certificates) = &self.certificates {
             let file = |name: &str| certificates.file(name).display().to_string();
             command.push("--client-cert-auth".into());
@@ -191,6 +215,13 @@ impl Etcd {
     }
 }
 
+/// The one that the answer, in JSON, is of.
+fn revision(answer: &Output) -> i64 {
+    let text = String::from_utf8_lossy(&answer.stdout);
+    let (_, rest) = text.split_once("\"revision\":").expect("a header");
+    rest.split([',', '}']).next().unwrap().parse().unwrap()
+}
+
 /// `ca.pem`, and `server.pem` and `client.pem` with their keys, in a folder.
 pub struct Certificates(PathBuf);
 
@@ -203,7 +234,7 @@ impl Certificates {
         openssl(&format!("{new_key} -x509 -days 2 -subj /CN=authority -keyout ca.key -out ca.pem"));
         // etcd shows the server's certificate to itself as a client.
         let extensions = "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n";
-        std::fs::write(folder.join("extensions"), extensions).unwrap();
+        fs::write(folder.join("extensions"), extensions).unwrap();
         for name in ["server", "client"] {
             openssl(&format!("{new_key} -subj /CN={name} -keyout {name}.key -out {name}.csr"));
             let sign = "x509 -req -days 2 -CA ca.pem -CAkey ca.key -CAcreateserial -extfile extensions";

@@ -7,6 +7,7 @@ mod privileges;
 mod reset;
 mod secured;
 mod settings;
+mod single_key;
 mod succession;
 mod tokens;
 pub mod world;

@@ -1,6 +1,7 @@
 //! A server with `public.ticks`, fenced by an election in a real etcd.
 
 use crate::support::postgres::Postgres;
+use crate::support::programs::run;
 use crate::support::ticks;
 use crate::support::wire::Fields;
 use crate::support::{DEADLINE, Etcd, Proxy, wait_until};
@@ -44,6 +45,12 @@ impl World {
     /// Somebody's lease ends.
     pub fn depose(&self, who: &str) {
         self.etcd.delete(&format!("{ELECTION}/{who}"));
+    }
+
+    /// How many keys there are below the election.
+    pub fn candidates(&self) -> usize {
+        let keys = run(&mut self.etcd.etcdctl(&["get", "--prefix", &format!("{ELECTION}/"), "--keys-only"])).stdout;
+        String::from_utf8(keys).unwrap().lines().filter(|line| !line.is_empty()).count()
     }
 
     /// The epoch as generation/token, with an exclamation mark until it is drained.

@@ -1,0 +1,100 @@
+//! Elections that others hold by a single key, which each puts under a lease where it is absent: it has the election's
+//! own name, and its create_revision is the token.
+
+use super::world::{ELECTION, World, detail_is};
+use crate::support::programs::run;
+use crate::support::ticks::{WRITE, ok, refused, session};
+use crate::support::{Etcd, ticks};
+
+#[test]
+fn the_holder_of_the_key_leads_until_its_lease_ends() {
+    let world = World { postgres: ticks::server(), etcd: Etcd::start_with_lasting_watches() };
+    let proxy = world.proxy();
+    let (lease, first) = world.etcd.put_if_absent(ELECTION).expect("nobody holds it");
+    assert_eq!(world.etcd.put_if_absent(ELECTION), None, "it is held");
+    for forged in [first + 1, i64::MAX] {
+        detail_is(&refused(&mut session(&proxy.address(), forged), WRITE, "LF005"), forged, Some(first));
+    }
+    let mut old = session(&proxy.address(), first);
+    ok(&mut old, WRITE);
+
+    world.etcd.revoke(&lease);
+    detail_is(&refused(&mut session(&proxy.address(), first + 1), WRITE, "LF005"), first + 1, None);
+    let (_, second) = world.etcd.put_if_absent(ELECTION).expect("nobody holds it any more");
+    assert!(second > first);
+    // The proxy has seen it, before the second holder writes anything.
+    world.wait_for_epoch(&format!("1/{second}"));
+    detail_is(&refused(&mut old, WRITE, "LF001"), first, Some(second));
+    ok(&mut session(&proxy.address(), second), WRITE);
+    assert_eq!(world.ticks(), "2");
+}
+
+/// A put on a key that is there, even under another lease, changes no create_revision: one token, and so one writer.
+#[test]
+fn a_key_that_is_overwritten_keeps_its_token() {
+    let world = World::start();
+    let proxy = world.proxy();
+    let (_, first) = world.etcd.put_if_absent(ELECTION).expect("nobody holds it");
+    let overwritten = world.etcd.lease_and_put(ELECTION);
+    refused(&mut session(&proxy.address(), overwritten), WRITE, "LF005");
+    ok(&mut session(&proxy.address(), first), WRITE);
+}
+
+/// Where candidates stand as well, the lowest create_revision leads all the same.
+#[test]
+fn the_first_of_both_kinds_leads() {
+    let world = World::start();
+    let proxy = world.proxy();
+    let first = world.stand("a");
+    let (lease, second) = world.etcd.put_if_absent(ELECTION).expect("nobody holds it");
+    let third = world.stand("b");
+    let mut leader = session(&proxy.address(), first);
+    ok(&mut leader, WRITE);
+    refused(&mut session(&proxy.address(), second), WRITE, "LF005");
+    world.depose("a");
+    world.wait_for_epoch(&format!("1/{second}"));
+    refused(&mut session(&proxy.address(), third), WRITE, "LF005");
+    world.etcd.revoke(&lease);
+    world.wait_for_epoch(&format!("1/{third}"));
+    detail_is(&refused(&mut leader, WRITE, "LF001"), first, Some(third));
+}
+
+/// Behind keys that no campaign has made.
+#[test]
+fn a_candidate_behind_others_keys_comes_before_a_later_key() {
+    let world = World::start();
+    let proxy = world.proxy();
+    run(&mut world.etcd.etcdctl(&["put", &format!("{ELECTION}/config"), "nobody's"]));
+    let first = world.stand("a");
+    let (_, second) = world.etcd.put_if_absent(ELECTION).expect("nobody holds it");
+    refused(&mut session(&proxy.address(), second), WRITE, "LF005");
+    ok(&mut session(&proxy.address(), first), WRITE);
+}
+
+/// A user of etcd that may read the prefix alone sees the candidates alone; the watch is not broken by it.
+#[test]
+fn who_may_not_read_the_key_goes_by_the_candidates() {
+    let mut world = World { postgres: ticks::server(), etcd: Etcd::start() };
+    world.etcd.enable_users(&format!("{ELECTION}/"));
+    let start = || {
+        let user = ["--etcd-user", "gate", "--etcd-password", "pass word"];
+        let url = world.etcd.url();
+        crate::support::Proxy::start(&world.postgres, super::world::POLICIES, &[&["--etcd", &url], &user[..]].concat())
+    };
+    let proxy = start();
+    let (lease, alone) = world.etcd.put_if_absent(ELECTION).expect("nobody holds it");
+    refused(&mut session(&proxy.address(), alone), WRITE, "LF005");
+    let (first, second) = (world.stand("a"), world.stand("b"));
+    let mut leader = session(&proxy.address(), first);
+    ok(&mut leader, WRITE);
+    world.depose("a");
+    world.wait_for_epoch(&format!("1/{second}"));
+    refused(&mut leader, WRITE, "LF001");
+    assert!(!proxy.log().contains("election_not_observed"), "{}", proxy.log());
+
+    world.depose("b");
+    world.etcd.revoke(&lease);
+    run(&mut world.etcd.etcdctl(&["role", "grant-permission", "observer", "read", ELECTION]));
+    let (_, third) = world.etcd.put_if_absent(ELECTION).expect("nobody holds it");
+    ok(&mut session(&start().address(), third), WRITE);
+}

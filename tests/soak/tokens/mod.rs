@@ -1,0 +1,37 @@
+//! docs/tokens.md is true, as far as it needs servers that `make test` does without: its code runs as it stands, save the ports.
+
+mod redis;
+mod zookeeper;
+
+use crate::support::ticks::{self, WRITE, ok, refused, session};
+use crate::support::wire::Wire;
+use crate::support::{Postgres, Proxy};
+
+const PAGE: &str = include_str!("../../../docs/tokens.md");
+
+/// A fence that takes tokens as they are presented.
+struct Fence {
+    proxy: Proxy,
+    _postgres: Postgres,
+}
+
+impl Fence {
+    fn start() -> Self {
+        let postgres = ticks::server();
+        Self { proxy: ticks::proxy(&postgres), _postgres: postgres }
+    }
+
+    /// A session that has written under this token.
+    fn writer(&self, token: i64) -> Wire {
+        let mut wire = session(&self.proxy.address(), token);
+        ok(&mut wire, WRITE);
+        wire
+    }
+
+    /// The second holder shuts the first out.
+    fn follows(&self, first: i64, second: i64) {
+        let mut old = self.writer(first);
+        self.writer(second);
+        refused(&mut old, WRITE, "LF001");
+    }
+}
