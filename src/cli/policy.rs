@@ -79,7 +79,7 @@ fn warning(set: &PolicySet) -> Option<String> {
     if set.resources.is_empty() {
         return Some("the policies name no resource: nothing is fenced".to_owned());
     }
-    let without: Vec<_> = set.resources.iter().filter(|it| it.election_shown().is_none()).collect();
+    let without: Vec<_> = set.resources.iter().filter(|it| it.issuer_shown().is_none()).collect();
     let names = |resource: &Resource| match &resource.keyed {
         Some(keyed) => vec![keyed.names.fill("1"), keyed.names.fill("2")],
         None => vec![resource.name.clone()],
@@ -91,7 +91,7 @@ fn warning(set: &PolicySet) -> Option<String> {
         several => format!("{} resources have", several.len()),
     };
     Some(format!(
-        "{who} no election: a session that writes several of them should name each token, \
+        "{who} neither election nor lease: a session that writes several of them should name each token, \
          lease.fence = '{first}=1, {second}=2'"
     ))
 }

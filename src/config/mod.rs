@@ -171,10 +171,11 @@ impl Settings {
     /// # Errors
     /// A policy names an election, and there is no etcd to ask.
     pub fn check(&self, policies: &PolicySet) -> Result<(), ConfigError> {
-        let mut led = policies.resources.iter().filter_map(|it| Some((&it.name, it.election_shown()?)));
+        let mut led = policies.resources.iter().filter(|it| it.election().is_some() || it.has_elections_of_keys());
         match led.next() {
-            Some((resource, election)) if self.etcd.is_none() => {
-                Err(ConfigError::ElectionWithoutEtcd { resource: resource.clone(), election })
+            Some(it) if self.etcd.is_none() => {
+                let election = it.issuer_shown().unwrap_or_default();
+                Err(ConfigError::ElectionWithoutEtcd { resource: it.name.clone(), election })
             }
             _ => Ok(()),
         }

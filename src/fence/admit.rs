@@ -6,7 +6,6 @@
 //! that was not revoked first.
 
 use super::advance::Raising;
-use super::authority::may_raise;
 use super::database::{Database, Presented, key};
 use super::permission::Claim;
 use super::refusal::{Cause, Refusal, Remedy, about};
@@ -57,7 +56,7 @@ impl Database {
     /// commits on the resource any more, and [`SessionFence::begin_write`] says yes.
     ///
     /// The caller holds this session's writes back until it returns. A session that was revoked
-    /// meanwhile is refused. Where the policy names an election, raising asks etcd first. Takes at most about 15 s.
+    /// meanwhile is refused. Where the policy names an election, raising asks etcd first; where it names a lease, the database. Takes at most about 15 s.
     ///
     /// Not cancel safe: the token may have been raised. The session is not admitted then.
     pub async fn admit(
@@ -130,7 +129,7 @@ impl Database {
                         self.permits(claim, resource, token).await?;
                     }
                     // Before the resource's lock: sessions that do not need etcd must not wait for it.
-                    may_raise(self.authority.as_ref(), resource, target).await?;
+                    self.may_raise(resource, target).await?;
                     self.in_turn(resource, deadline, advance.raise(current, deadline)).await?;
                 }
                 AdmitDecision::Undrained(epoch) => {

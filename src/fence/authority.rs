@@ -5,10 +5,10 @@
 //! what the followed leaders say is only a reason to ask.
 
 use super::database::Database;
-use super::refusal::{Cause, Refusal, Remedy};
+use super::refusal::{Cause, Issued, Refusal, Remedy};
 use super::session::{Epoch, Token};
 use crate::etcd::{ElectionName, Etcd, EtcdError, Observer, Patience, leader};
-use crate::policy::Resource;
+use crate::policy::{Issuer, Resource};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
@@ -146,53 +146,60 @@ impl Authority {
     /// # Errors
     /// LF001 if the leader's token is higher; LF005 if it is lower, or nobody leads; LF006 if etcd
     /// does not say.
-    async fn confirm(&self, resource: &str, election: &ElectionName, target: Epoch) -> Result<(), Refusal> {
+    async fn confirm(&self, resource: &Resource, election: &ElectionName, target: Epoch) -> Result<(), Refusal> {
         let issued = self.elections.leader(election).await.map_err(|error| {
             let reason = format!("etcd cannot be asked who leads {election}: {error}");
-            Refusal::unavailable(resource, Cause::new(reason, Remedy::Etcd))
+            Refusal::unavailable(&resource.name, Cause::new(reason, Remedy::Etcd))
         })?;
         let presented = target.token;
-        let resource = resource.to_owned();
         match issued {
             Some(token) if token == presented => Ok(()),
             Some(token) if token > presented => {
-                Err(Refusal::Stale { resource, presented, highest: Epoch { token, ..target } })
+                let (resource, highest) = (resource.name.clone(), Epoch { token, ..target });
+                Err(Refusal::Stale { resource, presented, highest })
             }
-            _ => Err(Refusal::Unissued { resource, presented, election: election.to_string(), issued }),
-        }
-    }
-}
-
-/// Whether the token may raise the resource's fence: any may where the policy names no election. Cancel-safe.
-/// LF001, LF005 or LF006 otherwise.
-pub(super) async fn may_raise(
-    authority: Option<&Arc<Authority>>,
-    resource: &Resource,
-    target: Epoch,
-) -> Result<(), Refusal> {
-    match (&resource.election, authority) {
-        (None, _) => Ok(()),
-        (Some(election), Some(authority)) => authority.confirm(&resource.name, election, target).await,
-        (Some(election), None) => {
-            let reason = format!("no etcd is set that says who leads {election}");
-            Err(Refusal::unavailable(&resource.name, Cause::new(reason, Remedy::Etcd)))
+            Some(token) => Err(Refusal::unissued(resource, presented, Issued::ToLeader(token))),
+            None => Err(Refusal::unissued(resource, presented, Issued::ToNobody)),
         }
     }
 }
 
 impl Database {
-    /// A stale token is that of the present leader: then tokens have gone back. etcd is asked after the epoch was read: whoever
-    /// led before a newer leader, which has raised it, does not lead again. Cancel-safe.
-    pub(super) async fn explained(&self, resource: &Resource, refusal: Refusal) -> Refusal {
-        let (Some(authority), Some(election)) = (&self.authority, &resource.election) else { return refusal };
+    /// Whether the token may raise the resource's fence: any may where the policy names no issuer. Cancel-safe.
+    /// LF001, LF005 or LF006 otherwise.
+    pub(super) async fn may_raise(self: &Arc<Self>, resource: &Resource, target: Epoch) -> Result<(), Refusal> {
+        match (&resource.issuer, &self.authority) {
+            (None, _) => Ok(()),
+            (Some(Issuer::Lease(lease)), _) => self.confirm_lease(resource, lease.as_str(), target).await,
+            (Some(Issuer::Election(election)), Some(authority)) => authority.confirm(resource, election, target).await,
+            (Some(Issuer::Election(election)), None) => {
+                let reason = format!("no etcd is set that says who leads {election}");
+                Err(Refusal::unavailable(&resource.name, Cause::new(reason, Remedy::Etcd)))
+            }
+        }
+    }
+
+    /// A stale token is that of the present leader: then tokens have gone back. Who leads is asked after the epoch was read:
+    /// whoever led before a newer leader, which has raised it, does not lead again. Cancel-safe.
+    pub(super) async fn explained(self: &Arc<Self>, resource: &Resource, refusal: Refusal) -> Refusal {
+        let Some(issuer) = &resource.issuer else { return refusal };
         match refusal {
-            Refusal::Stale { resource, presented, highest }
-                if authority.leads(election, presented)
-                    && matches!(authority.leader(election).await, Ok(Some(token)) if token == presented) =>
+            Refusal::Stale { resource: name, presented, highest }
+                if self.leads(resource, presented)
+                    && self.may_raise(resource, Epoch { token: presented, ..highest }).await.is_ok() =>
             {
-                Refusal::GoneBack { resource, presented, highest, election: election.to_string() }
+                Refusal::GoneBack { resource: name, presented, highest, issuer: issuer.clone() }
             }
             refusal => refusal,
+        }
+    }
+
+    /// The leader holds that token, as far as it is followed. Where it leads an election of a key, it is not known to.
+    pub(super) fn leads(&self, resource: &Resource, token: Token) -> bool {
+        match (&resource.issuer, &self.authority) {
+            (Some(Issuer::Lease(_)), _) => self.is_leased(&resource.name, token),
+            (Some(Issuer::Election(election)), Some(authority)) => authority.leads(election, token),
+            _ => false,
         }
     }
 }

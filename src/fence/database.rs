@@ -12,12 +12,13 @@ use super::alone::Vacating;
 use super::authority::Authority;
 use super::enforcement::Enforced;
 use super::in_force::InForce;
+use super::lease::Leased;
 use super::memory::Memory;
 use super::refusal::CutOff;
 use super::resource_lock::{ResourceLock, ResourceLocks};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::store::{Found, Key, Listener, Postgres, Store, StoreError};
-use super::watch;
+use super::watch as watcher;
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::tls::ControlConfig;
@@ -27,6 +28,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -42,6 +44,7 @@ pub struct Database {
     pub(super) proxy: String,
     /// Asked before a fence is raised whose policy names an election.
     pub(super) authority: Option<Arc<Authority>>,
+    pub(super) leased: watch::Sender<Leased>,
     pub(super) memory: Arc<Memory>,
     pub(super) metrics: Arc<Metrics>,
     /// Keeps storms of tokens out of the log.
@@ -134,6 +137,7 @@ impl Database {
             enforced: Enforced::default(),
             resource_locks: ResourceLocks::default(),
             authority,
+            leased: watch::Sender::default(),
             memory,
             metrics,
             log_limit: Arc::default(),
@@ -190,11 +194,10 @@ impl Database {
         self.memory.above(resource, token).filter(|_| !self.is_leaders(resource, token))
     }
 
-    /// The leader of the resource's election holds that token, as far as it is followed. If the epoch is above it, tokens have
-    /// gone back, or the follower lags: that is found out in the database and in etcd.
-    pub(super) fn is_leaders(&self, resource: &str, token: Token) -> bool {
-        let Some(authority) = &self.authority else { return false };
-        self.resource(resource).and_then(|it| it.election.clone()).is_some_and(|it| authority.leads(&it, token))
+    /// If the epoch is above the leader's token, tokens have gone back, or the follower lags: that is found out in the database,
+    /// and in etcd.
+    fn is_leaders(&self, resource: &str, token: Token) -> bool {
+        self.resource(resource).is_some_and(|it| self.leads(&it, token))
     }
 
     /// The tokens of the resources that are not keyed, as they were last read.
@@ -291,7 +294,7 @@ impl Database {
 
     /// The database, to be asked; and the watcher, for as long as it is.
     pub(super) fn store(self: &Arc<Self>) -> &dyn Store {
-        watch::ensure(self);
+        watcher::ensure(self);
         &*self.store
     }
 

@@ -79,6 +79,13 @@ impl Database {
         if self.resource_in_force(resource) { self.policies.read().loaded_there } else { 0 }
     }
 
+    /// The resources that have a lease, those of keys left out; and whether there are such.
+    pub(super) fn leased_resources(&self) -> (Vec<Arc<Resource>>, bool) {
+        let policies = self.policies.read();
+        let with_lease = policies.resources.iter().filter(|it| it.lease().is_some()).cloned().collect();
+        (with_lease, policies.resources.iter().any(|it| it.has_leases_of_keys()))
+    }
+
     /// Asked once, and kept. Whatever the answer takes, it is not later than they were loaded.
     async fn ask_when_loaded(self: &Arc<Self>) -> Result<(), StoreError> {
         let loaded = self.policies.read().loaded;
@@ -142,7 +149,7 @@ impl Database {
 
     /// The resource in force of that name, or that of a key; the latter is made anew each time, since there may be any
     /// number of them.
-    pub(super) fn resource(&self, name: &str) -> Option<Arc<Resource>> {
+    pub(crate) fn resource(&self, name: &str) -> Option<Arc<Resource>> {
         self.policies.read().resources.iter().find_map(|resource| resource.called(name))
     }
 

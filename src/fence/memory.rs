@@ -75,6 +75,8 @@ pub(super) struct News {
     /// Everything: notifications may have been missed.
     pub(super) all: bool,
     pub(super) resources: BTreeSet<String>,
+    /// Elections of whose leases something has changed.
+    pub(super) leases: BTreeSet<String>,
 }
 
 impl Memory {
@@ -124,6 +126,17 @@ impl Memory {
         self.last_listener.load(Ordering::Acquire)
     }
 
+    fn note(&self, of: fn(&mut News) -> &mut BTreeSet<String>, name: &str) {
+        let mut news = self.news.lock();
+        if of(&mut news).len() < MOST_NEWS {
+            of(&mut news).insert(name.to_owned());
+        } else {
+            news.all = true;
+        }
+        drop(news);
+        self.wake.notify_one();
+    }
+
     /// What came since the last call.
     pub(super) fn take_news(&self) -> News {
         std::mem::take(&mut *self.news.lock())
@@ -146,14 +159,11 @@ impl Listener for Memory {
     }
 
     fn announced(&self, resource: &str) {
-        let mut news = self.news.lock();
-        if news.resources.len() < MOST_NEWS {
-            news.resources.insert(resource.to_owned());
-        } else {
-            news.all = true;
-        }
-        drop(news);
-        self.wake.notify_one();
+        self.note(|news| &mut news.resources, resource);
+    }
+
+    fn lease_changed(&self, election: &str) {
+        self.note(|news| &mut news.leases, election);
     }
 
     fn catalogue_changed(&self) {

@@ -20,8 +20,8 @@
 //! 4. **Mark** sets the epoch drained, after it has verified that no process below is left.
 //!
 //! Where a policy names the election that issues a resource's tokens, a Publish is preceded by asking
-//! etcd whether the token is the leader's (`authority.rs`). That keeps tokens out that nobody issued;
-//! the argument does not rest on it.
+//! etcd whether the token is the leader's (`authority.rs`); where it names a lease, Publish itself looks whether that is in force
+//! under the token (`lease.rs`). That keeps tokens out that nobody issued; the argument does not rest on it.
 //!
 //! So when the first write under a token starts, no process admitted under a lower one has
 //! anything left to commit. This depends on no clock, on no closed socket, and not on how many
@@ -43,6 +43,7 @@ mod database;
 mod enforcement;
 mod explain;
 mod in_force;
+mod lease;
 mod memory;
 mod overtake;
 mod permission;
@@ -60,7 +61,8 @@ pub use authority::{Authority, Elections, Following, Leaders};
 pub use database::{Database, Registration};
 pub use enforcement::{Enforcement, Reach};
 pub use explain::{ExplainError, explain};
+pub use lease::{Lease, LeaseState, Leased, Leases};
 pub use permission::{Claim, Deed, Role};
-pub use refusal::{Blocker, Cause, CutOff, Refusal, Remedy};
+pub use refusal::{Blocker, Cause, CutOff, Issued, Refusal, Remedy};
 pub use reset::{Fence, Fences, Higher, Reset, ResetError};
 pub use store::{INIT_LOCK, InitError, InitReport, databases, grant_leases, init, is_missing, probe};

@@ -7,7 +7,6 @@
 
 use super::admit::Raise;
 use super::advance::Advance;
-use super::authority::may_raise;
 use super::database::{Database, key};
 use super::refusal::{Cause, Refusal, Remedy, about};
 use super::session::{Epoch, SessionFence, Token};
@@ -86,7 +85,7 @@ impl Database {
             }
         }
         let target = Epoch { generation: highest.map_or(1, |epoch| epoch.generation), token };
-        may_raise(self.authority.as_ref(), resource, target).await?;
+        self.may_raise(resource, target).await?;
         self.publish_ahead(&self.advance(resource, target), highest).await.map(drop)
     }
 
@@ -102,7 +101,7 @@ impl Database {
         }
         let target = Epoch { token, ..current };
         if target != current {
-            match may_raise(self.authority.as_ref(), resource, target).await {
+            match self.may_raise(resource, target).await {
                 Ok(()) => {}
                 Err(unavailable @ Refusal::Unavailable { .. }) => return Err(unavailable),
                 Err(_) => return Ok(()),
@@ -137,6 +136,10 @@ impl Database {
             // A late record of older policies, perhaps.
             about(resource, self.record_policy(resource).await)?;
             now = advance.publish(known).await?;
+        }
+        if now.is_none_or(|now| now < target) {
+            // Its lease may have ended since.
+            self.may_raise(resource, target).await?;
         }
         now.filter(|now| *now >= target).ok_or_else(|| other_policies(resource))
     }

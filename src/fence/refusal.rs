@@ -2,7 +2,7 @@
 
 use super::session::{Epoch, Token};
 use super::store::StoreError;
-use crate::policy::Resource;
+use crate::policy::{Issuer, Resource};
 use std::fmt;
 
 /// Why a session was not admitted. Nothing was written in any of these cases. `resource` is what was to be written, and
@@ -15,17 +15,11 @@ pub enum Refusal {
     Stale { resource: String, presented: Token, highest: Epoch },
     /// LF001 as well: but the token is that of the election's present leader. What is higher was issued in a history that was
     /// given up, or never.
-    #[error("token {presented} for resource {resource} is lower than {}, though it is the one of the leader of {election}", highest.token)]
-    GoneBack { resource: String, presented: Token, highest: Epoch, election: String },
-    /// LF005: the election that issues the resource's tokens has not issued this one, as far as its leader tells.
-    #[error("token {presented} for resource {resource} is not the one of the leader of {election}")]
-    Unissued {
-        resource: String,
-        presented: Token,
-        election: String,
-        /// The leader's token, which is lower; None: there is no leader.
-        issued: Option<Token>,
-    },
+    #[error("token {presented} for resource {resource} is lower than {}, though it is the one of the leader of {issuer}", highest.token)]
+    GoneBack { resource: String, presented: Token, highest: Epoch, issuer: Issuer },
+    /// LF005: what issues the resource's tokens has not issued this one, as far as its leader tells; or its lease has ended.
+    #[error("token {presented} for resource {resource} is not the one of the leader of {issuer}")]
+    Unissued { resource: String, presented: Token, issuer: Issuer, issued: Issued },
     /// LF003: the open transaction wrote to the resource under another token. The token was not raised.
     #[error("token {presented} for resource {resource}: the transaction has already written under token {current}")]
     WrittenUnderAnotherToken { resource: String, presented: Token, current: Token },
@@ -56,6 +50,29 @@ pub enum Refusal {
         /// The queries of the blocking processes, for the client only: they may hold values, which no log may.
         queries: String,
     },
+}
+
+/// What the issuer of a resource's tokens has issued last, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Issued {
+    /// Nothing: nobody leads.
+    ToNobody,
+    /// The leader's token.
+    ToLeader(Token),
+    /// The token of a lease that was given up.
+    Released(Token),
+    /// That of a lease that has run out.
+    Expired(Token),
+}
+
+impl Issued {
+    /// The token.
+    pub fn token(self) -> Option<Token> {
+        match self {
+            Issued::ToNobody => None,
+            Issued::ToLeader(token) | Issued::Released(token) | Issued::Expired(token) => Some(token),
+        }
+    }
 }
 
 /// What keeps a fence from being proved, or a catalogue from being read.
@@ -152,6 +169,14 @@ impl Refusal {
             | Refusal::Denied { resource, .. }
             | Refusal::RoleUnknown { resource }
             | Refusal::Unavailable { resource, .. } => resource,
+        }
+    }
+
+    /// LF005 for a resource whose policy names an issuer.
+    pub(super) fn unissued(resource: &Resource, presented: Token, issued: Issued) -> Self {
+        match resource.issuer.clone() {
+            Some(issuer) => Refusal::Unissued { resource: resource.name.clone(), presented, issuer, issued },
+            None => Refusal::unavailable(&resource.name, "the policies name no issuer of its tokens any more"),
         }
     }
 

@@ -7,6 +7,7 @@
 //! Not cancel-safe where nothing else is said: the watcher's task is aborted only together with the connections that it uses.
 
 use super::database::Database;
+use super::lease::Leased;
 use super::session::Epoch;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -40,6 +41,8 @@ async fn watch(database: Weak<Database>) {
             beaten = Instant::now();
             beat(&current, &mut told).await;
             current.check_policies().await;
+            // Nobody announces that a lease runs out.
+            current.follow_leases(None).await;
         }
         announce(&current).await;
         let before = std::mem::replace(&mut sessions, current.sessions.len());
@@ -50,6 +53,7 @@ async fn watch(database: Weak<Database>) {
         if sessions > 0 {
             alone_since = None;
         } else if alone_since.get_or_insert_with(Instant::now).elapsed() >= linger(&current) && retire(&current) {
+            current.leased.send_replace(Leased::new());
             return current.close_connections(false).await;
         }
         let memory = current.memory.clone();
@@ -100,6 +104,9 @@ async fn announce(database: &Arc<Database>) {
 /// Reads again what the notifications are about, and lets own sessions below it go.
 async fn attend(database: &Arc<Database>) {
     let news = database.memory.take_news();
+    if news.all || !news.leases.is_empty() {
+        database.follow_leases((!news.all).then_some(&news.leases)).await;
+    }
     let mut read: Vec<(String, Epoch)> = Vec::new();
     if news.all {
         match database.store().epochs_above_admissions().await {

@@ -38,7 +38,7 @@ pub(super) async fn drops(client: &Client) -> Result<Vec<(String, Removal)>, Gua
     Ok(found.map(drop).collect())
 }
 
-/// The event triggers and functions there are.
+/// The event triggers, functions and leases of resources there are.
 pub(super) async fn others(client: &Client) -> Result<Vec<Removal>, GuardError> {
     let names = EVENT_TRIGGERS.map(quote).join(", ");
     let query = format!("SELECT evtname AS name FROM pg_event_trigger WHERE evtname IN ({names}) ORDER BY evtname");
@@ -51,7 +51,23 @@ pub(super) async fn others(client: &Client) -> Result<Vec<Removal>, GuardError> 
             others.push(format!("function {signature}"));
         }
     }
-    Ok(others.into_iter().map(|what| Removal { statement: format!("DROP {what}"), what }).collect())
+    let mut others: Vec<_> =
+        others.into_iter().map(|what| Removal { statement: format!("DROP {what}"), what }).collect();
+    let is_there = rows(client, "read the catalogue", "SELECT to_regclass('fencegate.leased') IS NOT NULL AS there");
+    if is_there.await?.iter().any(|row| is_true(row, "there")) {
+        let leases = leased(client).await?.into_keys();
+        others.extend(leases.map(|resource| Removal {
+            statement: format!("DELETE FROM fencegate.leased WHERE resource = {}", quote(&resource)),
+            what: format!("the lease of resource {resource}"),
+        }));
+    }
+    Ok(others)
+}
+
+/// The leases of resources, as they are installed.
+pub(super) async fn leased(client: &Client) -> Result<BTreeMap<String, String>, GuardError> {
+    let rows = rows(client, "read the leases", "SELECT resource, lease FROM fencegate.leased").await?;
+    Ok(rows.iter().filter_map(|row| Some((text(row, "resource")?, text(row, "lease")?))).collect())
 }
 
 /// One row: who asks, and what there is beside triggers.
@@ -63,7 +79,7 @@ pub(super) fn facts() -> String {
            (SELECT quote_ident(pg_get_userbyid(nspowner)) FROM pg_namespace WHERE nspname = 'fencegate') AS owner, \
            (SELECT pg_has_role(current_user, nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'fencegate') \
              AS owns_schema, \
-           {functions}, {notice}, \
+           to_regclass('fencegate.leased') IS NULL AS outdated, {functions}, {notice}, \
            (SELECT count(*) FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate') \
              AND p.proname IN ({guard_names}) AND p.proname <> '{OWNERS_FUNCTION}' AND NOT (has_function_privilege('public', p.oid, 'EXECUTE') \
                AND has_schema_privilege('public', p.pronamespace, 'USAGE'))) AS unusable, \

@@ -40,6 +40,9 @@ pub enum GuardError {
     /// There is no schema for its functions.
     #[error("database {0} has no fencegate schema: run `fencegate init` first")]
     Uninitialised(String),
+    /// The schema lacks what the guard of this version needs.
+    #[error("database {0} has the fencegate schema of an earlier version: run `fencegate init` first")]
+    Outdated(String),
     /// The triggers need functions that the connecting role may not create.
     #[error(
         "the guard's functions are not there as this version needs them, and only {0}, who owns the schema \
@@ -63,7 +66,7 @@ pub struct Installed {
     pub there: usize,
     /// On how many relations they are wanted.
     pub tables: usize,
-    /// How many changes were made: triggers by statements, the functions and the event triggers as one each. None where
+    /// How many changes were made: triggers by statements, the functions, the leases and the event triggers as one each. None where
     /// all was there.
     pub changes: usize,
     /// What is left unguarded, and why.
@@ -170,8 +173,8 @@ async fn change(client: &Client, policies: &PolicySet) -> Result<Installed, Guar
     Ok(installed)
 }
 
-/// Creates the functions and the event triggers where they differ: an owner of the tables alone has no right to. Returns how
-/// many of the two were created.
+/// Creates the functions and the event triggers, and writes down the leases, where they differ: an owner of the tables alone has
+/// no right to. Returns how many of the three were changed.
 async fn define(client: &Client, survey: &Survey) -> Result<usize, GuardError> {
     let mut made = 0;
     if survey.functions != GuardState::Ok {
@@ -180,6 +183,10 @@ async fn define(client: &Client, survey: &Survey) -> Result<usize, GuardError> {
         }
         run(client, "create the functions", &survey.definition()).await?;
         run(client, "mark the functions", &GUARD_FUNCTIONS.seal()).await?;
+        made += 1;
+    }
+    if survey.owns_schema && !survey.leases().is_well() {
+        run(client, "write down the leases", &survey.leases_definition()).await?;
         made += 1;
     }
     if survey.is_superuser && survey.event_triggers != GuardState::Ok {

@@ -2,12 +2,14 @@
 //!
 //! Owns the comparison. Must never change anything.
 
-use super::catalogue::{InstalledTrigger, TriggerName, event_triggers_state, facts, found, relation, rows, tree};
+use super::catalogue::{
+    InstalledTrigger, TriggerName, event_triggers_state, facts, found, leased, relation, rows, tree,
+};
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, SIGNATURES};
 use super::trigger::{GuardedRelation, WantedTrigger, wanted};
 use super::{FUNCTIONS, GuardError, GuardState, NO_EVENT_TRIGGERS, RemainingStatements, StatusLine, event_triggers};
-use crate::policy::{FencedTable, PolicySet, Resource};
-use crate::sql::column;
+use crate::policy::{FencedTable, PolicySet, Resource, guarded_lease};
+use crate::sql::{column, quote};
 use crate::statement::Operation;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tokio_postgres::Client;
@@ -33,6 +35,8 @@ pub(super) struct Survey {
     pub(super) unguarded: Vec<String>,
     pub(super) functions: GuardState,
     pub(super) event_triggers: GuardState,
+    wanted_leases: BTreeMap<String, String>,
+    found_leases: BTreeMap<String, String>,
 }
 
 impl Survey {
@@ -42,6 +46,9 @@ impl Survey {
         let (database, owner) = (fact("database"), fact("owner"));
         if owner.is_empty() {
             return Err(GuardError::Uninitialised(database));
+        }
+        if fact("outdated") == "t" {
+            return Err(GuardError::Outdated(database));
         }
         let mut survey = Survey {
             is_superuser: fact("superuser") == "t",
@@ -56,6 +63,8 @@ impl Survey {
                 &fact("enabled_event_triggers"),
                 NOTICE_FUNCTION.state(&fact("notice_content"), &fact("notice_seal")),
             ),
+            wanted_leases: BTreeMap::new(),
+            found_leases: leased(client).await?,
         };
         if survey.functions == GuardState::Ok && fact("others") != "0" {
             survey.functions = GuardState::Changed;
@@ -65,6 +74,7 @@ impl Survey {
         if !policies.applies_to(&database) {
             return Ok(survey);
         }
+        survey.wanted_leases = policies.resources.iter().filter_map(|it| guarded_lease(it)).collect();
         let foreign_tables_truncate = fact("version").parse().is_ok_and(|version: u32| version >= 160_000);
         for resource in &policies.resources {
             for table in &resource.tables {
@@ -111,6 +121,22 @@ impl Survey {
         format!("{FUNCTIONS}; {}", owned.concat())
     }
 
+    pub(super) fn leases(&self) -> GuardState {
+        match &self.found_leases {
+            found if *found == self.wanted_leases => GuardState::Ok,
+            found if found.is_empty() => GuardState::Missing,
+            _ => GuardState::Changed,
+        }
+    }
+
+    /// What makes the leases what the policies say.
+    pub(super) fn leases_definition(&self) -> String {
+        let row = |(resource, lease): (&String, &String)| {
+            format!("INSERT INTO fencegate.leased (resource, lease) VALUES ({}, {});", quote(resource), quote(lease))
+        };
+        format!("DELETE FROM fencegate.leased; {}", self.wanted_leases.iter().map(row).collect::<String>())
+    }
+
     /// How many triggers are wanted, how many of these are there as they should be, and on how many relations they are wanted.
     pub(super) fn size(&self) -> (usize, usize, usize) {
         let relations: BTreeSet<&str> = self.wanted.iter().map(|wanted| wanted.relation.as_str()).collect();
@@ -131,6 +157,9 @@ impl Survey {
             statements,
         };
         let mut rest: Vec<RemainingStatements> = to_run.map(by_owner).collect();
+        if !self.leases().is_well() {
+            rest.push(RemainingStatements { by: self.owner.clone(), statements: vec![self.leases_definition()] });
+        }
         if !self.event_triggers.is_well() {
             rest.push(RemainingStatements { by: "a superuser".to_owned(), statements: vec![event_triggers()] });
         }
@@ -177,6 +206,9 @@ impl Survey {
             _ => "not what this version installs, or not owned by the owner of the schema",
         };
         other("(functions)", self.functions, functions);
+        if !self.wanted_leases.is_empty() || !self.found_leases.is_empty() {
+            other("(leases)", self.leases(), "not those that the policies name");
+        }
         other("(event triggers)", self.event_triggers, NO_EVENT_TRIGGERS);
         lines
     }

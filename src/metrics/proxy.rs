@@ -47,6 +47,7 @@ pub struct Metrics {
     upstream_up: IntGauge,
     etcd_up: IntGaugeVec,
     election_token: IntGaugeVec,
+    lease_token: IntGaugeVec,
     gone_back: IntGaugeVec,
     superseded: IntGaugeVec,
     databases: RwLock<HashSet<String>>,
@@ -69,6 +70,8 @@ pub struct Now {
     pub etcd: Option<bool>,
     /// The leaders' tokens that are known; 0: nobody leads.
     pub elections: Vec<(String, i64)>,
+    /// The same of leases: database, lease, token.
+    pub leases: Vec<(String, String, i64)>,
     /// Whether the leader's token is below the fence's: database, resource.
     pub gone_back: Vec<(String, String, bool)>,
     /// Whether others' policies count: database.
@@ -115,6 +118,7 @@ impl Metrics {
             upstream_up: registered.gauge(&table::UPSTREAM_UP)?,
             etcd_up: registered.gauges(&table::ETCD_UP)?,
             election_token: registered.gauges(&table::ELECTION_TOKEN)?,
+            lease_token: registered.gauges(&table::LEASE_TOKEN)?,
             gone_back: registered.gauges(&table::TOKENS_GONE_BACK)?,
             superseded: registered.gauges(&table::SUPERSEDED)?,
             databases: RwLock::default(),
@@ -177,11 +181,24 @@ impl Metrics {
         self.sessions.set(i64::try_from(now.sessions).unwrap_or(i64::MAX));
         self.ready.set(now.ready.into());
         self.upstream_up.set(now.upstream.into());
-        let of_moment = [&self.fence_token, &self.etcd_up, &self.election_token, &self.gone_back, &self.superseded];
+        let of_moment = [
+            &self.fence_token,
+            &self.etcd_up,
+            &self.election_token,
+            &self.lease_token,
+            &self.gone_back,
+            &self.superseded,
+        ];
         of_moment.iter().for_each(|gauges| gauges.reset());
         now.etcd.iter().for_each(|is_up| self.etcd_up.with_label_values::<&str>(&[]).set((*is_up).into()));
         for (election, token) in &now.elections {
             self.election_token.with_label_values(&[election]).set(*token);
+        }
+        for (database, lease, token) in &now.leases {
+            let database = self.label(database);
+            if database != OTHER_DATABASES {
+                self.lease_token.with_label_values(&[database, lease]).set(*token);
+            }
         }
         for (database, resource, is_so) in &now.gone_back {
             let database = self.label(database);

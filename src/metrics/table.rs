@@ -46,7 +46,7 @@ macro_rules! metrics {
             Described { name: $name, kind: MetricKind::$kind, labels: &$labels, help: $help, of_leader: $of_leader };)*
 
         /// All metrics.
-        pub static METRICS: [Described; 22] = [$($metric),*];
+        pub static METRICS: [Described; 23] = [$($metric),*];
     };
 }
 
@@ -87,8 +87,10 @@ metrics! {
         "1 while etcd says who leads the elections of the policies, otherwise 0; without etcd there is none";
     OF_PROXY ELECTION_TOKEN: Gauge "fencegate_election_token" ["election"]
         "The token of the election's leader, 0 while nobody leads; none while that is not known. Not of the elections of keys";
+    OF_PROXY LEASE_TOKEN: Gauge "fencegate_lease_token" ["database", "lease"]
+        "The token of the lease while it is in force, 0 while nobody leads; none while that is not known. Not of the leases of keys";
     OF_PROXY TOKENS_GONE_BACK: Gauge "fencegate_tokens_gone_back" ["database", "resource"]
-        "1 while the token of the election's leader is below that of the fence, otherwise 0; none while nobody leads";
+        "1 while the token of the leader of the election or lease is below that of the fence, otherwise 0; none while nobody leads";
     OF_PROXY SUPERSEDED: Gauge "fencegate_policies_superseded" ["database"]
         "1 while another proxy's policies count in the database, which were loaded later than those of this proxy, otherwise 0";
     OF_PROXY BUILD_INFO: Gauge "fencegate_build_info" ["version"]

@@ -71,7 +71,12 @@ fn of_set(set: &PolicySet) -> Attributes {
 
 fn of_resource(resource: &Resource) -> Attributes {
     let mut said = Attributes::from([("tables", tables(resource)), ("mode", resource.mode.name().to_owned())]);
-    said.extend(resource.election_shown().map(|election| ("election", election)));
+    if let Some(issuer) = &resource.issuer {
+        said.insert(issuer.kind(), issuer.name().to_string());
+    }
+    if let Some(issuers) = resource.keyed.as_ref().and_then(|keyed| keyed.issuers.as_ref()) {
+        said.insert(issuers.kind(), issuers.names().to_string());
+    }
     if !resource.functions.is_empty() {
         said.insert("functions", sorted(resource.functions.iter().map(ToString::to_string)));
     }

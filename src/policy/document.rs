@@ -2,7 +2,7 @@
 //!
 //! Owns the format. Must never look at other files: what they may not share is checked by `load`.
 
-use super::{FencedTable, Mode, OnMissing, Opaque, QualifiedName, Template, name};
+use super::{FencedTable, Issuer, Issuers, Mode, OnMissing, Opaque, QualifiedName, Template, name};
 use crate::etcd::ElectionName;
 use crate::statement::Operation;
 use crate::yaml::{self, Fault, Node, NodeReader, Position, Value};
@@ -45,43 +45,51 @@ pub(super) struct DeclaredResource {
     pub(super) name: Placed<String>,
     /// The names of its resources, if it is keyed.
     pub(super) names: Option<Template>,
-    pub(super) election: Option<Placed<DeclaredElection>>,
+    pub(super) issuer: Option<Placed<DeclaredIssuer>>,
     pub(super) tables: Vec<Placed<FencedTable>>,
     pub(super) functions: Vec<Placed<QualifiedName>>,
     pub(super) on_missing: OnMissing,
     pub(super) mode: Mode,
 }
 
-/// An election, or one for every key.
+/// What issues tokens, or one for every key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum DeclaredElection {
-    One(ElectionName),
-    OfKeys(Template),
+pub(super) enum DeclaredIssuer {
+    One(Issuer),
+    OfKeys(Issuers),
 }
 
-impl DeclaredElection {
+impl DeclaredIssuer {
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::OfKeys(one), Self::OfKeys(two)) => (one.before(), one.after()) == (two.before(), two.after()),
+            (Self::OfKeys(one), Self::OfKeys(two)) => {
+                let ends = |it: &Issuers| (it.kind(), it.names().before().to_owned(), it.names().after().to_owned());
+                ends(one) == ends(two)
+            }
             _ => self == other,
         }
     }
 
-    /// The candidates of one may lie among those of the other. Elections of keys share their start with no other.
+    /// The candidates of one election in etcd may lie among those of the other. Elections of keys share their start with no
+    /// other. Leases are no prefixes of anything.
     pub(super) fn may_be_nested_with(&self, other: &Self) -> bool {
+        use Issuer::Election;
+        use Issuers::Elections;
         match (self, other) {
-            (Self::One(one), Self::One(two)) => one.is_nested_with(two),
-            (Self::OfKeys(keys), Self::One(name)) | (Self::One(name), Self::OfKeys(keys)) => {
+            (Self::One(Election(one)), Self::One(Election(two))) => one.is_nested_with(two),
+            (Self::OfKeys(Elections(keys)), Self::One(Election(name)))
+            | (Self::One(Election(name)), Self::OfKeys(Elections(keys))) => {
                 keys.before().starts_with(&name.prefix()) || name.as_str().starts_with(keys.before())
             }
-            (Self::OfKeys(one), Self::OfKeys(two)) => {
+            (Self::OfKeys(Elections(one)), Self::OfKeys(Elections(two))) => {
                 one.before().starts_with(two.before()) || two.before().starts_with(one.before())
             }
+            _ => false,
         }
     }
 }
 
-impl fmt::Display for DeclaredElection {
+impl fmt::Display for DeclaredIssuer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::One(name) => name.fmt(formatter),
@@ -156,7 +164,7 @@ fn names(reader: &mut NodeReader, node: &Node, what: &str) -> Option<Placed<Vec<
 }
 
 fn resource(reader: &mut NodeReader, node: &Node) -> Option<DeclaredResource> {
-    let keys = ["name", "election", "tables", "functions", "on_missing", "mode"];
+    let keys = ["name", "election", "lease", "tables", "functions", "on_missing", "mode"];
     let fields = reader.fields(node, "a resource", &keys)?;
     let named = match fields.find("name") {
         Some(name) => resource_name(reader, name),
@@ -183,11 +191,22 @@ fn resource(reader: &mut NodeReader, node: &Node) -> Option<DeclaredResource> {
     let mode = fields
         .find("mode")
         .and_then(|node| reader.choice(node, "`mode`", &[("enforce", Mode::Enforce), ("observe", Mode::Observe)]));
-    let election = fields.find("election").and_then(|node| election(reader, node));
+    let issuer = match (fields.find("election"), fields.find("lease")) {
+        (Some(_), Some(lease)) => {
+            reader.fault(
+                lease.at,
+                "the resource has an `election` already: its tokens come from there or from a `lease`",
+            );
+            None
+        }
+        (Some(election), None) => issuer(reader, election, "election", Issuer::Election, Issuers::Elections),
+        (None, Some(lease)) => issuer(reader, lease, "lease", Issuer::Lease, Issuers::Leases),
+        (None, None) => None,
+    };
     let (name, names) = named?;
     let is_template_but_wrong = names.is_none() && name.value.contains(['{', '}']);
     if !is_template_but_wrong {
-        agree_on_keys(reader, names.as_ref(), &tables, election.as_ref());
+        agree_on_keys(reader, names.as_ref(), &tables, issuer.as_ref());
     }
     if let (Some(names), Some(functions)) = (&names, fields.find("functions")) {
         let message = format!("a call does not tell for which {{{}}} it is: leave `functions` out", names.placeholder);
@@ -196,7 +215,7 @@ fn resource(reader: &mut NodeReader, node: &Node) -> Option<DeclaredResource> {
     Some(DeclaredResource {
         name,
         names,
-        election,
+        issuer,
         tables,
         functions,
         on_missing: on_missing.unwrap_or_default(),
@@ -224,23 +243,32 @@ fn resource_name(reader: &mut NodeReader, node: &Node) -> Option<(Placed<String>
     Some((Placed { at: node.at, value: name.to_owned() }, names))
 }
 
-fn election(reader: &mut NodeReader, node: &Node) -> Option<Placed<DeclaredElection>> {
-    let text = reader.text(node, "`election`")?;
-    let mut refuse = |why: String| reader.fault(node.at, format!("`{text}` names no election: {why}"));
+fn issuer(
+    reader: &mut NodeReader,
+    node: &Node,
+    kind: &str,
+    one: fn(ElectionName) -> Issuer,
+    of_keys: fn(Template) -> Issuers,
+) -> Option<Placed<DeclaredIssuer>> {
+    let text = reader.text(node, &format!("`{kind}`"))?;
+    let mut refuse = |why: String| reader.fault(node.at, format!("`{text}` names no {kind}: {why}"));
     let template = Template::parse(text).map_err(|error| refuse(error.to_string())).ok()?;
     // What holds for one key holds for all: a key with a slash has no election.
     let of_a_key = template.as_ref().map_or(text.to_owned(), |template| template.fill("key"));
     let name = of_a_key.parse().map_err(|error: crate::etcd::InvalidName| refuse(error.to_string())).ok()?;
-    let value = template.map_or(DeclaredElection::One(name), DeclaredElection::OfKeys);
+    let value = match template {
+        None => DeclaredIssuer::One(one(name)),
+        Some(template) => DeclaredIssuer::OfKeys(of_keys(template)),
+    };
     Some(Placed { at: node.at, value })
 }
 
-/// All tables of a keyed resource have a key, and those of others have none; so has the election.
+/// All tables of a keyed resource have a key, and those of others have none; so has what issues the tokens.
 fn agree_on_keys(
     reader: &mut NodeReader,
     names: Option<&Template>,
     tables: &[Placed<FencedTable>],
-    election: Option<&Placed<DeclaredElection>>,
+    issuer: Option<&Placed<DeclaredIssuer>>,
 ) {
     for Placed { at, value: table } in tables {
         match names {
@@ -254,21 +282,21 @@ fn agree_on_keys(
             _ => (),
         }
     }
-    match (names, election) {
-        (Some(names), Some(Placed { at, value: DeclaredElection::One(_) })) => {
-            let placeholder = &names.placeholder;
+    match (names, issuer) {
+        (Some(names), Some(Placed { at, value: DeclaredIssuer::One(issuer) })) => {
+            let (kind, placeholder) = (issuer.kind(), &names.placeholder);
             reader.fault(
                 *at,
-                format!("the resources of all keys would share one election: name it with {{{placeholder}}}"),
+                format!("the resources of all keys would share one {kind}: name it with {{{placeholder}}}"),
             );
         }
-        (Some(names), Some(Placed { at, value: DeclaredElection::OfKeys(elections) }))
-            if elections.placeholder != names.placeholder =>
+        (Some(names), Some(Placed { at, value: DeclaredIssuer::OfKeys(issuers) }))
+            if issuers.names().placeholder != names.placeholder =>
         {
             reader.fault(*at, format!("the placeholder is not that of the resource, {{{}}}", names.placeholder));
         }
-        (None, Some(Placed { at, value: DeclaredElection::OfKeys(elections) })) => {
-            reader.fault(*at, format!("the name of the resource has no {{{}}}", elections.placeholder));
+        (None, Some(Placed { at, value: DeclaredIssuer::OfKeys(issuers) })) => {
+            reader.fault(*at, format!("the name of the resource has no {{{}}}", issuers.names().placeholder));
         }
         _ => (),
     }

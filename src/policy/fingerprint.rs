@@ -25,11 +25,11 @@ pub(super) fn settings(set: &PolicySet) -> String {
 pub(super) fn fingerprint<'r>(settings: &str, resource: &'r Resource) -> String {
     let mut text = settings.to_owned();
     line(&mut text, "resource", [resource.name.as_str()]);
-    if let Some(election) = &resource.election {
-        line(&mut text, "election", [election.as_str()]);
+    if let Some(issuer) = &resource.issuer {
+        line(&mut text, issuer.kind(), [issuer.name().as_str()]);
     }
-    if let Some(elections) = resource.keyed.as_ref().and_then(|keyed| keyed.elections.as_ref()) {
-        line(&mut text, "elections", [elections.before(), elections.after()]);
+    if let Some(issuers) = resource.keyed.as_ref().and_then(|keyed| keyed.issuers.as_ref()) {
+        line(&mut text, &format!("{}s", issuers.kind()), [issuers.names().before(), issuers.names().after()]);
     }
     line(&mut text, "rule", [resource.on_missing.name(), resource.mode.name()]);
     let of_table = |table: &'r FencedTable| table.operation_names().into_iter().map(|word| (&table.name, word));

@@ -2,8 +2,7 @@
 //!
 //! Owns how a key becomes part of a name. Must never give two keys the same name.
 
-use super::Resource;
-use crate::etcd::ElectionName;
+use super::{Issuer, Issuers, Resource};
 use crate::statement::rows::LONGEST_KEY;
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -13,8 +12,8 @@ use std::sync::Arc;
 pub struct Keyed {
     /// The names of its resources.
     pub names: Template,
-    /// The elections that issue their tokens; None: any token may raise a fence.
-    pub elections: Option<Template>,
+    /// What issues their tokens; None: any token may raise a fence.
+    pub issuers: Option<Issuers>,
 }
 
 /// A name with a placeholder for the key: `shard/{shard}`.
@@ -126,18 +125,17 @@ pub(crate) fn percent_decoded(text: &str) -> Option<String> {
 }
 
 impl Resource {
-    /// The resource of one key of this keyed resource. None for a key that has none: it is too long, or its election
-    /// would lie within that of another key.
+    /// The resource of one key of this keyed resource. None for a key that has none: it is too long, or nothing can issue its
+    /// tokens.
     pub fn of_key(&self, key: &str) -> Option<Arc<Resource>> {
         let keyed = self.keyed.as_ref().filter(|_| key.len() <= LONGEST_KEY)?;
-        let election = match &keyed.elections {
-            Some(_) if key.contains('/') => return None,
-            Some(elections) => Some(elections.fill(key).parse().ok()?),
+        let issuer = match &keyed.issuers {
+            Some(issuers) => Some(issuers.of_key(key)?),
             None => None,
         };
         Some(Arc::new(Resource {
             name: keyed.names.fill(key),
-            election,
+            issuer,
             keyed: None,
             family: Some(self.family_name()),
             tables: self.tables.clone(),
@@ -172,10 +170,20 @@ impl Resource {
         self.keyed.as_ref().map_or(self.name == name, |keyed| keyed.names.matches(name))
     }
 
-    /// The name of the election that issues its tokens, with the placeholder where each key has its own.
-    pub fn election_shown(&self) -> Option<String> {
-        let elections = self.keyed.as_ref().and_then(|keyed| keyed.elections.as_ref());
-        self.election.as_ref().map(ElectionName::to_string).or_else(|| elections.map(Template::to_string))
+    /// What issues its tokens, with the placeholder where each key has its own.
+    pub fn issuer_shown(&self) -> Option<String> {
+        let issuers = self.keyed.as_ref().and_then(|keyed| keyed.issuers.as_ref());
+        self.issuer.as_ref().map(Issuer::to_string).or_else(|| issuers.map(Issuers::to_string))
+    }
+
+    /// It stands for keys each of which has an election in etcd.
+    pub fn has_elections_of_keys(&self) -> bool {
+        matches!(self.keyed, Some(Keyed { issuers: Some(Issuers::Elections(_)), .. }))
+    }
+
+    /// It stands for keys each of which has a lease.
+    pub fn has_leases_of_keys(&self) -> bool {
+        matches!(self.keyed, Some(Keyed { issuers: Some(Issuers::Leases(_)), .. }))
     }
 }
 

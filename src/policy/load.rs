@@ -2,7 +2,7 @@
 //!
 //! Owns which files count and what they may not share. Must never return part of a set.
 
-use super::document::{self, DeclaredElection, DeclaredResource, Document, Placed};
+use super::document::{self, DeclaredIssuer, DeclaredResource, Document, Placed};
 use super::{Keyed, PolicySet, Resource, Template};
 use crate::yaml::{Fault, FileError, LARGEST_FILE, Position};
 use std::{
@@ -83,7 +83,7 @@ struct Joining {
     errors: Vec<FileError>,
     declared: HashMap<Declaration, FilePosition>,
     resources: Vec<Resource>,
-    elections: Vec<(DeclaredElection, FilePosition)>,
+    issuers: Vec<(DeclaredIssuer, FilePosition)>,
     /// The names with a placeholder.
     templates: Vec<(Template, FilePosition)>,
     /// Those without.
@@ -127,19 +127,19 @@ impl Joining {
         for Placed { at, value } in &resource.functions {
             self.declare(Declaration::Function(value.clone()), *at, &format!("the function {value}"), faults);
         }
-        if let Some(election) = &resource.election {
-            self.add_election(election, faults);
+        if let Some(issuer) = &resource.issuer {
+            self.add_issuer(issuer, faults);
         }
         self.tell_apart(&name, resource.names.as_ref(), at, faults);
-        let (election, elections) = match resource.election.map(|election| election.value) {
-            Some(DeclaredElection::One(name)) => (Some(name), None),
-            Some(DeclaredElection::OfKeys(elections)) => (None, Some(elections)),
+        let (issuer, issuers) = match resource.issuer.map(|issuer| issuer.value) {
+            Some(DeclaredIssuer::One(issuer)) => (Some(issuer), None),
+            Some(DeclaredIssuer::OfKeys(issuers)) => (None, Some(issuers)),
             None => (None, None),
         };
         self.resources.push(Resource {
             name,
-            election,
-            keyed: resource.names.map(|names| Keyed { names, elections }),
+            issuer,
+            keyed: resource.names.map(|names| Keyed { names, issuers }),
             family: None,
             tables: resource.tables.into_iter().map(|table| table.value).collect(),
             functions: resource.functions.into_iter().map(|function| function.value).collect(),
@@ -175,18 +175,18 @@ impl Joining {
         format!("{}:{}:{}", self.files[file].display(), at.line, at.column)
     }
 
-    /// Several resources may share an election. One election within another is none: each waits for the other's leader.
-    fn add_election(&mut self, election: &Placed<DeclaredElection>, faults: &mut Vec<Fault>) {
-        let Placed { at, value: name } = election;
-        if self.elections.iter().any(|(known, _)| known.is_same(name)) {
+    /// Several resources may share an issuer. One election within another is none: each waits for the other's leader.
+    fn add_issuer(&mut self, issuer: &Placed<DeclaredIssuer>, faults: &mut Vec<Fault>) {
+        let Placed { at, value: name } = issuer;
+        if self.issuers.iter().any(|(known, _)| known.is_same(name)) {
             return;
         }
-        if let Some((outer, place)) = self.elections.iter().find(|(known, _)| known.may_be_nested_with(name)) {
+        if let Some((outer, place)) = self.issuers.iter().find(|(known, _)| known.may_be_nested_with(name)) {
             let message =
                 format!("the elections `{name}` and `{outer}`, at {}, are nested: name them apart", self.shown(*place));
             faults.push(Fault { at: *at, message });
         }
-        self.elections.push((name.clone(), (self.files.len() - 1, *at)));
+        self.issuers.push((name.clone(), (self.files.len() - 1, *at)));
     }
 
     fn add_setting<T>(

@@ -8,6 +8,7 @@ mod document;
 mod fingerprint;
 mod guarded;
 mod index;
+mod issuer;
 mod keyed;
 mod load;
 mod name;
@@ -16,7 +17,8 @@ mod tests;
 
 pub use crate::yaml::FileError;
 pub use difference::PolicyChange;
-pub(crate) use guarded::guard_arguments;
+pub(crate) use guarded::{guard_arguments, guarded_lease};
+pub use issuer::{Issuer, Issuers};
 pub(crate) use keyed::percent_decoded;
 pub use keyed::{InvalidTemplate, Keyed, Template};
 pub use load::{join, load};
@@ -123,9 +125,9 @@ impl PolicySet {
         self.resources.iter().find(|resource| resource.is_called(name))
     }
 
-    /// The elections that issue tokens of a resource, those of single keys left out.
+    /// The elections in etcd that issue tokens of a resource, those of single keys left out.
     pub fn elections(&self) -> BTreeSet<ElectionName> {
-        self.resources.iter().filter_map(|resource| resource.election.clone()).collect()
+        self.resources.iter().filter_map(|resource| resource.election().cloned()).collect()
     }
 
     /// The tables whose fences an operation on a relation may meet, each with its resource. A relation without a schema
@@ -159,8 +161,8 @@ impl PolicySet {
 pub struct Resource {
     /// The name in tokens, errors and metrics; of a keyed resource, with its placeholder.
     pub name: String,
-    /// The election whose leader's create_revision is the only token that may raise the fence; None: any token may.
-    pub election: Option<ElectionName>,
+    /// Only the token of its leader may raise the fence; None: any token may.
+    pub issuer: Option<Issuer>,
     /// It stands for the resources of all keys, see [`Resource::of_key`]. Only those have tokens.
     pub keyed: Option<Keyed>,
     /// Of the resource of one key: a name for all of them, `shard/{}`.
@@ -176,6 +178,24 @@ pub struct Resource {
     /// A stable hash (32 hex digits) of all that decides what this resource's fence lets through,
     /// with the set's `opaque`, `databases` and `exempt_roles`: two proxies with the same one agree.
     pub fingerprint: String,
+}
+
+impl Resource {
+    /// The election in etcd that issues its tokens.
+    pub fn election(&self) -> Option<&ElectionName> {
+        match &self.issuer {
+            Some(Issuer::Election(name)) => Some(name),
+            Some(Issuer::Lease(_)) | None => None,
+        }
+    }
+
+    /// The lease in the fenced database that issues its tokens.
+    pub fn lease(&self) -> Option<&str> {
+        match &self.issuer {
+            Some(Issuer::Lease(name)) => Some(name.as_str()),
+            Some(Issuer::Election(_)) | None => None,
+        }
+    }
 }
 
 /// A table and the operations on it that are fenced.

@@ -172,13 +172,13 @@ fn a_keyed_resource_has_one_resource_for_each_key() {
     let set = join(&[("a.yaml", &resources(keyed))]).unwrap();
     let family = &set.resources[0];
     assert_eq!((family.name.as_str(), family.tables[0].key.as_deref()), ("shard/{shard}", Some("shard")));
-    assert!(set.has_keys() && set.elections().is_empty() && family.election_shown().unwrap() == "/e/{shard}");
+    assert!(set.has_keys() && set.elections().is_empty() && family.issuer_shown().unwrap() == "/e/{shard}");
     let three = family.of_key("3").unwrap();
-    assert_eq!((three.name.as_str(), three.election.as_ref().unwrap().as_str()), ("shard/3", "/e/3"));
+    assert_eq!((three.name.as_str(), three.election().unwrap().as_str()), ("shard/3", "/e/3"));
     assert_eq!(three.fingerprint, family.fingerprint);
     assert!(family.is_called("shard/3") && !family.is_called("shart/3"));
     let by_name = family.called("shard/3").unwrap();
-    assert_eq!((&by_name.name, &by_name.election), (&three.name, &three.election));
+    assert_eq!((&by_name.name, &by_name.issuer), (&three.name, &three.issuer));
     assert!(family.called("shard/{shard}").is_none() && three.called("shard/3").is_some());
     assert!(family.of_key("a/b").is_none(), "its election would lie within that of `a`");
     assert!(family.of_key(&"x".repeat(257)).is_none());
@@ -222,13 +222,35 @@ fn no_key_has_the_name_or_the_election_of_another_resource() {
 }
 
 #[test]
+fn a_lease_takes_the_place_of_an_election() {
+    let named = |issuer: &str, table: &str| format!("  - {{name: {table}, {issuer}, tables: [s.{table}]}}\n");
+    // They have no prefixes that could be nested.
+    let set =
+        join(&[("a.yaml", &resources(&(named("lease: cron", "a") + &named("lease: cron/leader", "b"))))]).unwrap();
+    assert_eq!(set.resources[0].lease(), Some("cron"));
+    assert!(set.elections().is_empty() && set.resources[0].election().is_none());
+    let twice = named("election: /cron, lease: cron", "a");
+    assert_errors(&resources(&twice), &["3:39: the resource has an `election` already"]);
+    assert_errors(&resources(&named("lease: 'a b'", "a")), &["3:22: `a b` names no lease: "]);
+    let keyed = |lease: &str| {
+        resources(&format!("  - {{name: 'job/{{id}}', lease: '{lease}', tables: [{{name: s.t, key: id}}]}}\n"))
+    };
+    let set = join(&[("a.yaml", &keyed("work/{id}"))]).unwrap();
+    let family = &set.resources[0];
+    assert!(family.has_leases_of_keys() && family.lease().is_none());
+    assert_eq!(family.of_key("a/7").unwrap().lease(), Some("work/a/7"));
+    assert!(family.of_key("a/").is_none(), "no election is called so");
+    assert_errors(&keyed("work"), &["3:31: the resources of all keys would share one lease"]);
+}
+
+#[test]
 fn elections_have_names_and_are_not_nested() {
     let named = |name: &str, table: &str| format!("  - {{name: {table}, election: {name}, tables: [s.{table}]}}\n");
     let shared = named("/cron/leader", "a") + &named("/cron/leader", "b") + "  - {name: c, tables: [s.c]}\n";
     let set = join(&[("a.yaml", &resources(&shared))]).unwrap();
     let elections: Vec<_> = set.elections().into_iter().map(|election| election.to_string()).collect();
     assert_eq!(elections, ["/cron/leader"]);
-    assert_eq!((set.resources[1].election.is_some(), set.resources[2].election.is_some()), (true, false));
+    assert_eq!((set.resources[1].issuer.is_some(), set.resources[2].issuer.is_some()), (true, false));
 
     assert_errors(&resources(&named("/cron/", "a")), &["3:25: `/cron/` names no election: "]);
     assert_errors(&resources(&named("'a b'", "a")), &["3:25: `a b` names no election: "]);
@@ -328,6 +350,7 @@ fn a_fingerprint_depends_on_what_is_meant_only() {
         first.replace("name: r,", "name: r, mode: observe,"),
         first.replace("name: r,", "name: r, on_missing: allow,"),
         first.replace("name: r,", "name: r, election: /cron,"),
+        first.replace("name: r,", "name: r, lease: /cron,"),
         first.replace("s.u]", "{name: s.u, operations: [insert]}]"),
         first.replace("[x, y]", "[x]"),
         format!("{first}opaque: allow\n"),

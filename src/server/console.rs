@@ -5,8 +5,6 @@
 
 use super::reload;
 use crate::config::{self, Settings};
-use crate::etcd::ElectionName;
-use crate::fence::session::Token;
 use crate::fence::{self, Database, Leaders};
 use crate::metrics::WriteCount;
 use crate::net::handshake::{IncomingClient, Refused, refuse};
@@ -259,11 +257,6 @@ impl console::Proxy for Shared {
 
     fn leaders(&self) -> Leaders {
         self.leaders()
-    }
-
-    async fn leader(&self, election: &ElectionName) -> Result<Option<Token>, String> {
-        let authority = self.authority.as_ref().ok_or("no etcd is set")?;
-        authority.leader(election).await.map_err(|error| error.to_string())
     }
 
     fn databases(&self) -> Vec<Arc<Database>> {

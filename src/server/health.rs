@@ -3,11 +3,11 @@
 //! Must never keep a connection to the server, nor ask it more than once a second, however often clients ask.
 
 use crate::fence::session::Token;
-use crate::fence::{Leaders, probe};
+use crate::fence::{Leaders, Leased, probe};
 use crate::metrics::Now;
 use crate::metrics::http::Pages;
 use crate::net::upstream;
-use crate::policy::{PolicySet, Resource};
+use crate::policy::{Issuer, PolicySet, Resource};
 use crate::state::database::SharedDatabase;
 use crate::state::health::Condition;
 use crate::state::shared::Shared;
@@ -29,7 +29,14 @@ impl Pages for Shared {
         for database in self.shared_databases() {
             let name = database.fence.name().to_owned();
             let tokens = database.fence.known_tokens();
-            let gone_back = gone_back(&self.policies.borrow(), &leaders, &tokens);
+            let leased = database.fence.leased().borrow().clone();
+            let policies = self.policies.borrow().clone();
+            let gone_back = gone_back(&policies, &leaders, &leased, &tokens);
+            for resource in &policies.resources {
+                if let (Some(lease), Some(token)) = (resource.lease(), leased.get(&resource.name)) {
+                    now.leases.push((name.clone(), lease.to_owned(), token.unwrap_or_default()));
+                }
+            }
             now.gone_back.extend(gone_back.into_iter().map(|(resource, is)| (name.clone(), resource, is)));
             now.tokens.extend(tokens.into_iter().map(|(resource, token)| (name.clone(), resource, token)));
             if database.fence.was_prepared() {
@@ -122,11 +129,19 @@ impl Shared {
     }
 }
 
-/// The resources whose election has a leader, and whether its token is below that of their fence.
-fn gone_back(policies: &PolicySet, leaders: &Leaders, tokens: &[(String, Token)]) -> Vec<(String, bool)> {
+/// The resources whose election or lease has a leader, and whether its token is below that of their fence.
+fn gone_back(
+    policies: &PolicySet,
+    leaders: &Leaders,
+    leased: &Leased,
+    tokens: &[(String, Token)],
+) -> Vec<(String, bool)> {
     let tokens: HashMap<&str, Token> = tokens.iter().map(|(resource, token)| (resource.as_str(), *token)).collect();
     let of_leader = |it: &Arc<Resource>| {
-        let leader = (*leaders.get(it.election.as_ref()?)?)?;
+        let leader = match it.issuer.as_ref()? {
+            Issuer::Election(election) => *leaders.get(election)?,
+            Issuer::Lease(_) => *leased.get(&it.name)?,
+        }?;
         Some((it.name.clone(), tokens.get(it.name.as_str()).is_some_and(|token| leader < *token)))
     };
     policies.resources.iter().filter_map(of_leader).collect()

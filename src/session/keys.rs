@@ -55,7 +55,7 @@ pub fn resources(
     for value in values {
         match column.key(value).map(|key| keyed.of_key(&key)) {
             Some(Some(resource)) => found.push(Ok((resource, writes))),
-            Some(None) => return unknown("a value is too long, or cannot be part of an election's name"),
+            Some(None) => return unknown("a value is too long, or cannot be part of the name of an election or lease"),
             None => return unknown("a value is none of the column's type"),
         }
     }

@@ -4,8 +4,8 @@
 
 use crate::fence::session::{Epoch, Token};
 use crate::fence::value::InvalidValue;
-use crate::fence::{Cause, Refusal, Remedy};
-use crate::policy::QualifiedName;
+use crate::fence::{Cause, Issued, Refusal, Remedy};
+use crate::policy::{Issuer, QualifiedName};
 use crate::wire::error::{ErrorText, start_of};
 
 /// A reason to reject a statement or to end a session.
@@ -14,7 +14,7 @@ pub enum Rejection {
     /// LF001.
     Stale { resource: String, presented: Token, highest: Token },
     /// LF001: of the present leader, whose token is lower than the fence's.
-    GoneBack { resource: String, presented: Token, highest: Token, election: String },
+    GoneBack { resource: String, presented: Token, highest: Token, issuer: Issuer },
     /// LF002; `named`: the resources that the session's list names instead; `by_bare_name`: the fenced table that the
     /// statement may mean by a name without a schema.
     Missing { resource: String, named: Vec<String>, by_bare_name: Option<QualifiedName> },
@@ -32,8 +32,8 @@ pub enum Rejection {
     UnknownKey { resource: String, why: String, hint: &'static str },
     /// LF004: the statement may not raise the token; `highest` is what is in force.
     NotInForce { resource: String, presented: Token, highest: Option<Token> },
-    /// LF005; `issued` is the leader's token.
-    Unissued { resource: String, presented: Token, election: String, issued: Option<Token> },
+    /// LF005.
+    Unissued { resource: String, presented: Token, issuer: Issuer, issued: Issued },
     /// 42501, as the server would say: the session's role may not do it.
     Denied { resource: String, presented: Token, what: String },
     /// LF006.
@@ -69,14 +69,14 @@ impl From<Refusal> for Rejection {
             Refusal::Stale { resource, presented, highest } => {
                 Rejection::Stale { resource, presented, highest: highest.token }
             }
-            Refusal::GoneBack { resource, presented, highest, election } => {
-                Rejection::GoneBack { resource, presented, highest: highest.token, election }
+            Refusal::GoneBack { resource, presented, highest, issuer } => {
+                Rejection::GoneBack { resource, presented, highest: highest.token, issuer }
             }
             Refusal::WrittenUnderAnotherToken { resource, presented, current } => {
                 Rejection::TwoTokens { resource, presented, written: current }
             }
-            Refusal::Unissued { resource, presented, election, issued } => {
-                Rejection::Unissued { resource, presented, election, issued }
+            Refusal::Unissued { resource, presented, issuer, issued } => {
+                Rejection::Unissued { resource, presented, issuer, issued }
             }
             Refusal::NotInForce { resource, presented, highest } => {
                 Rejection::NotInForce { resource, presented, highest }
@@ -142,7 +142,7 @@ impl Rejection {
                 (Some(*presented), Some(*written))
             }
             Rejection::NotInForce { presented, highest, .. } => (Some(*presented), *highest),
-            Rejection::Unissued { presented, issued, .. } => (Some(*presented), *issued),
+            Rejection::Unissued { presented, issued, .. } => (Some(*presented), issued.token()),
             Rejection::Denied { presented, .. } => (Some(*presented), None),
             _ => (None, None),
         }
@@ -163,9 +163,9 @@ impl Rejection {
             Rejection::Stale { resource, presented, highest } => stale(resource, *presented, *highest)
                 .detail(format!("resource={resource} presented={presented} highest={highest}"))
                 .hint("A newer leader has taken over. Stop this work; campaign again before you write again."),
-            Rejection::GoneBack { resource, presented, highest, election } => {
+            Rejection::GoneBack { resource, presented, highest, issuer } => {
                 let message = format!(
-                    "tokens have gone back: the leader of {election} holds {presented}, and the fence of resource \"{resource}\" is at {highest}"
+                    "tokens have gone back: the leader of {issuer} holds {presented}, and the fence of resource \"{resource}\" is at {highest}"
                 );
                 ErrorText::new("LF001", message)
                     .detail(format!("resource={resource} presented={presented} highest={highest}"))
@@ -213,7 +213,7 @@ impl Rejection {
                     .detail(format!("resource={resource} presented={presented}{highest}"))
                     .hint("A statement that names a table of the resource puts its token in force: write to one first, or lock it (LOCK TABLE, SELECT ... FOR UPDATE).")
             }
-            Rejection::Unissued { resource, presented, election, issued } => unissued(resource, *presented, election, *issued),
+            Rejection::Unissued { resource, presented, issuer, issued } => unissued(resource, *presented, issuer, *issued),
             Rejection::Denied { resource, presented, what } => {
                 ErrorText::new("42501", format!("permission denied for {what}"))
                     .detail(format!("resource={resource} presented={presented}"))
@@ -324,16 +324,29 @@ pub fn cut_off(resource: &str, presented: Epoch, highest: Epoch, outcome: CutOff
     ))
 }
 
-fn unissued(resource: &str, presented: Token, election: &str, issued: Option<Token>) -> ErrorText {
-    let holder = match issued {
-        Some(token) => format!("the leader of {election} holds {token}"),
-        None => format!("nobody leads {election}"),
+fn unissued(resource: &str, presented: Token, issuer: &Issuer, issued: Issued) -> ErrorText {
+    let is_its = issued.token() == Some(presented);
+    let why = match issued {
+        Issued::ToNobody => format!("was not issued: nobody leads {issuer}"),
+        Issued::ToLeader(token) => format!("was not issued: the leader of {issuer} holds {token}"),
+        Issued::Released(_) if is_its => format!("is not in force any more: {issuer} was released"),
+        Issued::Expired(_) if is_its => format!("is not in force any more: {issuer} has expired"),
+        Issued::Released(token) => format!("was not issued: {issuer} was released, and had token {token}"),
+        Issued::Expired(token) => format!("was not issued: {issuer} has expired, and had token {token}"),
     };
-    // The highest that the election has given, as far as its leader tells.
-    let highest = issued.map(|token| format!(" highest={token}")).unwrap_or_default();
-    ErrorText::new("LF005", format!("fencing token {presented} for resource \"{resource}\" was not issued: {holder}"))
+    // The highest that was issued, as far as is known.
+    let highest = issued.token().map(|token| format!(" highest={token}")).unwrap_or_default();
+    let hint = match issuer {
+        Issuer::Election(_) => {
+            "Present the create_revision of your own key while it leads the election. If you do not lead it any more, stop this work and campaign again."
+        }
+        Issuer::Lease(_) => {
+            "Present the token that fencegate.acquire has returned, once it is committed and while the lease lasts. If you do not lead any more, stop this work and acquire the lease again."
+        }
+    };
+    ErrorText::new("LF005", format!("fencing token {presented} for resource \"{resource}\" {why}"))
         .detail(format!("resource={resource} presented={presented}{highest}"))
-        .hint("Present the create_revision of your own key while it leads the election. If you do not lead it any more, stop this work and campaign again.")
+        .hint(hint)
 }
 
 fn stale(resource: &str, presented: Token, highest: Token) -> ErrorText {
@@ -378,11 +391,12 @@ mod tests {
         let text = Rejection::Stale { resource: "scheduler".into(), presented: 46, highest: 47 }.text();
         assert_eq!((text.code, text.detail.as_str()), ("LF001", "resource=scheduler presented=46 highest=47"));
         let unissued = |issued| {
-            Rejection::Unissued { resource: "scheduler".into(), presented: 99, election: "/e".into(), issued }.text()
+            let issuer = Issuer::Election("/e".parse().unwrap());
+            Rejection::Unissued { resource: "scheduler".into(), presented: 99, issuer, issued }.text()
         };
-        assert_eq!(unissued(Some(47)).detail, "resource=scheduler presented=99 highest=47");
-        assert_eq!(unissued(None).detail, "resource=scheduler presented=99");
-        assert!(unissued(None).message.ends_with("was not issued: nobody leads /e"));
+        assert_eq!(unissued(Issued::ToLeader(47)).detail, "resource=scheduler presented=99 highest=47");
+        assert_eq!(unissued(Issued::ToNobody).detail, "resource=scheduler presented=99");
+        assert!(unissued(Issued::ToNobody).message.ends_with("was not issued: nobody leads /e"));
         let epoch = |token| Epoch { generation: 1, token };
         let text = cut_off("scheduler", epoch(46), epoch(47), CutOffOutcome::Unknown);
         assert!(text.detail.ends_with("outcome=unknown") && text.hint.starts_with("A newer leader"));

@@ -197,9 +197,8 @@ impl Shared {
         let shared_database = SharedDatabase::new(fence, self.policies.subscribe(), self.metrics.clone());
         databases.insert(name.to_owned(), shared_database.clone());
         shared_database.follow();
-        if let Some(authority) = &self.authority {
-            tokio::spawn(succession::shut_out_deposed(shared_database.clone(), authority.leaders()));
-        }
+        let leaders = self.authority.as_ref().map(|authority| authority.leaders());
+        tokio::spawn(succession::shut_out_deposed(shared_database.clone(), leaders));
         shared_database
     }
 

@@ -4,14 +4,15 @@
 //! guarantees hold without it, only later, with the successor's first write. Must not open connections to a
 //! database in which this proxy has no sessions.
 //!
-//! Leaves keyed resources out: there may be any number of keys, each with an election of its own. Their leaders are asked
-//! for when a token would raise the fence.
+//! Leaves elections of keys out: there may be any number of keys, each with an election of its own. Their leaders are asked
+//! for when a token would raise the fence. Leases of keys are followed where a session is admitted to the key.
 
 use super::database::SharedDatabase;
 use crate::fence::session::Token;
-use crate::fence::{Database, Leaders};
+use crate::fence::{Database, Leaders, Leased};
 use crate::policy::{PolicySet, Resource};
 use std::collections::{HashMap, HashSet};
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -23,20 +24,23 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 
 /// Raises the fences of a database whenever a leader appears whose token is higher; ends with the proxy.
 /// Not cancel-safe: fences may be raised and not drained, which the next writer finishes.
-pub async fn shut_out_deposed(database: Arc<SharedDatabase>, mut leaders: watch::Receiver<Leaders>) {
-    let mut policies = database.policies.clone();
+pub async fn shut_out_deposed(database: Arc<SharedDatabase>, mut leaders: Option<watch::Receiver<Leaders>>) {
+    let (mut policies, mut leased) = (database.policies.clone(), database.fence.leased());
     let mut done = Progress::default();
     // Each fence by itself: one that cannot be drained must not hold up the others.
     let mut attempts = JoinSet::new();
     loop {
         done.policies(&policies.borrow_and_update());
-        for (resource, token) in done.due(&database.fence, &leaders.borrow_and_update()) {
+        let led = leaders.as_mut().map(|it| it.borrow_and_update().clone()).unwrap_or_default();
+        let leased_now = leased.borrow_and_update().clone();
+        for (resource, token) in done.due(&database.fence, &led, &leased_now) {
             let pause = done.begin(&resource, token);
             attempts.spawn(attempt(database.fence.clone(), done.policies.clone(), resource, token, pause));
         }
         tokio::select! {
             biased;
-            changed = leaders.changed() => if changed.is_err() { return },
+            changed = change(&mut leaders) => if changed.is_err() { return },
+            changed = leased.changed() => if changed.is_err() { return },
             changed = policies.changed() => if changed.is_err() { return },
             () = database.registered.notified() => {}
             () = database.fence.epoch_changed() => {}
@@ -45,6 +49,14 @@ pub async fn shut_out_deposed(database: Arc<SharedDatabase>, mut leaders: watch:
                 Err(error) => tracing::error!(%error, "deposed_leader_not_shut_out"),
             },
         }
+    }
+}
+
+/// Pending where no elections are followed. Cancel-safe.
+async fn change(leaders: &mut Option<watch::Receiver<Leaders>>) -> Result<(), watch::error::RecvError> {
+    match leaders {
+        Some(leaders) => leaders.changed().await,
+        None => pending().await,
     }
 }
 
@@ -99,14 +111,18 @@ impl Progress {
     }
 
     /// The fences that are to be raised, and to what.
-    fn due(&self, database: &Database, leaders: &Leaders) -> Vec<(Arc<Resource>, Token)> {
+    fn due(&mut self, database: &Database, leaders: &Leaders, leased: &Leased) -> Vec<(Arc<Resource>, Token)> {
         if !database.has_sessions() || !self.policies.applies_to(database.name()) {
             return Vec::new();
         }
+        // The names of keys that are not followed any more would pile up.
+        self.raised
+            .retain(|name, _| leased.contains_key(name) || self.policies.resources.iter().any(|it| it.name == *name));
         let led = self.policies.resources.iter().filter_map(|resource| {
-            let token = (*leaders.get(resource.election.as_ref()?)?)?;
+            let token = (*leaders.get(resource.election()?)?)?;
             Some((resource.clone(), token))
         });
+        let led = led.chain(leased.iter().filter_map(|(name, token)| Some((database.resource(name)?, (*token)?))));
         let is_due = |(resource, token): &(Arc<Resource>, Token)| {
             let is_done = self.raised.get(&resource.name) == Some(token) && !database.is_behind(resource, *token);
             !is_done && !self.under_way.contains(&(resource.name.clone(), *token))

@@ -37,7 +37,7 @@ fn the_examples_are_good_and_several_resources_are_warned_of() {
     let output = fencegate(&["policy", "check", "policies"], Path::new(env!("CARGO_MANIFEST_DIR")));
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(text(&output.stdout), "policies: 4 resources, 5 tables, in 4 files\n");
-    assert!(text(&output.stderr).starts_with("warning: 3 resources have no election"));
+    assert!(text(&output.stderr).starts_with("warning: 3 resources have neither election nor lease"));
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn resources_with_elections_are_not_warned_of() {
     let two = more + "  - {name: p, tables: [public.p]}\n";
     let output = fencegate(&["policy", "check", "policies"], &directory("two", &[("a.yaml", &two)]));
     assert_eq!(output.status.code(), Some(0));
-    let warning = "warning: 2 resources have no election: ";
+    let warning = "warning: 2 resources have neither election nor lease: ";
     assert!(text(&output.stderr).starts_with(warning) && text(&output.stderr).contains("'q=1, p=2'"));
 }
 
@@ -59,7 +59,7 @@ fn a_keyed_resource_without_an_election_is_warned_of() {
     let keyed = "version: 1\nresources:\n  - {name: 'shard/{s}', tables: [{name: public.t, key: s}]}\n";
     let output = fencegate(&["policy", "check", "policies"], &directory("keyed", &[("a.yaml", keyed)]));
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "policies: 1 resource, 1 table, in 1 file\n"));
-    let warning = "warning: shard/{s} has no election: ";
+    let warning = "warning: shard/{s} has neither election nor lease: ";
     assert!(text(&output.stderr).starts_with(warning) && text(&output.stderr).contains("'shard/1=1, shard/2=2'"));
 }
 

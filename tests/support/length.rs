@@ -7,6 +7,15 @@ pub fn length(small: u64, full: u64) -> u64 {
     number("FENCEGATE_LENGTH").map_or(small, |times| full * times)
 }
 
+/// All of them in a run at full length; every `parts`-th otherwise, from one on that the seed tells.
+pub fn share<T>(all: Vec<T>, parts: u64) -> Vec<T> {
+    if number("FENCEGATE_LENGTH").is_some() {
+        return all;
+    }
+    let first = seed() % parts.min(all.len() as u64).max(1);
+    all.into_iter().zip((0..parts).cycle()).filter(|(_, part)| *part == first).map(|(it, _)| it).collect()
+}
+
 /// FENCEGATE_SEED, or always the same. It is printed: with it a run can be repeated.
 pub fn seed() -> u64 {
     let seed = number("FENCEGATE_SEED").unwrap_or(1);

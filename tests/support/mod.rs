@@ -34,7 +34,7 @@ pub mod wire;
 
 pub use etcd::Etcd;
 pub use etcd_cluster::EtcdCluster;
-pub use length::{length, seed};
+pub use length::{length, seed, share};
 pub use postgres::{Options, Postgres, Release};
 pub use proxy::{Proxy, ProxyOptions};
 pub use target::{Target, Via};

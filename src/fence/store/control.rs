@@ -29,6 +29,8 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fr
 pub(super) const VERSION: &str = "fencegate schema version 4";
 
 /// The payload that says that the catalogue has changed; no resource can have this name.
+/// Where the functions of `leases.sql` announce elections.
+const LEASE_CHANNEL: &str = "fencegate_lease";
 pub(super) const CATALOGUE_CHANGED: &str = "{catalogue}";
 
 /// What the lanes of a database have in common.
@@ -247,7 +249,9 @@ impl Lane {
         let driver = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
                 if let (AsyncMessage::Notification(news), Some(listener)) = (message, &listener) {
-                    if news.payload() != CATALOGUE_CHANGED {
+                    if news.channel() == LEASE_CHANNEL {
+                        listener.lease_changed(news.payload());
+                    } else if news.payload() != CATALOGUE_CHANGED {
                         listener.announced(news.payload());
                     } else if news.process_id() != own_process.load(Ordering::Relaxed) {
                         // What this proxy has said itself is no news to it.
@@ -278,7 +282,8 @@ impl Lane {
         opening.backend_start = said.field("backend_start");
         if let Some(listener) = &self.listener {
             process.store(opening.pid.parse().unwrap_or_default(), Ordering::Relaxed);
-            opening.client.simple_query("LISTEN fencegate").await.map_err(unreachable)?;
+            let listen = format!("LISTEN fencegate; LISTEN {LEASE_CHANNEL}");
+            opening.client.simple_query(&listen).await.map_err(unreachable)?;
             listener.listens(serial);
         }
         Ok(opening)

@@ -15,11 +15,12 @@ use tokio_postgres::error::SqlState;
 /// The schema as it should be; may be run over an older or the same one.
 const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("leases.sql"));
 /// Its tables and sequences, and its functions: those that the control role owns.
-const RELATIONS: [&str; 8] =
-    ["epoch", "admission", "proxy", "reset", "lease", "lease_history", "lease_grant", "lease_token"];
-const FUNCTIONS: [&str; 15] = [
+const RELATIONS: [&str; 9] =
+    ["epoch", "admission", "proxy", "reset", "leased", "lease", "lease_history", "lease_grant", "lease_token"];
+const FUNCTIONS: [&str; 17] = [
     "token",
     "prune",
+    "end_holders",
     "lease_role",
     "lease_time",
     "lease_holder",
@@ -28,6 +29,7 @@ const FUNCTIONS: [&str; 15] = [
     "lease_day",
     "lease_extend",
     "lease_prune",
+    "lease_fence",
     "acquire",
     "renew",
     "release",

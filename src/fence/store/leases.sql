@@ -40,6 +40,13 @@ CREATE TABLE IF NOT EXISTS fencegate.lease_grant (
     PRIMARY KEY (role, pattern)
 );
 
+-- The resources whose policy names a lease, as `fencegate guard install` has found them; `{}` stands for the key. A new lease
+-- raises their fences.
+CREATE TABLE IF NOT EXISTS fencegate.leased (
+    resource text COLLATE "C" PRIMARY KEY,
+    lease    text COLLATE "C" NOT NULL
+);
+
 -- Of all elections, so that a token stays the highest when its row has been pruned. Never set back, by nobody.
 CREATE SEQUENCE IF NOT EXISTS fencegate.lease_token;
 
@@ -168,6 +175,71 @@ AS $function$
     DELETE FROM fencegate.lease_history h USING pruned WHERE h.election = pruned.election
 $function$;
 
+-- Raises the fences of the resources whose tokens the election issues to one that is being issued. As when a proxy raises one,
+-- nobody may write under a lower token afterwards: who does so where only the guard sees it is ended after 100 ms. For those
+-- that a proxy has admitted the fence stays undrained: the proxies drain it. Waits for 5 s at most.
+--
+-- The guard locks the row FOR KEY SHARE for whom it lets pass, until the transaction ends; an Admit FOR SHARE. So, from the
+-- lock of the row on, nobody is let in under a lower token until this transaction is committed, or rolled back.
+CREATE OR REPLACE FUNCTION fencegate.lease_fence(election text, issued bigint) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '100ms'
+AS $function$
+#variable_conflict use_column
+DECLARE
+    latest constant timestamptz := clock_timestamp() + interval '5 s';
+    -- A snapshot of before may lack an admission.
+    sees_current constant boolean := current_setting('transaction_isolation') LIKE 'read %';
+    fenced  text;
+    holders text;
+BEGIN
+    FOR fenced IN
+        SELECT replace(d.resource, '{}', substr($1, strpos(d.lease, '{}'), length($1) - length(d.lease) + 2))
+        FROM fencegate.leased d
+        WHERE d.lease = $1
+           OR strpos(d.lease, '{}') > 0 AND length($1) >= length(d.lease) - 2
+              AND starts_with($1, split_part(d.lease, '{}', 1))
+              AND right($1, length(split_part(d.lease, '{}', 2))) = split_part(d.lease, '{}', 2)
+    LOOP
+        LOOP
+            BEGIN
+                -- Those that the guard of an earlier version has let pass hold this lock alone. Given back: others take it.
+                BEGIN
+                    PERFORM pg_advisory_xact_lock(hashtextextended('fencegate:' || fenced, 0));
+                    RAISE EXCEPTION USING ERRCODE = 'LF000';
+                EXCEPTION WHEN SQLSTATE 'LF000' THEN
+                    NULL;
+                END;
+                INSERT INTO fencegate.epoch (resource, token, drained) VALUES (fenced, issued, sees_current)
+                    ON CONFLICT DO NOTHING;
+                PERFORM FROM fencegate.epoch e WHERE e.resource = fenced FOR UPDATE;
+                EXIT;
+            EXCEPTION WHEN lock_not_available THEN
+                holders := fencegate.end_holders(fenced, 'ShareLock');
+            END;
+            IF clock_timestamp() >= latest THEN
+                RAISE EXCEPTION USING ERRCODE = 'LF006',
+                    MESSAGE = format('the fence of resource "%s" cannot be raised: its lock is held by %s',
+                        fenced, coalesce(holders, 'others')),
+                    DETAIL = format('resource=%s', fenced),
+                    HINT = 'The lease was not acquired. Try again; if it lasts, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
+            END IF;
+        END LOOP;
+        PERFORM pg_stat_clear_snapshot();
+        UPDATE fencegate.epoch e
+        SET token = issued, updated = clock_timestamp(), drained = sees_current
+            AND NOT EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.database = current_database())
+            AND NOT EXISTS (
+                SELECT FROM fencegate.admission a JOIN pg_stat_get_activity(NULL) s ON s.pid = a.pid
+                WHERE a.resource = fenced AND (a.generation, a.token) < (e.generation, issued)
+                  AND (s.backend_start IS NULL OR s.backend_start = a.backend_start))
+        WHERE e.resource = fenced AND e.token < issued;
+        PERFORM pg_notify('fencegate', fenced);
+    END LOOP;
+END
+$function$;
+
 -- The lease of an election, for this holder; no row while another holder's runs.
 CREATE OR REPLACE FUNCTION fencegate.acquire(election text, holder text, ttl interval)
     RETURNS TABLE (token bigint, expires timestamptz)
@@ -213,10 +285,12 @@ BEGIN
             lease, lease.expires, CASE WHEN lease.holder = named THEN 'expired' ELSE 'overtaken' END);
     END IF;
     -- The number is taken under the row's lock: one that was taken before might be lower than another's.
+    lease.token := greatest(nextval('fencegate.lease_token'), lease.token + 1);
+    PERFORM fencegate.lease_fence($1, lease.token);
+    at := clock_timestamp();
     RETURN QUERY UPDATE fencegate.lease AS l
-        SET token = greatest(nextval('fencegate.lease_token'), l.token + 1), holder = named, shown = named, role = caller,
-            acquired = at, renewed = at, expires = at + lasting, released = false,
-            last_day = fencegate.lease_day(at + lasting)
+        SET token = lease.token, holder = named, shown = named, role = caller, acquired = at, renewed = at,
+            expires = at + lasting, released = false, last_day = fencegate.lease_day(at + lasting)
         WHERE l.election = $1 RETURNING l.token, l.expires;
     PERFORM pg_notify('fencegate_lease', $1);
     -- Elsewhere it would make unrelated calls fail (40001).
@@ -318,12 +392,14 @@ BEGIN
 END
 $function$;
 
-REVOKE ALL ON fencegate.lease, fencegate.lease_history, fencegate.lease_grant FROM PUBLIC;
+REVOKE ALL ON fencegate.lease, fencegate.lease_history, fencegate.lease_grant, fencegate.leased FROM PUBLIC;
+-- For `fencegate guard status` by the owner of a table.
+GRANT SELECT ON fencegate.leased TO PUBLIC;
 REVOKE ALL ON SEQUENCE fencegate.lease_token FROM PUBLIC;
 REVOKE ALL ON FUNCTION
     fencegate.lease_role(text), fencegate.lease_time(interval), fencegate.lease_holder(text), fencegate.lease_prune(),
     fencegate.lease_durable(), fencegate.lease_day(timestamptz), fencegate.lease_extend(text, timestamptz, interval),
-    fencegate.lease_ended(fencegate.lease, timestamptz, text),
+    fencegate.lease_fence(text, bigint), fencegate.lease_ended(fencegate.lease, timestamptz, text),
     fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), fencegate.release(text, bigint),
     fencegate.proclaim(text, bigint, text), fencegate.leader(text)
     FROM PUBLIC;

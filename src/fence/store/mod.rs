@@ -13,6 +13,7 @@ mod sql;
 
 use super::admissions::Admissions;
 use super::enforcement::Enforcement;
+use super::lease::{Lease, Leases};
 use super::permission::{Deed, Role};
 use super::refusal::{Blocker, Cause};
 use super::reset::{Fences, Higher};
@@ -43,7 +44,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     async fn admit(&self, who: &Identity, resource: &Resource, token: Token, loaded: i64)
     -> Result<Report, StoreError>;
 
-    /// Raises the epoch to a higher token of the same generation and the same policies, not drained; or makes the first.
+    /// Raises the epoch to a higher token of the same generation and the same policies, not drained; or makes the first. Where
+    /// the policy names a lease, that has to be in force under the token.
     /// But nothing is raised that is below what was known, and nothing is made where something was: it was pruned since.
     /// Waits until every Admit that has begun is done. Returns the epoch as it is now. Ends holders of the lock as Admit does.
     async fn publish(
@@ -100,6 +102,12 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// The epochs above admissions that this proxy gave.
     async fn epochs_above_admissions(&self) -> Result<Vec<(String, Epoch)>, StoreError>;
+
+    /// Those of the leases of these elections that there are, also those that have ended.
+    async fn leases(&self, elections: &[&str]) -> Result<Vec<Lease>, StoreError>;
+
+    /// The leases that there are, at most `most`.
+    async fn all_leases(&self, most: usize) -> Result<Leases, StoreError>;
 
     /// The time by the database's clock, in microseconds since 1970.
     async fn now(&self) -> Result<i64, StoreError>;
@@ -175,6 +183,8 @@ pub trait Listener: fmt::Debug + Send + Sync {
     fn lost(&self, connection: u64);
     /// The resource's epoch has changed.
     fn announced(&self, resource: &str);
+    /// Another leads the election of a lease, or nobody does any more.
+    fn lease_changed(&self, election: &str);
     /// Another proxy announces that the catalogue has changed.
     fn catalogue_changed(&self);
 }

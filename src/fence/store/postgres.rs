@@ -12,6 +12,7 @@ use super::{
 use crate::catalogue::{self, Catalogue, Dependencies, Fenced, Views};
 use crate::fence::admissions::Admissions;
 use crate::fence::enforcement::Enforcement;
+use crate::fence::lease::{Lease, Leases};
 use crate::fence::permission::{Deed, Role};
 use crate::fence::refusal::Cause;
 use crate::fence::reset::Fences;
@@ -169,6 +170,18 @@ impl Store for Postgres {
     async fn epochs_above_admissions(&self) -> Result<Vec<(String, Epoch)>, StoreError> {
         let read = |row: &_| Some((text(row, "resource")?, rows::epoch(row)?));
         self.read(&sql::epoch::epochs_above_admissions(&self.proxy), read).await
+    }
+
+    async fn leases(&self, elections: &[&str]) -> Result<Vec<Lease>, StoreError> {
+        self.read(&sql::lease::leases(elections), rows::lease).await
+    }
+
+    async fn all_leases(&self, most: usize) -> Result<Leases, StoreError> {
+        let answers = self.look(&sql::lease::all_leases(most)).await?;
+        let [list, count] = answers.as_slice() else { return Err(rows::unknown_form("the question for leases")) };
+        let list: Vec<_> = list.rows.iter().filter_map(rows::lease).collect();
+        let all = count.rows.first().and_then(|row| number(row, "leases")).unwrap_or(list.len());
+        Ok(Leases { left_out: all.saturating_sub(list.len()), list })
     }
 
     async fn now(&self) -> Result<i64, StoreError> {

@@ -129,8 +129,36 @@ BEGIN
 END
 $function$;
 
+-- Ends the processes that hold the lock of a resource in this mode, and returns who they are. Not control connections, which
+-- hold it for a moment.
+CREATE OR REPLACE FUNCTION fencegate.end_holders(resource text, held text) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    lock constant bigint := hashtextextended('fencegate:' || $1, 0);
+    holders text;
+BEGIN
+    -- Otherwise the processes are those of the first look in this transaction.
+    PERFORM pg_stat_clear_snapshot();
+    SELECT string_agg(coalesce('process ' || h.pid, 'a prepared transaction'), ', ') INTO holders
+    FROM (SELECT l.pid, CASE WHEN me.rolsuper OR (NOT t.rolsuper AND (pg_has_role(me.oid, 'pg_signal_backend', 'USAGE')
+              OR pg_has_role(me.oid, t.oid, 'USAGE'))) THEN pg_terminate_backend(l.pid) END AS signalled
+          FROM pg_locks AS l JOIN pg_roles AS me ON me.rolname = current_user
+          LEFT JOIN pg_stat_get_activity(NULL) AS s ON s.pid = l.pid LEFT JOIN pg_roles AS t ON t.oid = s.usesysid
+          WHERE l.locktype = 'advisory' AND l.mode = $2 AND l.objsubid = 1
+          -- Who waits to hold it alone is in the way of others as well.
+          AND (l.granted OR $2 = 'ExclusiveLock') AND l.pid IS DISTINCT FROM pg_backend_pid()
+          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+          AND (l.classid::bigint << 32 | l.objid::bigint) = lock
+          AND NOT coalesce(s.application_name = 'fencegate control'
+              AND has_table_privilege(t.oid, 'fencegate.admission', 'INSERT'), false)) AS h;
+    RETURN holders;
+END
+$function$;
+
 REVOKE ALL ON SCHEMA fencegate FROM PUBLIC;
 GRANT USAGE ON SCHEMA fencegate TO PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA fencegate FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION fencegate.token(text) TO PUBLIC;
-REVOKE ALL ON FUNCTION fencegate.prune(interval, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION fencegate.prune(interval, text), fencegate.end_holders(text, text) FROM PUBLIC;

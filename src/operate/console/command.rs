@@ -24,6 +24,7 @@ pub(super) enum Show {
     Fences,
     Sessions,
     Admissions,
+    Leases,
     Policies,
     Rejections,
     Stats,
@@ -66,10 +67,11 @@ pub(super) struct CommandHelp {
     shows: Option<Show>,
 }
 
-pub(super) const COMMANDS: [CommandHelp; 17] = [
+pub(super) const COMMANDS: [CommandHelp; 18] = [
     show("SHOW FENCES", Show::Fences, "the fence of each resource in each database: its token, and who leads"),
     show("SHOW SESSIONS", Show::Sessions, "the sessions of this proxy: who they are, and which tokens they hold"),
     show("SHOW ADMISSIONS", Show::Admissions, "the server processes that may write now, through any proxy"),
+    show("SHOW LEASES", Show::Leases, "the leases in the fenced databases: who leads what, until when"),
     show("SHOW POLICIES", Show::Policies, "the tables of each resource, and whether their fence is enforced"),
     show("SHOW REJECTIONS", Show::Rejections, "the writes that this proxy rejected last"),
     show("SHOW STATS", Show::Stats, "how many writes this proxy has admitted and rejected"),

@@ -5,7 +5,7 @@ use super::result_set::{ResultSet, Table, TableColumn};
 use super::{Console, no_databases, notice, unreadable};
 use crate::fence::session::Token;
 use crate::fence::{Database, Fence};
-use crate::policy::Resource;
+use crate::policy::{Issuer, Resource};
 use std::sync::Arc;
 
 /// A resource, or that of a key, in a database.
@@ -31,7 +31,7 @@ pub(super) fn table() -> Table<Row> {
         TableColumn("database", Text, |it| it.database.name().into()),
         TableColumn("resource", Text, |it| (&it.resource.name).into()),
         TableColumn("mode", Text, |it| it.resource.mode.name().into()),
-        TableColumn("election", Text, |it| it.resource.election_shown().into()),
+        TableColumn("election", Text, |it| it.resource.issuer_shown().into()),
         TableColumn("generation", Integer, |it| it.fence.map(|fence| fence.epoch.generation).into()),
         TableColumn("token", Integer, |it| it.fence.map(|fence| fence.epoch.token).into()),
         TableColumn("drained", Boolean, |it| it.fence.map(|fence| fence.drained).into()),
@@ -68,10 +68,16 @@ pub(super) async fn show(console: &Console) -> ResultSet {
                 continue;
             }
         };
+        // Those that it does not know are unknown.
+        let leased = database.read_leases(&policies.resources).await.unwrap_or_default();
         let row = |resource: Arc<Resource>, fence: Option<&Fence>| {
             // Those of keys are not followed.
-            let election = resource.election.as_ref().filter(|_| resource.family.is_none());
-            let leader = election.map(|election| match leaders.get(election) {
+            let issuer = resource.issuer.as_ref().filter(|_| resource.family.is_none());
+            let leader = issuer.map(|issuer| match issuer {
+                Issuer::Election(election) => leaders.get(election),
+                Issuer::Lease(_) => leased.get(&resource.name),
+            });
+            let leader = leader.map(|leader| match leader {
                 Some(Some(token)) => LeaderState::Leads(*token),
                 Some(None) => LeaderState::Nobody,
                 None => LeaderState::Unknown,

@@ -10,6 +10,7 @@ mod control;
 mod courtesy;
 mod fences;
 pub mod frontend;
+mod leases;
 mod policies;
 mod rejections;
 mod reload;
@@ -28,8 +29,6 @@ pub use server::{PreparedCommand, told};
 pub use sessions::OpenSession;
 
 use crate::config::Settings;
-use crate::etcd::ElectionName;
-use crate::fence::session::Token;
 use crate::fence::{Database, Leaders};
 use crate::metrics::WriteCount;
 use crate::policy::PolicySet;
@@ -52,8 +51,6 @@ pub trait Proxy: Send + Sync {
     fn policies(&self) -> Arc<PolicySet>;
     /// The leaders' tokens, as far as they are known.
     fn leaders(&self) -> Leaders;
-    /// The token of the election's leader now; None: nobody leads. The error says why that is not known. Cancel-safe.
-    async fn leader(&self, election: &ElectionName) -> Result<Option<Token>, String>;
     /// The databases that have had sessions, by name; not those that are gone.
     fn databases(&self) -> Vec<Arc<Database>>;
     /// Any database, by its name, with the policies recorded in it; None: the server says that it has none.
@@ -122,6 +119,7 @@ fn headings_of(command: &Command) -> Vec<Heading> {
         Command::Show(Show::Fences) => headings(&fences::table()),
         Command::Show(Show::Sessions) => headings(&sessions::table()),
         Command::Show(Show::Admissions) => headings(&admissions::table()),
+        Command::Show(Show::Leases) => headings(&leases::table()),
         Command::Show(Show::Policies) => headings(&policies::table()),
         Command::Show(Show::Rejections) => headings(&rejections::table()),
         Command::Show(Show::Stats) => headings(&stats::table()),
@@ -144,6 +142,7 @@ async fn run(console: &Console, command: &Command) -> Result<ResultSet, ErrorTex
         Command::Show(Show::Fences) => fences::show(console).await,
         Command::Show(Show::Sessions) => ResultSet::show(&sessions::table(), console.proxy.sessions()),
         Command::Show(Show::Admissions) => admissions::show(console).await,
+        Command::Show(Show::Leases) => leases::show(console).await,
         Command::Show(Show::Policies) => policies::show(console).await,
         Command::Show(Show::Rejections) => ResultSet::show(&rejections::table(), console.proxy.rejections()),
         Command::Show(Show::Stats) => ResultSet::show(&stats::table(), stats::counts(console)),

@@ -33,7 +33,7 @@ pub(super) fn table<'a>() -> Table<Row<'a>> {
         }),
         TableColumn("on_missing", Text, |it| it.resource.on_missing.name().into()),
         TableColumn("mode", Text, |it| it.resource.mode.name().into()),
-        TableColumn("election", Text, |it| it.resource.election_shown().into()),
+        TableColumn("election", Text, |it| it.resource.issuer_shown().into()),
         TableColumn("status", Text, |it| {
             match it.is_superseded {
                 true => "superseded",

@@ -39,11 +39,14 @@ pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<Res
         ErrorText::new("42704", format!("resource \"{resource}\" is in none of the policies in force"))
             .hint("SHOW POLICIES lists those that are.")
     })?;
-    let above = above_leader(console, resource, *token, *force).await?;
-    let (databases, notices) = match database {
+    let (databases, mut notices) = match database {
         Some(name) => (vec![named(console, &policies, name).await?], Vec::new()),
         None => with_epoch(console, &policies, resource).await?,
     };
+    for database in &databases {
+        let above = above_leader(database, resource, *token, *force).await?;
+        notices.extend(above.filter(|notice| !notices.contains(notice)));
+    }
     let mut rows: Vec<Row> = Vec::new();
     for database in databases {
         match database.reset(resource, *token, &console.role, *force).await {
@@ -66,28 +69,26 @@ pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<Res
             }
         }
     }
-    let notices = notices.into_iter().chain(above).collect();
     Ok(ResultSet::tagged("FENCE RESET", &table(), rows).with_notices(notices))
 }
 
 /// A fence above the token of the leader shuts it out: an error, or with force a warning. What is not known of the leader is
 /// said. Cancel-safe.
 async fn above_leader(
-    console: &Console,
+    database: &Arc<Database>,
     resource: &Resource,
     token: Token,
     force: bool,
 ) -> Result<Option<Notice>, ErrorText> {
-    let Some(election) = &resource.election else { return Ok(None) };
-    let (code, text) = match console.proxy.leader(election).await {
+    let Some(issuer) = &resource.issuer else { return Ok(None) };
+    let (code, text) = match database.leader(issuer).await {
         Ok(Some(leader)) if token > leader => (
             "55006",
-            format!("token {token} is above {leader}, that of the leader of {election}: its writes are rejected then"),
+            format!("token {token} is above {leader}, that of the leader of {issuer}: its writes are rejected then"),
         ),
         Ok(_) => return Ok(None),
         Err(reason) => {
-            let text =
-                format!("whether token {token} is above that of the leader of {election} is not known: {reason}");
+            let text = format!("whether token {token} is above that of the leader of {issuer} is not known: {reason}");
             return Ok(Some((Severity::Warning, ErrorText::new("01000", text))));
         }
     };

@@ -205,7 +205,7 @@ mod tests {
         let table = QualifiedName { schema: "public".to_owned(), name: name.to_owned() };
         Resource {
             name: name.to_owned(),
-            election: None,
+            issuer: None,
             keyed: None,
             family: None,
             tables: vec![FencedTable { name: table, operations: vec![Operation::Insert], key: None }],

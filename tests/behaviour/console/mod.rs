@@ -13,4 +13,4 @@ mod reset;
 mod world;
 
 /// The commands that SHOW HELP lists.
-const COMMANDS: usize = 17;
+const COMMANDS: usize = 18;

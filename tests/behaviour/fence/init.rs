@@ -50,7 +50,7 @@ async fn init_may_be_run_again_and_at_once() {
         assert_eq!(report.role, control);
         assert!(report.to_run.is_empty());
     }
-    assert_eq!(world.ask("SELECT count(*) FROM pg_tables WHERE schemaname = 'fencegate' AND tableowner = current_database() || '_control'").await, "7");
+    assert_eq!(world.ask("SELECT count(*) FROM pg_tables WHERE schemaname = 'fencegate' AND tableowner = current_database() || '_control'").await, "8");
     let again = run().await.unwrap();
     assert!(!again.created && again.granted.is_empty());
 

@@ -167,7 +167,7 @@ impl Session {
 pub fn resource(name: &str, fingerprint: &str) -> Arc<Resource> {
     Arc::new(Resource {
         name: name.into(),
-        election: None,
+        issuer: None,
         keyed: None,
         family: None,
         tables: vec![FencedTable {

@@ -4,6 +4,7 @@
 mod bypasses;
 mod command;
 mod keyed;
+mod leases;
 mod moved;
 mod replication;
 mod roles;

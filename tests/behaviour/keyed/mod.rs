@@ -142,7 +142,7 @@ fn what_does_not_show_its_key_is_refused_with_a_hint() {
     ];
     for statement in statements {
         let error = refused(&mut holder(&world, "1"), &format!("BEGIN; {statement}"));
-        assert_eq!((error.code(), error.detail()), ("LF004", "resource=shard/{shard}"), "{statement}");
+        assert_eq!((error.code(), error.detail()), ("LF004", "resource=shard/{shard}"), "{statement}: {error:?}");
         assert!(error.message().contains("which \"shard\" of public.shard_ticks"), "{}", error.message());
         assert!(!error.hint().is_empty(), "{statement}");
     }

@@ -1,6 +1,7 @@
 //! Leases in PostgreSQL: the functions of the schema `fencegate`, against a real server.
 
 mod api;
+mod authority;
 mod contention;
 mod hostile;
 mod leading;

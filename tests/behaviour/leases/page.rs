@@ -1,5 +1,6 @@
 //! docs/leases.md is true: its `sh` blocks run, in their order, save that the port is that of a throwaway server.
 
+use crate::support::guardian::Folder;
 use crate::support::page::{blocks, shell};
 use crate::support::{Options, Postgres, programs};
 
@@ -12,12 +13,13 @@ fn every_command_runs() {
     postgres.sql("CREATE ROLE app LOGIN");
     postgres.sql_in("app", "GRANT CREATE ON SCHEMA public TO app");
     let blocks = blocks(PAGE, "sh");
-    assert_eq!(blocks.len(), 5);
+    assert_eq!(blocks.len(), 6);
+    let folder = Folder::new("page");
     for block in blocks {
         let script = block
             .replace("127.0.0.1:5432", &format!("127.0.0.1:{}", postgres.port()))
             .replace("port=5432", &format!("port={}", postgres.port()));
-        programs::run(&mut shell(&script));
+        programs::run(shell(&script).current_dir(folder.path()));
     }
     let kept =
         "SELECT string_agg(election || ' ' || token || ' ' || released, ', ' ORDER BY token) FROM fencegate.lease";

@@ -26,6 +26,7 @@ fencegate_lease_renew_seconds
 fencegate_etcd_up
 fencegate_upstream_up
 fencegate_election_token{election}
+fencegate_lease_token{database,lease}
 fencegate_policies_superseded{database}
 ";
 const PROMISED_VERDICTS: &str = "admitted, stale, missing, invalid, unverifiable, unissued, unavailable, exempt";
@@ -107,7 +108,7 @@ fn every_metric_moves_and_is_called_as_promised() {
 #[test]
 fn every_value_of_a_bounded_label_moves() {
     /// Users' names, and the program's version.
-    const UNBOUNDED: [&str; 4] = ["database", "resource", "election", "version"];
+    const UNBOUNDED: [&str; 5] = ["database", "resource", "election", "lease", "version"];
     let mut world = World::start();
     world.elect();
     world.move_everything(1);

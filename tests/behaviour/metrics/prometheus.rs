@@ -1,6 +1,7 @@
 //! The alerts and the dashboard in `deploy/`, asked of a real Prometheus.
 
 use crate::metrics::world::{POLICIES, Scraper, World};
+use crate::support::Wire;
 use crate::support::programs::run;
 use crate::support::wait::wait_for;
 use serde::Deserialize;
@@ -82,6 +83,8 @@ fn promtool_accepts_the_rules_and_each_says_what_to_do() {
 fn every_query_finds_data() {
     let mut world = World::start();
     world.elect();
+    // Leases are followed while there is a session.
+    let _open = Wire::login(&world.proxy.address(), "postgres", "postgres");
     let scraper = Scraper::start(&world);
     let alerts = rules();
     let mut queries: Vec<(String, String)> =
@@ -149,6 +152,9 @@ fn alerts_fire() {
     world.proxy.sighup();
     wait_for("it is over", Duration::from_secs(60), || (!fires("FencegateReloadFailed")).then_some(()));
     world.stop_lead();
+    let open = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    wait_for("a vacant lease", Duration::from_secs(60), || fires("FencegateLeaseVacant").then_some(()));
+    drop(open);
     world.postgres.stop();
     wait_for("a vacant election", Duration::from_secs(60), || fires("FencegateElectionVacant").then_some(()));
     world.etcd.kill9();

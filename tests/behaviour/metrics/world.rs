@@ -16,13 +16,15 @@ pub const POLICIES: &str = "version: 1
 resources:
   - {name: jobs, tables: [public.jobs]}
   - {name: led, election: /metrics/policy, tables: [public.led]}
+  - {name: leased, lease: metrics/lease, tables: [public.leased]}
   - {name: watched, mode: observe, tables: [public.watched]}
   - name: shard/{shard}
     tables: [{name: public.shards, key: shard}]
 exempt_roles: [migrator]
 ";
 /// All but one of these databases are prepared; writes to that one cannot be admitted.
-const TABLES: &str = "CREATE TABLE jobs (n int); CREATE TABLE led (n int); CREATE TABLE watched (n int);
+const TABLES: &str =
+    "CREATE TABLE jobs (n int); CREATE TABLE led (n int); CREATE TABLE watched (n int); CREATE TABLE leased (n int);
     CREATE TABLE shards (shard int, n int); GRANT ALL ON ALL TABLES IN SCHEMA public TO PUBLIC";
 
 pub struct World {
@@ -142,6 +144,7 @@ impl World {
 
     /// Makes this the token of the leader whom the policy follows.
     pub fn elect(&self) -> i64 {
+        self.postgres.sql("SELECT fencegate.acquire('metrics/lease', 'a', '1 hour')");
         self.etcd.put_new("/metrics/policy/1")
     }
 

@@ -4,7 +4,7 @@ use super::world::{WRITE, World, codes};
 use crate::support::message::{
     self, bind_text, close_statement, describe_statement, execute, flush, parse, query, sync,
 };
-use crate::support::{DEADLINE, Wire, wait_until};
+use crate::support::{DEADLINE, Wire, share, wait_until};
 
 /// What the proxy may need beyond what it needed for small talk, in KiB.
 const ALLOWED: u64 = 16 * 1024;
@@ -32,11 +32,11 @@ fn flood(world: &World, wire: &mut Wire, message: &[u8]) -> usize {
     sent
 }
 
-fn floods(messages: &[(&str, Vec<u8>)]) {
+fn floods(messages: Vec<(&str, Vec<u8>)>) {
     let mut world = World::new();
-    for (what, message) in messages {
+    for (what, message) in share(messages, 3) {
         let mut wire = world.hostile();
-        let sent = flood(&world, &mut wire, message);
+        let sent = flood(&world, &mut wire, &message);
         println!("{what}: {sent} bytes");
         world.is_unharmed();
         world.is_within_memory(ALLOWED);
@@ -46,7 +46,7 @@ fn floods(messages: &[(&str, Vec<u8>)]) {
 
 #[test]
 fn of_small_messages() {
-    floods(&[
+    floods(vec![
         ("Sync", sync()),
         ("Flush", flush()),
         ("Parse", parse("", "SELECT 1", &[])),
@@ -64,14 +64,14 @@ fn of_small_messages() {
 /// The proxy answers these itself: nothing but its own care stops it from piling up the answers.
 #[test]
 fn of_rejected_queries() {
-    floods(&[("a stale write", query(WRITE)), ("an unreadable one", query("SELECT"))]);
+    floods(vec![("a stale write", query(WRITE)), ("an unreadable one", query("SELECT"))]);
 }
 
 /// The server takes the first bytes of a name only, and so must the proxy.
 #[test]
 fn of_long_names() {
     let name = "n".repeat(3 << 20);
-    floods(&[
+    floods(vec![
         ("Parse", parse(&name, "SELECT 1", &[])),
         ("Bind", [parse("", "SELECT 1", &[]), bind_text(&name[..60_000], "", &[])].concat()),
         ("Close", close_statement(&name[..9_000])),

@@ -3,7 +3,7 @@
 use crate::support::malicious::{Malicious, VICTIM, Victim, greeting, identity, ready};
 use crate::support::message::{self, header, query, tagged};
 use crate::support::programs::run;
-use crate::support::{DEADLINE, Frame, Options, Postgres, Proxy, ProxyOptions, Wire, fenced, wait_until};
+use crate::support::{DEADLINE, Frame, Options, Postgres, Proxy, ProxyOptions, Wire, fenced, share, wait_until};
 use fencegate::wire::frame::{HEADER, Header};
 use std::fmt;
 use std::io;
@@ -169,7 +169,7 @@ fn who_sends_garbage_and_closes() {
             play_up_to(stage, client)?;
             client.send(&script.lock().unwrap())
         });
-        for (what, bytes) in garbage() {
+        for (what, bytes) in share(garbage(), 3) {
             chosen.lock().unwrap().clone_from(&bytes);
             let end = world.conversation();
             // What ends within a message of the server cannot be followed by another.
@@ -195,7 +195,7 @@ fn who_sends_garbage_and_waits() {
             client.hold()
         });
         let mut victims = Vec::new();
-        for (what, bytes) in garbage() {
+        for (what, bytes) in share(garbage(), 3) {
             println!("{what} at {stage:?}");
             chosen.lock().unwrap().clone_from(&bytes);
             let before = world.server.served();
@@ -233,7 +233,7 @@ fn who_never_ends() {
             client.send(&start)?;
             client.flood(&more)
         });
-        for (what, start, more) in floods.clone() {
+        for (what, start, more) in share(floods.to_vec(), 3) {
             *chosen.lock().unwrap() = (start, more);
             let before = world.server.served();
             let mut victim = world.victim();

@@ -64,6 +64,11 @@ impl Listener for Hears {
         self.later(move |inner| inner.announced(&resource));
     }
 
+    fn lease_changed(&self, election: &str) {
+        let election = election.to_owned();
+        self.later(move |inner| inner.lease_changed(&election));
+    }
+
     fn catalogue_changed(&self) {
         self.later(|inner| inner.catalogue_changed());
     }

@@ -14,7 +14,7 @@ use super::world::{Chances, Dice, World, moment, pass};
 use crate::catalogue::{Catalogue, Dependencies, Fenced};
 use crate::fence::session::{Epoch, Identity, Token};
 use crate::fence::store::{AdmissionRow, EpochRow, Found, Holder, Key, Marked, Report, ResetReport, Store, StoreError};
-use crate::fence::{Admissions, Cause, Deed, Enforcement, Fences, Role};
+use crate::fence::{Admissions, Cause, Deed, Enforcement, Fences, Lease, Leases, Role};
 use crate::policy::Resource;
 use async_trait::async_trait;
 use std::collections::HashSet;
@@ -226,6 +226,14 @@ impl Store for Reached {
 
     async fn epochs_above_admissions(&self) -> Result<Vec<(String, Epoch)>, StoreError> {
         self.look(self.inner.epochs_above_admissions()).await
+    }
+
+    async fn leases(&self, elections: &[&str]) -> Result<Vec<Lease>, StoreError> {
+        self.look(self.inner.leases(elections)).await
+    }
+
+    async fn all_leases(&self, most: usize) -> Result<Leases, StoreError> {
+        self.look(self.inner.all_leases(most)).await
     }
 
     async fn now(&self) -> Result<i64, StoreError> {

@@ -8,7 +8,7 @@ use fencegate::fence::session::{Epoch, Identity, Token};
 use fencegate::fence::store::{
     AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Recorded, Report, ResetReport, Store, StoreError,
 };
-use fencegate::fence::{Admissions, Blocker, Cause, Deed, Enforcement, Fences, Higher, Role};
+use fencegate::fence::{Admissions, Blocker, Cause, Deed, Enforcement, Fences, Higher, Lease, Leases, Role};
 use fencegate::policy::{QualifiedName, Resource};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -114,7 +114,9 @@ impl Store for InMemory {
         let mut state = self.connected()?;
         let (updated, name) = (state.tick(), resource.name.clone());
         let policy = resource.fingerprint.clone();
+        let is_issued = resource.lease().is_none_or(|lease| state.has_issued(lease, target.token));
         match state.epochs.get_mut(&name) {
+            _ if !is_issued => {}
             None if known.is_none() => {
                 let epoch = Epoch { generation: 1, ..target };
                 state.epochs.insert(name, Row { epoch, drained: false, policy, loaded, updated });
@@ -290,6 +292,15 @@ impl Store for InMemory {
             );
         }
         Ok(above.into_iter().collect())
+    }
+
+    async fn leases(&self, elections: &[&str]) -> Result<Vec<Lease>, StoreError> {
+        let state = self.connected()?;
+        Ok(elections.iter().filter_map(|election| state.lease(election)).collect())
+    }
+
+    async fn all_leases(&self, most: usize) -> Result<Leases, StoreError> {
+        Ok(self.connected()?.all_leases(most))
     }
 
     async fn now(&self) -> Result<i64, StoreError> {

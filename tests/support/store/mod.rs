@@ -5,6 +5,7 @@
 //! when it is first polled. Knows no strangers who hold locks of resources, and no privileges but [`Server::forbid`].
 
 mod in_memory;
+mod leases;
 mod shown;
 
 use fencegate::fence::session::{Epoch, Identity};
@@ -12,6 +13,7 @@ use fencegate::fence::store::{AdmissionRow, Key, Listener, Store};
 use fencegate::fence::{Cause, Remedy};
 use fencegate::policy::QualifiedName;
 use in_memory::InMemory;
+use leases::LeaseRow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,6 +30,7 @@ struct State {
     postmaster_start: String,
     tables: HashSet<QualifiedName>,
     epochs: BTreeMap<String, Row>,
+    leases: BTreeMap<String, LeaseRow>,
     admissions: Vec<Admitted>,
     processes: BTreeMap<i32, Process>,
     /// With the process that each was of.
@@ -44,7 +47,7 @@ struct State {
 
 /// What outlives a crash.
 #[derive(Clone, Debug, Default)]
-pub struct Disk(BTreeMap<String, Row>);
+pub struct Disk(BTreeMap<String, Row>, BTreeMap<String, LeaseRow>);
 
 /// Of the table of epochs.
 #[derive(Clone, Debug)]
@@ -139,12 +142,14 @@ impl Server {
 
     /// A copy of what is on disk.
     pub fn copy(&self) -> Disk {
-        Disk(self.state().epochs.clone())
+        let state = self.state();
+        Disk(state.epochs.clone(), state.leases.clone())
     }
 
     /// What is on disk is that copy from now on.
-    pub fn restore(&self, Disk(epochs): Disk) {
-        self.state().epochs = epochs;
+    pub fn restore(&self, Disk(epochs, leases): Disk) {
+        let mut state = self.state();
+        (state.epochs, state.leases) = (epochs, leases);
     }
 
     /// The epochs under which the process is admitted to the resource.

@@ -10,6 +10,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// As long as a lost proxy counts, in microseconds.
 pub(super) const LOST_PROXY_COUNTS: i64 = 600_000_000;
 
+/// Of microseconds since 1970.
+pub(super) fn time(micros: i64) -> Option<SystemTime> {
+    Some(UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).ok()?))
+}
+
 impl State {
     pub(super) fn enforcement(&self, resources: &[Arc<Resource>]) -> Enforcement {
         let mut reach = HashMap::new();
@@ -30,7 +35,6 @@ impl State {
     }
 
     pub(super) fn admissions(&self, own_proxy: &str, most: usize) -> Admissions {
-        let time = |micros: i64| Some(UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).ok()?));
         let admission = |it: &Admitted| Admission {
             resource: it.row.resource.clone(),
             epoch: it.row.epoch,

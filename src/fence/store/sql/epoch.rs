@@ -3,6 +3,7 @@
 //! Must never lower a token, but for a reset; and never write more than follows from the row that the decision was based on:
 //! a Query may be delayed in the network, and arrive when the epoch has changed.
 
+use super::lease::IN_FORCE;
 use super::lock::{PREPARED, WRITE_LOCKS, advisory_key, holds_lock_on_relations, relations};
 use super::{LIVING, below};
 use crate::fence::session::{Epoch, Token};
@@ -10,7 +11,7 @@ use crate::policy::{Resource, Template};
 use crate::sql::quote;
 use std::sync::Arc;
 
-/// Publish. The second statement's count: the token was raised. The third's row: what is there now. Raises
+/// Publish. The lease is read without a lock: the transaction that waits for this may have renewed it. The second statement's count: the token was raised. The third's row: what is there now. Raises
 /// nothing in another generation than the target's: a reset has come since the target was found to be due; and nothing but
 /// what was `known` then, or has come of it: what is lower, or gone, was pruned. `loaded`: as in [`record_policy`].
 pub fn publish(resource: &Resource, target: Epoch, known: Option<Epoch>, loaded: i64) -> String {
@@ -21,10 +22,17 @@ pub fn publish(resource: &Resource, target: Epoch, known: Option<Epoch>, loaded:
         None => ("true".to_owned(), 0),
         Some(known) => (format!("EXISTS (SELECT FROM fencegate.epoch WHERE resource = {name})"), known.token),
     };
+    let is_issued = match resource.lease() {
+        None => "true".to_owned(),
+        Some(lease) => format!(
+            "EXISTS (SELECT FROM fencegate.lease l WHERE l.election = {} AND l.token = {token} AND {IN_FORCE})",
+            quote(lease)
+        ),
+    };
     format!(
         "SELECT pg_advisory_xact_lock({key}); \
          INSERT INTO fencegate.epoch AS e (resource, token, policy_hash, policy_loaded) \
-           SELECT {name}, {token}, {hash}, {loaded} WHERE {is_expected} \
+           SELECT {name}, {token}, {hash}, {loaded} WHERE {is_expected} AND {is_issued} \
            ON CONFLICT (resource) DO UPDATE SET token = {token}, drained = false, updated = clock_timestamp() \
            WHERE e.generation = {generation} AND e.token < {token} AND e.token >= {lowest} AND e.policy_hash = {hash}; \
          SELECT resource, generation, token FROM fencegate.epoch WHERE resource = {name}; \

@@ -7,6 +7,7 @@
 
 pub mod admission;
 pub mod epoch;
+pub mod lease;
 pub mod lock;
 pub mod privilege;
 pub mod process;

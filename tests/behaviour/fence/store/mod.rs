@@ -27,10 +27,10 @@ use crate::support::dice::Dice;
 use crate::support::identity::identity;
 use crate::support::store::Server;
 use crate::support::{length, seed, until};
-use fencegate::fence::session::{Epoch, Identity, SessionFence};
+use fencegate::fence::session::{Epoch, Identity, SessionFence, Token};
 use fencegate::fence::store::{AdmissionRow, Holder, Key, Listener, Postgres, Report, Store};
-use fencegate::fence::{Admission, Database, Fences, Remedy};
-use fencegate::policy::{QualifiedName, Resource};
+use fencegate::fence::{Admission, Database, Fences, Lease, LeaseState, Remedy};
+use fencegate::policy::{Issuer, QualifiedName, Resource};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tokio_postgres::Client;
@@ -41,6 +41,8 @@ const PROXIES: usize = 2;
 const SESSIONS: usize = 5;
 /// Longer than any run.
 const FUTURE: i64 = 3_600_000_000;
+/// Its lease issues the tokens of one resource.
+const ELECTION: &str = "election";
 
 #[tokio::test]
 async fn both_agree_after_every_operation() {
@@ -89,13 +91,44 @@ async fn the_protocol_runs_over_the_store_in_memory() {
     stale_below(one.admit(&idle, &resource, 7).await, 8);
 }
 
+/// What was asked before a Publish may be old when it comes.
+#[tokio::test]
+async fn publish_itself_looks_at_the_lease() {
+    let both = Both::new().await;
+    let other = &both.resources[1][0];
+    let real = &both.proxies[0].real;
+    let publish = async |token| {
+        let raised = real.publish(other, Epoch { generation: 1, token }, None, 0).await.unwrap();
+        raised.map(|epoch| epoch.token)
+    };
+    let lease = async |token: i64, more: &str| {
+        both.world
+            .run(&format!(
+                "INSERT INTO fencegate.lease (election, token, released, expires) \
+                 VALUES ('{ELECTION}', {token}, false, now() + '1 hour') \
+                 ON CONFLICT (election) DO UPDATE SET token = {token}{more}"
+            ))
+            .await;
+    };
+    assert_eq!(publish(5).await, None, "there is no lease");
+    lease(5, "").await;
+    assert_eq!(publish(4).await, None);
+    assert_eq!(publish(5).await, Some(5));
+    lease(6, ", released = true").await;
+    assert_eq!(publish(6).await, Some(5));
+    lease(7, ", released = false, expires = clock_timestamp()").await;
+    assert_eq!(publish(7).await, Some(5));
+}
+
 /// What a long run has to come across.
-const WORTH_SEEING: [&str; 12] = [
+const WORTH_SEEING: [&str; 14] = [
     "admitted",
     "admitted again",
     "not fenceable",
     "of older policies",
     "of other policies",
+    "issued",
+    "not issued",
     "raised",
     "not raised",
     "drained",
@@ -118,6 +151,10 @@ impl Listener for Heard {
         self.0.lock().unwrap().push(resource.to_owned());
     }
 
+    fn lease_changed(&self, election: &str) {
+        self.0.lock().unwrap().push(format!("lease {election}"));
+    }
+
     fn catalogue_changed(&self) {
         self.0.lock().unwrap().push("{catalogue}".to_owned());
     }
@@ -128,6 +165,11 @@ struct Proxy {
     real: Arc<dyn Store>,
     memory: Arc<dyn Store>,
     heard: [Arc<Heard>; 2],
+}
+
+/// What does not depend on the clock.
+fn leases(leases: Vec<Lease>) -> Vec<(String, Token, LeaseState)> {
+    leases.into_iter().map(|it| (it.election, it.token, it.state)).collect()
 }
 
 struct Session {
@@ -176,6 +218,7 @@ impl Both {
         let other = |fingerprint: &str| {
             let mut other = Arc::into_inner(resource("other", fingerprint)).unwrap();
             other.tables[0].name = table("other");
+            other.issuer = Some(Issuer::Lease(ELECTION.parse().unwrap()));
             Arc::new(other)
         };
         let (keyed, later) = (family(), family());
@@ -222,6 +265,10 @@ impl Both {
                 same!(what, ask!(self, proxy, lockers(resource, &pids)));
             }
             same!(what, ask!(self, proxy, enforcement(&resources)));
+            let (real, memory) = ask!(self, proxy, leases(&[ELECTION, "another"]));
+            same!(what, (leases(real), leases(memory)));
+            let (real, memory) = ask!(self, proxy, all_leases(1));
+            same!(what, ((leases(real.list), real.left_out), (leases(memory.list), memory.left_out)));
             for loaded in self.times {
                 same!(what, sorted(ask!(self, proxy, superseded(&resources[..2], loaded))));
             }

@@ -1,6 +1,6 @@
 //! The random operations, each on both stores, and what the server processes do in between.
 
-use super::{Both, PROXIES, SESSIONS, Session, holders, key, plain, row, sorted, table};
+use super::{Both, ELECTION, FUTURE, PROXIES, SESSIONS, Session, holders, key, plain, row, sorted, table};
 use crate::fence::server::connect;
 use crate::support::dice::Dice;
 use crate::support::identity::identity;
@@ -25,7 +25,7 @@ impl Both {
             let generation = near.generation + i64::from(dice.chance(10)) - i64::from(dice.chance(10));
             Epoch { generation, token: (near.token + dice.below(4) as i64 - 1).max(1) }
         };
-        match dice.below(33) {
+        match dice.below(36) {
             0..=8 => {
                 let Some(who) = self.somebody(dice) else { return "nobody is there".into() };
                 let token = current.filter(|_| dice.chance(90)).unwrap_or(epoch(dice)).token;
@@ -45,10 +45,16 @@ impl Both {
                 what
             }
             9..=13 => {
-                let (target, known) = (epoch(dice), current.map(|_| epoch(dice)).filter(|_| dice.chance(70)));
+                let (mut target, known) = (epoch(dice), current.map(|_| epoch(dice)).filter(|_| dice.chance(70)));
+                let lease = self.proxies[0].memory.leases(&[ELECTION]).await.unwrap().pop();
+                let lease = lease.filter(|_| resource.lease().is_some());
+                target.token = lease.as_ref().filter(|_| dice.chance(80)).map_or(target.token, |it| it.token);
                 let what = format!("publish {target:?} of {name}, known {known:?}");
                 let (real, memory) = ask!(self, proxy, publish(&resource, target, known, loaded));
                 self.saw(if real == current { "not raised" } else { "raised" }, true);
+                if resource.lease().is_some() {
+                    self.saw(if real == current { "not issued" } else { "issued" }, true);
+                }
                 same!(what, (real, memory));
                 what
             }
@@ -145,6 +151,21 @@ impl Both {
                     _ => same!("announce", ask!(self, proxy, announce_enforced(&enforced))),
                 }
                 format!("p{proxy} leaves, closes, announces {enforced:?} or the catalogue")
+            }
+            33..=35 => {
+                let token = self.current("other").await.map_or(1, |it| it.token) + dice.below(3) as i64;
+                let (released, lasts) = (dice.chance(20), dice.chance(80));
+                self.memory.lease(ELECTION, token, released, if lasts { FUTURE } else { 0 });
+                let expires = if lasts { "1 hour" } else { "0" };
+                let lease = format!(
+                    "INSERT INTO fencegate.lease (election, token, released, acquired, renewed, expires) \
+                     VALUES ('{ELECTION}', {token}, {released}, now(), now(), clock_timestamp() + '{expires}'::interval) \
+                     ON CONFLICT (election) DO UPDATE SET (token, released, acquired, expires) = \
+                       (EXCLUDED.token, EXCLUDED.released, EXCLUDED.acquired, EXCLUDED.expires); \
+                     SELECT pg_notify('fencegate_lease', '{ELECTION}')"
+                );
+                self.world.run(&lease).await;
+                format!("lease {token}, released: {released}, lasts: {lasts}")
             }
             32 if dice.chance(30) => {
                 self.world.run(&format!("SELECT fencegate.prune('0 s', '{name}')")).await;

@@ -1,0 +1,257 @@
+//! Leases with the guard alone: a new lease raises the fence in the transaction that acquires it. No proxy, no etcd.
+
+use super::world::{LEVELS, attempt, guard, policy_folder};
+use crate::support::commit_order::CommitOrder;
+use crate::support::fenced::{code, ok};
+use crate::support::postgres::{Options, SUPERUSER};
+use crate::support::ticks::{self, WRITE, process, tokens, wait_for_process, wait_until_harmless};
+use crate::support::wire::error_in;
+use crate::support::{DEADLINE, Postgres, Proxy, Wire, message, wait_until};
+use std::path::PathBuf;
+
+const POLICIES: &str =
+    "version: 1\nresources:\n  - {name: scheduler, lease: cron/scheduler, tables: [public.ticks]}\nopaque: allow\n";
+const OF_KEYS: &str = "version: 1\nresources:\n  - {name: 'job/{id}', lease: 'work/{id}/of', tables: [{name: public.jobs, key: id}]}\n\
+    opaque: allow\n";
+
+struct World {
+    postgres: Postgres,
+    folder: PathBuf,
+}
+
+impl World {
+    fn start(name: &str, policies: &str) -> Self {
+        let postgres = Postgres::start(Options::default());
+        ticks::init(&postgres, SUPERUSER);
+        postgres.sql(
+            "CREATE TABLE jobs (id int, n int); \
+             CREATE FUNCTION write_tick() RETURNS void LANGUAGE sql AS 'INSERT INTO public.ticks (note) VALUES (NULL)'",
+        );
+        let world = World { postgres, folder: policy_folder(name, policies) };
+        world.guard("install");
+        world
+    }
+
+    fn guard(&self, what: &str) -> String {
+        let control = format!("postgres://{SUPERUSER}@127.0.0.1:{}/postgres", self.postgres.port());
+        let output = guard(what, &control, Some(&self.folder));
+        assert!(output.status.success(), "{what}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn acquire(&self, election: &str, holder: &str) -> i64 {
+        let token = format!("SELECT token FROM fencegate.acquire('{election}', '{holder}', '1 minute')");
+        self.postgres.value(&token).parse().unwrap()
+    }
+
+    fn expire(&self) {
+        self.postgres.sql("UPDATE fencegate.lease SET expires = clock_timestamp()");
+    }
+
+    fn epochs(&self) -> String {
+        self.postgres.value(
+            "SELECT coalesce(string_agg(resource || ' ' || token || CASE WHEN drained THEN '' ELSE '!' END, ', ' \
+             ORDER BY resource), '') FROM fencegate.epoch",
+        )
+    }
+
+    /// To the server itself.
+    fn session(&self, token: i64) -> Wire {
+        ticks::session(&self.postgres.socket(), token)
+    }
+}
+
+#[test]
+fn the_smallest_set_up_fences() {
+    for level in LEVELS {
+        let world = World::start("the_smallest_set_up_fences", POLICIES);
+        assert_eq!(attempt(&mut world.session(7), level, &[WRITE]), "LF004", "nobody has issued it");
+        let first = world.acquire("cron/scheduler", "a");
+        assert_eq!(world.epochs(), format!("scheduler {first}"));
+        let mut old = world.session(first);
+        assert_eq!(attempt(&mut old, level, &[WRITE, "SELECT write_tick()"]), "");
+        world.expire();
+        let second = world.acquire("cron/scheduler", "b");
+        assert_eq!(attempt(&mut old, level, &[WRITE]), "LF001", "before the new leader has written");
+        assert_eq!(attempt(&mut world.session(second), level, &["SELECT write_tick()"]), "");
+        assert_eq!(attempt(&mut world.session(second + 1), level, &[WRITE]), "LF004");
+        assert_eq!(world.postgres.value("SELECT count(*) FROM ticks"), "3");
+    }
+}
+
+/// Who still writes under the old token is ended, and commits nothing afterwards.
+#[test]
+fn an_open_transaction_is_cut_off() {
+    for level in LEVELS {
+        let world = World::start("an_open_transaction_is_cut_off", POLICIES);
+        let mut order = CommitOrder::start(&world.postgres, "postgres");
+        let first = world.acquire("cron/scheduler", "a");
+        let mut old = world.session(first);
+        let pid = process(&mut old);
+        ok(&mut old, &format!("BEGIN ISOLATION LEVEL {level}"));
+        ok(&mut old, WRITE);
+        world.expire();
+        let second = world.acquire("cron/scheduler", "b");
+        wait_until_harmless(&world.postgres, &pid);
+        assert_eq!(error_in(&old.query("COMMIT")).expect("it was ended").severity(), "FATAL");
+        assert_eq!(code(&mut world.session(second), WRITE), "");
+        assert_eq!(tokens(&mut order), [second]);
+    }
+}
+
+/// The transaction that acquires stays open: until it ends nobody gets in under the old token, and nothing is lost.
+#[test]
+fn whoever_writes_while_the_lease_passes_is_told_by_its_end() {
+    for (end, told) in [("COMMIT", "LF001"), ("ROLLBACK", "")] {
+        for level in LEVELS {
+            let world = World::start("whoever_writes_while_the_lease_passes_is_told_by_its_end", POLICIES);
+            let first = world.acquire("cron/scheduler", "a");
+            world.expire();
+            let mut new = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
+            ok(&mut new, "BEGIN");
+            ok(&mut new, "SELECT * FROM fencegate.acquire('cron/scheduler', 'b', '1 minute')");
+            let mut old = world.session(first);
+            let pid = process(&mut old);
+            ok(&mut old, &format!("BEGIN ISOLATION LEVEL {level}; SELECT 1"));
+            old.send(&message::query(WRITE));
+            wait_for_process(&world.postgres, &pid, "wait_event_type = 'Lock'");
+            ok(&mut new, end);
+            let answer = error_in(&old.read_until_ready()).map_or(String::new(), |error| error.code().to_owned());
+            // An older snapshot does not show which token is in force now.
+            let expected = if told == "LF001" && level != "READ COMMITTED" { "40001" } else { told };
+            assert_eq!(answer, expected, "{level}, {end}");
+        }
+    }
+}
+
+/// As the guard of an earlier version lets a transaction pass: by the lock alone.
+#[test]
+fn whoever_holds_the_lock_of_the_fence_is_ended() {
+    let world = World::start("whoever_holds_the_lock_of_the_fence_is_ended", POLICIES);
+    let mut old = world.session(1);
+    ok(&mut old, "BEGIN; SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate:scheduler', 0))");
+    world.acquire("cron/scheduler", "a");
+    assert_eq!(error_in(&old.query("COMMIT")).expect("it was ended").severity(), "FATAL");
+}
+
+/// An older snapshot may lack admissions: the proxies find that out.
+#[test]
+fn a_lease_acquired_at_another_level_needs_a_proxy() {
+    for level in &LEVELS[1..] {
+        let world = World::start("a_lease_acquired_at_another_level_needs_a_proxy", POLICIES);
+        let acquire = "SELECT * FROM fencegate.acquire('cron/scheduler', 'a', '1 minute')";
+        let mut new = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
+        assert_eq!(attempt(&mut new, level, &[acquire]), "");
+        let token = world.postgres.value("SELECT token FROM fencegate.lease").parse().unwrap();
+        assert_eq!(code(&mut world.session(token), WRITE), "LF006");
+        let proxy = Proxy::start(&world.postgres, POLICIES, &[]);
+        assert_eq!(code(&mut ticks::session(&proxy.address(), token), WRITE), "");
+        assert_eq!(code(&mut world.session(token), WRITE), "");
+    }
+}
+
+/// Those that a proxy has admitted are the proxy's to drain: it hears of the lease.
+#[test]
+fn beside_a_proxy() {
+    let world = World::start("beside_a_proxy", POLICIES);
+    let proxy = Proxy::start(&world.postgres, POLICIES, &[]);
+    let first = world.acquire("cron/scheduler", "a");
+    let mut open = ticks::session(&proxy.address(), first);
+    ok(&mut open, "BEGIN");
+    ok(&mut open, WRITE);
+    world.expire();
+    let second = world.acquire("cron/scheduler", "b");
+    wait_until("the fence is drained", DEADLINE, || world.epochs() == format!("scheduler {second}"));
+    assert_eq!(error_in(&open.query("COMMIT")).expect("it was cut off").code(), "LF001");
+    // Through the proxy and around it, by name and where only the guard sees it.
+    for mut new in [ticks::session(&proxy.address(), second), world.session(second)] {
+        ok(&mut new, "SELECT write_tick()");
+        ok(&mut new, WRITE);
+    }
+}
+
+/// Without a proxy that could drain it, a session that was admitted keeps the new leader out as long as it lives.
+#[test]
+fn an_admission_is_not_overlooked() {
+    let world = World::start("an_admission_is_not_overlooked", POLICIES);
+    let first = world.acquire("cron/scheduler", "a");
+    let mut admitted = world.session(first);
+    let pid = process(&mut admitted);
+    world.postgres.sql(&format!(
+        "INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy) \
+         SELECT pid, backend_start, 'scheduler', 1, {first}, 'lost' FROM pg_stat_activity WHERE pid = {pid}"
+    ));
+    world.expire();
+    let second = world.acquire("cron/scheduler", "b");
+    assert_eq!(world.epochs(), format!("scheduler {second}!"));
+    assert_eq!(code(&mut world.session(second), WRITE), "LF006");
+    drop(admitted);
+    wait_until_harmless(&world.postgres, &pid);
+    world.expire();
+    let third = world.acquire("cron/scheduler", "b");
+    assert_eq!(world.epochs(), format!("scheduler {third}"));
+}
+
+/// A prepared transaction cannot be ended: the lease is not acquired, and nothing has changed.
+#[test]
+fn a_prepared_transaction_is_in_the_way() {
+    let world = World::start("a_prepared_transaction_is_in_the_way", POLICIES);
+    let first = world.acquire("cron/scheduler", "a");
+    let mut old = world.session(first);
+    assert_eq!(attempt(&mut old, "READ COMMITTED", &[WRITE, "PREPARE TRANSACTION 'x'"]), "");
+    world.expire();
+    let acquire = "SELECT * FROM fencegate.acquire('cron/scheduler', 'b', '1 minute')";
+    let mut new = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
+    let error = error_in(&new.query(acquire)).expect("an error");
+    assert!(error.code() == "LF006" && error.message().ends_with("a prepared transaction"), "{error:?}");
+    assert_eq!(world.epochs(), format!("scheduler {first}"));
+    world.postgres.sql("ROLLBACK PREPARED 'x'");
+    ok(&mut new, acquire);
+}
+
+#[test]
+fn a_key_is_fenced_by_its_lease() {
+    let world = World::start("a_key_is_fenced_by_its_lease", OF_KEYS);
+    let (one, two) = (world.acquire("work/1/of", "a"), world.acquire("work/2/of", "a"));
+    world.acquire("work/3", "a");
+    world.acquire("work/of", "a");
+    assert_eq!(world.epochs(), format!("job/1 {one}, job/2 {two}"));
+    let write = |id: i32| format!("INSERT INTO jobs VALUES ({id}, 1)");
+    let mut worker = world.session(one);
+    assert_eq!(code(&mut worker, &write(1)), "");
+    assert_eq!(code(&mut worker, &write(2)), "LF001");
+    world.expire();
+    let next = world.acquire("work/1/of", "b");
+    assert_eq!(code(&mut worker, &write(1)), "LF001");
+    assert_eq!(code(&mut world.session(next), &write(1)), "");
+}
+
+#[test]
+fn the_guard_knows_the_leases_of_the_policies() {
+    let world = World::start("the_guard_knows_the_leases_of_the_policies", POLICIES);
+    let leased = || {
+        world.postgres.value("SELECT coalesce(string_agg(resource || ' ' || lease, ', '), '') FROM fencegate.leased")
+    };
+    assert_eq!(leased(), "scheduler cron/scheduler");
+    assert!(world.guard("status").lines().any(|line| line.starts_with("(leases)") && line.contains("ok")));
+    world.postgres.sql("UPDATE fencegate.leased SET lease = 'another'");
+    let control = format!("postgres://{SUPERUSER}@127.0.0.1:{}/postgres", world.postgres.port());
+    let status = guard("status", &control, Some(&world.folder));
+    assert_eq!(status.status.code(), Some(1));
+    assert!(
+        String::from_utf8(status.stdout)
+            .unwrap()
+            .lines()
+            .any(|it| it.starts_with("(leases)") && it.contains("changed"))
+    );
+    world.guard("install");
+    assert_eq!(leased(), "scheduler cron/scheduler");
+    // A fence that only observes keeps nobody out.
+    std::fs::write(world.folder.join("policies.yaml"), POLICIES.replace("tables:", "mode: observe, tables:")).unwrap();
+    world.guard("install");
+    assert_eq!(leased(), "");
+    std::fs::write(world.folder.join("policies.yaml"), POLICIES).unwrap();
+    world.guard("install");
+    world.guard("remove");
+    assert_eq!(leased(), "");
+}
