@@ -113,7 +113,7 @@ async fn lead<C: Coordinator>(
     let (requests, inbox) = mpsc::channel(1);
     info!(election = %name, holder, token, "lease_acquired");
     if let Some(meter) = &election.meter {
-        meter.leads(&election.name, true);
+        meter.leads(&election.name);
     }
     // Without a caller it is dropped, which ends it.
     let lease_states = lease_state.subscribe();
@@ -123,7 +123,7 @@ async fn lead<C: Coordinator>(
     // First: writing the log may take any time.
     lease_state.send_modify(|lease_state| lease_state.lost = Some(loss.clone()));
     if let Some(meter) = &election.meter {
-        meter.leads(&election.name, false);
+        meter.lost(&election.name, &loss);
     }
     match &loss {
         Loss::Resigned => info!(election = %election.name, token, reason = loss.label(), "lease_lost"),
