@@ -7,6 +7,7 @@ mod demo;
 mod guard;
 mod init;
 mod lead;
+mod leases;
 mod logging;
 mod output;
 mod policy;
@@ -50,6 +51,8 @@ enum Command {
     Guard(guard::Arguments),
     /// Campaign in an election, and run a command while leadership lasts
     Lead(Box<lead::Arguments>),
+    /// List who leads what
+    Leases(leases::Arguments),
     /// The process that kills the command when `lead` cannot
     #[command(name = GUARD_COMMAND, hide = true)]
     LeadGuard(Box<lead::GuardArguments>),
@@ -171,6 +174,7 @@ fn run_command(command: Command) -> Ended {
         Command::Init(arguments) => init::run(arguments),
         Command::Guard(arguments) => guard::run(arguments),
         Command::Lead(arguments) => lead::run(*arguments),
+        Command::Leases(arguments) => leases::run(arguments),
         Command::LeadGuard(arguments) => Ok(lead::guard(*arguments)),
         Command::LeadStart(arguments) => Ok(lead::start(&arguments)),
         Command::ReadTexts => Ok(read_for_another()),

@@ -31,7 +31,7 @@ pub use loss::Loss;
 pub use meter::Meter;
 #[cfg(feature = "proxy")]
 pub use metrics::LeaderMetrics;
-pub use postgres::{Connect, LeaseObserver, Leases};
+pub use postgres::{Connect, LeaseObserver, Leases, RunningLease};
 pub use ticker::{Tick, Ticker};
 pub use timing::{InvalidTimings, Timings};
 

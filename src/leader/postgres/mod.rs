@@ -32,11 +32,26 @@ const RELEASE: &str = "SELECT fencegate.release($1, $2)";
 const RELEASE_OF_HOLDER: &str =
     "SELECT fencegate.release($1, leader.token) FROM fencegate.leader($1) WHERE leader.holder = $2";
 const PROCLAIM: &str = "SELECT fencegate.proclaim($1, $2, $3)";
+const RUNNING: &str = r#"SELECT election, holder, token, to_char(expires AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+    FROM fencegate.leases()"#;
 const LEADER: &str = "SELECT holder, token, extract(epoch FROM expires - clock_timestamp())::float8 \
     FROM fencegate.leader($1)";
 
 /// A parameter of a question.
 type Value = (Arc<dyn ToSql + Send + Sync>, Type);
+
+/// A lease that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunningLease {
+    /// The election that it decides.
+    pub election: String,
+    /// What its holder is called, or shows in place of that.
+    pub holder: String,
+    /// The fencing token.
+    pub token: i64,
+    /// When it ends, unless it is renewed: UTC, as in RFC 3339, to the ms.
+    pub expires: String,
+}
 
 /// A database whose leases decide elections. All elections of a process share its one connection.
 pub struct Leases<C> {
@@ -53,6 +68,19 @@ impl<C: Connect> Leases<C> {
     /// Connects when it is first asked.
     pub fn new(connect: C) -> Arc<Self> {
         Arc::new(Leases { link: Link::new(connect) })
+    }
+
+    /// The leases that run in elections that our role may lead, by the names of these. Cancel-safe.
+    ///
+    /// # Errors
+    /// When the database does not answer or refuses.
+    pub async fn running(&self, patience: Patience) -> Result<Vec<RunningLease>, CoordinatorError> {
+        let (rows, _) = ask(&self.link, RUNNING, Vec::new(), patience).await?;
+        let read = |row: &Row| {
+            let holder = name_in(column(row, 1)?).0.to_owned();
+            Ok(RunningLease { election: column(row, 0)?, holder, token: column(row, 2)?, expires: column(row, 3)? })
+        };
+        rows.iter().map(read).collect()
     }
 
     /// How long the running lease has still to run; not long, where none does. Says who leads, when it is another than before.

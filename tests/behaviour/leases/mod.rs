@@ -4,6 +4,7 @@ mod api;
 mod contention;
 mod hostile;
 mod leading;
+mod list;
 mod page;
 mod rights;
 mod upgrade;
