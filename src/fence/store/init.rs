@@ -17,7 +17,7 @@ const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("leases.sq
 /// Its tables and sequences, and its functions: those that the control role owns.
 const RELATIONS: [&str; 8] =
     ["epoch", "admission", "proxy", "reset", "lease", "lease_history", "lease_grant", "lease_token"];
-const FUNCTIONS: [&str; 18] = [
+const FUNCTIONS: [&str; 19] = [
     "token",
     "prune",
     "lease_caller",
@@ -32,6 +32,7 @@ const FUNCTIONS: [&str; 18] = [
     "lease_prune",
     "acquire",
     "renew",
+    "renew_all",
     "release",
     "proclaim",
     "leader",
@@ -307,7 +308,7 @@ pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -
     let grant = format!(
         "BEGIN; {INIT_LOCK}; {}\
          GRANT EXECUTE ON FUNCTION fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), \
-           fencegate.release(text, bigint), fencegate.proclaim(text, bigint, text), fencegate.leader(text), fencegate.leases() TO {name}; \
+           fencegate.renew_all(text[], bigint[], interval), fencegate.release(text, bigint), fencegate.proclaim(text, bigint, text), fencegate.leader(text), fencegate.leases() TO {name}; \
          INSERT INTO fencegate.lease_grant (role, pattern) VALUES ({grantee}, {}) ON CONFLICT DO NOTHING; \
          SELECT pattern FROM fencegate.lease_grant WHERE role = {grantee}::regrole ORDER BY pattern; \
          {}COMMIT",

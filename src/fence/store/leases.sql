@@ -272,6 +272,37 @@ BEGIN
 END
 $function$;
 
+-- Extends the leases of many elections, each under its own token, in one statement. A row for each: until when; null where
+-- the token is not in force any more. No row for one that another transaction has locked: the others do not wait for it.
+CREATE OR REPLACE FUNCTION fencegate.renew_all(elections text[], tokens bigint[], ttl interval)
+    RETURNS TABLE (election text, expires timestamptz)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+#variable_conflict use_column
+DECLARE
+    caller  text := fencegate.lease_caller();
+    lasting interval := fencegate.lease_time($3);
+    locked  text[];
+    at      timestamptz;
+BEGIN
+    PERFORM fencegate.lease_durable();
+    locked := ARRAY(SELECT l.election FROM fencegate.lease l
+        WHERE l.election = ANY ($1) AND fencegate.lease_may(caller, l.election) FOR UPDATE SKIP LOCKED);
+    at := clock_timestamp();
+    RETURN QUERY WITH renewed AS (
+        UPDATE fencegate.lease AS l
+        SET renewed = at, expires = greatest(l.expires, at + lasting),
+            last_day = fencegate.lease_day(greatest(l.expires, at + lasting))
+        FROM unnest($1, $2) AS asked (election, token)
+        WHERE l.election = asked.election AND l.election = ANY (locked)
+          AND l.token = asked.token AND NOT l.released AND l.expires > at
+        RETURNING l.election, l.expires
+    )
+    SELECT it.election, r.expires FROM unnest(locked) AS it (election) LEFT JOIN renewed r ON r.election = it.election;
+END
+$function$;
+
 -- Ends the lease under this token; false when it is not in force any more. Wakes those who wait.
 CREATE OR REPLACE FUNCTION fencegate.release(election text, token bigint) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -357,5 +388,5 @@ REVOKE ALL ON FUNCTION
     fencegate.lease_durable(), fencegate.lease_day(timestamptz), fencegate.lease_extend(text, timestamptz, interval),
     fencegate.lease_ended(fencegate.lease, timestamptz, text),
     fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), fencegate.release(text, bigint),
-    fencegate.proclaim(text, bigint, text), fencegate.leader(text), fencegate.leases()
+    fencegate.renew_all(text[], bigint[], interval), fencegate.proclaim(text, bigint, text), fencegate.leader(text), fencegate.leases()
     FROM PUBLIC;

@@ -7,6 +7,7 @@ mod leading;
 mod list;
 mod page;
 mod rights;
+mod shared;
 mod upgrade;
 
 use crate::fence::server::{World, connect};

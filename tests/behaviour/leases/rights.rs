@@ -15,7 +15,7 @@ async fn another_role_can_touch_nothing() {
     let leases = Leases::new().await;
     leases.run("CREATE ROLE stranger LOGIN").await;
     let stranger = connect(&leases.config("stranger")).await;
-    for call in CALLS.into_iter().chain(["leases()"]) {
+    for call in CALLS.into_iter().chain(["leases()", "renew_all('{e}', '{1}', '1 min')"]) {
         assert_eq!(call_in(&stranger, call).await, "42501", "{call}");
     }
     let leader = leases.session().await;
