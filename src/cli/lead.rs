@@ -3,7 +3,7 @@
 use super::{Ended, database, runtime, unusable};
 use crate::config::{Address, EtcdArguments, duration, http_address};
 use crate::etcd::{ElectionName, Etcd, Patience};
-use crate::leader::command::{self, CommandError, CommandOutcome, Signals, Terms};
+use crate::leader::command::{self, Access, CommandError, CommandOutcome, Signals, Terms};
 use crate::leader::{Coordinator, CoordinatorError, Election, LeaderError, LeaderMetrics, Leadership, Leases, Timings};
 use crate::metrics::http;
 use clap::builder::NonEmptyStringValueParser;
@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
 /// The coordinator could not be reached (EX_UNAVAILABLE of sysexits.h).
@@ -19,16 +20,24 @@ const EXIT_UNREACHABLE: u8 = 69;
 /// Leadership was lost, and the command was ended: another try may win again (EX_TEMPFAIL).
 const EXIT_LOST: u8 = 75;
 
+const COORDINATOR: &str = "FENCEGATE_COORDINATOR";
 /// Another leads, and it was not to be waited for longer: the default.
 const EXIT_CONFLICT: &str = "73";
+
+/// What decides who leads, and how it is reached.
+#[derive(clap::Args)]
+struct CoordinatorArguments {
+    #[command(flatten)]
+    etcd: EtcdArguments,
+    /// In place of etcd: a database with leases, postgres://user@host/database
+    #[arg(long, env = COORDINATOR, hide_env_values = true, value_name = "URL", conflicts_with = "etcd")]
+    coordinator: Option<String>,
+}
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    etcd: EtcdArguments,
-    /// In place of etcd: a database with leases, postgres://user@host/database
-    #[arg(long, env = "FENCEGATE_COORDINATOR", hide_env_values = true, value_name = "URL", conflicts_with = "etcd")]
-    coordinator: Option<String>,
+    coordinator: CoordinatorArguments,
     /// The election: all who name the same one are its candidates
     #[arg(long, env = "FENCEGATE_ELECTION", value_name = "NAME")]
     election: ElectionName,
@@ -58,6 +67,15 @@ pub(super) struct Arguments {
     command: Vec<OsString>,
 }
 
+/// For the process that ends the command, and gives the lease up, when `lead` has been killed.
+#[derive(clap::Args)]
+pub(super) struct GuardArguments {
+    #[command(flatten)]
+    coordinator: CoordinatorArguments,
+    #[command(flatten)]
+    lease: command::LeaseArguments,
+}
+
 /// For the process that becomes the command.
 #[derive(clap::Args)]
 pub(super) struct StartArguments {
@@ -79,16 +97,37 @@ pub(super) fn start(arguments: &StartArguments) -> ExitCode {
     command::replace_this_process(arguments.parent, &arguments.command)
 }
 
-pub(super) fn run(mut arguments: Arguments) -> Ended {
-    match arguments.coordinator.take() {
-        Some(url) => {
-            let leases = Leases::new(database("--coordinator", &url)?);
-            run_with(leases, arguments)
-        }
-        None => {
-            let etcd = etcd(&arguments.etcd).map_err(unusable)?;
-            run_with(etcd, arguments)
-        }
+/// Watches over the command.
+pub(super) fn guard(GuardArguments { coordinator, lease }: GuardArguments) -> ExitCode {
+    command::keep_guard(|| {
+        // Where this fails, the lease ends by itself; there is nobody to tell.
+        let _ = match &coordinator.coordinator {
+            Some(url) => database("--coordinator", url).map(|database| withdraw(&*Leases::new(database), lease)),
+            None => etcd(&coordinator.etcd).map_err(unusable).map(|etcd| withdraw(&*etcd, lease)),
+        };
+    })
+}
+
+fn withdraw(coordinator: &impl Coordinator, lease: command::LeaseArguments) {
+    let Ok(runtime) = Builder::new_current_thread().enable_all().build() else { return };
+    let _ = runtime.block_on(coordinator.withdraw(&lease.candidate(), Patience::USUAL));
+    // Does not wait for a name that is still being looked up.
+    runtime.shutdown_background();
+}
+
+pub(super) fn run(arguments: Arguments) -> Ended {
+    match &arguments.coordinator.coordinator {
+        Some(url) => run_with(Leases::new(database("--coordinator", url)?), arguments),
+        None => run_with(etcd(&arguments.coordinator.etcd).map_err(unusable)?, arguments),
+    }
+}
+
+impl CoordinatorArguments {
+    /// For the guard.
+    fn access(&self) -> Access {
+        let mut access = self.etcd.variables();
+        access.push((COORDINATOR, self.coordinator.as_ref().map(Into::into)));
+        access
     }
 }
 
@@ -100,13 +139,14 @@ fn etcd(arguments: &EtcdArguments) -> Result<Arc<Etcd>, String> {
 }
 
 fn run_with<C: Coordinator>(coordinator: Arc<C>, arguments: Arguments) -> Ended {
+    let access = arguments.coordinator.access();
     let Setup { election, terms, waiting, http, metrics, command } =
         prepare(coordinator, arguments).map_err(unusable)?;
     command::check_program(&command[0])?;
     // On the thread of `main`, which the command is tied to.
     let led = async {
         let _served = serve(http, metrics).await?;
-        lead(election, terms, waiting, &command).await
+        lead(election, terms, waiting, &access, &command).await
     };
     runtime()?.block_on(led).map(ExitCode::from).map_err(|error: LeadError| {
         tracing::error!("{error}");
@@ -185,6 +225,7 @@ async fn lead<C: Coordinator>(
     election: Election<C>,
     terms: Terms,
     waiting: Waiting,
+    access: &Access,
     command: &[OsString],
 ) -> Result<u8, LeadError> {
     let mut signals = Signals::listen().map_err(LeadError::Signals)?;
@@ -196,7 +237,7 @@ async fn lead<C: Coordinator>(
             return Ok(waiting.conflict);
         }
     };
-    match command::run(&leadership, command, terms, &mut signals).await {
+    match command::run(&leadership, command, terms, access, &mut signals).await {
         Ok(outcome) => {
             give_up(&leadership).await;
             Ok(match outcome {

@@ -7,6 +7,7 @@ mod demo;
 mod guard;
 mod init;
 mod lead;
+mod leases;
 mod logging;
 mod output;
 mod policy;
@@ -15,7 +16,7 @@ mod variables;
 
 use crate::apart::{READER_COMMAND, read_for_another};
 use crate::config;
-use crate::leader::command::{GUARD_COMMAND, START_COMMAND, keep_guard};
+use crate::leader::command::{GUARD_COMMAND, START_COMMAND};
 use crate::tls::{Connector, ControlConfig};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -50,9 +51,11 @@ enum Command {
     Guard(guard::Arguments),
     /// Campaign in an election, and run a command while leadership lasts
     Lead(Box<lead::Arguments>),
+    /// List who leads what
+    Leases(leases::Arguments),
     /// The process that kills the command when `lead` cannot
     #[command(name = GUARD_COMMAND, hide = true)]
-    LeadGuard,
+    LeadGuard(Box<lead::GuardArguments>),
     /// The process that becomes the command
     #[command(name = START_COMMAND, hide = true)]
     LeadStart(lead::StartArguments),
@@ -155,7 +158,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let delivery = if leads { logging::Delivery::GoesOn } else { logging::Delivery::Waits };
     let log = logging::start(arguments.log_format, delivery);
     // The two that `lead` starts have its environment, and it has been told.
-    if !matches!(arguments.command, Command::LeadGuard | Command::LeadStart(_) | Command::ReadTexts) {
+    if !matches!(arguments.command, Command::LeadGuard(_) | Command::LeadStart(_) | Command::ReadTexts) {
         variables::warn_of_ignored(&Arguments::command());
     }
     let (Ok(code) | Err(code)) = run_command(arguments.command);
@@ -171,7 +174,8 @@ fn run_command(command: Command) -> Ended {
         Command::Init(arguments) => init::run(arguments),
         Command::Guard(arguments) => guard::run(arguments),
         Command::Lead(arguments) => lead::run(*arguments),
-        Command::LeadGuard => Ok(keep_guard()),
+        Command::Leases(arguments) => leases::run(arguments),
+        Command::LeadGuard(arguments) => Ok(lead::guard(*arguments)),
         Command::LeadStart(arguments) => Ok(lead::start(&arguments)),
         Command::ReadTexts => Ok(read_for_another()),
         Command::Demo => demo::run(),

@@ -5,6 +5,7 @@
 use super::ConfigError;
 use super::given::{GivenBy, Texts};
 use crate::etcd::EtcdSettings;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// The flags with which every command that talks to etcd is told how.
@@ -13,6 +14,14 @@ pub struct EtcdArguments {
     /// The members of etcd: http://host:2379 or https://host:2379, separated by commas
     #[arg(long, env = "FENCEGATE_ETCD", value_name = "URL,…", value_delimiter = ',')]
     pub etcd: Vec<String>,
+    /// How they are spoken to
+    #[command(flatten)]
+    pub access: EtcdAccess,
+}
+
+/// Those of them that say how a member is spoken to.
+#[derive(clap::Args, Clone, Default)]
+pub struct EtcdAccess {
     /// The certificate authority that etcd's certificates are checked against, PEM [default: the system's]
     #[arg(long, env = "FENCEGATE_ETCD_CA", value_name = "FILE")]
     pub etcd_ca: Option<PathBuf>,
@@ -31,25 +40,41 @@ pub struct EtcdArguments {
 }
 
 impl EtcdArguments {
+    /// The variables that say the same to another process of this program; without a value: it must not be there.
+    pub fn variables(&self) -> Vec<(&'static str, Option<OsString>)> {
+        let EtcdArguments { etcd, access } = self;
+        let members = (!etcd.is_empty()).then(|| etcd.join(","));
+        let file = |file: &Option<PathBuf>| file.as_ref().map(|file| file.as_os_str().to_owned());
+        vec![
+            ("FENCEGATE_ETCD", members.map(Into::into)),
+            ("FENCEGATE_ETCD_CA", file(&access.etcd_ca)),
+            ("FENCEGATE_ETCD_CERT", file(&access.etcd_cert)),
+            ("FENCEGATE_ETCD_KEY", file(&access.etcd_key)),
+            ("FENCEGATE_ETCD_USER", access.etcd_user.clone().map(Into::into)),
+            ("FENCEGATE_ETCD_PASSWORD", access.etcd_password.clone().map(Into::into)),
+        ]
+    }
+
     /// The settings, where `--etcd` is given.
     ///
     /// # Errors
     /// The flag, without its dashes, and what to change.
     pub fn settings(self) -> Result<Option<EtcdSettings>, (&'static str, String)> {
-        let credentials = match (self.etcd_user, self.etcd_password) {
+        let EtcdArguments { etcd, access } = self;
+        let credentials = match (access.etcd_user, access.etcd_password) {
             (None, None) => None,
             (Some(user), Some(password)) => Some((user, password)),
             (Some(_), None) => return Err(("etcd-password", "is missing beside the user".into())),
             (None, Some(_)) => return Err(("etcd-user", "is missing beside the password".into())),
         };
-        let identity = match (self.etcd_cert, self.etcd_key) {
+        let identity = match (access.etcd_cert, access.etcd_key) {
             (None, None) => None,
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (Some(_), None) => return Err(("etcd-key", "is missing beside the certificate".into())),
             (None, Some(_)) => return Err(("etcd-cert", "is missing beside the key".into())),
         };
-        let members: Vec<String> = self.etcd.iter().map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
-        let settings = EtcdSettings { members, ca: self.etcd_ca, identity, credentials };
+        let members: Vec<String> = etcd.iter().map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
+        let settings = EtcdSettings { members, ca: access.etcd_ca, identity, credentials };
         if settings == EtcdSettings::default() {
             return Ok(None);
         }
@@ -65,14 +90,15 @@ impl EtcdArguments {
 /// Errors: the first one that cannot be used.
 pub(super) fn read(texts: &Texts) -> Result<Option<EtcdSettings>, ConfigError> {
     let text = |key| texts.one(key).map(|given| given.text.clone());
-    let arguments = EtcdArguments {
-        etcd: texts.several("etcd").iter().map(|given| given.text.clone()).collect(),
+    let access = EtcdAccess {
         etcd_ca: text("etcd_ca").map(Into::into),
         etcd_cert: text("etcd_cert").map(Into::into),
         etcd_key: text("etcd_key").map(Into::into),
         etcd_user: text("etcd_user"),
         etcd_password: text("etcd_password"),
     };
+    let etcd = texts.several("etcd").iter().map(|given| given.text.clone()).collect();
+    let arguments = EtcdArguments { etcd, access };
     arguments.settings().map_err(|(flag, message)| {
         let of_flag = |key: &&str| key.replace('_', "-") == flag;
         let given = KEYS.iter().find(|key| of_flag(key)).and_then(|key| texts.one(key));
@@ -101,11 +127,13 @@ mod tests {
     fn what_cannot_work_is_told() {
         let (flag, text) = arguments(&["http://a:1", "https://b:1"]).settings().unwrap_err();
         assert!(flag == "etcd" && text.contains("mixes"), "{flag}: {text}");
-        let half = EtcdArguments { etcd_user: Some("u".into()), ..arguments(&["http://a:1"]) };
+        let with = |access, urls| EtcdArguments { access, ..arguments(urls) };
+        let half = with(EtcdAccess { etcd_user: Some("u".into()), ..EtcdAccess::default() }, &["http://a:1"]);
         assert_eq!(half.settings().unwrap_err().0, "etcd-password");
-        let plain = EtcdArguments { etcd_ca: Some("ca".into()), ..arguments(&["http://a:1"]) };
+        let ca = EtcdAccess { etcd_ca: Some("ca".into()), ..EtcdAccess::default() };
+        let plain = with(ca.clone(), &["http://a:1"]);
         assert!(plain.settings().unwrap_err().1.contains("https://"));
-        let alone = EtcdArguments { etcd_ca: Some("ca".into()), ..arguments(&[]) };
+        let alone = with(ca, &[]);
         assert!(alone.settings().unwrap_err().1.contains("missing"));
     }
 }

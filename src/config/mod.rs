@@ -14,7 +14,7 @@ mod tls;
 
 pub use address::{Address, http as http_address};
 pub use control::connection;
-pub use etcd::EtcdArguments;
+pub use etcd::{EtcdAccess, EtcdArguments};
 pub use given::{SettingsArguments, Shown};
 pub use limits::{Limits, duration};
 pub use origin::{AllowedOrigin, Origin};

@@ -8,6 +8,7 @@
 
 use super::connection::{Etcd, EtcdError, Patience};
 use etcd_client::{GetOptions, GetResponse, KeyValue, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -180,6 +181,39 @@ async fn leader_behind(
             return Ok(None);
         }
     }
+}
+
+/// Who leads in each election that has a candidate, by its name: each leader is read (linearizable) after the names were.
+/// Cancel-safe.
+///
+/// # Errors
+/// When etcd does not answer, or does not let us read all keys.
+pub async fn leaders(etcd: &Etcd, patience: Patience) -> Result<Vec<(ElectionName, Leader)>, EtcdError> {
+    let mut elections = BTreeSet::new();
+    let mut from = vec![0];
+    loop {
+        let options = GetOptions::new().with_from_key().with_limit(PAGE).with_keys_only();
+        let page = read(etcd, from, options, patience).await?;
+        elections.extend(page.kvs().iter().filter_map(election_of));
+        match page.kvs().last().filter(|_| page.more()) {
+            Some(last) => from = [last.key(), &[0]].concat(),
+            None => break,
+        }
+    }
+    let mut leaders = Vec::new();
+    for election in elections {
+        if let Some(leader) = leader(etcd, &election, patience).await?.0 {
+            leaders.push((election, leader));
+        }
+    }
+    Ok(leaders)
+}
+
+/// The election whose candidate has this key, if any has.
+fn election_of(pair: &KeyValue) -> Option<ElectionName> {
+    let (name, _) = std::str::from_utf8(pair.key()).ok()?.rsplit_once('/')?;
+    let election: ElectionName = name.parse().ok()?;
+    election.is_candidate(pair.key(), pair.lease()).then_some(election)
 }
 
 /// All candidates of the election (linearizable), the leader first. Cancel-safe.

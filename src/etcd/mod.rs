@@ -10,7 +10,7 @@ mod observe;
 mod settings;
 
 pub use connection::{Etcd, EtcdError, Patience};
-pub use election::{ElectionName, InvalidName, Leader, candidates, leader};
+pub use election::{ElectionName, InvalidName, Leader, candidates, leader, leaders};
 pub use observe::Observer;
 pub(crate) use observe::sees_change;
 pub use settings::EtcdSettings;

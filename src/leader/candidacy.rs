@@ -109,21 +109,22 @@ async fn lead<C: Coordinator>(
     lease_state: &watch::Sender<LeaseState>,
     won: Won,
 ) {
-    let (token, name, holder) = (candidate.token, election.name.clone(), election.holder.clone());
+    let Candidate { token, lease, .. } = *candidate;
+    let (name, holder) = (election.name.clone(), election.holder.clone());
     let (requests, inbox) = mpsc::channel(1);
     info!(election = %name, holder, token, "lease_acquired");
     if let Some(meter) = &election.meter {
-        meter.leads(&election.name, true);
+        meter.leads(&election.name);
     }
     // Without a caller it is dropped, which ends it.
     let lease_states = lease_state.subscribe();
-    drop(won.send(Ok(Some(Leadership { token, election: name, holder, lease_state: lease_states, requests }))));
+    drop(won.send(Ok(Some(Leadership { token, election: name, holder, lease, lease_state: lease_states, requests }))));
 
     let (loss, resigned) = until_lost(election, candidate, lease_state, inbox).await;
     // First: writing the log may take any time.
     lease_state.send_modify(|lease_state| lease_state.lost = Some(loss.clone()));
     if let Some(meter) = &election.meter {
-        meter.leads(&election.name, false);
+        meter.lost(&election.name, &loss);
     }
     match &loss {
         Loss::Resigned => info!(election = %election.name, token, reason = loss.label(), "lease_lost"),

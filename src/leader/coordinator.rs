@@ -146,6 +146,66 @@ pub trait Coordinator: Send + Sync + 'static {
     fn observe(self: &Arc<Self>, election: &ElectionName) -> Self::Observer;
 }
 
+/// A lease by which several places may live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Names it, where the coordinator knows such leases.
+    pub id: i64,
+    /// The time that it lives after a renewal was sent: at most the requested one.
+    pub ttl: Duration,
+    /// Until when it certainly lives unless it is renewed.
+    pub deadline: BootInstant,
+}
+
+/// A coordinator that keeps many places alive at once, for a [`Session`](super::Session).
+pub trait Share: Coordinator {
+    /// A lease without a place. Not cancel-safe: it may be granted, and ends by itself.
+    ///
+    /// # Errors
+    /// When the coordinator does not answer or refuses.
+    fn grant(&self, ttl: Duration, patience: Patience) -> impl Future<Output = Result<Lease, CoordinatorError>> + Send;
+
+    /// Takes a place by the lease. Also says until when it certainly lives. Not cancel-safe: the place may be taken.
+    ///
+    /// # Errors
+    /// As [`Coordinator::enrol`]; [`CoordinatorError::Gone`] when the lease has ended. The place may be taken: [`Self::leave`]
+    /// it, without a token.
+    fn enter(
+        &self,
+        election: &ElectionName,
+        holder: &str,
+        lease: &Lease,
+        patience: Patience,
+    ) -> impl Future<Output = Result<(Candidate, BootInstant), CoordinatorError>> + Send;
+
+    /// As [`Coordinator::renew`], of all these in one request, with an answer for each. Cancel-safe: it may take effect.
+    ///
+    /// # Errors
+    /// When there is no answer at all; [`CoordinatorError::Gone`] when the lease has ended.
+    fn renew_all(
+        &self,
+        lease: &Lease,
+        candidates: &[Candidate],
+        patience: Patience,
+    ) -> impl Future<Output = Result<Vec<Result<BootInstant, CoordinatorError>>, CoordinatorError>> + Send;
+
+    /// Gives up the place, but not the lease; no error when it has gone already. Cancel-safe: it may take effect.
+    ///
+    /// # Errors
+    /// When the coordinator does not answer or refuses.
+    fn leave(
+        &self,
+        candidate: &Candidate,
+        patience: Patience,
+    ) -> impl Future<Output = Result<(), CoordinatorError>> + Send;
+
+    /// Gives up the lease; no error when it has gone already. Cancel-safe: it may take effect.
+    ///
+    /// # Errors
+    /// When the coordinator does not answer or refuses: the lease then ends by itself.
+    fn revoke(&self, lease: &Lease, patience: Patience) -> impl Future<Output = Result<(), CoordinatorError>> + Send;
+}
+
 /// Follows the leader of one election.
 pub trait Observe: Send {
     /// The leader as it is now, at first, and then each time that another leads, that nobody does any more, or that it

@@ -32,6 +32,8 @@ pub struct Leadership {
     pub(super) token: i64,
     pub(super) election: ElectionName,
     pub(super) holder: String,
+    /// Of [`Candidate::lease`](super::Candidate).
+    pub(super) lease: i64,
     pub(super) lease_state: watch::Receiver<LeaseState>,
     pub(super) requests: mpsc::Sender<KeeperRequest>,
 }

@@ -26,6 +26,9 @@ pub enum Loss {
 }
 
 impl Loss {
+    /// All names in logs and metrics.
+    pub const LABELS: [&'static str; 6] = ["expired", "revoked", "key_gone", "superseded", "unreachable", "resigned"];
+
     /// The name in logs and metrics.
     pub fn label(&self) -> &'static str {
         match self {

@@ -1,5 +1,6 @@
 //! The events of an election for metrics.
 
+use super::loss::Loss;
 use crate::etcd::ElectionName;
 use std::time::Duration;
 
@@ -8,8 +9,11 @@ pub trait Meter: Send + Sync {
     /// There is a candidate: it does not lead yet.
     fn campaigns(&self, election: &ElectionName);
 
-    /// The candidate begins to lead, or ceases to.
-    fn leads(&self, election: &ElectionName, leads: bool);
+    /// The candidate begins to lead.
+    fn leads(&self, election: &ElectionName);
+
+    /// It has ceased to lead.
+    fn lost(&self, election: &ElectionName, loss: &Loss);
 
     /// A renewal of the lease took that long, answered or not.
     fn renewed(&self, took: Duration);

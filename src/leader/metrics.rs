@@ -1,5 +1,6 @@
 //! The metrics of a candidate in an election.
 
+use super::loss::Loss;
 use super::meter::Meter;
 use crate::etcd::ElectionName;
 use crate::metrics::http::Pages;
@@ -13,6 +14,7 @@ pub struct LeaderMetrics {
     registered: Registered,
     leader: IntGaugeVec,
     transitions: IntCounterVec,
+    losses: IntCounterVec,
     renew_seconds: Histogram,
 }
 
@@ -23,6 +25,7 @@ impl LeaderMetrics {
         Ok(LeaderMetrics {
             leader: registered.gauges(&table::LEADER)?,
             transitions: registered.counters(&table::LEADER_TRANSITIONS)?,
+            losses: registered.counters(&table::LEASE_LOSSES)?,
             renew_seconds: registered.histogram(&table::RENEW_SECONDS)?,
             registered,
         })
@@ -38,11 +41,20 @@ impl Meter for LeaderMetrics {
     fn campaigns(&self, election: &ElectionName) {
         self.leader.with_label_values(&[election.as_str()]);
         self.transitions.with_label_values(&[election.as_str()]);
+        for reason in Loss::LABELS {
+            self.losses.with_label_values(&[election.as_str(), reason]);
+        }
     }
 
-    fn leads(&self, election: &ElectionName, leads: bool) {
-        self.leader.with_label_values(&[election.as_str()]).set(leads.into());
+    fn leads(&self, election: &ElectionName) {
+        self.leader.with_label_values(&[election.as_str()]).set(1);
         self.transitions.with_label_values(&[election.as_str()]).inc();
+    }
+
+    fn lost(&self, election: &ElectionName, loss: &Loss) {
+        self.leader.with_label_values(&[election.as_str()]).set(0);
+        self.transitions.with_label_values(&[election.as_str()]).inc();
+        self.losses.with_label_values(&[election.as_str(), loss.label()]).inc();
     }
 
     fn renewed(&self, took: Duration) {

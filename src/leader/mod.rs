@@ -19,19 +19,21 @@ mod meter;
 #[cfg(feature = "proxy")]
 mod metrics;
 mod postgres;
+mod session;
 mod ticker;
 mod timing;
 
 pub use callbacks::Callbacks;
 pub use client::{ConnectError, FencedClient};
-pub use coordinator::{Candidate, Coordinator, CoordinatorError, Observe, Turn};
+pub use coordinator::{Candidate, Coordinator, CoordinatorError, Lease, Observe, Share, Turn};
 pub use election::Election;
 pub use leadership::Leadership;
 pub use loss::Loss;
 pub use meter::Meter;
 #[cfg(feature = "proxy")]
 pub use metrics::LeaderMetrics;
-pub use postgres::{Connect, LeaseObserver, Leases};
+pub use postgres::{Connect, LeaseObserver, Leases, RunningLease};
+pub use session::Session;
 pub use ticker::{Tick, Ticker};
 pub use timing::{InvalidTimings, Timings};
 

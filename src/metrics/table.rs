@@ -46,7 +46,7 @@ macro_rules! metrics {
             Described { name: $name, kind: MetricKind::$kind, labels: &$labels, help: $help, of_leader: $of_leader };)*
 
         /// All metrics.
-        pub static METRICS: [Described; 23] = [$($metric),*];
+        pub static METRICS: [Described; 24] = [$($metric),*];
     };
 }
 
@@ -99,6 +99,8 @@ metrics! {
         "1 while this candidate leads the election, otherwise 0";
     OF_LEADER LEADER_TRANSITIONS: Counter "fencegate_leader_transitions_total" ["election"]
         "How often this candidate has begun to lead, or has ceased to";
+    OF_LEADER LEASE_LOSSES: Counter "fencegate_lease_losses_total" ["election", "reason"]
+        "How often this candidate has ceased to lead: of its own accord (resigned), because nobody answered (unreachable), it stood still (expired), the lease was ended (revoked), its key deleted (key_gone), or another leads (superseded)";
     OF_LEADER RENEW_SECONDS: Histogram "fencegate_lease_renew_seconds" []
         "How long renewals of the lease took, those that nobody answered in time too";
 }

@@ -17,10 +17,12 @@ const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("leases.sq
 /// Its tables and sequences, and its functions: those that the control role owns.
 const RELATIONS: [&str; 9] =
     ["epoch", "admission", "proxy", "reset", "leased", "lease", "lease_history", "lease_grant", "lease_token"];
-const FUNCTIONS: [&str; 17] = [
+const FUNCTIONS: [&str; 21] = [
     "token",
     "prune",
     "end_holders",
+    "lease_caller",
+    "lease_may",
     "lease_role",
     "lease_time",
     "lease_holder",
@@ -32,9 +34,11 @@ const FUNCTIONS: [&str; 17] = [
     "lease_fence",
     "acquire",
     "renew",
+    "renew_all",
     "release",
     "proclaim",
     "leader",
+    "leases",
 ];
 /// What a control role needs beyond its own schema: to see and to end other roles' processes. Each with a role that has it,
 /// which is what the master of a managed service may be able to grant.
@@ -306,7 +310,7 @@ pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -
     let grant = format!(
         "BEGIN; {INIT_LOCK}; {}\
          GRANT EXECUTE ON FUNCTION fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), \
-           fencegate.release(text, bigint), fencegate.proclaim(text, bigint, text), fencegate.leader(text) TO {name}; \
+           fencegate.renew_all(text[], bigint[], interval), fencegate.release(text, bigint), fencegate.proclaim(text, bigint, text), fencegate.leader(text), fencegate.leases() TO {name}; \
          INSERT INTO fencegate.lease_grant (role, pattern) VALUES ({grantee}, {}) ON CONFLICT DO NOTHING; \
          SELECT pattern FROM fencegate.lease_grant WHERE role = {grantee}::regrole ORDER BY pattern; \
          {}COMMIT",

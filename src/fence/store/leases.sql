@@ -56,28 +56,44 @@ DO $$BEGIN
     END IF;
 END$$;
 
+-- The role that calls. Within SECURITY DEFINER current_user is the owner.
+CREATE OR REPLACE FUNCTION fencegate.lease_caller() RETURNS text
+    LANGUAGE sql
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+    SELECT CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role') END
+$function$;
+
+CREATE OR REPLACE FUNCTION fencegate.lease_may(caller text, election text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    -- A superuser is a member of nothing here: functions of others run in its sessions, as autovacuum's ANALYZE does.
+    is_member boolean := NOT (SELECT rolsuper FROM pg_roles WHERE rolname = caller);
+BEGIN
+    RETURN caller = current_user OR is_member AND pg_has_role(caller, current_user, 'USAGE') OR EXISTS (
+        SELECT FROM fencegate.lease_grant g
+        WHERE (g.role = (SELECT oid FROM pg_roles WHERE rolname = caller) OR is_member AND pg_has_role(caller, g.role, 'USAGE'))
+          -- Written so that it means the same whatever standard_conforming_strings is.
+          AND $2 COLLATE "C" LIKE replace(replace(replace(replace(
+              g.pattern, E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'), '*', '%'));
+END
+$function$;
+
 -- The role that calls, if it may lead the election; an error otherwise.
 CREATE OR REPLACE FUNCTION fencegate.lease_role(election text) RETURNS text
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
-    -- Within SECURITY DEFINER current_user is the owner.
-    caller text := CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role') END;
-    -- A superuser is a member of nothing here: functions of others run in its sessions, as autovacuum's ANALYZE does.
-    is_member boolean := NOT (SELECT rolsuper FROM pg_roles WHERE rolname = caller);
+    caller text := fencegate.lease_caller();
 BEGIN
     IF $1 IS NULL OR octet_length($1) NOT BETWEEN 1 AND 512 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the name of an election has 1 to 512 bytes',
             HINT = 'Name it otherwise; a digest of a long name will do.';
     END IF;
-    IF caller = current_user OR is_member AND pg_has_role(caller, current_user, 'USAGE') OR EXISTS (
-        SELECT FROM fencegate.lease_grant g
-        WHERE (g.role = (SELECT oid FROM pg_roles WHERE rolname = caller) OR is_member AND pg_has_role(caller, g.role, 'USAGE'))
-          -- Written so that it means the same whatever standard_conforming_strings is.
-          AND $1 COLLATE "C" LIKE replace(replace(replace(replace(
-              g.pattern, E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'), '*', '%')
-    ) THEN
+    IF fencegate.lease_may(caller, $1) THEN
         RETURN caller;
     END IF;
     RAISE EXCEPTION USING ERRCODE = '42501',
@@ -330,6 +346,37 @@ BEGIN
 END
 $function$;
 
+-- Extends the leases of many elections, each under its own token, in one statement. A row for each: until when; null where
+-- the token is not in force any more. No row for one that another transaction has locked: the others do not wait for it.
+CREATE OR REPLACE FUNCTION fencegate.renew_all(elections text[], tokens bigint[], ttl interval)
+    RETURNS TABLE (election text, expires timestamptz)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+#variable_conflict use_column
+DECLARE
+    caller  text := fencegate.lease_caller();
+    lasting interval := fencegate.lease_time($3);
+    locked  text[];
+    at      timestamptz;
+BEGIN
+    PERFORM fencegate.lease_durable();
+    locked := ARRAY(SELECT l.election FROM fencegate.lease l
+        WHERE l.election = ANY ($1) AND fencegate.lease_may(caller, l.election) FOR UPDATE SKIP LOCKED);
+    at := clock_timestamp();
+    RETURN QUERY WITH renewed AS (
+        UPDATE fencegate.lease AS l
+        SET renewed = at, expires = greatest(l.expires, at + lasting),
+            last_day = fencegate.lease_day(greatest(l.expires, at + lasting))
+        FROM unnest($1, $2) AS asked (election, token)
+        WHERE l.election = asked.election AND l.election = ANY (locked)
+          AND l.token = asked.token AND NOT l.released AND l.expires > at
+        RETURNING l.election, l.expires
+    )
+    SELECT it.election, r.expires FROM unnest(locked) AS it (election) LEFT JOIN renewed r ON r.election = it.election;
+END
+$function$;
+
 -- Ends the lease under this token; false when it is not in force any more. Wakes those who wait.
 CREATE OR REPLACE FUNCTION fencegate.release(election text, token bigint) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -392,14 +439,30 @@ BEGIN
 END
 $function$;
 
+-- Who leads in each election that the caller may lead.
+CREATE OR REPLACE FUNCTION fencegate.leases()
+    RETURNS TABLE (election text, holder text, token bigint, expires timestamptz)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+#variable_conflict use_column
+DECLARE
+    caller text := fencegate.lease_caller();
+BEGIN
+    RETURN QUERY SELECT l.election, l.shown, l.token, l.expires FROM fencegate.lease l
+        WHERE NOT l.released AND l.expires > clock_timestamp() AND fencegate.lease_may(caller, l.election)
+        ORDER BY l.election;
+END
+$function$;
+
 REVOKE ALL ON fencegate.lease, fencegate.lease_history, fencegate.lease_grant, fencegate.leased FROM PUBLIC;
 -- For `fencegate guard status` by the owner of a table.
 GRANT SELECT ON fencegate.leased TO PUBLIC;
 REVOKE ALL ON SEQUENCE fencegate.lease_token FROM PUBLIC;
 REVOKE ALL ON FUNCTION
-    fencegate.lease_role(text), fencegate.lease_time(interval), fencegate.lease_holder(text), fencegate.lease_prune(),
+    fencegate.lease_caller(), fencegate.lease_may(text, text), fencegate.lease_role(text), fencegate.lease_time(interval), fencegate.lease_holder(text), fencegate.lease_prune(),
     fencegate.lease_durable(), fencegate.lease_day(timestamptz), fencegate.lease_extend(text, timestamptz, interval),
     fencegate.lease_fence(text, bigint), fencegate.lease_ended(fencegate.lease, timestamptz, text),
     fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), fencegate.release(text, bigint),
-    fencegate.proclaim(text, bigint, text), fencegate.leader(text)
+    fencegate.renew_all(text[], bigint[], interval), fencegate.proclaim(text, bigint, text), fencegate.leader(text), fencegate.leases()
     FROM PUBLIC;

@@ -1,17 +1,20 @@
-//! The guard: a process that kills the command's group when `fencegate lead` cannot.
+//! The guard: a process that kills the command's group when `fencegate lead` cannot, and gives the lease up for one that
+//! was killed.
 //!
 //! It is the first member and the leader of that group, so the group's id means no other group while it lives.
 //! It knows two things: the pipe on its standard input, which closes when `fencegate lead` ends, however it ends;
 //! and the lease's deadline, which `fencegate lead` writes there whenever it moves. It reports two: that the command
 //! still ran at the deadline, so that the SIGKILL which ended it is known for ours; and that the terminal asked the
 //! group to suspend. Must never write to anything that the command writes to, nor be ended by a signal that is meant
-//! for the command.
+//! for the command, nor give the lease up while another process of the group lives.
 
-use super::{CommandError, processes};
+use super::{Access, CommandError, processes};
+use crate::etcd::ElectionName;
 use crate::leader::clock::BootInstant;
+use crate::leader::{Candidate, Leadership};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
@@ -20,6 +23,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
+use std::thread::sleep;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
@@ -30,6 +34,10 @@ pub const GUARD_COMMAND: &str = "lead-guard";
 
 /// Its time limit to be ready: no command runs yet, and a signal to end may wait meanwhile.
 const START: Duration = Duration::from_secs(5);
+/// How long the processes of the group may take to end by SIGKILL, if the lease is to be given up then. Between two looks at
+/// them.
+const END: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(1);
 /// On the pipe to it: the deadline in ns since the machine was started, and the command's process id, 0 before there
 /// is one. Shorter than what a pipe takes at once or not at all.
 const MESSAGE: usize = 2 * size_of::<u64>();
@@ -54,9 +62,17 @@ pub(super) struct Guard {
 impl Guard {
     /// Starts it, and returns when nothing but SIGKILL ends it any more. Not cancel-safe: the guard may be left as a
     /// process that has ended and is not reaped.
-    pub(super) async fn start(deadline: BootInstant) -> Result<Self, CommandError> {
+    pub(super) async fn start(leadership: &Leadership, access: &Access) -> Result<Self, CommandError> {
         let failed = |error| CommandError::Start("the guard", error);
-        let mut child = this_program(GUARD_COMMAND)
+        let mut program = this_program(GUARD_COMMAND);
+        for (name, value) in access {
+            match value {
+                Some(value) => program.env(name, value),
+                None => program.env_remove(name),
+            };
+        }
+        let mut child = program
+            .args(LeaseArguments::of(leadership).to_flags())
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -71,7 +87,7 @@ impl Guard {
         let ready = timeout(START, reports.read_u8()).await;
         ready.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(failed)?;
         let guard = Guard { pid: Pid::from_raw(child.id().cast_signed()), command: None, orders, reports };
-        guard.tell(deadline).await;
+        guard.tell(leadership.deadline()).await;
         Ok(guard)
     }
 
@@ -116,6 +132,35 @@ pub(super) struct Reports {
     pub(super) suspended: bool,
 }
 
+/// What the guard is told of the lease: none of it is a secret.
+#[derive(clap::Args, Clone, Debug)]
+pub struct LeaseArguments {
+    #[arg(long)]
+    election: ElectionName,
+    #[arg(long)]
+    token: i64,
+    #[arg(long, allow_negative_numbers = true)]
+    lease: i64,
+}
+
+impl LeaseArguments {
+    fn of(leadership: &Leadership) -> Self {
+        let Leadership { election, token, lease, .. } = leadership;
+        LeaseArguments { election: election.clone(), token: *token, lease: *lease }
+    }
+
+    fn to_flags(&self) -> [String; 3] {
+        let LeaseArguments { election, token, lease } = self;
+        [format!("--election={election}"), format!("--token={token}"), format!("--lease={lease}")]
+    }
+
+    /// Who has to give up what.
+    pub fn candidate(self) -> Candidate {
+        let LeaseArguments { election, token, lease } = self;
+        Candidate { election, holder: String::new(), lease, token, ttl: Duration::ZERO }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Order {
     /// Since the machine was started.
@@ -150,20 +195,32 @@ pub(super) fn this_program(subcommand: &str) -> Command {
     command
 }
 
-/// What the process of the guard does. Does not return when the group is to be killed: it is a member.
-pub fn keep_guard() -> ExitCode {
+/// What the process of the guard does. When `fencegate lead` has gone, and no other process of the group is left, it gives
+/// the lease up. Does not return when the group is to be killed: it is a member.
+pub fn keep_guard(give_up: impl FnOnce()) -> ExitCode {
     if getpgrp() != getpid() {
         eprintln!("fencegate: `{GUARD_COMMAND}` is started by `fencegate lead` only");
         return ExitCode::from(2);
     }
-    // Whatever happens: a group without a guard must not go on.
-    let _ = guard_until_the_end();
+    if let Ok(End::Abandoned(command)) = guard_until_the_end()
+        && clear(getpgrp(), command)
+    {
+        give_up();
+    }
+    // Whatever has happened: a group without a guard must not go on.
     let _ = killpg(getpgrp(), Signal::SIGKILL);
     ExitCode::FAILURE
 }
 
+/// Why the group must die.
+enum End {
+    /// `fencegate lead` has gone; with its command, if it has started one.
+    Abandoned(Option<Pid>),
+    Deadline,
+}
+
 /// Returns when the group must die.
-fn guard_until_the_end() -> nix::Result<()> {
+fn guard_until_the_end() -> nix::Result<End> {
     // What is sent to the group is not meant for the guard. Blocked is enough: there is one thread.
     SigSet::all().thread_block()?;
     let suspends = SignalFd::with_flags(&SigSet::from(Signal::SIGTSTP), SfdFlags::SFD_CLOEXEC)?;
@@ -181,7 +238,7 @@ fn guard_until_the_end() -> nix::Result<()> {
         let [ordered, rang, suspended] = sources.map(|source| source.any() == Some(true));
         // First: a newer deadline may be waiting beside the one that has passed.
         if ordered {
-            let Some(order) = read_order(input.as_fd())? else { return Ok(()) };
+            let Some(order) = read_order(input.as_fd())? else { return Ok(End::Abandoned(command)) };
             command = order.command;
             set(&timer, order.deadline)?;
         } else if rang {
@@ -189,13 +246,35 @@ fn guard_until_the_end() -> nix::Result<()> {
             if command.is_none_or(processes::lives) {
                 write(io::stdout(), &[OVERRAN])?;
             }
-            return Ok(());
+            return Ok(End::Deadline);
         } else if suspended {
             suspends.read_signal()?;
             // The pipe may be full of the same report.
             let _ = write(io::stdout(), &[SUSPENDED]);
         }
     }
+}
+
+/// Kills the command and all others of the group, one after the other, because the guard has to live on. True once none of
+/// them lives; false where that takes too long.
+fn clear(group: Pid, command: Option<Pid>) -> bool {
+    let end = BootInstant::now() + END;
+    let mut clear = false;
+    while !end.remaining().is_zero() {
+        let Ok(mut living) = processes::all() else { return false };
+        living.retain(|process| process.group == group || Some(process.pid) == command);
+        living.retain(|process| process.pid != getpid() && !process.ended);
+        for process in &living {
+            let _ = kill(process.pid, Signal::SIGKILL);
+        }
+        // New processes have higher numbers, and come later in the look that finds who starts them; but numbers begin
+        // anew at some time. Not twice between two looks.
+        if std::mem::replace(&mut clear, living.is_empty()) && clear {
+            return true;
+        }
+        sleep(LOOK);
+    }
+    false
 }
 
 /// The last one written; None when the writer is gone.
@@ -214,6 +293,20 @@ fn set(timer: &TimerFd, deadline: Duration) -> nix::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_is_clear_when_nobody_in_it_lives() {
+        let child = |group| Command::new("sleep").arg("1000").process_group(group).spawn().unwrap();
+        let mut members = vec![child(0)];
+        let group = Pid::from_raw(members[0].id().cast_signed());
+        members.push(child(group.as_raw()));
+        let command = child(0);
+        assert!(clear(group, Some(Pid::from_raw(command.id().cast_signed()))));
+        members.push(command);
+        for mut member in members {
+            assert!(member.try_wait().unwrap().is_some(), "it has been killed");
+        }
+    }
 
     #[test]
     fn an_order_is_read_as_it_was_written() {

@@ -5,7 +5,8 @@
 //! up next, and the successor's work begins.
 //!
 //! Four things see to that, and each covers what the others cannot:
-//! `supervise` ends the group while this process runs; `guard` when it is killed or stands still;
+//! `supervise` ends the group while this process runs; `guard` when it is killed or stands still, and gives up the lease
+//! of one that was killed;
 //! the kernel ends the command itself with this process (`start`); and `processes` looks at what
 //! really lives before it is called gone.
 
@@ -17,13 +18,14 @@ mod start;
 mod supervise;
 mod terminal;
 
-pub use guard::{GUARD_COMMAND, keep_guard};
+pub use guard::{GUARD_COMMAND, LeaseArguments, keep_guard};
 pub use signals::Signals;
 pub use start::{START_COMMAND, check_program, exit_code_of, exit_code_of_signal, replace_this_process};
 pub use supervise::run;
 
 use nix::errno::Errno;
 use procfs::ProcError;
+use std::ffi::OsString;
 use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -36,6 +38,10 @@ pub struct Terms {
     /// From SIGTERM to SIGKILL where the lease's end does not say when.
     pub kill_after: Duration,
 }
+
+/// How to reach the coordinator: variables of the environment, and those that must not be there. The guard gets them, to
+/// give the lease up; other users do not see them, as they see a command line.
+pub type Access = Vec<(&'static str, Option<OsString>)>;
 
 /// How it ended.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 
 use super::family::{Family, Recipients};
 use super::guard::Guard;
-use super::{CommandError, CommandOutcome, Signals, Terms, terminal};
+use super::{Access, CommandError, CommandOutcome, Signals, Terms, terminal};
 use crate::leader::clock::{BootInstant, sleep_until};
 use crate::leader::{Leadership, Loss};
 use nix::sys::signal::Signal;
@@ -55,13 +55,14 @@ pub async fn run(
     leadership: &Leadership,
     command: &[OsString],
     terms: Terms,
+    access: &Access,
     signals: &mut Signals,
 ) -> Result<CommandOutcome, CommandError> {
     // Before the first child: with SIGCHLD ignored there would be no status to wait for.
     let failed = |error| CommandError::Start("listening for the end of processes", error);
     let mut children = signal(SignalKind::child()).map_err(failed)?;
     let mut told = leadership.deadline();
-    let guard = Guard::start(told).await?;
+    let guard = Guard::start(leadership, access).await?;
     if leadership.why_lost().is_some() || leadership.deadline().remaining().is_zero() {
         return Ok(CommandOutcome::Lost);
     }

@@ -6,20 +6,16 @@
 use super::transact;
 use crate::etcd::{ElectionName, Etcd, Patience};
 use crate::leader::clock::BootInstant;
-use crate::leader::coordinator::CoordinatorError;
+use crate::leader::coordinator::{CoordinatorError, Lease};
 use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse};
 use std::time::Duration;
 
 /// How many keys beside an election are looked at, in search of an outer one's candidates.
 const NEIGHBOURS: i64 = 500;
 
-/// A new lease: its id, how long it lives, and until when it certainly does. Asked several times it grants several;
+/// A new lease. Asked several times it grants several;
 /// those without a key block no candidate.
-pub(super) async fn grant(
-    etcd: &Etcd,
-    ttl: Duration,
-    patience: Patience,
-) -> Result<(i64, Duration, BootInstant), CoordinatorError> {
+pub(super) async fn grant(etcd: &Etcd, ttl: Duration, patience: Patience) -> Result<Lease, CoordinatorError> {
     let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
     let grant = etcd.ask(patience, move |mut client| async move {
         let sent = BootInstant::now();
@@ -27,7 +23,7 @@ pub(super) async fn grant(
     });
     let (sent, granted) = grant.await?;
     let ttl = ttl.min(Duration::from_secs(granted.ttl().try_into().unwrap_or(0)));
-    Ok((granted.id(), ttl, sent + ttl))
+    Ok(Lease { id: granted.id(), ttl, deadline: sent + ttl })
 }
 
 /// Puts the candidate's key, unless an earlier attempt has; its create_revision is the place in the queue.

@@ -7,7 +7,7 @@ mod enrol;
 mod place;
 
 use super::clock::BootInstant;
-use super::coordinator::{Candidate, Coordinator, CoordinatorError, Observe, Turn};
+use super::coordinator::{Candidate, Coordinator, CoordinatorError, Lease, Observe, Share, Turn};
 use super::loss::Loss;
 use crate::etcd::{ElectionName, Etcd, EtcdError, Leader, Observer, Patience, leader};
 use etcd_client::{Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnResponse};
@@ -34,7 +34,7 @@ impl Coordinator for Etcd {
         ttl: Duration,
         patience: Patience,
     ) -> Result<(Candidate, BootInstant), CoordinatorError> {
-        let (lease, ttl, deadline) = enrol::grant(self, ttl, patience).await?;
+        let Lease { id: lease, ttl, deadline } = enrol::grant(self, ttl, patience).await?;
         let patience = Patience { limit: deadline.remaining(), ..patience };
         let entered = enrol::enter(self, election, holder, lease, patience).await;
         if let Err(CoordinatorError::Refused { .. } | CoordinatorError::Nested { .. }) = entered {
@@ -45,13 +45,7 @@ impl Coordinator for Etcd {
     }
 
     async fn renew(&self, candidate: &Candidate, patience: Patience) -> Result<BootInstant, CoordinatorError> {
-        let lease = candidate.lease;
-        let renewal = self.ask(patience, move |mut client| async move {
-            // Each attempt has its own: only the one that was answered counts.
-            let sent = BootInstant::now();
-            client.lease_keep_alive(lease).await.map(|_| sent)
-        });
-        Ok(renewal.await? + candidate.ttl)
+        Ok(keep_alive(self, candidate.lease, patience).await? + candidate.ttl)
     }
 
     async fn try_turn(&self, candidate: &Candidate, patience: Patience) -> Result<Option<Turn>, CoordinatorError> {
@@ -108,12 +102,51 @@ impl Coordinator for Etcd {
     async fn withdraw(&self, candidate: &Candidate, patience: Patience) -> Result<(), CoordinatorError> {
         revoke(self, candidate.lease, patience).await?;
         // Another client may have put a value without a lease there: then the key would stay, and block the others for ever.
-        let delete = TxnOp::delete(own_key(candidate), None);
-        commit(self, Txn::new().when([in_place(candidate)]).and_then([delete]), patience).await.map(drop)
+        self.leave(candidate, patience).await
     }
 
     fn observe(self: &Arc<Self>, election: &ElectionName) -> Observer {
         Observer::new(self.clone(), election.clone())
+    }
+}
+
+impl Share for Etcd {
+    async fn grant(&self, ttl: Duration, patience: Patience) -> Result<Lease, CoordinatorError> {
+        enrol::grant(self, ttl, patience).await
+    }
+
+    async fn enter(
+        &self,
+        election: &ElectionName,
+        holder: &str,
+        lease: &Lease,
+        patience: Patience,
+    ) -> Result<(Candidate, BootInstant), CoordinatorError> {
+        let Lease { id, ttl, deadline } = *lease;
+        let token = enrol::enter(self, election, holder, id, patience).await?;
+        Ok((Candidate { election: election.clone(), holder: holder.to_owned(), lease: id, token, ttl }, deadline))
+    }
+
+    async fn renew_all(
+        &self,
+        lease: &Lease,
+        candidates: &[Candidate],
+        patience: Patience,
+    ) -> Result<Vec<Result<BootInstant, CoordinatorError>>, CoordinatorError> {
+        let deadline = keep_alive(self, lease.id, patience).await? + lease.ttl;
+        let lives = |candidate: &Candidate| candidate.lease == lease.id;
+        Ok(candidates.iter().map(|it| if lives(it) { Ok(deadline) } else { Err(CoordinatorError::Gone) }).collect())
+    }
+
+    async fn leave(&self, candidate: &Candidate, patience: Patience) -> Result<(), CoordinatorError> {
+        let is_ours = (candidate.token != 0).then(|| in_place(candidate));
+        let delete = TxnOp::delete(own_key(candidate), None);
+        let transaction = Txn::new().when(is_ours.into_iter().collect::<Vec<_>>()).and_then([delete]);
+        commit(self, transaction, patience).await.map(drop)
+    }
+
+    async fn revoke(&self, lease: &Lease, patience: Patience) -> Result<(), CoordinatorError> {
+        revoke(self, lease.id, patience).await
     }
 }
 
@@ -176,6 +209,16 @@ async fn transact(etcd: &Etcd, transaction: Txn, patience: Patience) -> Result<T
         async move { client.txn(transaction).await }
     };
     etcd.ask(patience, request).await
+}
+
+/// When the keep-alive was sent that was answered.
+async fn keep_alive(etcd: &Etcd, lease: i64, patience: Patience) -> Result<BootInstant, CoordinatorError> {
+    let renewal = etcd.ask(patience, move |mut client| async move {
+        // Each attempt has its own: only the one that was answered counts.
+        let sent = BootInstant::now();
+        client.lease_keep_alive(lease).await.map(|_| sent)
+    });
+    Ok(renewal.await?)
 }
 
 async fn revoke(etcd: &Etcd, lease: i64, patience: Patience) -> Result<(), CoordinatorError> {

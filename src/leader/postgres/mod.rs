@@ -11,10 +11,11 @@ pub use connect::Connect;
 pub use observe::LeaseObserver;
 
 use super::clock::BootInstant;
-use super::coordinator::{Candidate, Coordinator, CoordinatorError, Turn};
+use super::coordinator::{Candidate, Coordinator, CoordinatorError, Lease, Share, Turn};
 use super::loss::Loss;
 use crate::etcd::{ElectionName, Leader, Patience};
 use link::{Link, Open, PAUSE};
+use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
@@ -27,16 +28,34 @@ use tracing::info;
 
 const ACQUIRE: &str = "SELECT token FROM fencegate.acquire($1, $2, make_interval(secs => $3))";
 const RENEW: &str = "SELECT fencegate.renew($1, $2, make_interval(secs => $3))";
+/// Without a row for one that another transaction has locked.
+const RENEW_ALL: &str =
+    "SELECT election, expires IS NOT NULL FROM fencegate.renew_all($1, $2, make_interval(secs => $3))";
 const RELEASE: &str = "SELECT fencegate.release($1, $2)";
 /// Where the token is not known: the answer to ACQUIRE may have been lost.
 const RELEASE_OF_HOLDER: &str =
     "SELECT fencegate.release($1, leader.token) FROM fencegate.leader($1) WHERE leader.holder = $2";
 const PROCLAIM: &str = "SELECT fencegate.proclaim($1, $2, $3)";
+const RUNNING: &str = r#"SELECT election, holder, token, to_char(expires AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+    FROM fencegate.leases()"#;
 const LEADER: &str = "SELECT holder, token, extract(epoch FROM expires - clock_timestamp())::float8 \
     FROM fencegate.leader($1)";
 
 /// A parameter of a question.
 type Value = (Arc<dyn ToSql + Send + Sync>, Type);
+
+/// A lease that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunningLease {
+    /// The election that it decides.
+    pub election: String,
+    /// What its holder is called, or shows in place of that.
+    pub holder: String,
+    /// The fencing token.
+    pub token: i64,
+    /// When it ends, unless it is renewed: UTC, as in RFC 3339, to the ms.
+    pub expires: String,
+}
 
 /// A database whose leases decide elections. All elections of a process share its one connection.
 pub struct Leases<C> {
@@ -53,6 +72,19 @@ impl<C: Connect> Leases<C> {
     /// Connects when it is first asked.
     pub fn new(connect: C) -> Arc<Self> {
         Arc::new(Leases { link: Link::new(connect) })
+    }
+
+    /// The leases that run in elections that our role may lead, by the names of these. Cancel-safe.
+    ///
+    /// # Errors
+    /// When the database does not answer or refuses.
+    pub async fn running(&self, patience: Patience) -> Result<Vec<RunningLease>, CoordinatorError> {
+        let (rows, _) = ask(&self.link, RUNNING, Vec::new(), patience).await?;
+        let read = |row: &Row| {
+            let holder = name_in(column(row, 1)?).0.to_owned();
+            Ok(RunningLease { election: column(row, 0)?, holder, token: column(row, 2)?, expires: column(row, 3)? })
+        };
+        rows.iter().map(read).collect()
     }
 
     /// How long the running lease has still to run; not long, where none does. Says who leads, when it is another than before.
@@ -161,6 +193,57 @@ impl<C: Connect> Coordinator for Leases<C> {
 
     fn observe(self: &Arc<Self>, election: &ElectionName) -> LeaseObserver<C> {
         LeaseObserver::new(self.link.clone(), election.clone())
+    }
+}
+
+/// There are no leases without a place: each has its own, and one statement renews all.
+impl<C: Connect> Share for Leases<C> {
+    async fn grant(&self, ttl: Duration, _: Patience) -> Result<Lease, CoordinatorError> {
+        Ok(Lease { id: 0, ttl, deadline: BootInstant::now() + ttl })
+    }
+
+    async fn enter(
+        &self,
+        election: &ElectionName,
+        holder: &str,
+        lease: &Lease,
+        patience: Patience,
+    ) -> Result<(Candidate, BootInstant), CoordinatorError> {
+        self.enrol(election, holder, lease.ttl, patience).await
+    }
+
+    async fn renew_all(
+        &self,
+        lease: &Lease,
+        candidates: &[Candidate],
+        patience: Patience,
+    ) -> Result<Vec<Result<BootInstant, CoordinatorError>>, CoordinatorError> {
+        let leading = || candidates.iter().filter(|candidate| candidate.token != 0);
+        let elections: Vec<String> = leading().map(|candidate| candidate.election.to_string()).collect();
+        let tokens: Vec<i64> = leading().map(|candidate| candidate.token).collect();
+        let arrays: [Value; 2] = [(Arc::new(elections), Type::TEXT_ARRAY), (Arc::new(tokens), Type::INT8_ARRAY)];
+        let [elections, tokens] = arrays;
+        let (rows, sent) = ask(&self.link, RENEW_ALL, vec![elections, tokens, seconds(lease.ttl)], patience).await?;
+        let renewed = rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?)));
+        let renewed: HashMap<&str, bool> = renewed.collect::<Result<_, CoordinatorError>>()?;
+        let of = |candidate: &Candidate| match renewed.get(candidate.election.as_str()) {
+            _ if candidate.token == 0 => Ok(sent + candidate.ttl),
+            Some(true) => Ok(sent + candidate.ttl),
+            Some(false) => Err(CoordinatorError::Gone),
+            None => {
+                let reason = "another transaction has locked the lease".into();
+                Err(CoordinatorError::Unreachable { limit: patience.limit, reason })
+            }
+        };
+        Ok(candidates.iter().map(of).collect())
+    }
+
+    async fn leave(&self, candidate: &Candidate, patience: Patience) -> Result<(), CoordinatorError> {
+        self.withdraw(candidate, patience).await
+    }
+
+    async fn revoke(&self, _: &Lease, _: Patience) -> Result<(), CoordinatorError> {
+        Ok(())
     }
 }
 

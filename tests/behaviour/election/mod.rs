@@ -10,12 +10,13 @@ mod phantom;
 mod queue;
 mod renewal;
 mod session;
+mod shared;
 
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
 use crate::support::{DEADLINE, wait_until};
 use fencegate::etcd::{Etcd as Client, EtcdSettings, Leader, Patience, leader};
-use fencegate::leader::{Election, LeaderError, Leadership, Timings};
+use fencegate::leader::{Coordinator, Election, LeaderError, Leadership, Timings};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +46,7 @@ async fn win(election: &Election<Client>) -> Leadership {
 }
 
 /// Campaigns in a task of its own, and returns when it has its place in the queue.
-fn queue_up(server: &Etcd, election: &Election<Client>) -> Campaign {
+fn queue_up<C: Coordinator>(server: &Etcd, election: &Election<C>) -> Campaign {
     let (before, election) = (keys(server).len(), election.clone());
     let campaign = tokio::spawn(async move { election.campaign().await });
     wait_for_keys(server, before + 1);

@@ -1,10 +1,14 @@
 //! `fencegate lead` itself, or its guard, is killed or stands still: the command does not outlive the lease.
 
-use crate::lead::stage::{ENDLESS, STUBBORN, STUBBORN_CHILD, Stage, guard_of, kill, state, stop, wait_until_dead};
+use crate::lead::stage::{
+    ELECTION, ENDLESS, STUBBORN, STUBBORN_CHILD, Stage, guard_of, kill, state, stop, wait_until_dead,
+};
+use crate::support::programs::run;
 use crate::support::{DEADLINE, wait_until};
 
 crate::on_both!(
     a_killed_leader_takes_command_and_grandchildren_with_it,
+    a_killed_leader_is_followed_at_once,
     a_command_that_has_left_the_group_dies_with_its_leader,
     a_paused_leader_does_not_keep_the_command_alive_past_the_deadline,
     a_renewed_lease_does_not_end_the_command,
@@ -21,6 +25,41 @@ fn a_killed_leader_takes_command_and_grandchildren_with_it(stage: Stage) {
     lead.signal("KILL");
     assert_eq!(lead.wait(), 137);
     [command, child, guard].into_iter().for_each(wait_until_dead);
+}
+
+/// Not when its lease ends: that is never, here.
+fn a_killed_leader_is_followed_at_once(stage: Stage) {
+    let mut lead = stage.lead(ENDLESS, &[], &format!("{STUBBORN_CHILD} while :; do sleep 0.02; done"));
+    let child = stage.process("stubborn");
+    // One that has ended, and is not reaped, is in state Z.
+    let overlaps = r#"grep -qs "^State:.[^Z]" "/proc/$(cat "$1/stubborn")/status" && echo overlap || echo alone"#;
+    let mut next = stage.lead(ENDLESS, &[], &format!(r#"({overlaps}) >"$1/next""#));
+    wait_until("the next one waits", DEADLINE, || stage.log().contains("lease_awaited"));
+    let guard = guard_of(lead.pid());
+    lead.signal("KILL");
+    assert_eq!(stage.wait_for("next"), "alone\n", "{}", stage.log());
+    assert_eq!((lead.wait(), next.wait()), (137, 0));
+    [child, guard].into_iter().for_each(wait_until_dead);
+}
+
+/// The guard has them too, and nobody reads them in its command line.
+#[test]
+fn secrets_of_a_killed_leader_give_its_lease_up() {
+    let mut stage = Stage::new();
+    let role = ["role", "grant-permission", "leader", "readwrite", "--prefix=true", "/"];
+    for arguments in [&["role", "add", "leader"][..], &role, &["user", "add", "node:change-me"]] {
+        run(&mut stage.etcd().etcdctl(arguments));
+    }
+    run(&mut stage.etcd().etcdctl(&["user", "grant-role", "node", "leader"]));
+    stage.etcd().enable_users("/elsewhere/");
+    let user = ["--etcd-user", "node", "--etcd-password", "change-me"];
+    let mut lead = stage.lead(ENDLESS, &user, STUBBORN);
+    stage.process("stubborn");
+    let guard = std::fs::read_to_string(format!("/proc/{}/cmdline", guard_of(lead.pid()))).unwrap();
+    assert!(guard.contains(ELECTION) && !guard.contains("change-me"), "{guard}");
+    let mut next = stage.lead(ENDLESS, &user, "exit 3");
+    lead.signal("KILL");
+    assert_eq!((lead.wait(), next.wait()), (137, 3), "{}", stage.log());
 }
 
 fn a_command_that_has_left_the_group_dies_with_its_leader(stage: Stage) {

@@ -1,6 +1,8 @@
 //! Leadership is lost while the command runs: when it is told, when it is killed, and what is returned.
 
-use crate::lead::stage::{ENDLESS, STUBBORN, STUBBORN_CHILD, Stage, state, stop, wait_until_dead};
+use crate::lead::stage::{ELECTION, ENDLESS, STUBBORN, STUBBORN_CHILD, Stage, kill, state, stop, wait_until_dead};
+use crate::metrics::page::{get, samples, sum};
+use crate::metrics::world::http_address;
 use crate::support::Stalls;
 use std::time::{Duration, SystemTime};
 
@@ -15,6 +17,7 @@ crate::on_both!(
     what_an_ended_command_leaves_behind_may_end_in_good_order,
     silence_is_told_with_a_third_left_and_kills_at_the_deadline,
     a_revoked_lease_is_told_at_once_and_kills_after_the_grace,
+    a_loss_is_counted_by_its_reason,
 );
 
 const LOST: i32 = 75;
@@ -55,6 +58,22 @@ fn a_revoked_lease_is_told_at_once_and_kills_after_the_grace(stage: Stage) {
     let grace = SystemTime::now().duration_since(told).unwrap();
     assert_eq!(lead.wait(), LOST, "{}", stage.log());
     assert!(grace >= Duration::from_millis(500).saturating_sub(BLUR + stalls.total()), "{grace:?}");
+}
+
+fn a_loss_is_counted_by_its_reason(stage: Stage) {
+    let mut lead = stage.lead(ENDLESS, &["--kill-after", "600", "--http", "127.0.0.1:0"], STUBBORN);
+    let command = stage.process("stubborn");
+    let address = http_address(|| stage.log());
+    let lost = |reason| {
+        let labels = [("election", ELECTION), ("reason", reason)];
+        sum(&samples(&get(address, "/metrics").body), "fencegate_lease_losses_total", &labels)
+    };
+    assert_eq!(lost("revoked"), 0.0);
+    stage.revoke();
+    stage.wait_for("term");
+    assert_eq!((lost("revoked"), lost("resigned")), (1.0, 0.0));
+    kill("KILL", command);
+    assert_eq!(lead.wait(), LOST, "{}", stage.log());
 }
 
 fn a_command_that_ends_in_good_order_has_lost_all_the_same(stage: Stage) {

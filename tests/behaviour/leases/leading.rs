@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::{Config, NoTls};
 
-type Client = leader::Leases<(Config, NoTls)>;
+pub(super) type Client = leader::Leases<(Config, NoTls)>;
 
 const NAME: &str = "e";
 /// So long that no renewal, and no expiry, has a part in the test.
@@ -27,21 +27,21 @@ const PATIENCE: Patience = Patience { limit: TTL, member: Duration::from_millis(
 const SLACK: Duration = Duration::from_millis(500);
 
 /// A server with leases, and the way to it.
-struct Server {
+pub(super) struct Server {
     // Before the server: fields are dropped in this order.
     link: Link,
-    postgres: Postgres,
+    pub(super) postgres: Postgres,
 }
 
 impl Server {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let postgres = Postgres::start(Options::default());
         fenced::init(&postgres, "postgres");
         Server { link: Link::to(postgres.port()), postgres }
     }
 
     /// A process of its own, as it were.
-    fn client(&self, name: &str) -> Arc<Client> {
+    pub(super) fn client(&self, name: &str) -> Arc<Client> {
         let mut config = Config::new();
         config.host("127.0.0.1").port(self.link.port()).user(SUPERUSER).dbname("postgres");
         config.application_name(name);
@@ -56,7 +56,11 @@ impl Server {
         self.postgres.value(&format!("SELECT holder || ' ' || token FROM fencegate.leader('{NAME}')"))
     }
 
-    fn connections(&self, name: &str) -> String {
+    pub(super) fn silence(&self) {
+        self.link.suffer(Fault::Silent);
+    }
+
+    pub(super) fn connections(&self, name: &str) -> String {
         self.postgres.value(&format!(
             "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}' AND query NOT LIKE 'SET %' AND query <> ''"
         ))
@@ -68,7 +72,7 @@ fn election(client: Arc<Client>, name: &str, holder: &str, ttl: u64) -> Election
 }
 
 /// What has to happen, with no time of its own.
-async fn soon<T>(what: impl Future<Output = T>) -> T {
+pub(super) async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, what).await.expect("it happens in time")
 }
 
@@ -157,7 +161,7 @@ async fn the_deadline_counts_from_when_the_renewal_was_sent() {
     let (candidate, _) = client.enrol(&NAME.parse().unwrap(), "ours", TTL, PATIENCE).await.unwrap();
     let turn = client.try_turn(&candidate, PATIENCE).await.unwrap().unwrap();
     let candidate = Candidate { token: turn.token, ..candidate };
-    server.link.suffer(Fault::Silent);
+    server.silence();
     let patience = Patience { member: TTL, ..PATIENCE };
     let mut renewal = pin!(client.renew(&candidate, patience));
     tokio::select! {
@@ -246,7 +250,7 @@ async fn silence_ends_leadership_at_the_deadline() {
     let server = Server::start();
     let leadership = win(&server.election("ours", 3)).await;
     let stalls = Stalls::watch();
-    server.link.suffer(Fault::Silent);
+    server.silence();
     let silent = BootInstant::now();
     let loss = soon(leadership.lost()).await;
     let now = BootInstant::now();

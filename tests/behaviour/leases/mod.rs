@@ -5,8 +5,10 @@ mod authority;
 mod contention;
 mod hostile;
 mod leading;
+mod list;
 mod page;
 mod rights;
+mod shared;
 mod upgrade;
 
 use crate::fence::server::{World, connect};

@@ -6,6 +6,7 @@ use crate::support::programs::run;
 use crate::support::proxy::fencegate;
 use crate::support::{Options, Postgres};
 
+/// Of one election.
 const CALLS: [&str; 5] =
     ["acquire('e', 'a', '1 min')", "renew('e', 1, '1 min')", "release('e', 1)", "proclaim('e', 1, 'x')", "leader('e')"];
 
@@ -14,7 +15,7 @@ async fn another_role_can_touch_nothing() {
     let leases = Leases::new().await;
     leases.run("CREATE ROLE stranger LOGIN").await;
     let stranger = connect(&leases.config("stranger")).await;
-    for call in CALLS {
+    for call in CALLS.into_iter().chain(["leases()", "renew_all('{e}', '{1}', '1 min')"]) {
         assert_eq!(call_in(&stranger, call).await, "42501", "{call}");
     }
     let leader = leases.session().await;
@@ -25,6 +26,9 @@ async fn another_role_can_touch_nothing() {
             "UPDATE fencegate.lease SET token = 1",
             "DELETE FROM fencegate.lease",
             "TRUNCATE fencegate.lease",
+            "INSERT INTO fencegate.leased VALUES ('scheduler', 'mine')",
+            "SELECT fencegate.lease_fence('x', 1)",
+            "SELECT fencegate.end_holders('x', 'ShareLock')",
             "SELECT FROM fencegate.lease_history",
             "DELETE FROM fencegate.lease_history",
             "SELECT FROM fencegate.lease_grant",
@@ -33,6 +37,8 @@ async fn another_role_can_touch_nothing() {
             "SELECT setval('fencegate.lease_token', 1)",
             "SELECT last_value FROM fencegate.lease_token",
             "SELECT fencegate.lease_role('e')",
+            "SELECT fencegate.lease_caller()",
+            "SELECT fencegate.lease_may('a', 'e')",
             "SELECT fencegate.lease_time('1 min')",
             "SELECT fencegate.lease_holder('a')",
             "SELECT fencegate.lease_prune()",

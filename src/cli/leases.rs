@@ -1,0 +1,55 @@
+//! `fencegate leases`: who leads what, as a database with leases or an etcd says.
+//!
+//! Must never change anything there.
+
+use super::output::{print, table};
+use super::{Ended, database, failed, runtime, unusable};
+use crate::config::{EtcdAccess, EtcdArguments};
+use crate::etcd::{ElectionName, Etcd, Leader, Patience, leaders};
+use crate::leader::{Leases, RunningLease};
+use std::process::ExitCode;
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// A database with leases, postgres://user@host/database; or the members of etcd, http://host:2379 or
+    /// https://host:2379, separated by commas
+    #[arg(value_name = "URL")]
+    url: String,
+    #[command(flatten)]
+    access: EtcdAccess,
+}
+
+pub(super) fn run(Arguments { url, access }: Arguments) -> Ended {
+    let is_etcd = ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
+    let lines = if is_etcd { in_etcd(url, access) } else { in_database(&url) }?;
+    let header = ["ELECTION", "HOLDER", "TOKEN", "EXPIRES"];
+    let cells = lines.iter().map(|line| line.each_ref().map(String::as_str));
+    print(&table(&std::iter::once(header).chain(cells).collect::<Vec<_>>()));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn in_database(url: &str) -> Result<Vec<[String; 4]>, ExitCode> {
+    let config = database("URL", url)?;
+    let leases = Leases::new(config);
+    let running = runtime()?.block_on(leases.running(Patience::USUAL)).map_err(failed)?;
+    let line = |it: RunningLease| [shown(it.election), shown(it.holder), it.token.to_string(), it.expires];
+    Ok(running.into_iter().map(line).collect())
+}
+
+/// When a lease ends, etcd says only of one at a time: it is left out.
+fn in_etcd(url: String, access: EtcdAccess) -> Result<Vec<[String; 4]>, ExitCode> {
+    let etcd = url.split(',').map(str::to_owned).collect();
+    let settings = EtcdArguments { etcd, access }.settings();
+    let settings = settings.map_err(|(flag, why)| unusable(format!("--{flag} {why}")))?.unwrap_or_default();
+    let etcd = Etcd::new(&settings).map_err(unusable)?;
+    let leaders = runtime()?.block_on(leaders(&etcd, Patience::USUAL)).map_err(failed)?;
+    let line = |(election, leader): (ElectionName, Leader)| {
+        [shown(election), shown(String::from_utf8_lossy(&leader.value)), leader.token.to_string(), String::new()]
+    };
+    Ok(leaders.into_iter().map(line).collect())
+}
+
+/// Without what would make it two lines.
+fn shown(text: impl std::fmt::Display) -> String {
+    text.to_string().replace(char::is_control, " ")
+}

@@ -1,0 +1,145 @@
+//! Many elections by one lease.
+
+use super::{Client, LONG, NAME, client, keys, lease, queue_up, soon, timings};
+use crate::metrics::page::get;
+use crate::support::etcd::Etcd;
+use crate::support::programs::run;
+use fencegate::leader::{Election, LeaderError, Leadership, Loss, Session};
+use std::sync::Arc;
+
+fn session(server: &Etcd, ttl: u64) -> Arc<Session<Client>> {
+    Session::new(client(&[&server.url()]), "ours", timings(ttl))
+}
+
+fn shard(session: &Arc<Session<Client>>, number: usize) -> Election<Session<Client>> {
+    session.election(format!("{NAME}/{number}").parse().unwrap())
+}
+
+async fn win(election: &Election<Session<Client>>) -> Leadership {
+    soon(election.campaign()).await.unwrap()
+}
+
+async fn win_shards(session: &Arc<Session<Client>>, count: usize) -> Vec<Leadership> {
+    let mut won = Vec::new();
+    for number in 0..count {
+        won.push(win(&shard(session, number)).await);
+    }
+    won
+}
+
+fn leases(server: &Etcd) -> usize {
+    let listed = String::from_utf8(run(&mut server.etcdctl(&["lease", "list"])).stdout).unwrap();
+    listed.lines().count() - 1
+}
+
+/// How many keep-alives etcd has answered.
+fn renewals(server: &Etcd) -> f64 {
+    let page = get(([127, 0, 0, 1], server.port()).into(), "/metrics").body;
+    let count = page.lines().find_map(|line| line.strip_prefix("etcd_debugging_lease_renewed_total "));
+    count.unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hundreds_of_elections_have_one_lease_and_one_keep_alive() {
+    const SHARDS: usize = 300;
+    let server = Etcd::start();
+    let won = win_shards(&session(&server, 6), SHARDS).await;
+    assert_eq!((leases(&server), keys(&server).len()), (1, SHARDS));
+    let before = renewals(&server);
+    for _ in 0..2 {
+        let deadlines: Vec<_> = won.iter().map(Leadership::deadline).collect();
+        for (leadership, before) in won.iter().zip(deadlines) {
+            soon(leadership.renewed(before)).await;
+        }
+    }
+    let renewals = renewals(&server) - before;
+    assert!((2.0..10.0).contains(&renewals), "{renewals} renewals");
+    assert!(won.iter().all(|leadership| leadership.why_lost().is_none()));
+    assert_eq!(leases(&server), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_loss_of_the_lease_is_that_of_all() {
+    let server = Etcd::start();
+    let session = session(&server, LONG);
+    let won = win_shards(&session, 20).await;
+    run(&mut server.etcdctl(&["lease", "revoke", lease(&keys(&server)[0])]));
+    for leadership in &won {
+        assert_eq!(soon(leadership.lost()).await, Loss::Revoked);
+    }
+    // The next campaign has another lease.
+    let again = win(&shard(&session, 0)).await;
+    assert!(won.iter().all(|leadership| leadership.token() < again.token()));
+    assert_eq!(leases(&server), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_ends_all_and_says_why() {
+    let mut server = Etcd::start();
+    let won = win_shards(&session(&server, 3), 20).await;
+    server.pause();
+    for leadership in &won {
+        let loss = soon(leadership.lost()).await;
+        assert!(matches!(loss, Loss::Unreachable { .. }), "{loss}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_resigns_from_one_leads_the_others() {
+    let server = Etcd::start();
+    let session = session(&server, LONG);
+    let won = win_shards(&session, 3).await;
+    won[1].resign().await.unwrap();
+    assert_eq!(keys(&server).len(), 2);
+    assert!(won[0].why_lost().is_none() && won[2].why_lost().is_none());
+    let again = win(&shard(&session, 1)).await;
+    assert!(again.token() > won[1].token());
+    assert_eq!(leases(&server), 1);
+    for leadership in [&won[0], &won[2], &again] {
+        leadership.resign().await.unwrap();
+    }
+    assert_eq!(leases(&server), 0, "the last one gives it up");
+}
+
+/// Its key would be that of the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_campaign_waits_for_the_first_ones_end() {
+    let server = Etcd::start();
+    let session = session(&server, LONG);
+    let first = win(&shard(&session, 0)).await;
+    let (again, election) = (Session::new(client(&[&server.url()]), "ours", timings(2)), shard(&session, 0));
+    let second = tokio::spawn(async move { election.campaign().await });
+    first.resign().await.unwrap();
+    assert!(soon(second).await.unwrap().unwrap().token() > first.token());
+    let _other = win(&shard(&again, 1)).await;
+    let refused = soon(shard(&again, 1).try_campaign()).await;
+    assert!(
+        matches!(&refused, Err(LeaderError::Coordinator(why)) if why.to_string().contains("already")),
+        "{refused:?}"
+    );
+}
+
+/// Its place in the session is free only then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_that_could_not_be_given_up_at_once_is_given_up_later() {
+    let mut server = Etcd::start();
+    let session = session(&server, 6);
+    let won = win_shards(&session, 2).await;
+    server.pause();
+    let resigned = won[0].clone();
+    let resigning = tokio::spawn(async move { resigned.resign().await });
+    assert_eq!(soon(won[0].lost()).await, Loss::Resigned);
+    assert!(soon(resigning).await.unwrap().is_err());
+    server.signal("CONT");
+    assert!(win(&shard(&session, 0)).await.token() > won[0].token());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn candidates_of_a_session_wait_and_lead_in_their_turn() {
+    let server = Etcd::start();
+    let holder = win(&shard(&session(&server, LONG), 0)).await;
+    let waiting = session(&server, 6);
+    let campaign = queue_up(&server, &shard(&waiting, 0));
+    holder.resign().await.unwrap();
+    assert_eq!(soon(campaign).await.unwrap().unwrap().holder(), "ours");
+}

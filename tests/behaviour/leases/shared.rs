@@ -1,0 +1,102 @@
+//! Many elections of one process: one statement renews the leases of all.
+
+use super::leading::{Client, Server, soon};
+use super::{Leases, call_in};
+use crate::support::until;
+use fencegate::leader::{Election, Leadership, Loss, Session, Timings};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn session(server: &Server, ttl: u64) -> Arc<Session<Client>> {
+    Session::new(server.client("ours"), "ours", Timings::new(Duration::from_secs(ttl)).unwrap())
+}
+
+fn shard(session: &Arc<Session<Client>>, number: usize) -> Election<Session<Client>> {
+    session.election(format!("shard/{number}").parse().unwrap())
+}
+
+async fn win_shards(session: &Arc<Session<Client>>, count: usize) -> Vec<Leadership> {
+    let mut won = Vec::new();
+    for number in 0..count {
+        won.push(soon(shard(session, number).campaign()).await.unwrap());
+    }
+    won
+}
+
+async fn renewed(leaderships: &[Leadership]) {
+    let deadlines: Vec<_> = leaderships.iter().map(Leadership::deadline).collect();
+    for (leadership, before) in leaderships.iter().zip(deadlines) {
+        soon(leadership.renewed(before)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hundreds_of_leases_are_renewed_by_one_statement() {
+    let server = Server::start();
+    let won = win_shards(&session(&server, 10), 300).await;
+    let times = "SELECT count(DISTINCT renewed) FROM fencegate.lease";
+    until("all are renewed at once", async || server.postgres.value(times) == "1").await;
+    renewed(&won).await;
+    assert_eq!(server.postgres.value(times), "1");
+    assert!(won.iter().all(|leadership| leadership.why_lost().is_none()));
+    assert_eq!(server.connections("ours"), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_lost_or_resigned_leaves_the_others() {
+    let server = Server::start();
+    let session = session(&server, 6);
+    let won = win_shards(&session, 4).await;
+    assert_eq!(server.postgres.value("SELECT fencegate.release('shard/0', 1)"), "t");
+    assert_eq!(soon(won[0].lost()).await, Loss::Revoked);
+    won[1].resign().await.unwrap();
+    assert_eq!(server.postgres.value("SELECT count(*) FROM fencegate.leases()"), "2");
+    renewed(&won[2..]).await;
+    renewed(&won[2..]).await;
+    let again = soon(shard(&session, 0).campaign()).await.unwrap();
+    assert!(again.token() > won[3].token());
+    assert!(won[2..].iter().all(|leadership| leadership.why_lost().is_none()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_ends_all_and_says_why() {
+    let server = Server::start();
+    let won = win_shards(&session(&server, 3), 20).await;
+    server.silence();
+    for leadership in &won {
+        let loss = soon(leadership.lost()).await;
+        assert!(matches!(loss, Loss::Unreachable { .. }), "{loss}");
+    }
+}
+
+/// A transaction that stays open after it has renewed one.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_locked_does_not_hold_up_the_others() {
+    let leases = Leases::new().await;
+    let (app, holder) = (leases.session().await, leases.session().await);
+    for election in ["a", "b", "c", "d"] {
+        call_in(&app, &format!("acquire('{election}', 'ours', '1 min')")).await;
+    }
+    assert_eq!(call_in(&app, "release('c', 3)").await, "t");
+    holder.batch_execute("BEGIN").await.unwrap();
+    call_in(&holder, "renew('d', 4, '1 min')").await;
+    let renew = "SELECT string_agg(election || ' ' || (expires IS NOT NULL), ', ' ORDER BY election) \
+        FROM fencegate.renew_all('{a,b,c,d,none}', '{1,99,3,4,5}', '2 min')";
+    let renewed: String = app.query_one(renew, &[]).await.unwrap().get(0);
+    assert_eq!(renewed, "a true, b false, c false", "each under its own token");
+    let later = "SELECT string_agg(election, ',') FROM fencegate.leases() WHERE expires > now() + interval '90 s'";
+    assert_eq!(app.query_one(later, &[]).await.unwrap().get::<_, &str>(0), "a");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_renews_what_it_may_not_lead() {
+    let leases = Leases::new().await;
+    let role = format!("{}_jobs", leases.database);
+    leases.run(&format!("CREATE ROLE {role} LOGIN")).await;
+    leases.may_lead(&role, "job/*").await;
+    leases.call("acquire('job/1', 'a', '1 min')").await;
+    leases.call("acquire('cron', 'a', '1 min')").await;
+    let session = crate::fence::server::connect(&leases.config(&role)).await;
+    let renew = "SELECT string_agg(election, ',') FROM fencegate.renew_all('{job/1,cron}', '{1,2}', '1 min')";
+    assert_eq!(session.query_one(renew, &[]).await.unwrap().get::<_, &str>(0), "job/1");
+}
