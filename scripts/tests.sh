@@ -13,7 +13,7 @@ trap 'exit 1' INT TERM HUP
 
 case " $* " in *" -- "*) ;; *) set -- "$@" -- ;; esac
 # Tests wait for servers more than they work. RUSTC_BOOTSTRAP: the clock of the test programs is not a stable option.
-threads=${RUST_TEST_THREADS:-$(($(nproc) * 4))}
+threads=${RUST_TEST_THREADS:-$(($(nproc) * 5))}
 {
     status=0
     TMPDIR="$folder/t" cargo test --locked --no-fail-fast --config "target.'cfg(all())'.runner = ['env', 'RUSTC_BOOTSTRAP=1']" \

@@ -24,6 +24,9 @@ const PATIENCE: Patience = Patience { limit: Duration::from_secs(3), member: Dur
 /// Before an election that could not be followed is followed again, at first and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
+/// The most elections of keys that are followed: the others' leaders are asked for when a token would raise the fence.
+const MOST_OF_KEYS: usize = 1000;
+
 /// The leaders' tokens, by election; None: nobody leads. One of which that is not known is not in it.
 pub type Leaders = HashMap<ElectionName, Option<Token>>;
 
@@ -75,11 +78,21 @@ pub struct Authority {
     leaders: watch::Sender<Leaders>,
     /// The tasks that follow elections.
     followed: Mutex<HashMap<ElectionName, AbortHandle>>,
+    wanted: Mutex<Wanted>,
+}
+
+/// The elections that are to be followed.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// Those that policies name.
+    named: BTreeSet<ElectionName>,
+    /// By database, those of keys to which a session is admitted.
+    of_keys: HashMap<String, BTreeSet<ElectionName>>,
 }
 
 impl Drop for Authority {
     fn drop(&mut self) {
-        self.follow(&BTreeSet::new());
+        self.followed.lock().drain().for_each(|(_, task)| task.abort());
     }
 }
 
@@ -91,11 +104,34 @@ impl Authority {
 
     /// The same over elections that are held anywhere.
     pub fn over(elections: Arc<dyn Elections>) -> Arc<Self> {
-        Arc::new(Authority { elections, leaders: watch::Sender::default(), followed: Mutex::default() })
+        Arc::new(Authority {
+            elections,
+            leaders: watch::Sender::default(),
+            followed: Mutex::default(),
+            wanted: Mutex::default(),
+        })
     }
 
-    /// Follows these elections from now on, and no others.
+    /// Follows these elections from now on, which policies name, and no others but those of keys.
     pub fn follow(&self, elections: &BTreeSet<ElectionName>) {
+        let mut wanted = self.wanted.lock();
+        wanted.named.clone_from(elections);
+        self.follow_wanted(&wanted);
+    }
+
+    /// Follows these elections of keys for the database, and no others for it: at most [`MOST_OF_KEYS`].
+    pub(super) fn follow_keys(&self, database: &str, elections: BTreeSet<ElectionName>) {
+        let mut wanted = self.wanted.lock();
+        if wanted.of_keys.get(database).is_none_or(|before| *before != elections) {
+            wanted.of_keys.insert(database.to_owned(), elections);
+            wanted.of_keys.retain(|_, elections| !elections.is_empty());
+            self.follow_wanted(&wanted);
+        }
+    }
+
+    fn follow_wanted(&self, wanted: &Wanted) {
+        let of_keys = wanted.of_keys.values().flatten().take(MOST_OF_KEYS);
+        let elections: BTreeSet<&ElectionName> = wanted.named.iter().chain(of_keys).collect();
         let mut followed = self.followed.lock();
         followed.retain(|election, task| {
             let stays = elections.contains(election);
@@ -105,9 +141,9 @@ impl Authority {
             }
             stays
         });
-        for election in elections {
+        for election in elections.into_iter().cloned() {
             followed.entry(election.clone()).or_insert_with(|| {
-                tokio::spawn(follow(self.elections.clone(), election.clone(), self.leaders.clone())).abort_handle()
+                tokio::spawn(follow(self.elections.clone(), election, self.leaders.clone())).abort_handle()
             });
         }
     }
@@ -176,6 +212,14 @@ impl Database {
                 let reason = format!("no etcd is set that says who leads {election}");
                 Err(Refusal::unavailable(&resource.name, Cause::new(reason, Remedy::Etcd)))
             }
+        }
+    }
+
+    /// Has the elections of keys followed to which a session is admitted.
+    pub(super) fn follow_elections_of_keys(&self) {
+        if let Some(authority) = &self.authority {
+            let keys = if self.has_keys(Resource::has_elections_of_keys) { self.keys_in_use() } else { Vec::new() };
+            authority.follow_keys(self.name(), keys.iter().filter_map(|it| it.election().cloned()).collect());
         }
     }
 

@@ -79,11 +79,21 @@ impl Database {
         if self.resource_in_force(resource) { self.policies.read().loaded_there } else { 0 }
     }
 
-    /// The resources that have a lease, those of keys left out; and whether there are such.
-    pub(super) fn leased_resources(&self) -> (Vec<Arc<Resource>>, bool) {
-        let policies = self.policies.read();
-        let with_lease = policies.resources.iter().filter(|it| it.lease().is_some()).cloned().collect();
-        (with_lease, policies.resources.iter().any(|it| it.has_leases_of_keys()))
+    /// The resources that have a lease, those of keys left out.
+    pub(super) fn leased_resources(&self) -> Vec<Arc<Resource>> {
+        self.policies.read().resources.iter().filter(|it| it.lease().is_some()).cloned().collect()
+    }
+
+    /// Some resource in force is such a keyed one.
+    pub(super) fn has_keys(&self, is_such: fn(&Resource) -> bool) -> bool {
+        self.policies.read().resources.iter().any(|it| is_such(it))
+    }
+
+    /// The resources of keys to which a session of this proxy is admitted.
+    pub(crate) fn keys_in_use(&self) -> Vec<Arc<Resource>> {
+        let presented = self.sessions.iter().flat_map(|it| it.presented.keys().cloned().collect::<Vec<_>>());
+        let names: BTreeSet<String> = presented.collect();
+        names.iter().filter_map(|name| self.resource(name)).filter(|it| it.family.is_some()).collect()
     }
 
     /// Asked once, and kept. Whatever the answer takes, it is not later than they were loaded.

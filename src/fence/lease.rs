@@ -189,12 +189,9 @@ impl Database {
 
     /// There may be any number of keys: only those to which a session of this proxy is admitted.
     fn followed(&self) -> Vec<Arc<Resource>> {
-        let (mut followed, has_leases_of_keys) = self.leased_resources();
-        if has_leases_of_keys {
-            let presented = self.sessions.iter().flat_map(|it| it.presented.keys().cloned().collect::<Vec<_>>());
-            let keys: BTreeSet<String> = presented.collect();
-            let of_key = |name: &String| self.resource(name).filter(|it| it.family.is_some() && it.lease().is_some());
-            followed.extend(keys.iter().filter_map(of_key));
+        let mut followed = self.leased_resources();
+        if self.has_keys(Resource::has_leases_of_keys) {
+            followed.extend(self.keys_in_use().into_iter().filter(|it| it.lease().is_some()));
         }
         followed
     }

@@ -43,6 +43,7 @@ async fn watch(database: Weak<Database>) {
             current.check_policies().await;
             // Nobody announces that a lease runs out.
             current.follow_leases(None).await;
+            current.follow_elections_of_keys();
         }
         announce(&current).await;
         let before = std::mem::replace(&mut sessions, current.sessions.len());
@@ -54,6 +55,7 @@ async fn watch(database: Weak<Database>) {
             alone_since = None;
         } else if alone_since.get_or_insert_with(Instant::now).elapsed() >= linger(&current) && retire(&current) {
             current.leased.send_replace(Leased::new());
+            current.follow_elections_of_keys();
             return current.close_connections(false).await;
         }
         let memory = current.memory.clone();

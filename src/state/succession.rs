@@ -4,8 +4,8 @@
 //! guarantees hold without it, only later, with the successor's first write. Must not open connections to a
 //! database in which this proxy has no sessions.
 //!
-//! Leaves elections of keys out: there may be any number of keys, each with an election of its own. Their leaders are asked
-//! for when a token would raise the fence. Leases of keys are followed where a session is admitted to the key.
+//! Of keys, of which there may be any number, only those are followed to which a session is admitted. The others' leaders are
+//! asked for when a token would raise the fence.
 
 use super::database::SharedDatabase;
 use crate::fence::session::Token;
@@ -115,10 +115,15 @@ impl Progress {
         if !database.has_sessions() || !self.policies.applies_to(database.name()) {
             return Vec::new();
         }
-        // The names of keys that are not followed any more would pile up.
-        self.raised
-            .retain(|name, _| leased.contains_key(name) || self.policies.resources.iter().any(|it| it.name == *name));
-        let led = self.policies.resources.iter().filter_map(|resource| {
+        let has_elections_of_keys = self.policies.resources.iter().any(|it| it.has_elections_of_keys());
+        let keys = if has_elections_of_keys { database.keys_in_use() } else { Vec::new() };
+        let resources = || self.policies.resources.iter().chain(&keys);
+        // The names of keys that are not in use any more would pile up.
+        if self.raised.len() > self.policies.resources.len() + keys.len() + leased.len() {
+            let names: HashSet<&str> = resources().map(|it| it.name.as_str()).collect();
+            self.raised.retain(|name, _| names.contains(name.as_str()) || leased.contains_key(name));
+        }
+        let led = resources().filter_map(|resource| {
             let token = (*leaders.get(resource.election()?)?)?;
             Some((resource.clone(), token))
         });

@@ -205,7 +205,9 @@ impl Judge<'_> {
             for key in keys {
                 match key {
                     Ok((resource, writes)) => self.need(resource, writes, true, parameter, earlier, &mut needs)?,
-                    Err(rejection) if self.seen.is_current => earlier.observed_or(&resource, rejection)?,
+                    Err(rejection) if self.seen.is_current || self.seen.is_unheard => {
+                        earlier.observed_or(&resource, rejection)?;
+                    }
                     Err(_) => earlier.observed_or(&resource, self.unread())?,
                 }
             }

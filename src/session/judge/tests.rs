@@ -250,6 +250,10 @@ fn what_does_not_show_what_it_writes() {
 fn a_key_whose_column_is_not_read_is_no_mistake_of_the_statement() {
     let policies = "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
     let policies = join([("a.yaml".into(), Ok(policies.into()))]).unwrap();
+    for text in ["UPDATE shards SET v = 2", "INSERT INTO shards VALUES (1) ON CONFLICT (v) DO UPDATE SET v = 2"] {
+        // What was read says that no key shows: that nobody listens since is no reason to say anything else.
+        assert!(World::new("empty unheard").judge_under(&policies, text, "47").contains("LF004"), "{text}");
+    }
     for text in ["SELECT * FROM shards WHERE k = 1 FOR UPDATE", "UPDATE shards SET v = 2 WHERE k = 1"] {
         assert!(World::new("empty unread").judge_under(&policies, text, "47").contains("LF006"), "{text}");
         assert!(World::new("empty").judge_under(&policies, text, "47").contains("LF004"), "{text}");

@@ -3,7 +3,7 @@
 use super::{SCHEMA, epochs, holder, refused};
 use crate::support::fenced::{Fenced, code, ok};
 use crate::support::proxy::ProxyOptions;
-use crate::support::{Etcd, Options};
+use crate::support::{DEADLINE, Etcd, Options, wait_until};
 
 const POLICIES: &str = "version: 1\nresources:\n  - name: shard/{shard}\n    election: /cron/shard/{shard}\n    \
     tables: [{name: public.shard_ticks, key: shard}]\n";
@@ -27,4 +27,23 @@ fn only_the_leader_of_a_key_raises_its_fence() {
     ok(&mut holder(&world, &format!("shard/3={next}")), &insert(3, 2));
     assert_eq!(code(&mut wire, &insert(3, 3)), "LF001");
     assert_eq!(epochs(&world), format!("shard/3={next}"));
+}
+
+/// The elections of keys to which a session is admitted are followed: the old leader is shut out before the new one writes.
+#[test]
+fn who_is_admitted_to_a_key_is_shut_out_by_its_next_leader() {
+    let etcd = Etcd::start();
+    let options = ProxyOptions::default().policies(POLICIES).arguments(&["--etcd", &etcd.url()]);
+    let world = Fenced::start_with(Options::default(), SCHEMA, &options);
+    let (three, four) = (etcd.put_new("/cron/shard/3/one"), etcd.put_new("/cron/shard/4/one"));
+    let insert = |key: i32| format!("INSERT INTO shard_ticks (shard, id) VALUES ({key}, {key})");
+    let mut wire = holder(&world, &format!("shard/3={three}, shard/4={four}"));
+    ok(&mut wire, &insert(3));
+    ok(&mut wire, &insert(4));
+    etcd.delete("/cron/shard/3/one");
+    let next = etcd.put_new("/cron/shard/3/two");
+    let expected = format!("shard/3={next} shard/4={four}");
+    wait_until("the fence of the key is raised", DEADLINE, || epochs(&world) == expected);
+    assert_eq!(code(&mut wire, &insert(3)), "LF001");
+    assert_eq!(code(&mut wire, "UPDATE shard_ticks SET id = 5 WHERE shard = 4"), "");
 }
