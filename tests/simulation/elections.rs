@@ -1,8 +1,10 @@
-//! The simulated etcd: one election, whose leader keeps its lease or loses it.
+//! The simulated etcd, or the leases of the simulated database: one election, whose leader keeps its lease or loses it.
 //!
 //! Owns tokens: each is higher than all before. Answers about the leader are linearizable, as etcd's are; who follows the
-//! election may be told late, as by a member that lags. Questions may fail.
+//! election may be told late, as by a member that lags. Questions may fail. In the database the lease is a row, which a
+//! failover may lose.
 
+use super::server::Kept;
 use super::world::{Chances, Dice, World, moment, pass};
 use crate::etcd::{ElectionName, EtcdError};
 use crate::fence::session::Token;
@@ -47,6 +49,7 @@ impl Held {
                 state.leader = Some((token, Instant::now() + LEASE));
                 world.judge.elected(token);
                 self.changed.notify_waiters();
+                world.server.lease(world, token, Kept::Won(LEASE));
                 return token;
             }
             self.may_have_changed().await;
@@ -64,17 +67,19 @@ impl Held {
     }
 
     /// False when somebody else leads, or nobody.
-    pub fn renew(&self, token: Token) -> bool {
+    pub fn renew(&self, world: &World, token: Token) -> bool {
         let leads = self.leader() == Some(token);
         if leads {
             self.state.lock().unwrap().leader = Some((token, Instant::now() + LEASE));
+            world.server.lease(world, token, Kept::Renewed(LEASE));
         }
         leads
     }
 
     /// Does not lead any more.
-    pub fn resign(&self, token: Token) {
+    pub fn resign(&self, world: &World, token: Token) {
         if self.leader() == Some(token) {
+            world.server.lease(world, token, Kept::Released);
             self.state.lock().unwrap().leader = None;
             self.changed.notify_waiters();
         }

@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
-use world::{Dice, Disaster, Plan, World, pass};
+use world::{Disaster, Plan, World, pass};
 
 /// Once faults have ended, the rightful leader has written after this time at the latest.
 const WRITES_WITHIN: Duration = Duration::from_secs(30);
@@ -50,7 +50,7 @@ struct History {
 fn history(seed: u64, tells: bool) -> History {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let world = World::new(seed, Plan::draw(&mut Dice::new(seed)), tells);
+        let world = World::new(seed, Plan::draw(seed), tells);
         live(&world).await;
         let story = world.story();
         world.end();
@@ -99,7 +99,7 @@ async fn write_by_all(world: &Arc<World>) {
         for table in world.plan.fenced() {
             while !writes(world, &proxy, token, *table).await {
                 pass(&mut dice, 200).await;
-                world.elections.renew(token);
+                world.elections.renew(world, token);
             }
         }
     }
@@ -119,7 +119,7 @@ async fn writes(world: &Arc<World>, proxy: &Arc<Proxy>, token: i64, table: Table
         Outcome::Done => true,
         Outcome::Failed(code) if code == "LF001" => {
             // Tokens have gone on past it: an odd client has presented a higher one, or the fence was reset.
-            world.elections.resign(token);
+            world.elections.resign(world, token);
             false
         }
         _ => false,

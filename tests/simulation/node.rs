@@ -72,7 +72,7 @@ impl Node {
             if self.world.is_calm() {
                 break;
             }
-            let leads = self.world.elections.renew(self.token);
+            let leads = self.world.elections.renew(&self.world, self.token);
             if !leads && self.dice.chance(25) {
                 client.close();
                 return Next::CampaignsAgain;
@@ -121,7 +121,7 @@ impl Node {
             0..30 if in_block => pass(&mut self.dice, 800).await,
             0..70 => {}
             70..90 => pass(&mut self.dice, 40).await,
-            90..94 => self.world.elections.resign(self.token),
+            90..94 => self.world.elections.resign(&self.world, self.token),
             _ => {
                 self.world.say(|| format!("{} stalls", self.name));
                 pass(&mut self.dice, 2500).await;

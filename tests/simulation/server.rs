@@ -9,7 +9,7 @@ use super::pipe::{Reader, Writer, pipe};
 use super::process::Process;
 use super::sql::{Fence, Table};
 use super::world::World;
-use crate::fence::session::{Epoch, Identity};
+use crate::fence::session::{Epoch, Identity, Token};
 use crate::fence::store::Key;
 use crate::policy::QualifiedName;
 use crate::support::store::{self, Disk};
@@ -19,6 +19,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
+
+/// What a leader does with its lease.
+pub enum Kept {
+    Won(Duration),
+    Renewed(Duration),
+    Released,
+}
 
 /// One server with one database.
 pub struct Server {
@@ -119,6 +126,20 @@ impl Server {
         let now = Instant::now();
         let before = self.state().clock.replace(now).unwrap_or(now);
         self.store.pass(now - before);
+    }
+
+    /// What has become of the lease of the election, where there are leases.
+    pub fn lease(&self, world: &World, token: Token, kept: Kept) {
+        if !world.plan.leases {
+            return;
+        }
+        self.time_passes();
+        let lasting = |lease: Duration| i64::try_from(lease.as_micros()).unwrap();
+        match kept {
+            Kept::Won(lease) => self.store.lease("jobs", token, false, lasting(lease)),
+            Kept::Renewed(lease) => self.store.extend_lease("jobs", token, lasting(lease)),
+            Kept::Released => self.store.lease("jobs", token, true, 0),
+        }
     }
 
     /// A process begins for a session of that proxy, whose `lease.fence` is that at the start.

@@ -66,6 +66,8 @@ pub struct Plan {
     pub strings: bool,
     /// The guard is installed.
     pub guard: bool,
+    /// The tokens of an election are those of leases in the database.
+    pub leases: bool,
     /// The server crashes, or a standby takes its place; proxies crash or stop for a while; policies change; fences are reset.
     pub disasters: Vec<Disaster>,
 }
@@ -92,7 +94,8 @@ const DISASTERS: [Disaster; 7] = [
 ];
 
 impl Plan {
-    pub fn draw(dice: &mut Dice) -> Plan {
+    pub fn draw(seed: u64) -> Plan {
+        let dice = &mut Dice::new(seed);
         let often = |dice: &mut Dice, most: usize| if dice.chance(50) { 0 } else { 1 + dice.below(most) };
         let kinds: Vec<bool> = (0..6).map(|_| dice.chance(30)).collect();
         let disasters = if dice.chance(40) { 1 + dice.below(3) } else { 0 };
@@ -113,6 +116,7 @@ impl Plan {
             isolates: kinds[3],
             strings: kinds[4],
             guard: kinds[5],
+            leases: seed % 4 == 3,
             disasters: (0..disasters).map(|_| *dice.pick(&DISASTERS)).collect(),
         }
     }

@@ -9,7 +9,7 @@ mod host;
 use super::elections::Seen as Election;
 use super::pipe::{Reader, Writer, pipe};
 use super::store::{Gate, Hears, Reached, State};
-use super::world::{Dice, Plan, World};
+use super::world::{Plan, World};
 use crate::fence::session::Token;
 use crate::fence::store::Store;
 use crate::fence::{Authority, Database};
@@ -34,17 +34,22 @@ const JOBS: [&str; 2] = [
 const TICKS: &str = "  - {name: ticks, tables: [public.ticks]}\n";
 const SHARDS: &str = "  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
 
-/// All of them, read once: that takes longer than all else when a proxy starts.
-static POLICIES: LazyLock<[PolicySet; 4]> = LazyLock::new(|| {
-    [(0, ""), (1, ""), (0, SHARDS), (1, SHARDS)].map(|(number, keyed)| {
-        let text = [JOBS[number], TICKS, keyed].concat();
+/// All of them, read once: that takes longer than all else when a proxy starts. First those with an election, then with a
+/// lease; of these, first without keys.
+static POLICIES: LazyLock<[PolicySet; 8]> = LazyLock::new(|| {
+    std::array::from_fn(|number| {
+        let keyed = if number & 2 == 0 { "" } else { SHARDS };
+        let mut text = [JOBS[number & 1], TICKS, keyed].concat();
+        if number & 4 != 0 {
+            text = text.replace("election: /jobs", "lease: jobs");
+        }
         join([("a.yaml".into(), Ok(text.into()))]).unwrap()
     })
 });
 
 /// Those policies, loaded now.
 fn policies(plan: &Plan, number: usize) -> Arc<PolicySet> {
-    let read = &POLICIES[number + 2 * usize::from(plan.keys)];
+    let read = &POLICIES[number + 2 * usize::from(plan.keys) + 4 * usize::from(plan.leases)];
     let resources = read.resources.iter().map(|resource| Resource::clone(resource)).collect();
     let mut policies = PolicySet::new(resources, read.opaque, None, Vec::new());
     policies.loaded = Instant::now().into_std();
@@ -152,7 +157,7 @@ fn a_reading_counts_or_is_repeated() {
     for seed in 0..200 {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
-            let plan = Plan { control: 0, listening: 100, ..Plan::draw(&mut Dice::new(seed)) };
+            let plan = Plan { control: 0, listening: 100, ..Plan::draw(seed) };
             let world = World::new(seed, plan, false);
             let downstream = Proxy::start(&world).downstream.clone();
             downstream.prepare().await;

@@ -22,6 +22,15 @@ impl Server {
         state.leases.insert(election.to_owned(), row);
         state.listeners.values().for_each(|listener| listener.lease_changed(election));
     }
+
+    /// The lease is extended, if it is there under that token and was not released. Nobody is told.
+    pub fn extend_lease(&self, election: &str, token: Token, lasting: i64) {
+        let mut state = self.state();
+        let expires = state.tick() + lasting;
+        if let Some(row) = state.leases.get_mut(election).filter(|row| row.token == token && !row.released) {
+            row.expires = row.expires.max(expires);
+        }
+    }
 }
 
 impl State {
