@@ -165,6 +165,8 @@ impl Etcd {
             format!("--listen-peer-urls={peer}"),
             format!("--initial-advertise-peer-urls={peer}"),
             format!("--initial-cluster=default={peer}"),
+            // The least: passwords are checked often, and keep nobody out.
+            "--bcrypt-cost=4".into(),
         ];
         command.extend(self.arguments.iter().map(|&argument| argument.into()));
         if let Some(certificates) = &self.certificates {
@@ -205,6 +207,8 @@ impl Etcd {
         let mut command = Command::new("etcdctl");
         forget_settings(&mut command);
         command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.url())).args(arguments);
+        // It gives up after 5 s otherwise, which a busy machine may need to check a password.
+        command.arg(format!("--command-timeout={}s", DEADLINE.as_secs()));
         if let Some(certificates) = &self.certificates {
             command.arg(format!("--cacert={}", certificates.file("ca.pem").display()));
             command.arg(format!("--cert={}", certificates.file("client.pem").display()));
