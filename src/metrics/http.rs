@@ -271,7 +271,8 @@ mod tests {
         }
         server.stop().await;
         for address in addresses {
-            assert_eq!(answer(address).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+            // Another test may listen there by now, and hang up.
+            assert!(answer(address).await.is_err(), "{address}");
         }
     }
 }

@@ -66,7 +66,8 @@ fn through_two_proxies() {
     let mut open = in_transaction(&other, first);
     world.depose("a");
     world.wait_for_epoch(&format!("1/{second}"));
-    refused(&mut idle, WRITE, "LF001");
+    // Its own proxy lets it go, or, on a busy machine, the other one ends it.
+    assert_eq!(error_in(&idle.query(WRITE)).expect("it is shut out").code(), "LF001");
     is_cut_off(&mut open, first, second);
 }
 

@@ -117,7 +117,8 @@ fn through_two_proxies() {
     let (one, other) = (world.proxy(), world.proxy());
     let ([mut open, mut idle], _, second) = world.deposed([&one, &other]);
     world.wait_for_epoch("scheduler", &format!("1/{second}"));
-    refused(&mut idle, WRITE, "LF001");
+    // Its own proxy lets it go, or, on a busy machine, the other one ends it.
+    assert_eq!(error_in(&idle.query(WRITE)).expect("it is shut out").code(), "LF001");
     assert_eq!(error_in(&open.query("COMMIT")).expect("it was cut off").code(), "LF001");
 }
 
