@@ -206,9 +206,9 @@ impl Etcd {
     pub fn etcdctl(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("etcdctl");
         forget_settings(&mut command);
-        command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.url())).args(arguments);
+        command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.url()));
         // It gives up after 5 s otherwise, which a busy machine may need to check a password.
-        command.arg(format!("--command-timeout={}s", DEADLINE.as_secs()));
+        command.arg(format!("--command-timeout={}s", DEADLINE.as_secs())).args(arguments);
         if let Some(certificates) = &self.certificates {
             command.arg(format!("--cacert={}", certificates.file("ca.pem").display()));
             command.arg(format!("--cert={}", certificates.file("client.pem").display()));
