@@ -91,10 +91,13 @@ bench:
 	@cargo build --release --locked --quiet
 	@scripts/bench.sh
 
-# How long a follower takes to write after its leader's crash, stall or resignation, against the TTL.
+# How long a follower takes to write after its leader's crash, stall or resignation, against the TTL: with etcd, or with
+# COORDINATOR=postgres by leases, and then also how these do under contention, after a crash of the server, and as locks of jobs.
+COORDINATOR = etcd
 failover:
 	@scripts/setup.sh demo
-	@cargo bench --locked --quiet --bench failover
+	@cargo bench --locked --quiet --bench failover -- $(COORDINATOR) 20
+	$(if $(filter postgres,$(COORDINATOR)),@cargo bench --locked --quiet --bench leases)
 
 # What the guard inside the database costs, a statement and a row.
 guard:
