@@ -1,6 +1,6 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
-.PHONY: build deb demo distributed_cron test soak simulate mutants torture drivers compat lint deny bench failover guard definitions
+.PHONY: build deb demo distributed_cron test soak simulate mutants torture drivers compat lint deny bench failover renewals guard definitions
 
 build:
 	@scripts/setup.sh demo
@@ -91,10 +91,18 @@ bench:
 	@cargo build --release --locked --quiet
 	@scripts/bench.sh
 
-# How long a follower takes to write after its leader's crash, stall or resignation, against the TTL.
+# How long a follower takes to write after its leader's crash, stall or resignation, against the TTL: with etcd, or with
+# COORDINATOR=postgres by leases, and then also how these do under contention, after a crash of the server, and as locks of jobs.
+COORDINATOR = etcd
 failover:
 	@scripts/setup.sh demo
-	@cargo bench --locked --quiet --bench failover
+	@cargo bench --locked --quiet --bench failover -- $(COORDINATOR) 20
+	$(if $(filter postgres,$(COORDINATOR)),@cargo bench --locked --quiet --bench leases)
+
+# What many leases cost, with one for each election and with one for all: a table, and docs/renewals.svg.
+renewals:
+	@scripts/setup.sh demo
+	@cargo bench --locked --quiet --bench renewals
 
 # What the guard inside the database costs, a statement and a row.
 guard:

@@ -1,7 +1,7 @@
 //! How long a takeover takes: from the end of the leader to the follower's first admitted write, for a crash (kill -9),
 //! a stall (SIGSTOP) and a resignation, against the TTL of the lease.
 //!
-//! Usage: cargo bench --bench failover [-- RUNS [TTL…]]   (default: 20 runs, of 2, 5 and 10 s)
+//! Usage: cargo bench --bench failover [-- [etcd|postgres] RUNS [TTL…]]   (default: etcd, 20 runs, of 2, 5 and 10 s)
 //!
 //! The leaders are processes of this program that use the library. The time of a write is the server's own, taken in
 //! the row; all clocks are this machine's.
@@ -9,7 +9,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use fencegate::etcd::{ElectionName, Etcd, EtcdSettings, Patience, candidates};
-use fencegate::leader::{Election, Timings};
+use fencegate::leader::{Coordinator, Election, Leases, Timings};
 use fencegate::stage::Stage;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
@@ -27,6 +27,12 @@ use tokio_postgres::{Client, Config, NoTls};
 const LANES: usize = 5;
 /// A run that takes longer has failed.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// The servers, and which of them decides who leads.
+struct Servers {
+    stage: Stage,
+    by_leases: bool,
+}
 
 /// How a leader ends.
 #[derive(Clone, Copy)]
@@ -50,21 +56,31 @@ async fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     if arguments.first().is_some_and(|first| first == "leader") {
         set_pdeathsig(Signal::SIGKILL).unwrap();
-        let [_, etcd, lane, ttl, database] = arguments.as_slice() else { panic!("a leader has four arguments") };
-        return lead(etcd, lane, ttl, database).await;
+        let [_, coordinator, lane, ttl, database] = arguments.as_slice() else { panic!("a leader has four arguments") };
+        return match coordinator.starts_with("http://") {
+            true => lead(etcd(coordinator), lane, ttl, database).await,
+            false => {
+                let mut config: Config = coordinator.parse().unwrap();
+                config.application_name(format!("lane{lane}"));
+                lead(Leases::new((config, NoTls)), lane, ttl, database).await
+            }
+        };
     }
-    let mut numbers = arguments.iter().map(|text| text.parse::<u64>().expect("a number"));
+    let is_named = |name: &str| arguments.first().is_some_and(|first| first == name);
+    let by_leases = is_named("postgres");
+    let numbers = &arguments[usize::from(by_leases || is_named("etcd"))..];
+    let mut numbers = numbers.iter().map(|text| text.parse::<u64>().expect("a number"));
     let runs = numbers.next().unwrap_or(20);
     let ttls: Vec<u64> = numbers.collect();
     let ttls = if ttls.is_empty() { vec![2, 5, 10] } else { ttls };
-    let stage = Stage::start(Path::new(env!("CARGO_BIN_EXE_fencegate")), &policies()).await.unwrap();
+    let stage = Stage::start(Path::new(env!("CARGO_BIN_EXE_fencegate")), &policies(by_leases)).await.unwrap();
     let witness = Arc::new(connect(&database(&stage, 5432)).await);
     for lane in 0..LANES {
         witness.batch_execute(&format!("CREATE TABLE lane{lane} (token bigint, at timestamptz)")).await.unwrap();
     }
     println!("{runs} runs each, in seconds from the leader's end to its follower's first admitted write");
     println!("{:>5} {:>8} {:>8} {:>8} {:>8} {:>8}", "TTL", "end", "least", "median", "p90", "most");
-    let stage = Arc::new(stage);
+    let stage = Arc::new(Servers { stage, by_leases });
     for ttl in ttls {
         for (end, name, _) in End::ALL {
             let mut times = Vec::new();
@@ -82,14 +98,14 @@ async fn main() {
     }
 }
 
-async fn run_lane(stage: Arc<Stage>, witness: Arc<Client>, lane: usize, runs: usize, ttl: u64, end: End) -> Vec<f64> {
+async fn run_lane(stage: Arc<Servers>, witness: Arc<Client>, lane: usize, runs: usize, ttl: u64, end: End) -> Vec<f64> {
     let mut times = Vec::new();
     for _ in 0..runs {
         witness.batch_execute(&format!("TRUNCATE lane{lane}")).await.unwrap();
         let old = start(&stage, lane, ttl);
         until(&witness, lane, 1).await;
         let _new = start(&stage, lane, ttl);
-        until_candidates(&stage, lane).await;
+        until_candidates(&stage, &witness, lane).await;
         // Not always at the same distance from a renewal.
         sleep(Duration::from_millis(ttl * 1000 / 3 * (times.len() as u64 % 5) / 5)).await;
         let (_, _, how) = End::ALL[end as usize];
@@ -98,16 +114,16 @@ async fn run_lane(stage: Arc<Stage>, witness: Arc<Client>, lane: usize, runs: us
         let first = until(&witness, lane, 2).await;
         times.push(first.duration_since(ended).unwrap_or_default().as_secs_f64());
         drop((old, _new));
-        until_empty(&stage, lane).await;
+        until_empty(&stage, &witness, lane).await;
     }
     times
 }
 
 /// One candidate: once it leads it writes, until SIGTERM.
-async fn lead(url: &str, lane: &str, ttl: &str, database: &str) {
+async fn lead<C: Coordinator>(coordinator: Arc<C>, lane: &str, ttl: &str, database: &str) {
     let timings = Timings::new(Duration::from_secs(ttl.parse().unwrap())).unwrap();
     let election: ElectionName = format!("/lane{lane}").parse().unwrap();
-    let election = Election::new(etcd(url), election, "candidate", timings);
+    let election = Election::new(coordinator, election, "candidate", timings);
     let mut terminate = signal(SignalKind::terminate()).unwrap();
     let leadership = election.campaign().await.unwrap();
     let client = leadership.connect(&database.parse().unwrap(), NoTls).await.unwrap();
@@ -117,9 +133,10 @@ async fn lead(url: &str, lane: &str, ttl: &str, database: &str) {
     leadership.resign().await.unwrap();
 }
 
-fn start(stage: &Stage, lane: usize, ttl: u64) -> Child {
+fn start(Servers { stage, by_leases }: &Servers, lane: usize, ttl: u64) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["leader", stage.etcd(), &lane.to_string(), &ttl.to_string(), &database(stage, 6432)]);
+    let coordinator = if *by_leases { database(stage, 5432) } else { stage.etcd().to_owned() };
+    command.args(["leader", &coordinator, &lane.to_string(), &ttl.to_string(), &database(stage, 6432)]);
     command.stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap()
 }
 
@@ -137,30 +154,45 @@ async fn until(witness: &Client, lane: usize, leaders: usize) -> SystemTime {
     }
 }
 
-async fn until_candidates(stage: &Stage, lane: usize) {
-    wait(stage, lane, |count| count == 2).await;
+async fn until_candidates(stage: &Servers, witness: &Client, lane: usize) {
+    wait(stage, witness, lane, |count| count == 2).await;
 }
 
 /// So that the next run begins with an election of its own.
-async fn until_empty(stage: &Stage, lane: usize) {
-    wait(stage, lane, |count| count == 0).await;
+async fn until_empty(stage: &Servers, witness: &Client, lane: usize) {
+    wait(stage, witness, lane, |count| count == 0).await;
 }
 
-async fn wait(stage: &Stage, lane: usize, enough: impl Fn(usize) -> bool) {
+async fn wait(Servers { stage, by_leases }: &Servers, witness: &Client, lane: usize, enough: impl Fn(usize) -> bool) {
     let (etcd, election) = (etcd(stage.etcd()), format!("/lane{lane}").parse().unwrap());
+    let count = async || match by_leases {
+        true => places(witness, lane).await,
+        false => candidates(&etcd, &election, Patience::USUAL).await.unwrap().len(),
+    };
     let start = Instant::now();
-    while !enough(candidates(&etcd, &election, Patience::USUAL).await.unwrap().len()) {
+    while !enough(count().await) {
         assert!(start.elapsed() < LIMIT, "candidates do not come or go");
         sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// With leases: who is connected and has asked; a lease that still runs, where nobody is.
+async fn places(witness: &Client, lane: usize) -> usize {
+    let query = format!(
+        "SELECT greatest((SELECT count(*) FROM pg_stat_activity WHERE application_name = 'lane{lane}' AND query LIKE '%fencegate.%(%'), \
+         (SELECT count(*) FROM fencegate.leader('/lane{lane}')))"
+    );
+    let count: i64 = witness.query_one(&query, &[]).await.unwrap().get(0);
+    usize::try_from(count).unwrap()
 }
 
 fn etcd(url: &str) -> Arc<Etcd> {
     Etcd::new(&EtcdSettings { members: vec![url.to_owned()], ..EtcdSettings::default() }).unwrap()
 }
 
-fn policies() -> String {
-    let resource = |lane| format!("  - name: lane{lane}\n    election: /lane{lane}\n    tables: [public.lane{lane}]\n");
+fn policies(by_leases: bool) -> String {
+    let election = |lane| if by_leases { String::new() } else { format!("    election: /lane{lane}\n") };
+    let resource = |lane| format!("  - name: lane{lane}\n{}    tables: [public.lane{lane}]\n", election(lane));
     format!("version: 1\nresources:\n{}", (0..LANES).map(resource).collect::<String>())
 }
 

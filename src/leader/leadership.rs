@@ -32,7 +32,6 @@ pub struct Leadership {
     pub(super) token: i64,
     pub(super) election: ElectionName,
     pub(super) holder: String,
-    /// Of [`Candidate::lease`](super::Candidate).
     pub(super) lease: i64,
     pub(super) lease_state: watch::Receiver<LeaseState>,
     pub(super) requests: mpsc::Sender<KeeperRequest>,
@@ -47,6 +46,11 @@ impl Leadership {
     /// The election that was won.
     pub fn election(&self) -> &ElectionName {
         &self.election
+    }
+
+    /// Names the lease that it depends on: in etcd its id.
+    pub fn lease(&self) -> i64 {
+        self.lease
     }
 
     /// The name under which it was won.

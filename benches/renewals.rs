@@ -1,0 +1,203 @@
+//! What it costs to keep many leases: renewals a second, and the processor time of the coordinator, against the number of
+//! elections of one process, with a lease for each and with one for all (a session).
+//!
+//! Usage: cargo bench --bench renewals [-- SECONDS [ELECTIONS…]]   (default: 20 s of each, of 10, 100, 1000 and 10000)
+//!
+//! A table goes to standard output, a plot to docs/renewals.svg. The lease lives for 30 s: without a session each is renewed
+//! every 10 s.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use fencegate::etcd::{ElectionName, Etcd, EtcdSettings};
+use fencegate::leader::{Coordinator, Election, Leadership, Leases, Session, Share, Timings};
+use fencegate::stage::Stage;
+use procfs::process::{Process, all_processes};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
+use tokio_postgres::{Client, Config, NoTls};
+
+const TTL: Duration = Duration::from_secs(30);
+/// Campaigns at the same time.
+const AT_ONCE: usize = 32;
+const PLOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/renewals.svg");
+
+/// What was measured.
+struct Line {
+    coordinator: &'static str,
+    lease: &'static str,
+    elections: usize,
+    /// A second, as the coordinator counts.
+    renewals: f64,
+    /// In percent of one processor.
+    processor: f64,
+}
+
+#[tokio::main]
+async fn main() {
+    // cargo adds --bench.
+    let arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let numbers: Vec<u64> = arguments.map(|text| text.parse().expect("a number")).collect();
+    let seconds = numbers.first().copied().unwrap_or(20);
+    let counts: Vec<usize> = numbers.iter().skip(1).map(|&number| number.try_into().unwrap()).collect();
+    let counts = if counts.is_empty() { vec![10, 100, 1000, 10_000] } else { counts };
+    let mut lines = Vec::new();
+    println!("{:>10} {:>8} {:>10} {:>12} {:>12}", "", "lease", "elections", "renewals/s", "processor");
+    for &count in &counts {
+        for kind in ["each", "shared"] {
+            for coordinator in ["etcd", "PostgreSQL"] {
+                // New servers for each: what one leaves behind must not count for the next.
+                let stage = Stage::start(Path::new(env!("CARGO_BIN_EXE_fencegate")), "version: 1\n").await.unwrap();
+                let line = measure(&stage, coordinator, kind, count, seconds).await;
+                let Line { coordinator, lease, elections, renewals, processor } = &line;
+                println!("{coordinator:>10} {lease:>8} {elections:>10} {renewals:>12.1} {processor:>10.1} %");
+                lines.push(line);
+            }
+        }
+    }
+    std::fs::write(PLOT, plot(&lines)).unwrap();
+}
+
+async fn measure(
+    stage: &Stage,
+    coordinator: &'static str,
+    lease: &'static str,
+    elections: usize,
+    seconds: u64,
+) -> Line {
+    let won = if coordinator == "etcd" {
+        let settings = EtcdSettings { members: vec![stage.etcd().to_owned()], ..EtcdSettings::default() };
+        win(Etcd::new(&settings).unwrap(), lease, elections).await
+    } else {
+        let database = format!("host={} port=5432 user=postgres dbname=app", stage.folder().display());
+        win(Leases::new((database.parse::<Config>().unwrap(), NoTls)), lease, elections).await
+    };
+    // Until the winning does not count any more: each has been renewed once.
+    let deadlines: Vec<_> = won.iter().map(Leadership::deadline).collect();
+    for (leadership, before) in won.iter().zip(deadlines) {
+        leadership.renewed(before).await;
+    }
+    let before = (count(stage, coordinator).await, processor_time(stage, coordinator));
+    sleep(Duration::from_secs(seconds)).await;
+    let after = (count(stage, coordinator).await, processor_time(stage, coordinator));
+    assert!(won.iter().all(|leadership| leadership.why_lost().is_none()), "a lease was lost");
+    let a_second = |count: f64| count / seconds as f64;
+    let (renewals, processor) = (a_second(after.0 - before.0), 100.0 * a_second(after.1 - before.1));
+    Line { coordinator, lease, elections, renewals, processor }
+}
+
+async fn win<C: Share>(coordinator: Arc<C>, lease: &str, count: usize) -> Vec<Leadership> {
+    let timings = Timings::new(TTL).unwrap();
+    let session = Session::new(coordinator.clone(), "ours", timings);
+    let name = |number: usize| -> ElectionName { format!("e{number}").parse().unwrap() };
+    if lease == "shared" {
+        win_all((0..count).map(|number| session.election(name(number)))).await
+    } else {
+        win_all((0..count).map(|number| Election::new(coordinator.clone(), name(number), "ours", timings))).await
+    }
+}
+
+async fn win_all<C: Coordinator>(elections: impl Iterator<Item = Election<C>>) -> Vec<Leadership> {
+    let permits = Arc::new(Semaphore::new(AT_ONCE));
+    let campaign = |election: Election<C>| {
+        let permits = permits.clone();
+        tokio::spawn(async move {
+            let _permit = permits.acquire().await;
+            election.campaign().await.unwrap()
+        })
+    };
+    let mut won = Vec::new();
+    for campaign in elections.map(campaign).collect::<Vec<_>>() {
+        won.push(campaign.await.unwrap());
+    }
+    won
+}
+
+/// Keep-alives that etcd has answered; leases that PostgreSQL has renewed, one by one or many in a statement.
+async fn count(stage: &Stage, coordinator: &str) -> f64 {
+    if coordinator == "etcd" {
+        let page = http_get(stage.etcd().trim_start_matches("http://")).await;
+        let count = page.lines().find_map(|line| line.strip_prefix("etcd_debugging_lease_renewed_total "));
+        return count.unwrap().trim().parse().unwrap();
+    }
+    let client = connect(&format!("host={} port=5432 user=postgres dbname=app", stage.folder().display())).await;
+    let query = "SELECT sum(n_tup_upd)::float8 FROM pg_stat_all_tables WHERE relname = 'lease'";
+    client.query_one(query, &[]).await.unwrap().get(0)
+}
+
+async fn http_get(address: &str) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await.unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).await.unwrap();
+    page
+}
+
+/// In seconds, of all processes that run now: each server's own, and that of its children.
+fn processor_time(stage: &Stage, coordinator: &str) -> f64 {
+    let folder = stage.folder().display().to_string();
+    let program = if coordinator == "etcd" { "etcd" } else { "postgres" };
+    let processes: Vec<Process> = all_processes().unwrap().flatten().collect();
+    let is_server = |process: &&Process| {
+        let line = process.cmdline().unwrap_or_default();
+        line.first().is_some_and(|first| first.ends_with(program)) && line.iter().any(|word| word.contains(&folder))
+    };
+    let servers: Vec<i32> = processes.iter().filter(is_server).map(|process| process.pid).collect();
+    let stats = processes.iter().filter_map(|process| process.stat().ok());
+    let own = stats.filter(|stat| servers.contains(&stat.pid) || servers.contains(&stat.ppid));
+    own.map(|stat| stat.utime + stat.stime).sum::<u64>() as f64 / procfs::ticks_per_second() as f64
+}
+
+async fn connect(database: &str) -> Client {
+    let (client, connection) = database.parse::<Config>().unwrap().connect(NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// Processor time against elections, both with logarithmic scales.
+fn plot(lines: &[Line]) -> String {
+    const SERIES: [(&str, &str, &str); 4] = [
+        ("etcd", "each", "#c0392b"),
+        ("etcd", "shared", "#e59866"),
+        ("PostgreSQL", "each", "#1f618d"),
+        ("PostgreSQL", "shared", "#7fb3d5"),
+    ];
+    let x = |elections: f64| 60.0 + (elections.log10() - 1.0) * 160.0;
+    let y = |percent: f64| 280.0 - (percent.max(0.1).log10() + 1.0) * 80.0;
+    let mut svg = String::from(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 720 330\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"720\" height=\"330\" fill=\"white\"/>\n",
+    );
+    for (percent, label) in [(0.1, "0.1 %"), (1.0, "1 %"), (10.0, "10 %"), (100.0, "100 %")] {
+        let at = y(percent);
+        writeln!(
+            svg,
+            "<path d=\"M60 {at}H540\" stroke=\"#ddd\"/><text x=\"52\" y=\"{at}\" text-anchor=\"end\">{label}</text>"
+        )
+        .unwrap();
+    }
+    for elections in [10.0, 100.0, 1000.0, 10_000.0] {
+        writeln!(svg, "<text x=\"{}\" y=\"300\" text-anchor=\"middle\">{elections}</text>", x(elections)).unwrap();
+    }
+    writeln!(
+        svg,
+        "<text x=\"300\" y=\"320\" text-anchor=\"middle\">elections; processor time of the coordinator</text>"
+    )
+    .unwrap();
+    for (index, (coordinator, lease, colour)) in SERIES.into_iter().enumerate() {
+        let of = lines.iter().filter(|line| line.coordinator == coordinator && line.lease == lease);
+        let points: Vec<String> =
+            of.map(|line| format!("{:.0},{:.0}", x(line.elections as f64), y(line.processor))).collect();
+        let points = points.join(" ");
+        writeln!(svg, "<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>").unwrap();
+        let at = 60 + 20 * index;
+        let label = if lease == "each" { "a lease each" } else { "a session" };
+        writeln!(svg, "<text x=\"560\" y=\"{at}\" fill=\"{colour}\">{coordinator}, {label}</text>").unwrap();
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
