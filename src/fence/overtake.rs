@@ -110,11 +110,21 @@ impl Database {
         let turn = self.resource_lock(&resource.name);
         let _turn = turn.lock().await;
         let advance = self.advance(resource, target);
-        let now = if target == current { current } else { self.publish_ahead(&advance, Some(current)).await? };
+        let now = if target == current {
+            // One that a lease has made has no policies yet, and is not marked without.
+            about(resource, self.record_policy(resource).await)?;
+            current
+        } else {
+            self.publish_ahead(&advance, Some(current)).await?
+        };
         if resource.mode == Mode::Observe || now != target {
             return Ok(());
         }
-        advance.settle(Instant::now() + LIMIT).await
+        advance.settle(Instant::now() + LIMIT).await?;
+        match self.epoch_of(resource).await? {
+            Some((epoch, false)) if epoch == target => Err(other_policies(resource)),
+            _ => Ok(()),
+        }
     }
 
     /// The resource's epoch was lower than the token when it was last read: it is to be overtaken, also if it has been

@@ -66,7 +66,7 @@ BEGIN
         EXCEPTION WHEN lock_not_available THEN
             NULL; -- Looked into below.
         END;
-        holders := fencegate.end_holders(fenced, 'ExclusiveLock');
+        holders := fencegate.end_holders(fenced, '{ExclusiveLock}');
         IF clock_timestamp() >= latest THEN
             RAISE EXCEPTION USING ERRCODE = 'LF006',
                 MESSAGE = format('cannot prove which token for resource "%s" is the highest: its lock is held by %s',
@@ -96,6 +96,7 @@ DECLARE
     setting constant text := current_setting('lease.fence', true);
     presented bigint;
     sees_current constant boolean := current_setting('transaction_isolation') LIKE 'read %';
+    is_locked boolean;
     epoch fencegate.epoch;
 BEGIN
     -- What nearly all sessions have, in a tenth of the time.
@@ -150,14 +151,15 @@ BEGIN
         END;
     END IF;
 
-    -- Not admitted. While the lock is held, the epoch is not raised: a Publish takes it exclusively. Where there is no epoch,
-    -- nothing can be in force.
-    IF EXISTS (SELECT FROM fencegate.epoch WHERE resource = fenced) THEN
+    -- Not admitted. While the lock is held, the epoch is not raised: a Publish takes it exclusively, and so does who acquires
+    -- a lease. Where there is no epoch, nothing can be in force; what comes after that look is not read, without the lock.
+    is_locked := EXISTS (SELECT FROM fencegate.epoch WHERE resource = fenced);
+    IF is_locked THEN
         PERFORM fencegate.await_lock(fenced);
-        -- A lease that is being acquired raises the epoch without that lock: see `lease_fence` in leases.sql.
-        PERFORM FROM fencegate.epoch WHERE resource = fenced FOR KEY SHARE;
     END IF;
-    IF sees_current THEN
+    IF NOT is_locked THEN
+        NULL;
+    ELSIF sees_current THEN
         SELECT * INTO epoch FROM fencegate.epoch WHERE resource = fenced;
     ELSE
         -- Fails with 40001 if the row has changed since the snapshot; FOR KEY SHARE would not. What is read stays true by
@@ -180,12 +182,12 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'LF006',
             MESSAGE = format('cannot prove which token for resource "%s" is the highest: its predecessors have not all ended yet', fenced),
             DETAIL = format('resource=%s', fenced),
-            HINT = 'Nothing was written. Try again; if it lasts, look into the proxy''s log. A lease has to be acquired at READ COMMITTED to be in force without a proxy.';
+            HINT = 'Nothing was written. Try again; if it lasts, renew the lease at READ COMMITTED, or look into the proxy''s log.';
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'LF004',
         MESSAGE = format('token %s for resource "%s" is not in force yet, and nothing in the statement told the proxy to put it in force', presented, fenced),
-        DETAIL = format('resource=%s presented=%s', fenced, presented) || coalesce(format(' highest=%s', epoch.token), ''),
-        HINT = 'Connect to the proxy, not around it. There, name the function that writes the table under functions: in the policy; or write to a table of the resource by its name first, or lock it (LOCK TABLE, SELECT ... FOR UPDATE).';
+        DETAIL = format('resource=%s presented=%s', fenced, presented) || coalesce(' highest=' || epoch.token, ''),
+        HINT = 'Where the policy names a lease: acquire or renew it, and commit that. Otherwise connect to the proxy, not around it. There, name the function that writes the table under functions: in the policy; or write to a table of the resource by its name first, or lock it (LOCK TABLE, SELECT ... FOR UPDATE).';
 END
 $function$;
 

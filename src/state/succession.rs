@@ -119,9 +119,10 @@ impl Progress {
         let keys = if has_elections_of_keys { database.keys_in_use() } else { Vec::new() };
         let resources = || self.policies.resources.iter().chain(&keys);
         // The names of keys that are not in use any more would pile up.
-        if self.raised.len() > self.policies.resources.len() + keys.len() + leased.len() {
+        if self.raised.len().max(self.pauses.len()) > self.policies.resources.len() + keys.len() + leased.len() {
             let names: HashSet<&str> = resources().map(|it| it.name.as_str()).collect();
             self.raised.retain(|name, _| names.contains(name.as_str()) || leased.contains_key(name));
+            self.pauses.retain(|name, _| names.contains(name.as_str()) || leased.contains_key(name));
         }
         let led = resources().filter_map(|resource| {
             let token = (*leaders.get(resource.election()?)?)?;

@@ -17,7 +17,7 @@ const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("leases.sq
 /// Its tables and sequences, and its functions: those that the control role owns.
 const RELATIONS: [&str; 9] =
     ["epoch", "admission", "proxy", "reset", "leased", "lease", "lease_history", "lease_grant", "lease_token"];
-const FUNCTIONS: [&str; 21] = [
+const FUNCTIONS: [&str; 22] = [
     "token",
     "prune",
     "end_holders",
@@ -31,6 +31,7 @@ const FUNCTIONS: [&str; 21] = [
     "lease_day",
     "lease_extend",
     "lease_prune",
+    "lease_resources",
     "lease_fence",
     "acquire",
     "renew",

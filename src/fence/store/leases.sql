@@ -191,12 +191,26 @@ AS $function$
     DELETE FROM fencegate.lease_history h USING pruned WHERE h.election = pruned.election
 $function$;
 
--- Raises the fences of the resources whose tokens the election issues to one that is being issued. As when a proxy raises one,
--- nobody may write under a lower token afterwards: who does so where only the guard sees it is ended after 100 ms. For those
--- that a proxy has admitted the fence stays undrained: the proxies drain it. Waits for 5 s at most.
+-- The resources whose tokens this election issues.
+CREATE OR REPLACE FUNCTION fencegate.lease_resources(election text) RETURNS SETOF text
+    LANGUAGE sql STABLE
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+    SELECT replace(d.resource, '{}', substr($1, strpos(d.lease, '{}'), length($1) - length(d.lease) + 2))
+    FROM fencegate.leased d
+    WHERE d.lease = $1
+       OR strpos(d.lease, '{}') > 0 AND length($1) >= length(d.lease) - 2
+          AND starts_with($1, split_part(d.lease, '{}', 1))
+          AND right($1, length(split_part(d.lease, '{}', 2))) = split_part(d.lease, '{}', 2)
+$function$;
+
+-- Puts the token of a lease in force for the resources that have it, as far as it is not: when it is issued, and with each
+-- renewal. As when a proxy raises a fence, nobody may write under a lower token afterwards: who does so where only the guard sees
+-- it is ended after 100 ms. For those that a proxy has admitted the fence stays undrained: the proxies drain it. Waits for about
+-- 5 s at most.
 --
--- The guard locks the row FOR KEY SHARE for whom it lets pass, until the transaction ends; an Admit FOR SHARE. So, from the
--- lock of the row on, nobody is let in under a lower token until this transaction is committed, or rolled back.
+-- The lock of the resource is held to the end of the transaction: whoever passes the guard without an admission holds it shared
+-- until its transaction ends, and so does an Admit. Where there is no epoch, nobody has passed.
 CREATE OR REPLACE FUNCTION fencegate.lease_fence(election text, issued bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -207,50 +221,48 @@ DECLARE
     latest constant timestamptz := clock_timestamp() + interval '5 s';
     -- A snapshot of before may lack an admission.
     sees_current constant boolean := current_setting('transaction_isolation') LIKE 'read %';
-    fenced  text;
-    holders text;
+    fenced   text;
+    holders  text;
+    is_alone boolean;
 BEGIN
-    FOR fenced IN
-        SELECT replace(d.resource, '{}', substr($1, strpos(d.lease, '{}'), length($1) - length(d.lease) + 2))
-        FROM fencegate.leased d
-        WHERE d.lease = $1
-           OR strpos(d.lease, '{}') > 0 AND length($1) >= length(d.lease) - 2
-              AND starts_with($1, split_part(d.lease, '{}', 1))
-              AND right($1, length(split_part(d.lease, '{}', 2))) = split_part(d.lease, '{}', 2)
-    LOOP
+    FOR fenced IN SELECT fencegate.lease_resources($1) LOOP
+        CONTINUE WHEN EXISTS (SELECT FROM fencegate.epoch e WHERE e.resource = fenced
+            AND (e.token > issued OR e.token = issued AND (e.drained OR NOT sees_current)));
+        -- By this lock, which nobody else can take, others know who acquires: see end_holders.
+        LOCK TABLE fencegate.leased IN ROW SHARE MODE;
+        IF NOT EXISTS (SELECT FROM fencegate.epoch e WHERE e.resource = fenced) THEN
+            INSERT INTO fencegate.epoch (resource, token, drained) VALUES (fenced, issued, sees_current)
+                ON CONFLICT DO NOTHING;
+            CONTINUE WHEN FOUND;
+        END IF;
         LOOP
             BEGIN
-                -- Those that the guard of an earlier version has let pass hold this lock alone. Given back: others take it.
-                BEGIN
-                    PERFORM pg_advisory_xact_lock(hashtextextended('fencegate:' || fenced, 0));
-                    RAISE EXCEPTION USING ERRCODE = 'LF000';
-                EXCEPTION WHEN SQLSTATE 'LF000' THEN
-                    NULL;
-                END;
-                INSERT INTO fencegate.epoch (resource, token, drained) VALUES (fenced, issued, sees_current)
-                    ON CONFLICT DO NOTHING;
-                PERFORM FROM fencegate.epoch e WHERE e.resource = fenced FOR UPDATE;
+                PERFORM pg_advisory_xact_lock(hashtextextended('fencegate:' || fenced, 0));
                 EXIT;
             EXCEPTION WHEN lock_not_available THEN
-                holders := fencegate.end_holders(fenced, 'ShareLock');
+                holders := fencegate.end_holders(fenced, '{ShareLock,ExclusiveLock}');
             END;
             IF clock_timestamp() >= latest THEN
                 RAISE EXCEPTION USING ERRCODE = 'LF006',
                     MESSAGE = format('the fence of resource "%s" cannot be raised: its lock is held by %s',
                         fenced, coalesce(holders, 'others')),
                     DETAIL = format('resource=%s', fenced),
-                    HINT = 'The lease was not acquired. Try again; if it lasts, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
+                    HINT = 'Nothing has changed. Try again; if it lasts, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
             END IF;
         END LOOP;
+        -- First the processes, then what they may have prepared.
         PERFORM pg_stat_clear_snapshot();
-        UPDATE fencegate.epoch e
-        SET token = issued, updated = clock_timestamp(), drained = sees_current
-            AND NOT EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.database = current_database())
-            AND NOT EXISTS (
-                SELECT FROM fencegate.admission a JOIN pg_stat_get_activity(NULL) s ON s.pid = a.pid
-                WHERE a.resource = fenced AND (a.generation, a.token) < (e.generation, issued)
-                  AND (s.backend_start IS NULL OR s.backend_start = a.backend_start))
-        WHERE e.resource = fenced AND e.token < issued;
+        is_alone := sees_current AND NOT EXISTS (
+            SELECT FROM fencegate.epoch e JOIN fencegate.admission a USING (resource)
+            JOIN pg_stat_get_activity(NULL) s ON s.pid = a.pid
+            WHERE e.resource = fenced AND (a.generation, a.token) < (e.generation, issued)
+              AND (s.backend_start IS NULL OR s.backend_start = a.backend_start));
+        is_alone := is_alone AND NOT EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.database = current_database());
+        -- Proxies hold the row for a moment.
+        PERFORM set_config('lock_timeout', '5s', true);
+        UPDATE fencegate.epoch e SET token = issued, updated = clock_timestamp(), drained = is_alone
+            WHERE e.resource = fenced AND (e.token < issued OR e.token = issued AND NOT e.drained);
+        PERFORM set_config('lock_timeout', '100ms', true);
         PERFORM pg_notify('fencegate', fenced);
     END LOOP;
 END
@@ -292,6 +304,7 @@ BEGIN
     at := clock_timestamp();
     IF NOT lease.released AND lease.expires > at THEN
         IF lease.holder = named THEN
+            PERFORM fencegate.lease_fence($1, lease.token);
             RETURN QUERY SELECT lease.token, fencegate.lease_extend($1, at, lasting);
         END IF;
         RETURN;
@@ -301,7 +314,10 @@ BEGIN
             lease, lease.expires, CASE WHEN lease.holder = named THEN 'expired' ELSE 'overtaken' END);
     END IF;
     -- The number is taken under the row's lock: one that was taken before might be lower than another's.
-    lease.token := greatest(nextval('fencegate.lease_token'), lease.token + 1);
+    -- Above the fence, too: its tokens may have come from elsewhere before, or the sequence have been restored without it.
+    lease.token := greatest(nextval('fencegate.lease_token'), lease.token + 1, (
+        SELECT max(e.token) + 1 FROM fencegate.epoch e
+        WHERE e.resource IN (SELECT fencegate.lease_resources($1))));
     PERFORM fencegate.lease_fence($1, lease.token);
     at := clock_timestamp();
     RETURN QUERY UPDATE fencegate.lease AS l
@@ -342,6 +358,7 @@ BEGIN
             DETAIL = format('election=%s presented=%s highest=%s', $1, coalesce($2::text, 'null'), coalesce(lease.token, 0)),
             HINT = 'Stop the work under this token; acquire the lease again before you write again.';
     END IF;
+    PERFORM fencegate.lease_fence($1, lease.token);
     RETURN fencegate.lease_extend($1, at, lasting);
 END
 $function$;
@@ -364,6 +381,10 @@ BEGIN
     locked := ARRAY(SELECT l.election FROM fencegate.lease l
         WHERE l.election = ANY ($1) AND fencegate.lease_may(caller, l.election) FOR UPDATE SKIP LOCKED);
     at := clock_timestamp();
+    PERFORM fencegate.lease_fence(l.election, l.token) FROM fencegate.lease l
+        JOIN unnest($1, $2) AS asked (election, token) ON l.election = asked.election AND l.token = asked.token
+        WHERE l.election = ANY (locked) AND NOT l.released AND l.expires > at
+          AND EXISTS (SELECT FROM fencegate.leased);
     RETURN QUERY WITH renewed AS (
         UPDATE fencegate.lease AS l
         SET renewed = at, expires = greatest(l.expires, at + lasting),
@@ -462,7 +483,7 @@ REVOKE ALL ON SEQUENCE fencegate.lease_token FROM PUBLIC;
 REVOKE ALL ON FUNCTION
     fencegate.lease_caller(), fencegate.lease_may(text, text), fencegate.lease_role(text), fencegate.lease_time(interval), fencegate.lease_holder(text), fencegate.lease_prune(),
     fencegate.lease_durable(), fencegate.lease_day(timestamptz), fencegate.lease_extend(text, timestamptz, interval),
-    fencegate.lease_fence(text, bigint), fencegate.lease_ended(fencegate.lease, timestamptz, text),
+    fencegate.lease_resources(text), fencegate.lease_fence(text, bigint), fencegate.lease_ended(fencegate.lease, timestamptz, text),
     fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), fencegate.release(text, bigint),
     fencegate.renew_all(text[], bigint[], interval), fencegate.proclaim(text, bigint, text), fencegate.leader(text), fencegate.leases()
     FROM PUBLIC;

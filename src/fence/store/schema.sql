@@ -129,9 +129,10 @@ BEGIN
 END
 $function$;
 
--- Ends the processes that hold the lock of a resource in this mode, and returns who they are. Not control connections, which
--- hold it for a moment.
-CREATE OR REPLACE FUNCTION fencegate.end_holders(resource text, held text) RETURNS text
+-- Ends the processes that hold the lock of a resource in one of these modes, and returns who they are. Not control connections,
+-- which hold it for a moment; and not who acquires a lease, for 10 s: it holds a lock that nobody else can take. Nobody is ended
+-- in vain, where a prepared transaction holds the lock as well.
+CREATE OR REPLACE FUNCTION fencegate.end_holders(resource text, modes text[]) RETURNS text
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
 AS $function$
@@ -141,18 +142,26 @@ DECLARE
 BEGIN
     -- Otherwise the processes are those of the first look in this transaction.
     PERFORM pg_stat_clear_snapshot();
+    WITH held AS MATERIALIZED (
+        SELECT l.pid, s.usesysid FROM pg_locks AS l LEFT JOIN pg_stat_get_activity(NULL) AS s ON s.pid = l.pid
+        LEFT JOIN pg_roles AS t ON t.oid = s.usesysid
+        WHERE l.locktype = 'advisory' AND l.mode = ANY ($2) AND l.objsubid = 1
+        -- Who waits to hold it alone is in the way of others as well.
+        AND (l.granted OR l.mode = 'ExclusiveLock') AND l.pid IS DISTINCT FROM pg_backend_pid()
+        AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND (l.classid::bigint << 32 | l.objid::bigint) = lock
+        AND NOT coalesce(s.application_name = 'fencegate control'
+            AND has_table_privilege(t.oid, 'fencegate.admission', 'INSERT'), false)
+        AND NOT coalesce(s.xact_start > clock_timestamp() - interval '10 s' AND EXISTS (
+            SELECT FROM pg_locks AS m WHERE m.pid = l.pid AND m.locktype = 'relation' AND m.mode = 'RowShareLock'
+            AND m.database = l.database AND m.relation = to_regclass('fencegate.leased')), false)
+    )
     SELECT string_agg(coalesce('process ' || h.pid, 'a prepared transaction'), ', ') INTO holders
-    FROM (SELECT l.pid, CASE WHEN me.rolsuper OR (NOT t.rolsuper AND (pg_has_role(me.oid, 'pg_signal_backend', 'USAGE')
-              OR pg_has_role(me.oid, t.oid, 'USAGE'))) THEN pg_terminate_backend(l.pid) END AS signalled
-          FROM pg_locks AS l JOIN pg_roles AS me ON me.rolname = current_user
-          LEFT JOIN pg_stat_get_activity(NULL) AS s ON s.pid = l.pid LEFT JOIN pg_roles AS t ON t.oid = s.usesysid
-          WHERE l.locktype = 'advisory' AND l.mode = $2 AND l.objsubid = 1
-          -- Who waits to hold it alone is in the way of others as well.
-          AND (l.granted OR $2 = 'ExclusiveLock') AND l.pid IS DISTINCT FROM pg_backend_pid()
-          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-          AND (l.classid::bigint << 32 | l.objid::bigint) = lock
-          AND NOT coalesce(s.application_name = 'fencegate control'
-              AND has_table_privilege(t.oid, 'fencegate.admission', 'INSERT'), false)) AS h;
+    FROM (SELECT l.pid, CASE WHEN NOT EXISTS (SELECT FROM held WHERE pid IS NULL)
+              AND (me.rolsuper OR (NOT t.rolsuper AND (pg_has_role(me.oid, 'pg_signal_backend', 'USAGE')
+                  OR pg_has_role(me.oid, t.oid, 'USAGE')))) THEN pg_terminate_backend(l.pid) END AS signalled
+          FROM held AS l JOIN pg_roles AS me ON me.rolname = current_user
+          LEFT JOIN pg_roles AS t ON t.oid = l.usesysid) AS h;
     RETURN holders;
 END
 $function$;
@@ -161,4 +170,4 @@ REVOKE ALL ON SCHEMA fencegate FROM PUBLIC;
 GRANT USAGE ON SCHEMA fencegate TO PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA fencegate FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION fencegate.token(text) TO PUBLIC;
-REVOKE ALL ON FUNCTION fencegate.prune(interval, text), fencegate.end_holders(text, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION fencegate.prune(interval, text), fencegate.end_holders(text, text[]) FROM PUBLIC;

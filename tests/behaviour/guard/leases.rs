@@ -131,6 +131,9 @@ fn whoever_holds_the_lock_of_the_fence_is_ended() {
     let mut old = world.session(1);
     ok(&mut old, "BEGIN; SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate:scheduler', 0))");
     world.acquire("cron/scheduler", "a");
+    // There was no epoch, and nobody to wait for.
+    world.expire();
+    world.acquire("cron/scheduler", "b");
     assert_eq!(error_in(&old.query("COMMIT")).expect("it was ended").severity(), "FATAL");
 }
 
@@ -187,12 +190,12 @@ fn an_admission_is_not_overlooked() {
     assert_eq!(code(&mut world.session(second), WRITE), "LF006");
     drop(admitted);
     wait_until_harmless(&world.postgres, &pid);
-    world.expire();
-    let third = world.acquire("cron/scheduler", "b");
-    assert_eq!(world.epochs(), format!("scheduler {third}"));
+    assert_eq!(world.acquire("cron/scheduler", "b"), second);
+    assert_eq!(world.epochs(), format!("scheduler {second}"));
 }
 
-/// A prepared transaction cannot be ended: the lease is not acquired, and nothing has changed.
+/// A prepared transaction cannot be ended: the lease is not acquired, nothing has changed, and nobody else is ended for it; not
+/// who acquires either, by others that wait.
 #[test]
 fn a_prepared_transaction_is_in_the_way() {
     let world = World::start("a_prepared_transaction_is_in_the_way", POLICIES);
@@ -202,11 +205,134 @@ fn a_prepared_transaction_is_in_the_way() {
     world.expire();
     let acquire = "SELECT * FROM fencegate.acquire('cron/scheduler', 'b', '1 minute')";
     let mut new = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
-    let error = error_in(&new.query(acquire)).expect("an error");
+    let pid = process(&mut new);
+    new.send(&message::query(acquire));
+    wait_for_process(&world.postgres, &pid, "wait_event = 'advisory'");
+    // It waits for the lock, and its grace goes by.
+    assert_eq!(code(&mut old, WRITE), "");
+    let error = error_in(&new.read_until_ready()).expect("an error");
     assert!(error.code() == "LF006" && error.message().ends_with("a prepared transaction"), "{error:?}");
     assert_eq!(world.epochs(), format!("scheduler {first}"));
     world.postgres.sql("ROLLBACK PREPARED 'x'");
     ok(&mut new, acquire);
+}
+
+/// What was in the way has ended: a renewal puts the token in force.
+#[test]
+fn a_leader_gets_in_once_what_was_in_the_way_has_ended() {
+    let world = World::start("a_leader_gets_in_once_what_was_in_the_way_has_ended", POLICIES);
+    let first = world.acquire("cron/scheduler", "a");
+    let mut other = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
+    for again in [
+        "renew('cron/scheduler', $1, '1 minute')",
+        "acquire('cron/scheduler', 'b', '1 minute')",
+        "renew_all('{cron/scheduler}', '{$1}', '1 minute')",
+    ] {
+        ok(&mut other, "BEGIN; INSERT INTO jobs VALUES (1, 1); PREPARE TRANSACTION 'unrelated'");
+        world.expire();
+        let token = world.acquire("cron/scheduler", "b");
+        assert_eq!(world.epochs(), format!("scheduler {token}!"));
+        assert_eq!(code(&mut world.session(token), WRITE), "LF006");
+        ok(&mut other, "COMMIT PREPARED 'unrelated'");
+        world.postgres.sql(&format!("SELECT * FROM fencegate.{}", again.replace("$1", &token.to_string())));
+        assert_eq!(code(&mut world.session(token), WRITE), "", "{again}");
+        assert_eq!(code(&mut world.session(first), WRITE), "LF001");
+    }
+}
+
+/// A proxy marks what an unrelated prepared transaction has kept the lease from marking, though no proxy has made the epoch.
+#[test]
+fn a_proxy_marks_what_a_lease_has_left() {
+    let world = World::start("a_proxy_marks_what_a_lease_has_left", POLICIES);
+    let proxy = Proxy::start(&world.postgres, POLICIES, &[]);
+    let _session = Wire::login(&proxy.address(), SUPERUSER, "postgres");
+    let mut other = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
+    world.acquire("cron/scheduler", "a");
+    ok(&mut other, "BEGIN; INSERT INTO jobs VALUES (1, 1); PREPARE TRANSACTION 'unrelated'");
+    world.expire();
+    let token = world.acquire("cron/scheduler", "b");
+    wait_until("the fence is drained", DEADLINE, || world.epochs() == format!("scheduler {token}"));
+    ok(&mut other, "COMMIT PREPARED 'unrelated'");
+}
+
+/// The lease is in force already, or the fence has tokens from elsewhere.
+#[test]
+fn a_fence_that_comes_later_or_stands_higher_is_raised() {
+    let world = World::start("a_fence_that_comes_later_or_stands_higher_is_raised", POLICIES);
+    world.guard("remove");
+    let token = world.acquire("cron/scheduler", "a");
+    world.guard("install");
+    assert_eq!(code(&mut world.session(token), WRITE), "LF004");
+    assert_eq!(world.acquire("cron/scheduler", "a"), token);
+    assert_eq!(code(&mut world.session(token), WRITE), "");
+    world.postgres.sql("UPDATE fencegate.epoch SET token = 50000000");
+    world.expire();
+    let next = world.acquire("cron/scheduler", "b");
+    assert_eq!(next, 50000001);
+    assert_eq!(code(&mut world.session(next), WRITE), "");
+}
+
+/// A transaction of the old leader takes less than the grace, and the next begins before it ends.
+#[test]
+fn a_busy_old_leader_does_not_keep_the_new_one_out() {
+    let world = World::start("a_busy_old_leader_does_not_keep_the_new_one_out", POLICIES);
+    let first = world.acquire("cron/scheduler", "a");
+    std::thread::scope(|scope| {
+        for _ in 0..24 {
+            scope.spawn(|| {
+                let mut old = world.session(first);
+                let steps = ["BEGIN", WRITE, "SELECT pg_sleep(0.002)", "COMMIT"];
+                // Until it is told that it is stale, or ended.
+                while steps.iter().all(|step| error_in(&old.query(step)).is_none()) {}
+            });
+        }
+        let written = || world.postgres.value("SELECT count(*) > 200 FROM ticks") == "t";
+        wait_until("the old leader is busy", DEADLINE, written);
+        world.expire();
+        world.acquire("cron/scheduler", "b");
+    });
+}
+
+/// Everybody may hold that lock. Where there is no epoch yet nobody is ended for it: it may be an application's own lock, which
+/// the name of a key was chosen to look like.
+#[test]
+fn who_holds_the_lock_alone_is_ended_only_where_there_is_a_fence() {
+    let world = World::start("who_holds_the_lock_alone_is_ended_only_where_there_is_a_fence", POLICIES);
+    world.postgres.sql("CREATE ROLE stranger LOGIN");
+    let mut stranger = Wire::login(&world.postgres.socket(), "stranger", "postgres");
+    ok(&mut stranger, "SELECT pg_advisory_lock(hashtextextended('fencegate:scheduler', 0))");
+    world.acquire("cron/scheduler", "a");
+    assert_eq!(code(&mut stranger, "SELECT 1"), "");
+    world.expire();
+    world.acquire("cron/scheduler", "b");
+    assert_eq!(error_in(&stranger.query("SELECT 1")).expect("it was ended").severity(), "FATAL");
+}
+
+/// Who knows the token before the transaction that issues it is committed, where there was no epoch before: it passes the guard
+/// with the lock of the resource, or not at all.
+#[test]
+fn who_writes_as_the_first_epoch_appears_holds_the_lock() {
+    let world = World::start("who_writes_as_the_first_epoch_appears_holds_the_lock", POLICIES);
+    world.postgres.sql(
+        "CREATE FUNCTION spin() RETURNS void LANGUAGE plpgsql AS $$BEGIN LOOP BEGIN \
+         INSERT INTO public.ticks (note) VALUES (NULL); RETURN; EXCEPTION WHEN SQLSTATE 'LF004' THEN NULL; END; END LOOP; END$$",
+    );
+    for round in 0..30 {
+        world.postgres.sql("DELETE FROM fencegate.lease; DELETE FROM fencegate.epoch");
+        let mut new = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
+        ok(&mut new, "BEGIN");
+        let token = new.rows("SELECT token FROM fencegate.acquire('cron/scheduler', 'a', '1 minute')").unwrap();
+        let mut early = world.session(token[0][0].clone().unwrap().parse().unwrap());
+        let pid = process(&mut early);
+        ok(&mut early, "BEGIN");
+        early.send(&message::query("SELECT spin()"));
+        wait_for_process(&world.postgres, &pid, "state = 'active'");
+        ok(&mut new, "COMMIT");
+        assert_eq!(error_in(&early.read_until_ready()), None);
+        let locks =
+            format!("SELECT count(*) FROM pg_locks WHERE pid = {pid} AND locktype = 'advisory' AND objsubid = 1");
+        assert_eq!(world.postgres.value(&locks), "1", "round {round}");
+    }
 }
 
 #[test]

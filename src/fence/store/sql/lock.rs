@@ -79,6 +79,9 @@ pub fn end_blockers(resource: &str, (control_pid, control_start): (&str, &str)) 
          JOIN pg_stat_get_activity(NULL) s ON s.pid = b.pid LEFT JOIN pg_roles t ON t.oid = s.usesysid \
          WHERE NOT (s.application_name = 'fencegate control' AND (t.rolname = current_user \
            OR t.oid = (SELECT nspowner FROM pg_namespace WHERE nspname = 'fencegate'))) \
+         AND NOT coalesce(s.xact_start > clock_timestamp() - interval '10 s' AND EXISTS (SELECT FROM pg_locks m \
+           WHERE m.pid = s.pid AND m.locktype = 'relation' AND m.mode = 'RowShareLock' AND m.database = {THIS_DATABASE} \
+             AND m.relation = to_regclass('fencegate.leased')), false) \
          AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = s.pid AND (l.granted OR l.mode = 'ExclusiveLock') AND {is_it}); \
          SELECT DISTINCT p.gid FROM pg_locks l {PREPARED} WHERE l.pid IS NULL AND {is_it}",
         may_terminate("s", "t"),
