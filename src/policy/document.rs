@@ -256,6 +256,10 @@ fn issuer(
     // What holds for one key holds for all: a key with a slash has no election.
     let of_a_key = template.as_ref().map_or(text.to_owned(), |template| template.fill("key"));
     let name = of_a_key.parse().map_err(|error: crate::etcd::InvalidName| refuse(error.to_string())).ok()?;
+    if template.as_ref().is_some_and(|it| it.before().is_empty() && it.after().is_empty()) {
+        refuse("every name would be that of a key; put something before or after the placeholder".to_owned());
+        return None;
+    }
     let value = match template {
         None => DeclaredIssuer::One(one(name)),
         Some(template) => DeclaredIssuer::OfKeys(of_keys(template)),

@@ -241,6 +241,7 @@ fn a_lease_takes_the_place_of_an_election() {
     assert_eq!(family.of_key("a/7").unwrap().lease(), Some("work/a/7"));
     assert!(family.of_key("a/").is_none(), "no election is called so");
     assert_errors(&keyed("work"), &["3:31: the resources of all keys would share one lease"]);
+    assert_errors(&keyed("{id}"), &["3:31: `{id}` names no lease: every name would be that of a key"]);
 }
 
 #[test]

@@ -217,6 +217,26 @@ fn a_prepared_transaction_is_in_the_way() {
     ok(&mut new, acquire);
 }
 
+/// Who waits for the lock ends whoever holds it alone: but not who acquires, for a while.
+#[test]
+fn who_acquires_is_spared() {
+    let world = World::start("who_acquires_is_spared", POLICIES);
+    let proxy = Proxy::start(&world.postgres, POLICIES, &[]);
+    let first = world.acquire("cron/scheduler", "a");
+    world.expire();
+    let mut new = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
+    ok(&mut new, "BEGIN");
+    ok(&mut new, "SELECT * FROM fencegate.acquire('cron/scheduler', 'b', '1 minute')");
+    let mut old = [ticks::session(&proxy.address(), first), world.session(first)];
+    old.iter_mut().for_each(|wire| wire.send(&message::query(WRITE)));
+    // The graces go by.
+    ok(&mut new, "SELECT pg_sleep(1)");
+    ok(&mut new, "COMMIT");
+    for mut wire in old {
+        assert_eq!(error_in(&wire.read_until_ready()).expect("it is stale").code(), "LF001");
+    }
+}
+
 /// What was in the way has ended: a renewal puts the token in force.
 #[test]
 fn a_leader_gets_in_once_what_was_in_the_way_has_ended() {
