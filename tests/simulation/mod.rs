@@ -93,13 +93,16 @@ async fn live(world: &Arc<World>) {
 /// A new leader writes to all resources, by all proxies.
 async fn write_by_all(world: &Arc<World>) {
     let mut dice = world.dice();
-    let token = world.elections.win(world, &mut dice).await;
+    let mut token = world.elections.win(world, &mut dice).await;
     world.say(|| format!("the rightful leader has {token}"));
     for proxy in world.proxies() {
         for table in world.plan.fenced() {
             while !writes(world, &proxy, token, *table).await {
                 pass(&mut dice, 200).await;
-                world.elections.renew(world, token);
+                // An attempt may take longer than its lease.
+                if !world.elections.renew(world, token) {
+                    token = world.elections.win(world, &mut dice).await;
+                }
             }
         }
     }
