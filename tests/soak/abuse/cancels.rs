@@ -46,10 +46,14 @@ fn of_keys_that_nobody_has() {
 #[test]
 fn unknown_keys_reach_no_server() {
     let postgres = Postgres::start(Options::default().setting("log_connections", "on"));
+    let connections = || postgres.log().matches("connection received").count();
+    postgres.sql("SELECT 1");
+    wait_until("that is logged", DEADLINE, || postgres.log().contains("connection authorized"));
+    // The proxy asks server and control connection once, when it starts; and the session.
+    let before = connections() + 3;
     let proxy = Proxy::start(&postgres, NO_POLICIES, &[]);
     let (_wire, mut key) = session(&proxy);
-    let connections = || postgres.log().matches("connection received").count();
-    let before = connections();
+    wait_until("all three are logged", DEADLINE, || connections() >= before);
     // The process is there, its secret another; a key of protocol 3.2; none at all.
     *key.last_mut().unwrap() ^= 1;
     for key in [key, [1; 8].into(), [2; 36].into(), [3; 256].into(), Vec::new()] {
