@@ -52,7 +52,7 @@ fn a_transaction_commits_and_its_session_ends_then() {
     proxy.signal("TERM");
     assert_ended_by(&idle.read_to_end(), ENDED);
     wait_until("nobody is let in", DEADLINE, || Wire::connect(&proxy.address()).is_err());
-    assert!(!proxy.has_socket(), "the file of the socket is gone");
+    wait_until("the file of the socket is gone", DEADLINE, || !proxy.has_socket());
     assert_eq!(value(&mut busy, "INSERT INTO t VALUES (3) RETURNING id").as_deref(), Some("3"));
     // Between COMMIT's answer and its ReadyForQuery nothing comes.
     let tags: Vec<_> = busy.query("COMMIT").iter().map(|frame| frame.tag).collect();
