@@ -238,7 +238,7 @@ impl Database {
         }
     }
 
-    /// The leader holds that token, as far as it is followed. Where it leads an election of a key, it is not known to.
+    /// The leader holds that token, as far as it is followed.
     pub(super) fn leads(&self, resource: &Resource, token: Token) -> bool {
         match (&resource.issuer, &self.authority) {
             (Some(Issuer::Lease(_)), _) => self.is_leased(&resource.name, token),

@@ -3,6 +3,7 @@
 //! Owns asking for the lease before a fence is raised, and following leases as they change. Must never let a token raise a
 //! fence on what was known before: Publish looks at the lease once more, and what is followed is only a reason to ask.
 
+use super::authority::Leaders;
 use super::database::Database;
 use super::refusal::{Issued, Refusal, about};
 use super::session::{Epoch, Token};
@@ -70,6 +71,15 @@ const MOST_SHOWN: usize = 1000;
 /// Of resources by name: the token whose lease was in force when it was last read; None: none was. What is not known is not in
 /// it.
 pub type Leased = HashMap<String, Option<Token>>;
+
+/// The token of the resource's leader, as it is followed; None inside: nobody leads. None: not known, or no policy names an
+/// issuer.
+pub fn followed_leader(resource: &Resource, leaders: &Leaders, leased: &Leased) -> Option<Option<Token>> {
+    match resource.issuer.as_ref()? {
+        Issuer::Election(election) => leaders.get(election).copied(),
+        Issuer::Lease(_) => leased.get(&resource.name).copied(),
+    }
+}
 
 impl Database {
     /// The tokens of the leases that are followed, as they change: while there are sessions, of all resources that are not

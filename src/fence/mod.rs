@@ -61,7 +61,7 @@ pub use authority::{Authority, Elections, Following, Leaders};
 pub use database::{Database, Registration};
 pub use enforcement::{Enforcement, Reach};
 pub use explain::{ExplainError, explain};
-pub use lease::{Lease, LeaseState, Leased, Leases};
+pub use lease::{Lease, LeaseState, Leased, Leases, followed_leader};
 pub use permission::{Claim, Deed, Role};
 pub use refusal::{Blocker, Cause, CutOff, Issued, Refusal, Remedy};
 pub use reset::{Fence, Fences, Higher, Reset, ResetError};

@@ -52,29 +52,17 @@ $function$;
 CREATE OR REPLACE FUNCTION fencegate.await_lock(fenced text) RETURNS void
     LANGUAGE plpgsql VOLATILE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
-    SET lock_timeout = '100ms'
 AS $function$
 DECLARE
-    lock constant bigint := hashtextextended('fencegate:' || fenced, 0);
-    latest constant timestamptz := clock_timestamp() + interval '10 s';
-    holders text;
+    holders constant text := fencegate.take_lock(fenced, false, '10 s');
 BEGIN
-    LOOP
-        BEGIN
-            PERFORM pg_advisory_xact_lock_shared(lock);
-            RETURN;
-        EXCEPTION WHEN lock_not_available THEN
-            NULL; -- Looked into below.
-        END;
-        holders := fencegate.end_holders(fenced, '{ExclusiveLock}');
-        IF clock_timestamp() >= latest THEN
-            RAISE EXCEPTION USING ERRCODE = 'LF006',
-                MESSAGE = format('cannot prove which token for resource "%s" is the highest: its lock is held by %s',
-                    fenced, coalesce(holders, 'others')),
-                DETAIL = format('resource=%s', fenced),
-                HINT = 'Nothing was written. Try again; if it lasts, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
-        END IF;
-    END LOOP;
+    IF holders IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'LF006',
+            MESSAGE = format('cannot prove which token for resource "%s" is the highest: its lock is held by %s',
+                fenced, holders),
+            DETAIL = format('resource=%s', fenced),
+            HINT = 'Nothing was written. Try again; if it lasts, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
+    END IF;
 END
 $function$;
 REVOKE ALL ON FUNCTION fencegate.await_lock(text) FROM PUBLIC;

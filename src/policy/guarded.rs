@@ -2,7 +2,7 @@
 //!
 //! Owns the order of their arguments. Must never leave one out: they go by their places.
 
-use super::{FencedTable, Issuer, Issuers, Mode, Resource, Template};
+use super::{FencedTable, Issuer, Issuers, Mode, Resource};
 
 /// What a trigger of the guard on the table is told, before the exempt roles: see `guard.sql`.
 pub(crate) fn guard_arguments<'a>(resource: &'a Resource, table: &'a FencedTable) -> [&'a str; 5] {
@@ -15,12 +15,11 @@ pub(crate) fn guard_arguments<'a>(resource: &'a Resource, table: &'a FencedTable
 /// The lease whose tokens raise the resource's fence as soon as they are issued, and the resource: `{}` stands for the key. None
 /// where there is no lease, or nobody is kept out.
 pub(crate) fn guarded_lease(resource: &Resource) -> Option<(String, String)> {
-    let without_placeholder = |names: &Template| format!("{}{{}}{}", names.before(), names.after());
     let issuers = resource.keyed.as_ref().and_then(|keyed| keyed.issuers.as_ref());
     let lease = match (&resource.issuer, issuers) {
         _ if resource.mode == Mode::Observe => None,
         (Some(Issuer::Lease(name)), _) => Some(name.to_string()),
-        (None, Some(Issuers::Leases(names))) => Some(without_placeholder(names)),
+        (None, Some(Issuers::Leases(names))) => Some(names.family()),
         _ => None,
     };
     Some((resource.family_name(), lease?))

@@ -91,6 +91,11 @@ impl Template {
             && (three.ends_with(four.as_str()) || four.ends_with(three.as_str()))
     }
 
+    /// One name for all keys: `shard/{}`.
+    pub(super) fn family(&self) -> String {
+        format!("{}{{}}{}", self.before, self.after)
+    }
+
     /// What every name starts with.
     pub fn before(&self) -> &str {
         &self.before
@@ -161,8 +166,7 @@ impl Resource {
 
     /// The lock name of its keys; its own where it is not keyed.
     pub fn family_name(&self) -> String {
-        let of_keys = |keyed: &Keyed| format!("{}{{}}{}", keyed.names.before, keyed.names.after);
-        self.keyed.as_ref().map_or_else(|| self.lock_name().to_owned(), of_keys)
+        self.keyed.as_ref().map_or_else(|| self.lock_name().to_owned(), |keyed| keyed.names.family())
     }
 
     /// It is the resource of that name, or has one for a key of which that is the name.

@@ -3,11 +3,11 @@
 //! Must never keep a connection to the server, nor ask it more than once a second, however often clients ask.
 
 use crate::fence::session::Token;
-use crate::fence::{Leaders, Leased, probe};
+use crate::fence::{Leaders, Leased, followed_leader, probe};
 use crate::metrics::Now;
 use crate::metrics::http::Pages;
 use crate::net::upstream;
-use crate::policy::{Issuer, PolicySet, Resource};
+use crate::policy::{PolicySet, Resource};
 use crate::state::database::SharedDatabase;
 use crate::state::health::Condition;
 use crate::state::shared::Shared;
@@ -138,10 +138,7 @@ fn gone_back(
 ) -> Vec<(String, bool)> {
     let tokens: HashMap<&str, Token> = tokens.iter().map(|(resource, token)| (resource.as_str(), *token)).collect();
     let of_leader = |it: &Arc<Resource>| {
-        let leader = match it.issuer.as_ref()? {
-            Issuer::Election(election) => *leaders.get(election)?,
-            Issuer::Lease(_) => *leased.get(&it.name)?,
-        }?;
+        let leader = followed_leader(it, leaders, leased)??;
         Some((it.name.clone(), tokens.get(it.name.as_str()).is_some_and(|token| leader < *token)))
     };
     policies.resources.iter().filter_map(of_leader).collect()

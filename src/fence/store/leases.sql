@@ -235,21 +235,13 @@ BEGIN
                 ON CONFLICT DO NOTHING;
             CONTINUE WHEN FOUND;
         END IF;
-        LOOP
-            BEGIN
-                PERFORM pg_advisory_xact_lock(hashtextextended('fencegate:' || fenced, 0));
-                EXIT;
-            EXCEPTION WHEN lock_not_available THEN
-                holders := fencegate.end_holders(fenced, '{ShareLock,ExclusiveLock}');
-            END;
-            IF clock_timestamp() >= latest THEN
-                RAISE EXCEPTION USING ERRCODE = 'LF006',
-                    MESSAGE = format('the fence of resource "%s" cannot be raised: its lock is held by %s',
-                        fenced, coalesce(holders, 'others')),
-                    DETAIL = format('resource=%s', fenced),
-                    HINT = 'Nothing has changed. Try again; if it lasts, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
-            END IF;
-        END LOOP;
+        holders := fencegate.take_lock(fenced, true, latest - clock_timestamp());
+        IF holders IS NOT NULL THEN
+            RAISE EXCEPTION USING ERRCODE = 'LF006',
+                MESSAGE = format('the fence of resource "%s" cannot be raised: its lock is held by %s', fenced, holders),
+                DETAIL = format('resource=%s', fenced),
+                HINT = 'Nothing has changed. Try again; if it lasts, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
+        END IF;
         -- First the processes, then what they may have prepared.
         PERFORM pg_stat_clear_snapshot();
         is_alone := sees_current AND NOT EXISTS (

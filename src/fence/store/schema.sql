@@ -166,8 +166,40 @@ BEGIN
 END
 $function$;
 
+-- Takes the lock of a resource until the transaction ends, alone or shared; null once it is had. Who keeps it from that for more
+-- than 100 ms is ended. After the patience: who still holds it.
+CREATE OR REPLACE FUNCTION fencegate.take_lock(resource text, alone boolean, patience interval) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '100ms'
+AS $function$
+DECLARE
+    lock constant bigint := hashtextextended('fencegate:' || $1, 0);
+    latest constant timestamptz := clock_timestamp() + $3;
+    holders text;
+BEGIN
+    LOOP
+        BEGIN
+            IF $2 THEN
+                PERFORM pg_advisory_xact_lock(lock);
+            ELSE
+                PERFORM pg_advisory_xact_lock_shared(lock);
+            END IF;
+            RETURN NULL;
+        EXCEPTION WHEN lock_not_available THEN
+            NULL; -- Looked into below.
+        END;
+        holders := fencegate.end_holders($1, CASE WHEN $2 THEN '{ShareLock,ExclusiveLock}' ELSE '{ExclusiveLock}' END::text[]);
+        IF clock_timestamp() >= latest THEN
+            RETURN coalesce(holders, 'others');
+        END IF;
+    END LOOP;
+END
+$function$;
+
 REVOKE ALL ON SCHEMA fencegate FROM PUBLIC;
 GRANT USAGE ON SCHEMA fencegate TO PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA fencegate FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION fencegate.token(text) TO PUBLIC;
-REVOKE ALL ON FUNCTION fencegate.prune(interval, text), fencegate.end_holders(text, text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION fencegate.prune(interval, text), fencegate.end_holders(text, text[]),
+    fencegate.take_lock(text, boolean, interval) FROM PUBLIC;

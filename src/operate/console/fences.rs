@@ -4,8 +4,8 @@ use super::result_set::ColumnType::{Boolean, Integer, Text};
 use super::result_set::{ResultSet, Table, TableColumn};
 use super::{Console, no_databases, notice, unreadable};
 use crate::fence::session::Token;
-use crate::fence::{Database, Fence};
-use crate::policy::{Issuer, Resource};
+use crate::fence::{Database, Fence, followed_leader};
+use crate::policy::Resource;
 use std::sync::Arc;
 
 /// A resource, or that of a key, in a database.
@@ -71,14 +71,10 @@ pub(super) async fn show(console: &Console) -> ResultSet {
         // Those that it does not know are unknown.
         let leased = database.read_leases(&policies.resources).await.unwrap_or_default();
         let row = |resource: Arc<Resource>, fence: Option<&Fence>| {
-            // Those of keys are not followed.
+            // Of keys there may be any number.
             let issuer = resource.issuer.as_ref().filter(|_| resource.family.is_none());
-            let leader = issuer.map(|issuer| match issuer {
-                Issuer::Election(election) => leaders.get(election),
-                Issuer::Lease(_) => leased.get(&resource.name),
-            });
-            let leader = leader.map(|leader| match leader {
-                Some(Some(token)) => LeaderState::Leads(*token),
+            let leader = issuer.map(|_| match followed_leader(&resource, &leaders, &leased) {
+                Some(Some(token)) => LeaderState::Leads(token),
                 Some(None) => LeaderState::Nobody,
                 None => LeaderState::Unknown,
             });
