@@ -1,0 +1,66 @@
+//! Runs a command beside throwaway servers: PostgreSQL, etcd, and fencegate in front. See examples/README.md.
+//!
+//! Must never leave a server behind, however the command or this program ends.
+
+use clap::Parser;
+use fencegate::stage::Stage;
+use std::error::Error;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, ExitStatus};
+
+/// The database's superuser: an example needs no roles.
+const LOGIN: &str = "user=postgres dbname=app";
+
+#[derive(Parser)]
+struct Arguments {
+    /// File of policies
+    policies: PathBuf,
+    /// SQL that makes the tables
+    schema: PathBuf,
+    /// Command, with its arguments; finds the servers in its environment
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<ExitCode, Box<dyn Error>> {
+    let arguments = Arguments::parse();
+    let policies = std::fs::read_to_string(&arguments.policies)?;
+    let fencegate = fencegate()?;
+    let stage = Stage::start(&fencegate, &policies).await?;
+    let direct = format!("host={} port=5432 {LOGIN}", stage.folder().display());
+    let proxied = format!("host={} port=6432 {LOGIN}", stage.folder().display());
+    let psql = stage.programs().join("psql");
+    let schema = Command::new(&psql)
+        .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-f"])
+        .arg(&arguments.schema)
+        .env("PGOPTIONS", "-c client_min_messages=warning")
+        .arg(&direct)
+        .status()?;
+    if !schema.success() {
+        return Err("the schema could not be made".into());
+    }
+    let status = Command::new(&arguments.command[0])
+        .args(&arguments.command[1..])
+        .env("DIRECT", direct)
+        .env("PROXIED", proxied)
+        .env("ETCD", stage.etcd())
+        .env("STAGE", stage.folder())
+        .env("FENCEGATE", fencegate)
+        .env("PSQL", psql)
+        .status()?;
+    Ok(exit_code(status))
+}
+
+/// The command's; 1 where a signal has ended it.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+/// The program beside the examples' folder.
+fn fencegate() -> Result<PathBuf, Box<dyn Error>> {
+    let here = std::env::current_exe()?;
+    let folder = here.parent().and_then(|examples| examples.parent()).ok_or("this program is in no folder")?;
+    Ok(folder.join("fencegate"))
+}
