@@ -3,10 +3,11 @@
 //! Must change nothing, and leave no connection behind.
 
 use crate::etcd::{ElectionName, Etcd, Patience, leader};
+use crate::fence::session::Token;
 use crate::guard::{self, GuardState};
 use crate::metrics::Metrics;
 use crate::net::upstream;
-use crate::policy::PolicySet;
+use crate::policy::{PolicySet, Resource};
 use crate::state::shared::{Shared, StartOptions};
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ impl Finding {
     }
 }
 
-/// Asks the server, the control connections and etcd, in this order. Cancel-safe.
+/// Asks the server, the control connections with guards and leases, and etcd, in this order. Cancel-safe.
 pub async fn check(start: StartOptions) -> Vec<Finding> {
     let etcd = start.etcd.clone();
     // Without an authority: it would follow the elections.
@@ -47,6 +48,7 @@ pub async fn check(start: StartOptions) -> Vec<Finding> {
         findings.push(Finding::new(format!("control {database}"), control.map(|()| said())));
         if is_reached && !policies.resources.is_empty() {
             findings.push(Finding::new(format!("guard {database}"), ask_guard(&shared, &database, &policies).await));
+            findings.extend(ask_leases(&shared, &database, &policies).await);
         }
     }
     if let Some(etcd) = etcd {
@@ -90,6 +92,21 @@ async fn ask_guard(shared: &Shared, database: &str, policies: &PolicySet) -> Res
     }
 }
 
+/// Each lease that a policy names in full.
+async fn ask_leases(shared: &Shared, database: &str, policies: &PolicySet) -> Vec<Finding> {
+    let leases = shared.shared_database(database).fence.read_leases(&policies.resources).await;
+    let of = |resource: &Arc<Resource>| {
+        let name = resource.lease()?;
+        let leader = leases.as_ref().map(|leases| leases.get(&resource.name).copied().flatten()).map_err(Clone::clone);
+        Some(Finding::new(format!("lease {name} in {database}"), leader.map(led_by)))
+    };
+    policies.resources.iter().filter_map(of).collect()
+}
+
+fn led_by(leader: Option<Token>) -> String {
+    leader.map_or_else(|| "nobody leads".to_owned(), |token| format!("its leader has token {token}"))
+}
+
 /// Each election that a policy names in full; of those with a key only that etcd answers.
 async fn ask_etcd(etcd: &Etcd, policies: &PolicySet) -> Vec<Finding> {
     let elections = policies.elections();
@@ -108,8 +125,7 @@ async fn ask_etcd(etcd: &Etcd, policies: &PolicySet) -> Vec<Finding> {
 
 async fn ask_election(etcd: &Etcd, election: &ElectionName) -> Result<String, String> {
     match leader(etcd, election, Patience::USUAL).await {
-        Ok((Some(leader), _)) => Ok(format!("its leader has token {}", leader.token)),
-        Ok((None, _)) => Ok("nobody leads".to_owned()),
+        Ok((leader, _)) => Ok(led_by(leader.map(|it| it.token))),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -14,6 +14,9 @@ resources:
   - name: scheduler
     election: /cron/leader
     tables: [public.jobs]
+  - name: reports
+    lease: cron/reports
+    tables: [public.reports]
 ";
 
 fn run(arguments: &[&str]) -> Output {
@@ -88,7 +91,7 @@ fn says(said: &str, begin: &str, part: &str) {
 #[test]
 fn a_check_says_what_a_proxy_would_meet() {
     let (etcd, postgres, folder) = (Etcd::start(), Postgres::start(Options::default()), Folder::new("check"));
-    postgres.sql("CREATE TABLE jobs (n int)");
+    postgres.sql("CREATE TABLE jobs (n int); CREATE TABLE reports (n int)");
     let (host, port) = postgres.address().host_and_port();
     let upstream = format!("postgres://{host}:{port}");
     let sessions = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'";
@@ -104,6 +107,10 @@ fn a_check_says_what_a_proxy_would_meet() {
     assert_eq!(code, Some(0), "{said}");
     says(&said, "ok      control postgres", "reached");
     says(&said, "ok      guard postgres", "not installed");
+    says(&said, "ok      lease cron/reports in postgres", "nobody leads");
+    let token = postgres.value("SELECT token FROM fencegate.acquire('cron/reports', 'a', '1 hour')");
+    let (_, said) = check(&folder, &upstream, &["--etcd", &etcd.url()]);
+    says(&said, "ok      lease cron/reports in postgres", &format!("token {token}"));
     wait_until("only the session that asks is left", DEADLINE, || postgres.value(sessions) == "1");
 
     let [nobody, neither] = [Port::claim(), Port::claim()];

@@ -206,19 +206,21 @@ $function$;
 
 -- Puts the token of a lease in force for the resources that have it, as far as it is not: when it is issued, and with each
 -- renewal. As when a proxy raises a fence, nobody may write under a lower token afterwards: who does so where only the guard sees
--- it is ended after 100 ms. For those that a proxy has admitted the fence stays undrained: the proxies drain it. Waits for about
--- 5 s at most.
+-- it is ended after 100 ms. For those that a proxy has admitted the fence stays undrained: the proxies drain it.
+--
+-- A fence that cannot be raised until `latest` fails the call that issues the token. A lease that is only extended goes on, with a
+-- warning: what is in the way of one fence ends no leadership. Writes there are refused until a later renewal has raised it.
 --
 -- The lock of the resource is held to the end of the transaction: whoever passes the guard without an admission holds it shared
 -- until its transaction ends, and so does an Admit. Where there is no epoch, nobody has passed.
-CREATE OR REPLACE FUNCTION fencegate.lease_fence(election text, issued bigint) RETURNS void
+CREATE OR REPLACE FUNCTION fencegate.lease_fence(election text, issued bigint, is_new boolean, latest timestamptz) RETURNS void
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
     SET lock_timeout = '100ms'
 AS $function$
 #variable_conflict use_column
 DECLARE
-    latest constant timestamptz := clock_timestamp() + interval '5 s';
+    blocked constant text := 'the fence of resource "%s" cannot be raised: its lock is held by %s';
     -- A snapshot of before may lack an admission.
     sees_current constant boolean := current_setting('transaction_isolation') LIKE 'read %';
     fenced   text;
@@ -235,12 +237,17 @@ BEGIN
                 ON CONFLICT DO NOTHING;
             CONTINUE WHEN FOUND;
         END IF;
+        EXIT WHEN holders IS NOT NULL AND clock_timestamp() >= latest;
         holders := fencegate.take_lock(fenced, true, latest - clock_timestamp());
-        IF holders IS NOT NULL THEN
-            RAISE EXCEPTION USING ERRCODE = 'LF006',
-                MESSAGE = format('the fence of resource "%s" cannot be raised: its lock is held by %s', fenced, holders),
+        IF holders IS NOT NULL AND is_new THEN
+            RAISE EXCEPTION USING ERRCODE = 'LF006', MESSAGE = format(blocked, fenced, holders),
                 DETAIL = format('resource=%s', fenced),
                 HINT = 'Nothing has changed. Try again; if it lasts, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
+        ELSIF holders IS NOT NULL THEN
+            RAISE WARNING USING ERRCODE = 'LF006', MESSAGE = format(blocked, fenced, holders),
+                DETAIL = format('resource=%s', fenced),
+                HINT = 'The lease is extended, but nobody can write there before they have ended: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
+            CONTINUE;
         END IF;
         -- First the processes, then what they may have prepared.
         PERFORM pg_stat_clear_snapshot();
@@ -296,7 +303,7 @@ BEGIN
     at := clock_timestamp();
     IF NOT lease.released AND lease.expires > at THEN
         IF lease.holder = named THEN
-            PERFORM fencegate.lease_fence($1, lease.token);
+            PERFORM fencegate.lease_fence($1, lease.token, false, at + interval '300 ms');
             RETURN QUERY SELECT lease.token, fencegate.lease_extend($1, at, lasting);
         END IF;
         RETURN;
@@ -310,7 +317,7 @@ BEGIN
     lease.token := greatest(nextval('fencegate.lease_token'), lease.token + 1, (
         SELECT max(e.token) + 1 FROM fencegate.epoch e
         WHERE e.resource IN (SELECT fencegate.lease_resources($1))));
-    PERFORM fencegate.lease_fence($1, lease.token);
+    PERFORM fencegate.lease_fence($1, lease.token, true, at + interval '5 s');
     at := clock_timestamp();
     RETURN QUERY UPDATE fencegate.lease AS l
         SET token = lease.token, holder = named, shown = named, role = caller, acquired = at, renewed = at,
@@ -350,7 +357,7 @@ BEGIN
             DETAIL = format('election=%s presented=%s highest=%s', $1, coalesce($2::text, 'null'), coalesce(lease.token, 0)),
             HINT = 'Stop the work under this token; acquire the lease again before you write again.';
     END IF;
-    PERFORM fencegate.lease_fence($1, lease.token);
+    PERFORM fencegate.lease_fence($1, lease.token, false, at + interval '300 ms');
     RETURN fencegate.lease_extend($1, at, lasting);
 END
 $function$;
@@ -373,7 +380,7 @@ BEGIN
     locked := ARRAY(SELECT l.election FROM fencegate.lease l
         WHERE l.election = ANY ($1) AND fencegate.lease_may(caller, l.election) FOR UPDATE SKIP LOCKED);
     at := clock_timestamp();
-    PERFORM fencegate.lease_fence(l.election, l.token) FROM fencegate.lease l
+    PERFORM fencegate.lease_fence(l.election, l.token, false, at + interval '300 ms') FROM fencegate.lease l
         JOIN unnest($1, $2) AS asked (election, token) ON l.election = asked.election AND l.token = asked.token
         WHERE l.election = ANY (locked) AND NOT l.released AND l.expires > at
           AND EXISTS (SELECT FROM fencegate.leased);
@@ -475,7 +482,7 @@ REVOKE ALL ON SEQUENCE fencegate.lease_token FROM PUBLIC;
 REVOKE ALL ON FUNCTION
     fencegate.lease_caller(), fencegate.lease_may(text, text), fencegate.lease_role(text), fencegate.lease_time(interval), fencegate.lease_holder(text), fencegate.lease_prune(),
     fencegate.lease_durable(), fencegate.lease_day(timestamptz), fencegate.lease_extend(text, timestamptz, interval),
-    fencegate.lease_resources(text), fencegate.lease_fence(text, bigint), fencegate.lease_ended(fencegate.lease, timestamptz, text),
+    fencegate.lease_resources(text), fencegate.lease_fence(text, bigint, boolean, timestamptz), fencegate.lease_ended(fencegate.lease, timestamptz, text),
     fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), fencegate.release(text, bigint),
     fencegate.renew_all(text[], bigint[], interval), fencegate.proclaim(text, bigint, text), fencegate.leader(text), fencegate.leases()
     FROM PUBLIC;

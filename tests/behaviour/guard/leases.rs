@@ -260,6 +260,32 @@ fn a_leader_gets_in_once_what_was_in_the_way_has_ended() {
     }
 }
 
+/// What is in the way of a fence ends no lease, neither its own nor those that are renewed with it.
+#[test]
+fn a_lease_is_renewed_though_its_fence_cannot_be_raised() {
+    let world = World::start("a_lease_is_renewed_though_its_fence_cannot_be_raised", POLICIES);
+    let token = world.acquire("cron/scheduler", "a");
+    let other = world.acquire("unrelated", "a");
+    let mut session = world.session(token);
+    assert_eq!(attempt(&mut session, "READ COMMITTED", &[WRITE, "PREPARE TRANSACTION 'x'"]), "");
+    world.postgres.sql("UPDATE fencegate.epoch SET drained = false");
+    let mut holder = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
+    for again in [
+        format!("renew('cron/scheduler', {token}, '1 minute')"),
+        "acquire('cron/scheduler', 'a', '1 minute')".to_owned(),
+        format!("renew_all('{{cron/scheduler,unrelated}}', '{{{token},{other}}}', '1 minute')"),
+    ] {
+        world.postgres.sql("UPDATE fencegate.lease SET expires = clock_timestamp() + interval '30 s'");
+        ok(&mut holder, &format!("SELECT * FROM fencegate.{again}"));
+        let short = "SELECT count(*) FROM fencegate.lease WHERE expires < clock_timestamp() + interval '40 s'";
+        assert_eq!(world.postgres.value(short), if again.starts_with("renew_all") { "0" } else { "1" }, "{again}");
+        assert_eq!(code(&mut world.session(token), WRITE), "LF006", "{again}");
+    }
+    world.postgres.sql("ROLLBACK PREPARED 'x'");
+    ok(&mut holder, &format!("SELECT fencegate.renew('cron/scheduler', {token}, '1 minute')"));
+    assert_eq!(code(&mut world.session(token), WRITE), "");
+}
+
 /// A proxy marks what an unrelated prepared transaction has kept the lease from marking, though no proxy has made the epoch.
 #[test]
 fn a_proxy_marks_what_a_lease_has_left() {

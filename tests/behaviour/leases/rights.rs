@@ -27,7 +27,7 @@ async fn another_role_can_touch_nothing() {
             "DELETE FROM fencegate.lease",
             "TRUNCATE fencegate.lease",
             "INSERT INTO fencegate.leased VALUES ('scheduler', 'mine')",
-            "SELECT fencegate.lease_fence('x', 1)",
+            "SELECT fencegate.lease_fence('x', 1, true, now())",
             "SELECT fencegate.end_holders('x', '{ShareLock}')",
             "SELECT FROM fencegate.lease_history",
             "DELETE FROM fencegate.lease_history",
