@@ -9,6 +9,7 @@ use crate::support::{DEADLINE, wait_until};
 crate::on_both!(
     a_killed_leader_takes_command_and_grandchildren_with_it,
     a_killed_leader_is_followed_at_once,
+    a_killed_leader_whose_command_does_not_end_keeps_its_lease,
     a_command_that_has_left_the_group_dies_with_its_leader,
     a_paused_leader_does_not_keep_the_command_alive_past_the_deadline,
     a_renewed_lease_does_not_end_the_command,
@@ -40,6 +41,23 @@ fn a_killed_leader_is_followed_at_once(stage: Stage) {
     assert_eq!(stage.wait_for("next"), "alone\n", "{}", stage.log());
     assert_eq!((lead.wait(), next.wait()), (137, 0));
     [child, guard].into_iter().for_each(wait_until_dead);
+}
+
+/// Its guard gives nothing up while a process of the group can still act.
+fn a_killed_leader_whose_command_does_not_end_keeps_its_lease(stage: Stage) {
+    let linger = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/behaviour/lead/linger.py");
+    let mut lead = stage.lead(ENDLESS, &[], &format!(r#"python3 {linger} "$1" & wait"#));
+    let lingering = stage.process("lingering");
+    let guard = guard_of(lead.pid());
+    let before = stage.candidates();
+    lead.signal("KILL");
+    assert_eq!(lead.wait(), 137);
+    stage.wait_for("dying");
+    wait_until_dead(guard);
+    assert_eq!(state(lingering), Some('t'), "it is still there");
+    assert_eq!((before.len(), stage.candidates()), (1, before));
+    std::fs::write(stage.folder.join("end"), "").unwrap();
+    wait_until_dead(lingering);
 }
 
 /// The guard has them too, and nobody reads them in its command line.
