@@ -4,22 +4,27 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use fencegate::leader::{Election, Leases, Timings};
+use fencegate::leader::{Election, Leadership, Leases, Timings};
 use fencegate::stage::Stage;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_postgres::{Client, Config, NoTls};
 
-const CANDIDATES: usize = 90;
+const CANDIDATES: usize = 100;
 /// Sessions that claim jobs at the same time.
 const WORKERS: usize = 8;
 const CLAIMING: Duration = Duration::from_secs(10);
-const RESTARTS: usize = 5;
+const CRASHES: usize = 5;
+/// How the server is stopped before it is started again; immediately means without a checkpoint.
+const RESTARTS: [&str; 4] = ["fast", "immediate", "fast", "immediate"];
 
 type Elections = Election<Leases<(Config, NoTls)>>;
 
@@ -28,8 +33,9 @@ async fn main() {
     let stage = Stage::start(Path::new(env!("CARGO_BIN_EXE_fencegate")), "version: 1\n").await.unwrap();
     let database = format!("host={} port=5432 user=postgres dbname=app", stage.folder().display());
     contend(&database).await;
-    restart(&database).await;
     claim(&database).await;
+    // The last: it ends with the server.
+    interrupt(&stage, &database).await;
 }
 
 /// Each candidate has a connection of its own, as in processes of their own, and resigns as soon as it leads.
@@ -54,28 +60,51 @@ async fn contend(database: &str) {
     );
 }
 
-/// Every server process of the database ends and the server recovers, as after the crash of one of them.
-async fn restart(database: &str) {
-    let leadership = election(database, "restarted", 0).campaign().await.unwrap();
+/// The server ends all sessions and recovers, as after the crash of one of its processes; then it is restarted as a whole.
+async fn interrupt(stage: &Stage, database: &str) {
+    let leadership = election(database, "interrupted", 0).campaign().await.unwrap();
     let mut times = Vec::new();
-    for _ in 0..RESTARTS {
+    for _ in 0..CRASHES {
         let victim = connect(database).await;
         let pid: i32 = victim.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
-        let before = leadership.deadline();
-        let crashed = Instant::now();
+        let (renewed, start) = (leadership.renewed(leadership.deadline()), Instant::now());
         kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
-        tokio::select! {
-            _ = leadership.renewed(before) => times.push(crashed.elapsed()),
-            loss = leadership.lost() => println!("lost by the crash of the server: {loss}"),
-        }
+        times.extend(outlived(&leadership, renewed, start).await);
     }
-    times.sort();
-    println!(
-        "{RESTARTS} crashes of the server, TTL 10 s: {} outlived; the next renewal at most {:.1?} after it",
-        times.len(),
-        times.last().unwrap()
-    );
+    report(&format!("{CRASHES} crashes"), &times);
+    for how in RESTARTS {
+        let (renewed, start) = (leadership.renewed(leadership.deadline()), Instant::now());
+        pg_ctl(stage, &["restart", "--mode", how]);
+        let restarted = start.elapsed();
+        let renewed = outlived(&leadership, renewed, start).await;
+        report(&format!("a restart, {how}, which took {restarted:.1?}"), renewed.as_slice());
+    }
     leadership.resign().await.unwrap();
+    // It is nobody's child by now.
+    pg_ctl(stage, &["stop", "--mode", "immediate"]);
+}
+
+/// How long after `start` the lease has been renewed; None: it is lost.
+async fn outlived<T>(leadership: &Leadership, renewed: impl Future<Output = T>, start: Instant) -> Option<Duration> {
+    tokio::select! {
+        _ = renewed => Some(start.elapsed()),
+        loss = leadership.lost() => { println!("lost: {loss}"); None }
+    }
+}
+
+fn report(what: &str, times: &[Duration]) {
+    let most = times.iter().max();
+    println!("{what}, TTL 10 s: {} outlived; the next renewal at most {most:.1?} after the beginning", times.len());
+}
+
+/// As the user that the server runs as.
+fn pg_ctl(stage: &Stage, arguments: &[&str]) {
+    let data = stage.folder().join("data");
+    let owner = data.metadata().unwrap();
+    let mut command = Command::new(stage.programs().join("pg_ctl"));
+    command.uid(owner.uid()).gid(owner.gid()).current_dir("/").stdout(Stdio::null()).arg("--pgdata").arg(&data);
+    let status = command.arg("--log").arg(data.join("restarted.log")).args(arguments).status().unwrap();
+    assert!(status.success(), "pg_ctl {arguments:?}: {status}");
 }
 
 /// As a queue would: a lease for each job, taken, and given back when it is done.

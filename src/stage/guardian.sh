@@ -19,7 +19,7 @@ serve() {
     (as_server "$bin/initdb" --no-sync -A trust -U postgres -E UTF8 --locale=C -D "$folder/data")
     # On a Unix socket only: no port to collide with, and out of other users' reach.
     (as_server "$bin/postgres" -D "$folder/data" -c listen_addresses= -c "unix_socket_directories=$folder" \
-        -c fsync=off -c shared_buffers=32MB -c lc_messages=C) 4>&- &
+        -c fsync=off -c shared_buffers=32MB -c max_connections=200 -c lc_messages=C) 4>&- &
     server=$!
     until "$bin/pg_isready" -q -h "$folder" -p 5432 -U postgres; do
         kill -0 "$server"
