@@ -16,9 +16,11 @@ use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// HTTP/2 pings: a member that is silent for this long twice is given up. Without them a request
-/// to a paused member never ends.
-const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// HTTP/2 pings: a member that has been silent for this long, and then does not answer one in time, is given up. Without
+/// them a watch of a paused member never ends. Not more often than etcd's --grpc-keepalive-min-time (5 s) allows: at the
+/// third ping that comes too soon it ends the connection, and all watches with it.
+const PING: Duration = Duration::from_secs(6);
+const PONG: Duration = Duration::from_secs(1);
 /// Connecting to one member takes at most this long.
 const CONNECT: Duration = Duration::from_secs(2);
 /// Before a member that has just failed is asked again.
@@ -162,7 +164,7 @@ impl Etcd {
 
 fn options(settings: &EtcdSettings) -> Result<ConnectOptions, EtcdError> {
     let mut options = ConnectOptions::new()
-        .with_keep_alive(KEEP_ALIVE, KEEP_ALIVE)
+        .with_keep_alive(PING, PONG)
         .with_connect_timeout(CONNECT)
         .with_require_leader(true)
         .with_auto_token_refresh(true);

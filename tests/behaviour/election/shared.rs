@@ -4,6 +4,7 @@ use super::{Client, LONG, NAME, client, keys, lease, queue_up, soon, timings};
 use crate::metrics::page::get;
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
+use crate::support::{DEADLINE, wait_until};
 use fencegate::leader::{Election, LeaderError, Leadership, Loss, Session};
 use std::sync::Arc;
 
@@ -34,9 +35,13 @@ fn leases(server: &Etcd) -> usize {
 
 /// How many keep-alives etcd has answered.
 fn renewals(server: &Etcd) -> f64 {
+    metric(server, "etcd_debugging_lease_renewed_total")
+}
+
+fn metric(server: &Etcd, name: &str) -> f64 {
     let page = get(([127, 0, 0, 1], server.port()).into(), "/metrics").body;
-    let count = page.lines().find_map(|line| line.strip_prefix("etcd_debugging_lease_renewed_total "));
-    count.unwrap().parse().unwrap()
+    let count = page.lines().find_map(|line| line.strip_prefix(name));
+    count.unwrap().trim().parse().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,6 +61,20 @@ async fn hundreds_of_elections_have_one_lease_and_one_keep_alive() {
     assert!((2.0..10.0).contains(&renewals), "{renewals} renewals");
     assert!(won.iter().all(|leadership| leadership.why_lost().is_none()));
     assert_eq!(leases(&server), 1);
+}
+
+/// etcd ends a connection that is pinged too often, and with it the watches of all elections.
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_outlive_what_comes_between_renewals() {
+    const WATCHES: &str =
+        r#"grpc_server_started_total{grpc_method="Watch",grpc_service="etcdserverpb.Watch",grpc_type="bidi_stream"}"#;
+    let server = Etcd::start();
+    let won = win_shards(&session(&server, 21), 3).await;
+    wait_until("each is watched", DEADLINE, || metric(&server, WATCHES) == 3.0);
+    for _ in 0..2 {
+        soon(won[0].renewed(won[0].deadline())).await;
+    }
+    assert_eq!(metric(&server, WATCHES), 3.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
