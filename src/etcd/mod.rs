@@ -12,5 +12,5 @@ mod settings;
 pub use connection::{Etcd, EtcdError, Patience};
 pub use election::{ElectionName, InvalidName, Leader, candidates, leader, leaders};
 pub use observe::Observer;
-pub(crate) use observe::sees_change;
+pub(crate) use observe::Watch;
 pub use settings::EtcdSettings;

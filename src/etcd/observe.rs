@@ -4,7 +4,7 @@
 
 use super::connection::{Etcd, EtcdError, Patience};
 use super::election::{ElectionName, Leader, reading};
-use etcd_client::{WatchOptions, WatchStream};
+use etcd_client::{ResponseHeader, WatchOptions, WatchStream};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Observer {
     etcd: Arc<Etcd>,
     election: ElectionName,
-    watch: Option<WatchStream>,
+    watch: Option<Watch>,
     /// Something has changed since the leader was last read.
     stale: bool,
     /// What was last returned.
@@ -36,7 +36,7 @@ impl Observer {
     pub async fn next(&mut self) -> Result<Option<Leader>, EtcdError> {
         loop {
             let leader = if let Some(watch) = &mut self.watch {
-                if !self.stale && !sees_change(watch).await {
+                if !self.stale && !watch.sees_change().await {
                     self.watch = None;
                     sleep(PAUSE).await;
                     continue;
@@ -46,7 +46,7 @@ impl Observer {
             } else {
                 let reading = reading(&self.etcd, &self.election, Patience::USUAL).await?;
                 // Sees whatever has changed since it was read.
-                self.watch = Some(self.watch_from(reading.revision + 1, reading.with_own_key).await?);
+                self.watch = Some(self.watch_after(reading.revision, reading.with_own_key).await?);
                 reading.leader
             };
             self.stale = false;
@@ -57,33 +57,43 @@ impl Observer {
         }
     }
 
-    async fn watch_from(&self, revision: i64, with_own_key: bool) -> Result<WatchStream, EtcdError> {
+    async fn watch_after(&self, revision: i64, with_own_key: bool) -> Result<Watch, EtcdError> {
         let election = self.election.clone();
-        self.etcd
-            .ask(Patience::USUAL, move |mut client| {
-                let election = election.clone();
-                let options = WatchOptions::new().with_start_revision(revision);
-                async move {
-                    let mut watch = client.watch(election.prefix(), Some(options.clone().with_prefix())).await?;
-                    if with_own_key {
-                        watch.watch(election.as_str(), Some(options)).await?;
-                    }
-                    Ok(watch)
+        let stream = self.etcd.ask(Patience::USUAL, move |mut client| {
+            let election = election.clone();
+            let options = WatchOptions::new().with_start_revision(revision + 1);
+            async move {
+                let mut stream = client.watch(election.prefix(), Some(options.clone().with_prefix())).await?;
+                if with_own_key {
+                    stream.watch(election.as_str(), Some(options)).await?;
                 }
-            })
-            .await
+                Ok(stream)
+            }
+        });
+        Ok(Watch { stream: stream.await?, revision })
     }
 }
 
-/// Waits for a change of the watched keys. False when the watch has broken.
-pub(crate) async fn sees_change(watch: &mut WatchStream) -> bool {
-    while let Ok(Some(response)) = watch.message().await {
-        if response.canceled() {
-            return false;
+/// A watch of keys after a revision at which they were read.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pub(crate) stream: WatchStream,
+    pub(crate) revision: i64,
+}
+
+impl Watch {
+    /// Waits for a change of the keys. False when the watch has broken, or sees nothing: a member that has not reached the
+    /// revision says nothing before it has, and one whose data were restored from before it may never. Cancel-safe.
+    pub(crate) async fn sees_change(&mut self) -> bool {
+        while let Ok(Some(response)) = self.stream.message().await {
+            let reached = response.header().map_or(0, ResponseHeader::revision);
+            if response.canceled() || response.created() && reached < self.revision {
+                return false;
+            }
+            if !response.events().is_empty() {
+                return true;
+            }
         }
-        if !response.events().is_empty() {
-            return true;
-        }
+        false
     }
-    false
 }

@@ -3,12 +3,11 @@
 //! Must never take an event for a proof: an event only says that it is time to read again.
 
 use super::{PAUSE, commit, in_place};
-use crate::etcd::{Etcd, EtcdError, Patience, leader, sees_change};
+use crate::etcd::{Etcd, EtcdError, Patience, Watch, leader};
 use crate::leader::coordinator::{Candidate, CoordinatorError};
 use crate::leader::loss::Loss;
 use etcd_client::{
     Compare, CompareOp, GetOptions, ResponseHeader, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, WatchOptions,
-    WatchStream,
 };
 use tokio::time::sleep;
 
@@ -62,8 +61,8 @@ pub(super) async fn read(
 /// Returns when one of the keys has changed after the revision, or may have: the watch could not be set up, or has broken.
 /// A key that is put anew may have lost its lease, and is nobody's then.
 pub(super) async fn change(etcd: &Etcd, keys: Vec<Vec<u8>>, revision: i64, patience: Patience) {
-    let seen = match watch(etcd, keys, revision + 1, patience).await {
-        Ok(mut watch) => sees_change(&mut watch).await,
+    let seen = match watch(etcd, keys, revision, patience).await {
+        Ok(mut watch) => watch.sees_change().await,
         Err(_) => false,
     };
     if !seen {
@@ -71,20 +70,20 @@ pub(super) async fn change(etcd: &Etcd, keys: Vec<Vec<u8>>, revision: i64, patie
     }
 }
 
-async fn watch(etcd: &Etcd, keys: Vec<Vec<u8>>, revision: i64, patience: Patience) -> Result<WatchStream, EtcdError> {
-    let options = WatchOptions::new().with_start_revision(revision);
+async fn watch(etcd: &Etcd, keys: Vec<Vec<u8>>, revision: i64, patience: Patience) -> Result<Watch, EtcdError> {
+    let options = WatchOptions::new().with_start_revision(revision + 1);
     let request = move |mut client: etcd_client::Client| {
         let (keys, options) = (keys.clone(), options.clone());
         async move {
             let (first, others) = keys.split_first().ok_or_else(|| etcd_client::Error::Internal("no key".into()))?;
-            let mut watch = client.watch(first.clone(), Some(options.clone())).await?;
+            let mut stream = client.watch(first.clone(), Some(options.clone())).await?;
             for key in others {
-                watch.watch(key.clone(), Some(options.clone())).await?;
+                stream.watch(key.clone(), Some(options.clone())).await?;
             }
-            Ok(watch)
+            Ok(stream)
         }
     };
-    etcd.ask(patience, request).await
+    Ok(Watch { stream: etcd.ask(patience, request).await?, revision })
 }
 
 /// Why a candidate that led is no longer first. That it is not has been seen: the reason is worth one attempt.
