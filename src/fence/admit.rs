@@ -7,6 +7,7 @@
 
 use super::advance::Raising;
 use super::database::{Database, Presented, key};
+use super::first::First;
 use super::permission::Claim;
 use super::refusal::{Cause, Refusal, Remedy, about};
 use super::session::{Activity, Epoch, Identity, MOST_AT_ONCE, SessionFence, Token};
@@ -105,6 +106,11 @@ impl Database {
             let in_force = is_past.then(|| self.resource(&resource.name)).flatten();
             let resource = in_force.as_ref().unwrap_or(resource);
             let revocations = session.revocations();
+            if let Some(row) = self.try_first(raising, resource, token, raise, deadline).await
+                && self.record(raising, resource, row.epoch, revocations)
+            {
+                return Ok(());
+            }
             match self.verdict(who, resource, token).await? {
                 AdmitDecision::Admitted { row, is_new } => {
                     if self.record(raising, resource, row.epoch, revocations) {
@@ -144,6 +150,36 @@ impl Database {
             }
         }
         Err(unavailable("tokens are raised faster than sessions can be admitted"))
+    }
+
+    /// Admits the session under the first token of a resource, where all shows that it is one. None: ask the long way, which says
+    /// why not.
+    async fn try_first(
+        self: &Arc<Self>,
+        Raising { session, who }: Raising<'_>,
+        resource: &Arc<Resource>,
+        token: Token,
+        raise: Raise<'_>,
+        deadline: Instant,
+    ) -> Option<AdmissionRow> {
+        // Others have few tokens in their lives.
+        let is_one = resource.family.is_some() && self.memory.last_read(&resource.name).is_none();
+        if !is_one || session.may_have_written(&resource.name) {
+            return None;
+        }
+        match raise {
+            Raise::Freely => {}
+            Raise::WhoMay(claim) => self.permits(claim, resource, token).await.ok()?,
+            Raise::Never => return None,
+        }
+        self.may_raise(resource, Epoch { generation: 1, token }).await.ok()?;
+        let began = Instant::now();
+        let first = First { who: who.clone(), resource: resource.clone(), token, loaded: self.loaded(resource) };
+        let row = timeout_at(deadline, self.admit_first(first)).await.ok()??;
+        self.memory.learn(&resource.name, row.epoch);
+        self.metrics.admissions.inc();
+        self.advance(resource, row.epoch).log_advanced(began.elapsed());
+        Some(row)
     }
 
     /// Where the session is admitted to many resources, gives up those that it does not need now. Revoked first, and

@@ -7,7 +7,7 @@
 //!
 //! Not cancel-safe where nothing else is said: a step may be half done, and the next proxy that needs it repeats it.
 
-use super::database::{Database, key};
+use super::database::{Database, RegisteredSession, key};
 use super::refusal::{Cause, Refusal, Remedy, about};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::store::{AdmissionRow, Holder, Key, Marked, StoreError};
@@ -102,7 +102,7 @@ impl<'a> Advance<'a> {
         Ok(())
     }
 
-    fn log_advanced(&self, waited: Duration) {
+    pub(super) fn log_advanced(&self, waited: Duration) {
         let Advance { database, resource, to: Epoch { generation, token }, .. } = self;
         database.metrics.advances.inc();
         // However many keys there are, those of a resource are one kind.
@@ -190,9 +190,24 @@ impl<'a> Advance<'a> {
         Ok(spared)
     }
 
-    /// The same for the own sessions among the holders.
-    pub(super) async fn spare_own(&self) -> Result<(), Refusal> {
-        self.spare(&rows_of(self.holders().await?)).await.map(drop)
+    /// The same for the own sessions among the holders; ends the others of these at once, as the drain would after its grace. Not
+    /// those that ask for the token or a higher one: they keep their process, or are refused.
+    pub(super) async fn give_way(&self) -> Result<(), Refusal> {
+        let rows = rows_of(self.holders().await?);
+        let spared = self.spare(&rows).await?;
+        let sessions = &self.database.sessions;
+        let is_due = |key: &Key| {
+            let asks = |it: &RegisteredSession| {
+                it.asking.as_ref().is_some_and(|(name, token)| *name == self.resource.name && *token >= self.to.token)
+            };
+            !spared.contains(key) && sessions.get(key).is_some_and(|session| !asks(&session))
+        };
+        let due: BTreeSet<Key> = rows.iter().map(AdmissionRow::key).filter(is_due).collect();
+        if due.is_empty() {
+            return Ok(());
+        }
+        let due: Vec<Key> = due.into_iter().collect();
+        self.about(self.database.store().terminate(&due, &self.resource.name, self.to).await)
     }
 
     /// As [`Database::delete`], for admissions to this resource.

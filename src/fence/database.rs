@@ -11,6 +11,7 @@
 use super::alone::Vacating;
 use super::authority::Authority;
 use super::enforcement::Enforced;
+use super::first::FirstTokens;
 use super::in_force::InForce;
 use super::lease::Leased;
 use super::memory::Memory;
@@ -56,6 +57,7 @@ pub struct Database {
     pub(super) enforced: Enforced,
     /// One advance at a time per resource in this process: the others wait for its result.
     resource_locks: ResourceLocks,
+    pub(super) first_tokens: FirstTokens,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
     /// One of the fenced tables exists, as its catalogue was read last.
     pub(super) has_fenced_tables: AtomicBool,
@@ -136,6 +138,7 @@ impl Database {
             superseded: Mutex::default(),
             enforced: Enforced::default(),
             resource_locks: ResourceLocks::default(),
+            first_tokens: FirstTokens::default(),
             authority,
             leased: watch::Sender::default(),
             memory,

@@ -23,6 +23,9 @@
 //! etcd whether the token is the leader's (`authority.rs`); where it names a lease, Publish itself looks whether that is in force
 //! under the token (`lease.rs`). That keeps tokens out that nobody issued; the argument does not rest on it.
 //!
+//! Where a resource has no epoch and no admissions, there is nobody to drain: its first token is published, marked and admitted in
+//! one Query under the resource's lock (`first.rs`).
+//!
 //! So when the first write under a token starts, no process admitted under a lower one has
 //! anything left to commit. This depends on no clock, on no closed socket, and not on how many
 //! proxies there are or whether any of them survives.
@@ -42,6 +45,7 @@ mod catalogue;
 mod database;
 mod enforcement;
 mod explain;
+mod first;
 mod in_force;
 mod lease;
 mod memory;
@@ -61,6 +65,7 @@ pub use authority::{Authority, Elections, Following, Leaders};
 pub use database::{Database, Registration};
 pub use enforcement::{Enforcement, Reach};
 pub use explain::{ExplainError, explain};
+pub use first::First;
 pub use lease::{Lease, LeaseState, Leased, Leases, followed_leader};
 pub use permission::{Claim, Deed, Role};
 pub use refusal::{Blocker, Cause, CutOff, Issued, Refusal, Remedy};

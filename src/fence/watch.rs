@@ -1,8 +1,8 @@
 //! The watcher of one database: heartbeat, notifications, janitor, and closing after the last session.
 //!
 //! Owns a background task that lives from the first need of a control connection until no session
-//! has been registered for a moment. Must never terminate a process: it only makes advances
-//! cheaper and memory fresher, and everything holds without it.
+//! has been registered for a moment. Must never terminate a process but those of own sessions that a drain would end as well: it
+//! only makes advances faster and memory fresher, and everything holds without it.
 //!
 //! Not cancel-safe where nothing else is said: the watcher's task is aborted only together with the connections that it uses.
 
@@ -103,7 +103,7 @@ async fn announce(database: &Arc<Database>) {
     }
 }
 
-/// Reads again what the notifications are about, and lets own sessions below it go.
+/// Reads again what the notifications are about; own sessions below it give way, so that no other proxy waits for them.
 async fn attend(database: &Arc<Database>) {
     let news = database.memory.take_news();
     if news.all || !news.leases.is_empty() {
@@ -132,7 +132,7 @@ async fn attend(database: &Arc<Database>) {
     }
     for (name, epoch) in read {
         if let Some(resource) = database.resource(&name)
-            && let Err(error) = database.advance(&resource, epoch).spare_own().await
+            && let Err(error) = database.advance(&resource, epoch).give_way().await
         {
             tracing::debug!(resource = name, %error, "sessions below the epoch are left to its drain");
         }

@@ -13,6 +13,7 @@ mod sql;
 
 use super::admissions::Admissions;
 use super::enforcement::Enforcement;
+use super::first::First;
 use super::lease::{Lease, Leases};
 use super::permission::{Deed, Role};
 use super::refusal::{Blocker, Cause};
@@ -43,6 +44,12 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// resource's lock are ended after a grace.
     async fn admit(&self, who: &Identity, resource: &Resource, token: Token, loaded: i64)
     -> Result<Report, StoreError>;
+
+    /// For each resource that has no epoch and no admissions, where no process holds its lock and no transaction is prepared in
+    /// the database: makes the first epoch, drained, under these policies, and admits the process to it, if that is what it says it
+    /// is. Where the policy names a lease, that has to be in force under the token. While it looks and writes, no Admit and no
+    /// Publish of these resources runs. Returns the admissions; waits for nobody.
+    async fn admit_first(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, StoreError>;
 
     /// Raises the epoch to a higher token of the same generation and the same policies, not drained; or makes the first. Where
     /// the policy names a lease, that has to be in force under the token.

@@ -12,6 +12,7 @@ use super::{
 use crate::catalogue::{self, Catalogue, Dependencies, Fenced, Views};
 use crate::fence::admissions::Admissions;
 use crate::fence::enforcement::Enforcement;
+use crate::fence::first::First;
 use crate::fence::lease::{Lease, Leases};
 use crate::fence::permission::{Deed, Role};
 use crate::fence::refusal::Cause;
@@ -24,9 +25,13 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::RwLock;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::SimpleQueryRow;
+
+/// First tokens wait so long for what somebody else inserts: after that they go the long way.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
 
 /// A database of PostgreSQL, for one proxy.
 #[derive(Debug)]
@@ -100,6 +105,12 @@ impl Store for Postgres {
         let query = sql::admission::admit(who, resource, token, &self.proxy, loaded);
         let answers = self.run_past_blockers(&self.admission, resource, &query).await?;
         rows::report(&answers, who, &resource.name)
+    }
+
+    async fn admit_first(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, StoreError> {
+        let query = sql::admission::admit_first(firsts, &self.proxy);
+        let answers = self.publish.run(&sql::lock::with_lock_timeout(FIRST_WAIT, &query)).await?;
+        Ok(rows(&answers).filter_map(rows::granted).collect())
     }
 
     async fn publish(

@@ -14,7 +14,7 @@ use super::world::{Chances, Dice, World, moment, pass};
 use crate::catalogue::{Catalogue, Dependencies, Fenced};
 use crate::fence::session::{Epoch, Identity, Token};
 use crate::fence::store::{AdmissionRow, EpochRow, Found, Holder, Key, Marked, Report, ResetReport, Store, StoreError};
-use crate::fence::{Admissions, Cause, Deed, Enforcement, Fences, Lease, Leases, Role};
+use crate::fence::{Admissions, Cause, Deed, Enforcement, Fences, First, Lease, Leases, Role};
 use crate::policy::Resource;
 use async_trait::async_trait;
 use std::collections::HashSet;
@@ -126,6 +126,16 @@ impl Store for Reached {
     async fn admit(&self, who: &Identity, of: &Resource, token: Token, loaded: i64) -> Result<Report, StoreError> {
         let (who, of) = (who.clone(), of.clone());
         change!(self, inner => inner.admit(&who, &of, token, loaded).await)
+    }
+
+    async fn admit_first(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, StoreError> {
+        let (firsts, world): (Vec<First>, _) = (firsts.iter().copied().cloned().collect(), self.world.clone());
+        change!(self, inner => {
+            let made = inner.admit_first(&firsts.iter().collect::<Vec<_>>()).await;
+            made.iter().flatten().for_each(|row| world.judge.raised(&row.resource, row.epoch.token));
+            world.say(|| format!("first tokens {firsts:?}: {made:?}"));
+            made
+        })
     }
 
     async fn publish(

@@ -8,7 +8,7 @@ use fencegate::fence::session::{Epoch, Identity, Token};
 use fencegate::fence::store::{
     AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Recorded, Report, ResetReport, Store, StoreError,
 };
-use fencegate::fence::{Admissions, Blocker, Cause, Deed, Enforcement, Fences, Higher, Lease, Leases, Role};
+use fencegate::fence::{Admissions, Blocker, Cause, Deed, Enforcement, Fences, First, Higher, Lease, Leases, Role};
 use fencegate::policy::{QualifiedName, Resource};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,6 +59,14 @@ impl InMemory {
         Ok(self.connection().number.unwrap_or_default())
     }
 
+    /// A new one.
+    fn admission(&self, state: &mut State, who: &Identity, resource: String, epoch: Epoch) -> AdmissionRow {
+        let (at, pid, backend_start) = (state.tick(), who.pid, who.backend_start.clone());
+        let row = AdmissionRow { pid, backend_start, resource, epoch, version: version(at), ending: false };
+        state.admissions.push(Admitted { row: row.clone(), proxy: self.proxy.clone(), at });
+        row
+    }
+
     fn connection(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,21 +95,35 @@ impl Store for InMemory {
         let current = Some((EpochRow { resource: name.clone(), epoch, drained: row.drained }, recorded));
         let is_due = epoch.token == token && row.drained && recorded == Recorded::Same && unfenceable.is_none();
         let admission = is_due.then(|| {
-            let at = state.tick();
-            let version = u32::try_from(at & 0xffff_ffff).unwrap();
             let is_it = |it: &&mut Admitted| {
                 it.row.key() == (who.pid, who.backend_start.clone()) && it.row.resource == name && it.row.epoch == epoch
             };
+            let at = state.tick();
             if let Some(there) = state.admissions.iter_mut().find(is_it) {
-                (there.at, there.row.version) = (at, version);
+                (there.at, there.row.version) = (at, version(at));
                 return (there.row.clone(), false);
             }
-            let (pid, backend_start) = (who.pid, who.backend_start.clone());
-            let row = AdmissionRow { pid, backend_start, resource: name, epoch, version, ending: false };
-            state.admissions.push(Admitted { row: row.clone(), proxy: self.proxy.clone(), at });
-            (row, true)
+            (self.admission(&mut state, who, name.clone(), epoch), true)
         });
         Ok(Report { unfenceable, current, admission })
+    }
+
+    async fn admit_first(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, StoreError> {
+        let mut state = self.connected()?;
+        let mut rows = Vec::new();
+        for First { who, resource, token, loaded } in firsts {
+            let (name, policy) = (resource.name.clone(), resource.fingerprint.clone());
+            let is_vacant = !state.epochs.contains_key(&name)
+                && state.prepared.is_empty()
+                && state.admissions.iter().all(|it| it.row.resource != name);
+            let is_issued = resource.lease().is_none_or(|lease| state.has_issued(lease, *token));
+            if is_vacant && is_issued && state.unfenceable(who).is_none() {
+                let (epoch, updated) = (Epoch { generation: 1, token: *token }, state.tick());
+                state.epochs.insert(name.clone(), Row { epoch, drained: true, policy, loaded: *loaded, updated });
+                rows.push(self.admission(&mut state, who, name, epoch));
+            }
+        }
+        Ok(rows)
     }
 
     async fn publish(
@@ -421,4 +443,9 @@ impl Store for InMemory {
             self.server.state().lose_connections(|it| it == number);
         }
     }
+}
+
+/// Of an admission that was written at that time.
+fn version(at: i64) -> u32 {
+    u32::try_from(at & 0xffff_ffff).unwrap()
 }

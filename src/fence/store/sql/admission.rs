@@ -4,9 +4,11 @@
 //! by the version of its row that the decision was based on: a Query may be delayed in the network, and arrive when the
 //! process has been admitted again.
 
+use super::lease::IN_FORCE;
 use super::lock::{advisory_key, process_lock};
 use super::process::may_terminate;
 use super::{LIVING, THIS_DATABASE, below};
+use crate::fence::first::First;
 use crate::fence::refusal::Remedy;
 use crate::fence::session::{Epoch, Identity, Token};
 use crate::fence::store::AdmissionRow;
@@ -47,23 +49,9 @@ pub const IDENTITY_ITEMS: [(&str, &str, Remedy); 7] = [
 pub fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &str, loaded: i64) -> String {
     let name = quote(&resource.name);
     let hash = quote(&resource.fingerprint);
-    let pid = who.pid;
-    // Exactly one row, whatever is missing. Null is never true. Whether the server is in recovery only this connection says:
-    // what the session heard at its start is past where a standby was promoted since, which ends no session. It is the same
-    // server: the same postmaster, since the same microsecond, with the same process in it, since the same microsecond.
-    let identity = format!(
-        "(SELECT a.pid, a.backend_start, a.pid IS NOT NULL AS running, \
-            extract(epoch FROM a.backend_start) = {}::numeric AS same_process, \
-            a.datid = {THIS_DATABASE} AS same_database, \
-            c.system_identifier = {}::bigint AS same_server, \
-            extract(epoch FROM pg_postmaster_start_time()) = {}::numeric AS same_start, \
-            NOT pg_is_in_recovery() AS writable, {} AS killable \
-          FROM pg_control_system() c LEFT JOIN pg_stat_get_activity({pid}) a ON true \
-          LEFT JOIN pg_roles t ON t.oid = a.usesysid) i",
-        quote(&who.backend_start),
-        quote(&who.system_identifier),
-        quote(&who.postmaster_start),
-        may_terminate("a", "t"),
+    let identity = identity(
+        &who.pid.to_string(),
+        [&who.backend_start, &who.system_identifier, &who.postmaster_start].map(|it| quote(it)),
     );
     let items = IDENTITY_ITEMS.map(|(column, ..)| format!("i.{column}"));
     format!(
@@ -79,9 +67,77 @@ pub fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &str, loa
            e.policy_loaded < {loaded} AS older_policy, {list} FROM {identity} LEFT JOIN fencegate.epoch e ON e.resource = {name}",
         key = advisory_key(&resource.name),
         proxy = quote(proxy),
-        all = items.join(" AND "),
+        all = all_items(),
         list = items.join(", "),
     )
+}
+
+/// First tokens. The second statement's rows: the admissions. It sees what was committed before the locks were had: whoever was
+/// admitted to one of these resources, or made its epoch. It makes none where there is one, and admits to none that it did not
+/// make, so that nobody else can have changed it meanwhile.
+pub fn admit_first(firsts: &[&First], proxy: &str) -> String {
+    let row = |first: &&First| {
+        let First { who, resource, token, loaded } = first;
+        let [start, server, postmaster] =
+            [&who.backend_start, &who.system_identifier, &who.postmaster_start].map(|it| quote(it));
+        let lease = resource.lease().map_or("NULL".to_owned(), quote);
+        format!(
+            "({}, {}, {token}, {}, {loaded}, {lease}, {}, {start}, {server}, {postmaster})",
+            advisory_key(&resource.name),
+            quote(&resource.name),
+            quote(&resource.fingerprint),
+            who.pid,
+        )
+    };
+    let rows: Vec<String> = firsts.iter().map(row).collect();
+    let keys: Vec<String> = firsts.iter().map(|it| advisory_key(&it.resource.name)).collect();
+    let identity =
+        identity("f.pid", ["f.backend_start", "f.system_identifier", "f.postmaster_start"].map(str::to_owned));
+    format!(
+        "SELECT set_config('fencegate.locked', array_agg(k)::text, true) FROM unnest(ARRAY[{keys}]) k \
+           WHERE pg_try_advisory_xact_lock(k); \
+         WITH fenceable AS MATERIALIZED (SELECT f.*, i.backend_start AS started FROM (VALUES {rows}) \
+             f(key, resource, token, hash, loaded, lease, pid, backend_start, system_identifier, postmaster_start) \
+             CROSS JOIN LATERAL {identity} WHERE f.key = ANY (current_setting('fencegate.locked')::bigint[]) AND {all}), \
+           made AS (INSERT INTO fencegate.epoch (resource, token, drained, policy_hash, policy_loaded) \
+             SELECT f.resource, f.token, true, f.hash, f.loaded FROM fenceable f \
+             WHERE NOT EXISTS (SELECT FROM fencegate.admission a WHERE a.resource = f.resource) \
+               AND NOT EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.database = current_database()) \
+               AND (f.lease IS NULL OR EXISTS (SELECT FROM fencegate.lease l \
+                 WHERE l.election = f.lease AND l.token = f.token AND {IN_FORCE})) \
+             ON CONFLICT (resource) DO NOTHING RETURNING resource, generation, token) \
+         INSERT INTO fencegate.admission AS a (pid, backend_start, resource, generation, token, proxy) \
+           SELECT f.pid, f.started, m.resource, m.generation, m.token, {proxy} FROM made m JOIN fenceable f USING (resource) \
+           RETURNING {GRANTED}",
+        keys = keys.join(", "),
+        rows = rows.join(", "),
+        all = all_items(),
+        proxy = quote(proxy),
+    )
+}
+
+/// What is known of a session's process, `i`: exactly one row, whatever is missing; null is never true. The arguments are SQL: the
+/// pid, and backend_start, system identifier and start of the postmaster as the session was told.
+///
+/// Whether the server is in recovery only this connection says: what the session heard at its start is past where a standby was
+/// promoted since, which ends no session. It is the same server: the same postmaster, since the same microsecond, with the same
+/// process in it, since the same microsecond.
+fn identity(pid: &str, [backend_start, system_identifier, postmaster_start]: [String; 3]) -> String {
+    format!(
+        "(SELECT a.pid, a.backend_start, a.pid IS NOT NULL AS running, \
+            extract(epoch FROM a.backend_start) = {backend_start}::numeric AS same_process, \
+            a.datid = {THIS_DATABASE} AS same_database, \
+            c.system_identifier = {system_identifier}::bigint AS same_server, \
+            extract(epoch FROM pg_postmaster_start_time()) = {postmaster_start}::numeric AS same_start, \
+            NOT pg_is_in_recovery() AS writable, {} AS killable \
+          FROM pg_control_system() c LEFT JOIN pg_stat_get_activity({pid}) a ON true \
+          LEFT JOIN pg_roles t ON t.oid = a.usesysid) i",
+        may_terminate("a", "t"),
+    )
+}
+
+fn all_items() -> String {
+    IDENTITY_ITEMS.map(|(column, ..)| format!("i.{column}")).join(" AND ")
 }
 
 /// The admissions, at most `most`. The second statement's row: their number.

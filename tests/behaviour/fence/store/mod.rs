@@ -21,7 +21,7 @@ macro_rules! same {
 mod steps;
 
 use crate::fence::keys::family;
-use crate::fence::server::{World, metrics, resource};
+use crate::fence::server::{World, connect, metrics, resource};
 use crate::fence::stale_below;
 use crate::support::dice::Dice;
 use crate::support::identity::identity;
@@ -29,7 +29,7 @@ use crate::support::store::Server;
 use crate::support::{length, seed, until};
 use fencegate::fence::session::{Epoch, Identity, SessionFence, Token};
 use fencegate::fence::store::{AdmissionRow, Holder, Key, Listener, Postgres, Report, Store};
-use fencegate::fence::{Admission, Database, Fences, Lease, LeaseState, Remedy};
+use fencegate::fence::{Admission, Database, Fences, First, Lease, LeaseState, Remedy};
 use fencegate::policy::{Issuer, QualifiedName, Resource};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -120,8 +120,56 @@ async fn publish_itself_looks_at_the_lease() {
     assert_eq!(publish(7).await, Some(5));
 }
 
+/// They are admitted where there is nobody to drain; all else is left to the steps that wait.
+#[tokio::test]
+async fn first_tokens_wait_for_nobody() {
+    let both = Both::new().await;
+    let Both { world, keyed, proxies, .. } = &both;
+    let client = connect(&world.config(&format!("{}_app", world.database))).await;
+    let who = identity(&client).await;
+    let first = |key: &str| First { who: who.clone(), resource: keyed[0].of_key(key).unwrap(), token: 7, loaded: 0 };
+    let admit = async |firsts: &[First]| {
+        let rows = proxies[0].real.admit_first(&firsts.iter().collect::<Vec<_>>()).await.unwrap();
+        sorted_names(rows.into_iter().map(|row| row.resource))
+    };
+    let name = |key: &str| keyed[0].of_key(key).unwrap().name.clone();
+
+    let holder = connect(&world.config("postgres")).await;
+    let lock = format!("BEGIN; SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate:{}', 0))", name("one"));
+    holder.batch_execute(&lock).await.unwrap();
+    assert_eq!(admit(&[first("one"), first("two")]).await, [name("two")], "somebody holds the lock");
+    holder.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(admit(&[first("one"), first("two")]).await, [name("one")], "there is an epoch");
+
+    let row = format!(
+        "INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy) \
+         VALUES (1, '2000-01-01', '{}', 1, 6, 'lost')",
+        name("three")
+    );
+    world.run(&row).await;
+    assert_eq!(admit(&[first("three"), first("four")]).await, [name("four")], "somebody was admitted");
+
+    let prepare = format!("BEGIN; INSERT INTO ticks VALUES (1); PREPARE TRANSACTION '{}'", world.database);
+    holder.batch_execute(&prepare).await.unwrap();
+    assert_eq!(admit(&[first("five")]).await, [""; 0], "somebody may have prepared a write");
+    holder.batch_execute(&format!("ROLLBACK PREPARED '{}'", world.database)).await.unwrap();
+
+    let mut other = first("five");
+    other.who.system_identifier = "1".into();
+    assert_eq!(admit(&[other]).await, [""; 0], "it is on another server");
+    assert_eq!(admit(&[first("five")]).await, [name("five")]);
+}
+
+fn sorted_names(names: impl Iterator<Item = String>) -> Vec<String> {
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
 /// What a long run has to come across.
-const WORTH_SEEING: [&str; 14] = [
+const WORTH_SEEING: [&str; 16] = [
+    "first tokens",
+    "no first tokens",
     "admitted",
     "admitted again",
     "not fenceable",

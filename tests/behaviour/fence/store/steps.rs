@@ -4,9 +4,9 @@ use super::{Both, ELECTION, FUTURE, PROXIES, SESSIONS, Session, holders, key, pl
 use crate::fence::server::connect;
 use crate::support::dice::Dice;
 use crate::support::identity::identity;
-use fencegate::fence::Higher;
 use fencegate::fence::session::{Epoch, Identity};
 use fencegate::fence::store::{AdmissionRow, Key, Marked, Recorded};
+use fencegate::fence::{First, Higher};
 
 impl Both {
     /// One operation. Returns its name.
@@ -25,7 +25,7 @@ impl Both {
             let generation = near.generation + i64::from(dice.chance(10)) - i64::from(dice.chance(10));
             Epoch { generation, token: (near.token + dice.below(4) as i64 - 1).max(1) }
         };
-        match dice.below(36) {
+        match dice.below(38) {
             0..=8 => {
                 let Some(who) = self.somebody(dice) else { return "nobody is there".into() };
                 let token = current.filter(|_| dice.chance(90)).unwrap_or(epoch(dice)).token;
@@ -166,6 +166,25 @@ impl Both {
                 );
                 self.world.run(&lease).await;
                 format!("lease {token}, released: {released}, lasts: {lasts}")
+            }
+            36..=37 => {
+                let fresh: Vec<_> = (0..dice.below(3)).map(|_| format!("new {}", dice.below(40))).collect();
+                let mut resources: Vec<_> = fresh.iter().map(|key| self.keyed[0].of_key(key).unwrap()).collect();
+                resources.push(resource);
+                resources.sort_by_key(|it| it.name.clone());
+                resources.dedup_by_key(|it| it.name.clone());
+                let token = if name == "other" { current.map_or(1, |it| it.token) } else { epoch(dice).token };
+                let first = |resource| Some(First { who: self.somebody(dice)?, resource, token, loaded });
+                let Some(firsts) = resources.into_iter().map(first).collect::<Option<Vec<First>>>() else {
+                    return "nobody is there".into();
+                };
+                let what = format!("first tokens {firsts:?}");
+                let firsts: Vec<&First> = firsts.iter().collect();
+                let (real, memory) = ask!(self, proxy, admit_first(&firsts));
+                self.saw("first tokens", !real.is_empty());
+                self.saw("no first tokens", real.len() < firsts.len());
+                same!(what, sorted((real.iter().map(row).collect(), memory.iter().map(row).collect())));
+                what
             }
             32 if dice.chance(30) => {
                 self.world.run(&format!("SELECT fencegate.prune('0 s', '{name}')")).await;
