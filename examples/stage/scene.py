@@ -4,6 +4,7 @@
 database holds, and ends with `finish`. It must leave no process behind: those that it starts die with it.
 """
 
+import json
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 DIRECT, PROXIED, ETCD, STAGE, FENCEGATE, PSQL = (
     os.environ[name] for name in ("DIRECT", "PROXIED", "ETCD", "STAGE", "FENCEGATE", "PSQL")
@@ -68,8 +70,8 @@ def server(name):
 class Actor:
     """A process, and the lines that it prints: what one says begins with its name, and is shown with the time."""
 
-    def __init__(self, *command, **environment):
-        self.lines, self._heard = [], 0
+    def __init__(self, *command, shown=True, **environment):
+        self.lines, self._heard, self._shown = [], 0, shown
         self._process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", *command], env=os.environ | environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True,
@@ -82,7 +84,8 @@ class Actor:
     def _listen(self):
         for line in self._process.stdout:
             with _changed:
-                say(line.rstrip("\n"))
+                if self._shown:
+                    say(line.rstrip("\n"))
                 self.lines.append(line.rstrip("\n"))
                 _changed.notify_all()
 
@@ -150,6 +153,25 @@ def sql(text, database=DIRECT):
     command = [PSQL, "-XqAt", "-v", "ON_ERROR_STOP=1", "-d", database, "-c", text]
     run = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True)
     return [line.split("|") for line in run.stdout.splitlines()]
+
+
+def outcome(text, database):
+    """Runs one statement: its command tag, or the SQLSTATE of its error."""
+    command = [PSQL, "-XAt", "-v", "VERBOSITY=sqlstate", "-d", database, "-c", text]
+    run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return run.stdout.strip() if run.returncode == 0 else run.stderr.strip().removeprefix("ERROR:  ")
+
+
+def etcd(call, timeout=PATIENCE, **body):
+    """Asks etcd's JSON gateway; what is unreachable is an OSError."""
+    request = urllib.request.Request(f"{ETCD}/v3/{call}", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=timeout) as answer:
+        return json.load(answer)
+
+
+def under(token, database):
+    """The connection string with this token."""
+    return f"{database} options='-c lease.fence={token}'"
 
 
 def follow_commits():

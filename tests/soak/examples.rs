@@ -1,0 +1,37 @@
+//! Each program of `examples/` shows what its README says, and ends with 0 only then.
+
+use crate::support::example::example;
+use crate::support::guardian::Folder;
+use crate::support::programs::forget_settings;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Plays it, and sees these lines in this order, in the README as well.
+fn play(name: &str, arguments: &[&str], in_order: &[&str]) {
+    let folder = Folder::new("show");
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
+    let readme = fs::read_to_string(here.join("README.md")).unwrap();
+    let mut command = Command::new(example("stage"));
+    forget_settings(&mut command);
+    command.args(["policy.yaml", "schema.sql"].map(|file| here.join(file)));
+    command.arg("--").arg(here.join("show.py")).args(arguments);
+    let output = command.env("TMPDIR", folder.path()).stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    let (mut shown, mut told) = (text.as_str(), readme.as_str());
+    for line in in_order {
+        shown = shown.split_once(line).unwrap_or_else(|| panic!("no {line:?} in {shown}\nof\n{text}")).1;
+        told = told.split_once(line).unwrap_or_else(|| panic!("the README shows no {line:?} in {told}")).1;
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn distributed_cron() {
+    example("distributed_cron");
+    let scenes = ["1. Straight", "WRONG", "2. The same", "rejected: LF001", "RIGHT", "3. A guard in each row"];
+    let more = ["INSERT 0 0", "INSERT 0 1", "WRONG", "4. The same", "LF001", "LF001", "RIGHT", "5. Jobs in 4 shards"];
+    let last = ["8 candidates under 2 leases", "wakes up", "RIGHT", "6. Nodes in Rust", "RIGHT", "All claims hold"];
+    play("distributed_cron", &[], &[&scenes[..], &more, &last].concat());
+}
