@@ -51,10 +51,14 @@ def wait(what, condition):
     return value
 
 
+def paused(pid):
+    return _state(pid) == "T"
+
+
 def pause(pid):
     """Stops a process as a long garbage collection does; returns when it stands still."""
     os.kill(pid, signal.SIGSTOP)
-    wait(f"process {pid} stands still", lambda: _state(pid) == "T")
+    wait(f"process {pid} stands still", lambda: _state(pid) in "TZX")
 
 
 def resume(pid):
@@ -99,12 +103,13 @@ class Actor:
         return [match for line in list(self.lines) if (match := re.search(pattern, line))]
 
     def pause(self):
-        pause(self.pid)
-        for pid in self._group():
+        """With all that it has started."""
+        for pid in self._session():
             pause(pid)
 
     def resume(self):
-        os.killpg(self.pid, signal.SIGCONT)
+        for pid in self._session():
+            resume(pid)
 
     def terminate(self):
         self._process.terminate()
@@ -116,16 +121,19 @@ class Actor:
         return code
 
     def kill(self):
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        while pids := self._session():
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            self._process.poll()
         self.wait()
 
-    def _group(self):
-        """The other processes of its group."""
-        pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-        return [pid for pid in pids if pid != self.pid and _stat(pid)[2:3] == [str(self.pid)] and _state(pid) != "Z"]
+    def _session(self):
+        """The processes that live in its session, itself first."""
+        pids = sorted((int(entry) for entry in os.listdir("/proc") if entry.isdigit()), key=lambda pid: pid != self.pid)
+        return [pid for pid in pids if _stat(pid)[3:4] == [str(self.pid)] and _state(pid) not in "ZX"]
 
 
 def first(actors, pattern):
