@@ -1,6 +1,6 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
-EXAMPLES = distributed_cron
+EXAMPLES = distributed_cron dispatch_leader blue_green_scheduler
 .PHONY: build deb demo examples $(EXAMPLES) test soak simulate mutants torture drivers compat lint deny bench failover renewals guard definitions
 
 build:

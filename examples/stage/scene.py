@@ -4,6 +4,7 @@
 database holds, and ends with `finish`. It must leave no process behind: those that it starts die with it.
 """
 
+import atexit
 import json
 import os
 import re
@@ -154,6 +155,10 @@ def dismiss():
     """Ends all actors."""
     while _actors:
         _actors.pop().kill()
+
+
+# Also where the show fails.
+atexit.register(dismiss)
 
 
 def sql(text, database=DIRECT):

@@ -2,7 +2,7 @@
 
 use crate::support::example::example;
 use crate::support::guardian::Folder;
-use crate::support::programs::forget_settings;
+use crate::support::programs::{forget_settings, run};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -27,11 +27,41 @@ fn play(name: &str, arguments: &[&str], in_order: &[&str]) {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
 }
 
+/// A program in Go, built with the libraries of the system.
+fn build_go(source: &str, program: &Path) {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let mut go = Command::new("go");
+    go.arg("build").arg("-o").args([program, &here]);
+    go.env("GO111MODULE", "off").env("GOPATH", "/usr/share/gocode");
+    run(go.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go")));
+}
+
+/// With the node in Go among its nodes, which the README does without.
 #[test]
 fn distributed_cron() {
     example("distributed_cron");
+    let folder = Folder::new("go");
+    let go = folder.join("node");
+    build_go("examples/distributed_cron/node.go", &go);
     let scenes = ["1. Straight", "WRONG", "2. The same", "rejected: LF001", "RIGHT", "3. A guard in each row"];
     let more = ["INSERT 0 0", "INSERT 0 1", "WRONG", "4. The same", "LF001", "LF001", "RIGHT", "5. Jobs in 4 shards"];
     let last = ["8 candidates under 2 leases", "wakes up", "RIGHT", "6. Nodes in Rust", "RIGHT", "All claims hold"];
-    play("distributed_cron", &[], &[&scenes[..], &more, &last].concat());
+    play("distributed_cron", &[go.to_str().unwrap()], &[&scenes[..], &more, &last].concat());
+}
+
+#[test]
+fn dispatch_leader() {
+    let scenes = ["1. The leader crashes", "A crashes", "Gaps do no harm", "RIGHT", "2. Straight", "WRONG"];
+    let more =
+        ["3. The same", "LF001", "RIGHT", "4. etcd is away", "cannot renew", "LF006", "RIGHT", "All claims hold"];
+    play("dispatch_leader", &[], &[&scenes[..], &more].concat());
+}
+
+#[test]
+fn blue_green_scheduler() {
+    let scenes =
+        ["1. Blue and green", "skips: another", "RIGHT", "2. A job hangs", "ends the job", "gives the lock back"];
+    let more = ["3. Who releases", "WRONG", "RIGHT", "4. Straight", "WRONG", "5. The same", "LF001", "RIGHT"];
+    let last = ["6. Redis is away", "skips: no answer", "counts from 1", "LF001", "FENCE RESET", "All claims hold"];
+    play("blue_green_scheduler", &[], &[&scenes[..], &more, &last].concat());
 }
