@@ -19,7 +19,8 @@ REPOSITORIES = 3
 def cli(*arguments):
     """What redis-cli says; an error where Redis does not answer."""
     command = ["redis-cli", "-s", SOCKET, "-e", *arguments]
-    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout.strip()
+    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    return run.stdout.strip()
 
 
 def answers():
@@ -133,7 +134,7 @@ begin("Straight to PostgreSQL: blue stands still for longer than the lock lives"
 pause_beyond_the_ttl(DIRECT)
 _, twice, late = tasks()
 claim(len(twice) == REPOSITORIES and late, "the job did not run twice: this run proves nothing")
-print(f"  WRONG: the job ran twice: {', '.join(twice)}; {len(late)} tasks are a former holder's. The UUID only kept green's lock.")
+print(f"  WRONG: the job ran twice: {', '.join(twice)}; {len(late)} tasks are a former holder's.")
 
 begin("The same through fencegate, with the token that came with the lock", 500)
 blue = pause_beyond_the_ttl(PROXIED)

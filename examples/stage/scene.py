@@ -194,7 +194,7 @@ def follow_commits():
 
 
 def committed(table):
-    """The rows that were written to the table since `follow_commits`, in the order of commits: dictionaries of texts."""
+    """The rows written to the table since `follow_commits`, in the order of commits: dictionaries of texts."""
     changes = sql("SELECT data FROM pg_logical_slot_peek_changes('scene', NULL, NULL)")
     rows = ["|".join(line).partition(f"table {table}: ")[2] for line in changes]
     rows = [row for row in rows if row.startswith(("INSERT: ", "UPDATE: "))]
