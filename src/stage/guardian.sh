@@ -63,7 +63,8 @@ serve 3<&- </dev/null 2>&1 | (trap '' TERM INT; exec cat >"$folder/log" 3<&- 4>&
 log=$!
 exec 1>&- 4>&-
 read -r _ <&3
-# To all of its process group: CONT wakes what somebody has stopped, TERM ends the proxy and whatever is starting, INT makes PostgreSQL hurry.
+# To all of its process group: CONT wakes what somebody has stopped, TERM ends the proxy and whatever is starting, INT
+# makes PostgreSQL hurry.
 kill -s CONT 0
 kill -s TERM 0
 kill -s INT 0
