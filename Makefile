@@ -1,6 +1,6 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
-EXAMPLES = distributed_cron dispatch_leader blue_green_scheduler
+EXAMPLES = distributed_cron dispatch_leader blue_green_scheduler job_queue
 .PHONY: build deb demo examples $(EXAMPLES) test soak simulate mutants torture drivers compat lint deny bench failover renewals guard definitions
 
 build:
@@ -23,7 +23,7 @@ demo:
 examples: $(EXAMPLES)
 $(EXAMPLES):
 	@scripts/setup.sh examples
-	@cargo build --release --locked --quiet --bin fencegate --example stage --example distributed_cron
+	@cargo build --release --locked --quiet --bin fencegate --example stage --example distributed_cron --example job_queue
 	@target/release/examples/stage examples/$@/policy.yaml examples/$@/schema.sql -- examples/$@/show.py
 
 # Every guarantee, in a few minutes and without the network; a little of each random suite. Without optimisation: the

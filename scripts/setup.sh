@@ -34,6 +34,7 @@ has_python3() { has python3; }
 # The system's own Python runs the examples, with the packages of the system.
 has_etcd3() { /usr/bin/python3 -c 'import etcd3' >/dev/null 2>&1; }
 has_psycopg2() { /usr/bin/python3 -c 'import psycopg2' >/dev/null 2>&1; }
+has_psycopg() { /usr/bin/python3 -c 'import psycopg' >/dev/null 2>&1; }
 # Libraries as sources, and the compiler to build with them.
 has_go_etcd() { has go && [ -e /usr/share/gocode/src/go.etcd.io/etcd/clientv3/concurrency ]; }
 has_go_postgres() { [ -e /usr/share/gocode/src/github.com/lib/pq ]; }
@@ -78,6 +79,7 @@ find_missing() {
     if [ "$wanted" = examples ] || [ "$wanted" = soak ]; then
         need has_etcd3 "python3 python3-etcd3"
         need has_psycopg2 "python3 python3-psycopg2"
+        need has_psycopg "python3 python3-psycopg"
         need has_redis redis-server
     fi
     case $wanted in demo|examples|deb) return ;; esac

@@ -65,3 +65,29 @@ fn blue_green_scheduler() {
     let last = ["6. Redis is away", "skips: no answer", "counts from 1", "LF001", "FENCE RESET", "All claims hold"];
     play("blue_green_scheduler", &[], &[&scenes[..], &more, &last].concat());
 }
+
+#[test]
+fn job_queue() {
+    example("job_queue");
+    let naive = ["1. Straight", "WRONG", "2. Straight", "WRONG"];
+    let fenced = ["3. Through fencegate", "LF001", "RIGHT", "4. Through fencegate", "LF001", "RIGHT"];
+    let crashes = ["5. A crashes", "B's", "6. A crashes", "A's", "7. The database crashes", "LF001", "RIGHT"];
+    let service = ["8. Two replicas", "RIGHT", "All claims hold"];
+    play("job_queue", &[], &[&naive[..], &fenced, &crashes, &service].concat());
+}
+
+/// The board asks for nothing that the service does not have.
+#[test]
+fn board_of_job_queue() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/job_queue");
+    let [board, queue, tend] =
+        ["grafana.json", "queue.rs", "tend.rs"].map(|file| fs::read_to_string(here.join(file)).unwrap());
+    let word =
+        |text: &str| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default().to_owned();
+    let events = board.split("event=\\\"").skip(1).map(|rest| format!("\"{}\"", word(rest)));
+    let metrics = board.split("job_queue_").skip(1).map(|rest| format!("job_queue_{}", word(rest)));
+    let asked: Vec<String> = events.chain(metrics).collect();
+    assert!(asked.len() > 15, "{asked:?}");
+    let missing: Vec<_> = asked.iter().filter(|name| !queue.contains(*name) && !tend.contains(*name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
