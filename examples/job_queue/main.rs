@@ -1,4 +1,5 @@
-//! The service of a job queue over HTTP. Any number of replicas run beside each other: all they know is in the database.
+//! The service of a job queue over HTTP. Any number of replicas run beside each other: what they know is in the
+//! database.
 //!
 //! Owns requests and answers. Must never decide who may write: the fence does.
 

@@ -23,7 +23,8 @@ const START: &str = "UPDATE job SET state = 'running', attempts = attempts + 1, 
         last_heartbeat_at = now(), must_heartbeat_before = $3::text::timestamptz
     WHERE id = $1 AND state = 'queued' AND next_run_at <= now()
     RETURNING json_build_object('id', id, 'token', fencegate.token('job/' || id), 'work', work,
-        'attempts', attempts, 'must_heartbeat_before', must_heartbeat_before)::text";
+        'attempts', attempts, 'must_heartbeat_before', must_heartbeat_before,
+        'heartbeat_every', extract(epoch FROM $4::text::interval) / 3)::text";
 const LOOK: &str = "SELECT state IN ('succeeded', 'failed') FROM job WHERE id = $1 AND worker = $2";
 /// The job runs on, or has succeeded. Its lease is renewed in the transaction that says so.
 const REPORT: &str = "UPDATE job SET last_heartbeat_at = now(),
@@ -96,7 +97,7 @@ impl Queue {
         if let Some(claimed) = db.query_opt(CLAIM, &[&worker, &self.ttl]).await? {
             let (id, token, expires): (i64, i64, String) = (claimed.get(0), claimed.get(1), claimed.get(2));
             db.batch_execute(&format!("SET lease.fence = 'job/{id}={token}'")).await?;
-            if let Some(job) = db.query_opt(START, &[&id, &worker, &expires]).await? {
+            if let Some(job) = db.query_opt(START, &[&id, &worker, &expires, &self.ttl]).await? {
                 let resource = format!("job/{id}");
                 self.event("lease_acquired", json!({"resource": resource, "token": token, "worker": worker}));
                 return Ok((StatusCode::OK, serde_json::from_str(job.get(0)).map_err(Refusal::request)?));
@@ -106,8 +107,8 @@ impl Queue {
         Ok((StatusCode::NO_CONTENT, Value::Null))
     }
 
-    /// A heartbeat, a success or a failure. 202: taken. 200: no job of this worker. 409: processed already, or the lease
-    /// is lost: the worker discards its work.
+    /// A heartbeat, a success or a failure. 202: taken. 200: no job of this worker. 409: processed already, or the
+    /// lease is lost: the worker discards its work.
     pub async fn report(&self, id: i64, report: &str, body: &Body) -> Result<Answer, Refusal> {
         let refuse = |status, message: &str| Err(Refusal(status, message.into()));
         let (Body { worker, token, .. }, output) = (body, body.output.to_string());

@@ -3,14 +3,15 @@
 //!
 //! Owns the reconciler and the generator. Must never write anything but under a lease, like the workers.
 
-use crate::queue::{Queue, RETRY, release};
+use crate::queue::{Queue, RETRY, Refusal, release};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
 const PERIOD: Duration = Duration::from_millis(200);
 const ACQUIRE: &str = "SELECT token FROM fencegate.acquire($1, $2, $3::text::interval)";
-/// The row says what is wanted. It is locked, so that a stop waits for the job that is being made, and none comes after.
+/// The row says what is wanted. It is locked, so that a stop waits for the job that is being made, and none comes
+/// after.
 const GENERATE: &str = "WITH wanted AS (SELECT FROM generator WHERE running FOR SHARE),
         made AS (INSERT INTO generated (token) SELECT fencegate.token('generator') FROM wanted RETURNING n)
     INSERT INTO job (idempotency_key, work) SELECT 'generated/' || n, '{\"amount\": 1}' FROM made";
@@ -24,7 +25,7 @@ const SILENT: &str = "SELECT id FROM job WHERE state = 'running' AND must_heartb
 pub async fn tend(queue: Arc<Queue>) {
     loop {
         for error in [queue.generate().await.err(), queue.reconcile().await.err()].into_iter().flatten() {
-            queue.event("tending_failed", json!({"error": error.to_string()}));
+            queue.event("tending_failed", json!({"error": error.1}));
         }
         tokio::time::sleep(PERIOD).await;
     }
@@ -32,7 +33,7 @@ pub async fn tend(queue: Arc<Queue>) {
 
 impl Queue {
     /// One replica makes a job, if jobs are wanted.
-    async fn generate(&self) -> Result<(), tokio_postgres::Error> {
+    async fn generate(&self) -> Result<(), Refusal> {
         let db = self.connect("").await?;
         let Some(lease) = db.query_opt(ACQUIRE, &[&"generator", &self.replica, &self.ttl]).await? else {
             return Ok(());
@@ -45,8 +46,9 @@ impl Queue {
         Ok(())
     }
 
-    /// The jobs whose workers have fallen silent. Who takes one back leads it for that moment: its worker can write no more.
-    async fn reconcile(&self) -> Result<(), tokio_postgres::Error> {
+    /// The jobs whose workers have fallen silent. Who takes one back leads it for that moment: its worker can write no
+    /// more.
+    async fn reconcile(&self) -> Result<(), Refusal> {
         let (db, holder) = (self.connect("").await?, format!("{}/reconciler", self.replica));
         for row in db.query(SILENT, &[]).await? {
             let (id, resource) = (row.get::<_, i64>(0), format!("job/{}", row.get::<_, i64>(0)));

@@ -59,7 +59,7 @@ class Worker:
     def heartbeat(self, job, done):
         """Until the job is done, or not ours any more: the fence stops what goes on all the same."""
         try:
-            while not done.wait(0.3):
+            while not done.wait(job["heartbeat_every"]):
                 self.report(job, "heartbeat")
         except Stale:
             pass
@@ -80,7 +80,7 @@ class Worker:
         self.reach("applied", job)
 
     def work(self, job):
-        """Whether it has come to an end. If not, the database was away; whether the job is still ours, the fence says."""
+        """Whether it came to an end. If not, the database was away; whether the job is still ours, the fence says."""
         try:
             if job["attempts"] <= job["work"].get("fails", 0):
                 self.report(job, "fail")
