@@ -24,15 +24,12 @@ const LARGEST_BODY: usize = 64 * 1024;
 #[derive(Parser)]
 struct Arguments {
     /// Name of this replica
-    #[arg(long)]
     replica: String,
     /// Where the jobs are: a connection string, of the proxy
-    #[arg(long)]
     database: tokio_postgres::Config,
-    /// How long leases last without a heartbeat
-    #[arg(long, default_value = "10 s")]
+    /// How long leases last without a heartbeat: `10 s`
     ttl: String,
-    #[arg(long, default_value = "127.0.0.1:0")]
+    /// Where requests are taken: host:port
     listen: String,
 }
 
