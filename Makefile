@@ -1,6 +1,7 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
-.PHONY: build deb demo distributed_cron test soak simulate mutants torture drivers compat lint deny bench failover renewals guard definitions
+EXAMPLES = distributed_cron dispatch_leader blue_green_scheduler job_queue
+.PHONY: build deb demo examples $(EXAMPLES) test soak simulate mutants torture drivers compat lint deny bench failover renewals guard definitions
 
 build:
 	@scripts/setup.sh demo
@@ -18,11 +19,12 @@ demo:
 	@cargo build --release --locked --quiet
 	@target/release/fencegate demo
 
-# The example of that name: a cron on three nodes, without a fence, with it, and with a shell script among its nodes.
-distributed_cron:
-	@scripts/setup.sh demo
-	@cargo build --release --locked --quiet --bin fencegate --example distributed_cron
-	@target/release/examples/distributed_cron
+# The programs of examples/, each beside servers of its own: without a fence, with it, and what that proves.
+examples: $(EXAMPLES)
+$(EXAMPLES):
+	@scripts/setup.sh examples
+	@cargo build --release --locked --quiet --bin fencegate --example stage --example distributed_cron --example job_queue
+	@target/release/examples/stage examples/$@/policy.yaml examples/$@/schema.sql -- examples/$@/show.py
 
 # Every guarantee, in a few minutes and without the network; a little of each random suite. Without optimisation: the
 # tests wait for servers, not for our code, and it builds in half the time.

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Sees to it that what the build, the demo and the tests need is there; installs Debian packages where it may.
-# Usage: scripts/setup.sh demo|deb|test|soak|drivers|compat. Does nothing, and says nothing, when all is there.
+# Usage: scripts/setup.sh demo|examples|deb|test|soak|drivers|compat. Does nothing, and says nothing, when all is there.
 set -eu
 
-wanted=${1:?usage: scripts/setup.sh demo|deb|test|soak|drivers|compat}
+wanted=${1:?usage: scripts/setup.sh demo|examples|deb|test|soak|drivers|compat}
 cargo_needed=1.89
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -31,6 +31,13 @@ has_c_compiler() { has cc && has_c_headers; }
 has_c_headers() { echo '#include <stdint.h>' | cc -E - >/dev/null 2>&1; }
 
 has_python3() { has python3; }
+# The system's own Python runs the examples, with the packages of the system.
+has_etcd3() { /usr/bin/python3 -c 'import etcd3' >/dev/null 2>&1; }
+has_psycopg2() { /usr/bin/python3 -c 'import psycopg2' >/dev/null 2>&1; }
+has_psycopg() { /usr/bin/python3 -c 'import psycopg' >/dev/null 2>&1; }
+# Libraries as sources, and the compiler to build with them.
+has_go_etcd() { has go && [ -e /usr/share/gocode/src/go.etcd.io/etcd/clientv3/concurrency ]; }
+has_go_postgres() { [ -e /usr/share/gocode/src/github.com/lib/pq ]; }
 # pip is part of a virtual environment only where ensurepip is.
 has_venv() { has python3 && python3 -c 'import venv, ensurepip' >/dev/null 2>&1; }
 
@@ -69,24 +76,32 @@ find_missing() {
     need has_c_compiler "gcc libc6-dev"
     need has_protobuf "protobuf-compiler libprotobuf-dev"
     need has_etcd etcd-server
-    if [ "$wanted" != demo ] && [ "$wanted" != deb ]; then
-        need has_etcdctl etcd-client
-        need has_openssl openssl
-        need has_patch patch
-        need has_python3 python3
-        need has_prometheus prometheus
-        need has_docker_compose docker-compose
-        need has_systemd_analyze systemd
+    if [ "$wanted" = examples ] || [ "$wanted" = soak ]; then
+        need has_etcd3 "python3 python3-etcd3"
+        need has_psycopg2 "python3 python3-psycopg2"
+        need has_psycopg "python3 python3-psycopg"
+        need has_redis redis-server
     fi
-    if [ "$wanted" != demo ] && [ "$wanted" != deb ] && [ "$wanted" != test ]; then
+    case $wanted in demo|examples|deb) return ;; esac
+    need has_etcdctl etcd-client
+    need has_openssl openssl
+    need has_patch patch
+    need has_python3 python3
+    need has_prometheus prometheus
+    need has_docker_compose docker-compose
+    need has_systemd_analyze systemd
+    if [ "$wanted" != test ]; then
         need has_venv python3-venv
         need has_fakeroot fakeroot
         need has_bzip2 bzip2
         need has_node "nodejs npm"
         need has_active_record "ruby-activerecord ruby-pg"
-        need has_redis redis-server
         need has_java default-jre-headless
         need has_zookeeper libzookeeper-java
+    fi
+    if [ "$wanted" = soak ]; then
+        need has_go_etcd "golang-go golang-etcd-server-dev"
+        need has_go_postgres golang-github-lib-pq-dev
     fi
     if [ "$wanted" = compat ]; then
         need has_pg_regress postgresql-client-15

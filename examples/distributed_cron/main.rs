@@ -1,44 +1,27 @@
-//! A cron on three nodes: one row per tick, whoever leads. See README.md beside this file.
-//!
-//! Without arguments it shows itself: servers, nodes, a leader that is cut off from etcd, and what the table says then.
+//! A cron on three nodes: one row per tick, whoever leads. See README.md beside this file, and show.py.
 
-mod actor;
-mod check;
 mod node;
 mod relay;
-mod show;
+mod shards;
 
-use clap::{Parser, Subcommand};
-use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::Signal;
+use clap::Parser;
 use std::error::Error;
-use std::process::ExitCode;
 
 #[derive(Parser)]
-struct Arguments {
-    #[command(subcommand)]
-    part: Option<Part>,
-}
-
-#[derive(Subcommand)]
-enum Part {
+enum Arguments {
     /// One node of the cron
     Node(Box<node::Node>),
+    /// One node of a cron with several shards
+    Shards(Box<shards::Shards>),
     /// What stands between a node and etcd, to be stopped
     Relay(relay::Relay),
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let arguments = Arguments::parse();
-    if std::env::var_os(actor::STAGED).is_some() {
-        // Nobody is left on the stage when the show is killed.
-        set_pdeathsig(Signal::SIGKILL)?;
+async fn main() -> Result<(), Box<dyn Error>> {
+    match Arguments::parse() {
+        Arguments::Node(node) => node.run().await,
+        Arguments::Shards(shards) => match shards.run().await? {},
+        Arguments::Relay(relay) => Ok(relay.run().await?),
     }
-    match arguments.part {
-        Some(Part::Node(node)) => node.run().await?,
-        Some(Part::Relay(relay)) => relay.run().await?,
-        None => return show::run().await,
-    }
-    Ok(ExitCode::SUCCESS)
 }

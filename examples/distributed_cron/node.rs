@@ -48,8 +48,7 @@ pub struct Node {
 impl Node {
     /// Takes part in the election until SIGTERM.
     pub async fn run(self) -> Result<(), Box<dyn Error>> {
-        let etcd = self.etcd.clone().settings().map_err(|(flag, why)| format!("--{flag} {why}"))?;
-        let etcd = Etcd::new(&etcd.ok_or("--etcd is missing")?)?;
+        let etcd = coordinator(&self.etcd)?;
         let timings = Timings::new(Duration::from_secs(self.ttl))?;
         let metrics = Arc::new(LeaderMetrics::new()?);
         let election = Election::new(etcd, self.election.clone(), &self.id, timings).counted(metrics.clone());
@@ -105,10 +104,10 @@ impl Node {
                 self.say(&format!("skipped {}", tick.skipped));
             }
             match client.execute(WRITE, &[&tick.at, &self.id]).await {
-                Ok(_) => self.say(&format!("tick {}", time_of_day(tick.at, false))),
+                Ok(_) => self.say(&format!("tick {}", time_of_day(tick.at))),
                 Err(error) => match error.code() {
                     Some(code) if self.oblivious && code.code() == "LF001" => {
-                        self.say(&format!("late write for {} rejected: LF001", time_of_day(tick.at, false)));
+                        self.say(&format!("late write for {} rejected: LF001", time_of_day(tick.at)));
                     }
                     _ => return Err(error.into()),
                 },
@@ -126,14 +125,18 @@ impl Node {
     }
 
     fn say(&self, what: &str) {
-        println!("{} {} {what}", time_of_day(SystemTime::now(), true), self.id);
+        println!("{} {what}", self.id);
     }
 }
 
+/// etcd, as the arguments have it.
+pub fn coordinator(arguments: &EtcdArguments) -> Result<Arc<Etcd>, Box<dyn Error>> {
+    let settings = arguments.clone().settings().map_err(|(flag, why)| format!("--{flag} {why}"))?;
+    Ok(Etcd::new(&settings.ok_or("--etcd is missing")?)?)
+}
+
 /// UTC.
-fn time_of_day(time: SystemTime, with_milliseconds: bool) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (seconds, milliseconds) = (since.as_secs() % 86_400, since.subsec_millis());
-    let text = format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
-    if with_milliseconds { format!("{text}.{milliseconds:03}") } else { text }
+pub fn time_of_day(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() % 86_400;
+    format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }

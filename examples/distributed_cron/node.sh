@@ -6,7 +6,7 @@ set -eu
 period=${1:?usage: node.sh SECONDS}
 
 run() { psql -XqAt -v ON_ERROR_STOP=1 "$@"; }
-say() { echo "$(date -u +%T.%3N) $FENCE_HOLDER $*"; }
+say() { echo "$FENCE_HOLDER $*"; }
 
 say "leads under token $FENCE_TOKEN"
 # Raises the fence before it reads what the last leader did: seconds since 1970, or nothing.

@@ -1,12 +1,13 @@
 //! Runs a command beside throwaway servers: PostgreSQL, etcd, and fencegate in front. See examples/README.md.
+//! A command in Python finds `scene.py`, beside this file.
 //!
 //! Must never leave a server behind, however the command or this program ends.
 
 use clap::Parser;
-use fencegate::stage::Stage;
+use fencegate::stage::{Stage, forget_settings};
 use std::error::Error;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
 /// The database's superuser: an example needs no roles.
@@ -41,8 +42,13 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     if !schema.success() {
         return Err("the schema could not be made".into());
     }
-    let status = Command::new(&arguments.command[0])
-        .args(&arguments.command[1..])
+    // Killed with this program: nobody else would end it.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).args(&arguments.command);
+    forget_settings(&mut command);
+    let status = command
+        .env("PYTHONPATH", Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/stage"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("DIRECT", direct)
         .env("PROXIED", proxied)
         .env("ETCD", stage.etcd())

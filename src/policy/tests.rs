@@ -389,5 +389,5 @@ fn a_directory_is_read_without_its_dot_files_and_its_other_files() {
 #[test]
 fn the_examples_load_as_one_set() {
     let set = load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("policies")).unwrap();
-    assert_eq!(names(&set.resources), ["dispatcher", "reports/nightly", "scheduler", "shard/{shard}"]);
+    assert_eq!(names(&set.resources), ["job/{id}", "dispatcher", "reports/nightly", "scheduler", "shard/{shard}"]);
 }

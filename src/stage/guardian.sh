@@ -19,7 +19,7 @@ serve() {
     (as_server "$bin/initdb" --no-sync -A trust -U postgres -E UTF8 --locale=C -D "$folder/data")
     # On a Unix socket only: no port to collide with, and out of other users' reach.
     (as_server "$bin/postgres" -D "$folder/data" -c listen_addresses= -c "unix_socket_directories=$folder" \
-        -c fsync=off -c shared_buffers=32MB -c max_connections=200 -c lc_messages=C) 4>&- &
+        -c fsync=off -c wal_level=logical -c shared_buffers=32MB -c max_connections=200 -c lc_messages=C) 4>&- &
     server=$!
     until "$bin/pg_isready" -q -h "$folder" -p 5432 -U postgres; do
         kill -0 "$server"
@@ -31,6 +31,7 @@ serve() {
             --initial-advertise-peer-urls "http://127.0.0.1:$peer" \
             --initial-cluster "default=http://127.0.0.1:$peer" 4>&- &
         etcd=$!
+        echo "$etcd" >"$folder/etcd.pid"
         set -- --etcd "http://127.0.0.1:$port"
     else
         set --
@@ -62,7 +63,9 @@ serve 3<&- </dev/null 2>&1 | (trap '' TERM INT; exec cat >"$folder/log" 3<&- 4>&
 log=$!
 exec 1>&- 4>&-
 read -r _ <&3
-# To all of its process group: TERM ends the proxy and whatever is starting, INT makes PostgreSQL hurry.
+# To all of its process group: CONT wakes what somebody has stopped, TERM ends the proxy and whatever is starting, INT
+# makes PostgreSQL hurry.
+kill -s CONT 0
 kill -s TERM 0
 kill -s INT 0
 until wait "$log"; do kill -0 "$log" 2>/dev/null || break; done

@@ -127,7 +127,7 @@ fn guardian(folder: &Path, programs: &Path, fencegate: &Path, ports: [u16; 2]) -
 }
 
 /// What the user has set for other servers is not for these, nor for their clients.
-pub(crate) fn forget_settings(command: &mut Command) {
+pub fn forget_settings(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         let is_setting = ["PG", "FENCEGATE_", "ETCD_", "ETCDCTL_"].iter().any(|prefix| text.starts_with(prefix));

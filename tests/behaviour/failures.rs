@@ -3,15 +3,12 @@
 //! The nodes are those of `examples/distributed_cron`. Each reaches etcd through a byte relay of its own; a relay that is
 //! stopped is a network that delivers nothing, while everybody's session to the database stays open.
 
-#[path = "../../examples/distributed_cron/check.rs"]
-mod check;
-
+use crate::check::{Observed, Row};
 use crate::support::etcd::Etcd;
 use crate::support::example::example;
 use crate::support::guardian::{Folder, Program};
 use crate::support::wait::wait_for;
 use crate::support::{DEADLINE, Options, Postgres, Proxy, fenced, wait_until};
-use check::{Observed, Row};
 use std::fs;
 use std::time::{Duration, Instant};
 

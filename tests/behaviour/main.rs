@@ -6,6 +6,7 @@
 mod support;
 
 mod authority;
+mod check;
 mod command_line;
 mod compose;
 mod console;

@@ -1,4 +1,4 @@
-//! What the table says, against what is claimed of it.
+//! What the table of the cron in `examples/distributed_cron` says, against what is claimed of it.
 
 use std::collections::BTreeMap;
 

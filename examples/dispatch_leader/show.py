@@ -1,0 +1,128 @@
+#!/usr/bin/python3
+"""The show: a crash, a pause of 12 s without the fence and with it, and etcd away."""
+
+import base64
+import os
+import time
+from collections import Counter
+
+from scene import (
+    DIRECT, ETCD, PROXIED,
+    Actor, claim, committed, etcd, finish, first, follow_commits, outcome, pause, paused, resume, say, scene, server,
+    sql, stale, under, wait,
+)
+
+NODE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "node.py")
+KEY, TTL, CRASH, PAUSE = "/svc/dispatch/leader", 5, 8, 12
+
+
+def encoded(text):
+    return base64.b64encode(text.encode()).decode()
+
+
+def begin(title):
+    scene(title)
+    # Nobody stands any more: the next leader need not wait for the last lease to end.
+    etcd("kv/deleterange", key=encoded(KEY))
+    sql("UPDATE orders SET courier = NULL, token = NULL WHERE courier IS NOT NULL")
+    follow_commits()
+
+
+def node(name, database, *options):
+    return Actor(NODE, name, "--etcd", ETCD, "--database", database, *options)
+
+
+def token_of(actor):
+    return int(actor.said(r"leads under token (\d+)")[-1][1])
+
+
+def start(database, *options):
+    """A leads; B and C follow."""
+    leader = node("A", database, *options)
+    leader.until("leads under")
+    return leader, [node(name, database) for name in "BC"]
+
+
+def orders():
+    """How often each was given away, and by whom in the order of tokens."""
+    rows = committed("public.orders")
+    twice = [order for order, times in Counter(row["id"] for row in rows).items() if times > 1]
+    return rows, twice, stale(rows)
+
+
+def judge():
+    rows, twice, late = orders()
+    claim(rows, "orders were given away")
+    claim(not twice, f"no order has two couriers: {twice}")
+    claim(not late, f"tokens never decrease in the order of commits: {late}")
+    print(f"  RIGHT: {len(rows)} orders, one courier each; tokens never decrease in the order of commits.")
+
+
+def pause_the_leader(database):
+    """A stands still for 12 s, between its decision and its write, and does not know."""
+    old, others = start(database, "--stall-before", "1")
+    old.until("stands still")
+    since = time.monotonic()
+    wait("every thread of A stands still", lambda: paused(old.pid))
+    _, new = first(others, "gives order 1 to")
+    wait(f"{PAUSE} s are over", lambda: time.monotonic() - since >= PAUSE)
+    say(f"A wakes up after {PAUSE} s")
+    old.resume()
+    return old, new
+
+
+begin(f"The leader crashes after {CRASH} s")
+old, others = start(PROXIED)
+led = time.monotonic()
+for number in range(4):
+    etcd("kv/put", key=encoded(f"/svc/other/{number}"), value=encoded("busy"))
+say("other services write 4 keys to etcd")
+wait(f"{CRASH} s are over", lambda: time.monotonic() - led >= CRASH)
+old.kill()
+crash = time.monotonic()
+say("A crashes")
+_, new = first(others, "leads under")
+took = time.monotonic() - crash
+before, after = token_of(old), token_of(new)
+new.until("gives order")
+claim(after > before, "the token is higher")
+print(f"  Nobody led for {took:.1f} s; the lease is {TTL} s, and was last renewed up to {TTL / 2} s before.")
+print(f"  {after} is {after - before} more than {before}: the revision counts every change of any key in etcd, here")
+print("  4 of others, the leader's key that went with its lease, and the new one. Gaps do no harm.")
+judge()
+
+begin(f"Straight to PostgreSQL: the leader stands still for {PAUSE} s")
+old, new = pause_the_leader(DIRECT)
+old.until("gives order 1 to")
+rows, twice, late = orders()
+claim(twice and late, "the naive service was not corrupted: this run proves nothing")
+couriers = " and ".join(row["courier"] for row in rows if row["id"] == "1")
+print(f"  WRONG: order 1 has couriers {couriers}; the table keeps the deposed leader's, under {late[0]['token']}.")
+
+begin("The same through fencegate: nothing is changed but the connection string")
+old, new = pause_the_leader(PROXIED)
+old.until("is rejected: LF001")
+new.until("gives order")
+judge()
+
+begin("etcd is away: nobody leads, nobody dispatches, and nothing is corrupted")
+old, others = start(PROXIED)
+old.until("gives order")
+pause(server("etcd"))
+away = time.monotonic()
+say("etcd stands still")
+old.until("cannot renew its lease, and stops")
+old.until("does not reach etcd")
+given, token = len(committed("public.orders")), token_of(old)
+forged = outcome("UPDATE orders SET courier = 'forged' WHERE id = 500", under(token + 1, PROXIED))
+say(f"somebody invents token {token + 1}: {forged}")
+wait("the lease is over, too", lambda: time.monotonic() - away >= TTL + 1)
+claim(len(committed("public.orders")) == given, "nobody dispatches without etcd")
+claim(forged == "LF006", f"an invented token is not believed: {forged}")
+resume(server("etcd"))
+say("etcd is back")
+_, new = first([old, *others], "leads under")
+new.until("gives order")
+claim(token_of(new) > token, "the token is higher")
+judge()
+finish("a deposed leader gives away orders without the fence, and none with it.")
