@@ -16,7 +16,9 @@ deb:
 demo:
 	@scripts/setup.sh demo
 	@cargo build --release --locked --quiet
-	@target/release/fencegate demo
+	@target/release/fencegate demo --events target/demo.jsonl
+	@target/release/fencegate timeline target/demo.jsonl > target/timeline.svg
+	@echo "target/timeline.svg is a picture of the last scene."
 
 # The example of that name: a cron on three nodes, without a fence, with it, and with a shell script among its nodes.
 distributed_cron:

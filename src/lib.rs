@@ -6,7 +6,7 @@
 //!
 //! | layer | what it is |
 //! |---|---|
-//! | [`cli`], `demo`, `stage` | subcommands, and the throwaway servers of the demo |
+//! | [`cli`], `demo`, `timeline`, `stage` | subcommands, the picture of what logs tell, and the throwaway servers of the demo |
 //! | [`leader`] | elections, leases and the commands that run under them |
 //! | `server` | what runs: start, reload, shutdown, the console's socket |
 //! | `net` | sockets: listener, handshake, TLS, and the driver of a session |
@@ -83,6 +83,8 @@ mod support {
     pub mod length;
     pub mod store;
 }
+#[cfg(feature = "proxy")]
+pub mod timeline;
 #[cfg(feature = "proxy")]
 pub mod tls;
 #[cfg(feature = "proxy")]

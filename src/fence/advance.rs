@@ -108,7 +108,8 @@ impl<'a> Advance<'a> {
         // However many keys there are, those of a resource are one kind.
         if database.log_limit.allows("fence_advanced", resource.lock_name()) {
             let (database, resource) = (database.name(), resource.name.as_str());
-            tracing::info!(database, resource, token, generation, ?waited, "fence_advanced");
+            let waited_seconds = waited.as_secs_f64();
+            tracing::info!(database, resource, token, generation, waited_seconds, "fence_advanced");
         }
     }
 

@@ -28,6 +28,7 @@ const LAYERS: &[&str] = &[
     "server",
     "leader",
     "stage",
+    "timeline",
     "demo",
     "cli",
 ];
