@@ -11,7 +11,7 @@
 //! | `server` | what runs: start, reload, shutdown, the console's socket |
 //! | `net` | sockets: listener, handshake, TLS, and the driver of a session |
 //! | `state` | what sessions share: settings in force, registries of databases and sessions, limits |
-//! | `operate` | the console |
+//! | `operate` | the console, and the status page |
 //! | `session` | one session as a state machine: no socket, no task, no clock |
 //! | [`guard`], [`fence`] | the triggers, and the protocol that keeps stale writes out |
 //! | [`catalogue`] | what reaches a fenced table |
@@ -45,6 +45,8 @@ pub mod leader;
 mod listen;
 #[cfg(feature = "proxy")]
 mod log_limit;
+#[cfg(feature = "proxy")]
+mod markup;
 #[cfg(feature = "proxy")]
 pub mod metrics;
 #[cfg(feature = "proxy")]

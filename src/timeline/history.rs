@@ -120,7 +120,12 @@ impl History {
     fn add(&mut self, event: &Event, known: &mut Known) -> Option<()> {
         match event.event {
             Kind::LeaseAwaited | Kind::LeaseAcquired | Kind::LeaseLost => self.lease(event, known),
-            Kind::FenceAdvanced | Kind::FenceReset => self.fence(event),
+            Kind::FenceAdvanced => self.highest(event, event.token?),
+            Kind::FenceReset => {
+                let (at, token) = (event.at, event.token?);
+                self.fence(event)?.tokens.push((at, token));
+                Some(())
+            }
             Kind::SessionAdmitted => {
                 let token = event.token?;
                 let node = self.node(writer(event, token, known))?;
@@ -128,6 +133,7 @@ impl History {
                     self.presented(node, event, token);
                 }
                 known.writers.entry(session(event)).or_insert((node, event.at));
+                self.highest(event, token);
                 self.mark(node, event, MarkKind::Written)
             }
             Kind::SessionEnded => {
@@ -139,6 +145,8 @@ impl History {
             Kind::StaleWriteBlocked | Kind::WriteRejected | Kind::SessionCutOff => {
                 let node = event.presented.map_or_else(|| client(event), |token| writer(event, token, known));
                 let node = self.node(node)?;
+                // Where the guard has raised the fence, no proxy tells of that.
+                event.highest.filter(|_| event.event != Kind::WriteRejected).map(|token| self.highest(event, token));
                 let kind = if event.event == Kind::SessionCutOff { MarkKind::CutOff } else { MarkKind::Rejected };
                 self.mark(node, event, kind)
             }
@@ -181,23 +189,32 @@ impl History {
         }
     }
 
-    fn fence(&mut self, event: &Event) -> Option<()> {
-        let (key, token) = ((text(&event.database), event.resource.clone()?), event.token?);
+    /// The highest token of a resource is at least this.
+    fn highest(&mut self, event: &Event, token: i64) -> Option<()> {
+        let fence = self.fence(event)?;
+        if fence.tokens.last().is_none_or(|(_, before)| *before < token) {
+            fence.tokens.push((event.at, token));
+        }
+        let over = event.resource.as_ref();
         for term in self.nodes.iter_mut().flat_map(|it| &mut it.terms) {
-            if term.over == key.1 && term.to.is_none() && term.token < token {
+            if Some(&term.over) == over && term.to.is_none() && term.token < token {
                 term.to = Some(event.at);
             }
         }
-        let place = match self.fences.iter().position(|it| it.key == key) {
-            Some(place) => place,
-            None if self.fences.len() == MOST_LANES => return None,
+        Some(())
+    }
+
+    /// The lane of the event's resource; None: there are too many.
+    fn fence(&mut self, event: &Event) -> Option<&mut Fence> {
+        let key = (text(&event.database), event.resource.clone()?);
+        match self.fences.iter().position(|it| it.key == key) {
+            Some(place) => self.fences.get_mut(place),
+            None if self.fences.len() == MOST_LANES => None,
             None => {
                 self.fences.push(Fence { key, tokens: Vec::new() });
-                self.fences.len() - 1
+                self.fences.last_mut()
             }
-        };
-        self.fences[place].tokens.push((event.at, token));
-        Some(())
+        }
     }
 
     fn mark(&mut self, node: usize, event: &Event, kind: MarkKind) -> Option<()> {

@@ -1,8 +1,8 @@
 //! Elements of an SVG.
 //!
-//! Must never write a text as it came: what is markup in it is escaped, what XML does not allow or what turns the direction of
-//! writing is replaced, and what is too long is cut.
+//! Must never write a text as it came: `markup` escapes it.
 
+use crate::markup::escaped;
 use std::fmt::Write;
 
 /// The most characters of a text that is shown when asked for.
@@ -45,25 +45,4 @@ impl Svg {
         // A String takes everything.
         let _ = writeln!(self.0, "{line}");
     }
-}
-
-/// At most so many characters, none of which is markup.
-pub(super) fn escaped(text: &str, most: usize) -> String {
-    let is_cut = text.chars().nth(most).is_some();
-    let shown = text.chars().take(if is_cut { most.saturating_sub(1) } else { most });
-    let mut escaped = String::new();
-    for c in shown.chain(is_cut.then_some('…')) {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            c if c.is_control() => escaped.push('\u{fffd}'),
-            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => escaped.push('\u{fffd}'),
-            '\u{fffe}' | '\u{ffff}' => escaped.push('\u{fffd}'),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }

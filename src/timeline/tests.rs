@@ -99,7 +99,13 @@ fn clients_that_are_no_candidates_lead_as_long_as_their_token_is_the_highest() {
         .concat(),
     )
     .unwrap();
-    for name in [">cron 10.0.0.1</text>", ">cron 10.0.0.2</text>", ">cron</text>", "<title>r: token 7</title>"] {
+    for name in [
+        ">cron 10.0.0.1</text>",
+        ">cron 10.0.0.2</text>",
+        ">cron</text>",
+        "<title>r: token 7</title>",
+        "r: the highest token is 8",
+    ] {
         assert!(picture.contains(name), "{name} in {picture}");
     }
 }

@@ -9,6 +9,7 @@ const LAYERS: &[&str] = &[
     "crowd",
     "listen",
     "log_limit",
+    "markup",
     "wire",
     "statement",
     "apart",

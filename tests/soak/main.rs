@@ -15,5 +15,6 @@ mod drivers;
 mod frameworks;
 mod pgbench;
 mod readme;
+mod status;
 mod tokens;
 mod torture;
