@@ -2,14 +2,17 @@
 //!
 //! Must never ask the server for it, save by the condition that `/readyz` has: it is what this process knows.
 
-use crate::fence::{followed_leader, session::Token};
+use crate::fence::session::Token;
+use crate::fence::{Rise, followed_leader};
 use crate::operate::console::{OpenSession, Proxy};
 use crate::operate::status::{AdvanceStatus, FenceStatus, MOST_ROWS, Status};
+use crate::policy::Resource;
 use crate::state::database::SharedDatabase;
 use crate::state::health::Condition;
 use crate::state::shared::Shared;
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 impl Shared {
@@ -42,7 +45,7 @@ impl Shared {
         }
         let (leaders, leased) = (self.leaders(), database.fence.leased().borrow().clone());
         let tokens: HashMap<String, Token> = database.fence.known_tokens().into_iter().collect();
-        let fence = |it: &std::sync::Arc<crate::policy::Resource>| FenceStatus {
+        let fence = |it: &Arc<Resource>| FenceStatus {
             database: database.fence.name().to_owned(),
             resource: it.name.clone(),
             mode: it.mode.name(),
@@ -57,7 +60,7 @@ impl Shared {
 
 fn advances(database: &SharedDatabase) -> Vec<AdvanceStatus> {
     let rises = database.fence.rises().into_iter();
-    let advance = |it: crate::fence::Rise| AdvanceStatus {
+    let advance = |it: Rise| AdvanceStatus {
         time: it.time,
         database: database.fence.name().to_owned(),
         resource: it.resource,
