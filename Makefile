@@ -17,7 +17,9 @@ deb:
 demo:
 	@scripts/setup.sh demo
 	@cargo build --release --locked --quiet
-	@target/release/fencegate demo
+	@target/release/fencegate demo --events target/demo.jsonl
+	@target/release/fencegate timeline target/demo.jsonl > target/timeline.svg
+	@echo "target/timeline.svg is a picture of the last scene."
 
 # The programs of examples/, each beside servers of its own: without a fence, with it, and what that proves.
 examples: $(EXAMPLES)

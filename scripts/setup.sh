@@ -58,6 +58,7 @@ has_bzip2() { has bzip2; }
 has_node() { has node && has npm; }
 has_redis() { has redis-server && has redis-cli; }
 has_java() { has java; }
+has_chromium() { has chromium; }
 has_zookeeper() { [ -e /usr/share/java/zookeeper.jar ]; }
 has_active_record() { has ruby && ruby -e 'require "active_record"; require "pg"' 2>/dev/null; }
 # Compiles and runs a source file: a runtime without the compiler does not.
@@ -98,6 +99,7 @@ find_missing() {
         need has_active_record "ruby-activerecord ruby-pg"
         need has_java default-jre-headless
         need has_zookeeper libzookeeper-java
+        need has_chromium chromium
     fi
     if [ "$wanted" = soak ]; then
         need has_go_etcd "golang-go golang-etcd-server-dev"

@@ -6,12 +6,12 @@
 //!
 //! | layer | what it is |
 //! |---|---|
-//! | [`cli`], `demo`, `stage` | subcommands, and the throwaway servers of the demo |
+//! | [`cli`], `demo`, `timeline`, `stage` | subcommands, the picture of what logs tell, and the throwaway servers of the demo |
 //! | [`leader`] | elections, leases and the commands that run under them |
 //! | `server` | what runs: start, reload, shutdown, the console's socket |
 //! | `net` | sockets: listener, handshake, TLS, and the driver of a session |
 //! | `state` | what sessions share: settings in force, registries of databases and sessions, limits |
-//! | `operate` | the console |
+//! | `operate` | the console, and the status page |
 //! | `session` | one session as a state machine: no socket, no task, no clock |
 //! | [`guard`], [`fence`] | the triggers, and the protocol that keeps stale writes out |
 //! | [`catalogue`] | what reaches a fenced table |
@@ -45,6 +45,8 @@ pub mod leader;
 mod listen;
 #[cfg(feature = "proxy")]
 mod log_limit;
+#[cfg(feature = "proxy")]
+mod markup;
 #[cfg(feature = "proxy")]
 pub mod metrics;
 #[cfg(feature = "proxy")]
@@ -83,6 +85,8 @@ mod support {
     pub mod length;
     pub mod store;
 }
+#[cfg(feature = "proxy")]
+pub mod timeline;
 #[cfg(feature = "proxy")]
 pub mod tls;
 #[cfg(feature = "proxy")]

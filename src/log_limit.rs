@@ -71,10 +71,10 @@ impl LogLimit {
     }
 }
 
-fn log_left_out((event, resource): &EventKind, window: &Window) {
+fn log_left_out((kind, resource): &EventKind, window: &Window) {
     let left_out = window.lines.saturating_sub(window.most);
     if left_out > 0 {
-        tracing::warn!(event, resource, left_out, "lines_left_out");
+        tracing::warn!(kind, resource, left_out, "lines_left_out");
     }
 }
 

@@ -2,21 +2,33 @@
 
 use super::output::complain;
 use super::{Ended, failed, runtime};
-use crate::demo;
-use std::io;
+use crate::demo::{self, Played};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::{fs, io};
 use tokio::signal::unix::{SignalKind, signal};
 
-pub(super) fn run() -> Ended {
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// Write the events of the last scene into this file, for `fencegate timeline`
+    #[arg(long, value_name = "FILE")]
+    events: Option<PathBuf>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Ended {
     let ended = runtime()?.block_on(until_interrupted());
     let result = ended.map_err(|error| failed(format!("cannot set up signal handling: {error}")))?;
-    let failures = result.ok_or_else(|| failed("interrupted; nothing is left behind"))?.map_err(failed)?;
+    let interrupted = || failed("interrupted; nothing is left behind");
+    let Played { failures, events } = result.ok_or_else(interrupted)?.map_err(failed)?;
+    if let Some(file) = &arguments.events {
+        fs::write(file, events).map_err(|error| failed(format!("{}: {error}", file.display())))?;
+    }
     failures.iter().for_each(|failure| complain(&format!("fencegate: did not hold: {failure}")));
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The demo's result; None when a signal came first.
-async fn until_interrupted() -> io::Result<Option<Result<Vec<String>, demo::DemoError>>> {
+async fn until_interrupted() -> io::Result<Option<Result<Played, demo::DemoError>>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;

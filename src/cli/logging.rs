@@ -3,6 +3,7 @@
 //! Must never fail the caller: standard error may be closed. Nor, with [`Delivery::GoesOn`], block it: a pager that is not
 //! scrolled does not read.
 
+use super::json_line::JsonLine;
 use clap::ValueEnum;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -53,7 +54,7 @@ pub(super) fn start(format: Format, delivery: Delivery) -> Option<LogQueue> {
     // The only error is that a log has been started before.
     let _ = match format {
         Format::Text => log.with_ansi(io::stderr().is_terminal()).try_init(),
-        Format::Json => log.json().flatten_event(true).try_init(),
+        Format::Json => log.event_format(JsonLine).try_init(),
     };
     queue
 }

@@ -6,12 +6,14 @@
 mod demo;
 mod guard;
 mod init;
+mod json_line;
 mod lead;
 mod leases;
 mod logging;
 mod output;
 mod policy;
 mod proxy;
+mod timeline;
 mod variables;
 
 use crate::apart::{READER_COMMAND, read_for_another};
@@ -63,7 +65,9 @@ enum Command {
     #[command(name = READER_COMMAND, hide = true)]
     ReadTexts,
     /// Show a deposed leader's write land without the proxy, and be rejected with it, on throwaway servers
-    Demo,
+    Demo(demo::Arguments),
+    /// Draw who led under which token, what was written and what was rejected, as SVG
+    Timeline(timeline::Arguments),
     /// Work with the policies that say what is fenced
     Policy(policy::Arguments),
     /// Print the completions of a shell
@@ -178,7 +182,8 @@ fn run_command(command: Command) -> Ended {
         Command::LeadGuard(arguments) => Ok(lead::guard(*arguments)),
         Command::LeadStart(arguments) => Ok(lead::start(&arguments)),
         Command::ReadTexts => Ok(read_for_another()),
-        Command::Demo => demo::run(),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Timeline(arguments) => timeline::run(&arguments),
         Command::Policy(arguments) => policy::run(arguments),
         Command::Completions { shell } => {
             let mut text = Vec::new();

@@ -112,7 +112,7 @@ pub static SETTINGS: [Setting; 30] = [
         "`address/bits`, or `unix` for the proxy's own Unix sockets; repeatable",
         "Where clients come from whom the server may let in without asking for anything"),
     setting("http", "ADDRESS", Text, Nothing("not served"), Stays,
-        "`host:port`", "Where metrics and health are served: /metrics, /healthz, /readyz"),
+        "`host:port`", "Where metrics, health and the status page are served: /metrics, /healthz, /readyz, /"),
     setting("log_sessions", "LEVEL", Text, Is("info"), Applies,
         "`off`, `debug` or `info`", "The level at which the start and the end of each session are logged"),
     setting("max_connections", "NUMBER", Number, Is("1000"), Applies,

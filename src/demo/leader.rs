@@ -4,7 +4,7 @@
 
 use super::DemoError;
 use super::check::{DemoReply, Row};
-use super::timeline::Timeline;
+use super::transcript::Transcript;
 use crate::sql::{number, query_rows, text};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub(super) enum Route {
 
 pub(super) struct Participant {
     client: Client,
-    /// For the timeline.
+    /// For the transcript.
     pub(super) who: String,
 }
 
@@ -38,16 +38,16 @@ impl Participant {
     }
 
     /// Runs one statement and prints it with its answer.
-    pub(super) async fn say(&self, timeline: &Timeline, sql: &str) -> DemoReply {
-        self.timed(timeline, sql).await.0
+    pub(super) async fn say(&self, transcript: &Transcript, sql: &str) -> DemoReply {
+        self.timed(transcript, sql).await.0
     }
 
     /// The same, and how long it took.
-    pub(super) async fn timed(&self, timeline: &Timeline, sql: &str) -> (DemoReply, Duration) {
+    pub(super) async fn timed(&self, transcript: &Transcript, sql: &str) -> (DemoReply, Duration) {
         let start = Instant::now();
         let answer = self.run(sql).await;
         let took = start.elapsed();
-        timeline.statement(&self.who, sql, &answer);
+        transcript.statement(&self.who, sql, &answer);
         (answer, took)
     }
 

@@ -9,13 +9,13 @@ mod check;
 mod leader;
 mod story;
 mod takeover;
-mod timeline;
+mod transcript;
 
 use crate::etcd::EtcdError;
 use crate::stage::{Stage, StageError};
 use std::time::{Duration, Instant};
-use timeline::Timeline;
 use tokio::time::sleep;
+use transcript::Transcript;
 
 /// The longest that the story waits for something that has to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -54,15 +54,24 @@ pub enum DemoError {
     Story(String),
 }
 
-/// Plays the demo. Returns what did not hold; empty when everything did.
+/// The demo when it is over.
+#[derive(Debug)]
+pub struct Played {
+    /// What did not hold; empty when everything did.
+    pub failures: Vec<String>,
+    /// The events of the last scene, for `fencegate timeline`.
+    pub events: String,
+}
+
+/// Plays the demo.
 /// Cancel-safe: dropped, it stops its servers and removes its folder.
-pub async fn run() -> Result<Vec<String>, DemoError> {
-    let mut timeline = Timeline::new();
-    timeline.line("fencegate demo: a cron scheduler on two nodes, A and B. Only the leader may run a tick.");
-    timeline.line("Each election gives its winner a higher token; public.ticks says who ran each tick.");
-    timeline.line("Starting a throwaway PostgreSQL, etcd, and fencegate in front ...");
+pub async fn run() -> Result<Played, DemoError> {
+    let mut transcript = Transcript::new();
+    transcript.line("fencegate demo: a cron scheduler on two nodes, A and B. Only the leader may run a tick.");
+    transcript.line("Each election gives its winner a higher token; public.ticks says who ran each tick.");
+    transcript.line("Starting a throwaway PostgreSQL, etcd, and fencegate in front ...");
     let stage = Stage::start(&std::env::current_exe()?, POLICIES).await?;
-    story::play(&stage, &mut timeline).await
+    story::play(&stage, &mut transcript).await
 }
 
 /// Looks every few milliseconds until something that has to happen is there.

@@ -4,9 +4,9 @@
 
 use super::check::{DemoReply, Fate, Row, Scene, contradictions};
 use super::leader::{Participant, Route};
-use super::takeover;
-use super::timeline::{Timeline, milliseconds};
-use super::{DemoError, PATIENCE, until};
+use super::takeover::{self, Takeover};
+use super::transcript::{Transcript, milliseconds};
+use super::{DemoError, PATIENCE, Played, until};
 use crate::stage::Stage;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -19,49 +19,56 @@ const SETUP: &str = "CREATE ROLE scheduler LOGIN; \
     GRANT SELECT, UPDATE ON public.ticks TO scheduler; \
     INSERT INTO public.ticks VALUES ('11:59'), ('12:00'), ('12:01'), ('12:02'), ('12:03')";
 
-/// Plays all scenes. Returns what did not hold.
-pub(super) async fn play(stage: &Stage, timeline: &mut Timeline) -> Result<Vec<String>, DemoError> {
+/// Plays all scenes.
+pub(super) async fn play(stage: &Stage, transcript: &mut Transcript) -> Result<Played, DemoError> {
     let witness = Participant::direct("witness", stage.folder()).await?;
     witness.must(SETUP).await?;
     let mut failures = Vec::new();
     let mut takeovers = Vec::new();
 
-    timeline.scene("1. Without fencegate: both leaders write to PostgreSQL directly");
-    let (scene, _) = late_write("12:00", Route::Direct, Fate::Lands, stage, timeline).await?;
-    failures.extend(verify(1, scene, &witness, timeline).await?);
+    transcript.scene("1. Without fencegate: both leaders write to PostgreSQL directly");
+    let (scene, _) = late_write("12:00", Route::Direct, Fate::Lands, stage, transcript).await?;
+    failures.extend(verify(1, scene, &witness, transcript).await?);
 
-    timeline.scene("2. With fencegate: the same");
-    let (scene, took) = late_write("12:01", Route::Proxy, Fate::Rejected, stage, timeline).await?;
-    failures.extend(verify(2, scene, &witness, timeline).await?);
+    transcript.scene("2. With fencegate: the same");
+    let (scene, took) = late_write("12:01", Route::Proxy, Fate::Rejected, stage, transcript).await?;
+    failures.extend(verify(2, scene, &witness, transcript).await?);
     takeovers.push(took);
 
-    timeline.scene("3. With fencegate: the old leader's UPDATE is already running, and waits for a lock");
-    let scene = waiting_write("12:02", &witness, stage, timeline).await?;
-    failures.extend(verify(3, scene, &witness, timeline).await?);
+    transcript.scene("3. With fencegate: the old leader's UPDATE is already running, and waits for a lock");
+    let scene = waiting_write("12:02", &witness, stage, transcript).await?;
+    failures.extend(verify(3, scene, &witness, transcript).await?);
 
-    timeline.scene("4. With fencegate: the old leader has written, not committed, and hangs");
-    let (scene, took) = open_transaction("12:03", stage, timeline).await?;
-    failures.extend(verify(4, scene, &witness, timeline).await?);
+    transcript.scene("4. With fencegate: the old leader has written, not committed, and hangs");
+    let (scene, took) = open_transaction("12:03", stage, transcript).await?;
+    failures.extend(verify(4, scene, &witness, transcript).await?);
     takeovers.push(took);
 
-    timeline.scene("5. With fencegate and etcd: the leader's machine stands still, and wakes up");
-    let (found, failover) = takeover::play(stage, &witness, timeline).await?;
+    transcript.scene("5. With fencegate and etcd: the leader's machine stands still, and wakes up");
+    let before = stage.log().len();
+    let Takeover { contradictions: found, took: failover, log } = takeover::play(stage, &witness, transcript).await?;
+    let events = events(&log) + &events(stage.log().get(before..).unwrap_or_default());
     let right = "RIGHT: the stale write was rejected; no row has a lower token than one before it.";
-    timeline.result(found.is_empty(), if found.is_empty() { right } else { "NOT AS CLAIMED" });
+    transcript.result(found.is_empty(), if found.is_empty() { right } else { "NOT AS CLAIMED" });
     failures.extend(found.into_iter().map(|what| format!("scene 5: {what}")));
 
     if failures.is_empty() {
         let takeovers: Vec<String> = takeovers.into_iter().map(milliseconds).collect();
-        timeline.line("");
-        timeline.line("Without fencegate the zombie's write landed over its successor's. With it, 4 of 4 did not.");
-        timeline
+        transcript.line("");
+        transcript.line("Without fencegate the zombie's write landed over its successor's. With it, 4 of 4 did not.");
+        transcript
             .line(&format!("Takeover, from the new leader's first write to its success: {}.", takeovers.join(", ")));
-        timeline.line(&format!(
+        transcript.line(&format!(
             "Failover, from the leader's standstill to its successor's first write, with a lease of 2 s: {}.",
             milliseconds(failover)
         ));
     }
-    Ok(failures)
+    Ok(Played { failures, events })
+}
+
+/// The lines of a log that are events, without what other programs say.
+fn events(log: &str) -> String {
+    log.lines().filter(|line| line.starts_with("{\"timestamp\"")).map(|line| format!("{line}\n")).collect()
 }
 
 /// A hangs between deciding to write and writing; B takes over and writes; A wakes up.
@@ -70,22 +77,22 @@ async fn late_write(
     route: Route,
     fate: Fate,
     stage: &Stage,
-    timeline: &Timeline,
+    transcript: &Transcript,
 ) -> Result<(Scene, Duration), DemoError> {
     let a = Participant::leader("A", 41, stage.folder(), route).await?;
     let b = Participant::leader("B", 42, stage.folder(), route).await?;
-    done(a.say(timeline, &run_tick("11:59", "A", 41)).await)?;
-    done(a.say(timeline, "BEGIN").await)?;
-    done(a.say(timeline, &format!("SELECT run_by FROM ticks WHERE tick='{tick}'")).await)?;
-    timeline.event(&a.who, "... hangs; its lease expires, and B is elected");
+    done(a.say(transcript, &run_tick("11:59", "A", 41)).await)?;
+    done(a.say(transcript, "BEGIN").await)?;
+    done(a.say(transcript, &format!("SELECT run_by FROM ticks WHERE tick='{tick}'")).await)?;
+    transcript.event(&a.who, "... hangs; its lease expires, and B is elected");
     sleep(PAUSE).await;
-    let (successor, took) = b.timed(timeline, &run_tick(tick, "B", 42)).await;
-    timeline.event(&a.who, "wakes up, and still believes that it leads");
-    let mut zombie = a.say(timeline, &run_tick(tick, "A", 41)).await;
+    let (successor, took) = b.timed(transcript, &run_tick(tick, "B", 42)).await;
+    transcript.event(&a.who, "wakes up, and still believes that it leads");
+    let mut zombie = a.say(transcript, &run_tick(tick, "A", 41)).await;
     if let DemoReply::Done(_) = zombie {
-        zombie = a.say(timeline, "COMMIT").await;
+        zombie = a.say(transcript, "COMMIT").await;
     } else {
-        done(a.say(timeline, "ROLLBACK").await)?;
+        done(a.say(transcript, "ROLLBACK").await)?;
     }
     Ok((Scene { tick, fate, expected: row_for(fate, (41, 42)), successor, zombie }, took))
 }
@@ -95,27 +102,27 @@ async fn waiting_write(
     tick: &'static str,
     witness: &Participant,
     stage: &Stage,
-    timeline: &Timeline,
+    transcript: &Transcript,
 ) -> Result<Scene, DemoError> {
     let a = Participant::leader("A", 43, stage.folder(), Route::Proxy).await?;
     let b = Participant::leader("B", 44, stage.folder(), Route::Proxy).await?;
     let report = Participant::direct("a report", stage.folder()).await?;
-    done(report.say(timeline, "BEGIN").await)?;
-    done(report.say(timeline, &format!("SELECT 'locked' FROM ticks WHERE tick='{tick}' FOR SHARE")).await)?;
-    timeline.event(&a.who, &format!("{} ... waits", run_tick(tick, "A", 43)));
+    done(report.say(transcript, "BEGIN").await)?;
+    done(report.say(transcript, &format!("SELECT 'locked' FROM ticks WHERE tick='{tick}' FOR SHARE")).await)?;
+    transcript.event(&a.who, &format!("{} ... waits", run_tick(tick, "A", 43)));
     let zombie = async {
         let sql = run_tick(tick, "A", 43);
         let answer = a.run(&sql).await;
-        timeline.statement(&a.who, "the UPDATE that waited", &answer);
+        transcript.statement(&a.who, "the UPDATE that waited", &answer);
         // Its lock is gone with it: whoever comes next may go on.
-        report.say(timeline, "COMMIT").await;
+        report.say(transcript, "COMMIT").await;
         answer
     };
     let successor = async {
         until_waiting(witness).await?;
-        timeline.event(&b.who, &format!("is elected: {}", run_tick(tick, "B", 44)));
+        transcript.event(&b.who, &format!("is elected: {}", run_tick(tick, "B", 44)));
         let answer = b.run(&run_tick(tick, "B", 44)).await;
-        timeline.statement(&b.who, "its UPDATE, once the report has ended", &answer);
+        transcript.statement(&b.who, "its UPDATE, once the report has ended", &answer);
         Ok::<_, DemoError>(answer)
     };
     let both = async { tokio::join!(zombie, successor) };
@@ -129,17 +136,17 @@ async fn waiting_write(
 async fn open_transaction(
     tick: &'static str,
     stage: &Stage,
-    timeline: &Timeline,
+    transcript: &Transcript,
 ) -> Result<(Scene, Duration), DemoError> {
     let a = Participant::leader("A", 45, stage.folder(), Route::Proxy).await?;
     let b = Participant::leader("B", 46, stage.folder(), Route::Proxy).await?;
-    done(a.say(timeline, "BEGIN").await)?;
-    done(a.say(timeline, &run_tick(tick, "A", 45)).await)?;
-    timeline.event(&a.who, "... hangs, and holds the row's lock; B is elected");
+    done(a.say(transcript, "BEGIN").await)?;
+    done(a.say(transcript, &run_tick(tick, "A", 45)).await)?;
+    transcript.event(&a.who, "... hangs, and holds the row's lock; B is elected");
     sleep(PAUSE).await;
-    let (successor, took) = b.timed(timeline, &run_tick(tick, "B", 46)).await;
-    timeline.event(&a.who, "wakes up");
-    let zombie = a.say(timeline, "COMMIT").await;
+    let (successor, took) = b.timed(transcript, &run_tick(tick, "B", 46)).await;
+    transcript.event(&a.who, "wakes up");
+    let zombie = a.say(transcript, "COMMIT").await;
     let fate = Fate::CutOff("rolled_back");
     Ok((Scene { tick, fate, expected: row_for(fate, (45, 46)), successor, zombie }, took))
 }
@@ -149,17 +156,17 @@ async fn verify(
     number: usize,
     scene: Scene,
     witness: &Participant,
-    timeline: &Timeline,
+    transcript: &Transcript,
 ) -> Result<Vec<String>, DemoError> {
     let row = witness.row(scene.tick).await?;
-    timeline.event("public.ticks", &format!("{}: {row}", scene.tick));
+    transcript.event("public.ticks", &format!("{}: {row}", scene.tick));
     let found = contradictions(&scene, &row);
     match scene.fate {
-        _ if !found.is_empty() => timeline.result(false, "NOT AS CLAIMED"),
-        Fate::Lands => timeline.result(false, "WRONG: the deposed leader's write is the one that stands."),
-        Fate::Rejected => timeline.result(true, "RIGHT: the stale write was rejected; the successor's stands."),
+        _ if !found.is_empty() => transcript.result(false, "NOT AS CLAIMED"),
+        Fate::Lands => transcript.result(false, "WRONG: the deposed leader's write is the one that stands."),
+        Fate::Rejected => transcript.result(true, "RIGHT: the stale write was rejected; the successor's stands."),
         Fate::CutOff(_) => {
-            timeline.result(true, "RIGHT: the old leader was cut off; only the successor's write stands.")
+            transcript.result(true, "RIGHT: the old leader was cut off; only the successor's write stands.")
         }
     }
     Ok(found.into_iter().map(|what| format!("scene {number}: {what}")).collect())

@@ -4,7 +4,7 @@
 
 use super::check::DemoReply;
 use super::leader::Participant;
-use super::timeline::{Timeline, milliseconds};
+use super::transcript::{Transcript, milliseconds};
 use super::{DemoError, PATIENCE, until};
 use crate::etcd::{ElectionName, Etcd, EtcdSettings, Patience, candidates};
 use crate::leader::command::processes::{self, Process};
@@ -26,47 +26,59 @@ const ELECTION: &str = "/demo/leader";
 const TTL: &str = "2";
 const SETUP: &str = "CREATE TABLE public.beats (id bigint GENERATED ALWAYS AS IDENTITY, run_by text, \
     token bigint DEFAULT fencegate.token('beats')); GRANT SELECT, INSERT ON public.beats TO scheduler";
+/// The rows that show a leader at work.
+const SOME: usize = 5;
 /// What leads: it knows nothing of elections but the token in PGOPTIONS.
 const WORKER: &str = r#"while :; do
     psql -Xq -v VERBOSITY=verbose -c "INSERT INTO beats (run_by) VALUES ('$FENCE_HOLDER')"
     sleep 0.1
 done"#;
 
-/// Plays the scene. Returns what did not hold, and how long the takeover took.
-pub(super) async fn play(
-    stage: &Stage,
-    witness: &Participant,
-    timeline: &Timeline,
-) -> Result<(Vec<String>, Duration), DemoError> {
+/// A scene that has been played.
+pub(super) struct Takeover {
+    /// What did not hold.
+    pub(super) contradictions: Vec<String>,
+    /// From the leader's standstill to its successor's first write.
+    pub(super) took: Duration,
+    /// The log of both nodes.
+    pub(super) log: String,
+}
+
+/// Plays the scene.
+pub(super) async fn play(stage: &Stage, witness: &Participant, transcript: &Transcript) -> Result<Takeover, DemoError> {
     witness.must(SETUP).await?;
     let etcd = connect(stage)?;
     let mut a = DemoNode::start("A", stage)?;
-    timeline
+    transcript
         .event("A", &format!("fencegate lead --ttl {TTL} --election {ELECTION} -- sh -c 'while :; do psql ...; done'"));
-    let old = beats_of("A", witness).await?;
-    timeline.event("A", &format!("leads under token {old}, and writes to beats every 100 ms"));
+    let old = beats_of("A", 1, witness).await?;
+    transcript.event("A", &format!("leads under token {old}, and writes to beats every 100 ms"));
     let mut b = DemoNode::start("B", stage)?;
     until_candidates(&etcd, 2).await?;
-    timeline.event("B", "the same; waits");
+    transcript.event("B", "the same; waits");
+    beats_of("A", SOME, witness).await?;
     let stopped = a.processes()?;
     signal(&stopped.all, Signal::SIGSTOP);
     let start = Instant::now();
-    timeline.event("A", "SIGSTOP to all of its processes: its machine stands still");
-    let new = beats_of("B", witness).await?;
+    transcript.event("A", "SIGSTOP to all of its processes: its machine stands still");
+    let new = beats_of("B", 1, witness).await?;
     let took = start.elapsed();
-    timeline.event("B", &format!("leads under token {new}: its first write was admitted after {}", milliseconds(took)));
+    transcript
+        .event("B", &format!("leads under token {new}: its first write was admitted after {}", milliseconds(took)));
     // Its leader client would kill the command at once; nobody promises that it is the first to run again.
     signal(&stopped.command, Signal::SIGCONT);
-    timeline.event("A", "SIGCONT: its command runs again before its leader client does");
+    transcript.event("A", "SIGCONT: its command runs again before its leader client does");
     let late = a.late_write().await?;
-    timeline.statement("A", "INSERT INTO beats (run_by) VALUES ('A')", &late);
+    transcript.statement("A", "INSERT INTO beats (run_by) VALUES ('A')", &late);
+    beats_of("B", SOME, witness).await?;
     signal(&stopped.all, Signal::SIGCONT);
     let code = a.ended().await?;
     let shown = code.map_or("none".to_owned(), |code| code.to_string());
-    timeline.event("A", &format!("its leader client runs again, and has lost: command killed, exit code {shown}"));
+    transcript.event("A", &format!("its leader client runs again, and has lost: command killed, exit code {shown}"));
     b.stop().await?;
+    let log = a.rest_of_log().await? + &b.rest_of_log().await?;
     let rows = witness.must("SELECT token FROM beats ORDER BY id").await?;
-    Ok((contradictions(&late, code, &tokens(&rows), (old, new)), took))
+    Ok(Takeover { contradictions: contradictions(&late, code, &tokens(&rows), (old, new)), took, log })
 }
 
 /// What contradicts the claim. Empty when it holds.
@@ -88,6 +100,8 @@ fn contradictions(late: &DemoReply, code: Option<i32>, tokens: &[i64], (old, new
 struct DemoNode {
     child: Child,
     errors: Lines<BufReader<ChildStderr>>,
+    /// The lines that have been read.
+    log: String,
 }
 
 /// Those of a node, by process id.
@@ -101,17 +115,29 @@ impl DemoNode {
     fn start(id: &str, stage: &Stage) -> Result<Self, DemoError> {
         let mut command = Command::new(std::env::current_exe()?);
         forget_settings(command.as_std_mut());
-        command.args(["lead", "--etcd", stage.etcd(), "--election", ELECTION, "--ttl", TTL, "--id", id]);
+        command.args([
+            "lead",
+            "--log-format",
+            "json",
+            "--etcd",
+            stage.etcd(),
+            "--election",
+            ELECTION,
+            "--ttl",
+            TTL,
+            "--id",
+            id,
+        ]);
         command.args(["--", "sh", "-c", WORKER]);
         let path = std::env::var("PATH").unwrap_or_default();
-        command.env("PATH", format!("{}:{path}", stage.programs().display())).env("RUST_LOG", "error");
+        command.env("PATH", format!("{}:{path}", stage.programs().display()));
         // What psql says is read, so it says it in English.
         command.env("PGHOST", stage.folder()).env("LC_ALL", "C");
         command.envs([("PGPORT", "6432"), ("PGUSER", "scheduler"), ("PGDATABASE", "app")]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;
         let errors = child.stderr.take().ok_or_else(|| DemoError::Story("a node has no standard error".into()))?;
-        Ok(DemoNode { child, errors: BufReader::new(errors).lines() })
+        Ok(DemoNode { child, errors: BufReader::new(errors).lines(), log: String::new() })
     }
 
     fn pid(&self) -> Result<Pid, DemoError> {
@@ -136,17 +162,30 @@ impl DemoNode {
     async fn late_write(&mut self) -> Result<DemoReply, DemoError> {
         let refusal = timeout(PATIENCE, async {
             loop {
-                let line = self.errors.next_line().await.ok()??;
+                let line = self.line().await?;
                 let Some((code, message)) = line.strip_prefix("ERROR:  ").and_then(|rest| rest.split_once(": ")) else {
                     continue;
                 };
-                let detail = self.errors.next_line().await.ok()??;
+                let detail = self.line().await?;
                 let detail = detail.strip_prefix("DETAIL:  ").unwrap_or_default().to_owned();
                 let (severity, code, message) = ("ERROR".to_owned(), code.to_owned(), message.to_owned());
                 return Some(DemoReply::Refused { severity, code, message, detail });
             }
         });
         refusal.await.ok().flatten().ok_or_else(|| DemoError::Story("the old leader was not refused".into()))
+    }
+
+    async fn line(&mut self) -> Option<String> {
+        let line = self.errors.next_line().await.ok()??;
+        self.log += &format!("{line}\n");
+        Some(line)
+    }
+
+    /// Everything that was logged, once all of its processes have ended.
+    async fn rest_of_log(mut self) -> Result<String, DemoError> {
+        let rest = timeout(PATIENCE, async { while self.line().await.is_some() {} });
+        rest.await.map_err(|_| DemoError::Story("a process of a node does not end".into()))?;
+        Ok(self.log)
     }
 
     async fn ended(&mut self) -> Result<Option<i32>, DemoError> {
@@ -175,11 +214,14 @@ async fn until_candidates(etcd: &Etcd, count: usize) -> Result<(), DemoError> {
     until("a node does not campaign", campaign).await
 }
 
-/// Waits for a leader's first row; its token.
-async fn beats_of(leader: &str, witness: &Participant) -> Result<i64, DemoError> {
-    let look = format!("SELECT min(token) AS token FROM beats WHERE run_by = '{leader}'");
-    let first = async || Ok(tokens(&witness.must(&look).await?).first().copied());
-    until(&format!("{leader} does not come to lead"), first).await
+/// Waits until a leader has written so many rows; its token.
+async fn beats_of(leader: &str, rows: usize, witness: &Participant) -> Result<i64, DemoError> {
+    let look = format!("SELECT token FROM beats WHERE run_by = '{leader}'");
+    let written = async || {
+        let tokens = tokens(&witness.must(&look).await?);
+        Ok(tokens.first().copied().filter(|_| tokens.len() >= rows))
+    };
+    until(&format!("{leader} does not come to write"), written).await
 }
 
 fn tokens(rows: &[SimpleQueryRow]) -> Vec<i64> {

@@ -105,10 +105,12 @@ impl<'a> Advance<'a> {
     pub(super) fn log_advanced(&self, waited: Duration) {
         let Advance { database, resource, to: Epoch { generation, token }, .. } = self;
         database.metrics.advances.inc();
+        database.memory.rose(&resource.name, None, self.to);
         // However many keys there are, those of a resource are one kind.
         if database.log_limit.allows("fence_advanced", resource.lock_name()) {
             let (database, resource) = (database.name(), resource.name.as_str());
-            tracing::info!(database, resource, token, generation, ?waited, "fence_advanced");
+            let waited_seconds = waited.as_secs_f64();
+            tracing::info!(database, resource, token, generation, waited_seconds, "fence_advanced");
         }
     }
 

@@ -14,7 +14,7 @@ use super::enforcement::Enforced;
 use super::first::FirstTokens;
 use super::in_force::InForce;
 use super::lease::Leased;
-use super::memory::Memory;
+use super::memory::{Memory, Rise};
 use super::refusal::CutOff;
 use super::resource_lock::{ResourceLock, ResourceLocks};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
@@ -207,6 +207,11 @@ impl Database {
     pub fn known_tokens(&self) -> Vec<(String, Token)> {
         let known = |name: String| self.memory.last_read(&name).map(|epoch| (name, epoch.token));
         self.plain_resources().into_iter().filter_map(known).collect()
+    }
+
+    /// The fences raised or reset lately, by whichever proxy, as far as they were read; the latest last.
+    pub fn rises(&self) -> Vec<Rise> {
+        self.memory.rises()
     }
 
     /// To be called when a revoked session has become idle, or has nothing running: takes its

@@ -8,15 +8,17 @@
 use super::session::{Epoch, Token};
 use super::store::Listener;
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 /// How long a verdict from memory stands without the database's confirmation.
 const CONFIRMED_FOR: Duration = Duration::from_secs(1);
 /// More unread notifications than this are one: "read everything again".
 const MOST_NEWS: usize = 1024;
+/// The latest rises are kept.
+const MOST_RISES: usize = 100;
 /// Epochs of at most twice as many resources are remembered.
 const GENERATION: usize = 32 * 1024;
 
@@ -34,6 +36,21 @@ pub(super) struct Memory {
     pub(super) changed: tokio::sync::Notify,
     /// A change of the catalogue was announced.
     pub(super) catalogue: tokio::sync::Notify,
+    /// The latest last.
+    rises: Mutex<VecDeque<Rise>>,
+}
+
+/// A fence was raised, by whichever proxy, or reset.
+#[derive(Clone, Debug)]
+pub struct Rise {
+    /// When that was read.
+    pub time: SystemTime,
+    /// The resource.
+    pub resource: String,
+    /// What was known before.
+    pub before: Option<Epoch>,
+    /// What it is since.
+    pub after: Epoch,
 }
 
 /// When the younger is full, the older is dropped and the younger takes its place.
@@ -87,6 +104,27 @@ impl Memory {
         if before.is_none_or(|(before, _)| before != epoch) {
             self.changed.notify_one();
         }
+        // What is read for the first time may be old.
+        if let Some((before, _)) = before.filter(|it| it.0 != epoch) {
+            self.rose(resource, Some(before), epoch);
+        }
+    }
+
+    /// The fence was raised to this epoch. Told twice, it counts once.
+    pub(super) fn rose(&self, resource: &str, before: Option<Epoch>, after: Epoch) {
+        let mut rises = self.rises.lock();
+        if rises.iter().any(|it| it.resource == resource && it.after == after) {
+            return;
+        }
+        if rises.len() >= MOST_RISES {
+            rises.pop_front();
+        }
+        rises.push_back(Rise { time: SystemTime::now(), resource: resource.to_owned(), before, after });
+    }
+
+    /// The latest last.
+    pub(super) fn rises(&self) -> Vec<Rise> {
+        self.rises.lock().iter().cloned().collect()
     }
 
     /// Takes note that the resource has no epoch row (any more).
@@ -226,6 +264,21 @@ mod tests {
         assert!(memory.is_current("in use", 5) && memory.is_current(&name(5 * GENERATION - 1), 5));
         assert!(memory.is_current(&name(4 * GENERATION + 1), 5));
         assert!(!memory.is_current(&name(0), 5));
+    }
+
+    #[test]
+    fn rises_are_kept_once_each_and_not_for_ever() {
+        let memory = Memory::default();
+        let epoch = |token| Epoch { generation: 1, token };
+        memory.learn("r", epoch(1));
+        assert!(memory.rises().is_empty(), "it may be old");
+        memory.rose("r", None, epoch(1));
+        memory.learn("r", epoch(2));
+        memory.rose("r", Some(epoch(1)), epoch(2));
+        let rises: Vec<_> = memory.rises().iter().map(|it| (it.before, it.after)).collect();
+        assert_eq!(rises, [(None, epoch(1)), (Some(epoch(1)), epoch(2))]);
+        (3..300).for_each(|token| memory.learn("r", epoch(token)));
+        assert_eq!((memory.rises().len(), memory.rises().last().unwrap().after), (MOST_RISES, epoch(299)));
     }
 
     #[test]

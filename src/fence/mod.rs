@@ -67,6 +67,7 @@ pub use enforcement::{Enforcement, Reach};
 pub use explain::{ExplainError, explain};
 pub use first::First;
 pub use lease::{Lease, LeaseState, Leased, Leases, followed_leader};
+pub use memory::Rise;
 pub use permission::{Claim, Deed, Role};
 pub use refusal::{Blocker, Cause, CutOff, Issued, Refusal, Remedy};
 pub use reset::{Fence, Fences, Higher, Reset, ResetError};

@@ -118,7 +118,14 @@ async fn lead<C: Coordinator>(
     }
     // Without a caller it is dropped, which ends it.
     let lease_states = lease_state.subscribe();
-    drop(won.send(Ok(Some(Leadership { token, election: name, holder, lease, lease_state: lease_states, requests }))));
+    drop(won.send(Ok(Some(Leadership {
+        token,
+        election: name,
+        holder: holder.clone(),
+        lease,
+        lease_state: lease_states,
+        requests,
+    }))));
 
     let (loss, resigned) = until_lost(election, candidate, lease_state, inbox).await;
     // First: writing the log may take any time.
@@ -127,8 +134,8 @@ async fn lead<C: Coordinator>(
         meter.lost(&election.name, &loss);
     }
     match &loss {
-        Loss::Resigned => info!(election = %election.name, token, reason = loss.label(), "lease_lost"),
-        _ => warn!(election = %election.name, token, reason = loss.label(), detail = %loss, "lease_lost"),
+        Loss::Resigned => info!(election = %election.name, holder, token, reason = loss.label(), "lease_lost"),
+        _ => warn!(election = %election.name, holder, token, reason = loss.label(), detail = %loss, "lease_lost"),
     }
     let withdrawn = withdraw(election.clone(), candidate.clone()).await;
     if let Some(answer) = resigned {

@@ -55,7 +55,8 @@ pub(super) async fn keep<C: Coordinator>(
                 failure = None;
                 next = next_renewal(renewed, candidate, timings);
                 lease_state.send_modify(|lease_state| lease_state.deadline = deadline.max(renewed));
-                debug!(election = %candidate.election, token = candidate.token, "lease_renewed");
+                let Candidate { election, holder, token, .. } = candidate;
+                debug!(%election, holder, token, "lease_renewed");
             }
             Err(CoordinatorError::Gone) => return Loss::Revoked,
             Err(error) => {

@@ -3,7 +3,7 @@
 use super::loss::Loss;
 use super::meter::Meter;
 use crate::etcd::ElectionName;
-use crate::metrics::http::Pages;
+use crate::metrics::http::{Pages, StatusPage};
 use crate::metrics::{MetricsError, Registered, table};
 use prometheus::{Histogram, IntCounterVec, IntGaugeVec};
 use std::time::Duration;
@@ -70,5 +70,9 @@ impl Pages for LeaderMetrics {
     /// It campaigns or leads for as long as its process runs.
     async fn ready(&self) -> Result<(), String> {
         Ok(())
+    }
+
+    async fn status(&self) -> Option<StatusPage> {
+        None
     }
 }

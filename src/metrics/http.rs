@@ -1,4 +1,4 @@
-//! The server for `/metrics`, `/healthz` and `/readyz`, on an address of its own.
+//! The server for `/metrics`, `/healthz`, `/readyz` and the status page, on an address of its own.
 //!
 //! Owns all limits on clients: their number, the time and the size of a request. Must never wait for a client without a
 //! limit, nor let connections without a request keep out others.
@@ -8,7 +8,8 @@ use crate::listen::listen;
 use futures_util::future::join_all;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY};
+use hyper::header::{HeaderName, X_CONTENT_TYPE_OPTIONS};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -40,6 +41,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// The version of the text format.
 const METRICS_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+const HTML_TYPE: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 const TEXT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 /// The content of the pages. Cancel-safe: the client may have gone.
@@ -49,6 +51,17 @@ pub trait Pages: Send + Sync + 'static {
 
     /// `/readyz`: the reason where the answer is no, in a line.
     fn ready(&self) -> impl Future<Output = Result<(), String>> + Send;
+
+    /// `/`, where there is such a page.
+    fn status(&self) -> impl Future<Output = Option<StatusPage>> + Send;
+}
+
+/// A page for a browser.
+pub struct StatusPage {
+    /// HTML.
+    pub html: String,
+    /// What the browser may do with it.
+    pub policy: &'static str,
 }
 
 /// Addresses that are listened on, and not yet served.
@@ -210,8 +223,8 @@ async fn answer_one(stream: TcpStream, pages: Arc<impl Pages>, place: &Connectio
 
 async fn answer(request: &Request<Incoming>, pages: &impl Pages) -> Response<Full<Bytes>> {
     let path = request.uri().path();
-    if !["/metrics", "/healthz", "/readyz"].contains(&path) {
-        return page(StatusCode::NOT_FOUND, TEXT_TYPE, "there are /metrics, /healthz and /readyz\n".into());
+    if !["/", "/metrics", "/healthz", "/readyz"].contains(&path) {
+        return not_found();
     }
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         let mut refused = page(StatusCode::METHOD_NOT_ALLOWED, TEXT_TYPE, "GET or HEAD\n".into());
@@ -219,6 +232,7 @@ async fn answer(request: &Request<Incoming>, pages: &impl Pages) -> Response<Ful
         return refused;
     }
     match path {
+        "/" => pages.status().await.map_or_else(not_found, html),
         "/metrics" => page(StatusCode::OK, METRICS_TYPE, pages.metrics().await),
         "/healthz" => page(StatusCode::OK, TEXT_TYPE, "ok\n".into()),
         _ => match pages.ready().await {
@@ -226,6 +240,25 @@ async fn answer(request: &Request<Incoming>, pages: &impl Pages) -> Response<Ful
             Err(why) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT_TYPE, format!("{why}\n")),
         },
     }
+}
+
+fn not_found() -> Response<Full<Bytes>> {
+    page(StatusCode::NOT_FOUND, TEXT_TYPE, "there are /metrics, /healthz and /readyz\n".into())
+}
+
+/// For this browser now, and for no page of others.
+fn html(StatusPage { html, policy }: StatusPage) -> Response<Full<Bytes>> {
+    let mut response = page(StatusCode::OK, HTML_TYPE, html);
+    let headers: [(HeaderName, &'static str); 4] = [
+        (CONTENT_SECURITY_POLICY, policy),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+        (CACHE_CONTROL, "no-store"),
+    ];
+    for (name, value) in headers {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
 }
 
 fn page(status: StatusCode, content_type: HeaderValue, text: String) -> Response<Full<Bytes>> {
@@ -249,6 +282,10 @@ mod tests {
 
         async fn ready(&self) -> Result<(), String> {
             Ok(())
+        }
+
+        async fn status(&self) -> Option<StatusPage> {
+            None
         }
     }
 

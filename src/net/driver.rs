@@ -115,7 +115,8 @@ impl Driver {
             step = self.session.step(now)?;
         }
         if let Step::Do(task) = step {
-            self.performing = Some(Performing::new(task, &self.session.host.context, &self.session.fence));
+            let SessionHost { context, record, .. } = &self.session.host;
+            self.performing = Some(Performing::new(task, context, record));
         }
         Ok(false)
     }

@@ -147,11 +147,13 @@ impl Driver {
 }
 
 fn log_cut_off(record: &SessionRecord, by: &CutOff, outcome: CutOffOutcome) {
-    let SessionRecord { number: session, user, database, .. } = record;
+    let SessionRecord { number: session, user, database, address, application_name, .. } = record;
     tracing::warn!(
         session,
         user,
         database,
+        address,
+        application_name,
         resource = by.resource,
         presented = by.presented.token,
         highest = by.highest.token,

@@ -1,9 +1,10 @@
 //! Performs the task that a session has asked for, in a tokio task of its own: the session's sockets do not wait for it.
 
 use crate::fence::Refusal;
-use crate::fence::session::SessionFence;
+use crate::session::judge::Need;
 use crate::session::task::{Done, Task};
 use crate::state::context::Context;
+use crate::state::sessions::SessionRecord;
 use futures_util::FutureExt;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
@@ -19,15 +20,17 @@ pub struct Performing {
 
 impl Performing {
     /// Begins.
-    pub fn new(task: Task, context: &Context, fence: &Arc<SessionFence>) -> Self {
+    pub fn new(task: Task, context: &Context, session: &Arc<SessionRecord>) -> Self {
         let wanted = Arc::new(());
         let (otherwise, handle) = match task {
             Task::Admit(needs) => {
                 let name = needs.first().map_or_else(String::new, |(need, _)| need.resource.name.clone());
                 let failed = Refusal::unavailable(&name, "the task that asks for it has failed".to_owned());
                 // It runs to its end even when the session does not: an Admit is not cancel-safe. But no other one begins then.
-                let admitted = context.shared_database().admit(needs, fence, Arc::downgrade(&wanted));
-                (Done::Admit(Err(failed)), tokio::spawn(admitted.map(Done::Admit)))
+                let (shared, record) = (context.shared().clone(), session.clone());
+                let tell = move |need: &Need| record.log_admission(&shared, need);
+                let admit = context.shared_database().admit(needs, &session.fence, Arc::downgrade(&wanted), tell);
+                (Done::Admit(Err(failed)), tokio::spawn(admit.map(Done::Admit)))
             }
             Task::CatchUp(wanted, within) => {
                 (Done::Tried, tokio::spawn(context.catch_up(wanted, within).map(|()| Done::Tried)))

@@ -132,7 +132,7 @@ async fn connect_by(shared: &Shared, attempts: &mut Attempts) -> io::Result<Stre
         match result.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             // A server that cannot be reached at all is not tried again.
             Err(error) if attempt == Attempt::Offered && trouble(&error, Told::Settings).is_some() => {
-                tracing::debug!(%error, "upstream_tls_failed: trying without");
+                tracing::debug!(%error, "upstream_tls_failed");
             }
             result => return result,
         }

@@ -1,3 +1,4 @@
 //! How a proxy is operated while it runs.
 
 pub mod console;
+pub mod status;

@@ -5,8 +5,9 @@
 use crate::fence::session::Token;
 use crate::fence::{Leaders, Leased, followed_leader, probe};
 use crate::metrics::Now;
-use crate::metrics::http::Pages;
+use crate::metrics::http::{Pages, StatusPage};
 use crate::net::upstream;
+use crate::operate::status;
 use crate::policy::{PolicySet, Resource};
 use crate::state::database::SharedDatabase;
 use crate::state::health::Condition;
@@ -14,7 +15,7 @@ use crate::state::shared::Shared;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 /// A server that does not answer within this time is not there for clients either.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
@@ -52,6 +53,18 @@ impl Pages for Shared {
     async fn ready(&self) -> Result<(), String> {
         self.condition().await.ready
     }
+
+    async fn status(&self) -> Option<StatusPage> {
+        let mut made = self.health.status.lock().await;
+        let html = match made.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+            Some((_, html)) => html.clone(),
+            None => {
+                let html = status::page(&self.find_status().await);
+                made.insert((Instant::now(), html)).1.clone()
+            }
+        };
+        Some(StatusPage { html, policy: status::CONTENT_SECURITY_POLICY })
+    }
 }
 
 impl Shared {
@@ -68,16 +81,22 @@ impl Shared {
         }
     }
 
-    async fn condition(&self) -> Condition {
+    /// Cancel-safe.
+    pub(super) async fn condition(&self) -> Condition {
         let mut found = self.health.found.lock().await;
-        let known = found.as_ref().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, condition)| condition.clone());
-        let mut condition = match known {
+        let is_fresh = found.asked.is_some_and(|asked| asked.elapsed() < FRESH);
+        let mut condition = match found.condition.take().filter(|_| is_fresh) {
             Some(condition) => condition,
             None => {
-                let condition = self.find_condition().await;
-                found.insert((Instant::now(), condition)).1.clone()
+                if let Some(asked) = found.asked {
+                    // It may have been asked, and broken off, less than a second ago.
+                    sleep_until(asked + FRESH).await;
+                }
+                found.asked = Some(Instant::now());
+                self.find_condition().await
             }
         };
+        found.condition = Some(condition.clone());
         if self.health.is_stopping() {
             condition.ready = Err("the proxy is stopping".to_owned());
         }

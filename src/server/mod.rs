@@ -8,6 +8,7 @@ mod files;
 mod health;
 mod reload;
 mod shutdown;
+mod status;
 mod systemd;
 
 use crate::config::Address;

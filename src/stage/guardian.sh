@@ -39,7 +39,7 @@ serve() {
     "$bin/psql" -X -q -h "$folder" -p 5432 -U postgres -c "CREATE DATABASE app" postgres
     "$fencegate" init --control "$control"
     # The server asks nobody for a password, and nobody else gets into this folder.
-    "$fencegate" proxy --listen "$folder" --upstream "$folder:5432" --control "$control" \
+    "$fencegate" --log-format json proxy --listen "$folder" --upstream "$folder:5432" --control "$control" \
         --allow-unauthenticated unix --policies "$folder/policies" "$@" 4>&- &
     proxy=$!
     until [ -S "$folder/.s.PGSQL.6432" ]; do

@@ -84,9 +84,14 @@ impl Stage {
         &self.programs
     }
 
-    fn end_of_log(&self) -> String {
+    /// What the servers have logged; the proxy in JSON.
+    pub fn log(&self) -> String {
         let log = fs::read(self.folder.join("log")).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
+    fn end_of_log(&self) -> String {
+        let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
     }

@@ -125,6 +125,29 @@ impl Rejected<'_> {
 }
 
 impl SessionRecord {
+    /// Logs that the session may write to the resource from now on. What it writes later under the same token is in no line.
+    pub fn log_admission(&self, shared: &Shared, need: &Need) {
+        let Need { resource, token, statement, .. } = need;
+        // However many keys there are, those of a resource are one kind.
+        if shared.log_limit.allows("session_admitted", resource.lock_name()) {
+            let SessionRecord { number: session, user, database, address, application_name, .. } = self;
+            let election = resource.issuer.as_ref().map(|it| it.name().to_string());
+            let (resource, statement) = (resource.name.as_str(), statement.kind);
+            tracing::info!(
+                session,
+                user,
+                database,
+                address,
+                application_name,
+                resource,
+                election,
+                token,
+                statement,
+                "session_admitted"
+            );
+        }
+    }
+
     /// Records a rejection.
     pub fn log_rejection(&self, context: &Context, rejection: &Rejection, statement: &Statement) {
         let (mode, resource) = (Mode::Enforce, rejection.resource());

@@ -10,8 +10,19 @@ use tokio::time::Instant;
 #[derive(Debug, Default)]
 pub struct Health {
     stopping: AtomicBool,
-    /// How it was found last, and when. Held while that is found out: one asks for all.
-    pub found: Mutex<Option<(Instant, Condition)>>,
+    /// How it was found last. Held while that is found out: one asks for all.
+    pub found: Mutex<Found>,
+    /// The status page, and when it was made. Held while it is made.
+    pub status: Mutex<Option<(Instant, String)>>,
+}
+
+/// How the proxy was found last.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// When that was begun.
+    pub asked: Option<Instant>,
+    /// None where it was broken off: who wanted to know has gone.
+    pub condition: Option<Condition>,
 }
 
 /// How the proxy is.

@@ -9,6 +9,7 @@ const LAYERS: &[&str] = &[
     "crowd",
     "listen",
     "log_limit",
+    "markup",
     "wire",
     "statement",
     "apart",
@@ -28,6 +29,7 @@ const LAYERS: &[&str] = &[
     "server",
     "leader",
     "stage",
+    "timeline",
     "demo",
     "cli",
 ];

@@ -18,6 +18,7 @@ mod failures;
 mod fence;
 mod field;
 mod guard;
+mod guide;
 mod harness;
 mod holes;
 mod hostile;

@@ -15,5 +15,6 @@ mod examples;
 mod frameworks;
 mod pgbench;
 mod readme;
+mod status;
 mod tokens;
 mod torture;

@@ -155,9 +155,10 @@ impl Etcd {
     async fn tell_who_leads(&self, candidate: &Candidate, awaited: &mut Option<i64>, patience: Patience) {
         let Ok((Some(leader), _)) = leader(self, &candidate.election, patience).await else { return };
         if awaited.replace(leader.token) != Some(leader.token) && leader.token < candidate.token {
-            let holder: String = String::from_utf8_lossy(&leader.value).chars().take(LONGEST_HOLDER).collect();
-            let (election, key) = (&candidate.election, String::from_utf8_lossy(&leader.key));
-            info!(%election, token = candidate.token, holder, leader = leader.token, %key, "lease_awaited");
+            let Candidate { election, holder, .. } = candidate;
+            let leads: String = String::from_utf8_lossy(&leader.value).chars().take(LONGEST_HOLDER).collect();
+            let key = String::from_utf8_lossy(&leader.key);
+            info!(%election, holder, leader = leads, leader_token = leader.token, %key, "lease_awaited");
         }
     }
 }

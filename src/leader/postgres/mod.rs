@@ -91,8 +91,9 @@ impl<C: Connect> Leases<C> {
     async fn rest(&self, candidate: &Candidate, awaited: &mut Option<i64>, patience: Patience) -> Duration {
         let Ok(Some((leader, rest))) = leader(&self.link, &candidate.election, patience).await else { return PAUSE };
         if awaited.replace(leader.token) != Some(leader.token) {
-            let holder = String::from_utf8_lossy(&leader.value).into_owned();
-            info!(election = %candidate.election, holder, leader = leader.token, "lease_awaited");
+            let Candidate { election, holder, .. } = candidate;
+            let leads = String::from_utf8_lossy(&leader.value).into_owned();
+            info!(%election, holder, leader = leads, leader_token = leader.token, "lease_awaited");
         }
         // No look comes before its end, by however little.
         rest + Duration::from_millis(5)

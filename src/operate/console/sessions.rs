@@ -41,6 +41,16 @@ pub struct OpenSession {
 }
 
 impl OpenSession {
+    /// What its server process does.
+    pub(in crate::operate) fn state_shown(&self) -> &'static str {
+        doing(self.state.0)
+    }
+
+    /// What its server process is admitted to, as a value of `lease.fence` lists tokens.
+    pub(in crate::operate) fn admitted_shown(&self) -> String {
+        admitted(&self.admitted)
+    }
+
     /// It has that server process of the database.
     pub(super) fn is_of(&self, database: &Database, pid: i32) -> bool {
         self.pid == Some(pid) && self.database == database.name()

@@ -36,7 +36,7 @@ pub fn lines(log: &str) -> Vec<Line> {
 
 /// The lines of that event.
 pub fn events(log: &str, event: &str) -> Vec<Line> {
-    lines(log).into_iter().filter(|line| line["message"] == event).collect()
+    lines(log).into_iter().filter(|line| line.get("event").is_some_and(|name| name == event)).collect()
 }
 
 /// The first line of that event, once it is there.

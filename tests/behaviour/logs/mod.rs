@@ -2,6 +2,7 @@
 
 mod events;
 pub mod line;
+mod schema;
 mod secrets;
 mod sessions;
 mod storms;

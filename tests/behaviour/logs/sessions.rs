@@ -36,7 +36,7 @@ fn the_level_is_a_setting() {
         fenced.proxy.terminate();
         let log = fenced.proxy.log();
         assert!(
-            lines(&log).iter().all(|line| !["session_started", "session_ended"].contains(&line["message"].as_str())),
+            lines(&log).iter().all(|line| !["session_started", "session_ended"].contains(&line["event"].as_str())),
             "{log}"
         );
     }

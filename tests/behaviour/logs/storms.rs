@@ -8,7 +8,7 @@ use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, wait_unti
 /// How many lines of an event there are, and how many are said to have been left out.
 fn counted(log: &str, event: &str, kind: &str) -> (usize, usize) {
     let left_out = events(log, "lines_left_out");
-    let left_out = left_out.iter().filter(|line| line["event"] == kind);
+    let left_out = left_out.iter().filter(|line| line["kind"] == kind);
     (events(log, event).len(), left_out.map(|line| line["left_out"].parse::<usize>().unwrap()).sum())
 }
 
@@ -27,7 +27,7 @@ fn of_a_storm_of_rejections_a_few_are_logged_and_the_others_counted() {
     wait_until("all are accounted for, though nothing follows", DEADLINE, || count().0 + count().1 == STORM);
     assert!(count().0 < STORM / 4, "{:?}", count());
     assert_eq!(counted(&fenced.proxy.log(), "write_rejected", "missing"), (1, 0));
-    assert_fields(&events(&fenced.proxy.log(), "lines_left_out")[0], &[("resource", "jobs"), ("event", "stale")]);
+    assert_fields(&events(&fenced.proxy.log(), "lines_left_out")[0], &[("resource", "jobs"), ("kind", "stale")]);
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn start() -> (Postgres, Proxy, std::net::SocketAddr) {
 #[test]
 fn each_page_answers_get_and_head_and_nothing_else() {
     let (_postgres, _proxy, address) = start();
-    for path in ["/metrics", "/healthz", "/readyz"] {
+    for path in ["/", "/metrics", "/healthz", "/readyz"] {
         let page = get(address, path);
         assert_eq!(page.status, 200, "{page:?}");
         let head = ask(address, "HEAD", path);
@@ -29,7 +29,7 @@ fn each_page_answers_get_and_head_and_nothing_else() {
         }
     }
     assert!(get(address, "/metrics").head.contains("content-type: text/plain; version=0.0.4"));
-    for path in ["/", "/metrics/", "/metric", "/../metrics", "//metrics"] {
+    for path in ["/metrics/", "/metric", "/../metrics", "//metrics"] {
         assert_eq!(get(address, path).status, 404, "{path}");
     }
     assert_eq!(get(address, "/metrics?all=1").status, 200);

@@ -8,4 +8,5 @@ mod labels;
 mod names;
 pub mod page;
 mod prometheus;
+mod status;
 pub mod world;

@@ -45,7 +45,7 @@ impl Hosting {
         let (downstream, wanted) = (self.proxy.downstream.clone(), Arc::new(()));
         let handle = match task {
             Task::Admit(needs) => {
-                let admitted = downstream.admit(needs, &self.fence, Arc::downgrade(&wanted));
+                let admitted = downstream.admit(needs, &self.fence, Arc::downgrade(&wanted), |_| ());
                 tokio::spawn(async move { Done::Admit(admitted.await) })
             }
             Task::CatchUp(of, within) => tokio::spawn(async move {

@@ -12,15 +12,15 @@ const STATEMENT: usize = 56;
 const MARGIN: &str = "";
 
 /// The printer of the story.
-pub(super) struct Timeline {
+pub(super) struct Transcript {
     coloured: bool,
     start: Instant,
 }
 
-impl Timeline {
+impl Transcript {
     pub(super) fn new() -> Self {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Timeline { coloured: io::stdout().is_terminal() && !plain, start: Instant::now() }
+        Transcript { coloured: io::stdout().is_terminal() && !plain, start: Instant::now() }
     }
 
     /// Begins a scene: its clock starts at 0.

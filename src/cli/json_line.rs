@@ -1,0 +1,93 @@
+//! A line of the log for machines: a JSON object with `timestamp`, `level`, `event`, `target`, then the fields of the event.
+//!
+//! Owns the form of a line. Must never write one that is no JSON, nor break it in two.
+
+use serde::Serialize;
+use std::fmt::{self, Debug, Write};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Whose events have names.
+const OURS: &str = env!("CARGO_CRATE_NAME");
+
+/// The form. Spans are left out: this program has none.
+pub(super) struct JsonLine;
+
+impl<S, N> FormatEvent<S, N> for JsonLine
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let mut timestamp = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut timestamp))?;
+        let metadata = event.metadata();
+        let (level, target) = (json(&metadata.level().to_string()), json(metadata.target()));
+        let is_ours = metadata.target().split("::").next() == Some(OURS);
+        let key = if is_ours && is_name(&fields.message) { "event" } else { "message" };
+        let (timestamp, message) = (json(&timestamp), json(&fields.message));
+        write!(writer, "{{\"timestamp\":{timestamp},\"level\":{level},\"{key}\":{message},\"target\":{target}")?;
+        writeln!(writer, "{}}}", fields.rest)
+    }
+}
+
+/// It names an event; a sentence is for people.
+fn is_name(message: &str) -> bool {
+    message.starts_with(|c: char| c.is_ascii_lowercase()) && message.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+}
+
+/// What an event says.
+#[derive(Default)]
+struct Fields {
+    message: String,
+    /// The others: `,"name":value` of each.
+    rest: String,
+}
+
+impl Fields {
+    fn add(&mut self, field: &Field, value: impl Serialize) {
+        let (name, value) = (json(field.name()), json(&value));
+        // A String takes everything.
+        let _ = write!(self.rest, ",{name}:{value}");
+    }
+}
+
+impl Visit for Fields {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, value);
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "message" => value.clone_into(&mut self.message),
+            _ => self.add(field, value),
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.record_str(field, &format!("{value:?}"));
+    }
+}
+
+/// A text or a number can always be written.
+fn json(value: &(impl Serialize + ?Sized)) -> String {
+    serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())
+}

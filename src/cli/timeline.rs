@@ -1,0 +1,33 @@
+//! `fencegate timeline`: draws what the logs of proxies and leaders tell.
+
+use super::output::print;
+use super::{Ended, failed};
+use crate::timeline::{Events, draw};
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// Logs of proxies and of `fencegate lead`, written with --log-format json; `-` for standard input
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Ended {
+    let mut events = Events::default();
+    for file in &arguments.files {
+        let read = if file == Path::new("-") {
+            events.read(io::stdin().lock())
+        } else {
+            File::open(file).and_then(|log| events.read(BufReader::new(log)))
+        };
+        read.map_err(|error| failed(format!("{}: {error}", file.display())))?;
+    }
+    let picture = draw(events).ok_or_else(|| {
+        failed("no events to draw: the logs have to be written with --log-format json, and have lease_acquired, session_admitted or the like")
+    })?;
+    print(&picture);
+    Ok(ExitCode::SUCCESS)
+}

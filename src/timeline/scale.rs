@@ -1,0 +1,99 @@
+//! The axis of time: where a moment is, and which moments are named.
+
+use super::event::Micros;
+
+const SECOND: Micros = 1_000_000;
+const MINUTE: Micros = 60 * SECOND;
+const HOUR: Micros = 60 * MINUTE;
+const DAY: Micros = 24 * HOUR;
+/// The most moments that are named.
+const MOST_TICKS: Micros = 8;
+/// The steps that people count in, besides 1, 2 and 5 times a power of ten of microseconds and of days.
+const STEPS: [Micros; 15] = [
+    10 * SECOND,
+    15 * SECOND,
+    30 * SECOND,
+    MINUTE,
+    2 * MINUTE,
+    5 * MINUTE,
+    10 * MINUTE,
+    15 * MINUTE,
+    30 * MINUTE,
+    HOUR,
+    2 * HOUR,
+    3 * HOUR,
+    6 * HOUR,
+    12 * HOUR,
+    DAY,
+];
+
+/// From a moment to a place, from left to right.
+pub(super) struct Scale {
+    from: Micros,
+    length: Micros,
+    left: f64,
+    width: f64,
+}
+
+impl Scale {
+    /// A moment has a length, too.
+    pub(super) fn new((from, to): (Micros, Micros), left: f64, width: f64) -> Self {
+        Scale { from, length: (to - from).max(1), left, width }
+    }
+
+    pub(super) fn x(&self, at: Micros) -> f64 {
+        // Exact enough for places.
+        #[expect(clippy::cast_precision_loss)]
+        let share = (at - self.from) as f64 / self.length as f64;
+        self.left + share.clamp(0.0, 1.0) * self.width
+    }
+
+    /// The moments that are named, with their names.
+    pub(super) fn ticks(&self) -> Vec<(Micros, String)> {
+        let step = step(self.length / MOST_TICKS);
+        let ticks = (0..=MOST_TICKS).map(|number| number * step).filter(|offset| *offset <= self.length);
+        ticks.map(|offset| (self.from + offset, name(offset, step))).collect()
+    }
+}
+
+/// The smallest that is longer.
+fn step(least: Micros) -> Micros {
+    let powers =
+        |unit: Micros, most: u32| (0..most).flat_map(move |power| [1, 2, 5].map(|it| it * unit * 10_i64.pow(power)));
+    let steps = powers(1, 7).take_while(|it| *it < 10 * SECOND).chain(STEPS).chain(powers(DAY, 6));
+    steps.into_iter().find(|it| *it > least).unwrap_or(DAY * 1_000_000)
+}
+
+fn name(offset: Micros, step: Micros) -> String {
+    let (unit, name) = match step {
+        _ if step >= DAY => (DAY, "d"),
+        _ if step >= HOUR => (HOUR, "h"),
+        _ if step >= MINUTE => (MINUTE, "min"),
+        _ if step >= 100_000 => (SECOND, "s"),
+        _ if step >= 100 => (1000, "ms"),
+        _ => (1, "µs"),
+    };
+    // Of seconds a tenth may be named.
+    match (offset % unit) * 10 / unit {
+        0 => format!("{} {name}", offset / unit),
+        tenths => format!("{}.{tenths} {name}", offset / unit),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_few_and_round() {
+        let names =
+            |length| Scale::new((7, 7 + length), 0.0, 1.0).ticks().into_iter().map(|it| it.1).collect::<Vec<_>>();
+        assert_eq!(names(0), ["0 µs", "1 µs"]);
+        assert_eq!(names(2_400_000), ["0 s", "0.5 s", "1 s", "1.5 s", "2 s"]);
+        assert_eq!(names(3 * MINUTE).last().unwrap(), "180 s");
+        assert_eq!(names(4 * HOUR)[1..3], ["1 h", "2 h"]);
+        for length in (0..62).map(|power| 1 << power) {
+            assert!((1..=9).contains(&names(length).len()), "{length}: {:?}", names(length));
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Elements of an SVG.
+//!
+//! Must never write a text as it came: `markup` escapes it.
+
+use crate::markup::escaped;
+use std::fmt::Write;
+
+/// The most characters of a text that is shown when asked for.
+const LONGEST_TITLE: usize = 200;
+
+/// An SVG that grows.
+#[derive(Default)]
+pub(super) struct Svg(String);
+
+impl Svg {
+    /// Without the outermost element.
+    pub(super) fn content(&self) -> &str {
+        &self.0
+    }
+
+    pub(super) fn rect(&mut self, class: &str, (x, y): (f64, f64), (width, height): (f64, f64), title: &str) {
+        let title = escaped(title, LONGEST_TITLE);
+        let rect =
+            format!(r#"<rect class="{class}" x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" rx="2">"#);
+        self.line(&format!("{rect}<title>{title}</title></rect>"));
+    }
+
+    pub(super) fn path(&mut self, class: &str, path: &str, title: &str) {
+        let title = escaped(title, LONGEST_TITLE);
+        self.line(&format!(r#"<path class="{class}" d="{path}"><title>{title}</title></path>"#));
+    }
+
+    pub(super) fn rule(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
+        let ((x1, y1), (x2, y2)) = (from, to);
+        self.line(&format!(r#"<line class="{class}" x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}"/>"#));
+    }
+
+    /// Of at most so many characters.
+    pub(super) fn text(&mut self, class: &str, (x, y): (f64, f64), text: &str, most: usize) {
+        let text = escaped(text, most);
+        self.line(&format!(r#"<text class="{class}" x="{x:.1}" y="{y:.1}">{text}</text>"#));
+    }
+
+    fn line(&mut self, line: &str) {
+        // A String takes everything.
+        let _ = writeln!(self.0, "{line}");
+    }
+}

@@ -1,0 +1,99 @@
+//! The status page: what it shows, to whom it is bound, and what it costs.
+
+use crate::metrics::page::{ask, get};
+use crate::metrics::world::World;
+use crate::support::fenced::{code, ok};
+use crate::support::{DEADLINE, Wire, wait_until};
+use std::collections::VecDeque;
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+#[test]
+fn the_page_shows_what_happens_and_only_that() {
+    let world = World::start();
+    let address = world.of_proxy();
+    let writer = |token: &str| {
+        let mut wire = Wire::connect(&world.proxy.address()).unwrap();
+        let options = format!("-c lease.fence={token}");
+        let name = "<script>alert(1)</script>";
+        wire.start(&[("user", "postgres"), ("application_name", name), ("options", &options)], "");
+        wire
+    };
+    let (mut old, mut new) = (writer("46"), writer("47"));
+    ok(&mut old, "INSERT INTO jobs VALUES (1)");
+    ok(&mut new, "INSERT INTO jobs VALUES (2)");
+    assert_eq!(code(&mut old, "INSERT INTO jobs VALUES (31337)"), "LF001");
+    let shown = || get(address, "/").body;
+    let row = |cells: &[&str]| cells.iter().map(|cell| format!(">{cell}</td>")).collect::<Vec<_>>();
+    let expected = [
+        row(&["postgres", "jobs", "47", "", "enforce"]),
+        row(&["postgres", "led", "", "nobody (/metrics/policy)", "enforce"]),
+        row(&["postgres", "shard/{shard}", "one for each key", "", "enforce"]),
+        row(&["postgres", "jobs", "LF001", "46", "47", "INSERT jobs", "postgres"]),
+        row(&["postgres", "jobs", "46", "47"]),
+        row(&["&lt;script&gt;alert(1)&lt;/script&gt;", "47", "jobs=47"]),
+    ];
+    let has = |html: &str, cells: &[String]| {
+        html.lines().any(|line| cells.iter().try_fold(line, |rest, it| Some(rest.split_once(it.as_str())?.1)).is_some())
+    };
+    wait_until("all of it is shown", DEADLINE, || {
+        let html = shown();
+        expected.iter().all(|cells| has(&html, cells))
+    });
+    let html = shown();
+    assert!(html.contains("<span class=\"good\">ready</span>, etcd answers"), "{html}");
+    for never in ["<script", "31337", "<form", "<a ", "http://", "https://"] {
+        assert!(!html.contains(never), "{never} in {html}");
+    }
+}
+
+#[test]
+fn a_browser_may_only_show_it() {
+    let world = World::start();
+    let page = get(world.of_proxy(), "/");
+    let expected = [
+        "content-type: text/html; charset=utf-8",
+        "content-security-policy: default-src 'none'; style-src 'sha256-",
+        "frame-ancestors 'none'",
+        "x-content-type-options: nosniff",
+        "cache-control: no-store",
+    ];
+    let missing: Vec<_> = expected.into_iter().filter(|it| !page.head.contains(it)).collect();
+    assert_eq!((page.status, missing), (200, Vec::new()), "{}", page.head);
+    assert_eq!(ask(world.of_proxy(), "POST", "/").status, 405);
+    // There is none of a leader.
+    assert_eq!(get(world.of_lead(), "/").status, 404);
+}
+
+/// Each look at the condition is a connection to the database that --control names.
+#[test]
+fn however_many_ask_the_server_is_asked_once_a_second() {
+    let world = World::start();
+    let address = world.of_proxy();
+    let looks = || -> u64 {
+        let count = "SELECT sessions FROM pg_stat_database WHERE datname = 'postgres'";
+        world.postgres.sql_in("unprepared", count)[0][0].as_ref().unwrap().parse().unwrap()
+    };
+    get(address, "/");
+    let (before, start) = (looks(), Instant::now());
+    while start.elapsed() < Duration::from_secs(2) {
+        get(address, "/");
+        get(address, "/readyz");
+    }
+    // Whoever comes when all places are taken ends the request of another one, also in the middle of a look.
+    let mut waiting = VecDeque::new();
+    while start.elapsed() < Duration::from_secs(5) {
+        let mut one_more = TcpStream::connect(address).unwrap();
+        one_more.write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+        waiting.push_back(one_more);
+        waiting.drain(..waiting.len().saturating_sub(100));
+    }
+    drop(waiting);
+    get(address, "/");
+    let most = start.elapsed().as_secs() + 2;
+    // The server counts a connection when it has ended.
+    wait_until("they are counted", DEADLINE, || looks() > before);
+    let made = looks() - before;
+    assert!(made <= most, "{made} looks, and {most} at most");
+}
