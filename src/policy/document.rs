@@ -2,7 +2,7 @@
 //!
 //! Owns the format. Must never look at other files: what they may not share is checked by `load`.
 
-use super::{FencedTable, Issuer, Issuers, Mode, OnMissing, Opaque, QualifiedName, Template, name};
+use super::{FencedFunction, FencedTable, Issuer, Issuers, Mode, OnMissing, Opaque, Template, name};
 use crate::etcd::ElectionName;
 use crate::statement::Operation;
 use crate::yaml::{self, Fault, Node, NodeReader, Position, Value};
@@ -47,7 +47,7 @@ pub(super) struct DeclaredResource {
     pub(super) names: Option<Template>,
     pub(super) issuer: Option<Placed<DeclaredIssuer>>,
     pub(super) tables: Vec<Placed<FencedTable>>,
-    pub(super) functions: Vec<Placed<QualifiedName>>,
+    pub(super) functions: Vec<Placed<FencedFunction>>,
     pub(super) on_missing: OnMissing,
     pub(super) mode: Mode,
 }
@@ -341,8 +341,8 @@ fn operations(reader: &mut NodeReader, node: &Node) -> Vec<Operation> {
     operations
 }
 
-fn function(reader: &mut NodeReader, node: &Node) -> Option<Placed<QualifiedName>> {
-    let value = sql_name(reader, node, "a function", name::qualified)?;
+fn function(reader: &mut NodeReader, node: &Node) -> Option<Placed<FencedFunction>> {
+    let value = sql_name(reader, node, "a function", name::function)?;
     Some(Placed { at: node.at, value })
 }
 
