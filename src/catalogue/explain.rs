@@ -62,8 +62,11 @@ pub fn explanation(
     let function =
         |row| Some(QualifiedName { schema: column(row, "schema")?.into(), name: column(row, "name")?.into() });
     let functions: Vec<QualifiedName> = rows().filter_map(function).collect();
-    let covered =
-        policies.resources.iter().flat_map(|resource| catalogue.covered(resource, &functions, dependencies)).collect();
+    let covered = policies
+        .resources
+        .iter()
+        .flat_map(|resource| catalogue.covered(&database, resource, &functions, dependencies))
+        .collect();
     let mentions = mentions.iter().flat_map(|answer| &answer.rows);
     let unnamed = mentions.filter_map(|row| unnamed(policies, function(row)?, row)).collect();
     Explanation { database, covered, unnamed }
@@ -81,8 +84,15 @@ fn unnamed(policies: &PolicySet, function: QualifiedName, row: &SimpleQueryRow) 
 }
 
 impl Catalogue {
-    fn covered(&self, resource: &Resource, functions: &[QualifiedName], dependencies: &Dependencies) -> Vec<Covered> {
-        let tables = resource.tables.iter().flat_map(|table| self.covered_with(table, dependencies));
+    fn covered(
+        &self,
+        database: &str,
+        resource: &Resource,
+        functions: &[QualifiedName],
+        dependencies: &Dependencies,
+    ) -> Vec<Covered> {
+        let is_told = |table: &&FencedTable| self.has(&table.name) || table.is_expected_in(database);
+        let tables = resource.tables.iter().filter(is_told).flat_map(|table| self.covered_with(table, dependencies));
         let functions = resource.functions.iter().flat_map(|function| self.covered_by(function, functions));
         let row = |(relation, kind, operations, path)| Covered {
             resource: resource.name.clone(),

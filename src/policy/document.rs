@@ -310,9 +310,11 @@ fn table(reader: &mut NodeReader, node: &Node) -> Option<Placed<FencedTable>> {
     if !matches!(node.value, Value::Mapping(_)) {
         let name = sql_name(reader, node, "a table", name::qualified)?;
         let operations = OPERATIONS.map(|(_, operation)| operation).to_vec();
-        return Some(Placed { at: node.at, value: FencedTable { name, operations, key: None } });
+        return Some(Placed { at: node.at, value: FencedTable { name, operations, database: None, key: None } });
     }
-    let fields = reader.fields(node, "a table", &["name", "operations", "key"])?;
+    let fields = reader.fields(node, "a table", &["name", "operations", "database", "key"])?;
+    let database =
+        fields.find("database").and_then(|node| sql_name(reader, node, "`database` of a table", name::single));
     let key = fields.find("key").and_then(|node| sql_name(reader, node, "`key`", name::single));
     let operations = match fields.find("operations") {
         Some(node) => operations(reader, node),
@@ -323,7 +325,7 @@ fn table(reader: &mut NodeReader, node: &Node) -> Option<Placed<FencedTable>> {
         return None;
     };
     let name = sql_name(reader, name_node, "the name of a table", name::qualified)?;
-    Some(Placed { at: name_node.at, value: FencedTable { name, operations, key } })
+    Some(Placed { at: name_node.at, value: FencedTable { name, operations, database, key } })
 }
 
 fn operations(reader: &mut NodeReader, node: &Node) -> Vec<Operation> {

@@ -57,6 +57,11 @@ impl Index {
 }
 
 impl FencedTable {
+    /// That it does not exist there is worth telling.
+    pub fn is_expected_in(&self, database: &str) -> bool {
+        self.database.as_ref().is_none_or(|expected| expected == database)
+    }
+
     /// Its fence stands in the way of the operation.
     pub(super) fn fences(&self, operation: Operation) -> bool {
         match operation {

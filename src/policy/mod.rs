@@ -207,6 +207,8 @@ pub struct FencedTable {
     pub name: QualifiedName,
     /// Sorted; never contains [`Operation::Lock`], [`Operation::Cascade`] and [`Operation::TruncateCascade`], which follow the others.
     pub operations: Vec<Operation>,
+    /// The only database that has it, if the policy says so. It is fenced wherever it is; nobody is told where else it is not.
+    pub database: Option<String>,
     /// The column whose value says which resource a row belongs to, if the resource is keyed.
     pub key: Option<String>,
 }

@@ -1,6 +1,7 @@
 //! What a policy makes of a session's statements: which are writes, of whom, and what they meet.
 
 use crate::support::fenced::{Fenced, code, code_in, init, ok};
+use crate::support::guardian::Folder;
 use crate::support::message::{
     bind_text, copy_data, copy_done, describe_statement, execute, function_call, parse, query, sync,
 };
@@ -274,6 +275,50 @@ fn databases_that_are_named() {
     let mut app = Wire::login(&world.proxy.address(), "postgres", "app");
     assert_eq!(code(&mut app, "INSERT INTO jobs VALUES (1)"), "LF002");
     ok(&mut app, "SET lease.fence = 47; INSERT INTO jobs VALUES (1)");
+}
+
+/// It is not missed in other databases: not in the log, in the console, or by the guard. It is fenced wherever it is.
+#[test]
+fn a_table_says_its_database() {
+    let policies =
+        "version: 1\nresources:\n  - {name: r, tables: [public.jobs, {name: public.orders, database: shop}]}\n";
+    let world = Fenced::start("CREATE DATABASE shop", policies);
+    world.postgres.sql("CREATE TABLE free (n int)");
+    init(&world.postgres, "shop");
+    world.postgres.sql_in("shop", "CREATE TABLE orders (n int)");
+    let mut shop = Wire::login(&world.proxy.address(), "postgres", "shop");
+    assert_eq!(code(&mut shop, "INSERT INTO orders VALUES (1)"), "LF002");
+    ok(&mut world.login(), "INSERT INTO free VALUES (1)");
+    let is_missing = |table: &str| {
+        world.proxy.log().lines().any(|line| line.contains("fenced_table_missing") && line.contains(table))
+    };
+    wait_until("the one that is expected in both is missed", DEADLINE, || is_missing("public.jobs"));
+    assert!(!is_missing("public.orders"), "{}", world.proxy.log());
+    let mut console = Wire::login(&world.proxy.address(), "postgres", "fencegate");
+    let shown: Vec<String> = ok(&mut console, "SHOW POLICIES")
+        .into_iter()
+        .map(|row| [0, 2, 9].map(|column: usize| row[column].clone().unwrap_or_default()).join(" "))
+        .collect();
+    assert_eq!(shown.len(), 3, "{shown:?}");
+    assert!(shown.iter().any(|row| row == "shop public.jobs unresolved"), "{shown:?}");
+    assert!(!shown.iter().any(|row| row.starts_with("postgres public.orders")), "{shown:?}");
+    let file = Folder::new("policies");
+    std::fs::write(file.join("policy.yaml"), policies).unwrap();
+    let guard = |database: &str| {
+        let control = world.postgres.control_url() + database;
+        let output = fencegate()
+            .args(["guard", "install", "--control", &control, "--policies"])
+            .arg(file.path())
+            .output()
+            .unwrap();
+        [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned()).concat()
+    };
+    let (here, there) = (guard("postgres"), guard("shop"));
+    assert!(!here.contains("orders of resource"), "{here}");
+    assert!(there.contains("public.jobs of resource"), "{there}");
+    // One that comes where nobody expects it.
+    world.postgres.sql("CREATE TABLE orders (n int)");
+    assert_eq!(code(&mut world.login(), "INSERT INTO orders VALUES (1)"), "LF002");
 }
 
 #[test]

@@ -202,3 +202,22 @@ fn policy_check_warns_of_functions_in_a_database() {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), expected));
     assert_eq!(text(&output.stdout), "policies: 1 resource, 2 tables, in 1 file\n");
 }
+
+#[test]
+fn a_table_of_another_database_is_not_missed() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE TABLE ticks (n int)");
+    let policy = |database: &str| {
+        format!(
+            "version: 1\nresources:\n  - {{name: r, tables: [public.ticks, {{name: public.orders, database: {database}}}]}}\n"
+        )
+    };
+    let output = explain(&postgres, "postgres", &policy("shop"));
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    assert!(!text(&output.stdout).contains("orders"));
+    assert_eq!(explain(&postgres, "postgres", &policy("Postgres")).status.code(), Some(1));
+    // Where it is, it is fenced, whatever the policy expects.
+    postgres.sql("CREATE TABLE orders (n int)");
+    let output = explain(&postgres, "postgres", &policy("shop"));
+    assert!(lines(&output).iter().any(|line| line.starts_with("r | public.orders | table | ")), "{output:?}");
+}
