@@ -1,7 +1,8 @@
 //! Rejection by an error that the server raises: inside transactions and pipelines, so that its
 //! transaction state is the truth.
 
-use super::rejection::{Rejection, raising_statement};
+use super::raised::raising_statement;
+use super::rejection::Rejection;
 use super::replies::{Audience, Request};
 use super::{Host, Session, frame_of};
 use crate::statement::Statement;

@@ -1,6 +1,7 @@
 //! Messages from the server: matches replies with the requests that they answer, and passes on the client's.
 
-use super::rejection::is_raised;
+use super::checks::is_check;
+use super::raised::is_raised;
 use super::replies::{Audience, Reply, Request};
 use super::{End, HIGH_WATER, Host, Sent, Session, Wait, frame_of, server_fault};
 use crate::statement::{Alone, PreparedEffect, Statement, TransactionEffect};
@@ -56,7 +57,9 @@ impl<H: Host> Session<H> {
             }
             backend::READY | backend::COMMAND_COMPLETE if header.body <= WHOLE => {
                 let frame = frame_of(&mut self.server, header.frame());
-                if audience != Audience::Proxy {
+                let is_check = header.tag == backend::COMMAND_COMPLETE
+                    && self.replies.front().is_some_and(|reply| is_check(&reply.to));
+                if audience != Audience::Proxy && !is_check {
                     self.client.output.extend_from_slice(&frame);
                 }
                 match header.tag {
