@@ -411,3 +411,24 @@ fn a_rejection_says_what_it_was_given_and_what_it_took_the_name_for() {
     let named = error_in(&wire.query("INSERT INTO public.jobs VALUES (1)")).unwrap();
     assert!(named.hint().starts_with("lease.fence names only other, shard/3. SET"), "{named:?}");
 }
+
+/// One schema for each tenant, and none of them fenced.
+#[test]
+fn a_name_without_a_schema_is_explained_where_it_may_mean_a_fenced_table() {
+    let keyed = "version: 1\nresources:\n  - {name: 'shard/{shard}', tables: [{name: public.ticks, key: shard}]}\n";
+    let world =
+        Fenced::start("CREATE TABLE ticks (shard int); CREATE SCHEMA tenant; CREATE TABLE tenant.ticks (n int)", keyed);
+    let mut wire = world.login();
+    ok(&mut wire, "SET lease.fence = 'shard/3=1'; SET search_path = tenant; CREATE TEMP TABLE ticks (n int)");
+    let says_what_is_meant = |sql: &str, wire: &mut Wire| {
+        let error = error_in(&wire.query(sql)).unwrap();
+        let meant = "The statement names no schema, and may mean public.ticks: name the schema if it means another table, pg_temp";
+        error.code() == "LF004" && error.hint().starts_with(meant)
+    };
+    for sql in ["INSERT INTO ticks SELECT 1", "UPDATE ticks SET n = 1", "TRUNCATE ticks", "DROP TABLE ticks"] {
+        assert!(says_what_is_meant(sql, &mut wire), "{sql}");
+    }
+    let other = error_in(&wire.query("TRUNCATE public.ticks")).unwrap();
+    assert!(other.code() == "LF004" && !other.hint().contains("names no schema"), "{other:?}");
+    ok(&mut wire, "INSERT INTO tenant.ticks SELECT 1; INSERT INTO pg_temp.ticks SELECT 1; DROP TABLE pg_temp.ticks");
+}
