@@ -4,26 +4,43 @@
 //! Owns which dependency is a call, and by which operation on which relation. Must never leave one out for being
 //! rare: a call that is not found is a write that is not fenced.
 
-use crate::policy::QualifiedName;
+use crate::policy::FencedFunction;
 use crate::sql::named_as;
 use crate::statement::Operation::{self, Ddl, Delete, Insert, Read, Truncate, Update};
+
+/// The table `fenced_function`, all that exist of these.
+pub(super) fn fenced_functions(functions: &[&FencedFunction]) -> String {
+    let of = |table: &str, is_prefix| {
+        let those = functions.iter().filter(|function| function.is_prefix == is_prefix);
+        named_as(table, those.map(|function| &function.name))
+    };
+    format!(
+        "{}, {}, fenced_function(oid) AS ( \
+           SELECT p.oid FROM named_function f JOIN pg_namespace n ON n.nspname = f.schema \
+             JOIN pg_proc p ON p.pronamespace = n.oid AND p.proname = f.name \
+           UNION SELECT p.oid FROM named_prefix f JOIN pg_namespace n ON n.nspname = f.schema \
+             JOIN pg_proc p ON p.pronamespace = n.oid AND p.proname >= f.name \
+               AND starts_with(p.proname::text, f.name::text))",
+        of("named_function", false),
+        of("named_prefix", true),
+    )
+}
 
 /// The tables `calling`, all that depends on a function, with what is part of a relation left at that; and `calls`, the
 /// relations by which it is called, each with the operations that do, a letter each.
 ///
 /// An operator class is what its members make it, a domain what its constraints do, and a composite type what its columns
 /// are. Of a view, what reads it calls.
-pub(super) fn tables(functions: &[&QualifiedName]) -> String {
+pub(super) fn tables(functions: &[&FencedFunction]) -> String {
     if functions.is_empty() {
         // To plan the rest takes longer than to run it.
         return "calls(function, relation, operations) AS (SELECT NULL::oid, NULL::oid, '' WHERE false)".to_owned();
     }
     let stored = "'iux'";
     format!(
-        "{named}, \
+        "{fenced}, \
          calling(function, classid, objid) AS ( \
-           SELECT p.oid, 'pg_proc'::regclass::oid, p.oid FROM named_function f \
-             JOIN pg_namespace n ON n.nspname = f.schema JOIN pg_proc p ON p.pronamespace = n.oid AND p.proname = f.name \
+           SELECT f.oid, 'pg_proc'::regclass::oid, f.oid FROM fenced_function f \
            UNION SELECT calling.function, next.classid, next.objid FROM calling CROSS JOIN LATERAL ( \
              SELECT d.classid, d.objid FROM pg_depend d \
                WHERE d.refclassid = calling.classid AND d.refobjid = calling.objid \
@@ -55,7 +72,7 @@ pub(super) fn tables(functions: &[&QualifiedName]) -> String {
              WHERE c.classid = 'pg_trigger'::regclass \
            UNION SELECT c.function, p.polrelid, 'riud' FROM calling c JOIN pg_policy p ON p.oid = c.objid \
              WHERE c.classid = 'pg_policy'::regclass)",
-        named = named_as("named_function", functions.iter().copied()),
+        fenced = fenced_functions(functions),
     )
 }
 
@@ -63,7 +80,7 @@ pub(super) fn tables(functions: &[&QualifiedName]) -> String {
 /// - `function`: `from` is a function that the policies name
 /// - `caller`: so named is a function that calls `to`
 /// - `call`: the operations `detail` on `from` call `to`
-pub(super) fn rows(functions: &[&QualifiedName]) -> &'static str {
+pub(super) fn rows(functions: &[&FencedFunction]) -> &'static str {
     const ROWS: &str = "\
     UNION ALL SELECT CASE WHEN c.function = p.oid THEN 'function' ELSE 'caller' END, p.oid, c.function, NULL, n.nspname, \
       p.proname, NULL, NULL \

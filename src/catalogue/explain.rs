@@ -4,10 +4,10 @@
 
 use super::graph::{Action, Edge, Link, Oid, Way};
 use super::{Catalogue, Dependencies, Relation, WayTo};
-use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource, quoted};
-use crate::sql::{StatementResult, column};
-use crate::statement::{Operation, RelationName};
-use std::collections::HashSet;
+use crate::policy::{FencedFunction, FencedTable, PolicySet, QualifiedName, Resource, quoted};
+use crate::sql::{StatementResult, column, is_true};
+use crate::statement::{FunctionName, Operation, RelationName};
+use tokio_postgres::SimpleQueryRow;
 
 /// What policies cover in one database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,8 +16,21 @@ pub struct Explanation {
     pub database: String,
     /// In the order of the policies.
     pub covered: Vec<Covered>,
-    /// The functions that no policy names, and whose source mentions a fenced table: the function, and the table.
-    pub unnamed: Vec<(String, String)>,
+    /// The functions that the table's policy does not name, and whose source mentions it.
+    pub unnamed: Vec<Unnamed>,
+}
+
+/// A function that may write a fenced table, and that the table's resource does not name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unnamed {
+    /// The resource's name.
+    pub resource: String,
+    /// The function.
+    pub function: QualifiedName,
+    /// The fenced table.
+    pub table: QualifiedName,
+    /// Its own source mentions the table; else that of one that it calls does.
+    pub is_direct: bool,
 }
 
 /// One relation or function, and why writing or calling it is writing to the resource.
@@ -48,29 +61,39 @@ pub fn explanation(
     let database = rows().find_map(|row| column(row, "database")).unwrap_or_default().to_owned();
     let function =
         |row| Some(QualifiedName { schema: column(row, "schema")?.into(), name: column(row, "name")?.into() });
-    let functions: HashSet<QualifiedName> = rows().filter_map(function).collect();
-    let covered =
-        policies.resources.iter().flat_map(|resource| catalogue.covered(resource, &functions, dependencies)).collect();
-    let is_named = |name: &QualifiedName| policies.resources.iter().any(|resource| resource.functions.contains(name));
+    let functions: Vec<QualifiedName> = rows().filter_map(function).collect();
+    let covered = policies
+        .resources
+        .iter()
+        .flat_map(|resource| catalogue.covered(&database, resource, &functions, dependencies))
+        .collect();
     let mentions = mentions.iter().flat_map(|answer| &answer.rows);
-    let unnamed = mentions.filter_map(|row| Some((function(row)?, column(row, "mentions")?.to_owned())));
-    let unnamed = unnamed.filter(|(name, _)| !is_named(name)).map(|(name, table)| (name.to_string(), table)).collect();
+    let unnamed = mentions.filter_map(|row| unnamed(policies, function(row)?, row)).collect();
     Explanation { database, covered, unnamed }
+}
+
+/// Who mentions a table of one resource, and is named in another, is told all the same: a call needs the token of each.
+fn unnamed(policies: &PolicySet, function: QualifiedName, row: &SimpleQueryRow) -> Option<Unnamed> {
+    let text = |name| column(row, name).map(str::to_owned);
+    let table = QualifiedName { schema: text("table_schema")?, name: text("table_name")? };
+    let resource = policies.resources.iter().find(|resource| resource.tables.iter().any(|it| it.name == table))?;
+    let called = FunctionName { schema: Some(function.schema.clone()), name: function.name.clone() };
+    let is_named = resource.functions.iter().any(|it| it.is_meant_by(&called));
+    let is_direct = is_true(row, "direct");
+    (!is_named).then(|| Unnamed { resource: resource.name.clone(), function, table, is_direct })
 }
 
 impl Catalogue {
     fn covered(
         &self,
+        database: &str,
         resource: &Resource,
-        functions: &HashSet<QualifiedName>,
+        functions: &[QualifiedName],
         dependencies: &Dependencies,
     ) -> Vec<Covered> {
-        let tables = resource.tables.iter().flat_map(|table| self.covered_with(table, dependencies));
-        let functions = resource.functions.iter().flat_map(|function| {
-            let kind = functions.contains(function).then(|| "function".to_owned());
-            let named = (function.to_string(), kind, "call".to_owned(), NAMED.to_owned());
-            [named].into_iter().chain(self.callers_of(function))
-        });
+        let is_told = |table: &&FencedTable| self.has(&table.name) || table.is_expected_in(database);
+        let tables = resource.tables.iter().filter(is_told).flat_map(|table| self.covered_with(table, dependencies));
+        let functions = resource.functions.iter().flat_map(|function| self.covered_by(function, functions));
         let row = |(relation, kind, operations, path)| Covered {
             resource: resource.name.clone(),
             relation,
@@ -79,6 +102,24 @@ impl Catalogue {
             path,
         };
         tables.chain(functions).map(row).collect()
+    }
+
+    /// The functions of a policy that exist, each with what calls it; where none does, what the policy says.
+    fn covered_by(&self, fenced: &FencedFunction, functions: &[QualifiedName]) -> Vec<Row> {
+        let is_meant = |it: &&QualifiedName| {
+            fenced.is_meant_by(&FunctionName { schema: Some(it.schema.clone()), name: it.name.clone() })
+        };
+        let path = if fenced.is_prefix { format!("{NAMED} as {fenced}") } else { NAMED.to_owned() };
+        let mut found = functions.iter().filter(is_meant).peekable();
+        if found.peek().is_none() {
+            return vec![(fenced.to_string(), None, "call".to_owned(), NAMED.to_owned())];
+        }
+        let rows = found.flat_map(|function| {
+            let kind = Some("function".to_owned());
+            let named = (function.to_string(), kind, "call".to_owned(), path.clone());
+            [named].into_iter().chain(self.callers_of(function))
+        });
+        rows.collect()
     }
 
     /// A table of a policy, then all by which it is reached, the nearest first.

@@ -9,14 +9,16 @@ mod dependencies;
 mod explain;
 mod graph;
 mod key_column;
+mod mentions;
 mod sql;
 
 pub use dependencies::{Dependencies, question as question_of_dependencies};
-pub use explain::{Covered, Explanation, explanation};
+pub use explain::{Covered, Explanation, Unnamed, explanation};
 pub use key_column::KeyColumn;
-pub use sql::{Views, database_and_functions, functions_that_mention};
+pub use mentions::{database_and_functions, functions_that_mention};
+pub use sql::Views;
 
-use crate::policy::{FencedTable, QualifiedName, Resource};
+use crate::policy::{FencedFunction, FencedTable, QualifiedName, Resource};
 use crate::sql::{StatementResult, column};
 use crate::statement::{FunctionName, Operation, RelationName, Write};
 use graph::{Action, Edge, Graph, Link, Oid, Paths, Through, Way};
@@ -297,7 +299,7 @@ fn too_many(rows: &[&SimpleQueryRow], most: usize) -> String {
 /// All that is asked of the catalogue for one reading, and the most rows that may be answered.
 pub fn question(fences: Fenced, temporary: Option<&str>, views: Views) -> (String, usize) {
     let tables: Vec<&QualifiedName> = fences.tables().map(|(_, table)| &table.name).collect();
-    let functions: Vec<&QualifiedName> = fences.0.iter().flat_map(|resource| &resource.functions).collect();
+    let functions: Vec<&FencedFunction> = fences.0.iter().flat_map(|resource| &resource.functions).collect();
     let subject = Subject { tables: &tables, functions: &functions, temporary };
     let keys = key_column::query(fences.tables());
     (format!("{}; {keys}", sql::question(subject, views)), subject.most_rows())

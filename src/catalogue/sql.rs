@@ -4,7 +4,7 @@
 //! any role may create more.
 
 use super::calls;
-use crate::policy::{PolicySet, QualifiedName};
+use crate::policy::{FencedFunction, QualifiedName};
 use crate::sql::{named, quote};
 
 /// More rows than this are not read: such a number of relations that reach a fenced table may be an attack.
@@ -31,7 +31,7 @@ pub enum Views {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject<'a> {
     pub(super) tables: &'a [&'a QualifiedName],
-    pub(super) functions: &'a [&'a QualifiedName],
+    pub(super) functions: &'a [&'a FencedFunction],
     /// The schema of the temporary relations that count; those of other sessions never do.
     pub(super) temporary: Option<&'a str>,
 }
@@ -136,33 +136,5 @@ pub(super) fn question(subject: Subject, views: Views) -> String {
         counts_me = subject.counts("me"),
         counts_v = subject.counts("v"),
         limit = subject.most_rows() + 1,
-    )
-}
-
-/// The database's name, then the functions of the policies that exist.
-pub fn database_and_functions(policies: &PolicySet) -> String {
-    let functions = policies.resources.iter().flat_map(|resource| &resource.functions);
-    format!(
-        "SELECT current_database() AS database; \
-         WITH {} SELECT DISTINCT named.schema, named.name FROM named JOIN pg_namespace n ON n.nspname = named.schema \
-         JOIN pg_proc p ON p.pronamespace = n.oid AND p.proname = named.name",
-        named(functions)
-    )
-}
-
-/// The functions whose source mentions a fenced table by its name, or whose body depends on it. A name in a comment, or of
-/// a table in another schema, counts too.
-pub fn functions_that_mention(policies: &PolicySet) -> String {
-    let tables = policies.resources.iter().flat_map(|resource| resource.tables.iter().map(|table| &table.name));
-    format!(
-        "WITH {} SELECT DISTINCT n.nspname AS schema, p.proname AS name, format('%I.%I', named.schema, named.name) AS mentions \
-         FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_language l ON l.oid = p.prolang \
-         JOIN named ON strpos(lower(p.prosrc), lower(named.name)) > 0 \
-             AND lower(p.prosrc) ~ ('(^|[^[:alnum:]_$])' || regexp_replace(lower(named.name), '[^[:alnum:]_]', '.', 'g') || '($|[^[:alnum:]_$])') \
-           OR EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid \
-             AND d.refclassid = 'pg_class'::regclass AND d.refobjid = to_regclass(format('%I.%I', named.schema, named.name))) \
-         WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', 'fencegate') AND l.lanname NOT IN ('internal', 'c') \
-         ORDER BY 1, 2, 3",
-        named(tables)
     )
 }

@@ -2,11 +2,11 @@
 
 use super::output::{complain, counted, load_policies, print, table};
 use super::{Ended, database, failed, runtime};
-use crate::catalogue::{Covered, Explanation};
+use crate::catalogue::{Covered, Explanation, Unnamed};
 use crate::fence;
 use crate::policy::{Opaque, PolicySet, Resource};
 use clap::Subcommand;
-use std::{path::PathBuf, process::ExitCode};
+use std::{collections::BTreeSet, path::PathBuf, process::ExitCode};
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -21,6 +21,9 @@ enum Command {
         /// The directory
         #[arg(value_name = "DIR")]
         directory: PathBuf,
+        /// Also warn of the functions of this database that may write a fenced table and that the policies do not name
+        #[arg(long, value_name = "URL")]
+        database: Option<String>,
     },
     /// Show which relations of a database the policies cover, and by which path
     Explain {
@@ -35,14 +38,20 @@ enum Command {
 
 pub(super) fn run(arguments: Arguments) -> Ended {
     match arguments.command {
-        Command::Check { directory } => check(&load_policies(&directory)?),
+        Command::Check { directory, database } => check(&load_policies(&directory)?, database.as_deref()),
         Command::Explain { directory, database } => explain(&load_policies(&directory)?, &database),
     }
 }
 
-fn check(set: &PolicySet) -> Ended {
+fn check(set: &PolicySet, url: Option<&str>) -> Ended {
     for warning in [warning(set), opaque_warning(set)].into_iter().flatten() {
         complain(&format!("warning: {warning}"));
+    }
+    if let Some(url) = url {
+        let explanation = explained(set, url)?;
+        let unresolved = explanation.covered.iter().filter(|it| it.kind.is_none());
+        unresolved.for_each(|it| complain(&format!("warning: {} is unresolved: {}", it.relation, it.path)));
+        warn_of_functions(set, &explanation.unnamed);
     }
     print(&summary(set));
     Ok(ExitCode::SUCCESS)
@@ -50,22 +59,54 @@ fn check(set: &PolicySet) -> Ended {
 
 /// Exit code 1 also where something that the policies name does not exist, or they are not for that database.
 fn explain(set: &PolicySet, url: &str) -> Ended {
-    let config = database("--database", url)?;
-    let Explanation { database, covered, unnamed } =
-        &runtime()?.block_on(fence::explain(&config, set)).map_err(failed)?;
-    if !set.applies_to(database) {
-        return Err(failed(format!("the policies fence nothing in database {database}")));
-    }
+    let Explanation { covered, unnamed, .. } = &explained(set, url)?;
     let header = ["RESOURCE", "RELATION", "KIND", "OPERATIONS", "PATH"];
     let lines: Vec<[&str; 5]> = std::iter::once(header).chain(covered.iter().map(line)).collect();
     print(&table(&lines));
-    for (function, table) in unnamed {
+    warn_of_functions(set, unnamed);
+    Ok(if covered.iter().any(|it| it.kind.is_none()) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Only of a database that the policies are for.
+fn explained(set: &PolicySet, url: &str) -> Result<Explanation, ExitCode> {
+    let config = database("--database", url)?;
+    let explanation = runtime()?.block_on(fence::explain(&config, set)).map_err(failed)?;
+    if !set.applies_to(&explanation.database) {
+        return Err(failed(format!("the policies fence nothing in database {}", explanation.database)));
+    }
+    Ok(explanation)
+}
+
+/// A line for each function, then for each resource what to write in its policy.
+fn warn_of_functions(set: &PolicySet, unnamed: &[Unnamed]) {
+    for Unnamed { function, table, is_direct, .. } in unnamed {
+        let mentions = if *is_direct { "mentions" } else { "calls what mentions" };
         complain(&format!(
-            "warning: function {function} mentions {table}, and a call of it is no write to the proxy: \
-             name it under `functions` of that resource, or install the guard"
+            "warning: function {function} {mentions} {table}, and a call of it is no write to the proxy"
         ));
     }
-    Ok(if covered.iter().any(|it| it.kind.is_none()) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    for resource in &set.resources {
+        let of_it = unnamed.iter().filter(|it| it.resource == resource.name);
+        let more: BTreeSet<String> = of_it.map(|it| it.function.to_string()).collect();
+        if more.is_empty() {
+            continue;
+        }
+        let advice = match resource.keyed {
+            Some(_) => "a keyed resource cannot name them".to_owned(),
+            None => {
+                let all = resource.functions.iter().map(ToString::to_string).chain(more);
+                let all: Vec<String> = all.map(|name| in_yaml(&name)).collect();
+                format!("write those that write into its policy, functions: [{}]", all.join(", "))
+            }
+        };
+        complain(&format!("resource {}: {advice}; or install the guard", resource.name));
+    }
+}
+
+/// An SQL name as an element of a list.
+fn in_yaml(name: &str) -> String {
+    let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "_.*".contains(c));
+    if is_plain { name.to_owned() } else { format!("'{}'", name.replace('\'', "''")) }
 }
 
 fn line(covered: &Covered) -> [&str; 5] {

@@ -78,7 +78,7 @@ impl Survey {
         let foreign_tables_truncate = fact("version").parse().is_ok_and(|version: u32| version >= 160_000);
         for resource in &policies.resources {
             for table in &resource.tables {
-                let relations = survey.relations(client, resource, table).await?;
+                let relations = survey.relations(client, &database, resource, table).await?;
                 let roles = &policies.exempt_roles;
                 survey.wanted.extend(wanted(resource, table, &relations, roles, foreign_tables_truncate));
             }
@@ -90,6 +90,7 @@ impl Survey {
     async fn relations(
         &mut self,
         client: &Client,
+        database: &str,
         resource: &Resource,
         table: &FencedTable,
     ) -> Result<Vec<GuardedRelation>, GuardError> {
@@ -98,7 +99,7 @@ impl Survey {
         }
         let (name, resource) = (&table.name, &resource.name);
         let rows = rows(client, "read the catalogue", &tree(table)).await?;
-        if rows.is_empty() {
+        if rows.is_empty() && table.is_expected_in(database) {
             self.unguarded
                 .push(format!("table {name} of resource {resource} does not exist: install again once it does"));
         }

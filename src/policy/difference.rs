@@ -45,10 +45,11 @@ impl FencedTable {
         named.map(|(name, _)| *name).collect()
     }
 
-    /// The name, the column of the key, and the operations.
+    /// The name, the database, the column of the key, and the operations.
     fn shown(&self) -> String {
         let key = self.key.as_ref().map(|key| format!(" by {}", super::quoted(key))).unwrap_or_default();
-        format!("{}{key} ({})", self.name, self.operation_names().join(", "))
+        let database = self.database.as_ref().map(|name| format!(" in {}", super::quoted(name))).unwrap_or_default();
+        format!("{}{database}{key} ({})", self.name, self.operation_names().join(", "))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Owns the format. Must never look at other files: what they may not share is checked by `load`.
 
-use super::{FencedTable, Issuer, Issuers, Mode, OnMissing, Opaque, QualifiedName, Template, name};
+use super::{FencedFunction, FencedTable, Issuer, Issuers, Mode, OnMissing, Opaque, Template, name};
 use crate::etcd::ElectionName;
 use crate::statement::Operation;
 use crate::yaml::{self, Fault, Node, NodeReader, Position, Value};
@@ -47,7 +47,7 @@ pub(super) struct DeclaredResource {
     pub(super) names: Option<Template>,
     pub(super) issuer: Option<Placed<DeclaredIssuer>>,
     pub(super) tables: Vec<Placed<FencedTable>>,
-    pub(super) functions: Vec<Placed<QualifiedName>>,
+    pub(super) functions: Vec<Placed<FencedFunction>>,
     pub(super) on_missing: OnMissing,
     pub(super) mode: Mode,
 }
@@ -310,9 +310,11 @@ fn table(reader: &mut NodeReader, node: &Node) -> Option<Placed<FencedTable>> {
     if !matches!(node.value, Value::Mapping(_)) {
         let name = sql_name(reader, node, "a table", name::qualified)?;
         let operations = OPERATIONS.map(|(_, operation)| operation).to_vec();
-        return Some(Placed { at: node.at, value: FencedTable { name, operations, key: None } });
+        return Some(Placed { at: node.at, value: FencedTable { name, operations, database: None, key: None } });
     }
-    let fields = reader.fields(node, "a table", &["name", "operations", "key"])?;
+    let fields = reader.fields(node, "a table", &["name", "operations", "database", "key"])?;
+    let database =
+        fields.find("database").and_then(|node| sql_name(reader, node, "`database` of a table", name::single));
     let key = fields.find("key").and_then(|node| sql_name(reader, node, "`key`", name::single));
     let operations = match fields.find("operations") {
         Some(node) => operations(reader, node),
@@ -323,7 +325,7 @@ fn table(reader: &mut NodeReader, node: &Node) -> Option<Placed<FencedTable>> {
         return None;
     };
     let name = sql_name(reader, name_node, "the name of a table", name::qualified)?;
-    Some(Placed { at: name_node.at, value: FencedTable { name, operations, key } })
+    Some(Placed { at: name_node.at, value: FencedTable { name, operations, database, key } })
 }
 
 fn operations(reader: &mut NodeReader, node: &Node) -> Vec<Operation> {
@@ -341,8 +343,8 @@ fn operations(reader: &mut NodeReader, node: &Node) -> Vec<Operation> {
     operations
 }
 
-fn function(reader: &mut NodeReader, node: &Node) -> Option<Placed<QualifiedName>> {
-    let value = sql_name(reader, node, "a function", name::qualified)?;
+fn function(reader: &mut NodeReader, node: &Node) -> Option<Placed<FencedFunction>> {
+    let value = sql_name(reader, node, "a function", name::function)?;
     Some(Placed { at: node.at, value })
 }
 

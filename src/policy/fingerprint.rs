@@ -2,7 +2,7 @@
 //!
 //! Must never depend on the order or the place in which something is written, nor on how a library prints it.
 
-use super::{FencedTable, PolicySet, QualifiedName, Resource};
+use super::{FencedFunction, FencedTable, PolicySet, QualifiedName, Resource};
 use sha2::{Digest, Sha256};
 
 /// The settings of a set that decide with every resource's fence, as [`fingerprint`] needs them.
@@ -41,8 +41,9 @@ pub(super) fn fingerprint<'r>(settings: &str, resource: &'r Resource) -> String 
     for (QualifiedName { schema, name }, column) in sorted(keys) {
         line(&mut text, "key", [schema, name, column]);
     }
-    for QualifiedName { schema, name } in sorted(resource.functions.iter()) {
-        line(&mut text, "function", [schema.as_str(), name]);
+    for FencedFunction { name: QualifiedName { schema, name }, is_prefix } in sorted(resource.functions.iter()) {
+        let kind = if *is_prefix { "functions" } else { "function" };
+        line(&mut text, kind, [schema.as_str(), name]);
     }
     format!("{:.32}", format!("{:x}", Sha256::digest(text)))
 }

@@ -2,8 +2,8 @@
 //!
 //! Must never miss one: a name without a schema means the tables of that name in every schema.
 
-use super::{FencedTable, QualifiedName, Resource};
-use crate::statement::Operation;
+use super::{FencedFunction, FencedTable, Resource};
+use crate::statement::{FunctionName, Operation};
 use std::{collections::HashMap, sync::Arc};
 
 /// The tables and functions of a set, by their own names.
@@ -11,7 +11,9 @@ use std::{collections::HashMap, sync::Arc};
 pub(super) struct Index {
     /// Each with its place in the list of its resource's tables.
     tables: HashMap<String, Vec<(Arc<Resource>, usize)>>,
-    functions: HashMap<String, Vec<(Arc<Resource>, QualifiedName)>>,
+    functions: HashMap<String, Vec<(Arc<Resource>, FencedFunction)>>,
+    /// Those of which only the beginning of the name is known.
+    prefixes: Vec<(Arc<Resource>, FencedFunction)>,
 }
 
 impl Index {
@@ -23,7 +25,10 @@ impl Index {
             }
             for function in &resource.functions {
                 let entry = (resource.clone(), function.clone());
-                index.functions.entry(function.name.clone()).or_default().push(entry);
+                match function.is_prefix {
+                    true => index.prefixes.push(entry),
+                    false => index.functions.entry(function.name.name.clone()).or_default().push(entry),
+                }
             }
         }
         index
@@ -40,11 +45,10 @@ impl Index {
         tables.filter(move |(_, table)| schema.is_none_or(|schema| schema == table.name.schema))
     }
 
-    pub(super) fn resources_of_function(&self, schema: Option<&str>, name: &str) -> Vec<&Arc<Resource>> {
+    pub(super) fn resources_of_function(&self, called: &FunctionName) -> Vec<&Arc<Resource>> {
         let mut found: Vec<&Arc<Resource>> = Vec::new();
-        for (resource, function) in self.functions.get(name).into_iter().flatten() {
-            let is_meant = schema.is_none_or(|schema| schema == function.schema);
-            if is_meant && !found.iter().any(|other| Arc::ptr_eq(other, resource)) {
+        for (resource, function) in self.functions.get(&called.name).into_iter().flatten().chain(&self.prefixes) {
+            if function.is_meant_by(called) && !found.iter().any(|other| Arc::ptr_eq(other, resource)) {
                 found.push(resource);
             }
         }
@@ -53,6 +57,11 @@ impl Index {
 }
 
 impl FencedTable {
+    /// That it does not exist there is worth telling.
+    pub fn is_expected_in(&self, database: &str) -> bool {
+        self.database.as_ref().is_none_or(|expected| expected == database)
+    }
+
     /// Its fence stands in the way of the operation.
     pub(super) fn fences(&self, operation: Operation) -> bool {
         match operation {

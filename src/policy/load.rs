@@ -96,7 +96,7 @@ struct Joining {
 enum Declaration {
     Resource(String),
     Table(super::QualifiedName),
-    Function(super::QualifiedName),
+    Function(super::FencedFunction),
     Setting(&'static str),
 }
 

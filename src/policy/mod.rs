@@ -6,6 +6,7 @@
 mod difference;
 mod document;
 mod fingerprint;
+mod function;
 mod guarded;
 mod index;
 mod issuer;
@@ -17,6 +18,7 @@ mod tests;
 
 pub use crate::yaml::FileError;
 pub use difference::PolicyChange;
+pub use function::FencedFunction;
 pub(crate) use guarded::{guard_arguments, guarded_lease};
 pub use issuer::{Issuer, Issuers};
 pub(crate) use keyed::percent_decoded;
@@ -152,7 +154,7 @@ impl PolicySet {
     /// The resources, each once, that a call of a function may count as a write to. A function without a
     /// schema may be the one of that name in any schema.
     pub fn resources_of_function(&self, function: &FunctionName) -> Vec<&Arc<Resource>> {
-        self.index.resources_of_function(function.schema.as_deref(), &function.name)
+        self.index.resources_of_function(function)
     }
 }
 
@@ -170,7 +172,7 @@ pub struct Resource {
     /// The tables whose writes need the resource's token.
     pub tables: Vec<FencedTable>,
     /// Calling one of these counts as a write to the resource.
-    pub functions: Vec<QualifiedName>,
+    pub functions: Vec<FencedFunction>,
     /// What happens to sessions without a token.
     pub on_missing: OnMissing,
     /// Whether the fence acts or only counts and logs.
@@ -205,6 +207,8 @@ pub struct FencedTable {
     pub name: QualifiedName,
     /// Sorted; never contains [`Operation::Lock`], [`Operation::Cascade`] and [`Operation::TruncateCascade`], which follow the others.
     pub operations: Vec<Operation>,
+    /// The only database that has it, if the policy says so. It is fenced wherever it is; nobody is told where else it is not.
+    pub database: Option<String>,
     /// The column whose value says which resource a row belongs to, if the resource is keyed.
     pub key: Option<String>,
 }

@@ -3,7 +3,7 @@
 //! Owns Postgres' rules for folding, quoting and truncating a name. Must never complete a name
 //! that is not qualified: its schema depends on the session.
 
-use super::QualifiedName;
+use super::{FencedFunction, QualifiedName};
 use thiserror::Error;
 
 /// Postgres keeps this many bytes of a name (NAMEDATALEN - 1).
@@ -20,6 +20,8 @@ pub(super) enum NameError {
     Qualified(String),
     #[error("a function is named without parentheses: all functions of that name are meant")]
     Parentheses,
+    #[error("`*` stands behind the beginning of a name: by itself it would mean every call without a schema")]
+    NoBeginning,
     #[error("temporary tables and functions belong to one session and cannot be fenced")]
     Temporary,
     #[error("U&\"…\" is not understood here: write the characters themselves, in double quotes")]
@@ -47,6 +49,20 @@ pub(super) fn qualified(text: &str) -> Result<QualifiedName, NameError> {
         return Err(NameError::Temporary);
     }
     Ok(name)
+}
+
+/// Reads `schema.name`, or `schema.beginning*`.
+pub(super) fn function(text: &str) -> Result<FencedFunction, NameError> {
+    let Some(beginning) = text.trim_end().strip_suffix('*') else {
+        return Ok(FencedFunction { name: qualified(text)?, is_prefix: false });
+    };
+    if beginning.ends_with(char::is_whitespace) {
+        return Err(NameError::Unexpected('*'));
+    }
+    if beginning.ends_with('.') {
+        return Err(NameError::NoBeginning);
+    }
+    Ok(FencedFunction { name: qualified(beginning)?, is_prefix: true })
 }
 
 /// Reads the name of a role or a database.
@@ -178,6 +194,27 @@ mod tests {
             ("public.U&\"d\\0061t\"", NameError::UnicodeEscapes),
         ] {
             assert_eq!(qualified(text).unwrap_err(), error, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_star_ends_the_name_of_a_function() {
+        let shown = |text| function(text).map(|it| (it.to_string(), it.is_prefix));
+        assert_eq!(shown("Public.Run_*"), Ok(("public.run_*".to_owned(), true)));
+        assert_eq!(shown(r#"public."Run_"* "#), Ok((r#"public."Run_"*"#.to_owned(), true)));
+        assert_eq!(shown(r#"public."run*""#), Ok((r#"public."run*""#.to_owned(), false)));
+        assert_eq!(shown("public.run"), Ok(("public.run".to_owned(), false)));
+        for (text, error) in [
+            ("public.*", NameError::NoBeginning),
+            ("*", NameError::Empty),
+            ("public.*_run", NameError::Unexpected('*')),
+            ("public.a*b*", NameError::Unexpected('*')),
+            ("public.a**", NameError::Unexpected('*')),
+            ("public.a *", NameError::Unexpected('*')),
+            ("pub*.a*", NameError::Unexpected('*')),
+            ("a*", NameError::NoSchema("a".to_owned())),
+        ] {
+            assert_eq!(shown(text), Err(error), "{text}");
         }
     }
 

@@ -33,7 +33,10 @@ pub fn resources(
     let name = table.key.as_deref().unwrap_or_default();
     let unknown = |why: &str| {
         let why = format!("which \"{name}\" of {}: {why}", table.name);
-        vec![Err(Rejection::UnknownKey { resource: keyed.name.clone(), why, hint: hint(write.operation) })]
+        let bare = write.relation.schema.is_none() && write.relation.name == table.name.name;
+        let by_bare_name = bare.then(|| table.name.clone());
+        let hint = hint(write.operation);
+        vec![Err(Rejection::UnknownKey { resource: keyed.name.clone(), why, hint, by_bare_name })]
     };
     let Some(column) = column else { return unknown("there is no such column") };
     if let Err(why) = column.kind {
@@ -66,7 +69,7 @@ pub fn resources(
 pub fn any(keyed: &Resource, kind: &str) -> Rejection {
     let why = format!("{kind} may write rows of every key of {}", keyed.name);
     let hint = "Write to the table directly; or set `opaque: allow`, and let the guard look at each row.";
-    Rejection::UnknownKey { resource: keyed.name.clone(), why, hint }
+    Rejection::UnknownKey { resource: keyed.name.clone(), why, hint, by_bare_name: None }
 }
 
 /// Operators or types in the statement may be others than those of pg_catalog: its keys are unknown.
@@ -76,7 +79,7 @@ pub fn by_path(keyed: &Resource) -> Rejection {
         keyed.name
     );
     let hint = "Somebody has made an operator =, or a type such as int8, in a schema of this session's search path: take that schema out of the path, send the statement by itself, or write key OPERATOR(pg_catalog.=) 3 and pg_catalog.int8.";
-    Rejection::UnknownKey { resource: keyed.name.clone(), why, hint }
+    Rejection::UnknownKey { resource: keyed.name.clone(), why, hint, by_bare_name: None }
 }
 
 fn hint(operation: Operation) -> &'static str {

@@ -7,6 +7,7 @@
 //! The driver (`net`) moves the bytes and does what the session asks for ([`Task`]). All that the session has to know of the
 //! proxy it asks its [`Host`].
 
+mod checks;
 mod client;
 mod definitions;
 mod end;
@@ -19,6 +20,7 @@ pub mod parameter;
 mod parts;
 mod pending;
 mod question;
+mod raised;
 mod reject;
 pub mod rejection;
 mod replies;

@@ -1,5 +1,6 @@
 //! The current message: the first one from the client that was not forwarded yet.
 
+use super::checks::Check;
 use super::host::Changes;
 use super::question;
 use super::task::{ParsePermit, Room, Task};
@@ -30,6 +31,8 @@ pub(super) struct Pending {
     pub(super) answer: Option<question::ResultColumns>,
     /// The control connections to the database that it needs alone were closed.
     pub(super) is_alone: bool,
+    /// What the server has to check between its statements, if it is forwarded.
+    pub(super) checks: Vec<Check>,
     /// Why an Admit for it failed.
     pub(super) refused: Option<Refusal>,
 }

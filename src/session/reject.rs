@@ -1,7 +1,8 @@
 //! Rejection by an error that the server raises: inside transactions and pipelines, so that its
 //! transaction state is the truth.
 
-use super::rejection::{Rejection, raising_statement};
+use super::raised::raising_statement;
+use super::rejection::Rejection;
 use super::replies::{Audience, Request};
 use super::{Host, Session, frame_of};
 use crate::statement::Statement;
@@ -14,6 +15,12 @@ use std::sync::Arc;
 /// The name of our own statement and portal at the server, closed after each use.
 const REJECT_NAME: &str = "fencegate reject";
 
+/// What makes the server raise an error, and what the client sees of it.
+fn in_place(rejection: &Rejection, shift: usize) -> (String, Audience) {
+    let text = rejection.text();
+    (raising_statement(&text), Audience::Rejection { shift, text: Arc::new(text) })
+}
+
 impl<H: Host> Session<H> {
     /// Puts a statement that raises the error in place of the rejected one.
     pub(super) fn raise_in_query(
@@ -23,7 +30,7 @@ impl<H: Host> Session<H> {
         index: usize,
         rejection: &Rejection,
     ) {
-        let raise = raising_statement(&rejection.text());
+        let (raise, audience) = in_place(rejection, 0);
         let frame = frame_of(&mut self.client, header.frame());
         let text = split_string(body(&frame)).map_or(&[][..], |(text, _)| text);
         let range = statements[index].range.clone();
@@ -34,20 +41,21 @@ impl<H: Host> Session<H> {
         statements.truncate(index);
         let defines = self.define_prepared(&statements);
         self.batch += 1;
-        self.replies.push(Request::Query { statements, completed: 0, defines }, Audience::Rejection { shift: 0 });
+        self.replies.push(Request::Query { statements, completed: 0, defines }, audience);
         self.message_done();
     }
 
     /// Puts a statement that raises the error before a string that the proxy cannot read. The server reads the whole string
     /// first: a mistake in it is answered by the server, and is no rejection.
     pub(super) fn raise_before_query(&mut self, header: Header, statement: &Arc<Statement>, rejection: Rejection) {
-        let raise = format!("{}; ", raising_statement(&rejection.text()));
+        let (raise, _) = in_place(&rejection, 0);
+        let raise = format!("{raise}; ");
         let frame = frame_of(&mut self.client, header.frame());
         let text = split_string(body(&frame)).map_or(&[][..], |(text, _)| text);
         self.note_forwarding();
         message::put_query(&mut self.server.output, &[raise.as_bytes(), text]);
         self.batch += 1;
-        self.replies.push(Request::query(Vec::new()), Audience::Rejection { shift: raise.len() });
+        self.replies.push(Request::query(Vec::new()), in_place(&rejection, raise.len()).1);
         self.unread = Some((rejection, statement.clone()));
         self.message_done();
     }
@@ -75,17 +83,17 @@ impl<H: Host> Session<H> {
 
     fn raise_in_place(&mut self, rejection: &Rejection) {
         self.note_forwarding();
-        message::put_query(&mut self.server.output, &[raising_statement(&rejection.text()).as_bytes()]);
+        let (raise, audience) = in_place(rejection, 0);
+        message::put_query(&mut self.server.output, &[raise.as_bytes()]);
         self.batch += 1;
-        let request = Request::query(Vec::new());
-        self.replies.push(request, Audience::Rejection { shift: 0 });
+        self.replies.push(Request::query(Vec::new()), audience);
         self.message_done();
     }
 
     /// Puts messages that raise the error in place of one of the extended protocol. The client's own statements and
     /// portals, also the unnamed ones, stay as they are.
     fn raise_in_pipeline(&mut self, rejection: &Rejection) {
-        let raise = raising_statement(&rejection.text());
+        let (raise, audience) = in_place(rejection, 0);
         self.note_forwarding();
         let output = &mut self.server.output;
         message::put_close_statement(output, REJECT_NAME);
@@ -95,8 +103,7 @@ impl<H: Host> Session<H> {
         self.replies.push(Request::CloseStatement { name: REJECT_NAME.into() }, Audience::Proxy);
         self.replies.push(Request::Parse { defines: None }, Audience::Proxy);
         self.replies.push(Request::bind(), Audience::Proxy);
-        let request = Request::execute();
-        self.replies.push(request, Audience::Rejection { shift: 0 });
+        self.replies.push(Request::execute(), audience);
         self.reject_prepared = true;
         self.message_done();
     }

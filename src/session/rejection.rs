@@ -29,7 +29,7 @@ pub enum Rejection {
     /// LF004.
     Unverifiable { why: String, hint: &'static str },
     /// LF004: which resources of a keyed one it would write.
-    UnknownKey { resource: String, why: String, hint: &'static str },
+    UnknownKey { resource: String, why: String, hint: &'static str, by_bare_name: Option<QualifiedName> },
     /// LF004: the statement may not raise the token; `highest` is what is in force.
     NotInForce { resource: String, presented: Token, highest: Option<Token> },
     /// LF005.
@@ -201,10 +201,10 @@ impl Rejection {
             Rejection::Unverifiable { why, hint } => {
                 ErrorText::new("LF004", format!("cannot tell what this statement would write: {why}")).hint(*hint)
             }
-            Rejection::UnknownKey { resource, why, hint } => {
+            Rejection::UnknownKey { resource, why, hint, by_bare_name } => {
                 ErrorText::new("LF004", format!("cannot tell what this statement would write: {why}"))
                     .detail(format!("resource={resource}"))
-                    .hint(*hint)
+                    .hint(what_is_meant(by_bare_name.as_ref()) + hint)
             }
             Rejection::NotInForce { resource, presented, highest } => {
                 let message = format!("cannot tell what this statement would write, and token {presented} for resource \"{resource}\" is not in force yet");
@@ -251,16 +251,23 @@ const MOST_NAMED: usize = 10;
 
 /// The hint of LF002.
 fn what_is_missing(named: &[String], by_bare_name: Option<&QualifiedName>) -> String {
-    let mut hint = String::new();
-    if let Some(table) = by_bare_name {
-        hint =
-            format!("The statement names no schema, and may mean {table}: name the schema if it means another table. ");
-    }
+    let mut hint = what_is_meant(by_bare_name);
     if !named.is_empty() {
         let rest = if named.len() > MOST_NAMED { ", ..." } else { "" };
         hint += &format!("lease.fence names only {}{rest}. ", named[..named.len().min(MOST_NAMED)].join(", "));
     }
     hint + "SET lease.fence to the fencing token that the leader election gave, or connect with options=-clease.fence=TOKEN."
+}
+
+/// Before the hint of a statement that names its table without a schema.
+fn what_is_meant(by_bare_name: Option<&QualifiedName>) -> String {
+    let meant = |table: &QualifiedName| {
+        format!(
+            "The statement names no schema, and may mean {table}: name the schema if it means another table, \
+             pg_temp for a temporary one. "
+        )
+    };
+    by_bare_name.map(meant).unwrap_or_default()
 }
 
 /// Why a long statement is not read.
@@ -356,35 +363,17 @@ fn stale(resource: &str, presented: Token, highest: Token) -> ErrorText {
     )
 }
 
-/// A statement that makes the server raise this error, so that its transaction state is the truth.
-/// In ASCII without quotes or backslashes: it means the same in every encoding and lexing mode.
-pub fn raising_statement(error: &ErrorText) -> String {
-    let mut options = format!("ERRCODE=$f${}$f$, MESSAGE=$f${}$f$", error.code, harmless(&error.message));
-    for (name, text) in [("DETAIL", &error.detail), ("HINT", &error.hint)] {
-        if !text.is_empty() {
-            options.push_str(&format!(", {name}=$f${}$f$", harmless(text)));
-        }
-    }
-    format!("DO LANGUAGE plpgsql $fencegate$BEGIN RAISE EXCEPTION USING {options}; END$fencegate$")
-}
-
-/// Dollar quotes end only at a dollar sign.
-fn harmless(text: &str) -> String {
-    text.chars().map(|c| if matches!(c, ' '..='~') && c != '$' { c } else { '?' }).collect()
+/// What stands before in the same string may have set another token.
+pub fn may_be_another(kind: &str) -> Rejection {
+    let why = format!("an earlier statement of the same string may change lease.fence ({kind})");
+    let hint = "Send the statements one by one, so that the proxy can read the token in between. A library's migration, which comes \
+        as one string, runs as one of the policy's `exempt_roles`, or with `opaque: allow` for its role and the guard installed.";
+    Rejection::Unverifiable { why, hint }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_raised_text_cannot_leave_its_quotes() {
-        let error = ErrorText::new("LF004", "a $f$ b'\\").hint("é\n$fencegate$; DROP");
-        let statement = raising_statement(&error);
-        assert_eq!(statement.matches("$f$").count(), 6, "{statement}");
-        assert_eq!(statement.matches("$fencegate$").count(), 2, "{statement}");
-        assert!(statement.is_ascii() && !statement.contains('\n'));
-    }
 
     #[test]
     fn details_name_what_applies() {

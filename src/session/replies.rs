@@ -141,7 +141,7 @@ impl Replies {
 
     /// For whom the next message of the server is.
     pub fn audience(&mut self) -> Audience {
-        self.front().map_or(Audience::Client, |reply| reply.audience)
+        self.front().map_or(Audience::Client, |reply| reply.audience.clone())
     }
 
     /// The next reply is complete.

@@ -1,10 +1,11 @@
 //! A forwarded message that the server will answer: its kind, and its possible effects.
 
 use crate::statement::{ParameterEffect, Statement};
+use crate::wire::error::ErrorText;
 use std::sync::Arc;
 
 /// For whom an answer is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// The client asked.
     Client,
@@ -14,6 +15,8 @@ pub enum Audience {
     Rejection {
         /// Characters that the proxy put before the client's text, to be taken from an error's position.
         shift: usize,
+        /// What the client sees.
+        text: Arc<ErrorText>,
     },
 }
 
@@ -71,7 +74,7 @@ pub enum Request {
 }
 
 impl Audience {
-    pub(super) fn is_rejection(self) -> bool {
+    pub(super) fn is_rejection(&self) -> bool {
         matches!(self, Audience::Rejection { .. })
     }
 }

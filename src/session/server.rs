@@ -1,9 +1,11 @@
 //! Messages from the server: matches replies with the requests that they answer, and passes on the client's.
 
+use super::checks::is_check;
+use super::raised::is_raised;
 use super::replies::{Audience, Reply, Request};
 use super::{End, HIGH_WATER, Host, Sent, Session, Wait, frame_of, server_fault};
 use crate::statement::{Alone, PreparedEffect, Statement, TransactionEffect};
-use crate::wire::error::{field, fields};
+use crate::wire::error::{ErrorText, Severity, field, fields};
 use crate::wire::frame::body;
 use crate::wire::frame::{HEADER, Header, put_frame};
 use crate::wire::message::{self, Status};
@@ -40,10 +42,10 @@ impl<H: Host> Session<H> {
         }
         match header.tag {
             backend::NOTICE
-                if let Audience::Rejection { shift: shift @ 1.. } = audience
+                if let Audience::Rejection { shift: shift @ 1.., text } = &audience
                     && header.body <= WHOLE =>
             {
-                self.say_in_place(header, shift);
+                self.say_in_place(header, *shift, text);
             }
             backend::NOTICE | backend::NOTIFICATION => self.stream(header, Audience::Client),
             backend::PARAMETER_STATUS if header.body <= WHOLE => self.parameter_status(header),
@@ -55,7 +57,9 @@ impl<H: Host> Session<H> {
             }
             backend::READY | backend::COMMAND_COMPLETE if header.body <= WHOLE => {
                 let frame = frame_of(&mut self.server, header.frame());
-                if audience != Audience::Proxy {
+                let is_check = header.tag == backend::COMMAND_COMPLETE
+                    && self.replies.front().is_some_and(|reply| is_check(&reply.to));
+                if audience != Audience::Proxy && !is_check {
                     self.client.output.extend_from_slice(&frame);
                 }
                 match header.tag {
@@ -176,13 +180,13 @@ impl<H: Host> Session<H> {
             // The last message: kept for last_words, which knows whether it is the reason.
             return if available < header.frame().min(HEADER + WHOLE) { Ok(false) } else { Err(End::Server) };
         }
-        if let Audience::Rejection { shift } = audience
+        if let Audience::Rejection { shift, text } = audience
             && header.body <= WHOLE
         {
             if available < header.frame() {
                 return Ok(false);
             }
-            let is_ours = self.say_in_place(header, shift);
+            let is_ours = self.say_in_place(header, shift, &text);
             self.note_raised(shift, is_ours);
         } else {
             self.stream(header, Audience::Client);
@@ -206,9 +210,9 @@ impl<H: Host> Session<H> {
     }
 
     /// Passes on an error or a notice about what was sent in place of the client's own text. True: our statement raised it.
-    fn say_in_place(&mut self, header: Header, shift: usize) -> bool {
+    fn say_in_place(&mut self, header: Header, shift: usize, text: &ErrorText) -> bool {
         let frame = frame_of(&mut self.server, header.frame());
-        put_in_place(&mut self.client.output, header.tag, body(&frame), shift)
+        put_in_place(&mut self.client.output, header.tag, body(&frame), shift, text)
     }
 
     /// The server will not do what this asked for.
@@ -279,16 +283,16 @@ impl<H: Host> Session<H> {
     }
 }
 
-/// Appends what the server says about a text with a statement that raises an error: that error without the traces
-/// of how it was raised, everything else as the server would say it of the client's own text. True: it is that error.
-fn put_in_place(output: &mut BytesMut, tag: u8, body: &[u8], shift: usize) -> bool {
-    let is_raised = |context: &[u8]| context.starts_with(b"PL/pgSQL function inline_code_block line 1 at RAISE");
-    let ours = match field(body, b'C') {
-        Some(b"42501") => field(body, b'W').is_some_and(is_raised),
-        code => code.is_some_and(|code| code.starts_with(b"LF")),
-    };
+/// Appends what the server says about a text with a statement that raises an error: in place of its error ours, and
+/// everything else as the server would say it of the client's own text. True: it is that error.
+fn put_in_place(output: &mut BytesMut, tag: u8, body: &[u8], shift: usize, text: &ErrorText) -> bool {
+    let is_unknown = field(body, b'C') == Some(b"42704");
+    if tag == backend::ERROR && is_unknown && field(body, b'M').is_some_and(|message| is_raised(message, text)) {
+        text.put(output, Severity::Error);
+        return true;
+    }
     put_frame(output, tag, |out| {
-        for (tag, value) in fields(body).filter(|(tag, _)| !ours || *tag != b'W') {
+        for (tag, value) in fields(body) {
             out.put_u8(tag);
             let position = (tag == b'P').then(|| std::str::from_utf8(value).ok()?.parse::<usize>().ok()).flatten();
             match position {
@@ -299,5 +303,5 @@ fn put_in_place(output: &mut BytesMut, tag: u8, body: &[u8], shift: usize) -> bo
         }
         out.put_u8(0);
     });
-    ours
+    false
 }

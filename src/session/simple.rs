@@ -69,6 +69,10 @@ impl<H: Host> Session<H> {
         let (verdict, resolved) = self.judge(statements, Run::Begins);
         match verdict {
             Verdict::Hold => return false,
+            Verdict::Forward if !self.pending.checks.is_empty() => {
+                let checks = std::mem::take(&mut self.pending.checks);
+                self.forward_checked(header, resolved, &checks);
+            }
             Verdict::Forward => {
                 let defines = self.define_prepared(&resolved);
                 let request = Request::Query { statements: resolved, completed: 0, defines };

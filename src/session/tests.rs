@@ -11,7 +11,9 @@ use crate::fence::Claim;
 use crate::fence::session::{Epoch, Token};
 use crate::policy::{PolicySet, Resource, join};
 use crate::statement::{Analysis, Statement, analyse};
+use crate::wire::frame::put_frame;
 use crate::wire::message::{put_query, put_ready};
+use crate::wire::tag::backend;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
@@ -230,8 +232,28 @@ fn in_a_transaction_the_server_raises_the_error() {
     session.client.output.clear();
     says(&mut session, &query("DELETE FROM jobs"));
     let sent = String::from_utf8_lossy(&session.server.output).into_owned();
-    assert!(sent.contains("LF002") && !sent.contains("DELETE"), "{sent}");
+    assert!(sent.contains("SET fencegate_lf002 = 1") && !sent.contains("DELETE"), "{sent}");
     assert!(session.client.output.is_empty());
+    // The client is told why, whatever the server calls it; another error is passed on.
+    for (code, message, told) in [
+        ("42704", "unrecognized configuration parameter \"fencegate_lf002\"", "LF002"),
+        ("57014", "canceling statement due to user request", "57014"),
+        ("42704", "type \"nothing\" does not exist", "42704"),
+        ("42601", "syntax error at \"fencegate_lf002\"", "42601"),
+    ] {
+        let mut session = self::session("");
+        says(&mut session, &query("BEGIN"));
+        answers(&mut session, &in_transaction);
+        says(&mut session, &query("DELETE FROM jobs"));
+        session.client.output.clear();
+        let mut error = BytesMut::new();
+        put_frame(&mut error, backend::ERROR, |out| {
+            out.extend_from_slice(format!("SERROR\0VERROR\0C{code}\0M{message}\0\0").as_bytes());
+        });
+        answers(&mut session, &error);
+        let said = String::from_utf8_lossy(&session.client.output).into_owned();
+        assert!(said.contains(&format!("C{told}\0")), "{said}");
+    }
 }
 
 /// However the bytes of both sides are cut, what comes out is the same.

@@ -6,7 +6,7 @@ use super::host::Seen;
 use super::keys::{self, Columns, KeyedResource};
 use crate::catalogue::Catalogue;
 use crate::fence::Deed;
-use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource};
+use crate::policy::{FencedTable, PolicySet, Resource};
 use crate::statement::{FunctionName, Operation, RelationName, Statement, Write};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -69,8 +69,9 @@ pub fn deeds(statement: &Statement, policies: &PolicySet, seen: &Seen, resource:
             deeds.insert(Deed::Write(write.relation.clone(), write.operation));
         }
     }
-    let is_called = |function: &&QualifiedName| called(statement, catalogue).any(|called| means(called, function));
-    deeds.extend(resource.functions.iter().filter(is_called).cloned().map(Deed::Call));
+    for called in called(statement, catalogue) {
+        deeds.extend(resource.functions.iter().filter_map(|function| function.called(called)).map(Deed::Call));
+    }
     deeds.into_iter().collect()
 }
 
@@ -100,10 +101,6 @@ pub fn comes_to(statement: &Statement, policies: &PolicySet, seen: &Seen, resour
     let is_function_of_it = |it: &&FunctionName| policies.resources_of_function(it).into_iter().any(is_it);
     let function = || called(statement, catalogue).find(is_function_of_it).cloned().map(ComesTo::Function);
     table.cloned().map(ComesTo::Table).or_else(function)
-}
-
-fn means(called: &FunctionName, function: &QualifiedName) -> bool {
-    called.name == function.name && called.schema.as_ref().is_none_or(|schema| *schema == function.schema)
 }
 
 /// The functions that it calls: by name, and by what the catalogue has between the text and them.

@@ -2,6 +2,7 @@
 //!
 //! Owns the waiting for that. Must never forward a write that is not admitted.
 
+use super::checks::checks;
 use super::host::{Seen, Wanted};
 use super::judge::{Decision, Judge, Need, Standing, is_named_plainly, needs_every_token, resolve};
 use super::rejection::Rejection;
@@ -97,7 +98,12 @@ impl<H: Host> Session<H> {
             past: &self.transaction.past,
             refused: self.pending.refused.as_ref(),
         };
-        let verdict = match judge.statements(&resolved) {
+        let decision = judge.statements(&resolved);
+        self.pending.checks = match &decision {
+            Decision::Forward(needs, _) => checks(needs, &resolved),
+            _ => Vec::new(),
+        };
+        let verdict = match decision {
             Decision::Forward(needs, passed) => {
                 let verdict = self.forward_when_admitted(needs, run, &seen);
                 if matches!(verdict, Verdict::Forward) && run == Run::Begins {

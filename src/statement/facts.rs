@@ -50,6 +50,11 @@ impl Statement {
         whole
     }
 
+    /// As far as it concerns transactions only.
+    pub fn without_parameter(&self) -> Statement {
+        Statement { kind: self.kind, transaction: self.transaction.clone(), ..Statement::default() }
+    }
+
     /// As [`Statement::executing`], where what that does is too much to look at.
     pub fn executing_too_much(&self) -> Statement {
         let mut whole = self.clone();

@@ -1,5 +1,7 @@
 //! Statements whose text does not tell what they write: what each setting of `opaque` lets pass, and where.
 
+mod strings;
+
 use crate::support::fenced::{Fenced, code, code_in, ok, value};
 use crate::support::message::{bind_text, copy_done, execute, function_call, parse, query, sync};
 use crate::support::programs;

@@ -1,6 +1,7 @@
 //! What a policy makes of a session's statements: which are writes, of whom, and what they meet.
 
 use crate::support::fenced::{Fenced, code, code_in, init, ok};
+use crate::support::guardian::Folder;
 use crate::support::message::{
     bind_text, copy_data, copy_done, describe_statement, execute, function_call, parse, query, sync,
 };
@@ -276,6 +277,50 @@ fn databases_that_are_named() {
     ok(&mut app, "SET lease.fence = 47; INSERT INTO jobs VALUES (1)");
 }
 
+/// It is not missed in other databases: not in the log, in the console, or by the guard. It is fenced wherever it is.
+#[test]
+fn a_table_says_its_database() {
+    let policies =
+        "version: 1\nresources:\n  - {name: r, tables: [public.jobs, {name: public.orders, database: shop}]}\n";
+    let world = Fenced::start("CREATE DATABASE shop", policies);
+    world.postgres.sql("CREATE TABLE free (n int)");
+    init(&world.postgres, "shop");
+    world.postgres.sql_in("shop", "CREATE TABLE orders (n int)");
+    let mut shop = Wire::login(&world.proxy.address(), "postgres", "shop");
+    assert_eq!(code(&mut shop, "INSERT INTO orders VALUES (1)"), "LF002");
+    ok(&mut world.login(), "INSERT INTO free VALUES (1)");
+    let is_missing = |table: &str| {
+        world.proxy.log().lines().any(|line| line.contains("fenced_table_missing") && line.contains(table))
+    };
+    wait_until("the one that is expected in both is missed", DEADLINE, || is_missing("public.jobs"));
+    assert!(!is_missing("public.orders"), "{}", world.proxy.log());
+    let mut console = Wire::login(&world.proxy.address(), "postgres", "fencegate");
+    let shown: Vec<String> = ok(&mut console, "SHOW POLICIES")
+        .into_iter()
+        .map(|row| [0, 2, 9].map(|column: usize| row[column].clone().unwrap_or_default()).join(" "))
+        .collect();
+    assert_eq!(shown.len(), 3, "{shown:?}");
+    assert!(shown.iter().any(|row| row == "shop public.jobs unresolved"), "{shown:?}");
+    assert!(!shown.iter().any(|row| row.starts_with("postgres public.orders")), "{shown:?}");
+    let file = Folder::new("policies");
+    std::fs::write(file.join("policy.yaml"), policies).unwrap();
+    let guard = |database: &str| {
+        let control = world.postgres.control_url() + database;
+        let output = fencegate()
+            .args(["guard", "install", "--control", &control, "--policies"])
+            .arg(file.path())
+            .output()
+            .unwrap();
+        [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned()).concat()
+    };
+    let (here, there) = (guard("postgres"), guard("shop"));
+    assert!(!here.contains("orders of resource"), "{here}");
+    assert!(there.contains("public.jobs of resource"), "{there}");
+    // One that comes where nobody expects it.
+    world.postgres.sql("CREATE TABLE orders (n int)");
+    assert_eq!(code(&mut world.login(), "INSERT INTO orders VALUES (1)"), "LF002");
+}
+
 #[test]
 fn a_reload_applies_whole() {
     let mut world = Fenced::start(SCHEMA, POLICIES);
@@ -365,4 +410,25 @@ fn a_rejection_says_what_it_was_given_and_what_it_took_the_name_for() {
     ok(&mut wire, "SET lease.fence = 'other=2, shard/3=4'");
     let named = error_in(&wire.query("INSERT INTO public.jobs VALUES (1)")).unwrap();
     assert!(named.hint().starts_with("lease.fence names only other, shard/3. SET"), "{named:?}");
+}
+
+/// One schema for each tenant, and none of them fenced.
+#[test]
+fn a_name_without_a_schema_is_explained_where_it_may_mean_a_fenced_table() {
+    let keyed = "version: 1\nresources:\n  - {name: 'shard/{shard}', tables: [{name: public.ticks, key: shard}]}\n";
+    let world =
+        Fenced::start("CREATE TABLE ticks (shard int); CREATE SCHEMA tenant; CREATE TABLE tenant.ticks (n int)", keyed);
+    let mut wire = world.login();
+    ok(&mut wire, "SET lease.fence = 'shard/3=1'; SET search_path = tenant; CREATE TEMP TABLE ticks (n int)");
+    let says_what_is_meant = |sql: &str, wire: &mut Wire| {
+        let error = error_in(&wire.query(sql)).unwrap();
+        let meant = "The statement names no schema, and may mean public.ticks: name the schema if it means another table, pg_temp";
+        error.code() == "LF004" && error.hint().starts_with(meant)
+    };
+    for sql in ["INSERT INTO ticks SELECT 1", "UPDATE ticks SET n = 1", "TRUNCATE ticks", "DROP TABLE ticks"] {
+        assert!(says_what_is_meant(sql, &mut wire), "{sql}");
+    }
+    let other = error_in(&wire.query("TRUNCATE public.ticks")).unwrap();
+    assert!(other.code() == "LF004" && !other.hint().contains("names no schema"), "{other:?}");
+    ok(&mut wire, "INSERT INTO tenant.ticks SELECT 1; INSERT INTO pg_temp.ticks SELECT 1; DROP TABLE pg_temp.ticks");
 }

@@ -58,6 +58,7 @@ pub fn python() -> PathBuf {
         "asyncpg==0.30.0",
         "Django==5.2.19",
         "SQLAlchemy[asyncio]==2.0.58",
+        "procrastinate==3.5.3",
     ];
     let folder = made_once("python", &packages, |folder| {
         run(Command::new("python3").args(["-m", "venv"]).arg(folder));
@@ -68,7 +69,15 @@ pub fn python() -> PathBuf {
 
 /// A folder in which node finds node-postgres and postgres.js: the working folder for a script that requires them.
 pub fn node_folder() -> PathBuf {
-    let packages = ["pg@8.23.1", "pg-pool@3.14.0", "pg-cursor@2.22.0", "pg-copy-streams@7.0.0", "postgres@3.4.9"];
+    let packages = [
+        "pg@8.23.1",
+        "pg-pool@3.14.0",
+        "pg-cursor@2.22.0",
+        "pg-copy-streams@7.0.0",
+        "postgres@3.4.9",
+        "pg-boss@10.4.2",
+        "graphile-worker@0.16.6",
+    ];
     made_once("node", &packages, |folder| {
         fs::create_dir_all(folder).unwrap();
         run(npm_install(folder).args(packages));

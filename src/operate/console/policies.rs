@@ -46,6 +46,14 @@ pub(super) fn table<'a>() -> Table<Row<'a>> {
     ]
 }
 
+impl Row<'_> {
+    /// Its table is not said to be in another database.
+    fn is_expected(&self) -> bool {
+        let (Some(database), Some(table)) = (&self.database, self.table) else { return true };
+        table.is_expected_in(database)
+    }
+}
+
 /// Cancel-safe.
 pub(super) async fn show(console: &Console) -> ResultSet {
     let policies = console.proxy.policies();
@@ -86,6 +94,7 @@ fn of_database<'a>(
             is_missing: enforcement.zip(table).is_some_and(|(it, table)| it.unresolved.contains(&table.name)),
         }));
     }
+    rows.retain(|row| !row.is_missing || row.is_expected());
     rows
 }
 

@@ -8,8 +8,8 @@ use crate::fence::session::Token;
 use crate::policy::{Mode, Resource};
 use crate::session::rejection::Rejection;
 use crate::session::suspects::Suspects;
-use crate::statement::Statement;
-use std::collections::HashMap;
+use crate::statement::{ParameterEffect, Statement, TransactionEffect};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// What statements need, in their order. There may be thousands, and each is looked up.
@@ -58,11 +58,23 @@ pub(super) struct Earlier {
     pub(super) may_set_path: bool,
     /// They may make what stands before the catalogue's own operators and types.
     pub(super) shadow_keys: bool,
+    /// Some may have changed the token unseen, and it is presumed that they have not.
+    pub(super) presumes: bool,
+    /// The resources whose token the server has checked since.
+    pub(super) checked: HashSet<String>,
     /// The statement at hand.
     pub(super) statement: Arc<Statement>,
 }
 
 impl Earlier {
+    /// What was checked may not hold any more: the statement may set the token, or bring an older one back.
+    pub(super) fn note_token(&mut self, statement: &Statement, is_presumed: bool) {
+        self.presumes |= is_presumed;
+        if statement.parameter != ParameterEffect::None || statement.transaction != TransactionEffect::None {
+            self.checked.clear();
+        }
+    }
+
     /// A fence that only observes rejects nothing.
     pub(super) fn observed_or(&mut self, resource: &Arc<Resource>, rejection: Rejection) -> Result<(), Stop> {
         if resource.mode == Mode::Enforce {

@@ -208,7 +208,7 @@ mod tests {
             issuer: None,
             keyed: None,
             family: None,
-            tables: vec![FencedTable { name: table, operations: vec![Operation::Insert], key: None }],
+            tables: vec![FencedTable { name: table, operations: vec![Operation::Insert], database: None, key: None }],
             functions: Vec::new(),
             on_missing: OnMissing::Reject,
             mode,

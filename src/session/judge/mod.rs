@@ -38,6 +38,8 @@ pub struct Need {
     pub statement: Arc<Statement>,
     /// What stands before it in the same string may change the session's role.
     pub role_changes: bool,
+    /// What stands before it in the same string may have changed the token: the server has to check it in between.
+    pub presumed: bool,
 }
 
 /// What to do.
@@ -138,6 +140,16 @@ impl Judge<'_> {
         if self.exempt {
             return Decision::Forward(Vec::new(), self.exempt_writes(statements));
         }
+        // What may have changed the token could have written by itself, where the policies let it: so what follows passes
+        // under the token from before, which the server checks. What is rejected comes without checks, and is not rejected for
+        // a token that may be another.
+        match self.judged(statements, self.opaque == Opaque::Allow) {
+            Decision::Reject(..) => self.judged(statements, false),
+            decision => decision,
+        }
+    }
+
+    fn judged(&self, statements: &[Arc<Statement>], presume: bool) -> Decision {
         let mut parameter = self.parameter.clone();
         let mut earlier = Earlier::default();
         for (index, statement) in statements.iter().enumerate() {
@@ -159,7 +171,12 @@ impl Judge<'_> {
                 Err(Stop::Settle) => return Decision::Settle,
                 Err(Stop::Read) => return Decision::ReadValue,
             }
-            parameter.completed(statement, parameter.failed());
+            let is_presumed = presume && statement.parameter == ParameterEffect::Unknown;
+            match is_presumed {
+                true => parameter.completed(&statement.without_parameter(), parameter.failed()),
+                false => parameter.completed(statement, parameter.failed()),
+            }
+            earlier.note_token(statement, is_presumed);
             earlier.role_changes |= statement.may_change_role();
             earlier.ended_transaction |= statement.ends_transaction();
             earlier.may_set_path |= !statement.runs_nothing();

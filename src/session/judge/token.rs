@@ -6,7 +6,7 @@ use super::{Earlier, Judge, Need, Needs, Stop};
 use crate::fence::session::Token;
 use crate::policy::{Mode, OnMissing, QualifiedName, Resource};
 use crate::session::parameter::{Parameter, ParameterValue};
-use crate::session::rejection::Rejection;
+use crate::session::rejection::{Rejection, may_be_another};
 use crate::statement::Statement;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +35,8 @@ impl Judge<'_> {
                 }
             }
             let (statement, role_changes) = (earlier.statement.clone(), earlier.role_changes);
-            needs.push(Need { resource, token, may_raise, statement, role_changes });
+            let presumed = earlier.presumes && earlier.checked.insert(resource.name.clone());
+            needs.push(Need { resource, token, may_raise, statement, role_changes, presumed });
         }
         Ok(())
     }
@@ -53,24 +54,32 @@ impl Judge<'_> {
         }
         let rejection = match parameter.current() {
             ParameterValue::Unknown if self.is_answered() => return Err(Stop::Read),
+            // A check of the token would reject what passes here.
+            ParameterValue::Known(_) if earlier.presumes && resource.mode == Mode::Observe => {
+                return self.in_doubt(resource, earlier);
+            }
             ParameterValue::Known(value) if value.has_token_for(resource) => return Ok(true),
-            ParameterValue::Known(_) if resource.on_missing == OnMissing::Allow => return Ok(false),
+            ParameterValue::Known(_) if resource.on_missing == OnMissing::Allow => {
+                return if earlier.presumes { self.in_doubt(resource, earlier) } else { Ok(false) };
+            }
             ParameterValue::Known(value) => Rejection::Missing {
                 resource: resource.name.clone(),
                 named: value.resources(),
                 by_bare_name: by_bare_name(resource, &earlier.statement),
             },
             ParameterValue::Invalid => Rejection::InvalidValue { resource: resource.name.clone() },
-            ParameterValue::Unknown => {
-                earlier.observed_or(resource, may_be_another(earlier.statement.kind))?;
-                return Ok(false);
-            }
+            ParameterValue::Unknown => return self.in_doubt(resource, earlier),
         };
         // Reads are never fenced; those that lock are, for holders of a token only.
         if writes {
             earlier.observed_or(resource, rejection)?;
         }
         Ok(false)
+    }
+
+    /// Rejects what may run under another token than before its string.
+    fn in_doubt(&self, resource: &Arc<Resource>, earlier: &mut Earlier) -> Result<bool, Stop> {
+        earlier.observed_or(resource, may_be_another(earlier.statement.kind)).map(|()| false)
     }
 
     /// The server can be asked for the parameter: it is not known before this string, and no transaction has failed, in which
@@ -140,10 +149,4 @@ fn two_tokens(
         true => Rejection::TwoTokensAtOnce { resource, presented, written },
         false => Rejection::TwoTokens { resource, presented, written },
     })
-}
-
-fn may_be_another(kind: &str) -> Rejection {
-    let why = format!("an earlier statement of the same string may change lease.fence ({kind})");
-    let hint = "Send the statements one by one, so that the proxy can read the token in between.";
-    Rejection::Unverifiable { why, hint }
 }

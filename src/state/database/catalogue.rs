@@ -264,7 +264,7 @@ impl SharedDatabase {
         }
         let database = self.fence.name();
         for resource in &policies.resources {
-            for table in resource.tables.iter().map(|table| &table.name) {
+            for table in resource.tables.iter().filter(|it| it.is_expected_in(database)).map(|table| &table.name) {
                 let (resource, was_missing) = (&resource.name, before.contains(table));
                 if !catalogue.has(table) {
                     if !was_missing {

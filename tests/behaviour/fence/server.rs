@@ -173,6 +173,7 @@ pub fn resource(name: &str, fingerprint: &str) -> Arc<Resource> {
         tables: vec![FencedTable {
             name: QualifiedName { schema: "public".into(), name: "ticks".into() },
             operations: vec![Operation::Insert],
+            database: None,
             key: None,
         }],
         functions: Vec::new(),

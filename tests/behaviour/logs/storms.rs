@@ -2,8 +2,8 @@
 
 use crate::logs::line::{POLICIES, SCHEMA, assert_fields, events, start};
 use crate::support::fenced::{code, ok};
-use crate::support::wire::Wire;
-use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, wait_until};
+use crate::support::wire::{Wire, error_in};
+use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, message, wait_until};
 
 /// How many lines of an event there are, and how many are said to have been left out.
 fn counted(log: &str, event: &str, kind: &str) -> (usize, usize) {
@@ -74,4 +74,46 @@ fn a_database_without_fences_is_told_once() {
     let log = proxy.log();
     let told: Vec<_> = log.lines().filter(|line| line.contains("plain") && !line.contains("session_")).collect();
     assert!(told.len() == 1 && told[0].contains("nothing_fenced") && told[0].contains("INFO"), "{told:?}");
+}
+
+/// One for the error and one for the statement, the fewest that a role which is no superuser can bring about.
+#[test]
+fn a_rejection_in_a_transaction_leaves_two_lines_in_the_servers_log() {
+    const STORM: usize = 20;
+    let fenced = start(&format!("{SCHEMA}; CREATE ROLE app LOGIN; GRANT ALL ON jobs TO app"), POLICIES, &[]);
+    let mut leader = fenced.login_as("app");
+    ok(&mut leader, "SET lease.fence = 47");
+    ok(&mut leader, "INSERT INTO jobs VALUES (1)");
+    let mut stale = fenced.login_as("app");
+    ok(&mut stale, "SET lease.fence = 46");
+    let before = fenced.postgres.log().len();
+    for round in 0..STORM {
+        ok(&mut stale, "BEGIN");
+        let frames = match round % 2 {
+            0 => stale.query("INSERT INTO jobs VALUES (2)"),
+            _ => stale.exchange(
+                &[
+                    message::parse("", "INSERT INTO jobs VALUES (2)", &[]),
+                    message::bind_text("", "", &[]),
+                    message::execute("", 0),
+                    message::sync(),
+                ]
+                .concat(),
+            ),
+        };
+        let error = error_in(&frames).expect("an error");
+        assert_eq!((error.code(), error.get('D')), ("LF001", "resource=jobs presented=46 highest=47"));
+        assert!(error.get('M').contains("is stale") && error.get('W').is_empty());
+        assert_eq!(code(&mut stale, "SELECT 1"), "25P02");
+        ok(&mut stale, "ROLLBACK");
+    }
+    let of_rejections = |log: &str| {
+        let lines =
+            log[before..].lines().filter(|line| !line.is_empty() && !line.contains("current transaction is aborted"));
+        lines.filter(|line| !line.ends_with("STATEMENT:  SELECT 1")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    wait_until("all are logged", DEADLINE, || of_rejections(&fenced.postgres.log()).len() >= 2 * STORM);
+    let lines = of_rejections(&fenced.postgres.log());
+    assert_eq!(lines.len(), 2 * STORM, "{lines:?}");
+    assert!(lines.iter().all(|line| line.contains("fencegate_lf001")), "{lines:?}");
 }

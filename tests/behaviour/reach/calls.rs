@@ -201,3 +201,52 @@ fn a_view_that_was_just_made_counts() {
     wait_until("it is no view", DEADLINE, || code(&mut author, "SELECT * FROM mine").is_empty());
     assert_eq!(value(&mut author, "SELECT count(*) FROM mine").as_deref(), Some("0"));
 }
+
+/// One that did not exist when the catalogue was read last is meant all the same.
+#[test]
+fn a_pattern_means_functions_that_are_made_later() {
+    let policy =
+        "version: 1\nresources:\n  - {name: runner, tables: [public.ticks], functions: [public.ru*, public.late_*]}\n";
+    let fenced = Fenced::start(SCHEMA, policy);
+    let (mut author, mut stranger) = (fenced.login(), fenced.login_as("app"));
+    for sql in ["SELECT run()", "SELECT * FROM runs", "INSERT INTO checked VALUES (1)", "SELECT outer_one()"] {
+        assert_eq!(code(&mut stranger, sql), "LF002", "{sql}");
+    }
+    assert_eq!(code(&mut stranger, "SELECT claimed(1)"), "");
+    let body = "RETURNS bigint LANGUAGE sql AS $$ SELECT nextval('calls') $$";
+    ok(
+        &mut author,
+        &format!(
+            "BEGIN; CREATE FUNCTION late_one() {body}; CREATE SCHEMA other; CREATE FUNCTION other.late_one() {body}"
+        ),
+    );
+    ok(&mut author, "SAVEPOINT s");
+    for sql in ["SELECT late_one()", "SELECT public.late_one()"] {
+        assert_eq!(code(&mut author, sql), "LF002", "{sql}");
+        ok(&mut author, "ROLLBACK TO s");
+    }
+    ok(&mut author, "COMMIT; GRANT USAGE ON SCHEMA other TO app");
+    ok(
+        &mut author,
+        &format!(
+            "CREATE FUNCTION late_two() {body}; CREATE VIEW late_view AS SELECT late_two(); GRANT ALL ON late_view TO app"
+        ),
+    );
+    for sql in [
+        "SELECT late_one()",
+        "SELECT \"late_one\"()",
+        "SELECT public.late_two()",
+        "SELECT * FROM late_view",
+        "SELECT late_three()",
+    ] {
+        let before = calls(&fenced);
+        assert_eq!(code(&mut stranger, sql), "LF002", "{sql}");
+        assert_eq!(calls(&fenced), before, "{sql}");
+    }
+    assert_eq!(code(&mut stranger, "SELECT other.late_one()"), "");
+    // Who may not call it raises nothing.
+    ok(&mut author, "REVOKE EXECUTE ON FUNCTION late_two FROM PUBLIC");
+    assert_eq!(code(&mut holder(&fenced, 7), "SELECT late_two()"), "42501");
+    ok(&mut holder(&fenced, 7), "SELECT late_one()");
+    assert_eq!(code(&mut holder(&fenced, 6), "SELECT late_one()"), "LF001");
+}

@@ -7,10 +7,14 @@ use crate::support::{Options, Postgres};
 use std::process::Output;
 
 fn explain(postgres: &Postgres, role: &str, policy: &str) -> Output {
+    policy_command(postgres, role, policy, "explain")
+}
+
+fn policy_command(postgres: &Postgres, role: &str, policy: &str, command: &str) -> Output {
     let folder = Folder::new("explain");
     std::fs::write(folder.join("policy.yaml"), policy).unwrap();
     let url = format!("postgres://{role}@127.0.0.1:{}/postgres", postgres.port());
-    fencegate().args(["policy", "explain", ".", "--database", &url]).current_dir(folder.path()).output().unwrap()
+    fencegate().args(["policy", command, ".", "--database", &url]).current_dir(folder.path()).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -134,7 +138,11 @@ fn functions_that_write_by_their_source_are_told() {
          CREATE FUNCTION run() RETURNS void LANGUAGE plpgsql AS $$ BEGIN INSERT INTO ticks VALUES (1); END $$; \
          CREATE FUNCTION named() RETURNS void LANGUAGE sql AS 'DELETE FROM Public.Ticks'; \
          CREATE FUNCTION other() RETURNS void LANGUAGE sql AS 'DELETE FROM ticks_2'; \
-         CREATE PROCEDURE body() LANGUAGE sql BEGIN ATOMIC DELETE FROM ticks; END",
+         CREATE PROCEDURE body() LANGUAGE sql BEGIN ATOMIC DELETE FROM ticks; END; \
+         CREATE FUNCTION \"Outer\"() RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM run (); END $$; \
+         CREATE FUNCTION outermost() RETURNS void BEGIN ATOMIC SELECT \"Outer\"(); END; \
+         CREATE FUNCTION runs() RETURNS void LANGUAGE sql AS 'SELECT other()'; \
+         CREATE FUNCTION ticks() RETURNS int LANGUAGE c AS '$libdir/plpgsql', 'plpgsql_call_handler'",
     );
     let policy = "version: 1\nresources:\n  - {name: scheduler, tables: [public.ticks], functions: [public.named]}\n";
     let output = explain(&postgres, "reader", policy);
@@ -142,5 +150,74 @@ fn functions_that_write_by_their_source_are_told() {
     let said = String::from_utf8(output.stderr).unwrap();
     let told: Vec<&str> =
         said.lines().filter_map(|line| line.strip_prefix("warning: function ")?.split(',').next()).collect();
-    assert_eq!(told, ["public.body mentions public.ticks", "public.run mentions public.ticks"], "{said}");
+    let expected = [
+        "public.\"Outer\" calls what mentions public.ticks",
+        "public.body mentions public.ticks",
+        "public.outermost calls what mentions public.ticks",
+        "public.run mentions public.ticks",
+    ];
+    assert_eq!(told, expected, "{said}");
+    let line = "resource scheduler: write those that write into its policy, \
+        functions: [public.named, 'public.\"Outer\"', public.body, public.outermost, public.run]; or install the guard";
+    assert!(said.contains(line), "{said}");
+    let advised =
+        policy.replace("[public.named]", line.split(['[', ']']).nth(1).map(|it| format!("[{it}]")).unwrap().as_str());
+    let output = explain(&postgres, "reader", &advised);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+}
+
+#[test]
+fn a_star_means_all_functions_that_begin_so() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql(
+        "CREATE TABLE ticks (n int); \
+         CREATE FUNCTION tick_1() RETURNS void LANGUAGE sql AS 'DELETE FROM ticks'; \
+         CREATE FUNCTION tick_2() RETURNS void LANGUAGE sql AS 'DELETE FROM ticks'; \
+         CREATE FUNCTION tock() RETURNS void BEGIN ATOMIC SELECT tick_2(); END",
+    );
+    let policy =
+        "version: 1\nresources:\n  - {name: r, tables: [public.ticks], functions: [public.tick_*, public.gone_*]}\n";
+    let output = explain(&postgres, "postgres", policy);
+    let expected = [
+        "r | public.ticks | table | insert, update, delete, truncate, ddl | named in the policy",
+        "r | public.tick_1 | function | call | named in the policy as public.tick_*",
+        "r | public.tick_2 | function | call | named in the policy as public.tick_*",
+        "r | public.tock | function | call | calls public.tick_2",
+        "r | public.gone_* | unresolved | call | named in the policy",
+    ];
+    assert_eq!(lines(&output)[..], expected);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).starts_with("warning: function public.tock calls what mentions public.ticks,"));
+}
+
+#[test]
+fn policy_check_warns_of_functions_in_a_database() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE TABLE ticks (n int); CREATE FUNCTION run() RETURNS void LANGUAGE sql AS 'DELETE FROM ticks'");
+    let policy = "version: 1\nresources:\n  - {name: r, tables: [public.ticks, public.gone]}\n";
+    let output = policy_command(&postgres, "postgres", policy, "check");
+    let expected = "warning: public.gone is unresolved: named in the policy\n\
+        warning: function public.run mentions public.ticks, and a call of it is no write to the proxy\n\
+        resource r: write those that write into its policy, functions: [public.run]; or install the guard\n";
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), expected));
+    assert_eq!(text(&output.stdout), "policies: 1 resource, 2 tables, in 1 file\n");
+}
+
+#[test]
+fn a_table_of_another_database_is_not_missed() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE TABLE ticks (n int)");
+    let policy = |database: &str| {
+        format!(
+            "version: 1\nresources:\n  - {{name: r, tables: [public.ticks, {{name: public.orders, database: {database}}}]}}\n"
+        )
+    };
+    let output = explain(&postgres, "postgres", &policy("shop"));
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    assert!(!text(&output.stdout).contains("orders"));
+    assert_eq!(explain(&postgres, "postgres", &policy("Postgres")).status.code(), Some(1));
+    // Where it is, it is fenced, whatever the policy expects.
+    postgres.sql("CREATE TABLE orders (n int)");
+    let output = explain(&postgres, "postgres", &policy("shop"));
+    assert!(lines(&output).iter().any(|line| line.starts_with("r | public.orders | table | ")), "{output:?}");
 }

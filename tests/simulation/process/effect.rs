@@ -35,7 +35,9 @@ impl Process {
                 Ok(row(vec![Some(String::new())], "SELECT 1"))
             }
             Sql::Fail => Err(trouble("22012", "division by zero")),
-            Sql::Raise { code, message, detail } => Err(Trouble { detail: detail.clone(), ..trouble(code, message) }),
+            Sql::Raise(parameter) => {
+                Err(trouble("42704", &format!("unrecognized configuration parameter \"{parameter}\"")))
+            }
             Sql::Question => Ok(self.question()),
             Sql::Show(value) => Ok(row(vec![Some((*value).to_owned())], "SHOW")),
             _ => self.touch(sql).await.map(done),

@@ -45,13 +45,12 @@ pub struct Process {
 struct Trouble {
     code: String,
     message: String,
-    detail: String,
     /// The process ends.
     is_fatal: bool,
 }
 
 fn trouble(code: &str, message: &str) -> Trouble {
-    Trouble { code: code.to_owned(), message: message.to_owned(), detail: String::new(), is_fatal: false }
+    Trouble { code: code.to_owned(), message: message.to_owned(), is_fatal: false }
 }
 
 fn told_to_end() -> Trouble {

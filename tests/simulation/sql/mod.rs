@@ -150,11 +150,7 @@ pub enum Sql {
     /// A string.
     Text,
     /// What the proxy has the server raise.
-    Raise {
-        code: String,
-        message: String,
-        detail: String,
-    },
+    Raise(String),
     /// What the proxy asks about `lease.fence` and the reading of texts.
     Question,
     Show(&'static str),
@@ -208,7 +204,7 @@ impl fmt::Display for Sql {
                 write!(out, "SELECT '\\'; INSERT INTO {} VALUES ({}); --'", table.name(), id(it))
             }
             Sql::Text => write!(out, "SELECT ''"),
-            Sql::Raise { .. } | Sql::Question | Sql::Show(_) => write!(out, "what only the proxy says"),
+            Sql::Raise(_) | Sql::Question | Sql::Show(_) => write!(out, "what only the proxy says"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{Sql, Table};
 
 const QUESTION: &str = "SELECT pg_catalog.current_setting('lease.fence', true),";
-const RAISE: &str = "DO LANGUAGE plpgsql $fencegate$";
+const RAISE: &str = "SET fencegate_lf";
 const QUOTES: &str = "$fencegate$";
 
 impl Sql {
@@ -104,13 +104,7 @@ fn read_one(text: &str) -> Sql {
         ["SHOW", "role"] => Sql::Show("none"),
         ["SHOW", "session_authorization"] => Sql::Show("app"),
         _ if text.starts_with(QUESTION) => Sql::Question,
-        _ if text.starts_with(RAISE) => {
-            let part = |name: &str| {
-                let quoted = text.split_once(&format!("{name}=$f$"));
-                quoted.map(|(_, rest)| rest.split_once("$f$").unwrap().0.to_owned()).unwrap_or_default()
-            };
-            Sql::Raise { code: part("ERRCODE"), message: part("MESSAGE"), detail: part("DETAIL") }
-        }
+        ["SET", parameter, "=", "1"] if text.starts_with(RAISE) => Sql::Raise((*parameter).to_owned()),
         ["SELECT", ..] if text.starts_with("SELECT '") && text.ends_with('\'') => Sql::Text,
         _ => panic!("the simulated server does not know: {text}"),
     }

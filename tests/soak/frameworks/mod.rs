@@ -4,6 +4,7 @@
 mod active_record;
 mod databases;
 mod django;
+mod queues;
 mod sqlalchemy;
 
 mod world;
