@@ -26,7 +26,7 @@ examples: $(EXAMPLES)
 $(EXAMPLES):
 	@scripts/setup.sh examples
 	@cargo build --release --locked --quiet --bin fencegate --example stage --example distributed_cron --example job_queue
-	@target/release/examples/stage examples/$@/policy.yaml examples/$@/schema.sql -- examples/$@/show.py
+	@target/release/examples/stage --timeline target/$@.svg examples/$@/policy.yaml examples/$@/schema.sql -- examples/$@/show.py
 
 # Every guarantee, in a few minutes and without the network; a little of each random suite. Without optimisation: the
 # tests wait for servers, not for our code, and it builds in half the time.
@@ -89,11 +89,13 @@ lint:
 deny:
 	cargo deny --locked check
 
-# What the proxy costs, with pgbench on this machine.
+# What the proxy costs, beside HAProxy and PgBouncer: writes docs/performance.md and its picture. SECONDS: of each run.
+SECONDS = 5
+ROUNDS = 5
 bench:
-	@scripts/setup.sh demo
+	@scripts/setup.sh bench
 	@cargo build --release --locked --quiet
-	@scripts/bench.sh
+	@python3 scripts/bench/bench.py $${CARGO_TARGET_DIR:-target}/release/fencegate $(SECONDS) $(ROUNDS)
 
 # How long a follower takes to write after its leader's crash, stall or resignation, against the TTL: with etcd, or with
 # COORDINATOR=postgres by leases, and then also how these do under contention, after a crash of the server, and as locks of jobs.

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Sees to it that what the build, the demo and the tests need is there; installs Debian packages where it may.
-# Usage: scripts/setup.sh demo|examples|deb|test|soak|drivers|compat. Does nothing, and says nothing, when all is there.
+# Usage: scripts/setup.sh demo|examples|bench|deb|test|soak|drivers|compat. Does nothing, and says nothing, when all is there.
 set -eu
 
-wanted=${1:?usage: scripts/setup.sh demo|examples|deb|test|soak|drivers|compat}
+wanted=${1:?usage: scripts/setup.sh demo|examples|bench|deb|test|soak|drivers|compat}
 cargo_needed=1.89
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -67,6 +67,8 @@ has_jdbc() { [ -e /usr/share/java/postgresql.jar ]; }
 has_hikari() { [ -e /usr/share/java/HikariCP.jar ] && [ -e /usr/share/java/slf4j-nop.jar ]; }
 has_systemd_analyze() { has systemd-analyze; }
 has_docker_compose() { has docker-compose; }
+has_haproxy() { has haproxy || [ -x /usr/sbin/haproxy ]; }
+has_pgbouncer() { has pgbouncer || [ -x /usr/sbin/pgbouncer ]; }
 has_pg_regress() { [ -e /usr/lib/postgresql/15/lib/pgxs/src/test/regress/pg_regress ]; }
 
 find_missing() {
@@ -83,7 +85,12 @@ find_missing() {
         need has_psycopg "python3 python3-psycopg"
         need has_redis redis-server
     fi
-    case $wanted in demo|examples|deb) return ;; esac
+    if [ "$wanted" = bench ]; then
+        need has_python3 python3
+        need has_haproxy haproxy
+        need has_pgbouncer pgbouncer
+    fi
+    case $wanted in demo|examples|bench|deb) return ;; esac
     need has_etcdctl etcd-client
     need has_openssl openssl
     need has_patch patch
@@ -145,7 +152,7 @@ if [ -n "$missing" ]; then
             echo "create_main_cluster = false" | $as_root tee "$createcluster" >/dev/null
         fi ;;
     esac
-    case "$missing" in *etcd-server*|*prometheus*|*redis-server*)
+    case "$missing" in *etcd-server*|*prometheus*|*redis-server*|*haproxy*|*pgbouncer*)
         # Without this the packages start servers of their own, now and whenever the machine starts.
         if [ ! -e /usr/sbin/policy-rc.d ]; then
             policy=/usr/sbin/policy-rc.d
@@ -157,7 +164,7 @@ if [ -n "$missing" ]; then
     # The old configuration file is the one written above: keep it, ask nothing.
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 $missing >&2
-    for service in etcd prometheus redis-server; do
+    for service in etcd prometheus redis-server haproxy pgbouncer; do
         case "$missing" in *"$service"*)
             ! has systemctl || $as_root systemctl disable --quiet "$service" 2>/dev/null || true ;;
         esac

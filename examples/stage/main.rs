@@ -7,6 +7,7 @@ use clap::Parser;
 use fencegate::stage::{Stage, forget_settings};
 use std::error::Error;
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
@@ -19,6 +20,9 @@ struct Arguments {
     policies: PathBuf,
     /// SQL that makes the tables
     schema: PathBuf,
+    /// File for a picture of what the proxy admitted and rejected, over time
+    #[arg(long)]
+    timeline: Option<PathBuf>,
     /// Command, with its arguments; finds the servers in its environment
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -53,9 +57,16 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
         .env("PROXIED", proxied)
         .env("ETCD", stage.etcd())
         .env("STAGE", stage.folder())
-        .env("FENCEGATE", fencegate)
+        .env("FENCEGATE", &fencegate)
         .env("PSQL", psql)
         .status()?;
+    if let Some(file) = arguments.timeline {
+        let log = stage.folder().join("log");
+        let drawn = Command::new(fencegate).arg("timeline").arg(log).stdout(File::create(file)?).status()?;
+        if !drawn.success() {
+            return Err("the timeline could not be drawn".into());
+        }
+    }
     Ok(exit_code(status))
 }
 

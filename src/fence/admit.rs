@@ -106,7 +106,7 @@ impl Database {
             let in_force = is_past.then(|| self.resource(&resource.name)).flatten();
             let resource = in_force.as_ref().unwrap_or(resource);
             let revocations = session.revocations();
-            if let Some(row) = self.try_first(raising, resource, token, raise, deadline).await
+            if let Some(row) = self.try_first(raising, resource, token, raise, deadline).await?
                 && self.record(raising, resource, row.epoch, revocations)
             {
                 return Ok(());
@@ -153,7 +153,7 @@ impl Database {
     }
 
     /// Admits the session under the first token of a resource, where all shows that it is one. None: ask the long way, which says
-    /// why not.
+    /// why not. The error: the session's role has to be found out.
     async fn try_first(
         self: &Arc<Self>,
         Raising { session, who }: Raising<'_>,
@@ -161,25 +161,31 @@ impl Database {
         token: Token,
         raise: Raise<'_>,
         deadline: Instant,
-    ) -> Option<AdmissionRow> {
+    ) -> Result<Option<AdmissionRow>, Refusal> {
         // Others have few tokens in their lives.
         let is_one = resource.family.is_some() && self.memory.last_read(&resource.name).is_none();
         if !is_one || session.may_have_written(&resource.name) {
-            return None;
+            return Ok(None);
         }
         match raise {
             Raise::Freely => {}
-            Raise::WhoMay(claim) => self.permits(claim, resource, token).await.ok()?,
-            Raise::Never => return None,
+            Raise::WhoMay(claim) => match self.has_permitted(claim, resource, token).await {
+                Ok(()) => {}
+                Err(unknown @ Refusal::RoleUnknown { .. }) => return Err(unknown),
+                Err(_) => return Ok(None),
+            },
+            Raise::Never => return Ok(None),
         }
-        self.may_raise(resource, Epoch { generation: 1, token }).await.ok()?;
+        if self.may_raise(resource, Epoch { generation: 1, token }).await.is_err() {
+            return Ok(None);
+        }
         let began = Instant::now();
         let first = First { who: who.clone(), resource: resource.clone(), token, loaded: self.loaded(resource) };
-        let row = timeout_at(deadline, self.admit_first(first)).await.ok()??;
+        let Ok(Some(row)) = timeout_at(deadline, self.admit_first(first)).await else { return Ok(None) };
         self.memory.learn(&resource.name, row.epoch);
         self.metrics.admissions.inc();
         self.advance(resource, row.epoch).log_advanced(began.elapsed());
-        Some(row)
+        Ok(Some(row))
     }
 
     /// Where the session is admitted to many resources, gives up those that it does not need now. Revoked first, and

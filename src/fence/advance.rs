@@ -11,7 +11,7 @@ use super::database::{Database, RegisteredSession, key};
 use super::refusal::{Cause, Refusal, Remedy, about};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::store::{AdmissionRow, Holder, Key, Marked, StoreError};
-use crate::policy::Resource;
+use crate::policy::{Mode, Resource};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -193,7 +193,7 @@ impl<'a> Advance<'a> {
     }
 
     /// The same for the own sessions among the holders; ends the others of these at once, as the drain would after its grace. Not
-    /// those that ask for the token or a higher one: they keep their process, or are refused.
+    /// those that ask for the token or a higher one: they keep their process, or are refused. A fence that observes ends nobody.
     pub(super) async fn give_way(&self) -> Result<(), Refusal> {
         let rows = rows_of(self.holders().await?);
         let spared = self.spare(&rows).await?;
@@ -205,7 +205,7 @@ impl<'a> Advance<'a> {
             !spared.contains(key) && sessions.get(key).is_some_and(|session| !asks(&session))
         };
         let due: BTreeSet<Key> = rows.iter().map(AdmissionRow::key).filter(is_due).collect();
-        if due.is_empty() {
+        if due.is_empty() || self.resource.mode == Mode::Observe {
             return Ok(());
         }
         let due: Vec<Key> = due.into_iter().collect();

@@ -15,6 +15,7 @@ use super::first::FirstTokens;
 use super::in_force::InForce;
 use super::lease::Leased;
 use super::memory::{Memory, Rise};
+use super::permission::Permitted;
 use super::refusal::CutOff;
 use super::resource_lock::{ResourceLock, ResourceLocks};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
@@ -58,6 +59,7 @@ pub struct Database {
     /// One advance at a time per resource in this process: the others wait for its result.
     resource_locks: ResourceLocks,
     pub(super) first_tokens: FirstTokens,
+    pub(super) permitted: Mutex<Permitted>,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
     /// One of the fenced tables exists, as its catalogue was read last.
     pub(super) has_fenced_tables: AtomicBool,
@@ -139,6 +141,7 @@ impl Database {
             enforced: Enforced::default(),
             resource_locks: ResourceLocks::default(),
             first_tokens: FirstTokens::default(),
+            permitted: Mutex::default(),
             authority,
             leased: watch::Sender::default(),
             memory,

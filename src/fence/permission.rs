@@ -8,7 +8,17 @@ use super::refusal::{Refusal, about};
 use super::session::Token;
 use crate::policy::{QualifiedName, Resource};
 use crate::statement::{Operation, RelationName};
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a yes counts for first tokens, and how many are remembered.
+const PERMITTED_FOR: Duration = Duration::from_secs(1);
+const MOST_PERMITTED: usize = 1024;
+
+/// Families of resources with what a role may do to them: when the server was asked.
+pub(super) type Permitted = HashMap<(String, Arc<[Deed]>, Role), Instant>;
 
 /// One thing that a statement does, and by which it touches a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -20,7 +30,7 @@ pub enum Deed {
 }
 
 /// As whom.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// As the session's current role.
     Current(String),
@@ -38,6 +48,29 @@ pub struct Claim {
 }
 
 impl Database {
+    /// As [`Database::permits`], where a yes is at most a second old: for the first tokens of many keys of a family. A role that
+    /// has lost the privilege within that second may raise the fence of a key that has none. Cancel-safe.
+    pub(super) async fn has_permitted(
+        self: &Arc<Self>,
+        claim: &Claim,
+        resource: &Resource,
+        token: Token,
+    ) -> Result<(), Refusal> {
+        let Some(role) = &claim.role else { return self.permits(claim, resource, token).await };
+        let key = (resource.lock_name().to_owned(), claim.deeds.clone(), role.clone());
+        if self.permitted.lock().get(&key).is_some_and(|since| since.elapsed() < PERMITTED_FOR) {
+            return Ok(());
+        }
+        let since = Instant::now();
+        self.permits(claim, resource, token).await?;
+        let mut permitted = self.permitted.lock();
+        if permitted.len() >= MOST_PERMITTED {
+            permitted.clear();
+        }
+        permitted.insert(key, since);
+        Ok(())
+    }
+
     /// The server would let the role do all that the claim says. What other transactions have not committed does not count.
     /// 42501 where it would not; LF006; or that the role has to be found out. Cancel-safe.
     pub async fn permits(self: &Arc<Self>, claim: &Claim, resource: &Resource, token: Token) -> Result<(), Refusal> {

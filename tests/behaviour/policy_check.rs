@@ -36,7 +36,7 @@ fn good_policies_are_counted() {
 fn the_examples_are_good_and_several_resources_are_warned_of() {
     let output = fencegate(&["policy", "check", "policies"], Path::new(env!("CARGO_MANIFEST_DIR")));
     assert_eq!(output.status.code(), Some(0));
-    assert_eq!(text(&output.stdout), "policies: 4 resources, 5 tables, in 4 files\n");
+    assert_eq!(text(&output.stdout), "policies: 5 resources, 7 tables, in 5 files\n");
     assert!(text(&output.stderr).starts_with("warning: 3 resources have neither election nor lease"));
 }
 

@@ -15,6 +15,9 @@ fn play(name: &str, arguments: &[&str], in_order: &[&str]) {
     let mut command = Command::new(example("stage"));
     forget_settings(&mut command);
     command.args(["policy.yaml", "schema.sql"].map(|file| here.join(file)));
+    let pictures = Folder::new("timeline");
+    let timeline = pictures.join("timeline.svg");
+    command.arg("--timeline").arg(&timeline);
     command.arg("--").arg(here.join("show.py")).args(arguments);
     let output = command.env("TMPDIR", folder.path()).stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -25,6 +28,9 @@ fn play(name: &str, arguments: &[&str], in_order: &[&str]) {
         told = told.split_once(line).unwrap_or_else(|| panic!("the README shows no {line:?} in {told}")).1;
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+    let drawn = fs::read_to_string(timeline).unwrap();
+    assert!(drawn.starts_with("<svg") && drawn.contains("LF001"), "{drawn}");
+    assert!(readme.contains("](timeline.svg)") && here.join("timeline.svg").exists());
 }
 
 /// A program in Go, built with the libraries of the system.

@@ -38,8 +38,9 @@ fn nothing_is_asked_for_a_session_that_has_ended() {
     wire.send(&crate::support::message::query(&string(1)));
     let waits = "SELECT count(*) FROM pg_locks WHERE relation = 'fencegate.admission'::regclass AND NOT granted";
     crate::support::wait_until("an admission waits", crate::support::DEADLINE, || world.postgres.value(waits) == "1");
-    let of_session =
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'INSERT INTO shard_ticks%'";
+    // The proxy has asked it for its role since.
+    let of_session = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+         WHERE query LIKE 'INSERT INTO shard_ticks%' OR query LIKE 'SHOW role%'";
     ok(&mut blocker, of_session);
     wire.read_to_end();
     ok(&mut blocker, "COMMIT");

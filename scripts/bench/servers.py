@@ -1,0 +1,170 @@
+"""The servers of the bench: PostgreSQL, and in front of it fencegate with and without fences, HAProxy and PgBouncer.
+
+All on Unix sockets in one temporary folder. Must leave no process and no file behind."""
+
+import os, pwd, shutil, signal, subprocess, tempfile, time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TICKS = os.sysconf("SC_CLK_TCK")
+POLICIES = """version: 1
+resources:
+  - name: pgbench
+    tables: [public.pgbench_accounts, public.pgbench_branches, public.pgbench_tellers, public.pgbench_history]
+  - name: results
+    tables: [public.results]
+  - name: job/{job}
+    tables: [{name: public.jobs, key: job}]
+"""
+HAPROXY = """global
+    log /dev/null local0
+defaults
+    mode tcp
+    timeout connect 5s
+    timeout client 1h
+    timeout server 1h
+listen postgres
+    bind unix@{folder}/haproxy/.s.PGSQL.5432 mode 777
+    server postgres unix@{folder}/.s.PGSQL.5432
+"""
+PGBOUNCER = """[databases]
+app = host={folder} port=5432 dbname=app user=postgres
+[pgbouncer]
+listen_addr =
+unix_socket_dir = {folder}/pgbouncer
+listen_port = 5432
+auth_type = any
+auth_file =
+pool_mode = session
+max_client_conn = 1000
+default_pool_size = 150
+ignore_startup_parameters = extra_float_digits,options
+logfile = /dev/null
+log_connections = 0
+log_disconnections = 0
+"""
+
+
+def postgres_programs():
+    """The directory of pgbench and psql."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+    return found[-1] if found else Path(shutil.which("postgres")).parent
+
+
+class Proxy:
+    """A way to the database: the folder and port of its socket, and its process, if it is one."""
+
+    def __init__(self, name, folder, port, process=None):
+        self.name, self.folder, self.port, self.process = name, str(folder), str(port), process
+
+    def environment(self, options):
+        return os.environ | {"PGHOST": self.folder, "PGPORT": self.port, "PGUSER": "postgres", "PGDATABASE": "app",
+                             "PGOPTIONS": options}
+
+    def processor_time(self):
+        """User and system time so far, in seconds."""
+        if self.process is None:
+            return (0.0, 0.0)
+        fields = Path(f"/proc/{self.process}/stat").read_text().rsplit(") ", 1)[1].split()
+        return tuple(int(field) / TICKS for field in fields[11:13])
+
+
+class Servers:
+    """Runs them for a `with` block."""
+
+    def __init__(self, fencegate):
+        self.fencegate, self.children, self.bin = fencegate, [], postgres_programs()
+
+    def __enter__(self):
+        self.folder = folder = Path(tempfile.mkdtemp(prefix="fencegate-bench-"))
+        try:
+            self.start(folder)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def start(self, folder):
+        for name in ["policies", "none", "unfenced", "second", "haproxy", "pgbouncer"]:
+            (folder / name).mkdir()
+        (folder / "policies/bench.yaml").write_text(POLICIES)
+        (folder / "none/none.yaml").write_text("version: 1\n")
+        stopping, self.stop = os.pipe()
+        os.set_inheritable(self.stop, False)
+        # The servers of the demo, under the same guardian: it ends them once its input closes.
+        self.guardian = subprocess.Popen(
+            ["sh", ROOT / "src/stage/guardian.sh", folder, self.bin, self.fencegate], stdin=stopping,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+        os.close(stopping)
+        if self.guardian.stdout.readline() != b"ready\n":
+            raise SystemExit((folder / "log").read_text()[-2000:])
+        fenced = self.fencegate_at(folder)
+        control = f"host={folder} port=5432 user=postgres dbname=app"
+        for name, policies in [("unfenced", "none"), ("second", "policies")]:
+            self.child([self.fencegate, "proxy", "--listen", folder / name, "--upstream", f"{folder}:5432",
+                        "--control", control, "--allow-unauthenticated", "unix", "--policies", folder / policies])
+        if os.getuid() == 0:
+            server = pwd.getpwnam("postgres")
+            for name in ["haproxy", "pgbouncer"]:
+                os.chown(folder / name, server.pw_uid, server.pw_gid)
+        for name, text, command in [("haproxy", HAPROXY, ["haproxy", "-db", "-f"]), ("pgbouncer", PGBOUNCER, ["pgbouncer", "-q"])]:
+            (folder / name / "conf").write_text(text.replace("{folder}", str(folder)))
+            program = shutil.which(command[0], path=f"{os.environ['PATH']}:/usr/sbin")
+            self.child([program, *command[1:], folder / name / "conf"], as_server=True)
+        sockets = {"direct": (folder, 5432), "haproxy": (folder / "haproxy", 5432),
+                   "pgbouncer": (folder / "pgbouncer", 5432), "fenced": (folder, 6432),
+                   "unfenced": (folder / "unfenced", 6432), "second": (folder / "second", 6432)}
+        processes = {"unfenced": 0, "second": 1, "haproxy": 2, "pgbouncer": 3}
+        self.proxies = {}
+        for name, (where, port) in sockets.items():
+            process = self.children[processes[name]].pid if name in processes else None
+            self.proxies[name] = Proxy(name, where, port, fenced if name == "fenced" else process)
+            self.wait_for(self.proxies[name])
+        self.psql("direct", "CREATE TABLE jobs (job bigint, note text); CREATE TABLE results (n bigint)")
+        self.pgbench("direct", ["-i", "-q", "-s", "5"])
+
+    def fencegate_at(self, folder):
+        """The process id of the guardian's proxy."""
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (process / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"proxy" in command and str(folder / "policies").encode() in command and str(folder).encode() in command:
+                return int(process.name)
+        raise SystemExit("the proxy does not run")
+
+    def child(self, command, as_server=False):
+        # Neither HAProxy nor PgBouncer has to run as root, and PgBouncer refuses to.
+        user = {"user": "postgres", "group": "postgres", "extra_groups": []} if as_server and os.getuid() == 0 else {}
+        self.children.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                              stderr=subprocess.DEVNULL, cwd="/", **user))
+
+    def wait_for(self, proxy):
+        deadline = time.monotonic() + 20
+        while subprocess.run([self.bin / "psql", "-XAtqc", "SELECT 1"], env=proxy.environment(""), capture_output=True).returncode:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{proxy.name} does not answer")
+            time.sleep(0.05)
+
+    def psql(self, proxy, text):
+        subprocess.run([self.bin / "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-c", text],
+                       env=self.proxies[proxy].environment(""), check=True, stdout=subprocess.DEVNULL)
+
+    def pgbench(self, proxy, arguments, options=""):
+        """What it prints."""
+        done = subprocess.run([self.bin / "pgbench", *arguments], env=self.proxies[proxy].environment(options),
+                              capture_output=True, text=True, cwd=self.folder)
+        if done.returncode:
+            raise SystemExit(f"pgbench {arguments} by {proxy}: {done.stderr}")
+        return done.stdout
+
+    def __exit__(self, *_):
+        for child in self.children:
+            child.send_signal(signal.SIGTERM)
+        for child in self.children:
+            child.wait()
+        if hasattr(self, "stop"):
+            os.close(self.stop)
+            self.guardian.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
