@@ -6,7 +6,10 @@ name=$1 database=$2
 
 sql() { "$PSQL" -XqAt -v ON_ERROR_STOP=1 -v VERBOSITY=sqlstate -d "$database" "$@" 2>&1; }
 
-due=$(sql -c "SELECT string_agg(quote_literal(name), ',' ORDER BY name) FROM repositories WHERE due <= now()")
+if ! due=$(sql -c "SELECT string_agg(quote_literal(name), ',' ORDER BY name) FROM repositories WHERE due <= now()"); then
+    echo "$name cannot ask what is due: $due"
+    exit 1
+fi
 [ "$due" ] || exit 0
 sleep "${WORK:-0}"
 if [ "${STALL:-}" ]; then
@@ -19,4 +22,5 @@ if answer=$(sql -c BEGIN \
     echo "$name has enqueued $due"
 else
     echo "$name could not enqueue $due: $answer"
+    exit 1
 fi

@@ -12,7 +12,7 @@ limit=4     # of the job, in seconds
 say() { echo "$name $*"; }
 # A step of lock.lua: acquire, extend or release.
 lock() {
-    redis-cli -s "$redis" -e --eval "$here/lock.lua" scheduler:auto-refresh:lock scheduler:auto-refresh:token , \
+    timeout 1 redis-cli -s "$redis" -e --eval "$here/lock.lua" scheduler:auto-refresh:lock scheduler:auto-refresh:token , \
         "$1" "$uuid" "$ttl" 2>&1
 }
 

@@ -78,15 +78,15 @@ class Node:
         lost = threading.Event()
         threading.Thread(target=self.renew, args=(lease, lost), daemon=True).start()
         options = f"-c lease.fence={token}"
-        with closing(psycopg2.connect(self.options.database, options=options)) as database:
-            database.autocommit = True
-            try:
+        try:
+            with closing(psycopg2.connect(self.options.database, options=options)) as database:
+                database.autocommit = True
                 while not lost.wait(PERIOD):
                     self.dispatch(database.cursor())
-            except psycopg2.Error as error:
-                self.say(f"is rejected: {error.pgcode}")
-            finally:
-                lost.set()
+        except psycopg2.Error as error:
+            self.say(f"is rejected: {error.pgcode}" if error.pgcode else f"has lost the database: {error}")
+        finally:
+            lost.set()
 
     def renew(self, lease, lost):
         while not lost.wait(TTL / 2):
@@ -103,7 +103,10 @@ class Node:
         """Gives the first free order to a courier of this node's choice."""
         # FOR UPDATE raises the fence, and shuts every older leader out, before we decide on what we read.
         cursor.execute("SELECT id FROM orders WHERE courier IS NULL ORDER BY id LIMIT 1 FOR UPDATE")
-        [order] = cursor.fetchone()
+        found = cursor.fetchone()
+        if found is None:
+            return
+        [order] = found
         courier = f"{self.options.name}{order}"
         if order == self.options.stall_before:
             self.options.stall_before = None

@@ -6,6 +6,7 @@ It writes to PostgreSQL under the token of the job's lease. Must never take itse
 Usage: worker.py NAME SERVICE DATABASE [BARRIER]   (it stops itself at that barrier, as a pause would)
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -20,6 +21,10 @@ from datetime import datetime, timezone
 import psycopg
 
 
+class Away(Exception):
+    """The service or the database does not answer: nobody knows what came of it. Try again."""
+
+
 class Stale(Exception):
     """Another may have the job by now: discard the work."""
 
@@ -28,9 +33,11 @@ def call(service, method, path, **body):
     """Status and answer."""
     request = urllib.request.Request(service + path, json.dumps(body).encode(), method=method)
     try:
-        answer = urllib.request.urlopen(request)
+        answer = urllib.request.urlopen(request, timeout=5)
     except urllib.error.HTTPError as error:
         answer = error
+    except OSError as error:
+        raise Away(str(error)) from error
     with answer:
         return answer.status, json.loads(answer.read() or "null")
 
@@ -55,12 +62,15 @@ class Worker:
         status, answer = call(self.service, "PUT", path, worker=self.name, token=job["token"], **fields)
         if status in (200, 409):
             raise Stale(answer["message"])
+        if status != 202:
+            raise Away(f"{status} for {path}")
 
     def heartbeat(self, job, done):
         """Until the job is done, or not ours any more: the fence stops what goes on all the same."""
         try:
             while not done.wait(job["heartbeat_every"]):
-                self.report(job, "heartbeat")
+                with contextlib.suppress(Away):
+                    self.report(job, "heartbeat")
         except Stale:
             pass
 
@@ -90,6 +100,9 @@ class Worker:
                 self.event("execution_done", job)
         except Stale as error:
             self.event("work_discarded", job, reason=str(error))
+        except Away:
+            self.event("database_away", job)
+            return False
         except psycopg.Error as error:
             if error.sqlstate in ("LF001", "LF005"):
                 self.event("work_discarded", job, reason=f"{error.sqlstate}: {error}".splitlines()[0])
@@ -97,22 +110,36 @@ class Worker:
                 self.event("database_away", job)
                 return False
             else:
-                raise
+                self.give_up(job, error)
+        except (KeyError, TypeError) as error:
+            self.give_up(job, error)
         return True
+
+    def give_up(self, job, error):
+        """What is asked cannot be done: it is tried again later, and fails in the end."""
+        self.event("execution_failed", job, reason=repr(error))
+        with contextlib.suppress(Away, Stale):
+            self.report(job, "fail")
 
     def run(self):
         while True:
-            status, job = call(self.service, "POST", "/jobs/next", worker=self.name)
+            try:
+                status, job = call(self.service, "POST", "/jobs/next", worker=self.name)
+            except Away:
+                status = None
             if status != 200:
                 time.sleep(0.1)
                 continue
             self.event("execution_started", job, attempt=job["attempts"])
-            heart = threading.Thread(target=self.heartbeat, args=(job, done := threading.Event()))
+            heart = threading.Thread(target=self.heartbeat, args=(job, done := threading.Event()), daemon=True)
             heart.start()
-            while not self.work(job):
-                time.sleep(0.2)
-            done.set()
-            heart.join()
+            try:
+                while not self.work(job):
+                    time.sleep(0.2)
+            finally:
+                # A heart that beats on would keep the job from everybody.
+                done.set()
+                heart.join()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 //! Owns the bounds on what is read. Must never fail because of what a line says: it is skipped.
 
 use serde::Deserialize;
+use std::collections::HashSet;
 use std::io::{self, BufRead, Read};
 
 /// The most events that are kept; of the later ones only the number is.
@@ -61,6 +62,11 @@ impl Event {
         Some(event)
     }
 
+    /// Numbers are those of one proxy; the address tells it from that of another one.
+    pub(super) fn session(&self) -> (u64, String) {
+        (self.session.unwrap_or_default(), self.address.clone().unwrap_or_default())
+    }
+
     /// `2026-01-31 12:00:00`.
     pub(super) fn date_and_time(&self) -> String {
         self.timestamp.chars().take(19).map(|c| if c == 'T' { ' ' } else { c }).collect()
@@ -71,6 +77,8 @@ impl Event {
 #[derive(Debug, Default)]
 pub struct Events {
     list: Vec<Event>,
+    /// The sessions that have written, and have not ended.
+    writing: HashSet<(u64, String)>,
     left_out: usize,
 }
 
@@ -96,6 +104,18 @@ impl Events {
 
     fn add(&mut self, line: &[u8]) {
         if let Some(event) = Event::parse(line) {
+            // Of sessions that have not written there may be any number, and nothing is shown.
+            let is_shown = match event.event {
+                Kind::SessionAdmitted if self.list.len() < MOST_EVENTS => {
+                    self.writing.insert(event.session());
+                    true
+                }
+                Kind::SessionEnded => self.writing.remove(&event.session()),
+                _ => true,
+            };
+            if !is_shown {
+                return;
+            }
             match self.list.len() {
                 MOST_EVENTS => self.left_out += 1,
                 _ => self.list.push(event),

@@ -121,24 +121,22 @@ impl History {
         match event.event {
             Kind::LeaseAwaited | Kind::LeaseAcquired | Kind::LeaseLost => self.lease(event, known),
             Kind::FenceAdvanced => self.highest(event, event.token?),
-            Kind::FenceReset => {
-                let (at, token) = (event.at, event.token?);
-                self.fence(event)?.tokens.push((at, token));
-                Some(())
-            }
+            // It may not have taken effect.
+            Kind::FenceReset if event.outcome.is_some() => Some(()),
+            Kind::FenceReset => self.reset(event, event.token?),
             Kind::SessionAdmitted => {
                 let token = event.token?;
                 let node = self.node(writer(event, token, known))?;
                 if known.holder(event, token).is_none() {
                     self.presented(node, event, token);
                 }
-                known.writers.entry(session(event)).or_insert((node, event.at));
+                known.writers.entry(event.session()).or_insert((node, event.at));
                 self.highest(event, token);
                 self.mark(node, event, MarkKind::Written)
             }
             Kind::SessionEnded => {
                 // Of one that has written nothing there is nothing to show.
-                let written = known.writers.remove(&session(event));
+                let written = known.writers.remove(&event.session());
                 written.into_iter().for_each(|(node, from)| self.nodes[node].sessions.push((from, event.at)));
                 Some(())
             }
@@ -165,6 +163,10 @@ impl History {
             (ended.to, ended.reason) = (Some(at), event.reason.clone());
             return Some(());
         }
+        if self.nodes[node].terms.iter().any(|it| it.over == over && it.token == token) {
+            // The same line of another log.
+            return Some(());
+        }
         if let Some(from) = known.waiting.remove(&node) {
             self.nodes[node].waits.push((from, at));
         }
@@ -187,6 +189,17 @@ impl History {
         if !terms.iter().any(|it| it.over == over && it.token == token) {
             terms.push(Term { over, token, from: event.at, overtaken: None, to: None, reason: None });
         }
+    }
+
+    /// Whoever has a higher token leads no more.
+    fn reset(&mut self, event: &Event, token: i64) -> Option<()> {
+        for term in self.nodes.iter_mut().flat_map(|it| &mut it.terms) {
+            if Some(&term.over) == event.resource.as_ref() && term.to.is_none() && term.token > token {
+                term.to = Some(event.at);
+            }
+        }
+        self.fence(event)?.tokens.push((event.at, token));
+        Some(())
     }
 
     /// The highest token of a resource is at least this.
@@ -277,11 +290,6 @@ fn client(event: &Event) -> String {
     let name = names.into_iter().flatten().find(|it| !it.is_empty()).map_or("a client", String::as_str);
     let is_here = host.is_empty() || host.starts_with("127.") || host == "[::1]";
     if is_here { name.to_owned() } else { format!("{name} {host}") }
-}
-
-/// Numbers are those of one proxy; the address tells it from that of another one.
-fn session(event: &Event) -> (u64, String) {
-    (event.session.unwrap_or_default(), text(&event.address))
 }
 
 fn text(field: &Option<String>) -> String {

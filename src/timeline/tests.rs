@@ -1,3 +1,4 @@
+use super::history::History;
 use super::*;
 use proptest::prelude::*;
 use std::fmt::Write;
@@ -114,6 +115,40 @@ fn clients_that_are_no_candidates_lead_as_long_as_their_token_is_the_highest() {
 fn nothing_is_drawn_of_nothing() {
     assert_eq!(picture(""), None);
     assert_eq!(picture(&line(0, "session_ended", r#""session":1"#)), None);
+}
+
+/// A title has the times of what it is about.
+#[test]
+fn nobody_leads_longer_than_it_did() {
+    let acquired = line(0, "lease_acquired", r#""election":"/e","holder":"twice","token":1"#);
+    let lost = line(1000, "lease_lost", r#""election":"/e","holder":"twice","token":1,"reason":"deadline""#);
+    let of =
+        |session: u32, token: u32| format!(r#""session":{session},"user":"u{session}","resource":"r","token":{token}"#);
+    let log = [
+        acquired.clone(),
+        acquired,
+        lost,
+        line(0, "session_admitted", &of(7, 100)),
+        line(3000, "fence_reset", r#""resource":"r","token":2,"outcome":"unknown""#),
+        line(4000, "fence_reset", r#""resource":"r","token":2"#),
+        line(5000, "session_admitted", &of(8, 2)),
+    ];
+    let mut events = Events::default();
+    events.read(log.concat().as_bytes()).unwrap();
+    let history = History::new(events.into_sorted().0).unwrap();
+    let terms: Vec<_> = history.nodes.iter().flat_map(|node| &node.terms).map(|it| (it.token, it.to)).collect();
+    let at = |millis: i64| Some(history.from + millis * 1000);
+    assert_eq!(terms, [(1, at(1000)), (100, at(4000)), (2, None)]);
+    assert_eq!(history.fences[0].tokens.iter().map(|it| it.1).collect::<Vec<_>>(), [100, 2]);
+}
+
+/// A proxy logs the end of each session, also of those that have not written.
+#[test]
+fn sessions_that_have_not_written_crowd_nothing_out() {
+    let ended = |session: usize| line(0, "session_ended", &format!(r#""session":{session}"#));
+    let mut log: String = (0..MOST_EVENTS).map(ended).collect();
+    log += &line(1, "session_admitted", r#""session":1,"user":"writer","resource":"r","token":7"#);
+    assert!(picture(&log).unwrap().contains("writer"));
 }
 
 #[test]
