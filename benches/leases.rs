@@ -93,8 +93,8 @@ async fn outlived<T>(leadership: &Leadership, renewed: impl Future<Output = T>, 
 }
 
 fn report(what: &str, times: &[Duration]) {
-    let most = times.iter().max();
-    println!("{what}, TTL 10 s: {} outlived; the next renewal at most {most:.1?} after the beginning", times.len());
+    let most = times.iter().max().map_or("never".to_owned(), |most| format!("at most {most:.1?} after the beginning"));
+    println!("{what}, TTL 10 s: {} outlived; the next renewal {most}", times.len());
 }
 
 /// As the user that the server runs as.
