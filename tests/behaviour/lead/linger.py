@@ -19,10 +19,14 @@ if ptrace(PTRACE_SEIZE, child, None, PTRACE_O_TRACEEXIT) != 0:
 with open(folder + "/tracing", "w") as file:
     print(child, file=file)
 os.rename(folder + "/tracing", folder + "/lingering")
-os.waitpid(child, 0)
-with open(folder + "/dying", "w") as file:
-    print(file=file)
-while not os.path.exists(folder + "/end"):
+while os.path.isdir(folder) and os.waitpid(child, os.WNOHANG) == (0, 0):
     time.sleep(0.02)
+if os.path.isdir(folder):
+    with open(folder + "/dying", "w") as file:
+        print(file=file)
+# The test may have failed, and taken the folder with it.
+while os.path.isdir(folder) and not os.path.exists(folder + "/end"):
+    time.sleep(0.02)
+os.kill(child, signal.SIGKILL)
 ptrace(PTRACE_CONT, child, None, None)
 os.waitpid(child, 0)
