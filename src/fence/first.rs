@@ -37,11 +37,13 @@ pub(super) struct FirstTokens {
 }
 
 impl FirstTokens {
-    /// At most one for each resource.
+    /// At most one for each resource, and nobody who has given up.
     fn next(&self) -> Vec<(First, oneshot::Sender<Option<AdmissionRow>>)> {
         let mut names = HashSet::new();
         let mut is_next = |first: &First| names.len() < MOST && names.insert(first.resource.name.clone());
-        self.waiting.lock().extract_if(.., |(first, _)| is_next(first)).collect()
+        let mut waiting = self.waiting.lock();
+        waiting.retain(|(_, sender)| !sender.is_closed());
+        waiting.extract_if(.., |(first, _)| is_next(first)).collect()
     }
 }
 

@@ -308,7 +308,7 @@ mod tests {
         }
         server.stop().await;
         for address in addresses {
-            // Whichever it is: nobody answers there.
+            // Either way, nobody answers there.
             let error = answer(address).await.unwrap_err().kind();
             assert!(matches!(error, io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset), "{error}");
         }

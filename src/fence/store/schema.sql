@@ -166,8 +166,8 @@ BEGIN
 END
 $function$;
 
--- Takes the lock of a resource until the transaction ends, alone or shared; null once it is had. Who keeps it from that for more
--- than 100 ms is ended. After the patience: who still holds it.
+-- Takes the lock of a resource until the transaction ends, alone or shared, and returns null. Ends the processes that keep it
+-- waiting for more than 100 ms; where some still hold the lock when the patience is over, gives up and returns them.
 CREATE OR REPLACE FUNCTION fencegate.take_lock(resource text, alone boolean, patience interval) RETURNS text
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
