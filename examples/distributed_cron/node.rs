@@ -4,7 +4,7 @@
 
 use fencegate::config::{Address, EtcdArguments, http_address};
 use fencegate::etcd::{ElectionName, Etcd};
-use fencegate::leader::{Election, LeaderMetrics, Leadership, Ticker, Timings};
+use fencegate::leader::{Election, InvalidTimings, LeaderMetrics, Leadership, Ticker, Timings};
 use fencegate::metrics::http;
 use std::convert::Infallible;
 use std::error::Error;
@@ -19,24 +19,48 @@ const LOCK: &str = "LOCK TABLE ticks IN SHARE ROW EXCLUSIVE MODE";
 const LAST: &str = "SELECT max(tick) FROM ticks";
 const WRITE: &str = "INSERT INTO ticks (tick, node) VALUES ($1, $2)";
 
+/// What every node is told.
 #[derive(clap::Args)]
-pub struct Node {
+pub struct Member {
     #[command(flatten)]
     etcd: EtcdArguments,
     /// The name of this node
     #[arg(long)]
-    id: String,
-    #[arg(long)]
-    election: ElectionName,
+    pub id: String,
     /// Of the lease, in seconds
     #[arg(long)]
-    ttl: u64,
+    pub ttl: u64,
     /// Between two ticks, in seconds
     #[arg(long)]
-    period: u64,
+    pub period: u64,
     /// Where the ticks go: a connection string
     #[arg(long)]
-    database: Config,
+    pub database: Config,
+}
+
+impl Member {
+    pub fn coordinator(&self) -> Result<Arc<Etcd>, Box<dyn Error>> {
+        let settings = self.etcd.clone().settings().map_err(|(flag, why)| format!("--{flag} {why}"))?;
+        Ok(Etcd::new(&settings.ok_or("--etcd is missing")?)?)
+    }
+
+    pub fn timings(&self) -> Result<Timings, InvalidTimings> {
+        Timings::new(Duration::from_secs(self.ttl))
+    }
+
+    /// Goes on after the last tick, if there was one.
+    pub fn ticker(&self, last: Option<SystemTime>) -> Ticker {
+        let period = Duration::from_secs(self.period);
+        last.map_or_else(|| Ticker::new(period), |last| Ticker::after(period, last))
+    }
+}
+
+#[derive(clap::Args)]
+pub struct Node {
+    #[command(flatten)]
+    member: Member,
+    #[arg(long)]
+    election: ElectionName,
     /// Where metrics are served: host:port
     #[arg(long, value_parser = http_address)]
     http: Option<Address>,
@@ -48,10 +72,9 @@ pub struct Node {
 impl Node {
     /// Takes part in the election until SIGTERM.
     pub async fn run(self) -> Result<(), Box<dyn Error>> {
-        let etcd = coordinator(&self.etcd)?;
-        let timings = Timings::new(Duration::from_secs(self.ttl))?;
+        let (etcd, timings) = (self.member.coordinator()?, self.member.timings()?);
         let metrics = Arc::new(LeaderMetrics::new()?);
-        let election = Election::new(etcd, self.election.clone(), &self.id, timings).counted(metrics.clone());
+        let election = Election::new(etcd, self.election.clone(), &self.member.id, timings).counted(metrics.clone());
         let _served = match &self.http {
             Some(Address::Tcp { host, port }) => Some(http::Endpoint::bind(host, *port).await?.serve(metrics)),
             _ => None,
@@ -84,7 +107,7 @@ impl Node {
             return self.tick(&client).await;
         }
         // Closed when leadership is lost.
-        let client = leadership.connect(&self.database, NoTls).await?;
+        let client = leadership.connect(&self.member.database, NoTls).await?;
         self.tick(&client).await
     }
 
@@ -93,17 +116,13 @@ impl Node {
         client.batch_execute(LOCK).await?;
         let last: Option<SystemTime> = client.query_one(LAST, &[]).await?.try_get(0)?;
         client.batch_execute("COMMIT").await?;
-        let period = Duration::from_secs(self.period);
-        let mut ticker = match last {
-            Some(last) => Ticker::after(period, last),
-            None => Ticker::new(period),
-        };
+        let mut ticker = self.member.ticker(last);
         loop {
             let tick = ticker.tick().await;
             if tick.skipped > 0 {
                 self.say(&format!("skipped {}", tick.skipped));
             }
-            match client.execute(WRITE, &[&tick.at, &self.id]).await {
+            match client.execute(WRITE, &[&tick.at, &self.member.id]).await {
                 Ok(_) => self.say(&format!("tick {}", time_of_day(tick.at))),
                 Err(error) => match error.code() {
                     Some(code) if self.oblivious && code.code() == "LF001" => {
@@ -117,7 +136,7 @@ impl Node {
 
     /// A session with the token, like `leadership.connect`, but one that outlives the leadership.
     async fn connect_for_ever(&self, leadership: &Leadership) -> Result<Client, tokio_postgres::Error> {
-        let mut config = self.database.clone();
+        let mut config = self.member.database.clone();
         let (client, connection) =
             config.options(format!("-c lease.fence={}", leadership.token())).connect(NoTls).await?;
         tokio::spawn(connection);
@@ -125,14 +144,8 @@ impl Node {
     }
 
     fn say(&self, what: &str) {
-        println!("{} {what}", self.id);
+        println!("{} {what}", self.member.id);
     }
-}
-
-/// etcd, as the arguments have it.
-pub fn coordinator(arguments: &EtcdArguments) -> Result<Arc<Etcd>, Box<dyn Error>> {
-    let settings = arguments.clone().settings().map_err(|(flag, why)| format!("--{flag} {why}"))?;
-    Ok(Etcd::new(&settings.ok_or("--etcd is missing")?)?)
 }
 
 /// UTC.

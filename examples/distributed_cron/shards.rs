@@ -1,15 +1,14 @@
 //! The cron, divided: an election and a token for each shard of the jobs, and one lease for all that this process leads.
 
-use crate::node::{coordinator, time_of_day};
-use fencegate::config::EtcdArguments;
+use crate::node::{Member, time_of_day};
 use fencegate::etcd::Etcd;
-use fencegate::leader::{Election, Leadership, Session, Ticker, Timings};
+use fencegate::leader::{Election, Leadership, Session};
 use futures_util::future::try_join_all;
 use std::convert::Infallible;
 use std::error::Error;
 use std::time::{Duration, SystemTime};
 use tokio::time::sleep;
-use tokio_postgres::{Config, NoTls};
+use tokio_postgres::NoTls;
 
 /// Raises the fence of the shard before its last tick is read.
 const LAST: &str = "SELECT last FROM shards WHERE shard = $1 FOR UPDATE";
@@ -19,19 +18,7 @@ const DONE: &str = "UPDATE shards SET last = $2 WHERE shard = $1";
 #[derive(clap::Args)]
 pub struct Shards {
     #[command(flatten)]
-    etcd: EtcdArguments,
-    /// The name of this node
-    #[arg(long)]
-    id: String,
-    /// Of the lease, in seconds
-    #[arg(long)]
-    ttl: u64,
-    /// Between two ticks, in seconds
-    #[arg(long)]
-    period: u64,
-    /// Where the ticks go: a connection string
-    #[arg(long)]
-    database: Config,
+    member: Member,
     /// The number of shards, the same for ever
     #[arg(long)]
     shards: i32,
@@ -45,7 +32,7 @@ pub struct Shards {
 impl Shards {
     /// Takes part in the elections of all shards until it is ended.
     pub async fn run(self) -> Result<Infallible, Box<dyn Error>> {
-        let session = Session::new(coordinator(&self.etcd)?, &self.id, Timings::new(Duration::from_secs(self.ttl))?);
+        let session = Session::new(self.member.coordinator()?, &self.member.id, self.member.timings()?);
         let elections =
             (0..self.shards).map(|shard| Ok((shard, session.election(format!("/cron/shard/{shard}").parse()?))));
         let elections: Vec<_> = elections.collect::<Result<_, Box<dyn Error>>>()?;
@@ -55,14 +42,14 @@ impl Shards {
 
     async fn campaign(&self, shard: i32, election: &Election<Session<Etcd>>) -> Result<Infallible, Box<dyn Error>> {
         if !self.home.contains(&shard) {
-            sleep(Duration::from_secs(self.ttl)).await;
+            sleep(Duration::from_secs(self.member.ttl)).await;
         }
         loop {
             let leadership = election.campaign().await?;
-            println!("{} leads shard {shard} under token {}", self.id, leadership.token());
+            println!("{} leads shard {shard} under token {}", self.member.id, leadership.token());
             tokio::select! {
-                Err(error) = self.work(shard, &leadership) => println!("{} stops in shard {shard}: {error}", self.id),
-                loss = leadership.lost() => println!("{} lost shard {shard}: {loss}", self.id),
+                Err(error) = self.work(shard, &leadership) => println!("{} stops in shard {shard}: {error}", self.member.id),
+                loss = leadership.lost() => println!("{} lost shard {shard}: {loss}", self.member.id),
             }
             leadership.resign().await.ok();
         }
@@ -70,19 +57,18 @@ impl Shards {
 
     /// A row per tick for each job of the shard. Ends only with an error.
     async fn work(&self, shard: i32, leadership: &Leadership) -> Result<Infallible, Box<dyn Error>> {
-        let client = leadership.connect(&self.database, NoTls).await?;
+        let client = leadership.connect(&self.member.database, NoTls).await?;
         let last: Option<SystemTime> = client.query_one(LAST, &[&shard]).await?.try_get(0)?;
-        let period = Duration::from_secs(self.period);
-        let mut ticker = last.map_or_else(|| Ticker::new(period), |last| Ticker::after(period, last));
+        let mut ticker = self.member.ticker(last);
         loop {
             let tick = ticker.tick().await.at;
             client.batch_execute("BEGIN").await?;
             for job in self.jobs.iter().filter(|job| hash(job) % self.shards.unsigned_abs() == shard.unsigned_abs()) {
-                client.execute(WRITE, &[&shard, job, &tick, &self.id]).await?;
+                client.execute(WRITE, &[&shard, job, &tick, &self.member.id]).await?;
             }
             client.execute(DONE, &[&shard, &tick]).await?;
             client.batch_execute("COMMIT").await?;
-            println!("{} ran shard {shard} at {}", self.id, time_of_day(tick));
+            println!("{} ran shard {shard} at {}", self.member.id, time_of_day(tick));
         }
     }
 }
