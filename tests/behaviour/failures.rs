@@ -156,7 +156,9 @@ fn a_leader_that_cannot_renew_stops_and_a_follower_works_within_two_ttl() {
     let mut cron = Cron::start(Nodes::Attentive, Door::Proxy);
     let term = cron.term();
     let (old, _) = stall(&mut cron);
-    assert!(cron.nodes[old].says("lost: the coordinator did not answer"), "{:?}", cron.nodes[old].said());
+    // On a busy machine its successor may be first, and ends its session in the middle of a write.
+    let reasons = ["lost: the coordinator did not answer", "stops: connection closed"];
+    assert!(reasons.iter().any(|reason| cron.nodes[old].says(reason)), "{:?}", cron.nodes[old].said());
     assert!(!cron.session_is_open(old), "its work has ended");
     assert_eq!(cron.observed().contradictions(1), Vec::<String>::new());
     assert_eq!(cron.term(), term, "etcd's own leader is unchanged");

@@ -121,6 +121,13 @@ impl Etcd {
         run(&mut self.etcdctl(&["lease", "revoke", lease]));
     }
 
+    /// Every lease ends, whoever has it.
+    pub fn revoke_all(&self) {
+        let leases = run(&mut self.etcdctl(&["lease", "list"])).stdout;
+        // After a line that counts them.
+        String::from_utf8(leases).unwrap().lines().skip(1).for_each(|lease| self.revoke(lease));
+    }
+
     /// Deletes the key, or that of the candidate of this name.
     pub fn delete(&self, name: &str) {
         let key = self.candidates.lock().unwrap().remove(name);
