@@ -5,6 +5,8 @@
 
 use super::programs::forget_settings;
 use super::wait::{DEADLINE, wait_for, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -60,8 +62,8 @@ impl Program {
     /// Sends a signal, named as `kill -s` names it. A process that has ended already is left alone.
     pub fn signal(&mut self, name: &str) {
         if self.exit_status().is_none() {
-            let script = r#"kill -s "$1" "$2" 2>/dev/null"#;
-            shell(script).arg(name).arg(self.pid.to_string()).status().unwrap();
+            let signal: Signal = format!("SIG{name}").parse().expect("the name of a signal");
+            let _ = kill(Pid::from_raw(self.pid as i32), signal);
         }
     }
 

@@ -235,6 +235,8 @@ impl Server {
             ("wal_level", "logical".into()),
             ("max_connections", "200".into()),
             ("max_prepared_transactions", "20".into()),
+            // Within its folder: what a killed server leaves goes with it.
+            ("dynamic_shared_memory_type", "mmap".into()),
             // Small enough for many servers at once.
             ("shared_buffers", "32MB".into()),
             ("lc_messages", "C".into()),

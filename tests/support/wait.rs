@@ -14,15 +14,17 @@ pub fn wait_until(what: impl Display, deadline: Duration, mut condition: impl Fn
     wait_for(what, deadline, || condition().then_some(()));
 }
 
-/// Looks every few milliseconds until there is a value.
+/// Looks every few milliseconds until there is a value. A look that takes long, such as one that logs in to a server, is
+/// followed by as long a pause.
 pub fn wait_for<T>(what: impl Display, deadline: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
+        let began = Instant::now();
         if let Some(value) = look() {
             return value;
         }
         assert!(start.elapsed() < deadline, "waited {deadline:?} in vain until {what}");
-        thread::sleep(Duration::from_millis(5));
+        thread::sleep(began.elapsed().max(Duration::from_millis(5)));
     }
 }
 

@@ -4,7 +4,7 @@ use super::world::{WRITE, World, codes};
 use crate::support::fenced::{ok, value};
 use crate::support::message::{self, bind_text, copy_data, execute, parse, query, sync, unnamed};
 use crate::support::wire::{error_in, rows_in};
-use crate::support::{Address, DEADLINE, Frame, Options, ProxyOptions, Wire, wait_until};
+use crate::support::{Address, DEADLINE, Frame, Options, ProxyOptions, Wire, share, wait_until};
 
 /// What the proxy may need beyond what it needed for small talk, in KiB.
 const ALLOWED: u64 = 8 * 1024;
@@ -194,7 +194,7 @@ fn who_keeps_all_room() {
     let mut world = World::new();
     let read = query(&format!("SELECT length('{}')", "x".repeat(HUGE)));
     let batch = [unnamed(&format!("DELETE FROM free WHERE n IN ({}1)", "1,".repeat(HUGE / 2)), &[]), sync()].concat();
-    for (sent, has_room) in [(6, false), (HUGE / 2, true)] {
+    for (sent, has_room) in share(vec![(6, false), (HUGE / 2, true)], 2) {
         let mut holders: Vec<_> = (0..6).map(|_| world.hostile()).collect();
         holders.iter_mut().for_each(|holder| holder.send(&read[..sent]));
         world.is_unharmed();

@@ -233,7 +233,7 @@ fn who_never_ends() {
             client.send(&start)?;
             client.flood(&more)
         });
-        for (what, start, more) in share(floods.to_vec(), 3) {
+        for (what, start, more) in share(floods.to_vec(), 9) {
             *chosen.lock().unwrap() = (start, more);
             let before = world.server.served();
             let mut victim = world.victim();

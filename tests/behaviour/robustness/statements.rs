@@ -169,7 +169,7 @@ fn plain_statements_of_any_size_are_told_apart() {
     let list = vec!["123456"; 700_000].join(",");
     let rows = vec!["(1)"; 1_100_000].join(",");
     let (sum, deep) = (vec!["1"; 64_000].join("+"), format!("{}1{}", "(".repeat(64_000), ")".repeat(64_000)));
-    for (text, expected) in [
+    let texts = vec![
         (format!("SELECT count(*) FROM jobs WHERE n IN ({list})"), ""),
         (format!("DELETE FROM free WHERE n IN ({list})"), ""),
         (format!("INSERT INTO free VALUES {rows}"), ""),
@@ -182,7 +182,8 @@ fn plain_statements_of_any_size_are_told_apart() {
         (format!("UPDATE jobs SET n = 1 WHERE n IN ({list})"), "LF001"),
         (format!("SELECT run_tick() WHERE 1 IN ({list})"), "LF004"),
         (format!("SELECT 1 FROM jobs WHERE n IN ({list}) FOR UPDATE"), "LF004"),
-    ] {
+    ];
+    for (text, expected) in share(texts, 4) {
         let started = Instant::now();
         let frames = wire.query(&text);
         assert_eq!(codes(&frames).join(" "), expected, "{}: {frames:?}", &text[..40]);
