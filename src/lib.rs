@@ -83,6 +83,7 @@ pub mod statement;
 mod support {
     pub mod dice;
     pub mod length;
+    pub mod literals;
     pub mod store;
 }
 #[cfg(feature = "proxy")]

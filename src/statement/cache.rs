@@ -5,7 +5,7 @@
 
 use super::analyse::{LONGEST_TREE, read_text, read_tokens};
 use super::rows::{ColumnValue, Declared};
-use super::{Lexing, PreparedEffect, RelationName, Script, Statement, Unreadable, cost};
+use super::{Lexing, PreparedEffect, RelationName, Script, Statement, Unreadable, cost, shape};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -42,9 +42,26 @@ impl Cache {
     /// What [`super::analyse`] or [`super::analyse_rows`] says, if it is remembered or can be read at little cost: in a few milliseconds and
     /// a few MiB. Otherwise None: see [`Cache::prove`].
     pub fn get(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
-        let remembered = self.find(text, lexing, with_rows);
-        let read = || (text.len() <= SHORT && cost::is_cheap(text, lexing)).then(|| read_text(text, lexing, with_rows));
-        remembered.or_else(|| Some(self.keep(text, lexing, with_rows, read()?)))
+        // So begin shapes.
+        if text.first() == Some(&0) {
+            return Some(Arc::new(Err(Unreadable::Syntax)));
+        }
+        if let Some(remembered) = self.find(text, lexing, with_rows) {
+            return Some(remembered);
+        }
+        // Rows are told by literals.
+        let shape = if with_rows { None } else { shape::of(text, lexing) };
+        if let Some(remembered) = shape.as_deref().and_then(|shape| self.find(shape, lexing, with_rows)) {
+            return Some(remembered);
+        }
+        if text.len() > SHORT || !cost::is_cheap(text, lexing) {
+            return None;
+        }
+        let read = read_text(text, lexing, with_rows);
+        Some(match shape.and_then(|shape| Some((shape, shape::common(&read)?))) {
+            Some((shape, common)) => self.keep(&shape, lexing, with_rows, Ok(common)),
+            None => self.keep(text, lexing, with_rows, read),
+        })
     }
 
     /// As [`Cache::get`], for a text of any length, in time that grows with it. None where its tokens do not tell enough:

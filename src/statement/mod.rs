@@ -32,6 +32,7 @@ mod parameter;
 mod plain;
 mod query;
 pub mod rows;
+mod shape;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test that panics has failed")]
 mod tests;

@@ -42,13 +42,19 @@ impl Lexeme<'_> {
 /// Cuts a text whose bytes above 127 belong to characters that hold no ASCII byte.
 pub(super) struct Lexemes<'t> {
     text: &'t [u8],
+    start: usize,
     position: usize,
     standard_conforming_strings: bool,
 }
 
 impl<'t> Lexemes<'t> {
     pub(super) fn new(text: &'t [u8], standard_conforming_strings: bool) -> Self {
-        Self { text, position: 0, standard_conforming_strings }
+        Self { text, start: 0, position: 0, standard_conforming_strings }
+    }
+
+    /// Where the token that was read last begins.
+    pub(super) fn start(&self) -> usize {
+        self.start
     }
 
     /// Where the token that was read last ends.
@@ -216,7 +222,9 @@ impl<'t> Iterator for Lexemes<'t> {
     type Item = Lexeme<'t>;
 
     fn next(&mut self) -> Option<Lexeme<'t>> {
-        let token = match self.skip() {
+        let ends_its_comments = self.skip();
+        self.start = self.position;
+        let token = match ends_its_comments {
             true if self.position == self.text.len() => return None,
             true => self.token(),
             false => Lexeme::Unsure,

@@ -19,6 +19,7 @@ pub mod guardian;
 pub mod identity;
 pub mod length;
 pub mod link;
+pub mod literals;
 pub mod malicious;
 pub mod page;
 pub mod postgres;

@@ -7,9 +7,11 @@ mod hostile;
 mod parameters;
 mod queries;
 mod rows;
+mod shapes;
 mod texts;
 
 use super::*;
+use crate::support::{dice::Dice, literals::read_once};
 
 /// Asserts what the texts of an outline do.
 fn check(outline: &str) {
@@ -36,7 +38,12 @@ fn check_outline(outline: &str, show: impl Fn(&str) -> String) {
     compare(&cases, show);
 }
 
+/// And that they do the same to a cache that knows them with other literals.
 fn compare(cases: &[(&str, &str)], show: impl Fn(&str) -> String) {
+    let mut dice = Dice::new(1);
+    for (text, _) in cases {
+        read_once(text, &mut dice);
+    }
     let wrong = cases.iter().map(|(text, expected)| (text, expected, show(text)));
     let wrong = wrong.filter(|(_, expected, found)| found != *expected);
     let wrong: Vec<_> = wrong.map(|(text, e, f)| format!("{text}\n  expected: {e}\n  found:    {f}")).collect();
