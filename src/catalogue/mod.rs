@@ -203,6 +203,12 @@ impl Catalogue {
         self.temporary.contains(temporary_schema)
     }
 
+    /// The schemas in which a relation of that name is a way to a fenced table.
+    pub fn schemas_that_lead_by<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
+        let ways = self.ways.get(name).into_iter().flatten();
+        ways.filter_map(|it| self.relations.get(&it.way.from)?.name.schema.as_deref())
+    }
+
     fn ways_from<'a>(&'a self, relation: &'a RelationName) -> impl Iterator<Item = &'a WayTo> {
         self.ways.get(&relation.name).into_iter().flatten().filter(move |it| {
             let schema = self.relations.get(&it.way.from).and_then(|from| from.name.schema.as_deref());

@@ -14,6 +14,7 @@ use crate::fence::value::FenceValue;
 use crate::policy::Mode;
 use crate::session::Started;
 use crate::session::parameter::{Parameter, ParameterValue};
+use crate::session::path::Path;
 use crate::session::rejection::Rejection;
 use crate::state::connections::{LoginKind, Seat};
 use crate::state::context::Context;
@@ -184,11 +185,8 @@ pub async fn shake_hands(
         Replication::None | Replication::Logical => Context::new(shared, startup.database(), startup.user()),
     };
     context.prepare().await;
-    let Identified { identity, database, value, temporary } = match startup.replication() {
-        Replication::Physical => {
-            let identity = Err("it is a physical replication session".into());
-            Identified { identity, database: None, value: None, temporary: None }
-        }
+    let Identified { identity, database, value, path, temporary } = match startup.replication() {
+        Replication::Physical => Identified::not("it is a physical replication session".into()),
         Replication::Logical if context.rejects_opaque() == Some(Mode::Enforce) => {
             let text = ErrorText::new("LF004", "cannot tell what a logical replication session would write")
                 .hint("Connect replication clients to the server directly, as a role in exempt_roles, or set `opaque: require_token` or `allow` in the policy.");
@@ -211,7 +209,8 @@ pub async fn shake_hands(
     let backend = (authenticated.process_id, authenticated.cancel_key);
     let record = SessionRecord::new(seat.number(), &startup, peer.to_owned(), backend, fence, parameter.current());
     let replicates = startup.replication() != Replication::None;
-    let started = Started { replicates, temporary, parameter, lexing: authenticated.lexing };
+    let path = Path::new(path.as_deref(), authenticated.reports_path);
+    let started = Started { replicates, temporary, parameter, path, lexing: authenticated.lexing };
     let host = SessionHost { context, record: Arc::new(record) };
     Ok(Opened::Session(Box::new(Driver::new(host, client, server, started))))
 }

@@ -46,7 +46,7 @@ const IDENTITY_QUESTION: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     (SELECT datid FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())), \
     (SELECT pg_catalog.split_part(virtualtransaction, '/', 1) FROM pg_catalog.pg_lock_status() \
       WHERE pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() LIMIT 1), \
-    pg_catalog.current_setting('lease.fence', true)";
+    pg_catalog.current_setting('lease.fence', true), pg_catalog.current_setting('search_path')";
 
 /// Asked before it where a session starts as another role than it logged in as: that role does not see when the process
 /// began. It holds for the question only.
@@ -59,9 +59,18 @@ pub struct Identified {
     pub database: Option<String>,
     /// The token, as the server has it.
     pub value: Option<String>,
+    /// Its search path.
+    pub path: Option<String>,
     /// The schema in which it would have its temporary relations: the number of the process is part of its name, and of the
     /// names of its transactions.
     pub temporary: Option<Arc<str>>,
+}
+
+impl Identified {
+    /// It says nothing of itself.
+    pub fn not(why: String) -> Self {
+        Identified { identity: Err(why), database: None, value: None, path: None, temporary: None }
+    }
 }
 
 /// What the server said while it let the session in.
@@ -73,6 +82,8 @@ pub struct Authenticated {
     /// The whole content of that message, with which what the session runs can be cancelled.
     pub cancel_key: Bytes,
     pub lexing: Lexing,
+    /// It reports its search path whenever that changes.
+    pub reports_path: bool,
     /// As the server says it.
     pub server_version: String,
 }
@@ -154,7 +165,7 @@ async fn relay_authentication(
     let (mut process_id, mut cancel_key) = (None, Bytes::new());
     let mut lexing =
         Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe, server: ServerEncoding::Other };
-    let mut server_version = String::new();
+    let (mut server_version, mut reports_path) = (String::new(), false);
     let (mut asked, mut no_answer) = (false, false);
     // The server has asked for something, by whatever method.
     let mut ever_asked = false;
@@ -164,7 +175,8 @@ async fn relay_authentication(
             let content = body(&frame);
             match tag {
                 backend::READY => {
-                    return Ok(Authenticated { ready: frame, process_id, cancel_key, lexing, server_version });
+                    let ready = frame;
+                    return Ok(Authenticated { ready, process_id, cancel_key, lexing, reports_path, server_version });
                 }
                 backend::KEY_DATA => {
                     process_id = content.first_chunk().map(|bytes| i32::from_be_bytes(*bytes));
@@ -173,6 +185,7 @@ async fn relay_authentication(
                 backend::PARAMETER_STATUS => {
                     if let Some((name, value)) = message::parameter_status(content) {
                         lexing.note(name, value);
+                        reports_path |= name == "search_path";
                         if name == "server_version" {
                             value.clone_into(&mut server_version);
                         }
@@ -300,12 +313,13 @@ pub async fn identify(client: &mut Peer, server: &mut Peer, process_id: Option<i
         answer = Ok(seen);
     }
     Ok(match answer {
-        Err(failure) => Identified { identity: Err(failure), database: None, value: None, temporary: None },
+        Err(failure) => Identified::not(failure),
         Ok(mut columns) => {
+            let path = columns.pop().flatten();
             let value = columns.pop().flatten();
             let temporary = columns.pop().flatten().map(|number| format!("pg_temp_{number}").into());
             let database = columns.pop().flatten();
-            Identified { identity: identity(columns, process_id), database, value, temporary }
+            Identified { identity: identity(columns, process_id), database, value, path, temporary }
         }
     })
 }

@@ -4,6 +4,7 @@
 
 use super::judge::opaque;
 use super::names::{Meaning, known_by};
+use super::path::Lookup;
 use super::replies::{Defined, Request};
 use super::values::with_types;
 use super::verdict::{Run, Verdict};
@@ -84,6 +85,15 @@ impl<H: Host> Session<H> {
         }
         let statement = if needs_values { self.with_values(header, &statement) } else { statement };
         let Some(statement) = self.with_path(statement) else { return Ok(false) };
+        // So are the relations of its own query.
+        let statement = match self.by_path(vec![statement], Lookup::AtBind) {
+            Ok(mut statements) => statements.pop().unwrap_or_default(),
+            Err((Verdict::Reject(_, rejection), statements)) => {
+                self.discard(header, rejection, &statements[0]);
+                return Ok(true);
+            }
+            Err(_) => return Ok(false),
+        };
         let sequence = self.portals.define(&portal, statement.clone(), self.batch);
         self.pass(header, Some(Request::Bind { defines: Some(Defined { name: portal, sequence }), plans: statement }));
         Ok(true)

@@ -18,6 +18,7 @@ mod keys;
 mod names;
 pub mod parameter;
 mod parts;
+pub mod path;
 mod pending;
 mod question;
 mod raised;
@@ -51,6 +52,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use definitions::Definitions;
 use names::Names;
 use parameter::Parameter;
+use path::Path;
 use pending::{Asked, Pending, Wait};
 use rejection::Rejection;
 use replies::Replies;
@@ -77,6 +79,7 @@ pub struct Session<H: Host> {
     now: Instant,
     replies: Replies,
     parameter: Parameter,
+    path: Path,
     lexing: Lexing,
     statements: Names,
     portals: Names,
@@ -144,6 +147,7 @@ pub struct Started {
     pub replicates: bool,
     pub temporary: Option<Arc<str>>,
     pub parameter: Parameter,
+    pub path: Path,
     pub lexing: Lexing,
 }
 
@@ -168,7 +172,7 @@ impl Side {
 impl<H: Host> Session<H> {
     /// A session whose first ReadyForQuery waits in the client's output.
     pub fn new(host: H, client: Side, server: Side, started: Started, now: Instant) -> Self {
-        let Started { replicates, temporary, parameter, lexing } = started;
+        let Started { replicates, temporary, parameter, path, lexing } = started;
         Session {
             replicates,
             temporary,
@@ -180,6 +184,7 @@ impl<H: Host> Session<H> {
             now,
             replies: Replies::default(),
             parameter,
+            path,
             lexing,
             statements: Names::default(),
             portals: Names::default(),
@@ -209,6 +214,7 @@ impl<H: Host> Session<H> {
             self.statements.forget();
             self.portals.forget();
             self.parameter.forget_all();
+            self.path.forget();
             if self.replies.is_sync_in_doubt() {
                 return Err(End::ClientFault(ClientFault::Unjudged("an earlier Sync within COPY data that failed")));
             }

@@ -17,7 +17,7 @@ const NAME: &str = "fencegate value";
 /// Qualified: the search path is the client's.
 const QUESTION: &str = "SELECT pg_catalog.current_setting('lease.fence', true), \
     pg_catalog.current_setting('standard_conforming_strings'), pg_catalog.current_setting('client_encoding'), \
-    pg_catalog.current_schemas(true)";
+    pg_catalog.current_schemas(true), pg_catalog.current_setting('search_path')";
 
 /// The role that the session acts as: two questions that take no snapshot. A transaction that has none yet must not get one
 /// before the fence is raised: what is committed until then would be hidden from it.
@@ -67,11 +67,11 @@ impl<H: Host> Session<H> {
         self.client.input.first() != Some(&frontend::QUERY)
     }
 
-    fn put_questions(&mut self, questions: &[&str]) {
+    pub(super) fn put_questions(&mut self, questions: &[&str]) {
         let in_pipeline = self.transaction.sent == Sent::Execute || self.is_extended();
         self.note_forwarding();
         if in_pipeline {
-            questions.iter().for_each(|question| self.ask_in_pipeline(question));
+            questions.iter().for_each(|question| self.ask_in_pipeline(question, Audience::Proxy));
             message::put_flush(&mut self.server.output);
         } else {
             // Before another simple query it changes nothing; replication sessions know no other.
@@ -81,29 +81,42 @@ impl<H: Host> Session<H> {
         }
     }
 
+    /// Asks behind all that the client has asked, outside of any pipeline. A simple query would drop the client's unnamed statement.
+    pub(super) fn put_question_ahead(&mut self, question: &str) {
+        self.note_forwarding();
+        self.ask_in_pipeline(question, Audience::ProxyAhead);
+        message::put_sync(&mut self.server.output);
+        self.replies.push(Request::Sync, Audience::ProxyAhead);
+        self.batch += 1;
+    }
+
     /// A Sync would end the implicit transaction of a pipeline; without one, an error skips what follows, as the
     /// client expects it.
-    fn ask_in_pipeline(&mut self, question: &str) {
+    fn ask_in_pipeline(&mut self, question: &str, audience: Audience) {
         let output = &mut self.server.output;
         message::put_parse(output, NAME, question);
         message::put_bind(output, NAME, NAME);
         message::put_execute(output, NAME);
         message::put_close_portal(output, NAME);
         message::put_close_statement(output, NAME);
-        self.replies.push(Request::Parse { defines: None }, Audience::Proxy);
-        self.replies.push(Request::bind(), Audience::Proxy);
-        self.replies.push(Request::execute(), Audience::Proxy);
-        self.replies.push(Request::ClosePortal { name: NAME.into() }, Audience::Proxy);
-        self.replies.push(Request::CloseStatement { name: NAME.into() }, Audience::Proxy);
+        self.replies.push(Request::Parse { defines: None }, audience.clone());
+        self.replies.push(Request::bind(), audience.clone());
+        self.replies.push(Request::execute(), audience.clone());
+        self.replies.push(Request::ClosePortal { name: NAME.into() }, audience.clone());
+        self.replies.push(Request::CloseStatement { name: NAME.into() }, audience.clone());
     }
 
     /// Takes the answer, when nothing is owed any more.
     pub(super) fn take_answer(&mut self) {
-        if !matches!(self.wait, Some(Wait::Value | Wait::Role)) || !self.replies.is_empty() {
+        if !self.waits_for_answer() || !self.replies.is_empty() {
             return;
         }
         let mut columns = self.pending.answer.take().unwrap_or_default().into_iter();
-        if matches!(self.wait.take(), Some(Wait::Role)) {
+        let wait = self.wait.take();
+        if matches!(wait, Some(Wait::Path)) {
+            return self.take_path(columns.next().flatten());
+        }
+        if matches!(wait, Some(Wait::Role)) {
             let (role, session) = (columns.next().flatten(), columns.next().flatten());
             let current = role.filter(|role| role != "none").or(session).unwrap_or_default();
             // A name in another encoding than the proxy's is not known.
@@ -118,7 +131,18 @@ impl<H: Host> Session<H> {
         }
         // No path at all is none that is trusted.
         self.pending.path = Some(columns.next().flatten().unwrap_or_default());
+        self.take_path(columns.next().flatten());
         self.replies.lexing_known();
+    }
+
+    fn take_path(&mut self, path: Option<String>) {
+        self.path.learn(path.as_deref());
+        self.replies.path_said();
+    }
+
+    /// The message at hand waits for what the server was asked.
+    pub(super) fn waits_for_answer(&self) -> bool {
+        matches!(self.wait, Some(Wait::Value | Wait::Role | Wait::Path))
     }
 
     /// Whatever the session may become.

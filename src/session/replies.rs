@@ -59,6 +59,10 @@ pub struct Replies {
     weight: usize,
     /// Statements that may have done so have completed; ReadyForQuery comes after the report of it.
     lexing_unreported: bool,
+    /// Code has run since the server said its search path: any may have set it.
+    path_unsaid: bool,
+    /// Code has run since the last ReadyForQuery. The end of an implicit transaction runs what it has put off.
+    code_ran: bool,
 }
 
 impl Replies {
@@ -149,10 +153,14 @@ impl Replies {
         self.front()?;
         let reply = self.queue.pop_front()?;
         self.settled(&reply);
-        self.lexing_unreported = match reply.to {
-            Request::Query { .. } | Request::Sync | Request::FunctionCall => false,
-            _ => self.lexing_unreported || reply.to.affects_lexing(),
-        };
+        let runs_code = reply.to.affects_lexing();
+        self.code_ran |= runs_code;
+        self.path_unsaid |= runs_code;
+        self.lexing_unreported |= runs_code;
+        if matches!(reply.to, Request::Query { .. } | Request::Sync | Request::FunctionCall) {
+            self.lexing_unreported = false;
+            self.path_unsaid |= std::mem::take(&mut self.code_ran);
+        }
         self.front();
         Some(reply)
     }
@@ -187,6 +195,16 @@ impl Replies {
         self.lexing_unreported = false;
     }
 
+    /// Something is under way, or done since the server said its search path, that may have set it.
+    pub fn path_in_doubt(&self) -> bool {
+        self.affecting_lexing > 0 || self.path_unsaid
+    }
+
+    /// The server has said it, after all that it has answered.
+    pub fn path_said(&mut self) {
+        self.path_unsaid = false;
+    }
+
     fn settled(&mut self, reply: &Reply) {
         self.affecting_parameter -= usize::from(reply.to.affects_parameter());
         self.affecting_lexing -= usize::from(reply.to.affects_lexing());
@@ -203,6 +221,7 @@ impl Replies {
         if !self.front().is_some_and(|reply| reply.to.is_extended()) {
             return Vec::new();
         }
+        (self.path_unsaid, self.code_ran) = (true, true);
         // What it did before, it may have committed.
         self.lexing_unreported |= self.queue.front().is_some_and(|reply| reply.to.affects_lexing());
         let sync = self.queue.iter().position(|reply| matches!(reply.to, Request::Sync));

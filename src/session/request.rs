@@ -11,6 +11,8 @@ pub enum Audience {
     Client,
     /// The proxy asked: the client must see nothing of it, save an error.
     Proxy,
+    /// The proxy asked ahead of what the client may send next: the client must see nothing of it, nor an error.
+    ProxyAhead,
     /// In place of what the client asked, which is rejected: the client sees the error as its own.
     Rejection {
         /// Characters that the proxy put before the client's text, to be taken from an error's position.
@@ -74,6 +76,11 @@ pub enum Request {
 }
 
 impl Audience {
+    /// The client is to see the answer, or an error in it.
+    pub(super) fn is_clients(&self) -> bool {
+        !matches!(self, Audience::Proxy | Audience::ProxyAhead)
+    }
+
     pub(super) fn is_rejection(&self) -> bool {
         matches!(self, Audience::Rejection { .. })
     }

@@ -3,7 +3,7 @@
 use super::checks::is_check;
 use super::raised::is_raised;
 use super::replies::{Audience, Reply, Request};
-use super::{End, HIGH_WATER, Host, Sent, Session, Wait, frame_of, server_fault};
+use super::{End, HIGH_WATER, Host, Sent, Session, frame_of, server_fault};
 use crate::statement::{Alone, PreparedEffect, Statement, TransactionEffect};
 use crate::wire::error::{ErrorText, Severity, field, fields};
 use crate::wire::frame::body;
@@ -59,13 +59,21 @@ impl<H: Host> Session<H> {
                 let frame = frame_of(&mut self.server, header.frame());
                 let is_check = header.tag == backend::COMMAND_COMPLETE
                     && self.replies.front().is_some_and(|reply| is_check(&reply.to));
-                if audience != Audience::Proxy && !is_check {
+                if audience.is_clients() && !is_check {
                     self.client.output.extend_from_slice(&frame);
                 }
                 match header.tag {
-                    backend::READY => self.ready(body(&frame))?,
+                    backend::READY => {
+                        self.ready(body(&frame))?;
+                        self.path_after(&audience);
+                    }
                     _ => self.command_complete(body(&frame)),
                 }
+            }
+            backend::DATA_ROW if audience == Audience::ProxyAhead && header.body <= WHOLE => {
+                let frame = frame_of(&mut self.server, header.frame());
+                let path = message::columns(body(&frame)).and_then(|columns| columns.into_iter().next()).flatten();
+                self.path.learn_ahead(path.as_deref());
             }
             backend::DATA_ROW if audience == Audience::Proxy && header.body <= WHOLE => {
                 let frame = frame_of(&mut self.server, header.frame());
@@ -85,7 +93,7 @@ impl<H: Host> Session<H> {
     /// Passes a message on as it comes; what is not for the client goes nowhere.
     fn stream(&mut self, header: Header, audience: Audience) {
         self.server.rest = header.frame();
-        self.server.discard = audience == Audience::Proxy;
+        self.server.discard = !audience.is_clients();
         self.server.pass_on(&mut self.client.output);
     }
 
@@ -153,6 +161,7 @@ impl<H: Host> Session<H> {
     fn statement_done(&mut self, statement: &Statement, rolled_back: bool, defined: Option<(String, u64)>) {
         self.transaction.may_have_committed |= !rolled_back && (statement.may_commit() || !self.host.is_fenced());
         self.parameter.completed(statement, rolled_back);
+        self.path.completed(statement);
         self.transaction.catalogue_changed |= statement.changes_catalogue;
         if let Some(Alone { database, .. }) = &statement.needs_database_alone {
             self.host.forget_database(database);
@@ -180,18 +189,26 @@ impl<H: Host> Session<H> {
             // The last message: kept for last_words, which knows whether it is the reason.
             return if available < header.frame().min(HEADER + WHOLE) { Ok(false) } else { Err(End::Server) };
         }
-        if let Audience::Rejection { shift, text } = audience
+        if let Audience::Rejection { shift, text } = &audience
             && header.body <= WHOLE
         {
             if available < header.frame() {
                 return Ok(false);
             }
-            let is_ours = self.say_in_place(header, shift, &text);
-            self.note_raised(shift, is_ours);
-        } else {
+            let is_ours = self.say_in_place(header, *shift, text);
+            self.note_raised(*shift, is_ours);
+        } else if audience != Audience::ProxyAhead {
             self.stream(header, Audience::Client);
+        } else if self.transaction.status == Status::Transaction {
+            // A cancel met it, and has taken back what the client believes in.
+            return Err(End::ServerFault(
+                "a question of the proxy's was cancelled, and the transaction with it".into(),
+            ));
+        } else {
+            self.stream(header, audience);
         }
         self.parameter.error();
+        self.path.error();
         if self.replies.front().is_some_and(|reply| reply.to.may_commit()) {
             self.parameter.forget_all();
         }
@@ -203,7 +220,7 @@ impl<H: Host> Session<H> {
             self.replies.push(Request::Sync, Audience::Client);
             self.batch += 1;
         }
-        if matches!(self.wait, Some(Wait::Value | Wait::Role)) {
+        if self.waits_for_answer() {
             self.question_refused();
         }
         Ok(true)
@@ -248,6 +265,7 @@ impl<H: Host> Session<H> {
         self.transaction.status = status;
         self.transaction.may_have_committed = false;
         self.parameter.ready(status);
+        self.path.ready(status);
         self.host.note_presented(self.parameter.current());
         if status == Status::Idle {
             self.transaction_ended();
@@ -279,6 +297,9 @@ impl<H: Host> Session<H> {
         self.client.output.extend_from_slice(&frame);
         if let Some((name, value)) = message::parameter_status(body(&frame)) {
             self.lexing.note(name, value);
+            if name == "search_path" {
+                self.path.report(value);
+            }
         }
     }
 }

@@ -118,6 +118,10 @@ impl Host for OneSession {
 }
 
 fn session(token: &str) -> Session<OneSession> {
+    session_with(token, Path::new(Some("public"), false))
+}
+
+fn session_with(token: &str, path: Path) -> Session<OneSession> {
     let policies = join([("a.yaml".into(), Ok(POLICIES.into()))]).unwrap();
     let tables = policies.resources.iter().map(|resource| resource.tables[0].name.clone());
     let catalogue = Arc::new(Catalogue::of_tables(tables));
@@ -127,6 +131,7 @@ fn session(token: &str) -> Session<OneSession> {
         replicates: false,
         temporary: None,
         parameter: Parameter::new(ParameterValue::read(Some(token))),
+        path,
         lexing: Lexing::USUAL,
     };
     Session::new(host, Side::default(), Side::default(), started, Instant::now())
@@ -254,6 +259,93 @@ fn in_a_transaction_the_server_raises_the_error() {
         let said = String::from_utf8_lossy(&session.client.output).into_owned();
         assert!(said.contains(&format!("C{told}\0")), "{said}");
     }
+}
+
+/// Where the path leads elsewhere, the server is asked behind what has run, and no statement waits for that.
+#[test]
+fn no_statement_waits_for_a_path_that_was_asked_ahead() {
+    let write = query("INSERT INTO jobs VALUES (1)");
+    let mut complete = BytesMut::new();
+    put_frame(&mut complete, backend::COMMAND_COMPLETE, |out| out.extend_from_slice(b"INSERT 0 1\0"));
+    let mut session = session_with("", Path::new(Some("other"), false));
+    for _ in 0..3 {
+        assert!(says(&mut session, &write).is_none());
+        assert_eq!(session.server.output, write);
+        session.server.output.clear();
+        answers(&mut session, &[&complete[..], &ready()].concat());
+        let asked = String::from_utf8_lossy(&session.server.output.split()).into_owned();
+        assert!(asked.contains("SHOW search_path") && session.client.output.ends_with(&ready()), "{asked}");
+        session.client.output.clear();
+        answers(&mut session, &answer_of("other"));
+        assert!(session.client.output.is_empty() && session.is_idle());
+    }
+    // The path is another one now; and one that is not told any more is asked for before the write.
+    says(&mut session, &write);
+    answers(&mut session, &[&complete[..], &ready(), &answer_of("public")].concat());
+    session.server.output.clear();
+    session.client.output.clear();
+    says(&mut session, &write);
+    assert!(session.server.output.is_empty() && String::from_utf8_lossy(&session.client.output).contains("LF002"));
+}
+
+#[test]
+fn a_path_that_is_reported_is_not_asked_for() {
+    let write = query("INSERT INTO jobs VALUES (1)");
+    let report = |path: &str| {
+        let mut message = BytesMut::new();
+        put_frame(&mut message, backend::PARAMETER_STATUS, |out| {
+            out.extend_from_slice(format!("search_path\0{path}\0").as_bytes());
+        });
+        message
+    };
+    let mut session = session_with("", Path::new(Some("other"), true));
+    for _ in 0..3 {
+        says(&mut session, &write);
+        assert_eq!(session.server.output.split(), write);
+        answers(&mut session, &ready());
+        assert!(session.server.output.is_empty());
+    }
+    says(&mut session, &write);
+    session.server.output.clear();
+    answers(&mut session, &[report("public"), ready()].concat());
+    session.client.output.clear();
+    says(&mut session, &write);
+    assert!(String::from_utf8_lossy(&session.client.output).contains("LF002"));
+}
+
+/// A cancel that comes late meets the question, and takes the transaction with it: the client must not go on as if nothing had been.
+#[test]
+fn a_question_that_ends_the_transaction_ends_the_session() {
+    let mut error = BytesMut::new();
+    put_frame(&mut error, backend::ERROR, |out| out.extend_from_slice(b"SERROR\0VERROR\0C57014\0Mcanceled\0\0"));
+    for (status, ends) in [(Status::Idle, false), (Status::Transaction, true)] {
+        let mut session = session_with("", Path::new(Some("other"), false));
+        says(&mut session, &query("INSERT INTO jobs VALUES (1)"));
+        let mut at_rest = BytesMut::new();
+        put_ready(&mut at_rest, status);
+        answers(&mut session, &at_rest);
+        session.client.output.clear();
+        session.server.input.extend_from_slice(&error);
+        assert_eq!(session.step(Instant::now()).is_err(), ends);
+        assert!(session.client.output.is_empty(), "it is told of nothing that it asked for");
+    }
+}
+
+/// What the server says to a question ahead.
+fn answer_of(path: &str) -> BytesMut {
+    let mut answer = BytesMut::new();
+    put_frame(&mut answer, backend::PARSE_COMPLETE, |_| {});
+    put_frame(&mut answer, backend::BIND_COMPLETE, |_| {});
+    put_frame(&mut answer, backend::DATA_ROW, |out| {
+        out.extend_from_slice(&1_u16.to_be_bytes());
+        out.extend_from_slice(&(path.len() as u32).to_be_bytes());
+        out.extend_from_slice(path.as_bytes());
+    });
+    put_frame(&mut answer, backend::COMMAND_COMPLETE, |out| out.extend_from_slice(b"SHOW\0"));
+    put_frame(&mut answer, backend::CLOSE_COMPLETE, |_| {});
+    put_frame(&mut answer, backend::CLOSE_COMPLETE, |_| {});
+    answer.extend_from_slice(&ready());
+    answer
 }
 
 /// However the bytes of both sides are cut, what comes out is the same.

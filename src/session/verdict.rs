@@ -5,6 +5,7 @@
 use super::checks::checks;
 use super::host::{Seen, Wanted};
 use super::judge::{Decision, Judge, Need, Standing, is_named_plainly, needs_every_token, resolve};
+use super::path::Lookup;
 use super::rejection::Rejection;
 use super::suspects::Suspects;
 use super::touched::deeds;
@@ -72,6 +73,11 @@ impl<H: Host> Session<H> {
             self.pending.refused = None;
             self.pending.role = Asked::Due;
         }
+        let lookup = if self.is_extended() { Lookup::AtExecute } else { Lookup::InString };
+        let resolved = match self.by_path(resolved, lookup) {
+            Ok(statements) => statements,
+            Err(held) => return held,
+        };
         if let Some(verdict) = self.look_after_database(&resolved) {
             return (verdict, resolved);
         }

@@ -78,6 +78,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> &'static str {
         N::TransactionStmt(transaction) => describe_transaction(transaction, into),
         N::VariableSetStmt(set) => {
             into.parameter = parameter::set(set);
+            into.path = parameter::set_path(set);
             match set.kind() {
                 VariableSetKind::VarReset | VariableSetKind::VarResetAll => "RESET",
                 _ => "SET",

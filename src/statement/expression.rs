@@ -5,7 +5,7 @@
 use super::facts::parts;
 use super::query::Walk;
 use super::values::{cast_parameter, is_by_path};
-use super::{FunctionName, ParameterEffect, parameter};
+use super::{FunctionName, ParameterEffect, PathEffect, parameter};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{FuncCall, JsonAggConstructor, JsonBehavior, JsonTableColumn, JsonValueExpr, Node, WindowDef};
 
@@ -137,7 +137,12 @@ impl<'n> Walk<'_, 'n> {
 
     fn call(&mut self, call: &'n FuncCall) {
         match FunctionName::from_parts(&parts(&call.funcname)) {
-            Some(function) if parameter::sets_another(&function, &call.args) => self.statement.functions.push(function),
+            Some(function) if parameter::sets_another(&function, &call.args) => {
+                if parameter::sets_path(&function, &call.args) {
+                    self.statement.path = PathEffect::Unknown;
+                }
+                self.statement.functions.push(function);
+            }
             Some(function) => self.statement.add_call(function),
             None => self.statement.set_runs_code("it calls a function without a name"),
         }

@@ -3,7 +3,8 @@
 use super::functions::is_harmless;
 use super::rows::{ColumnValue, KEY_TYPES, Rows};
 use super::{
-    FunctionName, Operation, ParameterEffect, PreparedEffect, RelationName, Statement, TransactionEffect, Write, own,
+    FunctionName, Operation, ParameterEffect, PathEffect, PreparedEffect, RelationName, Statement, TransactionEffect,
+    Write, own,
 };
 use pg_query::NodeEnum;
 use pg_query::protobuf::{Node, RangeVar};
@@ -31,6 +32,9 @@ impl Statement {
         }
         if self.kind != "EXECUTE" {
             whole.parameter.blur();
+        }
+        if prepared.path != PathEffect::None {
+            whole.path = PathEffect::Unknown;
         }
         match &self.prepared {
             PreparedEffect::Execute { arguments, .. } => whole.writes.extend(prepared.bound(arguments).writes),
@@ -88,6 +92,22 @@ impl Statement {
             known.writes.iter_mut().for_each(|write| write.rows = Rows::default());
         }
         known
+    }
+
+    /// With these of its writes to names without a schema as writes to the name in each of the schemas.
+    pub fn in_schemas(&self, schemas: &[String], is_meant: impl Fn(&RelationName) -> bool) -> Statement {
+        let mut writes = Vec::with_capacity(self.writes.len() + schemas.len());
+        for write in &self.writes {
+            if write.relation.schema.is_some() || !is_meant(&write.relation) {
+                writes.push(write.clone());
+                continue;
+            }
+            writes.extend(schemas.iter().map(|schema| {
+                let relation = RelationName { schema: Some(schema.clone()), name: write.relation.name.clone() };
+                Write { relation, ..write.clone() }
+            }));
+        }
+        Statement { writes, ..self.clone() }
     }
 
     /// It runs no user's code, and changes no setting. Every other statement may do so, whatever its text shows: by a

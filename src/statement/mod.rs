@@ -116,6 +116,23 @@ pub enum ParameterEffect {
     Unknown,
 }
 
+/// What a statement does to the session's search path, as far as its text shows it. Code that it runs may do more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PathEffect {
+    /// Nothing.
+    #[default]
+    None,
+    /// `SET [SESSION | LOCAL] search_path = value`.
+    Set {
+        /// The value as the server will show it, save for its quotes.
+        value: String,
+        /// `SET LOCAL`: until the end of the transaction.
+        local: bool,
+    },
+    /// It sets it to what the text does not show.
+    Unknown,
+}
+
 /// What a statement does to the transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TransactionEffect {
@@ -213,6 +230,8 @@ pub struct Statement {
     pub reads_more: bool,
     /// What it does to `lease.fence`.
     pub parameter: ParameterEffect,
+    /// What it does to the search path.
+    pub path: PathEffect,
     /// What it does to the transaction.
     pub transaction: TransactionEffect,
     /// What it does to prepared statements.

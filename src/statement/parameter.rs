@@ -1,13 +1,14 @@
-//! The effects of SET, RESET and set_config on `lease.fence`.
+//! The effects of SET, RESET and set_config on `lease.fence` and on the search path.
 //!
 //! Must give the value as the server will hold it, or say that it is unknown.
 
 use super::facts::parts;
-use super::{FunctionName, ParameterEffect};
+use super::{FunctionName, ParameterEffect, PathEffect};
 use pg_query::NodeEnum;
 use pg_query::protobuf::{LimitOption, Node, SelectStmt, SetOperation, VariableSetKind, VariableSetStmt, a_const::Val};
 
 const PARAMETER: &str = "lease.fence";
+const PATH: &str = "search_path";
 /// Parameters that change how text is read: after a change of one the server is asked.
 const LEXING: [&str; 2] = ["standard_conforming_strings", "client_encoding"];
 
@@ -25,6 +26,24 @@ pub(super) fn set(set: &VariableSetStmt) -> ParameterEffect {
         // FROM CURRENT makes a value that was set LOCAL outlive the transaction.
         VariableSetKind::VarSetCurrent | VariableSetKind::Undefined => ParameterEffect::Unknown,
     }
+}
+
+/// What a SET or RESET does to the search path.
+pub(super) fn set_path(set: &VariableSetStmt) -> PathEffect {
+    if !set.name.eq_ignore_ascii_case(PATH) {
+        return PathEffect::None;
+    }
+    // Each argument is the name of one schema.
+    let name = |argument: &Node| Some(format!("\"{}\"", text(argument)?.replace('"', "\"\"")));
+    match (set.kind(), set.args.iter().map(name).collect::<Option<Vec<String>>>()) {
+        (VariableSetKind::VarSetValue, Some(names)) => PathEffect::Set { value: names.join(", "), local: set.is_local },
+        _ => PathEffect::Unknown,
+    }
+}
+
+/// The call is a `set_config` of the search path.
+pub(super) fn sets_path(function: &FunctionName, arguments: &[Node]) -> bool {
+    is_set_config(function) && arguments.first().and_then(text).is_some_and(|name| name.eq_ignore_ascii_case(PATH))
 }
 
 /// What a query does that is nothing but `SELECT set_config('lease.fence', 'value', true)`: the same as a SET.

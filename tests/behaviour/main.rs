@@ -44,6 +44,7 @@ mod refusals_cli;
 mod rejections;
 mod relay;
 mod robustness;
+mod search_path;
 mod startup;
 mod superseded;
 mod tls;

@@ -76,6 +76,11 @@ fn show(statement: &Statement) -> String {
         ParameterEffect::ResetAll => words.push("reset-all".into()),
         ParameterEffect::Unknown => words.push("unknown".into()),
     }
+    match &statement.path {
+        PathEffect::None => {}
+        PathEffect::Set { value, local } => words.push(format!("path{}({value})", if *local { "-local" } else { "" })),
+        PathEffect::Unknown => words.push("path".into()),
+    }
     match &statement.transaction {
         TransactionEffect::None => {}
         effect => words.push(format!("{effect:?}").to_lowercase().replace('"', "")),

@@ -53,13 +53,27 @@ fn reset_goes_back_to_the_startup_value() {
 fn other_settings_leave_it_alone() {
     check(
         "
-        SET work_mem = '1MB'; SET LOCAL search_path = a, b; SET lease.other = 5; SET lease.fence.x = 5; SET fence = 5;
+        SET work_mem = '1MB'; SET lease.other = 5; SET lease.fence.x = 5; SET fence = 5;
         RESET work_mem; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE;
         SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY; SET TRANSACTION SNAPSHOT 'x'; SET TIME ZONE 'UTC';
-        SET TIME ZONE INTERVAL '1' HOUR TO MINUTE; SET NAMES 'utf8'; SET SCHEMA 's'; SET ROLE r; RESET ROLE;
+        SET TIME ZONE INTERVAL '1' HOUR TO MINUTE; SET NAMES 'utf8'; SET ROLE r; RESET ROLE;
         SET SESSION AUTHORIZATION r; RESET SESSION AUTHORIZATION; SET XML OPTION DOCUMENT;
         ALTER ROLE r SET lease.fence = 5; ALTER SYSTEM SET lease.fence = 5; DISCARD SEQUENCES => -
         ",
+    );
+}
+
+#[test]
+fn the_search_path() {
+    check(
+        r#"
+        SET search_path = a, "B c"; SET search_path TO 'a', 'B c' => path("a", "B c")
+        SET LOCAL SEARCH_PATH = '$user' => path-local("$user")
+        SET SCHEMA 'say "hi"' => path("say ""hi""")
+        SET search_path = DEFAULT; RESET search_path; SET search_path FROM CURRENT; SET search_path = a, 1 => path
+        PREPARE p AS SELECT set_config('search_path', $1, true) => prepare(p: calls:set_config path)
+        WITH s AS (SELECT set_config('Search_Path', 'a', false)) INSERT INTO t TABLE s => insert:t calls:set_config path
+        "#,
     );
 }
 
@@ -131,7 +145,7 @@ fn set_config_of_another_parameter_leaves_it_alone() {
         "
         SELECT set_config('TimeZone', 'UTC', false);
         SELECT 1 FROM set_config('TimeZone', 'UTC', false) => calls:set_config
-        SELECT pg_catalog.set_config('search_path', $1, true) => calls:pg_catalog.set_config
+        SELECT pg_catalog.set_config('search_path', $1, true) => calls:pg_catalog.set_config path
         SELECT set_config(a, 'UTC', false) FROM t; SELECT set_config('Standard_Conforming_Strings', 'off', false);
         SELECT set_config('client_encoding', 'SJIS', false) => calls:set_config unknown
         SELECT set_config('TimeZone', f(), false) => calls:set_config calls:f unknown

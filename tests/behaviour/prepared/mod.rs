@@ -182,7 +182,7 @@ fn ddl_before_execute() {
     }
 }
 
-/// A name without its schema is taken for the fenced table, whatever the search path is.
+/// A name without its schema means what the search path leads to when the portal is bound.
 #[test]
 fn a_search_path_changed_before_execute() {
     let world = Fenced::start(&format!("{SCHEMA}; CREATE SCHEMA other; CREATE TABLE other.jobs (n int)"), POLICIES);

@@ -1,5 +1,5 @@
-//! Which table a name stands for, when the search path, temporary tables and renames have a say. The proxy goes by
-//! the name alone: where it could be the fenced table, it is.
+//! Which table a name stands for, when the search path, temporary tables and renames have a say: where it could be the fenced
+//! table, it is.
 
 use crate::support::fenced::{Fenced, code, ok};
 
@@ -43,7 +43,7 @@ fn what_is_temporary_may_be_a_way() {
 }
 
 #[test]
-fn the_search_path_does_not_matter_however_it_is_set() {
+fn a_table_that_comes_first_in_the_path_hides_nothing() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let archive = "search_path = archive, public";
     let elsewhere = "INSERT INTO items VALUES (1)";

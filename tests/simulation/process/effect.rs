@@ -161,7 +161,7 @@ impl Process {
 
     fn question(&self) -> Answer {
         let plain = if self.setting.plain_strings { "on" } else { "off" };
-        let texts = [plain, "UTF8", "{pg_catalog,public}"].map(|text| Some(text.to_owned()));
+        let texts = [plain, "UTF8", "{pg_catalog,public}", "public"].map(|text| Some(text.to_owned()));
         row([vec![self.setting.current().cloned()], texts.to_vec()].concat(), "SELECT 1")
     }
 

@@ -6,6 +6,7 @@ use super::Proxy;
 use super::host::Hosting;
 use crate::fence::session::SessionFence;
 use crate::session::parameter::{Parameter, ParameterValue};
+use crate::session::path::Path;
 use crate::session::rejection::cut_off;
 use crate::session::{Done, End, Session, Side, Started, Step};
 use crate::simulation::pipe::{Reader, Writer};
@@ -50,6 +51,7 @@ pub(super) async fn serve(
         replicates: false,
         temporary: None,
         parameter: Parameter::new(ParameterValue::read(value.as_deref())),
+        path: Path::new(Some("public"), false),
         lexing: Lexing::USUAL,
     };
     let host = Hosting::new(&proxy, fence);

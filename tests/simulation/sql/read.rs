@@ -103,6 +103,7 @@ fn read_one(text: &str) -> Sql {
         ["DISCARD", "ALL"] => Sql::DiscardAll,
         ["SHOW", "role"] => Sql::Show("none"),
         ["SHOW", "session_authorization"] => Sql::Show("app"),
+        ["SHOW", "search_path"] => Sql::Show("public"),
         _ if text.starts_with(QUESTION) => Sql::Question,
         ["SET", parameter, "=", "1"] if text.starts_with(RAISE) => Sql::Raise((*parameter).to_owned()),
         ["SELECT", ..] if text.starts_with("SELECT '") && text.ends_with('\'') => Sql::Text,

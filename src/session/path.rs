@@ -1,0 +1,304 @@
+//! The session's search path: the schemas that a name without a schema may be looked up in.
+//!
+//! Owns what the server said of it last, and what its statements since show. That is a guess, which only says whether it is worth asking
+//! the server: any code may have set the path (`Replies::path_in_doubt`). Must never leave out a schema of the setting: what is
+//! not plainly a list of schemas stands for every schema.
+
+use super::parameter::ParameterValue;
+use super::pending::Wait;
+use super::replies::Audience;
+use super::verdict::Verdict;
+use super::{Host, Life, Session};
+use crate::catalogue::Catalogue;
+use crate::statement::{ParameterEffect, PathEffect, RelationName, Statement, TransactionEffect};
+use crate::wire::message::Status;
+use std::sync::Arc;
+
+/// The server keeps this many bytes of a name (NAMEDATALEN - 1).
+const LONGEST_NAME: usize = 63;
+
+/// A path of more schemas is not followed: a name would stand for as many tables.
+const MOST_SCHEMAS: usize = 16;
+
+/// What the client sends after a statement that was judged by the path is so often followed by a question for it, until another
+/// one is: who writes less often waits for an answer then.
+const AHEAD: u8 = 16;
+
+/// In which a session looks first, whatever its path, if it has one; unless the path names it.
+const TEMPORARY: &str = "pg_temp";
+
+/// What names are analysed with the whole statement, before anything of it runs: when its portal is bound.
+const PLANNED: [&str; 5] = ["INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"];
+/// What looks its names up as the first thing that it does when it is executed.
+const AT_EXECUTION: [&str; 3] = ["COPY FROM", "TRUNCATE", "LOCK TABLE"];
+
+/// When the server looks up the names of the statements at hand.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lookup {
+    /// One statement after the other: a simple query.
+    InString,
+    /// As the portal is bound.
+    AtBind,
+    /// As it is executed.
+    AtExecute,
+}
+
+impl Lookup {
+    fn concerns(self, statement: &Statement) -> bool {
+        let (is_planned, is_executed) = (PLANNED.contains(&statement.kind), AT_EXECUTION.contains(&statement.kind));
+        match self {
+            Lookup::InString => is_planned || is_executed,
+            Lookup::AtBind => is_planned,
+            Lookup::AtExecute => is_executed,
+        }
+    }
+}
+
+/// What the setting says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SearchPath {
+    /// The server has to be asked.
+    #[default]
+    Unasked,
+    /// Any schema may be in it.
+    Any,
+    /// No other than these, each as the server knows it; some may not exist, or be closed to the session.
+    Schemas(Arc<[String]>),
+}
+
+impl SearchPath {
+    /// From the server's text; None: it has none.
+    pub fn read(text: Option<&str>) -> Self {
+        // `$user` is the role of the moment, or nothing. Other sessions can rename roles.
+        let is_plain = |names: &Vec<String>| names.len() <= MOST_SCHEMAS && !names.iter().any(|name| name == "$user");
+        text.and_then(names).filter(is_plain).map_or(SearchPath::Any, |names| SearchPath::Schemas(names.into()))
+    }
+}
+
+/// The names in a list, as the server reads it; None for what it would refuse, or what depends on an encoding.
+fn names(text: &str) -> Option<Vec<String>> {
+    const SPACE: [char; 6] = [' ', '\t', '\n', '\r', '\u{b}', '\u{c}'];
+    let (mut names, mut rest) = (Vec::new(), text.trim_start_matches(SPACE));
+    if !text.is_ascii() || rest.is_empty() {
+        return text.is_ascii().then_some(names);
+    }
+    loop {
+        let (mut name, after) = match rest.strip_prefix('"') {
+            Some(quoted) => quoted_name(quoted)?,
+            None => {
+                let end = rest.find(|c| c == ',' || SPACE.contains(&c)).unwrap_or(rest.len());
+                (Some(rest[..end].to_ascii_lowercase()).filter(|name| !name.is_empty())?, &rest[end..])
+            }
+        };
+        name.truncate(LONGEST_NAME);
+        names.push(name);
+        rest = match after.trim_start_matches(SPACE) {
+            "" => return Some(names),
+            more => more.strip_prefix(',')?.trim_start_matches(SPACE),
+        };
+    }
+}
+
+/// A name up to its closing quote, and what follows that.
+fn quoted_name(mut rest: &str) -> Option<(String, &str)> {
+    let mut name = String::new();
+    loop {
+        let (part, after) = rest.split_once('"')?;
+        name.push_str(part);
+        match after.strip_prefix('"') {
+            Some(doubled) => {
+                name.push('"');
+                rest = doubled;
+            }
+            None => return Some((name, after)),
+        }
+    }
+}
+
+/// The path of one session.
+#[derive(Debug, Default)]
+pub struct Path {
+    startup: SearchPath,
+    now: SearchPath,
+    /// The server reports it with each ReadyForQuery, from PostgreSQL 18 on.
+    is_reported: bool,
+    /// The open transaction has set it: a rollback brings another one back.
+    is_set: bool,
+    /// It has done so until its end.
+    is_local: bool,
+    /// How often it is still asked ahead, when it is in doubt: what was judged lately depends on it.
+    ahead: u8,
+    /// It was learned ahead.
+    is_heard: bool,
+}
+
+impl Path {
+    /// At the start of a session, where the server says this; it may report what becomes of it.
+    pub fn new(text: Option<&str>, is_reported: bool) -> Self {
+        let startup = text.map_or(SearchPath::Unasked, |text| SearchPath::read(Some(text)));
+        Path { now: startup.clone(), startup, is_reported, ..Path::default() }
+    }
+
+    /// The server was asked.
+    pub fn learn(&mut self, text: Option<&str>) {
+        self.now = SearchPath::read(text);
+    }
+
+    /// The same, by a question that nothing waits for.
+    pub fn learn_ahead(&mut self, text: Option<&str>) {
+        self.learn(text);
+        self.is_heard = true;
+    }
+
+    /// The server reports it without being asked.
+    pub fn report(&mut self, text: &str) {
+        self.is_reported = true;
+        self.learn(Some(text));
+    }
+
+    /// It may be anything.
+    pub fn forget(&mut self) {
+        self.now = SearchPath::Unasked;
+    }
+
+    /// A statement succeeded.
+    pub fn completed(&mut self, statement: &Statement) {
+        if self.is_reported {
+            return;
+        }
+        let guess = match (&statement.path, &statement.parameter) {
+            (PathEffect::Set { value, local }, _) => Some((SearchPath::read(Some(value)), *local)),
+            (PathEffect::None, ParameterEffect::ResetAll) => Some((self.startup.clone(), false)),
+            (PathEffect::Unknown, _) | (_, ParameterEffect::Unknown) => Some((SearchPath::Unasked, true)),
+            _ => None,
+        };
+        if let Some((guess, is_local)) = guess {
+            self.now = guess;
+            self.is_set = true;
+            self.is_local |= is_local;
+        }
+        let goes_back = matches!(
+            statement.transaction,
+            TransactionEffect::Rollback | TransactionEffect::RollbackTo(_) | TransactionEffect::PrepareTransaction
+        );
+        if goes_back && self.is_set {
+            self.forget();
+        }
+    }
+
+    /// The server reported an error, which takes back what the transaction has set.
+    pub fn error(&mut self) {
+        if self.is_set {
+            self.forget();
+        }
+    }
+
+    /// ReadyForQuery.
+    pub fn ready(&mut self, status: Status) {
+        if status == Status::Idle {
+            self.is_set = false;
+            if std::mem::take(&mut self.is_local) && !self.is_reported {
+                self.forget();
+            }
+        }
+    }
+}
+
+impl<H: Host> Session<H> {
+    /// The statements with names without a schema as those that they may mean, where the path makes a difference and is known; an
+    /// error where that has to be found out first. Those that stay as they are stand for every schema.
+    pub(super) fn by_path(
+        &mut self,
+        mut statements: Vec<Arc<Statement>>,
+        lookup: Lookup,
+    ) -> Result<Vec<Arc<Statement>>, (Verdict, Vec<Arc<Statement>>)> {
+        // Nothing can be asked in a failed transaction or during COPY; replication sessions have another grammar.
+        if self.path.now == SearchPath::Any
+            || self.parameter.failed()
+            || self.replicates
+            || self.replies.is_copying_in()
+            || self.host.policies().exempts(self.host.user())
+        {
+            return Ok(statements);
+        }
+        let catalogue = self.host.catalogue(None).catalogue;
+        // What an earlier one in the string runs may set the path.
+        let first_alone = statements.iter().take_while(|it| it.runs_nothing()).count() + 1;
+        for index in 0..statements.len().min(first_alone) {
+            let statement = &statements[index];
+            let writes = statement.writes.iter().map(|write| &write.relation);
+            let mut concerned = writes.filter(|it| self.is_elsewhere(it, &catalogue));
+            if !lookup.concerns(statement) || concerned.next().is_none() {
+                continue;
+            }
+            if self.replies.path_in_doubt() || self.path.now == SearchPath::Unasked {
+                let verdict = self.ask_for_path();
+                return Err((verdict, statements));
+            }
+            self.path.ahead = AHEAD;
+            let SearchPath::Schemas(schemas) = &self.path.now else { continue };
+            let is_named = schemas.iter().any(|schema| schema == TEMPORARY);
+            let temporary = (!is_named).then(|| TEMPORARY.to_owned());
+            let schemas: Vec<String> = temporary.into_iter().chain(schemas.iter().cloned()).collect();
+            let meant = statement.in_schemas(&schemas, |relation| self.is_elsewhere(relation, &catalogue));
+            statements[index] = Arc::new(meant);
+        }
+        Ok(statements)
+    }
+
+    /// A name without a schema: it may be that of a fenced table, or of a way to one, in a schema that is not in the path as it was
+    /// last known.
+    fn is_elsewhere(&self, relation: &RelationName, catalogue: &Catalogue) -> bool {
+        let is_outside = |schema: &str| match &self.path.now {
+            SearchPath::Unasked => true,
+            SearchPath::Any => false,
+            SearchPath::Schemas(schemas) => {
+                schema != "pg_catalog" && !schema.starts_with(TEMPORARY) && !schemas.iter().any(|it| it == schema)
+            }
+        };
+        let mut fenced = self.host.policies().tables_called(relation).map(|(_, table)| table.name.schema.as_str());
+        relation.schema.is_none()
+            && (fenced.any(is_outside) || catalogue.schemas_that_lead_by(&relation.name).any(is_outside))
+    }
+
+    /// Asks for the path as soon as nothing is owed. Where the token is not known either, for all that is to be known.
+    fn ask_for_path(&mut self) -> Verdict {
+        if !self.replies.is_empty() {
+            return self.settle();
+        }
+        match self.parameter.current() {
+            ParameterValue::Unknown => self.ask(),
+            _ => {
+                // SHOW takes no snapshot: see `question::ROLE`.
+                self.put_questions(&[SHOW]);
+                self.wait = Some(Wait::Path);
+            }
+        }
+        Verdict::Hold
+    }
+
+    /// The server has become ready: it has reported the path, or answered what was asked ahead. Where the last statements were
+    /// judged by the path, and what has run since may have set it, it is asked ahead, so that the next ones need not wait.
+    pub(super) fn path_after(&mut self, audience: &Audience) {
+        let is_heard = std::mem::take(&mut self.path.is_heard) && *audience == Audience::ProxyAhead;
+        if is_heard || self.path.is_reported {
+            self.replies.path_said();
+        }
+        let is_quiet = self.replies.is_empty()
+            && self.client.rest == 0
+            && self.client.input.is_empty()
+            && self.wait.is_none()
+            && matches!(self.life, Life::Open)
+            && self.transaction.status != Status::Failed;
+        let is_due = self.path.ahead > 0 && self.replies.path_in_doubt() && self.host.is_fenced();
+        if audience.is_clients() && is_quiet && is_due {
+            self.path.ahead -= 1;
+            self.put_question_ahead(SHOW);
+        }
+    }
+}
+
+const SHOW: &str = "SHOW search_path";
+
+#[cfg(test)]
+mod tests;

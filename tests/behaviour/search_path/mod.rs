@@ -1,0 +1,16 @@
+//! What a name without a schema stands for: the proxy asks the server for its search path, and never takes a fenced table for
+//! another one.
+
+mod hostile;
+mod ordinary;
+mod random;
+mod tenants;
+
+use crate::support::Wire;
+use crate::support::fenced::code_in;
+use crate::support::message::{sync, unnamed};
+
+/// The code with which a statement fails in the extended protocol; the empty text where it does not.
+fn extended(wire: &mut Wire, sql: &str) -> String {
+    code_in(&wire.exchange(&[unnamed(sql, &[]), sync()].concat()))
+}
