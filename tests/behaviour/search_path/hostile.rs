@@ -43,7 +43,7 @@ const ROUTES: [&[&str]; 29] = [
     &["TABLE other.moving"],
     &["COPY (TABLE other.moving) TO STDOUT"],
     &["EXPLAIN ANALYZE TABLE other.moving"],
-    &["CREATE TABLE made AS TABLE other.moving"],
+    &["CREATE TEMP TABLE made AS TABLE other.moving"],
     &["SELECT 1 OPERATOR(other.@@@) 2"],
     &["SELECT other.setting('public', false)"],
     &["SELECT 1::other.checked"],
@@ -105,7 +105,6 @@ fn every_route(release: Release) {
             assert_eq!(run(&mut wire, "INSERT INTO jobs VALUES (1)"), "", "{route:?}");
         }
         is_safe(&world, &format!("{route:?}"));
-        world.postgres.sql("DROP TABLE IF EXISTS public.made, other.made");
     }
 }
 
@@ -135,7 +134,9 @@ fn a_path_that_changes_in_what_is_under_way() {
             let mut wire = elsewhere(&world);
             wire.send(&[unnamed(change, &[]), between, unnamed(write, &[]), sync()].concat());
             assert_eq!(code_in(&wire.read_until_ready()), expected, "{change}");
-            assert_eq!(code(&mut wire, write), "LF001", "{change}");
+            // What is rejected takes the change back with it.
+            let afterwards = if expected.is_empty() { "LF001" } else { "" };
+            assert_eq!(code(&mut wire, write), afterwards, "{change}");
         }
         let mut wire = elsewhere(&world);
         wire.send(&[unnamed(change, &[]), sync(), unnamed(write, &[]), sync()].concat());
