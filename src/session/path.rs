@@ -120,8 +120,8 @@ fn quoted_name(mut rest: &str) -> Option<(String, &str)> {
 pub struct Path {
     startup: SearchPath,
     now: SearchPath,
-    /// The server reports it with each ReadyForQuery, from PostgreSQL 18 on.
-    is_reported: bool,
+    /// As the server reported it last. From PostgreSQL 18 on it does so with ReadyForQuery, if it is another than at the last one.
+    reported: Option<SearchPath>,
     /// The open transaction has set it: a rollback brings another one back.
     is_set: bool,
     /// It has done so until its end.
@@ -136,7 +136,7 @@ impl Path {
     /// At the start of a session, where the server says this; it may report what becomes of it.
     pub fn new(text: Option<&str>, is_reported: bool) -> Self {
         let startup = text.map_or(SearchPath::Unasked, |text| SearchPath::read(Some(text)));
-        Path { now: startup.clone(), startup, is_reported, ..Path::default() }
+        Path { now: startup.clone(), reported: is_reported.then(|| startup.clone()), startup, ..Path::default() }
     }
 
     /// The server was asked.
@@ -152,8 +152,7 @@ impl Path {
 
     /// The server reports it without being asked.
     pub fn report(&mut self, text: &str) {
-        self.is_reported = true;
-        self.learn(Some(text));
+        self.reported = Some(SearchPath::read(Some(text)));
     }
 
     /// It may be anything.
@@ -163,7 +162,7 @@ impl Path {
 
     /// A statement succeeded.
     pub fn completed(&mut self, statement: &Statement) {
-        if self.is_reported {
+        if self.reported.is_some() {
             return;
         }
         let guess = match (&statement.path, &statement.parameter) {
@@ -197,7 +196,7 @@ impl Path {
     pub fn ready(&mut self, status: Status) {
         if status == Status::Idle {
             self.is_set = false;
-            if std::mem::take(&mut self.is_local) && !self.is_reported {
+            if std::mem::take(&mut self.is_local) && self.reported.is_none() {
                 self.forget();
             }
         }
@@ -281,7 +280,11 @@ impl<H: Host> Session<H> {
     /// judged by the path, and what has run since may have set it, it is asked ahead, so that the next ones need not wait.
     pub(super) fn path_after(&mut self, audience: &Audience) {
         let is_heard = std::mem::take(&mut self.path.is_heard) && *audience == Audience::ProxyAhead;
-        if is_heard || self.path.is_reported {
+        if let Some(reported) = &self.path.reported {
+            // What was asked for since the last one may have been taken back.
+            self.path.now = reported.clone();
+            self.replies.path_said();
+        } else if is_heard {
             self.replies.path_said();
         }
         let is_quiet = self.replies.is_empty()

@@ -146,3 +146,26 @@ fn what_is_owed_has_a_bound_in_bytes() {
     (1..pushed).for_each(|_| drop(replies.pop()));
     assert!(replies.is_empty() && replies.weight == 0);
 }
+
+/// Whatever was said of the path in a pipeline: its end runs what was put off, and an error takes back what was set.
+#[test]
+fn the_path_is_in_doubt_behind_what_ran() {
+    let mut replies = queue([execute()]);
+    replies.pop();
+    assert!(replies.path_in_doubt());
+    replies.path_said();
+    assert!(!replies.path_in_doubt());
+    replies.push(Request::Sync, Audience::Client);
+    replies.pop();
+    assert!(replies.path_in_doubt(), "deferred triggers");
+    let mut replies = queue([execute(), Request::Sync]);
+    assert!(replies.path_in_doubt());
+    replies.error();
+    replies.pop();
+    assert!(replies.path_in_doubt(), "an error");
+    let begin = Statement { kind: "BEGIN", ..Statement::default() };
+    let mut replies = queue([Request::query(vec![Arc::new(begin)])]);
+    assert!(!replies.path_in_doubt());
+    replies.pop();
+    assert!(!replies.path_in_doubt());
+}

@@ -58,6 +58,22 @@ fn a_session_that_writes_elsewhere_is_asked_behind_what_runs() {
     assert!((8..=13).contains(&asked), "{asked}");
 }
 
+/// The question is none that begins a snapshot.
+#[test]
+fn a_question_in_a_transaction_changes_nothing_for_it() {
+    let world = start(Release::Installed);
+    let mut wire = world.login();
+    ok(&mut wire, "SET search_path = tenant");
+    write(&mut wire);
+    ok(&mut wire, "BEGIN");
+    ok(&mut wire, "SET LOCAL search_path = tenant");
+    ok(&mut wire, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ");
+    ok(&mut wire, "SET LOCAL search_path = tenant");
+    world.postgres.sql("INSERT INTO tenant.jobs VALUES (77)");
+    assert_eq!(ok(&mut wire, "DELETE FROM jobs WHERE n = 77 RETURNING n").len(), 1);
+    ok(&mut wire, "COMMIT");
+}
+
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
 fn a_server_that_reports_its_path_is_not_asked() {
