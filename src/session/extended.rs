@@ -86,14 +86,17 @@ impl<H: Host> Session<H> {
         let statement = if needs_values { self.with_values(header, &statement) } else { statement };
         let Some(statement) = self.with_path(statement) else { return Ok(false) };
         // So are the relations of its own query.
-        let statement = match self.by_path(vec![statement], Lookup::AtBind) {
-            Ok(mut statements) => statements.pop().unwrap_or_default(),
-            Err((Verdict::Reject(_, rejection), statements)) => {
-                self.discard(header, rejection, &statements[0]);
+        let mut alone = [statement];
+        let held = self.by_path(&mut alone, Lookup::AtBind);
+        let [statement] = alone;
+        match held {
+            None => {}
+            Some(Verdict::Reject(_, rejection)) => {
+                self.discard(header, rejection, &statement);
                 return Ok(true);
             }
-            Err(_) => return Ok(false),
-        };
+            Some(_) => return Ok(false),
+        }
         let sequence = self.portals.define(&portal, statement.clone(), self.batch);
         self.pass(header, Some(Request::Bind { defines: Some(Defined { name: portal, sequence }), plans: statement }));
         Ok(true)

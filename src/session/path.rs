@@ -204,13 +204,9 @@ impl Path {
 }
 
 impl<H: Host> Session<H> {
-    /// The statements with names without a schema as those that they may mean, where the path makes a difference and is known; an
-    /// error where that has to be found out first. Those that stay as they are stand for every schema.
-    pub(super) fn by_path(
-        &mut self,
-        mut statements: Vec<Arc<Statement>>,
-        lookup: Lookup,
-    ) -> Result<Vec<Arc<Statement>>, (Verdict, Vec<Arc<Statement>>)> {
+    /// Has names without a schema stand for those that they may mean, where the path makes a difference and is known. What stays as
+    /// it is stands for every schema. Where the path has to be found out first: the verdict until then.
+    pub(super) fn by_path(&mut self, statements: &mut [Arc<Statement>], lookup: Lookup) -> Option<Verdict> {
         // Nothing can be asked in a failed transaction or during COPY; replication sessions have another grammar.
         if self.path.now == SearchPath::Any
             || self.parameter.failed()
@@ -218,31 +214,27 @@ impl<H: Host> Session<H> {
             || self.replies.is_copying_in()
             || self.host.policies().exempts(self.host.user())
         {
-            return Ok(statements);
+            return None;
         }
         let catalogue = self.host.catalogue(None).catalogue;
         // What an earlier one in the string runs may set the path.
         let first_alone = statements.iter().take_while(|it| it.runs_nothing()).count() + 1;
-        for index in 0..statements.len().min(first_alone) {
-            let statement = &statements[index];
-            let writes = statement.writes.iter().map(|write| &write.relation);
-            let mut concerned = writes.filter(|it| self.is_elsewhere(it, &catalogue));
-            if !lookup.concerns(statement) || concerned.next().is_none() {
+        for statement in statements.iter_mut().take(first_alone).filter(|it| lookup.concerns(it)) {
+            let mut written = statement.writes.iter().map(|write| &write.relation);
+            if !written.any(|relation| self.is_elsewhere(relation, &catalogue)) {
                 continue;
             }
             if self.replies.path_in_doubt() || self.path.now == SearchPath::Unasked {
-                let verdict = self.ask_for_path();
-                return Err((verdict, statements));
+                return Some(self.ask_for_path());
             }
             self.path.ahead = AHEAD;
             let SearchPath::Schemas(schemas) = &self.path.now else { continue };
             let is_named = schemas.iter().any(|schema| schema == TEMPORARY);
             let temporary = (!is_named).then(|| TEMPORARY.to_owned());
             let schemas: Vec<String> = temporary.into_iter().chain(schemas.iter().cloned()).collect();
-            let meant = statement.in_schemas(&schemas, |relation| self.is_elsewhere(relation, &catalogue));
-            statements[index] = Arc::new(meant);
+            *statement = Arc::new(statement.in_schemas(&schemas, |relation| self.is_elsewhere(relation, &catalogue)));
         }
-        Ok(statements)
+        None
     }
 
     /// A name without a schema: it may be that of a fenced table, or of a way to one, in a schema that is not in the path as it was

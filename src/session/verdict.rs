@@ -60,7 +60,7 @@ impl<H: Host> Session<H> {
     }
 
     fn judge_all(&mut self, statements: &[Arc<Statement>], run: Run) -> (Verdict, Vec<Arc<Statement>>) {
-        let Some(resolved) = resolve(statements, &self.statements, &self.portals, self.batch) else {
+        let Some(mut resolved) = resolve(statements, &self.statements, &self.portals, self.batch) else {
             return (self.settle(), statements.to_vec());
         };
         let writes = resolved.iter().any(|statement| self.may_write(statement));
@@ -74,10 +74,9 @@ impl<H: Host> Session<H> {
             self.pending.role = Asked::Due;
         }
         let lookup = if self.is_extended() { Lookup::AtExecute } else { Lookup::InString };
-        let resolved = match self.by_path(resolved, lookup) {
-            Ok(statements) => statements,
-            Err(held) => return held,
-        };
+        if let Some(verdict) = self.by_path(&mut resolved, lookup) {
+            return (verdict, resolved);
+        }
         if let Some(verdict) = self.look_after_database(&resolved) {
             return (verdict, resolved);
         }

@@ -200,7 +200,9 @@ fn from_the_first_look_to_a_fence_that_acts() {
     world.proxy.sighup();
     wait_until("the fences act", DEADLINE, || code(&mut leaders[0], "INSERT INTO tenant_b.jobs VALUES (1)") == "LF002");
     for (leader, tenant) in leaders.iter_mut().zip(["tenant_a", "tenant_b"]) {
-        wait_until("the policies are recorded", DEADLINE, || code(leader, &format!("DELETE FROM {tenant}.jobs")) == "");
+        wait_until("the policies are recorded", DEADLINE, || {
+            code(leader, &format!("DELETE FROM {tenant}.jobs")).is_empty()
+        });
         write(leader, tenant);
     }
     ok(&mut leaders[0], "SET search_path = tenant_b");
