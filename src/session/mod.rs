@@ -35,6 +35,7 @@ pub mod task;
 mod tests;
 mod touched;
 mod transaction;
+mod unseen;
 mod values;
 mod verdict;
 
@@ -58,6 +59,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use task::Room;
 use transaction::{Sent, Transaction};
+use unseen::{Single, Unseen};
 
 /// An output of this many bytes or more takes no more until some of it is written.
 pub const HIGH_WATER: usize = 128 * 1024;
@@ -98,6 +100,10 @@ pub struct Session<H: Host> {
     discarded: Option<(u8, Rejection)>,
     /// The rejection of a string that the proxy cannot read. It counts once the server has found no mistake in that string.
     unread: Option<(Rejection, Arc<Statement>)>,
+    /// What may be sent again, should only the guard know what it writes.
+    single: Single,
+    /// What the guard has refused, and the client has not been told yet.
+    unseen: Option<Unseen>,
     /// A statement of ours is to be closed after the next Sync.
     reject_prepared: bool,
     /// The server was asked to answer what it can, because it owes much.
@@ -193,6 +199,8 @@ impl<H: Host> Session<H> {
             leaving: None,
             discarded: None,
             unread: None,
+            single: Single::default(),
+            unseen: None,
             reject_prepared: false,
             flushed: false,
         }
@@ -250,6 +258,7 @@ impl<H: Host> Session<H> {
     pub fn done(&mut self, done: Done) {
         self.wait = None;
         match done {
+            Done::Admit(outcome) if self.unseen.as_ref().is_some_and(Unseen::waits) => self.fence_raised(outcome),
             Done::Admit(outcome) => self.pending.refused = outcome.err(),
             Done::ParsePermit(permit) => self.pending.permit = permit,
             Done::Room(room) => self.pending.room = Some(room),

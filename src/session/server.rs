@@ -47,7 +47,10 @@ impl<H: Host> Session<H> {
             {
                 self.say_in_place(header, *shift, text);
             }
-            backend::NOTICE | backend::NOTIFICATION => self.stream(header, Audience::Client),
+            backend::NOTICE | backend::NOTIFICATION => {
+                self.note_answer(header);
+                self.stream(header, Audience::Client);
+            }
             backend::PARAMETER_STATUS if header.body <= WHOLE => self.parameter_status(header),
             backend::ERROR => {
                 if available < header.frame().min(HEADER + ERROR_HEAD) {
@@ -59,19 +62,28 @@ impl<H: Host> Session<H> {
                 let frame = frame_of(&mut self.server, header.frame());
                 let is_check = header.tag == backend::COMMAND_COMPLETE
                     && self.replies.front().is_some_and(|reply| is_check(&reply.to));
-                if audience != Audience::Proxy && !is_check {
-                    self.client.output.extend_from_slice(&frame);
+                let is_told = audience != Audience::Proxy && !is_check;
+                if header.tag == backend::READY {
+                    self.ready(body(&frame))?;
+                } else {
+                    self.command_complete(body(&frame));
                 }
-                match header.tag {
-                    backend::READY => self.ready(body(&frame))?,
-                    _ => self.command_complete(body(&frame)),
+                if is_told && header.tag == backend::READY {
+                    self.tell_ready(frame);
+                } else if is_told {
+                    self.note_answer(header);
+                    self.client.output.extend_from_slice(&frame);
                 }
             }
             backend::DATA_ROW if audience == Audience::Proxy && header.body <= WHOLE => {
                 let frame = frame_of(&mut self.server, header.frame());
                 self.pending.answer.get_or_insert_default().extend(message::columns(body(&frame)).unwrap_or_default());
             }
+            _ if audience == Audience::Client && header.body <= WHOLE && self.keep_description(header) => {}
             tag => {
+                if audience == Audience::Client {
+                    self.note_answer(header);
+                }
                 self.note_reply(tag);
                 if self.host.is_fenced() && self.replies.is_sync_in_doubt() {
                     return Err(End::ServerFault("COPY from the client where none was due".into()));
@@ -180,6 +192,9 @@ impl<H: Host> Session<H> {
             // The last message: kept for last_words, which knows whether it is the reason.
             return if available < header.frame().min(HEADER + WHOLE) { Ok(false) } else { Err(End::Server) };
         }
+        let is_clients = audience == Audience::Client && header.body <= WHOLE && self.host.is_fenced();
+        let unseen = if is_clients { self.unseen_write(header) } else { None };
+        let unseen = unseen.map(|unseen| (unseen, frame_of(&mut self.server, header.frame())));
         if let Audience::Rejection { shift, text } = audience
             && header.body <= WHOLE
         {
@@ -188,7 +203,8 @@ impl<H: Host> Session<H> {
             }
             let is_ours = self.say_in_place(header, shift, &text);
             self.note_raised(shift, is_ours);
-        } else {
+        } else if unseen.is_none() {
+            self.show_description();
             self.stream(header, Audience::Client);
         }
         self.parameter.error();
@@ -197,6 +213,9 @@ impl<H: Host> Session<H> {
         }
         let skipped = self.replies.error();
         skipped.into_iter().for_each(|reply| self.cancel(reply));
+        if let Some((unseen, error)) = unseen {
+            self.keep_error(unseen, error);
+        }
         if self.replies.take_withheld_sync() {
             self.note_forwarding();
             message::put_sync(&mut self.server.output);
