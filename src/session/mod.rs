@@ -231,6 +231,9 @@ impl<H: Host> Session<H> {
             // What comes next may ask the fence: it has to know by then that a transaction has ended.
             self.note_activity();
         }
+        if matches!(self.wait, Some(Wait::Begin)) && self.replies.is_empty() {
+            self.begun_anew();
+        }
         if self.server.output.len() < HIGH_WATER {
             self.leaving = None;
         }

@@ -54,6 +54,8 @@ pub(super) enum Wait {
     Value,
     /// The same: the role that the session acts as.
     Role,
+    /// The transaction is begun anew.
+    Begin,
     /// The driver has to begin this task.
     Ask(Task),
     /// The driver performs the task.

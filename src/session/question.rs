@@ -6,7 +6,7 @@ use super::replies::{Audience, Request};
 use super::verdict::Verdict;
 use super::{Asked, Host, Sent, Session, Wait};
 use crate::fence::Role;
-use crate::statement::Encoding;
+use crate::statement::{Encoding, Statement};
 use crate::wire::frame::Header;
 use crate::wire::message;
 use crate::wire::tag::frontend;
@@ -71,7 +71,7 @@ impl<H: Host> Session<H> {
         let in_pipeline = self.transaction.sent == Sent::Execute || self.is_extended();
         self.note_forwarding();
         if in_pipeline {
-            questions.iter().for_each(|question| self.ask_in_pipeline(question));
+            questions.iter().for_each(|question| self.run_in_pipeline(question, Arc::default()));
             message::put_flush(&mut self.server.output);
         } else {
             // Before another simple query it changes nothing; replication sessions know no other.
@@ -83,16 +83,16 @@ impl<H: Host> Session<H> {
 
     /// A Sync would end the implicit transaction of a pipeline; without one, an error skips what follows, as the
     /// client expects it.
-    fn ask_in_pipeline(&mut self, question: &str) {
+    pub(super) fn run_in_pipeline(&mut self, text: &str, statement: Arc<Statement>) {
         let output = &mut self.server.output;
-        message::put_parse(output, NAME, question);
+        message::put_parse(output, NAME, text);
         message::put_bind(output, NAME, NAME);
         message::put_execute(output, NAME);
         message::put_close_portal(output, NAME);
         message::put_close_statement(output, NAME);
         self.replies.push(Request::Parse { defines: None }, Audience::Proxy);
         self.replies.push(Request::bind(), Audience::Proxy);
-        self.replies.push(Request::execute(), Audience::Proxy);
+        self.replies.push(Request::Execute { statement, defines: None }, Audience::Proxy);
         self.replies.push(Request::ClosePortal { name: NAME.into() }, Audience::Proxy);
         self.replies.push(Request::CloseStatement { name: NAME.into() }, Audience::Proxy);
     }

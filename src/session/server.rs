@@ -71,7 +71,7 @@ impl<H: Host> Session<H> {
                 if is_told && header.tag == backend::READY {
                     self.tell_ready(frame);
                 } else if is_told {
-                    self.note_answer(header);
+                    self.show_description();
                     self.client.output.extend_from_slice(&frame);
                 }
             }
@@ -205,7 +205,9 @@ impl<H: Host> Session<H> {
             self.note_raised(shift, is_ours);
         } else if unseen.is_none() {
             self.show_description();
-            self.stream(header, Audience::Client);
+            // Its transaction was not begun anew: the client is told of the error before.
+            let is_hidden = matches!(self.wait, Some(Wait::Begin));
+            self.stream(header, if is_hidden { Audience::Proxy } else { Audience::Client });
         }
         self.parameter.error();
         if self.replies.front().is_some_and(|reply| reply.to.may_commit()) {

@@ -13,11 +13,13 @@ use crate::fence::session::Token;
 use crate::fence::value::FenceValue;
 use crate::fence::{Claim, Deed, Refusal};
 use crate::policy::{Mode, Resource};
-use crate::statement::{Operation, RelationName, Statement};
+use crate::statement::{Operation, RelationName, Statement, TransactionEffect};
 use crate::wire::error::{Severity, field, put_with_hint};
-use crate::wire::frame::{HEADER, Header, body};
+use crate::wire::frame::{HEADER, Header, body, split_string};
+use crate::wire::message::{put_ready, put_sync};
 use crate::wire::tag::{backend, frontend};
 use bytes::{Bytes, BytesMut};
+use std::sync::Arc;
 
 /// The longest messages that are kept, in bytes together.
 const LONGEST: usize = 64 * 1024;
@@ -39,6 +41,8 @@ pub(super) struct Single {
     stage: Stage,
     /// What the rows of a Query look like: kept back until the next message of its answer.
     description: Option<Bytes>,
+    /// The text of the BEGIN before it, if that was all that was done in the open transaction.
+    begin: Option<(String, Arc<Statement>)>,
     /// It is sent again, after the fences of these were raised.
     raised: Vec<String>,
     /// The client has been told that it is bound.
@@ -49,6 +53,7 @@ pub(super) struct Single {
 enum Stage {
     #[default]
     Nothing,
+    Begin,
     Query,
     Bound,
     Executed,
@@ -69,9 +74,10 @@ impl Single {
         };
         let stage = match (self.stage, tag) {
             // Whatever becomes of the transaction, these are answered for good.
-            (Stage::Nothing, frontend::PARSE | frontend::FLUSH | frontend::DESCRIBE) => return,
+            (Stage::Nothing, frontend::PARSE | frontend::FLUSH | frontend::DESCRIBE | frontend::SYNC) => return,
             (Stage::Bound, frontend::FLUSH | frontend::DESCRIBE) => return,
             (Stage::Nothing, frontend::QUERY) if may_repeat() => Stage::Query,
+            (Stage::Nothing, frontend::QUERY) if self.note_begin(frame, request) => Stage::Begin,
             (Stage::Nothing, frontend::BIND) if may_repeat() => Stage::Bound,
             (Stage::Bound, frontend::EXECUTE) if may_repeat() => Stage::Executed,
             (Stage::Executed, frontend::SYNC) => Stage::Synced,
@@ -84,6 +90,16 @@ impl Single {
             }
             None => self.lose(),
         }
+    }
+
+    /// True: the message begins a transaction, and does nothing else.
+    fn note_begin(&mut self, frame: Option<&[u8]>, request: Option<&Request>) -> bool {
+        let Some(Request::Query { statements, .. }) = request else { return false };
+        let [statement] = &statements[..] else { return false };
+        let text = frame.and_then(|frame| std::str::from_utf8(split_string(body(frame))?.0).ok());
+        let is_first = statement.transaction == TransactionEffect::Begin && self.begin.is_none();
+        self.begin = text.filter(|_| is_first).map(|text| (text.to_owned(), statement.clone()));
+        self.begin.is_some()
     }
 
     fn lose(&mut self) {
@@ -114,6 +130,10 @@ pub(super) struct Unseen {
     description: Option<Bytes>,
     /// What is sent again.
     again: Option<Bytes>,
+    /// What begins the transaction anew before that.
+    begin: Option<(String, Arc<Statement>)>,
+    /// The resources whose fences were raised for it before.
+    raised: Vec<String>,
     /// What was done before it may have been committed.
     may_have_committed: bool,
     /// The ReadyForQuery that waits for the fence.
@@ -182,13 +202,14 @@ impl<H: Host> Session<H> {
         }
         let request = &self.replies.front()?.to;
         let may_have_committed = self.transaction.may_have_committed || request.may_commit();
-        let is_run = matches!(request, Request::Query { .. } | Request::Execute { .. });
+        let is_run = matches!(request, Request::Query { completed: 0, .. } | Request::Execute { .. });
         let statement = request.statements().first().cloned().unwrap_or_default();
         let is_new = !self.single.raised.contains(&resource.name) && self.single.raised.len() < MOST_RAISED;
         let again = if is_run && is_new { self.single.take() } else { None };
-        let description = self.single.description.take();
+        let (description, begin) = (self.single.description.take(), self.single.begin.take());
         let need = Need { resource, token, may_raise: true, statement, role_changes: false, presumed: false };
-        Some(Unseen { need, error: None, description, again, may_have_committed, ready: None })
+        let (error, ready, raised) = (None, None, Vec::new());
+        Some(Unseen { need, error, description, again, begin, raised, may_have_committed, ready })
     }
 
     /// The guard's error is told with the ReadyForQuery behind it, unless the client may wait for the error before it asks
@@ -209,18 +230,23 @@ impl<H: Host> Session<H> {
     /// else runs, or is asked for: that may be about the same fence.
     pub(super) fn tell_ready(&mut self, frame: Bytes) {
         let is_alone = self.replies.is_empty() && self.client.rest == 0;
-        let raised = std::mem::take(&mut self.single).raised;
-        if !is_alone || self.transaction.status != Status::Idle {
-            self.single.lose();
+        let Single { raised, stage, begin, .. } = std::mem::take(&mut self.single);
+        match self.transaction.status {
+            Status::Idle if is_alone => {}
+            Status::Transaction if is_alone && matches!(stage, Stage::Nothing | Stage::Begin) => {
+                self.single.begin = begin
+            }
+            _ => self.single.lose(),
         }
         let Some(mut unseen) = self.unseen.take() else { return self.client.output.extend_from_slice(&frame) };
         let claim = self.claim(&unseen.need.resource);
         if !is_alone || !matches!(self.wait, None | Some(Wait::Settle)) || claim.deeds.is_empty() {
             return self.tell(&unseen, &frame, |output, error| output.extend_from_slice(error));
         }
-        let is_idle = self.transaction.status == Status::Idle && self.client.input.is_empty() && !self.client.ended;
-        unseen.again = unseen.again.filter(|_| is_idle);
-        self.single.raised = raised;
+        let expected = if unseen.begin.is_some() { Status::Failed } else { Status::Idle };
+        let is_expected = self.transaction.status == expected && self.client.input.is_empty();
+        unseen.again = unseen.again.filter(|_| is_expected);
+        unseen.raised = raised;
         self.ask_for(Task::Admit(vec![(unseen.need.clone(), claim)]));
         self.unseen = Some(Unseen { ready: Some(frame), ..unseen });
     }
@@ -241,18 +267,16 @@ impl<H: Host> Session<H> {
     /// The fence was raised, or not.
     pub(super) fn fence_raised(&mut self, outcome: Result<(), Refusal>) {
         let Some(mut unseen) = self.unseen.take() else { return };
-        let mut raised = std::mem::take(&mut self.single.raised);
         let ready = unseen.ready.take().unwrap_or_default();
         let again = unseen.again.take().filter(|_| !self.client.ended);
         match (outcome, again) {
-            // It is judged again, and the guard looks at it again.
             (Ok(()), Some(again)) => {
-                let behind = self.client.input.split();
-                self.client.input.extend_from_slice(&again);
-                self.client.input.extend_from_slice(&behind);
-                raised.push(unseen.need.resource.name.clone());
-                self.single.raised = raised;
-                self.single.is_bound = again.first() == Some(&frontend::BIND);
+                unseen.again = Some(again);
+                match unseen.begin.clone() {
+                    Some((begin, statement)) => self.begin_anew(&begin, statement),
+                    None => return self.send_again(unseen),
+                }
+                self.unseen = Some(unseen);
             }
             (Ok(()), None) => {
                 let hint = now_in_force(unseen.may_have_committed);
@@ -268,6 +292,44 @@ impl<H: Host> Session<H> {
                 self.tell(&unseen, &ready, |output, _| rejection.text().put(output, Severity::Error));
             }
         }
+    }
+
+    /// The failed transaction, in which nothing was done, is ended, and another begun like it. By no Query: that would take the
+    /// unnamed statement away.
+    fn begin_anew(&mut self, begin: &str, statement: Arc<Statement>) {
+        let rollback = Statement { kind: "ROLLBACK", transaction: TransactionEffect::Rollback, ..Statement::default() };
+        self.note_forwarding();
+        for (text, statement) in [("ROLLBACK", Arc::new(rollback)), (begin, statement)] {
+            self.run_in_pipeline(text, statement);
+            put_sync(&mut self.server.output);
+            self.replies.push(Request::Sync, Audience::Proxy);
+        }
+        self.wait = Some(Wait::Begin);
+    }
+
+    /// It is, or it is not, should a cancel request have met it: then the client is told of the error. Outside of a transaction
+    /// nothing may run that the client has sent within one.
+    pub(super) fn begun_anew(&mut self) {
+        self.wait = None;
+        let Some(unseen) = self.unseen.take() else { return };
+        if self.transaction.status == Status::Transaction {
+            return self.send_again(unseen);
+        }
+        let mut ready = BytesMut::new();
+        put_ready(&mut ready, self.transaction.status);
+        self.tell(&unseen, &ready, |output, error| output.extend_from_slice(error));
+    }
+
+    /// It is judged again, and the guard looks at it again.
+    fn send_again(&mut self, unseen: Unseen) {
+        let again = unseen.again.unwrap_or_default();
+        let behind = self.client.input.split();
+        self.client.input.extend_from_slice(&again);
+        self.client.input.extend_from_slice(&behind);
+        let mut raised = unseen.raised;
+        raised.push(unseen.need.resource.name.clone());
+        let is_bound = again.first() == Some(&frontend::BIND);
+        self.single = Single { raised, begin: unseen.begin, is_bound, ..Single::default() };
     }
 
     /// Passes on what was kept back; `put` writes the error.

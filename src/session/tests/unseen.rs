@@ -291,3 +291,53 @@ fn its_answers_are_cut_anywhere() {
         (0..first.len().max(second.len())).for_each(|at| assert_eq!(run(at), whole, "cut at {at}"));
     }
 }
+
+/// The transaction in which nothing else was done is begun again, whatever is in the way meanwhile: only then is it sent again.
+#[test]
+fn the_first_query_of_a_transaction_is_sent_again_in_another() {
+    let cancelled = || frame(tag::ERROR, b"SERROR\0VERROR\0C57014\0Mcancelled\0\0");
+    let tagged = |text: &str| frame(tag::COMMAND_COMPLETE, format!("{text}\0").as_bytes());
+    let closed = || frame(b'3', b"");
+    let ran = |tag| [parsed(), is_bound(), tagged(tag), closed(), closed()].concat();
+    let anew = [ran("ROLLBACK"), ready().to_vec(), ran("BEGIN"), status(Status::Transaction).to_vec()].concat();
+    let not_begun =
+        [ran("ROLLBACK"), ready().to_vec(), parsed().to_vec(), cancelled().to_vec(), ready().to_vec()].concat();
+    let not_ended = [&cancelled()[..], &status(Status::Failed), &cancelled(), &status(Status::Failed)].concat();
+    for (answer, is_begun, left) in
+        [(anew, true, Status::Transaction), (not_begun, false, Status::Idle), (not_ended, false, Status::Failed)]
+    {
+        let mut session = session("47");
+        says(&mut session, &query("BEGIN ISOLATION LEVEL SERIALIZABLE"));
+        answers(&mut session, &[tagged("BEGIN"), status(Status::Transaction)].concat());
+        says(&mut session, &extended("SELECT f()"));
+        session.client.output.clear();
+        let failed = [parsed(), is_bound(), guards(), status(Status::Failed)].concat();
+        assert!(answers(&mut session, &failed).is_some());
+        session.server.output.clear();
+        admitted(&mut session);
+        let sent = String::from_utf8_lossy(&session.server.output).into_owned();
+        assert!(sent.contains("ROLLBACK\0") && sent.contains("BEGIN ISOLATION LEVEL SERIALIZABLE\0"), "{sent}");
+        assert!(!sent.contains("SELECT") && session.is_in_flight(), "{sent}");
+        session.server.output.clear();
+        answers(&mut session, &answer);
+        if is_begun {
+            assert_eq!(session.server.output, bound());
+            answers(&mut session, &[is_bound(), row(), complete(), status(left)].concat());
+            assert_eq!(session.client.output, [parsed(), is_bound(), row(), complete(), status(left)].concat());
+        } else {
+            assert!(session.server.output.is_empty(), "nothing runs outside of the transaction");
+            assert_eq!(session.client.output, [parsed(), is_bound(), guards(), status(left)].concat());
+        }
+    }
+    // Not where something was done in it.
+    let mut session = session("47");
+    for text in ["BEGIN", "SELECT 1"] {
+        says(&mut session, &query(text));
+        answers(&mut session, &[complete(), status(Status::Transaction)].concat());
+    }
+    says(&mut session, &query("SELECT f()"));
+    assert!(answers(&mut session, &[guards(), status(Status::Failed)].concat()).is_some());
+    session.server.output.clear();
+    admitted(&mut session);
+    assert!(session.server.output.is_empty() && told(&session).contains("HThe token is in force now"));
+}

@@ -140,9 +140,26 @@ fn in_a_transaction() {
         for sql in UNSEEN {
             token += 1;
             let mut leader = world.session(token);
-            assert_eq!(attempt(&mut leader, level, &[sql]), "LF004", "{level}, {sql}");
+            // Nothing was done in it before: another is begun for it, of the same level.
+            let shows = "SELECT current_setting('transaction_isolation')";
+            ok(&mut leader, &format!("BEGIN ISOLATION LEVEL {level}"));
+            let is_sent_again = UNSEEN[..SENT_AGAIN].contains(&sql);
+            assert_eq!(code(&mut leader, sql).is_empty(), is_sent_again || sql.contains("outbox"), "{level}, {sql}");
+            if is_sent_again {
+                assert_eq!(value(&mut leader, shows), Some(level.to_lowercase()), "{sql}");
+            }
+            let is_told_at_commit = sql.contains("outbox");
+            assert_eq!(code(&mut leader, "COMMIT"), if is_told_at_commit { "LF004" } else { "" }, "{level}, {sql}");
             assert_eq!(epoch(&world), token.to_string(), "{level}, {sql}");
+            let written = format!("SELECT count(*) FROM ticks WHERE token = {token}");
+            let written = || world.postgres.value(&written);
+            assert_eq!(written(), if is_sent_again && !is_told_at_commit { "1" } else { "0" }, "{level}, {sql}");
             assert_eq!(attempt(&mut leader, level, &[sql]), "", "{level}, {sql}");
+            // Not where something was.
+            token += 1;
+            let mut leader = world.session(token);
+            assert_eq!(attempt(&mut leader, level, &["SELECT 1", sql]), "LF004", "{level}, {sql}");
+            assert_eq!(written(), if is_sent_again && !is_told_at_commit { "2" } else { "1" }, "{level}, {sql}");
             // Back to a savepoint of the same transaction, too.
             token += 1;
             let mut leader = world.session(token);
