@@ -18,7 +18,7 @@ const PERMITTED_FOR: Duration = Duration::from_secs(1);
 const MOST_PERMITTED: usize = 1024;
 
 /// Families of resources with what a role may do to them: when the server was asked.
-pub(super) type Permitted = HashMap<(String, Arc<[Deed]>, Role), Instant>;
+pub(super) type Permitted = HashMap<(String, Arc<[Deed]>, bool, Role), Instant>;
 
 /// One thing that a statement does, and by which it touches a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +43,8 @@ pub enum Role {
 pub struct Claim {
     /// What it is about to do.
     pub deeds: Arc<[Deed]>,
+    /// It is about to do one of them, and which is not known.
+    pub one_suffices: bool,
     /// As whom; None: that has to be found out where something would be raised.
     pub role: Option<Role>,
 }
@@ -57,7 +59,7 @@ impl Database {
         token: Token,
     ) -> Result<(), Refusal> {
         let Some(role) = &claim.role else { return self.permits(claim, resource, token).await };
-        let key = (resource.lock_name().to_owned(), claim.deeds.clone(), role.clone());
+        let key = (resource.lock_name().to_owned(), claim.deeds.clone(), claim.one_suffices, role.clone());
         if self.permitted.lock().get(&key).is_some_and(|since| since.elapsed() < PERMITTED_FOR) {
             return Ok(());
         }
@@ -71,7 +73,7 @@ impl Database {
         Ok(())
     }
 
-    /// The server would let the role do all that the claim says. What other transactions have not committed does not count.
+    /// The server would let the role do what the claim says. What other transactions have not committed does not count.
     /// 42501 where it would not; LF006; or that the role has to be found out. Cancel-safe.
     pub async fn permits(self: &Arc<Self>, claim: &Claim, resource: &Resource, token: Token) -> Result<(), Refusal> {
         let Some(role) = &claim.role else { return Err(Refusal::RoleUnknown { resource: resource.name.clone() }) };
@@ -79,9 +81,14 @@ impl Database {
             // What it names was a way to the resource when it was judged.
             return Err(Refusal::unavailable(&resource.name, "the catalogue has changed meanwhile"));
         }
-        match about(resource, self.store().denied(resource, &claim.deeds, role).await)? {
-            None => Ok(()),
-            Some(what) => Err(Refusal::Denied { resource: resource.name.clone(), presented: token, what }),
+        let together = if claim.one_suffices { 1 } else { claim.deeds.len() };
+        let mut denied = String::new();
+        for deeds in claim.deeds.chunks(together) {
+            match about(resource, self.store().denied(resource, deeds, role).await)? {
+                None => return Ok(()),
+                Some(what) => denied = what,
+            }
         }
+        Err(Refusal::Denied { resource: resource.name.clone(), presented: token, what: denied })
     }
 }

@@ -175,7 +175,7 @@ BEGIN
     RAISE EXCEPTION USING ERRCODE = 'LF004',
         MESSAGE = format('token %s for resource "%s" is not in force yet, and nothing in the statement told the proxy to put it in force', presented, fenced),
         DETAIL = format('resource=%s presented=%s', fenced, presented) || coalesce(' highest=' || epoch.token, ''),
-        HINT = 'Where the policy names a lease: acquire or renew it, and commit that. Otherwise connect to the proxy, not around it. There, name the function that writes the table under functions: in the policy; or write to a table of the resource by its name first, or lock it (LOCK TABLE, SELECT ... FOR UPDATE).';
+        HINT = 'Where the policy names a lease: acquire or renew it, and commit that. Otherwise connect to the proxy, not around it, and try again: it puts the token in force if the session''s role may lock a table of the resource. If it may not, name the function that writes the table under functions: in the policy.';
 END
 $function$;
 

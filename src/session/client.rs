@@ -3,7 +3,7 @@
 //! Must never forward a message of unknown effect where statements are judged.
 
 use super::rejection::Rejection;
-use super::replies::{Audience, Request};
+use super::replies::Request;
 use super::verdict::{Run, Verdict};
 use super::{ClientFault, HIGH_WATER, Host, Life, Sent, Session, Step, frame_of};
 use crate::statement::{PreparedEffect, Statement};
@@ -128,8 +128,9 @@ impl<H: Host> Session<H> {
         if matches!(header.tag, frontend::QUERY | frontend::EXECUTE | frontend::FUNCTION_CALL) {
             self.host.note_query();
         }
+        let audience = self.note_single(header, request.as_ref());
         if let Some(request) = request {
-            self.replies.push(request, Audience::Client);
+            self.replies.push(request, audience);
         }
         self.client.rest = header.frame();
         self.client.pass_on(&mut self.server.output);

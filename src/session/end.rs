@@ -80,7 +80,7 @@ impl<H: Host> Session<H> {
 
     /// The client waits for an answer.
     pub fn is_in_flight(&self) -> bool {
-        !self.replies.is_empty() || self.client.rest > 0
+        !self.replies.is_empty() || self.client.rest > 0 || self.unseen.is_some()
     }
 
     /// A newer token has ended the server process: what became of the open transaction.

@@ -36,6 +36,7 @@ pub mod task;
 mod tests;
 mod touched;
 mod transaction;
+mod unseen;
 mod values;
 mod verdict;
 
@@ -60,6 +61,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use task::Room;
 use transaction::{Sent, Transaction};
+use unseen::{Single, Unseen};
 
 /// An output of this many bytes or more takes no more until some of it is written.
 pub const HIGH_WATER: usize = 128 * 1024;
@@ -101,6 +103,10 @@ pub struct Session<H: Host> {
     discarded: Option<(u8, Rejection)>,
     /// The rejection of a string that the proxy cannot read. It counts once the server has found no mistake in that string.
     unread: Option<(Rejection, Arc<Statement>)>,
+    /// What may be sent again, should only the guard know what it writes.
+    single: Single,
+    /// What the guard has refused, and the client has not been told yet.
+    unseen: Option<Unseen>,
     /// A statement of ours is to be closed after the next Sync.
     reject_prepared: bool,
     /// The server was asked to answer what it can, because it owes much.
@@ -198,6 +204,8 @@ impl<H: Host> Session<H> {
             leaving: None,
             discarded: None,
             unread: None,
+            single: Single::default(),
+            unseen: None,
             reject_prepared: false,
             flushed: false,
         }
@@ -229,6 +237,9 @@ impl<H: Host> Session<H> {
             // What comes next may ask the fence: it has to know by then that a transaction has ended.
             self.note_activity();
         }
+        if matches!(self.wait, Some(Wait::Begin)) && self.replies.is_empty() {
+            self.begun_anew();
+        }
         if self.server.output.len() < HIGH_WATER {
             self.leaving = None;
         }
@@ -256,6 +267,7 @@ impl<H: Host> Session<H> {
     pub fn done(&mut self, done: Done) {
         self.wait = None;
         match done {
+            Done::Admit(outcome) if self.unseen.as_ref().is_some_and(Unseen::waits) => self.fence_raised(outcome),
             Done::Admit(outcome) => self.pending.refused = outcome.err(),
             Done::ParsePermit(permit) => self.pending.permit = permit,
             Done::Room(room) => self.pending.room = Some(room),

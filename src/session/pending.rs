@@ -56,6 +56,8 @@ pub(super) enum Wait {
     Role,
     /// The same: the search path.
     Path,
+    /// The transaction is begun anew.
+    Begin,
     /// The driver has to begin this task.
     Ask(Task),
     /// The driver performs the task.

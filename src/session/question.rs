@@ -6,7 +6,7 @@ use super::replies::{Audience, Request};
 use super::verdict::Verdict;
 use super::{Asked, Host, Sent, Session, Wait};
 use crate::fence::Role;
-use crate::statement::Encoding;
+use crate::statement::{Encoding, Statement};
 use crate::wire::frame::Header;
 use crate::wire::message;
 use crate::wire::tag::frontend;
@@ -71,7 +71,9 @@ impl<H: Host> Session<H> {
         let in_pipeline = self.transaction.sent == Sent::Execute || self.is_extended();
         self.note_forwarding();
         if in_pipeline {
-            questions.iter().for_each(|question| self.ask_in_pipeline(question, Audience::Proxy));
+            for question in questions {
+                self.run_in_pipeline(question, Arc::default(), &Audience::Proxy);
+            }
             message::put_flush(&mut self.server.output);
         } else {
             // Before another simple query it changes nothing; replication sessions know no other.
@@ -84,7 +86,7 @@ impl<H: Host> Session<H> {
     /// Asks behind all that the client has asked, outside of any pipeline. A simple query would drop the client's unnamed statement.
     pub(super) fn put_question_ahead(&mut self, question: &str) {
         self.note_forwarding();
-        self.ask_in_pipeline(question, Audience::ProxyAhead);
+        self.run_in_pipeline(question, Arc::default(), &Audience::ProxyAhead);
         message::put_sync(&mut self.server.output);
         self.replies.push(Request::Sync, Audience::ProxyAhead);
         self.batch += 1;
@@ -92,18 +94,23 @@ impl<H: Host> Session<H> {
 
     /// A Sync would end the implicit transaction of a pipeline; without one, an error skips what follows, as the
     /// client expects it.
-    fn ask_in_pipeline(&mut self, question: &str, audience: Audience) {
+    pub(super) fn run_in_pipeline(&mut self, text: &str, statement: Arc<Statement>, audience: &Audience) {
         let output = &mut self.server.output;
-        message::put_parse(output, NAME, question);
+        message::put_parse(output, NAME, text);
         message::put_bind(output, NAME, NAME);
         message::put_execute(output, NAME);
         message::put_close_portal(output, NAME);
         message::put_close_statement(output, NAME);
-        self.replies.push(Request::Parse { defines: None }, audience.clone());
-        self.replies.push(Request::bind(), audience.clone());
-        self.replies.push(Request::execute(), audience.clone());
-        self.replies.push(Request::ClosePortal { name: NAME.into() }, audience.clone());
-        self.replies.push(Request::CloseStatement { name: NAME.into() }, audience.clone());
+        let requests = [
+            Request::Parse { defines: None },
+            Request::bind(),
+            Request::Execute { statement, defines: None },
+            Request::ClosePortal { name: NAME.into() },
+            Request::CloseStatement { name: NAME.into() },
+        ];
+        for request in requests {
+            self.replies.push(request, audience.clone());
+        }
     }
 
     /// Takes the answer, when nothing is owed any more.

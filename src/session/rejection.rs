@@ -363,6 +363,14 @@ fn stale(resource: &str, presented: Token, highest: Token) -> ErrorText {
     )
 }
 
+/// The hint of the guard's error, once the fence has been raised for it.
+pub fn now_in_force(may_have_committed: bool) -> &'static str {
+    match may_have_committed {
+        true => "The token is in force now: do again what has failed. What was committed before that stays.",
+        false => "The token is in force now. Nothing was written: roll back, and do it again.",
+    }
+}
+
 /// What stands before in the same string may have set another token.
 pub fn may_be_another(kind: &str) -> Rejection {
     let why = format!("an earlier statement of the same string may change lease.fence ({kind})");

@@ -3,7 +3,7 @@
 use super::checks::is_check;
 use super::raised::is_raised;
 use super::replies::{Audience, Reply, Request};
-use super::{End, HIGH_WATER, Host, Sent, Session, frame_of, server_fault};
+use super::{End, HIGH_WATER, Host, Sent, Session, Wait, frame_of, server_fault};
 use crate::statement::{Alone, PreparedEffect, Statement, TransactionEffect};
 use crate::wire::error::{ErrorText, Severity, field, fields};
 use crate::wire::frame::body;
@@ -47,7 +47,10 @@ impl<H: Host> Session<H> {
             {
                 self.say_in_place(header, *shift, text);
             }
-            backend::NOTICE | backend::NOTIFICATION => self.stream(header, Audience::Client),
+            backend::NOTICE | backend::NOTIFICATION => {
+                self.note_answer(header);
+                self.stream(header, Audience::Client);
+            }
             backend::PARAMETER_STATUS if header.body <= WHOLE => self.parameter_status(header),
             backend::ERROR => {
                 if available < header.frame().min(HEADER + ERROR_HEAD) {
@@ -59,15 +62,19 @@ impl<H: Host> Session<H> {
                 let frame = frame_of(&mut self.server, header.frame());
                 let is_check = header.tag == backend::COMMAND_COMPLETE
                     && self.replies.front().is_some_and(|reply| is_check(&reply.to));
-                if audience.is_clients() && !is_check {
-                    self.client.output.extend_from_slice(&frame);
-                }
-                match header.tag {
-                    backend::READY => {
-                        self.ready(body(&frame))?;
-                        self.path_after(&audience);
+                let is_told = audience.is_clients() && !is_check;
+                if header.tag == backend::READY {
+                    self.ready(body(&frame))?;
+                    if is_told {
+                        self.tell_ready(frame);
                     }
-                    _ => self.command_complete(body(&frame)),
+                    self.path_after(&audience);
+                } else {
+                    self.command_complete(body(&frame));
+                    if is_told {
+                        self.show_description();
+                        self.client.output.extend_from_slice(&frame);
+                    }
                 }
             }
             backend::DATA_ROW if audience == Audience::ProxyAhead && header.body <= WHOLE => {
@@ -79,7 +86,11 @@ impl<H: Host> Session<H> {
                 let frame = frame_of(&mut self.server, header.frame());
                 self.pending.answer.get_or_insert_default().extend(message::columns(body(&frame)).unwrap_or_default());
             }
+            _ if audience == Audience::Client && header.body <= WHOLE && self.keep_description(header) => {}
             tag => {
+                if audience == Audience::Client {
+                    self.note_answer(header);
+                }
                 self.note_reply(tag);
                 if self.host.is_fenced() && self.replies.is_sync_in_doubt() {
                     return Err(End::ServerFault("COPY from the client where none was due".into()));
@@ -189,6 +200,9 @@ impl<H: Host> Session<H> {
             // The last message: kept for last_words, which knows whether it is the reason.
             return if available < header.frame().min(HEADER + WHOLE) { Ok(false) } else { Err(End::Server) };
         }
+        let is_clients = audience == Audience::Client && header.body <= WHOLE && self.host.is_fenced();
+        let unseen = if is_clients { self.unseen_write(header) } else { None };
+        let unseen = unseen.map(|unseen| (unseen, frame_of(&mut self.server, header.frame())));
         if let Audience::Rejection { shift, text } = &audience
             && header.body <= WHOLE
         {
@@ -197,15 +211,19 @@ impl<H: Host> Session<H> {
             }
             let is_ours = self.say_in_place(header, *shift, text);
             self.note_raised(*shift, is_ours);
-        } else if audience != Audience::ProxyAhead {
-            self.stream(header, Audience::Client);
-        } else if self.transaction.status == Status::Transaction {
-            // A cancel met it, and has taken back what the client believes in.
-            return Err(End::ServerFault(
-                "a question of the proxy's was cancelled, and the transaction with it".into(),
-            ));
-        } else {
+        } else if audience == Audience::ProxyAhead {
+            if self.transaction.status == Status::Transaction {
+                // A cancel met it, and has taken back what the client believes in.
+                return Err(End::ServerFault(
+                    "a question of the proxy's was cancelled, and the transaction with it".into(),
+                ));
+            }
             self.stream(header, audience);
+        } else if unseen.is_none() {
+            self.show_description();
+            // Its transaction was not begun anew: the client is told of the error before.
+            let is_hidden = matches!(self.wait, Some(Wait::Begin));
+            self.stream(header, if is_hidden { Audience::Proxy } else { Audience::Client });
         }
         self.parameter.error();
         self.path.error();
@@ -214,6 +232,9 @@ impl<H: Host> Session<H> {
         }
         let skipped = self.replies.error();
         skipped.into_iter().for_each(|reply| self.cancel(reply));
+        if let Some((unseen, error)) = unseen {
+            self.keep_error(unseen, error);
+        }
         if self.replies.take_withheld_sync() {
             self.note_forwarding();
             message::put_sync(&mut self.server.output);

@@ -7,14 +7,16 @@ use super::suspects::Suspects;
 use super::task::ParsePermit;
 use super::*;
 use crate::catalogue::Catalogue;
-use crate::fence::Claim;
 use crate::fence::session::{Epoch, Token};
+use crate::fence::{Claim, Refusal};
 use crate::policy::{PolicySet, Resource, join};
 use crate::statement::{Analysis, Statement, analyse};
 use crate::wire::frame::put_frame;
 use crate::wire::message::{put_query, put_ready};
 use crate::wire::tag::backend;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+mod unseen;
 
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
 

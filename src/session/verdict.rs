@@ -249,7 +249,8 @@ impl<H: Host> Session<H> {
             }
             if run == Run::Begins {
                 for need in observed {
-                    let claim = Claim { deeds: self.deeds(&need, seen), role: Some(self.any_role()) };
+                    let deeds = self.deeds(&need, seen);
+                    let claim = Claim { deeds, one_suffices: false, role: Some(self.any_role()) };
                     self.transaction.past.written.insert(need.resource.name.clone(), need.token);
                     self.transaction.past.admitted = Some(need.resource.clone());
                     self.host.observe(need, claim);
@@ -288,7 +289,7 @@ impl<H: Host> Session<H> {
             };
             let place = (Arc::as_ptr(&need.statement), need.resource.lock_name().to_owned());
             let deeds = known.entry(place).or_insert_with(|| self.deeds(&need, seen)).clone();
-            (need, Claim { deeds, role })
+            (need, Claim { deeds, one_suffices: false, role })
         };
         needs.into_iter().map(with_claim).collect()
     }

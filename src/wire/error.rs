@@ -125,6 +125,18 @@ pub fn fields(mut body: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
+/// Appends the error that has this body, with another hint.
+pub fn put_with_hint(output: &mut BytesMut, body: &[u8], hint: &str) {
+    put_frame(output, Severity::Error.tag(), |out| {
+        for (tag, value) in fields(body).filter(|(tag, _)| *tag != b'H').chain([(b'H', hint.as_bytes())]) {
+            out.put_u8(tag);
+            out.put_slice(value);
+            out.put_u8(0);
+        }
+        out.put_u8(0);
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,4 +11,5 @@ mod roles;
 mod settings;
 mod snapshots;
 mod takeover;
+mod unseen;
 mod world;

@@ -1,6 +1,7 @@
 //! What the documents say of metrics is what there is.
 
 use fencegate::metrics::METRICS;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -26,5 +27,16 @@ fn every_alert_has_an_entry() {
     let (text, alerts) = (document("docs/operations.md"), document("deploy/prometheus/alerts.yml"));
     let names = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
     let missing: Vec<&str> = names.filter(|name| !text.contains(&format!("`{name}`"))).collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}
+
+#[test]
+fn the_dashboard_shows_every_metric() {
+    let dashboard = document("deploy/grafana/fencegate.json");
+    let queries = dashboard.lines().filter(|line| line.contains("\"expr\":"));
+    let words = queries.flat_map(|line| line.split(|it: char| !it.is_alphanumeric() && it != '_'));
+    let shown: BTreeSet<&str> = words.map(|word| word.trim_end_matches("_bucket")).collect();
+    let is_shown = |name: &str| shown.contains(name);
+    let missing: Vec<&str> = METRICS.iter().map(|metric| metric.name).filter(|name| !is_shown(name)).collect();
     assert_eq!(missing, Vec::<&str>::new());
 }

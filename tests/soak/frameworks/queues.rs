@@ -74,6 +74,12 @@ fn node(name: &str) -> Command {
     command
 }
 
+fn procrastinate() -> Command {
+    let mut command = Command::new("timeout");
+    command.arg("120").arg(programs::python()).arg(script("with_procrastinate.py"));
+    command
+}
+
 #[test]
 fn with_pg_boss() {
     let policy = policy("pg-boss");
@@ -106,11 +112,7 @@ fn with_graphile_worker() {
 #[test]
 fn with_procrastinate() {
     let policy = policy("procrastinate");
-    let queue = Queue::start(&policy, || {
-        let mut command = Command::new("timeout");
-        command.arg("120").arg(programs::python()).arg(script("with_procrastinate.py"));
-        command
-    });
+    let queue = Queue::start(&policy, procrastinate);
     for guarded in [false, true] {
         assert_eq!(queue.told(Some(2)), ["deferred", "worked", "worker ended"], "{guarded}");
         assert_eq!(queue.told(Some(1)), ["deferred", "worker failed LF001"], "{guarded}");
@@ -118,4 +120,19 @@ fn with_procrastinate() {
         assert_eq!(queue.told(Some(2)), ["deferred", "worked", "worked", "worked", "worker ended"], "{guarded}");
         queue.install_guard(&policy);
     }
+}
+
+/// With the guard the table is enough: a new leader's first call puts its token in force.
+#[test]
+fn with_procrastinate_and_the_guard_alone() {
+    let named = policy("procrastinate");
+    let policy: Vec<&str> = named.lines().filter(|line| !line.trim_start().starts_with("functions:")).collect();
+    let policy = policy.join("\n");
+    let queue = Queue::start(&policy, procrastinate);
+    queue.install_guard(&policy);
+    for leader in [2, 3] {
+        assert_eq!(queue.told(Some(leader)), ["deferred", "worked", "worker ended"], "{leader}");
+    }
+    assert_eq!(queue.told(Some(2)), ["deferred", "worker failed LF001"]);
+    assert_eq!(queue.told(None), ["deferred", "worker failed LF002"]);
 }

@@ -1,0 +1,415 @@
+//! A new leader that only calls functions: the guard's error tells the proxy which fence to raise.
+
+use super::world::{LEVELS, POLICIES, World, attempt, guard, policy_folder};
+use crate::support::commit_order::CommitOrder;
+use crate::support::fenced::{code, code_in, ok, value};
+use crate::support::postgres::SUPERUSER;
+use crate::support::ticks::{self, WRITE, process, refused, session_of, tokens, wait_until_harmless};
+use crate::support::wire::{Fields, Frame, error_in};
+use crate::support::{DEADLINE, Etcd, Options, Proxy, message, wait_until};
+
+/// What only the guard sees. Statements of one leader, each under a token of its own.
+const UNSEEN: [&str; 6] = [
+    "SELECT unnamed()",
+    "INSERT INTO inbox VALUES (1)",
+    "INSERT INTO outbox VALUES (1)",
+    "CALL procedure()",
+    "DO $$ BEGIN INSERT INTO ticks (note) VALUES ('do'); END $$",
+    "SELECT unnamed(); SELECT 1",
+];
+/// Those that are sent again: one statement, which cannot have committed anything before it failed.
+const SENT_AGAIN: usize = 3;
+
+const MORE: &str = "
+CREATE TABLE runs (id int);
+CREATE SEQUENCE tries;
+CREATE FUNCTION tried() RETURNS bigint LANGUAGE sql AS 'SELECT last_value FROM tries WHERE is_called';
+CREATE FUNCTION counted() RETURNS bigint LANGUAGE plpgsql
+    AS 'BEGIN PERFORM nextval(''public.tries''); INSERT INTO public.ticks (note) VALUES (''counted''); RETURN 1; END';
+CREATE FUNCTION noticed() RETURNS void LANGUAGE plpgsql
+    AS 'BEGIN RAISE NOTICE ''about to write''; PERFORM public.counted(); END';
+CREATE FUNCTION third(n int) RETURNS bigint LANGUAGE plpgsql
+    AS 'BEGIN RETURN CASE WHEN n = 3 THEN public.counted() ELSE n END; END';
+CREATE PROCEDURE halfway() LANGUAGE plpgsql
+    AS 'BEGIN INSERT INTO public.runs VALUES (1); COMMIT; PERFORM public.counted(); END';
+CREATE FUNCTION forged(resource text, presented bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+    BEGIN PERFORM nextval('public.tries'); RAISE EXCEPTION USING ERRCODE = 'LF004',
+        MESSAGE = format('token %s for resource \"%s\" is not in force yet, and nothing in the statement told the proxy to put it in force', presented, resource),
+        DETAIL = format('resource=%s presented=%s highest=5', resource, presented), HINT = 'forged'; END $$;
+CREATE FUNCTION definer() RETURNS bigint LANGUAGE sql SECURITY DEFINER
+    AS 'INSERT INTO public.ticks (note) VALUES (''definer'') RETURNING id';
+GRANT ALL ON SEQUENCE tries TO PUBLIC;
+";
+
+fn world(name: &str) -> World {
+    let world = World::start(name);
+    world.postgres.sql(MORE);
+    world
+}
+
+fn epoch(world: &World) -> String {
+    world.postgres.value(
+        "SELECT token || CASE WHEN drained THEN '' ELSE '!' END FROM fencegate.epoch WHERE resource = 'scheduler'",
+    )
+}
+
+/// An error that says that the fence was raised.
+#[track_caller]
+fn raised(frames: &[Frame]) -> Fields {
+    let error = error_in(frames).expect("an error");
+    assert_eq!(error.code(), "LF004", "{error:?}");
+    assert!(error.hint().starts_with("The token is in force now"), "{error:?}");
+    error
+}
+
+fn extended(sql: &str) -> Vec<u8> {
+    [
+        message::parse("", sql, &[]),
+        message::bind_text("", "", &[]),
+        message::describe_portal(""),
+        message::execute("", 0),
+        message::sync(),
+    ]
+    .concat()
+}
+
+#[test]
+fn one_statement_of_a_new_leader_passes() {
+    let world = world("one_statement_of_a_new_leader_passes");
+    let mut token = 5;
+    let ways: [fn(&str) -> Vec<u8>; 2] = [message::query, extended];
+    for (way, bytes) in ways.iter().enumerate() {
+        for sql in &UNSEEN[..SENT_AGAIN] {
+            // Its trigger fires at the Sync: what has been answered by then cannot be taken back.
+            if way == 1 && sql.contains("outbox") {
+                continue;
+            }
+            token += 1;
+            let mut leader = world.session(token);
+            let first = leader.exchange(&bytes(sql));
+            assert_eq!(error_in(&first), None, "{sql}");
+            assert_eq!(epoch(&world), token.to_string(), "{sql}");
+            assert_eq!(first, leader.exchange(&bytes(sql)), "{sql}: the client sees nothing of it");
+            let tokens = world.postgres.value(&format!("SELECT count(*) FROM ticks WHERE token = {token}"));
+            assert_eq!(tokens, "2", "{sql}");
+        }
+    }
+}
+
+/// Nothing of it is lost, nothing of it is done twice.
+#[test]
+fn whatever_else_is_told_that_it_may_try_again() {
+    let world = world("whatever_else_is_told_that_it_may_try_again");
+    for (sql, token) in UNSEEN[SENT_AGAIN..].iter().zip(6..) {
+        let mut leader = world.session(token);
+        raised(&leader.query(sql));
+        assert_eq!(epoch(&world), token.to_string(), "{sql}");
+        assert_eq!(code(&mut leader, sql), "", "{sql}");
+        assert_eq!(world.postgres.value(&format!("SELECT count(*) FROM ticks WHERE token = {token}")), "1", "{sql}");
+    }
+    let mut leader = world.session(20);
+    raised(&leader.exchange(&extended("CALL procedure()")));
+    assert_eq!(code_in(&leader.exchange(&extended("CALL procedure()"))), "");
+    let mut leader = world.session(21);
+    raised(&leader.exchange(&extended("INSERT INTO outbox VALUES (1)")));
+    assert_eq!(code_in(&leader.exchange(&extended("INSERT INTO outbox VALUES (1)"))), "");
+    // Two statements up to one Sync; and two, each with its own, sent at once.
+    let call = extended("SELECT unnamed()");
+    let open = &call[..call.len() - message::sync().len()];
+    let mut leader = world.session(22);
+    raised(&leader.exchange(&[open, &call].concat()));
+    assert_eq!(code_in(&leader.exchange(&[open, &call].concat())), "");
+    let mut leader = world.session(23);
+    leader.send(&[call.clone(), call.clone()].concat());
+    assert_eq!(code_in(&leader.read_until_ready()), "LF004");
+    raised(&leader.read_until_ready());
+    assert_eq!(code_in(&leader.exchange(&call)), "");
+    // An error that comes before the Sync has been sent is not kept from the client.
+    let mut leader = world.session(24);
+    leader.send(&[open, &message::flush()].concat());
+    assert_eq!(code_in(&leader.read_until(b'E')), "LF004");
+    assert_eq!(code_in(&leader.exchange(&message::sync())), "");
+    assert_eq!(code_in(&leader.exchange(&call)), "");
+}
+
+#[test]
+fn in_a_transaction() {
+    let world = world("in_a_transaction");
+    let mut token = 5;
+    for level in LEVELS {
+        for sql in UNSEEN {
+            token += 1;
+            let mut leader = world.session(token);
+            // Nothing was done in it before: another is begun for it, of the same level.
+            let shows = "SELECT current_setting('transaction_isolation')";
+            ok(&mut leader, &format!("BEGIN ISOLATION LEVEL {level}"));
+            let is_sent_again = UNSEEN[..SENT_AGAIN].contains(&sql);
+            assert_eq!(code(&mut leader, sql).is_empty(), is_sent_again || sql.contains("outbox"), "{level}, {sql}");
+            if is_sent_again {
+                assert_eq!(value(&mut leader, shows), Some(level.to_lowercase()), "{sql}");
+            }
+            let is_told_at_commit = sql.contains("outbox");
+            assert_eq!(code(&mut leader, "COMMIT"), if is_told_at_commit { "LF004" } else { "" }, "{level}, {sql}");
+            assert_eq!(epoch(&world), token.to_string(), "{level}, {sql}");
+            let written = format!("SELECT count(*) FROM ticks WHERE token = {token}");
+            let written = || world.postgres.value(&written);
+            assert_eq!(written(), if is_sent_again && !is_told_at_commit { "1" } else { "0" }, "{level}, {sql}");
+            assert_eq!(attempt(&mut leader, level, &[sql]), "", "{level}, {sql}");
+            // Not where something was.
+            token += 1;
+            let mut leader = world.session(token);
+            assert_eq!(attempt(&mut leader, level, &["SELECT 1", sql]), "LF004", "{level}, {sql}");
+            assert_eq!(written(), if is_sent_again && !is_told_at_commit { "2" } else { "1" }, "{level}, {sql}");
+            // Back to a savepoint of the same transaction, too.
+            token += 1;
+            let mut leader = world.session(token);
+            ok(&mut leader, &format!("BEGIN ISOLATION LEVEL {level}; SAVEPOINT a"));
+            if !sql.contains("outbox") {
+                raised(&leader.query(sql));
+                ok(&mut leader, "ROLLBACK TO a");
+                assert_eq!(code(&mut leader, sql), "", "{level}, {sql}");
+            }
+            ok(&mut leader, "COMMIT");
+        }
+    }
+}
+
+/// What the client has seen, or what may have been committed, is not sent again.
+#[test]
+fn what_cannot_be_taken_back_is_not_done_twice() {
+    let world = world("what_cannot_be_taken_back_is_not_done_twice");
+    let tries = || world.postgres.value("SELECT coalesce((SELECT last_value FROM tries WHERE is_called), 0)");
+    let mut expected = 0;
+    for (sql, token, runs) in [
+        ("SELECT counted()", 6, 2),
+        ("SELECT third(n) FROM generate_series(1, 5) n", 7, 1),
+        ("SELECT noticed()", 8, 1),
+        ("SELECT pg_advisory_lock(1), counted()", 9, 1),
+        ("CALL halfway()", 10, 1),
+        ("SELECT 1; SELECT counted()", 11, 1),
+        ("CREATE TABLE made AS SELECT counted()", 12, 1),
+        ("EXPLAIN ANALYZE SELECT counted()", 13, 1),
+        ("COPY (SELECT counted()) TO STDOUT", 14, 1),
+    ] {
+        let mut leader = world.session(token);
+        let frames = leader.query(sql);
+        if runs == 1 {
+            raised(&frames);
+        } else {
+            assert_eq!(error_in(&frames), None, "{sql}");
+        }
+        expected += runs;
+        assert_eq!(tries(), expected.to_string(), "{sql}");
+        assert_eq!(epoch(&world), token.to_string(), "{sql}");
+    }
+    // What its rows look like has been told before it ran.
+    raised(&world.session(15).exchange(&extended("SELECT third(n) FROM generate_series(1, 5) n")));
+    assert_eq!(tries(), (expected + 1).to_string());
+    assert_eq!(world.postgres.value("SELECT count(*) FROM runs"), "1", "what was committed before stays, once");
+    let error = raised(&world.session(16).query("CALL halfway()"));
+    assert!(error.hint().contains("committed"), "{error:?}");
+}
+
+/// Whoever is not the leader of now gets nowhere, however it writes.
+#[test]
+fn a_deposed_leader_is_stopped_in_every_form() {
+    let world = world("a_deposed_leader_is_stopped_in_every_form");
+    let mut zombie = world.session(5);
+    assert_eq!(code(&mut world.session(6), "SELECT unnamed()"), "");
+    let before = world.state();
+    for sql in UNSEEN {
+        assert_eq!(code(&mut zombie, sql), "LF001", "{sql}");
+        assert_eq!(
+            code_in(&zombie.exchange(&extended(sql.split(';').next().unwrap()))),
+            if sql.starts_with("DO") { "42601" } else { "LF001" },
+            "{sql}"
+        );
+        for level in LEVELS {
+            assert_eq!(attempt(&mut zombie, level, &[sql]), "LF001", "{level}, {sql}");
+        }
+    }
+    assert_eq!((world.state(), epoch(&world)), (before, "6".to_owned()));
+}
+
+/// The takeover cuts off what the old leader has open, through whichever proxy, and whether the fence has seen it by name.
+#[test]
+fn it_ends_the_old_leaders_transaction() {
+    for write in [WRITE, "SELECT unnamed()"] {
+        let world = world("it_ends_the_old_leaders_transaction");
+        let other = Proxy::start(&world.postgres, POLICIES, &[]);
+        let mut order = CommitOrder::start(&world.postgres, "postgres");
+        let mut old = [world.session(5), ticks::session(&other.address(), 5)];
+        let processes = old.each_mut().map(process);
+        old.iter_mut().for_each(|old| {
+            ok(old, "BEGIN");
+            ok(old, write);
+        });
+        assert_eq!(code(&mut ticks::session(&other.address(), 6), "SELECT unnamed()"), "", "{write}");
+        for (old, process) in old.iter_mut().zip(&processes) {
+            assert_eq!(error_in(&old.query("COMMIT")).expect("it is cut off").severity(), "FATAL", "{write}");
+            wait_until_harmless(&world.postgres, process);
+        }
+        assert_eq!(tokens(&mut order), [6], "{write}");
+    }
+}
+
+/// By its own name whoever may lock the table raises its fence; a forged error raises no other, and none further.
+#[test]
+fn a_forged_error_gives_nothing() {
+    let world = world("a_forged_error_gives_nothing");
+    world.postgres.sql(
+        "REVOKE ALL ON ticks FROM PUBLIC; CREATE ROLE writer LOGIN; GRANT INSERT ON ticks TO writer; \
+         CREATE ROLE member LOGIN NOINHERIT IN ROLE writer; GRANT USAGE ON SCHEMA public TO reader, writer",
+    );
+    let session = |user, token| session_of(&world.proxy.address(), user, token);
+    // Who may not write the table.
+    let mut reader = session("reader", 6);
+    for sql in ["SELECT forged('scheduler', 6)", "SELECT definer()", "BEGIN; SELECT forged('scheduler', 6)"] {
+        let error = refused(&mut reader, sql, "LF004");
+        assert!(!error.hint().starts_with("The token is in force now"), "{sql}: {error:?}");
+    }
+    ok(&mut reader, "ROLLBACK");
+    // Another token than the session has, another resource, none.
+    let mut writer = session("writer", 6);
+    for sql in [
+        "SELECT forged('scheduler', 7)",
+        "SELECT forged('scheduler', 9223372036854775807)",
+        "SELECT forged('nothing', 6)",
+        "SELECT forged('', 6)",
+    ] {
+        assert_eq!(refused(&mut writer, sql, "LF004").hint(), "forged", "{sql}");
+    }
+    let mut list = session("writer", 6);
+    ok(&mut list, "SET lease.fence = 'other=6'");
+    assert_eq!(refused(&mut list, "SELECT forged('scheduler', 6)", "LF004").hint(), "forged");
+    ok(&mut list, "RESET lease.fence; SET lease.fence = ''");
+    assert_eq!(refused(&mut list, "SELECT forged('scheduler', 6)", "LF004").hint(), "forged");
+    assert_eq!(epoch(&world), "5");
+    // Its own: as LOCK TABLE would raise it. It is run once more, and not for ever.
+    let tries = world.postgres.value("SELECT last_value FROM tries").parse::<i64>().unwrap();
+    raised(&writer.query("SELECT forged('scheduler', 6)"));
+    assert_eq!(world.postgres.value("SELECT last_value FROM tries"), (tries + 2).to_string());
+    assert_eq!(epoch(&world), "6");
+    // Who may become one that may.
+    raised(&session("member", 7).query("SELECT forged('scheduler', 7)"));
+    assert_eq!(epoch(&world), "7");
+}
+
+/// Nothing that ran before has to be known to leave the token alone.
+#[test]
+fn after_functions_that_may_have_set_the_token() {
+    let world = world("after_functions_that_may_have_set_the_token");
+    let mut leader = world.session(6);
+    ok(&mut leader, "SELECT tried()");
+    assert_eq!(code(&mut leader, "SELECT unnamed()"), "");
+    let mut leader = world.session(7);
+    ok(&mut leader, "BEGIN; SELECT tried()");
+    raised(&leader.query("SELECT unnamed()"));
+    ok(&mut leader, "ROLLBACK");
+    assert_eq!(attempt(&mut leader, LEVELS[0], &["SELECT tried()", "SELECT unnamed()"]), "");
+    // One that the transaction has set itself.
+    let mut leader = world.session(7);
+    ok(&mut leader, "BEGIN; SET LOCAL lease.fence = 8");
+    raised(&leader.query("SELECT unnamed()"));
+    ok(&mut leader, "ROLLBACK");
+    assert_eq!(epoch(&world), "8");
+    assert_eq!(code(&mut leader, "SELECT unnamed()"), "LF001");
+    // The transaction goes on under the token that it has written under.
+    let mut leader = world.session(8);
+    ok(&mut leader, "BEGIN; SELECT unnamed(); SET lease.fence = 9; SAVEPOINT a");
+    refused(&mut leader, "SELECT unnamed()", "LF003");
+    ok(&mut leader, "ROLLBACK");
+    assert_eq!((epoch(&world).as_str(), value(&mut leader, "SHOW lease.fence")), ("8", Some("8".into())));
+}
+
+const SEVERAL: &str = "
+version: 1
+resources:
+  - {name: scheduler, tables: [public.ticks]}
+  - {name: other, tables: [public.elsewhere]}
+  - {name: 'shard/{shard}', tables: [{name: public.shards, key: shard}]}
+opaque: allow
+";
+
+/// Only what the statement writes is raised, and all of it.
+#[test]
+fn several_resources() {
+    let world = World::start_with("several_resources", SEVERAL, Options::default());
+    world.postgres.sql(
+        "CREATE TABLE shards (shard int, n int); \
+         CREATE FUNCTION write_both() RETURNS void LANGUAGE sql AS 'INSERT INTO public.ticks (note) VALUES (NULL); \
+             INSERT INTO public.elsewhere VALUES (1)'; \
+         CREATE FUNCTION write_keys(keys int[]) RETURNS void LANGUAGE sql \
+             AS 'INSERT INTO public.shards SELECT unnest(keys), 1'",
+    );
+    world.guard("install");
+    let epochs = || {
+        world.postgres.value("SELECT string_agg(resource || ' ' || token, ', ' ORDER BY resource) FROM fencegate.epoch")
+    };
+    let mut leader = world.session(6);
+    assert_eq!(code(&mut leader, "SELECT unnamed()"), "");
+    assert_eq!(epochs(), "scheduler 6");
+    assert_eq!(code(&mut world.session(7), "SELECT write_both()"), "");
+    assert_eq!(epochs(), "other 7, scheduler 7");
+    let mut leader = world.session(7);
+    ok(&mut leader, "SET lease.fence = 'scheduler=8'");
+    assert_eq!(code(&mut leader, "SELECT write_both()"), "LF002");
+    assert_eq!(epochs(), "other 7, scheduler 8");
+    ok(&mut leader, "SET lease.fence = 'scheduler=9, other=8, shard/1=3, shard/2=4'");
+    assert_eq!(code(&mut leader, "SELECT write_both()"), "");
+    assert_eq!(code(&mut leader, "SELECT write_keys('{1, 2}')"), "");
+    assert_eq!(epochs(), "other 8, scheduler 9, shard/1 3, shard/2 4");
+    assert_eq!(code(&mut leader, "SELECT write_keys('{3}')"), "LF002");
+    // However many it names, there is an end.
+    let mut leader = world.session(5);
+    raised(&leader.query("SELECT write_keys(ARRAY(SELECT generate_series(10, 40)))"));
+}
+
+const ELECTION: &str = "/cron/scheduler/leader";
+const ELECTED: &str = "
+version: 1
+resources:
+  - {name: scheduler, election: /cron/scheduler/leader, tables: [public.ticks]}
+opaque: allow
+";
+
+/// Leaders that only call functions, from the first on, through two proxies; and tokens that the election has not issued.
+#[test]
+fn leaders_by_an_election() {
+    let (mut etcd, postgres) = (Etcd::start(), ticks::server());
+    postgres
+        .sql("CREATE FUNCTION unnamed() RETURNS void LANGUAGE sql AS 'INSERT INTO public.ticks (note) VALUES (NULL)'");
+    let control = format!("postgres://{SUPERUSER}@127.0.0.1:{}/postgres", postgres.port());
+    assert!(guard("install", &control, Some(&policy_folder("leaders_by_an_election", ELECTED))).status.success());
+    let proxies = [0, 1].map(|_| Proxy::start(&postgres, ELECTED, &["--etcd", &etcd.url()]));
+    let session = |proxy: usize, token| ticks::session(&proxies[proxy].address(), token);
+    let epoch = || postgres.value("SELECT coalesce((SELECT token FROM fencegate.epoch), 0)");
+    let call = "SELECT unnamed()";
+
+    assert_eq!(code(&mut session(0, 7), call), "LF005", "nobody leads");
+    let first = etcd.put_new(&format!("{ELECTION}/a"));
+    for (sql, unissued) in [(call, first + 1000), (call, i64::MAX), ("DO 'BEGIN PERFORM unnamed(); END'", first + 1000)]
+    {
+        let error = refused(&mut session(0, unissued), sql, "LF005");
+        assert_eq!(error.detail(), format!("resource=scheduler presented={unissued} highest={first}"));
+        assert_eq!(attempt(&mut session(1, unissued), LEVELS[0], &[sql]), "LF005");
+    }
+    assert_eq!(epoch(), "0", "no token that was not issued raises it");
+    assert_eq!(code(&mut session(0, first - 1), call), "LF001");
+    let mut old = session(0, first);
+    assert_eq!(code(&mut old, call), "");
+    assert_eq!(epoch(), first.to_string());
+
+    let second = etcd.put_new(&format!("{ELECTION}/b"));
+    assert_eq!(code(&mut session(1, second), call), "LF005", "it does not lead yet");
+    etcd.pause();
+    assert_eq!(code(&mut session(1, second), call), "LF006", "nobody knows who leads");
+    assert_eq!(code(&mut old, call), "", "who is admitted goes on");
+    etcd.signal("CONT");
+    etcd.delete(&format!("{ELECTION}/a"));
+    let mut new = session(1, second);
+    wait_until("the second leader writes", DEADLINE, || code(&mut new, call).is_empty());
+    assert_eq!(code(&mut old, call), "LF001");
+    assert_eq!(attempt(&mut old, LEVELS[0], &[call]), "LF001");
+    assert_eq!(epoch(), second.to_string());
+}
