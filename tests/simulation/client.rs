@@ -181,6 +181,9 @@ impl Client {
                     outcome = Outcome::Failed(code);
                 }
                 backend::READY => {
+                    if let ([Sql::TwoFaced { table, id: Some(id) }], Outcome::Done) = (rest.as_slice(), &outcome) {
+                        self.world.was_string(*table, *id);
+                    }
                     self.has_failed = content == b"E";
                     self.in_block = content != b"I";
                     if !self.in_block {

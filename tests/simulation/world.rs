@@ -25,6 +25,8 @@ pub struct World {
     proxies: Mutex<Vec<Arc<Proxy>>>,
     /// Clients that say nothing any more, and do not hang up; None: all do by now.
     stalled: Mutex<Option<Vec<Client>>>,
+    /// Texts that were a string and nothing else to whoever has sent them: the table and the id of the write within.
+    strings: Mutex<Vec<(Table, u64)>>,
     calm: AtomicBool,
     calmed: Notify,
     actors: AtomicU64,
@@ -145,6 +147,7 @@ impl World {
             elections: Arc::default(),
             proxies: Mutex::default(),
             stalled: Mutex::new(Some(Vec::new())),
+            strings: Mutex::default(),
             calm: AtomicBool::new(false),
             calmed: Notify::new(),
             actors: AtomicU64::new(0),
@@ -189,8 +192,12 @@ impl World {
         percent > 0 && dice.chance(percent) && !self.is_calm()
     }
 
-    /// The client says nothing any more, and does not hang up as long as anybody may.
+    /// The client says nothing any more, and does not hang up as long as anybody may. One hangs up whose locks no fence covers:
+    /// the rightful leader would wait for it.
     pub fn stall(&self, client: Client) {
+        if self.server.has_locks_without_token(client.process().load(Ordering::Relaxed)) {
+            return;
+        }
         if let Some(stalled) = &mut *self.stalled.lock().unwrap() {
             stalled.push(client);
         }
@@ -199,6 +206,18 @@ impl World {
     /// From now on whoever stalls hangs up.
     pub fn end_stalls(&self) {
         drop(self.stalled.lock().unwrap().take());
+    }
+
+    /// The text was a string, and its write is not done: another may send it.
+    pub fn was_string(&self, table: Table, id: u64) {
+        self.strings.lock().unwrap().push((table, id));
+    }
+
+    /// A text that was a string to somebody else.
+    pub fn some_string(&self, dice: &mut Dice) -> Option<(Table, u64)> {
+        let mut strings = self.strings.lock().unwrap();
+        let at = dice.below(strings.len());
+        (at < strings.len()).then(|| strings.swap_remove(at))
     }
 
     pub fn add_proxy(&self, proxy: Arc<Proxy>) {
@@ -216,9 +235,10 @@ impl World {
         (!proxies.is_empty()).then(|| dice.pick(&proxies).clone())
     }
 
-    /// Nothing of the history is left: proxies and world hold each other.
+    /// Nothing of the history is left: proxies and world hold each other, and so do those who listen.
     pub fn end(&self) {
         self.proxies.lock().unwrap().clear();
+        self.server.restart();
     }
 
     /// A sentence of the story, which ends with the first breach.
