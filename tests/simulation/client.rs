@@ -386,7 +386,7 @@ fn of_code(code: &str) -> &'static str {
 
 /// A write to one of the tables, by an id that no other has.
 pub fn write(world: &World, dice: &mut Dice, table: Table) -> Sql {
-    let (id, row) = (Some(world.id()), dice.below(2) as u8);
+    let (id, row) = (Some(world.id()), dice.below(table.rows()) as u8);
     match dice.chance(70) {
         true if table.is_keyed() => Sql::Insert { table, row, id },
         true => Sql::Insert { table, row: 0, id },

@@ -2,7 +2,7 @@
 
 use super::client::{Client, Form, Outcome, Unit, cancel, write};
 use super::proxy::Proxy;
-use super::sql::{Sql, Table};
+use super::sql::{SHARDS, Sql, Table};
 use super::world::{Dice, World, pass};
 use crate::fence::session::Token;
 use std::sync::Arc;
@@ -136,7 +136,12 @@ impl Node {
     fn value(&mut self) -> String {
         let token = self.token;
         match self.dice.below(3) {
-            0 => format!("jobs={token}, ticks={token}, shard/0={token}, shard/1={token}"),
+            0 => ["jobs", "ticks"]
+                .iter()
+                .chain(&SHARDS)
+                .map(|name| format!("{name}={token}"))
+                .collect::<Vec<_>>()
+                .join(", "),
             _ => token.to_string(),
         }
     }

@@ -8,6 +8,7 @@ use super::judge::Judge;
 use super::proxy::Proxy;
 use super::server::Server;
 use super::sql::Table;
+use super::store::State as Gate;
 pub use crate::support::dice::Dice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -101,7 +102,7 @@ impl Plan {
         let often = |dice: &mut Dice, most: usize| if dice.chance(50) { 0 } else { 1 + dice.below(most) };
         let kinds: Vec<bool> = (0..6).map(|_| dice.chance(30)).collect();
         let disasters = if dice.chance(40) { 1 + dice.below(3) } else { 0 };
-        Plan {
+        let plan = Plan {
             proxies: 2 + dice.below(2),
             nodes: 2 + dice.below(3),
             length: 300 + dice.below(4000) as u64,
@@ -120,6 +121,11 @@ impl Plan {
             guard: kinds[5],
             leases: seed % 4 == 3,
             disasters: (0..disasters).map(|_| *dice.pick(&DISASTERS)).collect(),
+        };
+        // What becomes of a view that a proxy may not have heard of is the guard's.
+        match plan.views && dice.chance(50) {
+            true => Plan { control: 0, lag: 0, listening: 0, disasters: Vec::new(), ..plan },
+            false => plan,
         }
     }
 
@@ -227,6 +233,22 @@ impl World {
     /// Those that have not crashed.
     pub fn proxies(&self) -> Vec<Arc<Proxy>> {
         self.proxies.lock().unwrap().iter().filter(|proxy| !proxy.is_crashed()).cloned().collect()
+    }
+
+    /// Those that stand still go on.
+    pub async fn wake_proxies(&self) {
+        for proxy in self.proxies().iter().filter(|proxy| proxy.gate.state() == Gate::Stopped) {
+            proxy.gate.set(Gate::Runs);
+            self.say(|| format!("{} goes on", proxy.name));
+            self.keep_up(proxy).await;
+        }
+    }
+
+    /// One that has begun meanwhile, with the policies of before, or has stood still, gets the others as well.
+    pub async fn keep_up(&self, proxy: &Proxy) {
+        if self.plan.disasters.contains(&Disaster::Reload) {
+            proxy.reload(1).await;
+        }
     }
 
     /// One of them.
