@@ -53,7 +53,7 @@ HOURS = 1
 simulate:
 	@scripts/setup.sh test
 	@FENCEGATE_SEED=$(SEED) FENCEGATE_SIMULATE=$$(($(HOURS) * 3600)) $(if $(HISTORY),FENCEGATE_HISTORY=$(HISTORY)) \
-		CARGO_PROFILE_DEV_OPT_LEVEL=3 cargo test --locked --quiet --lib simulation::no_history -- --nocapture
+		cargo test --locked --quiet --profile simulate --lib simulation::no_history -- --nocapture
 
 # Whether the simulator finds the wrong variants of tests/mutants, and after how many histories.
 mutants:

@@ -304,6 +304,19 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_waits_for_what_a_busy_session_was_given_and_no_longer() {
+        let session = session();
+        assert_eq!(session.rests_while_busy(), None);
+        session.set_activity(Activity::Busy);
+        let given = session.rests_while_busy();
+        assert!(given.is_some());
+        session.set_activity(Activity::Waiting);
+        assert_eq!(session.rests_while_busy(), None);
+        session.set_activity(Activity::Busy);
+        assert!(session.rests_while_busy().is_some_and(|rests| Some(rests) != given), "that was something else");
+    }
+
+    #[test]
     fn a_session_that_becomes_idle_keeps_so_many_admissions_and_no_more() {
         let session = session();
         for number in 0..10 * FULL {

@@ -11,6 +11,7 @@ use crate::fence::session::{Epoch, Token};
 use crate::fence::{Claim, Refusal};
 use crate::policy::{PolicySet, Resource, join};
 use crate::statement::{Analysis, Statement, analyse};
+use crate::wire::error::{ErrorText, Severity};
 use crate::wire::frame::put_frame;
 use crate::wire::message::{put_query, put_ready};
 use crate::wire::tag::backend;
@@ -182,6 +183,20 @@ fn a_read_passes_and_its_answer_comes_back() {
     answers(&mut session, &ready());
     assert_eq!(session.client.output, ready());
     assert!(session.is_idle() && session.fence.activity() == Activity::Idle);
+}
+
+#[test]
+fn the_last_error_of_the_server_is_there_as_soon_as_all_of_it_is() {
+    let mut session = session("");
+    let mut error = BytesMut::new();
+    ErrorText::new("57P01", "terminating connection").put(&mut error, Severity::Fatal);
+    session.server.input.extend_from_slice(&error[..error.len() - 1]);
+    assert_eq!(session.last_error(), None);
+    session.server.input.extend_from_slice(&error[error.len() - 1..]);
+    assert_eq!(session.last_error().as_deref(), Some(&error[..]));
+    assert!(session.server.input.is_empty());
+    session.server.input.extend_from_slice(&ready());
+    assert_eq!(session.last_error(), None, "that is no error");
 }
 
 #[test]

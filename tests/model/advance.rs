@@ -50,10 +50,11 @@ impl Protocol {
     }
 
     /// Somebody holds the lock of the resource.
-    fn is_locked(&self, state: &State, resource: Resource) -> bool {
+    pub fn is_locked(&self, state: &State, resource: Resource) -> bool {
         let holds = |writes: &[Write; TWO]| writes[resource].holds(Lock::OfResource);
         let admits = |at: At| matches!(at, At::Admitting(its, _) if its == resource);
-        state.prepared.as_ref().is_some_and(holds)
+        self.is_locked_by_firsts(state, resource)
+            || state.prepared.as_ref().is_some_and(holds)
             || state.sessions.iter().any(|it| holds(&it.writes))
             || self.variant != Variant::AdmitsWithoutLock && state.sessions.iter().any(|it| admits(it.at))
     }

@@ -3,7 +3,7 @@
 //! Owns the properties, by the names that docs/guarantees.md uses. Must never go by what the protocol believes: it sees
 //! commits, what clients are told, and the epochs as they are.
 
-use crate::protocol::Protocol;
+use crate::protocol::{Protocol, pick};
 use crate::state::*;
 use stateright::Property;
 
@@ -50,7 +50,7 @@ pub const ALWAYS: [&str; 4] = [ORDER, DRAINED, OUTCOME, STALE];
 type Seen = fn(&Protocol, &State) -> bool;
 
 /// Each is reached by some scenario.
-pub const SOMETIMES: [(&str, Seen); 17] = [
+pub const SOMETIMES: [(&str, Seen); 20] = [
     ("a late reply of an Admit meets a floor", |_, it| {
         it.sessions.iter().any(|it| matches!(it.at, At::Granted { late: true, .. }))
     }),
@@ -105,6 +105,20 @@ pub const SOMETIMES: [(&str, Seen); 17] = [
             let waits = |advance: Advance| advance.step == Step::Mark && writes[advance.resource] != Write::None;
             it.proxies.iter().any(|it| it.advance.is_some_and(waits))
         })
+    }),
+    ("a Query makes the first epochs of two sessions", |_, it| {
+        it.proxies.iter().any(|it| matches!(it.firsts, Some(Firsts::Looked(all)) if all.count_ones() == 2))
+    }),
+    ("a first token finds another's", |_, it| {
+        let is_there =
+            |session: Session| matches!(it.sessions[session].at, At::First(resource) if it.epochs[resource].is_some());
+        let looks = |it: &ProxyState| matches!(it.firsts, Some(Firsts::Locked(all)) if pick(all).any(is_there));
+        it.proxies.iter().any(looks)
+    }),
+    ("first tokens are asked for beside a Publish", |_, it| {
+        // Its session shares a Query with one that goes the long way meanwhile.
+        let publishes = |it: &ProxyState| it.advance.is_some_and(|it| matches!(it.step, Step::Publish(_)));
+        it.proxies.iter().any(|it| it.firsts.is_some() && publishes(it))
     }),
     ("a session raises its own token", |model, it| {
         let raised = |at: usize, it: &SessionState| {

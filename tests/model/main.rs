@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod advance;
+mod firsts;
 mod judge;
 mod protocol;
 mod scenario;

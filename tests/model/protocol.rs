@@ -31,6 +31,10 @@ pub enum Action {
     Admit(Session),
     AdmitCommits(Session),
     AdmitReplies(Session),
+    /// A Query of a proxy for the first tokens of these sessions.
+    FirstsLock(Proxy, Sessions),
+    FirstsLook(Proxy),
+    FirstsCommit(Proxy),
     /// An advance of a proxy.
     Publish(Proxy),
     Look(Proxy),
@@ -73,7 +77,7 @@ impl Model for Protocol {
             epochs: [None; TWO],
             prepared: None,
             sessions: std::array::from_fn(session),
-            proxies: [ProxyState { advance: None, memory: [0; TWO], crashed: false }; TWO],
+            proxies: [ProxyState { advance: None, firsts: None, memory: [0; TWO], crashed: false }; TWO],
             budget: Budget { proxy_crashes, server, resets, helps, notices },
             newest: [None; TWO],
             highest: [0; TWO],
@@ -90,6 +94,15 @@ impl Model for Protocol {
             self.actions_of(session, &state.sessions[session], is_advancing, actions);
         }
         for proxy in 0..TWO {
+            match state.proxies[proxy].firsts {
+                Some(Firsts::Locked(_)) => actions.push(Action::FirstsLook(proxy)),
+                Some(Firsts::Looked(_)) => actions.push(Action::FirstsCommit(proxy)),
+                None if self.scenario.firsts => {
+                    let all = 1..1 << self.scenario.clients.len();
+                    actions.extend(all.map(|sessions| Action::FirstsLock(proxy, sessions)));
+                }
+                None => {}
+            }
             match state.proxies[proxy].advance {
                 Some(advance) => {
                     actions.push(match advance.step {
@@ -152,6 +165,9 @@ impl Model for Protocol {
             Action::Admit(session) => self.admit(&mut state, session),
             Action::AdmitCommits(session) => admit_commits(&mut state.sessions[session]),
             Action::AdmitReplies(session) => self.admit_replies(&mut state.sessions[session]),
+            Action::FirstsLock(proxy, sessions) => self.firsts_lock(&mut state, proxy, sessions),
+            Action::FirstsLook(proxy) => self.firsts_look(&mut state, proxy),
+            Action::FirstsCommit(proxy) => self.firsts_commit(&mut state, proxy),
             Action::Publish(proxy)
             | Action::Look(proxy)
             | Action::Revoke(proxy)
@@ -198,6 +214,7 @@ impl Protocol {
             At::Held(_) if is_advancing => {}
             At::Held(_) => actions.push(Action::Admit(session)),
             At::Admitting(..) => actions.push(Action::AdmitCommits(session)),
+            At::First(_) => {}
             At::Granted { .. } => actions.push(Action::AdmitReplies(session)),
             At::Forwarded(_) => actions.push(Action::Run(session)),
             At::Committed => actions.push(Action::Acknowledge(session)),
@@ -275,6 +292,9 @@ impl Protocol {
         let proxy = self.client(session).proxy?;
         let it = state.sessions[session];
         let At::Held(resource) = it.at else { return None };
+        if self.is_locked_by_firsts(state, resource) {
+            return None;
+        }
         let token = it.token;
         let first = Epoch { generation: 1, token, era: 0 };
         let to = match state.epochs[resource] {
@@ -317,7 +337,8 @@ impl Protocol {
     /// Its sessions are closed; what the server has of them it may still run.
     fn crash_proxy(&self, state: &mut State, proxy: Proxy) -> Option<()> {
         state.budget.proxy_crashes -= 1;
-        state.proxies[proxy] = ProxyState { advance: None, memory: [0; TWO], crashed: true };
+        let firsts = state.proxies[proxy].firsts;
+        state.proxies[proxy] = ProxyState { advance: None, firsts, memory: [0; TWO], crashed: true };
         for session in 0..SESSIONS {
             let it = &mut state.sessions[session];
             if self.client(session).proxy == Some(proxy) && it.process.lives() {
@@ -325,7 +346,7 @@ impl Protocol {
                 let (rows, writes) = (it.rows, it.writes);
                 it.close();
                 // An Admit that has begun, or a statement that the server has, is not ended by that.
-                if matches!(at, At::Admitting(..) | At::Forwarded(_)) {
+                if matches!(at, At::Admitting(..) | At::First(_) | At::Forwarded(_)) {
                     it.at = at;
                 }
                 (it.rows, it.writes) = (rows, writes);

@@ -45,6 +45,11 @@ pub enum Variant {
     ReleasesWhatIsEnding,
     /// The epoch is lost in a crash of the server.
     ForgetsEpochs,
+    /// A first token makes its epoch whether or not there is one.
+    FirstsPastEpochs,
+    /// A first token looks whether there is an epoch, and makes its own whatever has come since: without the lock, and
+    /// without the key of the table.
+    FirstsWithoutLock,
     /// A notification's payload is believed.
     BelievesNotices,
     /// CommandComplete counts as a commit.
@@ -68,6 +73,8 @@ pub struct Scenario {
     pub resets: u8,
     /// How often a proxy settles an epoch for no session of its own.
     pub helps: u8,
+    /// First tokens are published, marked and admitted by one Query.
+    pub firsts: bool,
     /// Notifications that somebody else sends, of a token that nobody has.
     pub notices: u8,
     /// What of the judge's SOMETIMES it has to reach.
@@ -120,6 +127,7 @@ const QUIET: Scenario = Scenario {
     server_may_crash: false,
     resets: 0,
     helps: 0,
+    firsts: false,
     notices: 0,
     reaches: &[],
 };
@@ -236,6 +244,26 @@ const OWN_TOKEN: Scenario = Scenario {
     ..QUIET
 };
 
+/// First tokens, each by a Query that several sessions of a proxy share, or by the long way; and their successors.
+const FIRSTS: Scenario = Scenario {
+    name: "first tokens",
+    resources: 2,
+    clients: &[
+        Client { hidden: 0b10, ..client(0, 1) },
+        Client { writes: 0b11, ..client(0, 3) },
+        Client { writes: 0b11, ..client(1, 2) },
+    ],
+    guard: true,
+    proxy_crashes: 1,
+    firsts: true,
+    reaches: &[
+        "a Query makes the first epochs of two sessions",
+        "a first token finds another's",
+        "first tokens are asked for beside a Publish",
+    ],
+    ..QUIET
+};
+
 /// Somebody else sends notifications.
 const NOTICES: Scenario = Scenario { name: "notices", clients: &[client(0, 1), client(1, 2)], notices: 2, ..QUIET };
 
@@ -261,7 +289,7 @@ const TOGETHER: Scenario = Scenario {
 };
 
 /// What `make test` checks.
-pub const SCENARIOS: [Scenario; 12] = [
+pub const SCENARIOS: [Scenario; 13] = [
     TAKEOVER,
     TWO_RESOURCES,
     TWO_SESSIONS,
@@ -273,6 +301,7 @@ pub const SCENARIOS: [Scenario; 12] = [
     PIDS,
     OWN_TOKEN,
     NOTICES,
+    FIRSTS,
     TOGETHER,
 ];
 
@@ -283,7 +312,7 @@ pub const WIDE: [Scenario; 2] = [
 ];
 
 /// Each protection that is taken away, where that shows, and what it breaks.
-pub const BROKEN: [(Variant, Scenario, &str); 22] = [
+pub const BROKEN: [(Variant, Scenario, &str); 24] = [
     (Variant::ComparesInMemory, QUIET_TAKEOVER, ORDER),
     (Variant::DrainsNobody, QUIET_TAKEOVER, ORDER),
     (Variant::DrainsNobody, QUIET_TAKEOVER, DRAINED),
@@ -303,6 +332,8 @@ pub const BROKEN: [(Variant, Scenario, &str); 22] = [
     (Variant::DeletesUnderGuard, GUARD, ORDER),
     (Variant::ReleasesWhatIsEnding, QUIET_TAKEOVER, STALE),
     (Variant::ForgetsEpochs, SERVER, ORDER),
+    (Variant::FirstsPastEpochs, FIRSTS, ORDER),
+    (Variant::FirstsWithoutLock, FIRSTS, ORDER),
     (Variant::BelievesNotices, NOTICES, STALE),
     (Variant::BelievesCommandComplete, PIPELINE, OUTCOME),
     (Variant::SaysRolledBack, QUIET_TAKEOVER, OUTCOME),

@@ -29,7 +29,13 @@ impl Protocol {
     /// The server runs what it has; what it answers arrives with it, but for the answer to a COMMIT.
     pub fn run(&self, state: &mut State, session: Session) -> Option<()> {
         let At::Forwarded(statement) = state.sessions[session].at else { return None };
+        let waits = |resource: Resource| {
+            state.sessions[session].rows[resource].is_none() && self.is_locked_by_firsts(state, resource)
+        };
         match statement {
+            Statement::Write(resource, _) | Statement::Hidden(resource) if self.scenario.guard && waits(resource) => {
+                return None;
+            }
             Statement::Write(resource, epoch) => {
                 let write = match self.scenario.guard {
                     true => self.guard(state, session, resource),

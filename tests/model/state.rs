@@ -128,6 +128,8 @@ pub enum At {
     Held(Resource),
     /// An Admit has the lock of the resource, and has read this epoch.
     Admitting(Resource, Epoch),
+    /// A Query for first tokens has it.
+    First(Resource),
     /// The Admit has committed, and its reply is under way. Late: a revocation above has come since.
     Granted { resource: Resource, epoch: Epoch, late: bool },
     /// The server has it, and has not run it.
@@ -170,6 +172,8 @@ pub enum Told {
 pub struct ProxyState {
     /// One at a time, of whatever resource.
     pub advance: Option<Advance>,
+    /// A Query for first tokens, one at a time, also when the proxy has crashed meanwhile.
+    pub firsts: Option<Firsts>,
     /// The highest tokens by memory.
     pub memory: [Token; TWO],
     pub crashed: bool,
@@ -182,6 +186,22 @@ pub struct Advance {
     /// The session that needs it, which keeps its process.
     pub by: Option<Session>,
     pub step: Step,
+}
+
+/// A Query for the first tokens of several resources, one session for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Firsts {
+    /// It has the locks of these sessions' resources.
+    Locked(Sessions),
+    /// It has seen that there is no epoch, and nobody to drain.
+    Looked(Sessions),
+}
+
+impl Firsts {
+    pub fn sessions(self) -> Sessions {
+        let (Firsts::Locked(sessions) | Firsts::Looked(sessions)) = self;
+        sessions
+    }
 }
 
 /// The step that comes next.

@@ -181,6 +181,9 @@ impl Client {
                     outcome = Outcome::Failed(code);
                 }
                 backend::READY => {
+                    if let ([Sql::TwoFaced { table, id: Some(id) }], Outcome::Done) = (rest.as_slice(), &outcome) {
+                        self.world.was_string(*table, *id);
+                    }
                     self.has_failed = content == b"E";
                     self.in_block = content != b"I";
                     if !self.in_block {
@@ -383,7 +386,7 @@ fn of_code(code: &str) -> &'static str {
 
 /// A write to one of the tables, by an id that no other has.
 pub fn write(world: &World, dice: &mut Dice, table: Table) -> Sql {
-    let (id, row) = (Some(world.id()), dice.below(2) as u8);
+    let (id, row) = (Some(world.id()), dice.below(table.rows()) as u8);
     match dice.chance(70) {
         true if table.is_keyed() => Sql::Insert { table, row, id },
         true => Sql::Insert { table, row: 0, id },

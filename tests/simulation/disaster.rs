@@ -53,6 +53,11 @@ async fn crash(world: &Arc<World>, dice: &mut Dice) {
 async fn stop(world: &World, dice: &mut Dice) {
     if let Some(proxy) = world.some_proxy(dice) {
         proxy.gate.set(State::Stopped);
+        // Another runs, and one stands still for as long as the rightful leader needs.
+        let runs = world.proxies().iter().filter(|it| it.gate.state() == State::Runs).count();
+        if runs > 0 && dice.chance(30) {
+            return;
+        }
         pass(dice, 3000).await;
         if !proxy.is_crashed() {
             world.say(|| format!("{} goes on", proxy.name));

@@ -29,8 +29,9 @@ use sql::{Sql, Table};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use store::State;
 use tokio::time::{sleep, timeout};
-use world::{Disaster, Plan, World, pass};
+use world::{Plan, World, pass};
 
 /// Once faults have ended, the rightful leader has written after this time at the latest.
 const WRITES_WITHIN: Duration = Duration::from_secs(30);
@@ -68,15 +69,13 @@ async fn live(world: &Arc<World>) {
         disaster.await.unwrap();
     }
     world.end_faults();
-    if world.plan.disasters.contains(&Disaster::Reload) {
-        // One that has begun meanwhile, with the policies of before, gets the others as well.
-        for proxy in world.proxies() {
-            proxy.reload(1).await;
-        }
+    for proxy in running(world) {
+        world.keep_up(&proxy).await;
     }
     if world.judge.wrong().is_none() && timeout(WRITES_WITHIN, write_by_all(world)).await.is_err() {
         world.judge.object(format!("the rightful leader has not written within {WRITES_WITHIN:?}"));
     }
+    world.wake_proxies().await;
     // Some wait for rows of theirs that no fence covers.
     world.end_stalls();
     for node in nodes {
@@ -90,12 +89,17 @@ async fn live(world: &Arc<World>) {
     }
 }
 
-/// A new leader writes to all resources, by all proxies.
+/// The proxies that neither have crashed nor stand still.
+fn running(world: &World) -> Vec<Arc<Proxy>> {
+    world.proxies().into_iter().filter(|proxy| proxy.gate.state() == State::Runs).collect()
+}
+
+/// A new leader writes to all resources, by all proxies that run.
 async fn write_by_all(world: &Arc<World>) {
     let mut dice = world.dice();
     let mut token = world.elections.win(world, &mut dice).await;
     world.say(|| format!("the rightful leader has {token}"));
-    for proxy in world.proxies() {
+    for proxy in running(world) {
         for table in world.plan.fenced() {
             while !writes(world, &proxy, token, *table).await {
                 pass(&mut dice, 200).await;

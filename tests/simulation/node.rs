@@ -2,7 +2,7 @@
 
 use super::client::{Client, Form, Outcome, Unit, cancel, write};
 use super::proxy::Proxy;
-use super::sql::{Sql, Table};
+use super::sql::{SHARDS, Sql, Table};
 use super::world::{Dice, World, pass};
 use crate::fence::session::Token;
 use std::sync::Arc;
@@ -67,6 +67,9 @@ impl Node {
             if let Outcome::Over(_) = client.say(&[set]).await {
                 return Next::Reconnects;
             }
+        }
+        if self.world.plan.strings && self.dice.chance(40) {
+            client.say(&[Unit::simple(vec![Sql::SetPlainStrings(false)])]).await;
         }
         for _ in 0..self.dice.below(14) {
             if self.world.is_calm() {
@@ -133,7 +136,12 @@ impl Node {
     fn value(&mut self) -> String {
         let token = self.token;
         match self.dice.below(3) {
-            0 => format!("jobs={token}, ticks={token}, shard/0={token}, shard/1={token}"),
+            0 => ["jobs", "ticks"]
+                .iter()
+                .chain(&SHARDS)
+                .map(|name| format!("{name}={token}"))
+                .collect::<Vec<_>>()
+                .join(", "),
             _ => token.to_string(),
         }
     }
@@ -179,6 +187,11 @@ impl Node {
         if client.has_failed {
             let end = if self.dice.chance(70) { Sql::Rollback } else { Sql::Commit };
             return vec![Unit { form: self.form(), ..Unit::simple(vec![end]) }];
+        }
+        if self.dice.chance(8)
+            && let Some(units) = self.in_doubt()
+        {
+            return units;
         }
         let number = if self.dice.chance(12) { 2 + self.dice.below(3) } else { 1 };
         (0..number).map(|_| self.unit(client.in_block, number == 1)).collect()
@@ -236,12 +249,40 @@ impl Node {
             2 if in_block => vec![Sql::LockTable(self.plain_table()), self.write()],
             2 => vec![Sql::Begin, Sql::LockTable(self.plain_table()), self.write(), Sql::Commit],
             _ if self.dice.chance(30) => vec![Sql::SetPlainStrings(self.dice.chance(50))],
-            _ => {
-                let two_faced = Sql::TwoFaced { table: self.plain_table(), id };
-                return Some(Unit::simple(vec![two_faced]));
-            }
+            _ => return Some(self.two_faced()),
         };
         Some(Unit { form, ..Unit::simple(statements) })
+    }
+
+    /// A text that is a string, or a write, by how strings are read: a new one, or one that was a string to another session.
+    fn two_faced(&mut self) -> Unit {
+        let again = if self.dice.chance(50) { self.world.some_string(&mut self.dice) } else { None };
+        let (table, id) = again.unwrap_or_else(|| (self.plain_table(), self.world.id()));
+        Unit::simple(vec![Sql::TwoFaced { table, id: Some(id) }])
+    }
+
+    /// What a text or a name means hangs on whether the unit before it succeeds, which is not answered yet.
+    fn in_doubt(&mut self) -> Option<Vec<Unit>> {
+        let (has_names, has_strings) = (self.world.plan.names, self.world.plan.strings);
+        match self.dice.chance(50) {
+            true if has_names => {
+                let name = self.dice.below(2) as u8;
+                let named = |closes, parses| Form::Named { name, closes, parses };
+                let fails = self.dice.chance(70).then_some(Sql::Fail);
+                let insert =
+                    |node: &mut Self| Sql::Insert { table: node.plain_table(), row: 0, id: Some(node.world.id()) };
+                let [before, last] = [insert(self), insert(self)];
+                let defines =
+                    Unit { form: named(true, true), ..Unit::simple(fails.into_iter().chain([before]).collect()) };
+                Some(vec![defines, Unit { form: named(false, false), ..Unit::simple(vec![last]) }])
+            }
+            false if has_strings => {
+                let set = vec![Sql::SetPlainStrings(self.dice.chance(60))];
+                let set = Unit { form: self.form(), ..Unit::simple(set) };
+                Some(vec![set, self.two_faced()])
+            }
+            _ => None,
+        }
     }
 
     /// A view is made, changed or dropped, and perhaps written by.

@@ -13,7 +13,7 @@ use crate::fence::session::{Epoch, Identity, Token};
 use crate::fence::store::Key;
 use crate::policy::QualifiedName;
 use crate::support::store::{self, Disk};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -43,6 +43,8 @@ struct State {
     /// So often the server was started.
     starts: u64,
     locks: Locks,
+    /// Processes that have locked rows of a fenced table and present no token: no fence ends them.
+    unfenced: BTreeSet<i32>,
     views: Views,
     /// How many transactions have committed, and which of them has changed a row last.
     commits: u64,
@@ -192,8 +194,21 @@ impl Server {
 
     /// The process lets go of all locks.
     pub fn unlock(&self, pid: i32) {
-        self.state().locks.release(pid);
+        let mut state = self.state();
+        state.locks.release(pid);
+        state.unfenced.remove(&pid);
+        drop(state);
         self.released.notify_waiters();
+    }
+
+    /// The process has locked rows of a fenced table, and presents no token.
+    pub fn locks_without_token(&self, pid: i32) {
+        self.state().unfenced.insert(pid);
+    }
+
+    /// It holds such locks.
+    pub fn has_locks_without_token(&self, pid: i32) -> bool {
+        self.state().unfenced.contains(&pid)
     }
 
     /// The views as whoever has defined none sees them.
@@ -250,6 +265,7 @@ impl Server {
         let mut state = self.state();
         std::mem::take(&mut state.processes).values().for_each(|running| running.task.abort());
         state.locks = Locks::default();
+        state.unfenced.clear();
         state.starts += 1;
         let starts = state.starts;
         drop(state);

@@ -8,6 +8,7 @@ use super::judge::Judge;
 use super::proxy::Proxy;
 use super::server::Server;
 use super::sql::Table;
+use super::store::State as Gate;
 pub use crate::support::dice::Dice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -25,6 +26,8 @@ pub struct World {
     proxies: Mutex<Vec<Arc<Proxy>>>,
     /// Clients that say nothing any more, and do not hang up; None: all do by now.
     stalled: Mutex<Option<Vec<Client>>>,
+    /// Texts that were a string and nothing else to whoever has sent them: the table and the id of the write within.
+    strings: Mutex<Vec<(Table, u64)>>,
     calm: AtomicBool,
     calmed: Notify,
     actors: AtomicU64,
@@ -99,7 +102,7 @@ impl Plan {
         let often = |dice: &mut Dice, most: usize| if dice.chance(50) { 0 } else { 1 + dice.below(most) };
         let kinds: Vec<bool> = (0..6).map(|_| dice.chance(30)).collect();
         let disasters = if dice.chance(40) { 1 + dice.below(3) } else { 0 };
-        Plan {
+        let plan = Plan {
             proxies: 2 + dice.below(2),
             nodes: 2 + dice.below(3),
             length: 300 + dice.below(4000) as u64,
@@ -118,6 +121,11 @@ impl Plan {
             guard: kinds[5],
             leases: seed % 4 == 3,
             disasters: (0..disasters).map(|_| *dice.pick(&DISASTERS)).collect(),
+        };
+        // What becomes of a view that a proxy may not have heard of is the guard's.
+        match plan.views && dice.chance(50) {
+            true => Plan { control: 0, lag: 0, listening: 0, disasters: Vec::new(), ..plan },
+            false => plan,
         }
     }
 
@@ -145,6 +153,7 @@ impl World {
             elections: Arc::default(),
             proxies: Mutex::default(),
             stalled: Mutex::new(Some(Vec::new())),
+            strings: Mutex::default(),
             calm: AtomicBool::new(false),
             calmed: Notify::new(),
             actors: AtomicU64::new(0),
@@ -189,8 +198,12 @@ impl World {
         percent > 0 && dice.chance(percent) && !self.is_calm()
     }
 
-    /// The client says nothing any more, and does not hang up as long as anybody may.
+    /// The client says nothing any more, and does not hang up as long as anybody may. One hangs up whose locks no fence covers:
+    /// the rightful leader would wait for it.
     pub fn stall(&self, client: Client) {
+        if self.server.has_locks_without_token(client.process().load(Ordering::Relaxed)) {
+            return;
+        }
         if let Some(stalled) = &mut *self.stalled.lock().unwrap() {
             stalled.push(client);
         }
@@ -199,6 +212,18 @@ impl World {
     /// From now on whoever stalls hangs up.
     pub fn end_stalls(&self) {
         drop(self.stalled.lock().unwrap().take());
+    }
+
+    /// The text was a string, and its write is not done: another may send it.
+    pub fn was_string(&self, table: Table, id: u64) {
+        self.strings.lock().unwrap().push((table, id));
+    }
+
+    /// A text that was a string to somebody else.
+    pub fn some_string(&self, dice: &mut Dice) -> Option<(Table, u64)> {
+        let mut strings = self.strings.lock().unwrap();
+        let at = dice.below(strings.len());
+        (at < strings.len()).then(|| strings.swap_remove(at))
     }
 
     pub fn add_proxy(&self, proxy: Arc<Proxy>) {
@@ -210,15 +235,32 @@ impl World {
         self.proxies.lock().unwrap().iter().filter(|proxy| !proxy.is_crashed()).cloned().collect()
     }
 
+    /// Those that stand still go on.
+    pub async fn wake_proxies(&self) {
+        for proxy in self.proxies().iter().filter(|proxy| proxy.gate.state() == Gate::Stopped) {
+            proxy.gate.set(Gate::Runs);
+            self.say(|| format!("{} goes on", proxy.name));
+            self.keep_up(proxy).await;
+        }
+    }
+
+    /// One that has begun meanwhile, with the policies of before, or has stood still, gets the others as well.
+    pub async fn keep_up(&self, proxy: &Proxy) {
+        if self.plan.disasters.contains(&Disaster::Reload) {
+            proxy.reload(1).await;
+        }
+    }
+
     /// One of them.
     pub fn some_proxy(&self, dice: &mut Dice) -> Option<Arc<Proxy>> {
         let proxies = self.proxies();
         (!proxies.is_empty()).then(|| dice.pick(&proxies).clone())
     }
 
-    /// Nothing of the history is left: proxies and world hold each other.
+    /// Nothing of the history is left: proxies and world hold each other, and so do those who listen.
     pub fn end(&self) {
         self.proxies.lock().unwrap().clear();
+        self.server.restart();
     }
 
     /// A sentence of the story, which ends with the first breach.

@@ -121,6 +121,9 @@ impl Process {
         if self.token(fence).is_some() && self.admission(fence).is_none() {
             world.judge.object(format!("process {pid} presents a token and locks {}, not admitted", fence.name()));
         }
+        if fence.table.is_fenced() && self.token(fence).is_none() {
+            world.server.locks_without_token(pid);
+        }
         world.server.store.write(pid, &qualified(fence.table), true);
     }
 

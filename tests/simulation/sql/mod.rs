@@ -18,6 +18,9 @@ pub enum Table {
     Notes,
 }
 
+/// The resources of the keys of the table of shards.
+pub const SHARDS: [&str; 4] = ["shard/0", "shard/1", "shard/2", "shard/3"];
+
 /// What has tokens of its own: a table, or a key of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fence {
@@ -42,6 +45,11 @@ impl Table {
         self != Table::Notes
     }
 
+    /// How many rows it has.
+    pub fn rows(self) -> usize {
+        if self.is_keyed() { SHARDS.len() } else { 2 }
+    }
+
     pub fn is_keyed(self) -> bool {
         self == Table::Shards
     }
@@ -57,8 +65,7 @@ impl Fence {
     pub fn name(self) -> &'static str {
         match self.key {
             None => self.table.name(),
-            Some(0) => "shard/0",
-            Some(_) => "shard/1",
+            Some(key) => SHARDS[usize::from(key)],
         }
     }
 
