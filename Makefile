@@ -45,7 +45,7 @@ soak:
 	@FENCEGATE_TORTURE=120 RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- torture::
 	@FENCEGATE_SIMULATE=120 scripts/tests.sh --lib -- simulation::no_history
 	@scripts/tests.sh --test model -- --ignored
-	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- decoders:: fence::store:: keys:: leaders:: parameter:: prepared:: rejections:: robustness:: transparency::
+	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- decoders:: fence::store:: keys:: leaders:: parameter:: prepared:: rejections:: robustness:: search_path:: transparency::
 
 # Histories of the simulated world, from SEED on, for HOURS. One that breaks a promise is told as a story; HISTORY=n tells one.
 SEED = 1

@@ -8,7 +8,7 @@ use crate::support::{Frame, Options, ProxyOptions, Release, Wire, length, seed};
 use std::fmt::Write as _;
 
 const FEW: u64 = 60;
-const SESSIONS: u64 = 1500;
+const SESSIONS: u64 = 400;
 const STEPS: usize = 25;
 
 const SCHEMA: &str = "
