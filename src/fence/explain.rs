@@ -31,7 +31,7 @@ pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Exp
     let (client, connection) = config.connect().await.map_err(ExplainError::Connect)?;
     // Ends when the client is dropped.
     tokio::spawn(connection);
-    ask(&client, "SET standard_conforming_strings = on; SET search_path = pg_catalog").await?;
+    ask(&client, "SET standard_conforming_strings = on; SET search_path = pg_catalog; SET jit = off").await?;
     let fences = Fenced(&policies.resources);
     let (asked, most_rows) = question(fences, None, Views::Asked);
     let answers = match ask(&client, &asked).await {

@@ -17,6 +17,7 @@ use judge::{ALWAYS, SOMETIMES};
 use protocol::{Action, Protocol};
 use scenario::{BROKEN, SCENARIOS, Scenario, Variant, WIDE};
 use stateright::{Checker, HasDiscoveries, Model};
+use std::thread;
 use std::time::Instant;
 
 #[test]
@@ -50,11 +51,18 @@ fn check(scenario: Scenario) {
 
 #[test]
 fn without_any_of_its_protections_it_fails() {
-    for (variant, scenario, property) in BROKEN {
-        let protocol = Protocol { scenario: Scenario { reaches: &[], ..scenario }, variant };
-        let trace = shortest(protocol, property).unwrap_or_else(|| panic!("{variant:?}: {property} all the same"));
-        println!("{variant:?}, {}: not always: {property}, {} steps: {trace:?}", scenario.name, trace.len());
-    }
+    const THREADS: usize = 2;
+    thread::scope(|scope| {
+        for first in 0..THREADS {
+            scope.spawn(move || BROKEN.into_iter().skip(first).step_by(THREADS).for_each(fails));
+        }
+    });
+}
+
+fn fails((variant, scenario, property): (Variant, Scenario, &'static str)) {
+    let protocol = Protocol { scenario: Scenario { reaches: &[], ..scenario }, variant };
+    let trace = shortest(protocol, property).unwrap_or_else(|| panic!("{variant:?}: {property} all the same"));
+    println!("{variant:?}, {}: not always: {property}, {} steps: {trace:?}", scenario.name, trace.len());
 }
 
 /// The checker goes on for a while when it has found a trace, and keeps the last.

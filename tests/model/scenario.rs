@@ -254,7 +254,6 @@ const FIRSTS: Scenario = Scenario {
         Client { writes: 0b11, ..client(1, 2) },
     ],
     guard: true,
-    proxy_crashes: 1,
     firsts: true,
     reaches: &[
         "a Query makes the first epochs of two sessions",
@@ -305,8 +304,9 @@ pub const SCENARIOS: [Scenario; 13] = [
     TOGETHER,
 ];
 
-/// What `make soak` checks as well: the last of them with more of what may happen.
-pub const WIDE: [Scenario; 2] = [
+/// What `make soak` checks as well: the last two of them with more of what may happen.
+pub const WIDE: [Scenario; 3] = [
+    Scenario { name: "first tokens, with a crash", proxy_crashes: 1, ..FIRSTS },
     Scenario { name: "together, with help", proxy_crashes: 2, server_may_crash: true, helps: 1, ..TOGETHER },
     Scenario { name: "together, with a reset", proxy_crashes: 2, resets: 1, ..TOGETHER },
 ];

@@ -230,7 +230,7 @@ fn what_is_too_deep_or_too_long_says_so() {
 /// Whatever their size.
 #[test]
 fn plain_statements_are_read_from_their_tokens() {
-    let (list, deep) = (vec!["123456"; 1_500_000].join(","), "(".repeat(64_000) + "1" + &")".repeat(64_000));
+    let (list, deep) = (vec!["123456"; 800_000].join(","), "(".repeat(64_000) + "1" + &")".repeat(64_000));
     let calls = vec!["abs(1)"; 64_000].join("+");
     for (text, expected) in [
         (format!("SELECT * FROM t WHERE a IN ({list})"), "-"),

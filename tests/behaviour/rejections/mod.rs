@@ -102,7 +102,7 @@ fn everywhere(world: &World, rejected: &[Rejected]) {
 }
 
 fn pairs(shapes: &'static [Shape]) -> Vec<(&'static State, &'static Shape)> {
-    share(STATES.iter().flat_map(|state| shapes.iter().map(move |shape| (state, shape))).collect(), 2)
+    share(STATES.iter().flat_map(|state| shapes.iter().map(move |shape| (state, shape))).collect(), 4)
 }
 
 /// Where an answer does not come, says in which cell, and what both sides are doing.

@@ -34,7 +34,7 @@ fn every_extended_query_has_a_bound() {
 fn each_has_a_bound(message: impl Fn(&str) -> Vec<u8>, is_answer: impl Fn(&[String]) -> bool) {
     let mut world = World::new();
     let pid = world.fenced.proxy.pid();
-    for (what, text) in share(bombs(), 4) {
+    for (what, text) in share(bombs(), 8) {
         let (memory, time) = (resident(pid), world.fenced.proxy.processor_time());
         forget_peak(pid);
         let mut wire = world.hostile();
@@ -61,7 +61,7 @@ fn each_has_a_bound(message: impl Fn(&str) -> Vec<u8>, is_answer: impl Fn(&[Stri
 fn others_are_served_meanwhile() {
     const STRANGERS: usize = 4;
     let world = World::new();
-    let bombs = share(bombs(), 4);
+    let bombs = share(bombs(), 8);
     let over = AtomicBool::new(false);
     let longest = std::thread::scope(|scope| {
         for stranger in 0..STRANGERS {

@@ -134,20 +134,20 @@ fn who_sends_more_than_is_held() {
             "",
         ),
     ];
-    for (database, fenced) in [("postgres", true), ("unfenced", false)] {
-        for (message, code) in &messages {
-            let mut wires: Vec<_> = (0..SESSIONS).map(|_| world.hostile_in(database)).collect();
-            // All are in the middle of it at the same time.
-            let (half, rest) = message.split_at(message.len() / 2);
-            wires.iter_mut().for_each(|wire| wire.send(half));
-            world.is_unharmed();
-            for wire in &mut wires {
-                let frames = wire.exchange(rest);
-                let expected: &[&str] = if fenced && !code.is_empty() { &[code] } else { &[] };
-                assert_eq!(codes(&frames), expected, "{database}");
-                if expected.is_empty() {
-                    assert_eq!(rows_in(&frames), [[Some(TOO_LONG.to_string())]]);
-                }
+    let databases = [("postgres", true), ("unfenced", false)];
+    let cases = databases.iter().flat_map(|database| messages.iter().map(move |message| (database, message))).collect();
+    for (&(database, fenced), (message, code)) in share(cases, 6) {
+        let mut wires: Vec<_> = (0..SESSIONS).map(|_| world.hostile_in(database)).collect();
+        // All are in the middle of it at the same time.
+        let (half, rest) = message.split_at(message.len() / 2);
+        wires.iter_mut().for_each(|wire| wire.send(half));
+        world.is_unharmed();
+        for wire in &mut wires {
+            let frames = wire.exchange(rest);
+            let expected: &[&str] = if fenced && !code.is_empty() { &[code] } else { &[] };
+            assert_eq!(codes(&frames), expected, "{database}");
+            if expected.is_empty() {
+                assert_eq!(rows_in(&frames), [[Some(TOO_LONG.to_string())]]);
             }
         }
     }

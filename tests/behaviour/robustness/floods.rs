@@ -34,7 +34,7 @@ fn flood(world: &World, wire: &mut Wire, message: &[u8]) -> usize {
 
 fn floods(messages: Vec<(&str, Vec<u8>)>) {
     let mut world = World::new();
-    for (what, message) in share(messages, 3) {
+    for (what, message) in share(messages, 5) {
         let mut wire = world.hostile();
         let sent = flood(&world, &mut wire, &message);
         println!("{what}: {sent} bytes");
@@ -81,6 +81,7 @@ fn of_long_names() {
 
 /// What the proxy remembers of a statement is bounded, however many are prepared.
 #[test]
+#[ignore = "takes long: make soak"]
 fn of_statements_that_name_much() {
     const STATEMENTS: usize = 200;
     let mut world = World::new();

@@ -169,7 +169,7 @@ fn who_sends_garbage_and_closes() {
             play_up_to(stage, client)?;
             client.send(&script.lock().unwrap())
         });
-        for (what, bytes) in share(garbage(), 3) {
+        for (what, bytes) in share(garbage(), 6) {
             chosen.lock().unwrap().clone_from(&bytes);
             let end = world.conversation();
             // What ends within a message of the server cannot be followed by another.
@@ -195,7 +195,7 @@ fn who_sends_garbage_and_waits() {
             client.hold()
         });
         let mut victims = Vec::new();
-        for (what, bytes) in share(garbage(), 3) {
+        for (what, bytes) in share(garbage(), 6) {
             println!("{what} at {stage:?}");
             chosen.lock().unwrap().clone_from(&bytes);
             let before = world.server.served();

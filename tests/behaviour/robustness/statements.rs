@@ -16,7 +16,7 @@ const QUADRATIC: usize = 20_000;
 fn hide_nothing(texts: Vec<(&str, String)>) {
     let mut world = World::new();
     let pid = world.fenced.proxy.pid();
-    for (what, text) in share(texts, 3) {
+    for (what, text) in share(texts, 6) {
         let started = Instant::now();
         let mut wire = world.hostile();
         let hiding = format!("{text}; {WRITE}");
@@ -183,7 +183,7 @@ fn plain_statements_of_any_size_are_told_apart() {
         (format!("SELECT run_tick() WHERE 1 IN ({list})"), "LF004"),
         (format!("SELECT 1 FROM jobs WHERE n IN ({list}) FOR UPDATE"), "LF004"),
     ];
-    for (text, expected) in share(texts, 4) {
+    for (text, expected) in share(texts, 8) {
         let started = Instant::now();
         let frames = wire.query(&text);
         assert_eq!(codes(&frames).join(" "), expected, "{}: {frames:?}", &text[..40]);

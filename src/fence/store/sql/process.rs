@@ -12,8 +12,9 @@ pub fn open(synchronous_commit: &str) -> String {
         "SET standard_conforming_strings = on; SET application_name = 'fencegate control'; \
          SET search_path = pg_catalog; SET default_transaction_isolation = 'read committed'; \
          SET default_transaction_read_only = off; SET jit = off; SET synchronous_commit = {synchronous_commit}; \
-         SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout', \
-           'idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout'); \
+         SELECT set_config(name, '0', false) FROM unnest(ARRAY['statement_timeout', 'lock_timeout', \
+           'idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout']) name \
+           WHERE current_setting(name, true) IS NOT NULL; \
          SELECT current_database() AS database, current_user AS role, pg_backend_pid() AS pid, \
            (SELECT extract(epoch FROM backend_start) FROM pg_stat_get_activity(pg_backend_pid())) AS backend_start, \
            pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees, \

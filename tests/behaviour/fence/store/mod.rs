@@ -47,7 +47,7 @@ const ELECTION: &str = "election";
 #[tokio::test]
 async fn both_agree_after_every_operation() {
     let mut dice = Dice::new(seed());
-    let steps = length(400, LONG);
+    let steps = length(200, LONG);
     let mut both = Both::new().await;
     both.compare("at first").await;
     for step in 0..steps {
