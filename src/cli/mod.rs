@@ -19,18 +19,16 @@ mod variables;
 use crate::apart::{READER_COMMAND, read_for_another};
 use crate::config;
 use crate::leader::command::{GUARD_COMMAND, START_COMMAND};
+use crate::server::workers;
 use crate::tls::{Connector, ControlConfig};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use std::{ffi::OsString, fmt::Display, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
-use tokio::runtime::{Builder, Runtime};
+use std::{ffi::OsString, fmt::Display, io, path::PathBuf, process::ExitCode, sync::Arc};
+use tokio::runtime::Runtime;
 
 /// Wrong usage or configuration.
 const EXIT_USAGE: u8 = 2;
-
-/// How long a thread without work stays: a century.
-const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// A fencing-aware storage proxy for PostgreSQL
 #[derive(Parser)]
@@ -99,17 +97,13 @@ fn unusable(error: impl Display) -> ExitCode {
 }
 
 /// A runtime for what is asynchronous; where there cannot be one, the exit code.
-///
-/// Where the system starts no more threads, work that blocks, like a long text or a reload, waits for a thread that is
-/// there. With none besides those that run sessions it would panic. So there is one more from the start, and none ends.
 fn runtime() -> Result<Runtime, ExitCode> {
-    let mut builder = Builder::new_multi_thread();
-    let runtime = builder.enable_all().thread_keep_alive(FOR_EVER).build().map_err(|error| {
-        tracing::error!(%error, "cannot start the runtime");
-        ExitCode::FAILURE
-    })?;
-    runtime.spawn_blocking(|| ());
-    Ok(runtime)
+    workers::runtime(None).map_err(no_runtime)
+}
+
+fn no_runtime(error: io::Error) -> ExitCode {
+    tracing::error!(%error, "cannot start the runtime");
+    ExitCode::FAILURE
 }
 
 /// How to connect to the database that a flag names; where that cannot be, the exit code.

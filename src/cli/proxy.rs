@@ -2,19 +2,21 @@
 
 use super::output::{load_policies, print};
 use super::policy::summary;
-use super::{Ended, runtime, unusable};
+use super::{Ended, no_runtime, runtime, unusable};
 use crate::apart;
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
 use crate::server::{
     self,
     check::{Finding, check},
+    workers::Workers,
 };
 use crate::state::encryption::TlsMaterial;
 use crate::state::shared::StartOptions;
 use nix::sys::prctl::set_dumpable;
 use nix::sys::resource::{Resource, setrlimit};
 use std::process::ExitCode;
+use tokio::runtime::Runtime;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -32,6 +34,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
     settings.check(&policies).map_err(unusable)?;
     let etcd = settings.etcd.as_ref().map(Etcd::new).transpose().map_err(unusable)?;
     let encryption = TlsMaterial::new(&settings).map_err(unusable)?;
+    let workers = settings.workers;
     let runtime = runtime()?;
     if arguments.check {
         let summary = summary(&policies);
@@ -41,9 +44,10 @@ pub(super) fn run(arguments: Arguments) -> Ended {
     // This binary again, also where its file has been replaced since it was started.
     apart::set_program("/proc/self/exe".into());
     let start = StartOptions { settings, arguments: arguments.settings, encryption, policies, etcd };
-    let result = runtime.block_on(server::run(start));
+    let (workers, runtimes) = Workers::start(workers).map_err(no_runtime)?;
+    let result = runtime.block_on(server::run(start, workers));
     // What still reads a file, or waits for a name, must not keep the process.
-    runtime.shutdown_background();
+    runtimes.into_iter().chain([runtime]).for_each(Runtime::shutdown_background);
     result.map(|()| ExitCode::SUCCESS).map_err(|error| {
         tracing::error!("{error}");
         ExitCode::FAILURE

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// The most connections that can be asked for.
 const MOST_CONNECTIONS: usize = 1_000_000;
+/// The most threads for sessions that can be asked for.
+const MOST_WORKERS: usize = 1024;
 /// The longest time of most settings.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// The longest that the kernel waits before it probes, in seconds (`MAX_TCP_KEEPIDLE`).
@@ -54,8 +56,22 @@ pub(super) fn read(texts: &Texts) -> Result<Limits, ConfigError> {
 }
 
 fn connections(text: &str) -> Result<NonZeroUsize, String> {
-    let number = text.parse().ok().filter(|number: &NonZeroUsize| number.get() <= MOST_CONNECTIONS);
-    number.ok_or_else(|| format!("`{text}` is not a number from 1 to {MOST_CONNECTIONS}"))
+    number(text, MOST_CONNECTIONS)
+}
+
+/// The number of threads for sessions.
+pub(super) fn workers(text: &str) -> Result<NonZeroUsize, String> {
+    number(text, MOST_WORKERS)
+}
+
+/// That number where nothing is said: half of the cores.
+pub(super) fn usual_workers() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get).div_ceil(2).min(MOST_WORKERS)
+}
+
+fn number(text: &str, most: usize) -> Result<NonZeroUsize, String> {
+    let number = text.parse().ok().filter(|number: &NonZeroUsize| number.get() <= most);
+    number.ok_or_else(|| format!("`{text}` is not a number from 1 to {most}"))
 }
 
 /// Reads a time of at most a day: a whole number and its unit, as in postgresql.conf, `500ms`, `60s`, `5min`, `1h`; without

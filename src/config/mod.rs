@@ -28,6 +28,7 @@ use crate::policy::PolicySet;
 use crate::yaml::FileError;
 use given::{Given, Texts};
 use std::io;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use table::variable;
 use thiserror::Error;
@@ -62,6 +63,8 @@ pub struct Settings {
     pub http: Option<Address>,
     /// How many clients, and for how long.
     pub limits: Limits,
+    /// How many threads run sessions.
+    pub workers: NonZeroUsize,
     /// The level of the lines about each session's start and end; None: there are none.
     pub log_sessions: Option<tracing::Level>,
     /// Where the password of `control` comes from if it has none itself.
@@ -188,6 +191,7 @@ impl Settings {
         let (control, control_tls) = texts.require("control", |text| control::read(text, &upstream_tls))?;
         texts.fall_back("admin_roles", control.get_user());
         let tls = tls::client(&texts)?;
+        texts.fall_back("workers", Some(&limits::usual_workers().to_string()));
         texts.fall_back("tls", Some(if tls.is_some() { "allow" } else { "off" }));
         let unauthenticated = texts.several("allow_unauthenticated").iter().map(|given| given.read(origin::allowed));
         let allow_unauthenticated = unauthenticated.collect::<Result<_, _>>()?;
@@ -205,6 +209,7 @@ impl Settings {
             tls,
             http: texts.read_one("http", address::http)?,
             limits: limits::read(&texts)?,
+            workers: texts.require("workers", limits::workers)?,
             log_sessions: texts.require("log_sessions", level)?,
             passwords,
             shown: texts.shown(),

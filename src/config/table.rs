@@ -92,7 +92,7 @@ const fn setting(
 
 /// All settings.
 #[rustfmt::skip]
-pub static SETTINGS: [Setting; 30] = [
+pub static SETTINGS: [Setting; 31] = [
     setting("listen", "ADDRESS", List, Is("127.0.0.1:6432"), Stays,
         "`host:port`, or `/directory:port` for a Unix socket (`:6432` unless given); repeatable",
         "Where clients connect"),
@@ -119,6 +119,8 @@ pub static SETTINGS: [Setting; 30] = [
         "1 to 1000000", "The most clients at the same time; the next one gets 53300"),
     setting("max_connections_per_user", "NUMBER", Number, Nothing("no limit of its own"), Applies,
         "1 to 1000000", "The most sessions of one user at the same time; the next one gets 53300"),
+    setting("workers", "NUMBER", Number, Nothing("half as many as there are cores"), Stays,
+        "1 to 1024", "The threads that run sessions: each session stays on one. The server beside the proxy needs cores, too"),
     setting("startup_timeout", "TIME", Number, Is("60s"), Applies,
         "1ms to 24h", "How long a client may take for TLS, its startup packet and its authentication"),
     setting("idle_timeout", "TIME", Number, Is("0"), Applies,

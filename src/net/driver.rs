@@ -5,17 +5,19 @@
 //!
 //! Not cancel-safe where nothing else is said: a driver that is dropped closes both sockets.
 
+use super::alarm::Alarm;
 use super::peer::{Peer, Sink, Source};
 use super::perform::Performing;
-use super::term::Term;
-use crate::session::task::Done;
+use super::term::{Signal, Term};
 use crate::session::{End, HIGH_WATER, Session, Side, Started, Step};
 use crate::state::host::SessionHost;
 use crate::state::room::LOOK_AGAIN;
+use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 /// The time limit for statements of a client that has hung up: there is no sign when they are done.
 const AFTER_HANG_UP: Duration = Duration::from_secs(10);
@@ -34,6 +36,7 @@ pub struct Driver {
     pub client_lost: Option<io::Error>,
     /// The client does not read any more: the session ends then at the latest.
     hang_up: Option<Instant>,
+    alarm: Alarm,
     /// The server was told that nothing more comes.
     pub closed: bool,
     /// What may end the session from outside.
@@ -63,10 +66,20 @@ impl Driver {
     /// A session whose first ReadyForQuery waits in the client's output.
     pub fn new(host: SessionHost, client: Peer, server: Peer, started: Started) -> Self {
         let orders = host.context.shared().orders.subscribe();
-        let term = Term::new(orders, host.record.kill.clone(), host.record.database.clone());
+        let term = Term::new(orders, &host.record);
         let ((client, client_side), (server, server_side)) = (Socket::new(client), Socket::new(server));
         let session = Session::new(host, client_side, server_side, started, now());
-        Driver { session, client, server, performing: None, client_lost: None, hang_up: None, closed: false, term }
+        Driver {
+            session,
+            client,
+            server,
+            performing: None,
+            client_lost: None,
+            hang_up: None,
+            alarm: Alarm::default(),
+            closed: false,
+            term,
+        }
     }
 
     /// The session's record, and the policies and database that apply to it.
@@ -99,7 +112,7 @@ impl Driver {
                 tokio::task::yield_now().await;
                 Ok(())
             }
-            None => self.wait_for_event().await,
+            None => poll_fn(|context| self.poll_event(context)).await,
         }
     }
 
@@ -127,9 +140,10 @@ impl Driver {
             return false;
         }
         self.term.heard();
-        let side = &mut self.session.client;
-        let heard = tokio::time::timeout(Duration::ZERO, self.client.source.fill(&mut side.input)).await;
-        let Ok(Ok(read)) = heard else { return false };
+        let Driver { session, client, .. } = self;
+        let side = &mut session.client;
+        let heard = poll_fn(|context| Poll::Ready(client.source.poll_fill(context, &mut side.input))).await;
+        let Poll::Ready(Ok(read)) = heard else { return false };
         side.ended |= read == 0;
         true
     }
@@ -139,87 +153,118 @@ impl Driver {
         record.passed.bytes(self.client.source.bytes, self.client.sink.bytes, &context.shared().metrics);
     }
 
-    /// Waits until one thing happens, and notes it. Cancel-safe.
-    async fn wait_for_event(&mut self) -> Result<(), End> {
-        let is_held_back = self.session.is_held_back();
-        let next_look = self.session.keeps_room().then(|| Instant::now() + LOOK_AGAIN);
-        let Driver { session, client, server, performing, client_lost, hang_up, closed, term } = self;
+    /// Writes what there is to write, and notes what has happened; ready when the session has something to handle.
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
+        let has_room = self.poll_writes(context);
+        let has_read = self.poll_reads(context);
+        let is_told = self.poll_signals(context);
+        match self.poll_alarm(context) {
+            Poll::Pending if has_room || has_read || is_told => Poll::Ready(Ok(())),
+            alarm => alarm,
+        }
+    }
+
+    /// Writes to both sides. True when the session was held up by what there was to write, and some of it is gone.
+    fn poll_writes(&mut self, context: &mut Context<'_>) -> bool {
+        let Driver { session, client, server, client_lost, hang_up, closed, term, .. } = self;
+        let was_held_up = session.is_held_up();
+        let before = client.sink.bytes + server.sink.bytes;
+        let mut is_lost = false;
+        if client.sink.is_pending(&session.client.output) {
+            let sent = client.sink.bytes;
+            if let Poll::Ready(Err(error)) = client.sink.poll_flush(context, &mut session.client.output) {
+                // The client does not read any more; what it has sent before is still read and done.
+                client.sink.give_up(&mut session.client.output);
+                client_lost.get_or_insert(error);
+                hang_up.get_or_insert_with(|| Instant::now() + AFTER_HANG_UP);
+                is_lost = true;
+            }
+            if client.sink.bytes != sent {
+                term.heard();
+            }
+        }
         // What is left of the input when nothing holds it back is a message that will never be whole.
-        let client_done = session.client.ended && !is_held_back;
-        if (client_done || session.is_terminating()) && session.server.output.is_empty() && !*closed {
+        let client_done = session.client.ended && !session.is_held_back();
+        if (client_done || session.is_terminating()) && !was_held_up && !*closed {
             *closed = true;
             server.sink.end();
         }
-        // Beyond this the kernel's buffers fill, and the client waits.
-        let client_room = session.room_for_input();
+        if server.sink.is_pending(&session.server.output)
+            && let Poll::Ready(Err(_)) = server.sink.poll_flush(context, &mut session.server.output)
+        {
+            // The server is gone; what it said before may still be there to be read.
+            server.sink.give_up(&mut session.server.output);
+            is_lost = true;
+        }
+        is_lost || was_held_up && client.sink.bytes + server.sink.bytes != before
+    }
+
+    /// Reads from both sides, as far as the session has room for it. True when it has something to handle.
+    fn poll_reads(&mut self, context: &mut Context<'_>) -> bool {
+        let Driver { session, client, server, client_lost, hang_up, term, .. } = self;
+        let mut has_read = false;
+        if !session.server.ended
+            && session.client.output.len() < HIGH_WATER
+            && let Poll::Ready(read) = server.source.poll_fill(context, &mut session.server.input)
+        {
+            // A reset, as after a crash, is the end as well; last_words then writes the error that is missing.
+            session.server.ended = read.unwrap_or(0) == 0;
+            has_read = true;
+        }
         let is_held = term.is_paused() && session.is_idle();
         session.host.record.held.store(is_held, Ordering::Relaxed);
-        let read_client = !session.client.ended
+        // Beyond this the kernel's buffers fill, and the client waits.
+        let has_room =
+            session.server.output.len() < HIGH_WATER && session.client.input.len() < session.room_for_input();
+        if !session.client.ended
             && !is_held
-            && session.server.output.len() < HIGH_WATER
-            && session.client.input.len() < client_room;
-        let read_server = !session.server.ended && session.client.output.len() < HIGH_WATER;
-        let write_client = client.sink.is_pending(&session.client.output);
-        let write_server = server.sink.is_pending(&session.server.output);
-        let gives_up = *hang_up;
-        let mut lost = |error: io::Error| {
-            client_lost.get_or_insert(error);
-            hang_up.get_or_insert(Instant::now() + AFTER_HANG_UP);
-        };
-        tokio::select! {
-            read = client.source.fill(&mut session.client.input), if read_client => {
-                term.heard();
+            && has_room
+            && let Poll::Ready(read) = client.source.poll_fill(context, &mut session.client.input)
+        {
+            term.heard();
+            let read = read.unwrap_or_else(|error| {
                 // A reset, as of a client that hangs up without reading: what it sent before is done all the same.
-                session.client.ended = read.map_err(&mut lost).unwrap_or(0) == 0;
-            }
-            // A reset, as after a crash, is the end as well; last_words then writes the error that is missing.
-            read = server.source.fill(&mut session.server.input), if read_server => {
-                session.server.ended = read.unwrap_or(0) == 0;
-            }
-            written = client.sink.drain(&mut session.client.output), if write_client => {
-                term.heard();
-                if let Err(error) = written {
-                    // The client does not read any more; what it has sent before is still read and done.
-                    client.sink.give_up(&mut session.client.output);
-                    lost(error);
-                }
-            }
-            () = moment(gives_up) => return Err(End::Client),
-            () = term.change() => {}
-            written = server.sink.drain(&mut session.server.output), if write_server => {
-                if written.is_err() {
-                    // The server is gone; what it said before may still be there to be read.
-                    server.sink.give_up(&mut session.server.output);
-                }
-            }
-            () = moment(next_look) => {}
-            done = done(performing) => {
-                *performing = None;
-                session.done(done);
-            }
-            () = session.fence.revoked.notified() => session.revoked(),
+                client_lost.get_or_insert(error);
+                hang_up.get_or_insert_with(|| Instant::now() + AFTER_HANG_UP);
+                0
+            });
+            session.client.ended = read == 0;
+            has_read = true;
         }
-        Ok(())
+        has_read
+    }
+
+    /// Tells the session what others have said: that its task is done, or that a newer token has taken an admission away.
+    /// True when somebody has said something.
+    fn poll_signals(&mut self, context: &mut Context<'_>) -> bool {
+        let Driver { session, performing, term, .. } = self;
+        let signal = term.poll_signal(context);
+        if let Poll::Ready(Signal::Revoked) = signal {
+            session.revoked();
+        }
+        let Some(Poll::Ready(done)) = performing.as_mut().map(|performing| performing.poll_done(context)) else {
+            return signal.is_ready();
+        };
+        *performing = None;
+        session.done(done);
+        true
+    }
+
+    /// Ready when a moment has come: to look whether the session may keep its room, or to leave a client that has hung up.
+    fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
+        let next_look = self.session.keeps_room().then(|| Instant::now() + LOOK_AGAIN);
+        let Some(at) = [next_look, self.hang_up, self.term.idle_until()].into_iter().flatten().min() else {
+            return Poll::Pending;
+        };
+        if self.alarm.poll_until(at, context).is_pending() {
+            return Poll::Pending;
+        }
+        let gives_up = self.hang_up.is_some_and(|at| at <= Instant::now());
+        Poll::Ready(if gives_up { Err(End::Client) } else { Ok(()) })
     }
 }
 
 /// The time for the session, which has no clock.
 fn now() -> std::time::Instant {
     std::time::Instant::now()
-}
-
-/// Waits for the end of the task, or for ever. Cancel-safe.
-async fn done(performing: &mut Option<Performing>) -> Done {
-    match performing {
-        Some(performing) => performing.done().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits for that moment, or for ever. Cancel-safe.
-pub async fn moment(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
-    }
 }

@@ -138,7 +138,7 @@ impl Driver {
                     Ok(read) => side.ended |= read == 0,
                     Err(_) => return false,
                 },
-                written = client.sink.drain(&mut side.output), if is_pending => if written.is_err() { return false },
+                written = client.sink.flush(&mut side.output), if is_pending => if written.is_err() { return false },
                 () = term.change() => {}
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! Owns the listening sockets and the files of Unix sockets. Must never take over an address on which another process listens.
 
-use super::stream::Stream;
+use super::stream::{AcceptedStream, Stream};
 use crate::config::Address;
 use crate::listen::{BACKLOG, listen};
 use crate::state::shared::Shared;
@@ -74,10 +74,10 @@ impl ClientListener {
     }
 
     /// Accepts clients, for ever, and begins a session for each, at that address of the client. Cancel-safe.
-    pub async fn serve(self, shared: Arc<Shared>, begin: impl Fn(Arc<Shared>, Stream, String)) {
+    pub async fn serve(self, shared: Arc<Shared>, begin: impl Fn(AcceptedStream, String)) {
         loop {
             match self.accept(shared.settings().limits.keepalive).await {
-                Ok((stream, peer)) => begin(shared.clone(), stream, peer),
+                Ok((stream, peer)) => begin(stream, peer),
                 Err(error) => {
                     // Out of file descriptors, usually: accepting at once again would only burn time.
                     tracing::error!(%error, address = self.address, "accept_failed");
@@ -87,14 +87,15 @@ impl ClientListener {
         }
     }
 
-    async fn accept(&self, keepalive: Option<Duration>) -> io::Result<(Stream, String)> {
-        match &self.socket {
+    async fn accept(&self, keepalive: Option<Duration>) -> io::Result<(AcceptedStream, String)> {
+        let (stream, peer) = match &self.socket {
             ListeningSocket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                Ok((Stream::tcp(stream, keepalive)?, peer.to_string()))
+                (Stream::tcp(stream, keepalive)?, peer.to_string())
             }
-            ListeningSocket::Unix(listener) => Ok((Stream::Unix(listener.accept().await?.0), "unix".to_owned())),
-        }
+            ListeningSocket::Unix(listener) => (Stream::Unix(listener.accept().await?.0), "unix".to_owned()),
+        };
+        Ok((AcceptedStream::new(stream)?, peer))
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Owns every socket of a client and of the server behind it. Must never decide what passes: `session` does.
 
+mod alarm;
 mod binding;
 pub mod driver;
 mod farewell;

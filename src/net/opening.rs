@@ -101,10 +101,8 @@ async fn begin(acceptor: Option<&Acceptor>, stream: Stream, seat: &Seat) -> io::
 async fn accept(acceptor: &Acceptor, mut client: Peer) -> io::Result<Peer> {
     client.writer.output.extend_from_slice(b"S");
     client.writer.flush().await?;
-    match client.into_stream() {
-        Stream::Tcp(socket) => Ok(Peer::new(shake_hands(acceptor, socket, false).await?)),
-        other => Ok(Peer::new(other)),
-    }
+    let socket = client.into_tcp().ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(Peer::new(shake_hands(acceptor, socket, false).await?))
 }
 
 async fn shake_hands(acceptor: &Acceptor, socket: TcpStream, direct: bool) -> io::Result<Stream> {

@@ -2,19 +2,22 @@
 //!
 //! Must never grow beyond its bounds: callers check the length of the output before they add to it.
 
-use super::stream::Stream;
+use super::stream::{ReadHalf, Stream, WriteHalf};
 use crate::config::Origin;
-use crate::session::HIGH_WATER;
 use crate::tls::Secured;
 use crate::wire::frame::{Header, InvalidLength};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use std::future::poll_fn;
 use std::io;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::net::TcpStream;
 
-/// Bytes read at once.
-const READ_SIZE: usize = 32 * 1024;
-/// A buffer that can hold this many bytes was made for one large message, and is not kept for the next ones.
-const LARGE: usize = 4 * HIGH_WATER;
+/// Bytes read at once where little comes: room that the allocator has at hand.
+const READ_LITTLE: usize = 1024;
+/// The same behind a read that has found as much as that.
+const READ_MUCH: usize = 32 * 1024;
 
 /// A socket with its buffers.
 pub struct Peer {
@@ -44,14 +47,16 @@ pub struct Writer {
 
 /// What can be read from.
 pub struct Source {
-    half: ReadHalf<Stream>,
+    half: ReadHalf,
+    /// Bytes that the next read asks for.
+    at_once: usize,
     /// How many bytes were read.
     pub bytes: u64,
 }
 
 /// What can be written to.
 pub struct Sink {
-    half: WriteHalf<Stream>,
+    half: WriteHalf,
     /// TLS may hold some of what was written.
     unflushed: bool,
     /// Nothing more will come: the shutdown of this direction is still to be sent.
@@ -68,9 +73,13 @@ impl Peer {
             Stream::Tls(_, secured) => Some(secured.clone()),
             Stream::Tcp(_) | Stream::Unix(_) => None,
         };
-        let (reader, writer) = tokio::io::split(stream);
+        let (reader, writer) = stream.split();
         Peer {
-            reader: Reader { source: Source { half: reader, bytes: 0 }, input: BytesMut::new(), ended: false },
+            reader: Reader {
+                source: Source { half: reader, at_once: READ_LITTLE, bytes: 0 },
+                input: BytesMut::new(),
+                ended: false,
+            },
             writer: Writer {
                 sink: Sink { half: writer, unflushed: false, ending: false, bytes: 0 },
                 output: BytesMut::new(),
@@ -85,24 +94,41 @@ impl Peer {
         self.origin != Origin::Unix
     }
 
-    /// The socket alone. What was read from it and is to be written to it is lost.
-    pub fn into_stream(self) -> Stream {
+    /// The socket alone, where it is TCP without TLS. What was read from it and is to be written to it is lost.
+    pub fn into_tcp(self) -> Option<TcpStream> {
         self.reader.source.half.unsplit(self.writer.sink.half)
     }
 }
 
 impl Source {
-    /// Reads what has arrived, at least a byte; 0 bytes are the end. Cancel-safe.
+    /// Reads what has arrived, at least a byte; 0 bytes are the end. While nothing does, an empty input takes no memory.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn poll_fill(&mut self, context: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
+        if self.half.poll_readable(context)?.is_pending() {
+            give_back(input);
+            return Poll::Pending;
+        }
+        input.reserve(self.at_once);
+        // read_buf would fill whatever a large message once made room for.
+        let mut room = input.limit(self.at_once);
+        let read = ready!(pin!(self.half.read_buf(&mut room)).poll(context))?;
+        if read == self.at_once {
+            self.at_once = READ_MUCH;
+        } else if read < READ_LITTLE {
+            self.at_once = READ_LITTLE;
+        }
+        self.bytes += read as u64;
+        Poll::Ready(Ok(read))
+    }
+
+    /// As [`Self::poll_fill`]. Cancel-safe.
     ///
     /// # Errors
     /// Those of the socket.
     pub async fn fill(&mut self, input: &mut BytesMut) -> io::Result<usize> {
-        give_back(input);
-        input.reserve(READ_SIZE);
-        // read_buf would fill whatever a large message once made room for.
-        let read = self.half.read_buf(&mut input.limit(READ_SIZE)).await?;
-        self.bytes += read as u64;
-        Ok(read)
+        poll_fn(|context| self.poll_fill(context, input)).await
     }
 }
 
@@ -150,43 +176,44 @@ impl Reader {
     }
 }
 
+/// Buffers have memory only while there is something in them: most sessions are idle.
 fn give_back(buffer: &mut BytesMut) {
-    if buffer.is_empty() && buffer.try_reclaim(LARGE) {
+    if buffer.is_empty() {
         *buffer = BytesMut::new();
     }
 }
 
 impl Sink {
-    /// There is something left for [`Self::drain`].
+    /// There is something left for [`Self::poll_flush`].
     pub fn is_pending(&self, output: &BytesMut) -> bool {
         !output.is_empty() || self.unflushed || self.ending
     }
 
-    /// Writes some of the output; behind all of it what TLS holds of it, and the end. Cancel-safe. Does nothing when there is
-    /// nothing left.
+    /// Writes the output as far as the socket takes it; behind all of it what TLS holds of it, and the end. Ready when nothing
+    /// is left.
     ///
     /// # Errors
     /// Those of the socket.
-    pub async fn drain(&mut self, output: &mut BytesMut) -> io::Result<()> {
-        if !output.is_empty() {
+    pub fn poll_flush(&mut self, context: &mut Context<'_>, output: &mut BytesMut) -> Poll<io::Result<()>> {
+        while !output.is_empty() {
             self.unflushed = true;
-            let written = self.half.write(output).await?;
+            let written = ready!(Pin::new(&mut self.half).poll_write(context, output))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
             output.advance(written);
             self.bytes += written as u64;
-            give_back(output);
-            if written == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
         }
-        if self.unflushed && output.is_empty() {
-            self.half.flush().await?;
+        give_back(output);
+        if self.unflushed {
+            ready!(Pin::new(&mut self.half).poll_flush(context))?;
             self.unflushed = false;
         }
-        if self.ending && output.is_empty() {
-            self.half.shutdown().await?;
+        if self.ending {
+            ready!(Pin::new(&mut self.half).poll_shutdown(context))?;
             self.ending = false;
         }
-        Ok(())
+        Poll::Ready(Ok(()))
     }
 
     /// Nothing more will come: the other side is told behind the output.
@@ -205,10 +232,7 @@ impl Sink {
     /// # Errors
     /// Those of the socket.
     pub async fn flush(&mut self, output: &mut BytesMut) -> io::Result<()> {
-        while self.is_pending(output) {
-            self.drain(output).await?;
-        }
-        Ok(())
+        poll_fn(|context| self.poll_flush(context, output)).await
     }
 
     /// Writes all of the output, and that nothing more will come. Cancel-safe.
@@ -221,7 +245,7 @@ impl Sink {
     }
 
     /// The half by itself.
-    pub fn into_half(self) -> WriteHalf<Stream> {
+    pub fn into_half(self) -> WriteHalf {
         self.half
     }
 }

@@ -6,7 +6,9 @@ use crate::session::task::{Done, Task};
 use crate::state::context::Context;
 use crate::state::sessions::SessionRecord;
 use futures_util::FutureExt;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Poll, ready};
 use tokio::task::JoinHandle;
 
 /// A task under way.
@@ -48,9 +50,9 @@ impl Performing {
         Performing { handle, otherwise: Some(otherwise), _wanted: wanted }
     }
 
-    /// Returns when it is done, once. Cancel-safe: the task goes on.
-    pub async fn done(&mut self) -> Done {
-        let done = (&mut self.handle).await;
-        done.ok().or_else(|| self.otherwise.take()).unwrap_or(Done::Tried)
+    /// Ready when it is done, once.
+    pub fn poll_done(&mut self, context: &mut std::task::Context<'_>) -> Poll<Done> {
+        let done = ready!(Pin::new(&mut self.handle).poll(context));
+        Poll::Ready(done.ok().or_else(|| self.otherwise.take()).unwrap_or(Done::Tried))
     }
 }

@@ -4,11 +4,12 @@ use crate::config::{Address, Origin};
 use crate::tls::Secured;
 use nix::sys::socket::{setsockopt, sockopt};
 use std::io;
+use std::net;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::io::{self as tokio_io, AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream, tcp, unix};
 use tokio_rustls::TlsStream;
 
 /// The number of unanswered probes after which a peer counts as gone.
@@ -23,6 +24,38 @@ pub enum Stream {
     Unix(UnixStream),
     /// TLS over TCP, and what it has made known.
     Tls(Box<TlsStream<TcpStream>>, Secured),
+}
+
+/// A client's socket on its way to the runtime that runs its session: only that is woken by it.
+#[derive(Debug)]
+pub enum AcceptedStream {
+    Tcp(net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
+}
+
+impl AcceptedStream {
+    /// Takes the socket out of the runtime that has accepted it.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn new(stream: Stream) -> io::Result<Self> {
+        Ok(match stream {
+            Stream::Tcp(stream) => AcceptedStream::Tcp(stream.into_std()?),
+            Stream::Unix(stream) => AcceptedStream::Unix(stream.into_std()?),
+            Stream::Tls(..) => return Err(io::ErrorKind::InvalidInput.into()),
+        })
+    }
+
+    /// Gives the socket to the runtime that this is called in.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn into_stream(self) -> io::Result<Stream> {
+        Ok(match self {
+            AcceptedStream::Tcp(stream) => Stream::Tcp(TcpStream::from_std(stream)?),
+            AcceptedStream::Unix(stream) => Stream::Unix(UnixStream::from_std(stream)?),
+        })
+    }
 }
 
 impl Stream {
@@ -66,40 +99,96 @@ impl Stream {
             }
         }
     }
-}
 
-impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
-            Stream::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
-            Stream::Tls(stream, _) => Pin::new(stream).poll_read(context, buffer),
+    /// Both directions, each by itself.
+    pub fn split(self) -> (ReadHalf, WriteHalf) {
+        match self {
+            Stream::Tcp(stream) => {
+                let (read, write) = stream.into_split();
+                (ReadHalf::Tcp(read), WriteHalf::Tcp(write))
+            }
+            Stream::Unix(stream) => {
+                let (read, write) = stream.into_split();
+                (ReadHalf::Unix(read), WriteHalf::Unix(write))
+            }
+            Stream::Tls(stream, _) => {
+                let (read, write) = tokio_io::split(stream);
+                (ReadHalf::Tls(read), WriteHalf::Tls(write))
+            }
         }
     }
 }
 
-impl AsyncWrite for Stream {
+/// The half of a socket that reads. The halves of one without TLS share no lock.
+#[derive(Debug)]
+pub enum ReadHalf {
+    Tcp(tcp::OwnedReadHalf),
+    Unix(unix::OwnedReadHalf),
+    Tls(tokio_io::ReadHalf<Box<TlsStream<TcpStream>>>),
+}
+
+/// The half of a socket that writes. Dropping it tells the other side that nothing more comes.
+#[derive(Debug)]
+pub enum WriteHalf {
+    Tcp(tcp::OwnedWriteHalf),
+    Unix(unix::OwnedWriteHalf),
+    Tls(tokio_io::WriteHalf<Box<TlsStream<TcpStream>>>),
+}
+
+impl ReadHalf {
+    /// Ready when there may be something to read: before that, no memory is needed for it. Of TLS only a read can tell.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            ReadHalf::Tcp(half) => half.as_ref().poll_read_ready(context),
+            ReadHalf::Unix(half) => half.as_ref().poll_read_ready(context),
+            ReadHalf::Tls(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// The TCP socket without TLS that these are the halves of, if they are.
+    pub fn unsplit(self, write: WriteHalf) -> Option<TcpStream> {
+        match (self, write) {
+            (ReadHalf::Tcp(read), WriteHalf::Tcp(write)) => read.reunite(write).ok(),
+            _ => None,
+        }
+    }
+}
+
+impl AsyncRead for ReadHalf {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            ReadHalf::Tcp(half) => Pin::new(half).poll_read(context, buffer),
+            ReadHalf::Unix(half) => Pin::new(half).poll_read(context, buffer),
+            ReadHalf::Tls(half) => Pin::new(half).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for WriteHalf {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
-            Stream::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
-            Stream::Tls(stream, _) => Pin::new(stream).poll_write(context, bytes),
+            WriteHalf::Tcp(half) => Pin::new(half).poll_write(context, bytes),
+            WriteHalf::Unix(half) => Pin::new(half).poll_write(context, bytes),
+            WriteHalf::Tls(half) => Pin::new(half).poll_write(context, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_flush(context),
-            Stream::Unix(stream) => Pin::new(stream).poll_flush(context),
-            Stream::Tls(stream, _) => Pin::new(stream).poll_flush(context),
+            WriteHalf::Tcp(half) => Pin::new(half).poll_flush(context),
+            WriteHalf::Unix(half) => Pin::new(half).poll_flush(context),
+            WriteHalf::Tls(half) => Pin::new(half).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
-            Stream::Unix(stream) => Pin::new(stream).poll_shutdown(context),
-            Stream::Tls(stream, _) => Pin::new(stream).poll_shutdown(context),
+            WriteHalf::Tcp(half) => Pin::new(half).poll_shutdown(context),
+            WriteHalf::Unix(half) => Pin::new(half).poll_shutdown(context),
+            WriteHalf::Tls(half) => Pin::new(half).poll_shutdown(context),
         }
     }
 }

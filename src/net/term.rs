@@ -1,14 +1,31 @@
-//! The orders to a session from outside: the shutdown of the proxy, the idle timeout, KILL and PAUSE.
+//! What a session is told from outside: the shutdown of the proxy, the idle timeout, KILL, PAUSE, and revocations.
 //!
 //! Must never end a session in a transaction, unless the proxy's time is up or an operator ends that session.
 
-use super::driver::moment;
+use super::alarm::Alarm;
+use crate::fence::session::SessionFence;
 use crate::session::End;
-use crate::state::lifecycle::Orders;
-use crate::state::lifecycle::{FAREWELL, Phase};
+use crate::state::lifecycle::{FAREWELL, Orders, Phase};
+use crate::state::sessions::SessionRecord;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+
+/// What a session is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// The orders to all sessions have changed.
+    Orders,
+    /// An operator ends the session.
+    Kill,
+    /// A newer token has taken an admission away.
+    Revoked,
+}
 
 /// The state from which a session learns that it has to end.
 pub struct Term {
@@ -16,6 +33,10 @@ pub struct Term {
     /// As last seen.
     now: Orders,
     kill: CancellationToken,
+    fence: Arc<SessionFence>,
+    /// One for each signal. Only those that were woken are looked at: a session asks for them with each message.
+    signals: FuturesUnordered<Pin<Box<dyn Future<Output = Signal> + Send>>>,
+    alarm: Alarm,
     database: String,
     /// Since when it has been idle; None also without an idle timeout.
     idle_since: Option<Instant>,
@@ -25,9 +46,32 @@ pub struct Term {
 
 impl Term {
     /// A session that starts now.
-    pub fn new(mut orders: watch::Receiver<Orders>, kill: CancellationToken, database: String) -> Self {
+    pub fn new(mut orders: watch::Receiver<Orders>, session: &SessionRecord) -> Self {
         let now = orders.borrow_and_update().clone();
-        Term { orders, now, kill, database, idle_since: None, over_since: None }
+        let (kill, fence, database) = (session.kill.clone(), session.fence.clone(), session.database.clone());
+        let (signals, alarm) = (FuturesUnordered::new(), Alarm::default());
+        let term = Term { orders, now, kill, fence, signals, alarm, database, idle_since: None, over_since: None };
+        [Signal::Orders, Signal::Kill, Signal::Revoked].into_iter().for_each(|signal| term.listen(signal));
+        term
+    }
+
+    fn listen(&self, signal: Signal) {
+        let (mut orders, kill, fence) = (self.orders.clone(), self.kill.clone(), self.fence.clone());
+        self.signals.push(match signal {
+            Signal::Orders => Box::pin(async move {
+                // The proxy outlives its sessions, so that this does not fail.
+                orders.changed().await.ok();
+                signal
+            }),
+            Signal::Kill => Box::pin(async move {
+                kill.cancelled().await;
+                signal
+            }),
+            Signal::Revoked => Box::pin(async move {
+                fence.revoked.notified().await;
+                signal
+            }),
+        });
     }
 
     /// The database is paused.
@@ -37,7 +81,7 @@ impl Term {
 
     /// The client has sent something, or read something.
     pub fn heard(&mut self) {
-        self.idle_since = None;
+        self.idle_since = self.idle_since.map(|_| Instant::now());
     }
 
     /// There is no more time.
@@ -67,15 +111,24 @@ impl Term {
         self.idle_until().is_some_and(|until| until <= Instant::now()).then_some(End::IdleTimeout)
     }
 
+    /// The next signal.
+    pub fn poll_signal(&mut self, context: &mut Context<'_>) -> Poll<Signal> {
+        let Poll::Ready(Some(signal)) = self.signals.poll_next_unpin(context) else { return Poll::Pending };
+        if signal == Signal::Orders {
+            self.look();
+        }
+        self.listen(signal);
+        Poll::Ready(signal)
+    }
+
     /// Waits until [`Self::end`] may say something else. Cancel-safe.
     pub async fn change(&mut self) {
-        let until = self.idle_until();
-        tokio::select! {
-            // The proxy outlives its sessions, so that this does not fail.
-            _ = self.orders.changed() => self.look(),
-            () = self.kill.cancelled() => {}
-            () = moment(until) => {}
-        }
+        poll_fn(|context| {
+            let signal = self.poll_signal(context);
+            let is_over = self.idle_until().is_some_and(|until| self.alarm.poll_until(until, context).is_ready());
+            if signal.is_ready() || is_over { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 
     /// Waits until the time is over that a session has to end in once the proxy gives it no more. Cancel-safe.
@@ -97,7 +150,8 @@ impl Term {
         }
     }
 
-    fn idle_until(&self) -> Option<Instant> {
+    /// When the session has been idle for too long, unless it is heard of.
+    pub fn idle_until(&self) -> Option<Instant> {
         Some(self.idle_since? + self.now.idle_timeout?)
     }
 }

@@ -18,7 +18,6 @@ use crate::wire::tag::backend;
 use bytes::Bytes;
 use std::io;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until};
 
 /// A server that does not accept a connection, or does not shake hands, within this time counts as down.
@@ -85,10 +84,10 @@ async fn is_turned_away(client: &mut Peer, server: &mut Peer) -> Result<bool, Re
 
 /// Passes a request to cancel on as it is, and waits until the server has closed the connection: then it has sent the signal.
 pub async fn cancel(shared: &Shared, packet: Bytes) -> io::Result<()> {
-    let mut server = connect(shared).await?;
-    server.write_all(&packet).await?;
-    server.flush().await?;
-    server.read(&mut [0]).await.map(drop)
+    let mut server = Peer::new(connect(shared).await?);
+    server.writer.output.extend_from_slice(&packet);
+    server.writer.flush().await?;
+    server.reader.fill().await
 }
 
 /// Connects to the server by the first way that works.

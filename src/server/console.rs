@@ -9,7 +9,7 @@ use crate::fence::{self, Database, Leaders};
 use crate::metrics::WriteCount;
 use crate::net::handshake::{IncomingClient, Refused, refuse};
 use crate::net::peer::{Peer, Reader};
-use crate::net::stream::Stream;
+use crate::net::stream::WriteHalf;
 use crate::net::upstream::log_in;
 use crate::operate::console::{
     self, Console, OpenSession, PreparedCommand, Rejected, ReloadedItem, frontend, refusal, told,
@@ -40,7 +40,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
-use tokio::io::{Empty, Join, WriteHalf};
+use tokio::io::{Empty, Join};
 use tokio::time::timeout;
 use tokio_util::codec::Framed;
 
@@ -175,11 +175,11 @@ fn too_long(bytes: usize) -> ErrorText {
 /// The client's socket as pgwire has it: nothing is read from it there, so that what a message claims about itself is
 /// checked, and its length, before pgwire sees it.
 struct Answers {
-    socket: Framed<Join<Empty, WriteHalf<Stream>>, PgWireMessageServerCodec<PreparedCommand>>,
+    socket: Framed<Join<Empty, WriteHalf>, PgWireMessageServerCodec<PreparedCommand>>,
 }
 
 impl Answers {
-    fn new(output: WriteHalf<Stream>) -> Self {
+    fn new(output: WriteHalf) -> Self {
         // Nobody asks for the address.
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let codec = PgWireMessageServerCodec::new(DefaultClient::new(nowhere, false));

@@ -10,13 +10,14 @@ mod reload;
 mod shutdown;
 mod status;
 mod systemd;
+pub mod workers;
 
 use crate::config::Address;
 use crate::crowd::SourceAddress;
 use crate::metrics::{Metrics, MetricsError, http};
 use crate::net::handshake::{self, Heard, Opened, Refused};
 use crate::net::listener::ClientListener;
-use crate::net::stream::Stream;
+use crate::net::stream::{AcceptedStream, Stream};
 use crate::session::End;
 use crate::state::connections::Seat;
 pub use crate::state::encryption::TlsMaterial;
@@ -32,6 +33,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tracing::Level;
+use workers::Workers;
 
 /// Why the proxy could not run.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +59,7 @@ pub enum ProxyError {
 ///
 /// # Errors
 /// When it cannot start.
-pub async fn run(start: StartOptions) -> Result<(), ProxyError> {
+pub async fn run(start: StartOptions, workers: Workers) -> Result<(), ProxyError> {
     let hangup = signal(SignalKind::hangup()).map_err(ProxyError::Signals)?;
     let mut stop = StopSignals::new().map_err(ProxyError::Signals)?;
     files::provide(&start.settings);
@@ -72,7 +74,10 @@ pub async fn run(start: StartOptions) -> Result<(), ProxyError> {
             |error| ProxyError::Listen { address: address.to_string(), error: explained(error, address, &addresses) };
         for listener in bound.map_err(not_bound)? {
             tracing::info!(address = %listener.address, "listening");
-            listeners.spawn(listener.serve(shared.clone(), begin_session));
+            let (shared, workers) = (shared.clone(), workers.clone());
+            listeners.spawn(listener.serve(shared.clone(), move |stream, peer| {
+                begin_session(&workers, shared.clone(), stream, peer);
+            }));
         }
     }
     systemd::ready();
@@ -119,11 +124,16 @@ fn process_id() -> String {
 static SESSIONS: AtomicU64 = AtomicU64::new(0);
 
 /// Takes a seat for a client, in the order in which they come: tasks start in any.
-fn begin_session(shared: Arc<Shared>, stream: Stream, peer: String) {
+fn begin_session(workers: &Workers, shared: Arc<Shared>, stream: AcceptedStream, peer: String) {
     let number = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
     let source = SourceAddress::new(peer.parse().ok().map(|address: SocketAddr| address.ip()));
     let seat = shared.connections.enter(number, source, shared.settings().limits.connections.get());
-    tokio::spawn(serve_session(shared, stream, peer, seat));
+    workers.begin(async move {
+        match stream.into_stream() {
+            Ok(stream) => serve_session(shared, stream, peer, seat).await,
+            Err(error) => tracing::error!(%error, peer, "accept_failed"),
+        }
+    });
 }
 
 async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut seat: Seat) {

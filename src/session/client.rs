@@ -5,7 +5,7 @@
 use super::rejection::Rejection;
 use super::replies::Request;
 use super::verdict::{Run, Verdict};
-use super::{ClientFault, HIGH_WATER, Host, Life, Sent, Session, Step, frame_of};
+use super::{ClientFault, HIGH_WATER, Host, LITTLE, Life, Sent, Session, Step, frame_of};
 use crate::statement::{PreparedEffect, Statement};
 use crate::wire::frame::Header;
 use crate::wire::message;
@@ -41,6 +41,9 @@ impl<H: Host> Session<H> {
             self.flushed = true;
         }
         self.flushed &= self.replies.is_full();
+        if self.wait.is_none() {
+            self.server.output.reserve(self.client.input.len().min(LITTLE));
+        }
         let mut handled = 0;
         while self.wait.is_none() && !self.replies.is_full() && self.server.output.len() < HIGH_WATER {
             if self.client.rest > 0 {

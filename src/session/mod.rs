@@ -66,6 +66,9 @@ use unseen::{Single, Unseen};
 /// An output of this many bytes or more takes no more until some of it is written.
 pub const HIGH_WATER: usize = 128 * 1024;
 
+/// Room for this many bytes at most is made at once for messages that are about to be passed on.
+const LITTLE: usize = 4 * 1024;
+
 /// The state of one session.
 pub struct Session<H: Host> {
     pub host: H,
@@ -288,6 +291,11 @@ impl<H: Host> Session<H> {
         let waits_for_message =
             self.server.rest > 0 && self.activity == Activity::Idle && !self.client.input.is_empty();
         self.wait.is_some() || self.replies.is_full() || waits_for_message
+    }
+
+    /// Once some of the output is written, there may be more to handle.
+    pub fn is_held_up(&self) -> bool {
+        self.leaving.is_some() || self.client.output.len() >= HIGH_WATER || self.server.output.len() >= HIGH_WATER
     }
 
     /// It has room for a message that is not there yet, and looks now and then whether it may keep it.

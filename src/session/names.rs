@@ -21,6 +21,8 @@ const SIGNIFICANT: usize = 63;
 pub struct Names {
     /// Of each name in the order of their messages, thus of their numbers. Only the first one may be confirmed.
     candidates: HashMap<Vec<u8>, VecDeque<Definition>>,
+    /// The same of the empty name, which most messages use.
+    unnamed: VecDeque<Definition>,
     bytes: usize,
     last: u64,
     /// There was no room for a name.
@@ -60,10 +62,13 @@ impl Names {
             return self.last;
         }
         // A name that is known must not keep an old meaning, however many there are.
-        if self.bytes < MAX_BYTES || self.candidates.contains_key(name) {
+        if self.bytes < MAX_BYTES || self.of(name).is_some() {
             self.bytes += weight(name, &statement);
             let candidate = Definition { sequence: self.last, batch, confirmed: false, begun: false, statement };
-            self.candidates.entry(name.to_vec()).or_default().push_back(candidate);
+            match self.of_mut(name) {
+                Some(list) => list.push_back(candidate),
+                None => drop(self.candidates.insert(name.to_vec(), VecDeque::from([candidate]))),
+            }
         } else {
             self.forgot = true;
         }
@@ -74,7 +79,7 @@ impl Names {
     pub fn confirm(&mut self, name: &[u8], sequence: u64) {
         self.drop_first(name, |candidate| candidate.sequence < sequence);
         // The server answers in order, so that it is the oldest now.
-        if let Some(candidate) = self.candidates.get_mut(known_by(name)).and_then(VecDeque::front_mut)
+        if let Some(candidate) = self.of_mut(name).and_then(VecDeque::front_mut)
             && candidate.sequence == sequence
         {
             candidate.confirmed = true;
@@ -84,7 +89,7 @@ impl Names {
     /// The server refused or skipped it: older meanings stand.
     pub fn cancel(&mut self, name: &[u8], sequence: u64) {
         let name = known_by(name);
-        let Some(list) = self.candidates.get_mut(name) else { return };
+        let Some(list) = self.of_mut(name) else { return };
         let Ok(index) = list.binary_search_by_key(&sequence, |candidate| candidate.sequence) else { return };
         if let Some(candidate) = list.remove(index) {
             self.bytes -= weight(name, &candidate.statement);
@@ -100,12 +105,13 @@ impl Names {
     /// The server closed all names.
     pub fn close_all(&mut self) {
         let names: Vec<_> = self.candidates.keys().cloned().collect();
-        names.iter().for_each(|name| self.close(name));
+        names.iter().map(Vec::as_slice).chain([&b""[..]]).for_each(|name| self.close(name));
     }
 
     /// The server has closed all names.
     pub fn clear(&mut self) {
         self.candidates.clear();
+        self.unnamed.clear();
         self.bytes = 0;
         self.forgot = false;
     }
@@ -128,7 +134,7 @@ impl Names {
 
     /// The meaning of the name in a message that is forwarded in this batch.
     pub fn meaning(&self, name: &[u8], batch: u64) -> Meaning {
-        match self.candidates.get(known_by(name)).and_then(|list| list.back()) {
+        match self.of(name).and_then(VecDeque::back) {
             // Had the definition failed, the rest of its batch would be skipped.
             Some(candidate) if candidate.confirmed || candidate.batch == batch => {
                 Meaning::Certain(candidate.statement.clone())
@@ -140,12 +146,12 @@ impl Names {
 
     /// An Execute of the portal of that name was forwarded before.
     pub fn has_begun(&self, name: &[u8]) -> bool {
-        self.candidates.get(known_by(name)).and_then(VecDeque::back).is_some_and(|candidate| candidate.begun)
+        self.of(name).and_then(VecDeque::back).is_some_and(|candidate| candidate.begun)
     }
 
     /// An Execute of the portal of that name is forwarded.
     pub fn begin(&mut self, name: &[u8]) {
-        if let Some(candidate) = self.candidates.get_mut(known_by(name)).and_then(VecDeque::back_mut) {
+        if let Some(candidate) = self.of_mut(name).and_then(VecDeque::back_mut) {
             candidate.begun = true;
         }
     }
@@ -153,18 +159,28 @@ impl Names {
     /// Pipelines give one name thousands of meanings: what is gone stands first, and is not looked for.
     fn drop_first(&mut self, name: &[u8], is_gone: impl Fn(&Definition) -> bool) {
         let name = known_by(name);
-        let Some(list) = self.candidates.get_mut(name) else { return };
+        let Some(list) = self.of_mut(name) else { return };
+        let mut bytes = 0;
         while let Some(candidate) = list.front().filter(|candidate| is_gone(candidate)) {
-            self.bytes -= weight(name, &candidate.statement);
+            bytes += weight(name, &candidate.statement);
             list.pop_front();
         }
+        self.bytes -= bytes;
         self.forget_if_empty(name);
     }
 
     fn forget_if_empty(&mut self, name: &[u8]) {
-        if self.candidates.get(name).is_some_and(VecDeque::is_empty) {
+        if !name.is_empty() && self.of(name).is_some_and(VecDeque::is_empty) {
             self.candidates.remove(name);
         }
+    }
+
+    fn of(&self, name: &[u8]) -> Option<&VecDeque<Definition>> {
+        if name.is_empty() { Some(&self.unnamed) } else { self.candidates.get(known_by(name)) }
+    }
+
+    fn of_mut(&mut self, name: &[u8]) -> Option<&mut VecDeque<Definition>> {
+        if name.is_empty() { Some(&mut self.unnamed) } else { self.candidates.get_mut(known_by(name)) }
     }
 }
 

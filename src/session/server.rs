@@ -3,7 +3,7 @@
 use super::checks::is_check;
 use super::raised::is_raised;
 use super::replies::{Audience, Reply, Request};
-use super::{End, HIGH_WATER, Host, Sent, Session, Wait, frame_of, server_fault};
+use super::{End, HIGH_WATER, Host, LITTLE, Sent, Session, Wait, frame_of, server_fault};
 use crate::statement::{Alone, PreparedEffect, Statement, TransactionEffect};
 use crate::wire::error::{ErrorText, Severity, field, fields};
 use crate::wire::frame::body;
@@ -21,6 +21,8 @@ const ERROR_HEAD: usize = 64;
 impl<H: Host> Session<H> {
     /// Handles all that has been read from the server, as far as the client's output has room.
     pub(super) fn handle_server(&mut self) -> Result<(), End> {
+        // Most of it passes.
+        self.client.output.reserve(self.server.input.len().min(LITTLE));
         while self.client.output.len() < HIGH_WATER {
             if self.server.rest > 0 && !self.server.pass_on(&mut self.client.output) {
                 break;

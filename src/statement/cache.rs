@@ -49,17 +49,21 @@ impl Cache {
         if let Some(remembered) = self.find(text, lexing, with_rows) {
             return Some(remembered);
         }
-        // Rows are told by literals.
-        let shape = if with_rows { None } else { shape::of(text, lexing) };
-        if let Some(remembered) = shape.as_deref().and_then(|shape| self.find(shape, lexing, with_rows)) {
+        // Rows are told by literals, where there are any.
+        let is_enough = |script: &Script| !with_rows || script.statements.iter().all(|it| it.writes.is_empty());
+        let shape = shape::of(text, lexing);
+        if let Some(remembered) = shape.as_deref().and_then(|shape| self.find(shape, lexing, false))
+            && remembered.as_ref().as_ref().is_ok_and(is_enough)
+        {
             return Some(remembered);
         }
         if text.len() > SHORT || !cost::is_cheap(text, lexing) {
             return None;
         }
         let read = read_text(text, lexing, with_rows);
-        Some(match shape.and_then(|shape| Some((shape, shape::common(&read)?))) {
-            Some((shape, common)) => self.keep(&shape, lexing, with_rows, Ok(common)),
+        let common = if read.as_ref().is_ok_and(is_enough) { shape::common(&read) } else { None };
+        Some(match shape.zip(common) {
+            Some((shape, common)) => self.keep(&shape, lexing, false, Ok(common)),
             None => self.keep(text, lexing, with_rows, read),
         })
     }

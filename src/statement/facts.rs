@@ -121,6 +121,22 @@ impl Statement {
         KINDS.contains(&self.kind)
     }
 
+    /// It only reads: it writes, locks, defines, sets and calls nothing, but what Postgres has of its own and is harmless.
+    pub fn only_reads(&self) -> bool {
+        self.kind == "SELECT"
+            && self.writes.is_empty()
+            && self.functions.is_empty()
+            && self.defines.is_empty()
+            && self.redirects.is_empty()
+            && self.opaque.is_none()
+            && self.parameter == ParameterEffect::None
+            && self.path == PathEffect::None
+            && self.transaction == TransactionEffect::None
+            && self.prepared == PreparedEffect::None
+            && self.needs_database_alone.is_none()
+            && !self.changes_catalogue
+    }
+
     /// It may make an operator `=`, or a type or cast, that stands before the catalogue's own in what tells a key. Every
     /// relation is a type too.
     pub fn may_shadow_key_types(&self) -> bool {

@@ -245,6 +245,34 @@ fn what_does_not_show_what_it_writes() {
     ]);
 }
 
+/// So it need not be judged at all.
+#[test]
+fn no_fact_matters_to_what_only_reads() {
+    let all = "admitted=46 known=100 written=46 past=46 refused doubt defines others unread exempt";
+    let words = all.split(' ').chain(["unheard", "empty", "only=1", ""]);
+    for text in ["SELECT 1", "SELECT * FROM jobs", "SELECT * FROM free, trials WHERE x = 'y'"] {
+        assert!(analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].only_reads(), "{text}");
+        for (words, token) in words.clone().chain([all]).flat_map(|words| ["", "47", "?"].map(|token| (words, token))) {
+            assert_eq!(World::new(words).judge(text, token), "forward", "{text} | {token} | {words}");
+        }
+    }
+    for text in [
+        "SELECT 1 FROM jobs FOR UPDATE",
+        "SELECT f()",
+        "SELECT set_config('lease.fence', '1', false)",
+        "SELECT 1 INTO t",
+        "WITH w AS (DELETE FROM jobs RETURNING 1) SELECT * FROM w",
+        "INSERT INTO jobs VALUES (1)",
+        "EXPLAIN ANALYZE DELETE FROM jobs",
+        "FETCH 1 FROM c",
+        "EXECUTE p",
+        "SHOW lease.fence",
+        "DO 'BEGIN END'",
+    ] {
+        assert!(!analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].only_reads(), "{text}");
+    }
+}
+
 /// The catalogue says which column tells the keys: without it nothing is known of them, and that passes.
 #[test]
 fn a_key_whose_column_is_not_read_is_no_mistake_of_the_statement() {

@@ -29,6 +29,24 @@ fn texts_that_differ_in_literals_are_read_once() {
     }
 }
 
+/// Literals tell rows.
+#[test]
+fn where_rows_are_wanted_only_what_writes_nothing_is_read_once() {
+    for (one, other, are_one) in [
+        ("SELECT * FROM t WHERE a = 1", "SELECT * FROM t WHERE a = 7", true),
+        ("SELECT * FROM t WHERE a = 1 FOR UPDATE", "SELECT * FROM t WHERE a = 7 FOR UPDATE", false),
+        ("UPDATE t SET b = 2 WHERE a = 1", "UPDATE t SET b = 2 WHERE a = 7", false),
+    ] {
+        let cache = Cache::default();
+        // What was read without rows is not enough.
+        cache.get(one.as_bytes(), Lexing::USUAL, false).unwrap();
+        let [one, other] = [one, other].map(|text| cache.get(text.as_bytes(), Lexing::USUAL, true).unwrap());
+        assert_eq!(std::sync::Arc::ptr_eq(&one, &other), are_one, "{one:?}; {other:?}");
+        let rows = |read: &Analysis| (**read).as_ref().unwrap().statements[0].writes.clone();
+        assert_eq!(rows(&one) == rows(&other), are_one);
+    }
+}
+
 #[test]
 fn texts_that_may_do_different_things_are_read_each() {
     let old = Lexing { standard_conforming_strings: false, ..Lexing::USUAL };

@@ -1,0 +1,26 @@
+//! One timer of a session, for whichever of its moments comes first.
+//!
+//! Must never ring too late; it may ring too early, where a moment was put off.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// A timer that is made when it is first needed: most sessions have nothing to wait for.
+#[derive(Default)]
+pub struct Alarm(Option<Pin<Box<Sleep>>>);
+
+impl Alarm {
+    /// Ready at that moment, or earlier: at one that was asked for before.
+    pub fn poll_until(&mut self, at: Instant, context: &mut Context<'_>) -> Poll<()> {
+        let sleep = self.0.get_or_insert_with(|| Box::pin(sleep_until(at)));
+        if at < sleep.deadline() {
+            sleep.as_mut().reset(at);
+        }
+        let rings = sleep.as_mut().poll(context);
+        if rings.is_ready() {
+            self.0 = None;
+        }
+        rings
+    }
+}
