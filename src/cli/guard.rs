@@ -30,7 +30,7 @@ enum Command {
 #[derive(clap::Args)]
 struct ControlDatabase {
     /// The database, as a superuser or the owner of its fenced tables: postgres://user@host/database
-    #[arg(long, env = "FENCEGATE_CONTROL", hide_env_values = true, value_name = "URL")]
+    #[arg(long, visible_alias = "database", env = "FENCEGATE_CONTROL", hide_env_values = true, value_name = "URL")]
     control: String,
 }
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     /// The database, as the role that may create the schema: postgres://user@host/database
-    #[arg(long, env = "FENCEGATE_CONTROL", hide_env_values = true, value_name = "URL")]
+    #[arg(long, visible_alias = "database", env = "FENCEGATE_CONTROL", hide_env_values = true, value_name = "URL")]
     control: String,
     /// The proxy's control role, if it is another: it will own the schema
     #[arg(long, value_name = "ROLE")]

@@ -22,7 +22,7 @@ enum Command {
         #[arg(value_name = "DIR")]
         directory: PathBuf,
         /// Also warn of the functions of this database that may write a fenced table and that the policies do not name
-        #[arg(long, value_name = "URL")]
+        #[arg(long, visible_alias = "control", value_name = "URL")]
         database: Option<String>,
     },
     /// Show which relations of a database the policies cover, and by which path
@@ -31,7 +31,7 @@ enum Command {
         #[arg(value_name = "DIR")]
         directory: PathBuf,
         /// The database, as any role that can connect: postgres://user@host/database
-        #[arg(long, value_name = "URL")]
+        #[arg(long, visible_alias = "control", value_name = "URL")]
         database: String,
     },
 }

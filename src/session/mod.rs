@@ -46,7 +46,7 @@ pub use task::{Done, Task};
 pub use touched::{ComesTo, comes_to};
 
 use crate::fence::session::{Activity, SessionFence};
-use crate::statement::{Lexing, Statement};
+use crate::statement::Lexing;
 use crate::wire::frame::InvalidLength;
 use crate::wire::message::Status;
 use bytes::{Buf, Bytes, BytesMut};
@@ -55,6 +55,7 @@ use names::Names;
 use parameter::Parameter;
 use path::Path;
 use pending::{Asked, Pending, Wait};
+use reject::Unread;
 use rejection::Rejection;
 use replies::Replies;
 use std::sync::Arc;
@@ -104,8 +105,8 @@ pub struct Session<H: Host> {
     leaving: Option<Room>,
     /// The kind of the message that is being discarded, and why it is rejected.
     discarded: Option<(u8, Rejection)>,
-    /// The rejection of a string that the proxy cannot read. It counts once the server has found no mistake in that string.
-    unread: Option<(Rejection, Arc<Statement>)>,
+    /// What is to be told of a text that the proxy cannot read, once the server has found no mistake in it.
+    unread: Option<Unread>,
     /// What may be sent again, should only the guard know what it writes.
     single: Single,
     /// What the guard has refused, and the client has not been told yet.

@@ -1,6 +1,7 @@
 //! Rejection by an error that the server raises: inside transactions and pipelines, so that its
 //! transaction state is the truth.
 
+use super::judge::PassedWrite;
 use super::raised::raising_statement;
 use super::rejection::Rejection;
 use super::replies::{Audience, Request};
@@ -19,6 +20,14 @@ const REJECT_NAME: &str = "fencegate reject";
 fn in_place(rejection: &Rejection, shift: usize) -> (String, Audience) {
     let text = rejection.text();
     (raising_statement(&text), Audience::Rejection { shift, text: Arc::new(text) })
+}
+
+/// What is to be told of a text that the proxy cannot read.
+pub(super) enum Unread {
+    /// It is rejected.
+    Rejected(Rejection, Arc<Statement>),
+    /// It passes. It was forwarded when nothing was owed.
+    Passes(Vec<PassedWrite>),
 }
 
 impl<H: Host> Session<H> {
@@ -56,14 +65,31 @@ impl<H: Host> Session<H> {
         message::put_query(&mut self.server.output, &[raise.as_bytes(), text]);
         self.batch += 1;
         self.replies.push(Request::query(Vec::new()), in_place(&rejection, raise.len()).1);
-        self.unread = Some((rejection, statement.clone()));
+        self.unread = Some(Unread::Rejected(rejection, statement.clone()));
         self.message_done();
+    }
+
+    /// What passes fences that only observe, or is exempt, counts: at once, or when the server has found no mistake in it.
+    pub(super) fn note_passed(&mut self, statements: &[Arc<Statement>], passed: Vec<PassedWrite>) {
+        match statements.iter().any(|statement| statement.is_unread()) && !self.is_extended() {
+            true => self.unread = Some(Unread::Passes(passed)),
+            false => self.host.note_passed(passed),
+        }
+    }
+
+    /// The server has begun to answer a text that the proxy could not read, and let pass.
+    pub(super) fn note_read(&mut self, is_mistaken: bool) {
+        if let Some(Unread::Passes(passed)) = self.unread.take_if(|unread| matches!(unread, Unread::Passes(_)))
+            && !is_mistaken
+        {
+            self.host.note_passed(passed);
+        }
     }
 
     /// The server has answered what stands in place of a rejected statement.
     pub(super) fn note_raised(&mut self, shift: usize, is_ours: bool) {
         if shift > 0
-            && let Some((rejection, statement)) = self.unread.take()
+            && let Some(Unread::Rejected(rejection, statement)) = self.unread.take()
         {
             match is_ours {
                 true => self.log_rejection(&rejection, &statement),

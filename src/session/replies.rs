@@ -154,7 +154,8 @@ impl Replies {
         let reply = self.queue.pop_front()?;
         self.settled(&reply);
         let runs_code = reply.to.affects_lexing();
-        self.code_ran |= runs_code;
+        // A literal is read as its type says, too: one of an array or row of domains runs their checks.
+        self.code_ran |= runs_code || matches!(reply.to, Request::Parse { .. });
         self.path_unsaid |= runs_code;
         self.lexing_unreported |= runs_code;
         if matches!(reply.to, Request::Query { .. } | Request::Sync | Request::FunctionCall) {

@@ -117,7 +117,8 @@ impl Request {
                 statements.is_empty() || statements.iter().any(|statement| may_set(statement))
             }
             // Its values are read as their types say, domains too; and planning computes what is said to be immutable.
-            Request::Bind { plans: statement, .. } | Request::Execute { statement, .. } => may_set(statement),
+            Request::Bind { plans: statement, .. } => may_set(statement) || !statement.declared.is_empty(),
+            Request::Execute { statement, .. } => may_set(statement),
             Request::FunctionCall => true,
             _ => false,
         }

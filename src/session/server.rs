@@ -18,6 +18,9 @@ const WHOLE: usize = 64 * 1024;
 /// Of an error this much is looked at, to see whether it ends the session.
 const ERROR_HEAD: usize = 64;
 
+/// What is no answer to a text, or an error, which may say that there is a mistake in it.
+const SAID_BESIDE: [u8; 4] = [backend::NOTICE, backend::NOTIFICATION, backend::PARAMETER_STATUS, backend::ERROR];
+
 impl<H: Host> Session<H> {
     /// Handles all that has been read from the server, as far as the client's output has room.
     pub(super) fn handle_server(&mut self) -> Result<(), End> {
@@ -41,6 +44,9 @@ impl<H: Host> Session<H> {
         let available = self.server.input.len();
         if header.body <= WHOLE && available < header.frame() {
             return Ok(false);
+        }
+        if self.unread.is_some() && !SAID_BESIDE.contains(&header.tag) {
+            self.note_read(false);
         }
         match header.tag {
             backend::NOTICE
@@ -198,10 +204,12 @@ impl<H: Host> Session<H> {
         let available = self.server.input.len();
         let head = &self.server.input[HEADER..available.min(header.frame()).min(HEADER + ERROR_HEAD)];
         let severity = field(head, b'V').or_else(|| field(head, b'S')).unwrap_or_default();
+        let is_mistaken = field(head, b'C') == Some(b"42601");
         if severity != b"ERROR" {
             // The last message: kept for last_words, which knows whether it is the reason.
             return if available < header.frame().min(HEADER + WHOLE) { Ok(false) } else { Err(End::Server) };
         }
+        self.note_read(is_mistaken);
         let is_clients = audience == Audience::Client && header.body <= WHOLE && self.host.is_fenced();
         let unseen = if is_clients { self.unseen_write(header) } else { None };
         let unseen = unseen.map(|unseen| (unseen, frame_of(&mut self.server, header.frame())));

@@ -45,7 +45,8 @@ impl<H: Host> Session<H> {
 
 /// With the types that a Parse declares for its parameters, behind its text.
 pub(super) fn with_types(statement: Arc<Statement>, types: &[u8]) -> Arc<Statement> {
-    if !statement.has_parameters() {
+    // Of others nobody asks, save of those that run nothing: a value that is bound to one of them may run code.
+    if !statement.has_parameters() && !statement.runs_nothing() {
         return statement;
     }
     // The server refuses a list that is cut short.

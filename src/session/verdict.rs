@@ -108,6 +108,15 @@ impl<H: Host> Session<H> {
             refused: self.pending.refused.as_ref(),
         };
         let decision = judge.statements(&resolved);
+        let is_told = match &decision {
+            Decision::Forward(_, passed) => !passed.is_empty(),
+            Decision::Reject(..) => true,
+            Decision::Settle | Decision::ReadValue => false,
+        };
+        if is_told && !self.replies.is_empty() && resolved.iter().any(|statement| statement.is_unread()) {
+            // What is under way may say that there is a mistake in it; or so will the answer to it, which has to be known then.
+            return (self.settle(), resolved);
+        }
         self.pending.checks = match &decision {
             Decision::Forward(needs, _) => checks(needs, &resolved),
             _ => Vec::new(),
@@ -116,7 +125,7 @@ impl<H: Host> Session<H> {
             Decision::Forward(needs, passed) => {
                 let verdict = self.forward_when_admitted(needs, run, &seen);
                 if matches!(verdict, Verdict::Forward) && run == Run::Begins {
-                    self.host.note_passed(passed);
+                    self.note_passed(&resolved, passed);
                 }
                 verdict
             }

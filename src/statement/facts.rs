@@ -4,7 +4,7 @@ use super::functions::is_harmless;
 use super::rows::{ColumnValue, KEY_TYPES, Rows};
 use super::{
     FunctionName, Operation, ParameterEffect, PathEffect, PreparedEffect, RelationName, Statement, TransactionEffect,
-    Write, own,
+    Unreadable, Write, own,
 };
 use pg_query::NodeEnum;
 use pg_query::protobuf::{Node, RangeVar};
@@ -135,6 +135,11 @@ impl Statement {
             && self.prepared == PreparedEffect::None
             && self.needs_database_alone.is_none()
             && !self.changes_catalogue
+    }
+
+    /// The proxy cannot read its text: there may be a mistake in it, which is the server's to tell.
+    pub fn is_unread(&self) -> bool {
+        [Unreadable::Syntax, Unreadable::Encoding].iter().any(|why| self.opaque == Some(why.reason()))
     }
 
     /// It may make an operator `=`, or a type or cast, that stands before the catalogue's own in what tells a key. Every

@@ -45,6 +45,28 @@ fn a_typo_is_answered_with_what_was_meant() {
     }
 }
 
+/// Each goes by either name, wherever a command needs a database.
+#[test]
+fn a_database_has_the_same_name_in_all_commands() {
+    let folder = Folder::new("names");
+    fs::write(folder.join("policy.yaml"), POLICIES).unwrap();
+    let policies = folder.path().to_str().unwrap();
+    for arguments in [
+        &["init"][..],
+        &["guard", "install", "--policies", policies],
+        &["guard", "status", "--policies", policies],
+        &["guard", "remove"],
+        &["policy", "check", policies],
+        &["policy", "explain", policies],
+    ] {
+        for name in ["--control", "--database"] {
+            let output = run(&[arguments, &[name, "postgres://nobody@127.0.0.1:1/app"]].concat());
+            assert_eq!(output.status.code(), Some(1), "{arguments:?} {name}: {}", error(&output));
+            assert!(error(&output).contains("Connection refused"), "{arguments:?} {name}: {}", error(&output));
+        }
+    }
+}
+
 #[test]
 fn all_missing_settings_are_told_at_once() {
     let output = run(&["proxy"]);

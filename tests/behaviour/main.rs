@@ -31,6 +31,7 @@ mod leaders;
 mod leases;
 mod life;
 mod logs;
+mod managed;
 mod metrics;
 mod observe;
 mod opaque;

@@ -354,9 +354,44 @@ fn a_mistake_is_the_servers_to_tell_and_no_rejection() {
     assert_eq!(code(&mut wire, "SELEC 1"), "42601");
     ok(&mut wire, "ROLLBACK");
     assert_eq!(code_in(&wire.exchange(&[parse("", "SELEC 1", &[]), sync()].concat())), "42601");
+    let at_once = [parse("", "SELEC 1", &[]), bind_text("", "", &[]), execute("", 0), sync()].concat();
+    assert_eq!(code_in(&wire.exchange(&at_once)), "42601");
     assert!(!world.proxy.log().contains("write_rejected"));
     // Where the server reads the text and the proxy does not, the statement is rejected, and counts.
     ok(&mut wire, "SET client_encoding = 'SJIS'");
     assert_eq!(code_in(&wire.query_bytes(b"DELETE FROM jobs -- \x82\xa0")), "LF004");
     assert_eq!(world.proxy.log().matches("write_rejected").count(), 1);
+}
+
+/// Nor would it be one, where the fence only observes or the role is exempt.
+#[test]
+fn a_mistake_would_not_be_rejected() {
+    let policies = ONE.replace("tables", "mode: observe, tables") + "exempt_roles: [migrator]\n";
+    let world = Fenced::start(&format!("{SCHEMA}; CREATE ROLE migrator SUPERUSER LOGIN"), &policies);
+    let told =
+        |world: &Fenced| ["would_be_rejected", "exempt_write"].map(|event| world.proxy.log().matches(event).count());
+    for user in ["postgres", "migrator"] {
+        let mut wire = Wire::login(&world.proxy.address(), user, "postgres");
+        for text in ["SELEC 1", "SELECT 1; SELEC 2"] {
+            assert_eq!(code(&mut wire, text), "42601");
+        }
+        let at_once = [parse("", "SELEC 1", &[]), bind_text("", "", &[]), execute("", 0), sync()].concat();
+        assert_eq!(code_in(&wire.exchange(&at_once)), "42601");
+        // One behind the other.
+        wire.send(&[query("SELEC 1"), query("SELEC 2"), query("SELECT 1")].concat());
+        for expected in ["42601", "42601", ""] {
+            assert_eq!(code_in(&wire.read_until_ready()), expected);
+        }
+    }
+    assert_eq!(told(&world), [0, 0], "{}", world.proxy.log());
+    // What the server reads, and the proxy does not, counts, whatever comes of it.
+    for (user, expected) in [("postgres", [3, 0]), ("migrator", [3, 3])] {
+        let mut wire = Wire::login(&world.proxy.address(), user, "postgres");
+        ok(&mut wire, "SET client_encoding = 'SJIS'");
+        for (text, code) in [("DELETE FROM jobs -- ", ""), ("SELECT 1/0 -- ", "22012"), ("-- ", "")] {
+            let frames = wire.query_bytes(&[text.as_bytes(), b"\x82\xa0"].concat());
+            assert_eq!(code_in(&frames), code, "{text}");
+        }
+        assert_eq!(told(&world), expected, "{user}: {}", world.proxy.log());
+    }
 }

@@ -84,6 +84,15 @@ pub fn node_folder() -> PathBuf {
     })
 }
 
+/// A folder whose `node_modules` has Prisma, without the programs that its scripts would load from a host of its own.
+pub fn prisma_folder() -> PathBuf {
+    let packages = ["prisma@6.19.3", "@prisma/adapter-pg@6.19.3", "@prisma/client@6.19.3"];
+    made_once("prisma", &packages, |folder| {
+        fs::create_dir_all(folder).unwrap();
+        run(npm_install(folder).arg("--ignore-scripts").args(packages));
+    })
+}
+
 fn npm_install(folder: &Path) -> Command {
     let mut command = Command::new("npm");
     command.args(["install", "--silent", "--no-audit", "--no-fund", "--prefix"]).arg(folder);

@@ -84,7 +84,11 @@ impl Judge<'_> {
             Doubt::Others(_) if !self.seen.is_current => Rejection::UnreadCatalogue { why: self.seen.unread.clone() },
             Doubt::Text(NO_ROOM) => Rejection::NoRoom,
             doubt => {
-                let why = format!("{}: {}", statement.kind, doubt.why());
+                let why = match statement.kind {
+                    // Of which no more is known.
+                    "statement" => doubt.why().to_string(),
+                    kind => format!("{kind}: {}", doubt.why()),
+                };
                 Rejection::Unverifiable { why, hint: doubt.hint() }
             }
         }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::statement::Statement;
+use crate::statement::rows::Declared;
 use std::sync::Arc;
 
 fn execute() -> Request {
@@ -164,8 +165,18 @@ fn the_path_is_in_doubt_behind_what_ran() {
     replies.pop();
     assert!(replies.path_in_doubt(), "an error");
     let begin = Statement { kind: "BEGIN", ..Statement::default() };
-    let mut replies = queue([Request::query(vec![Arc::new(begin)])]);
+    let mut replies = queue([Request::query(vec![Arc::new(begin.clone())])]);
     assert!(!replies.path_in_doubt());
     replies.pop();
     assert!(!replies.path_in_doubt());
+    let mut replies = queue([Request::Parse { defines: None }, Request::Sync]);
+    replies.pop();
+    assert!(!replies.path_in_doubt(), "its own Bind need not wait");
+    replies.pop();
+    assert!(replies.path_in_doubt(), "a literal");
+    for (declared, runs) in [(Vec::new(), false), (vec![Declared::default()], true)] {
+        let plans = Arc::new(Statement { declared, ..begin.clone() });
+        let replies = queue([Request::Bind { defines: None, plans }]);
+        assert_eq!(replies.path_in_doubt(), runs);
+    }
 }

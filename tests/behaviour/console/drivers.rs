@@ -6,7 +6,7 @@ use std::process::Command;
 
 const PYTHON: &str = r#"
 import asyncio, datetime, sys
-import asyncpg, psycopg, psycopg_pool
+import asyncpg, psycopg, psycopg_pool, sqlalchemy
 
 host, port = sys.argv[1], int(sys.argv[2])
 address = dict(host=host, port=port, user="postgres", dbname="fencegate")
@@ -36,6 +36,20 @@ with psycopg_pool.ConnectionPool(kwargs=address, min_size=1, check=psycopg_pool.
     for _ in range(2):
         with pool.connection() as connection:
             check(connection.execute("SHOW FENCES").fetchone())
+
+# As docs/operations.md has it.
+def check_by_sqlalchemy(connection):
+    check(connection.execute(sqlalchemy.text("SHOW FENCES")).fetchone())
+    assert connection.exec_driver_sql("SHOW VERSION").mappings().one()["fencegate"]
+
+for driver in ("psycopg", "psycopg2"):
+    engine = sqlalchemy.create_engine(f"postgresql+{driver}://postgres@{host}:{port}/fencegate", use_native_hstore=False)
+    for _ in range(2):
+        with engine.connect() as connection:
+            check_by_sqlalchemy(connection)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        check_by_sqlalchemy(connection)
+    engine.dispose()
 
 async def with_asyncpg():
     async with asyncpg.create_pool(host=host, port=port, user="postgres", database="fencegate", min_size=1, max_size=1) as pool:
@@ -76,7 +90,7 @@ const { Client } = require('pg');
 
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
-fn psycopg_and_asyncpg_and_their_pools() {
+fn psycopg_and_asyncpg_their_pools_and_sqlalchemy() {
     let world = World::start();
     let _writer = world.writer(47);
     let (host, port) = world.proxy.address().host_and_port();

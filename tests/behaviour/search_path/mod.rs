@@ -4,6 +4,7 @@
 mod hostile;
 mod ordinary;
 mod random;
+mod shadows;
 mod tenants;
 
 use crate::support::Wire;
