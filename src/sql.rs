@@ -72,10 +72,15 @@ pub fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
 
 /// The same, under that name of its own. As two arrays: the server reads many names in them at once.
 pub fn named_as<'a>(table: &str, names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
+    let [schemas, names] = arrays(names);
+    format!("{table}(schema, name) AS (SELECT * FROM unnest({schemas}, {names}))")
+}
+
+/// The schemas and the names, as two arrays.
+pub fn arrays<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> [String; 2] {
     let (schemas, names): (Vec<String>, Vec<String>) =
         names.into_iter().map(|name| (element(&name.schema), element(&name.name))).unzip();
-    let array = |elements: Vec<String>| quote(&format!("{{{}}}", elements.join(",")));
-    format!("{table}(schema, name) AS (SELECT * FROM unnest({}::name[], {}::name[]))", array(schemas), array(names))
+    [schemas, names].map(|elements| format!("{}::name[]", quote(&format!("{{{}}}", elements.join(",")))))
 }
 
 /// An element of an array literal.

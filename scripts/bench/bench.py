@@ -6,6 +6,7 @@ and docs/performance.svg. Usage: bench.py FENCEGATE SECONDS ROUNDS"""
 import os, platform, re, statistics, subprocess, sys, time
 from pathlib import Path
 
+from crowd import Member
 from plot import plot
 from servers import ROOT, Servers
 
@@ -15,6 +16,7 @@ NAMES = {"direct": "direct", "haproxy": "HAProxy tcp", "pgbouncer": "PgBouncer s
 TOKEN = "-c lease.fence=1"
 JOB = "\\set i :i + 1\n\\set key :client_id * 10000000 + :base + :i\nSET lease.fence = :key;\nINSERT INTO jobs VALUES (:key, 'done');\n"
 TAKEOVERS = 20
+CROWD, CROWDS = 1000, 3
 
 
 class Bench:
@@ -84,6 +86,25 @@ class Bench:
                 times[kind].append(new.run("INSERT INTO results VALUES (2)"))
                 old.close()
                 new.close()
+        times[f"another proxy, {CROWD:,} idle sessions"] = self.crowds(token)
+        return times
+
+    def crowds(self, token):
+        """The same where so many sessions of the old leader are admitted."""
+        second, members, times = self.servers.proxies["second"], [], []
+        for _ in range(CROWDS):
+            token += 2
+            # Those that were ended the last time are replaced.
+            members = [member for member in members if member.run(f"SET lease.fence = {token}")]
+            members += [Member(second.folder, second.port) for _ in range(CROWD - len(members))]
+            for member in members:
+                member.run(f"SET lease.fence = {token}; INSERT INTO results VALUES (1)")
+            new = Session(self.servers, "fenced")
+            new.run(f"SET lease.fence = {token + 1}")
+            times.append(new.run("INSERT INTO results VALUES (2)"))
+            new.close()
+        for member in members:
+            member.close()
         return times
 
 
@@ -162,7 +183,7 @@ def main():
     parts.append("A token for each job: `SET lease.fence` and an `INSERT` under a key of its own, jobs a second:\n\n" + table(
         ["workers", "direct", "fencegate"],
         [[str(clients), *(spread([run[0] for run in runs[way]]) for way in ["direct", "fenced"])] for clients, runs in jobs.items()]))
-    parts.append(f"Takeover: the new leader's first write, in milliseconds, {TAKEOVERS} of each:\n\n" + table(
+    parts.append(f"Takeover: the new leader's first write, in milliseconds, {TAKEOVERS} of each, {CROWDS} of the last:\n\n" + table(
         ["the old leader's session", "median", "most"],
         [[kind, f"{statistics.median(times):.1f}", f"{max(times):.1f}"] for kind, times in takeovers.items()]))
     parts[0] += f"; {rounds} runs of {seconds} s each, interleaved."

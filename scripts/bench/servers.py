@@ -94,7 +94,7 @@ class Servers:
         # The servers of the demo, under the same guardian: it ends them once its input closes.
         self.guardian = subprocess.Popen(
             ["sh", ROOT / "src/stage/guardian.sh", folder, self.bin, self.fencegate], stdin=stopping,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, env=os.environ | {"STAGE_CONNECTIONS": "1200"})
         os.close(stopping)
         if self.guardian.stdout.readline() != b"ready\n":
             raise SystemExit((folder / "log").read_text()[-2000:])

@@ -120,8 +120,10 @@ impl<'a> Advance<'a> {
         let mut pause = PAUSE.0;
         let mut signalled = BTreeSet::new();
         loop {
-            self.bury(&signalled).await?;
-            let mut holders = self.holders().await?;
+            // One behind the other, without a wait in between: a dead one that is seen all the same is buried at the next look.
+            let (buried, holders) = tokio::join!(self.bury(&signalled), self.holders());
+            buried?;
+            let mut holders = holders?;
             let is_its = |holder: &Holder, it: &Raising<'_>| holder.row.key() == key(it.who) && !holder.row.ending;
             if let Some(raising) = self.raising.filter(|it| holders.iter().any(|holder| is_its(holder, it))) {
                 // It keeps its process and whatever it has locked: its row is replaced, not drained.

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 const PERMITTED_FOR: Duration = Duration::from_secs(1);
 const MOST_PERMITTED: usize = 1024;
 
-/// Families of resources with what a role may do to them: when the server was asked.
-pub(super) type Permitted = HashMap<(String, Arc<[Deed]>, bool, Role), Instant>;
+/// Families of resources with what some session of a login was found to be allowed to do to them: when the server was asked.
+pub(super) type Permitted = HashMap<(String, Arc<[Deed]>, bool, String), Instant>;
 
 /// One thing that a statement does, and by which it touches a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -47,19 +47,21 @@ pub struct Claim {
     pub one_suffices: bool,
     /// As whom; None: that has to be found out where something would be raised.
     pub role: Option<Role>,
+    /// As whom the session logged in.
+    pub login: String,
 }
 
 impl Database {
-    /// As [`Database::permits`], where a yes is at most a second old: for the first tokens of many keys of a family. A role that
-    /// has lost the privilege within that second may raise the fence of a key that has none. Cancel-safe.
+    /// As [`Database::permits`], where a yes is at most a second old, and may be that to another session of the login: for the
+    /// first tokens of many keys of a family. Whoever has lost the privilege within that second, or does not act at the moment
+    /// as the role that has it, may raise the fence of a key that has none. Cancel-safe.
     pub(super) async fn has_permitted(
         self: &Arc<Self>,
         claim: &Claim,
         resource: &Resource,
         token: Token,
     ) -> Result<(), Refusal> {
-        let Some(role) = &claim.role else { return self.permits(claim, resource, token).await };
-        let key = (resource.lock_name().to_owned(), claim.deeds.clone(), claim.one_suffices, role.clone());
+        let key = (resource.lock_name().to_owned(), claim.deeds.clone(), claim.one_suffices, claim.login.clone());
         if self.permitted.lock().get(&key).is_some_and(|since| since.elapsed() < PERMITTED_FOR) {
             return Ok(());
         }

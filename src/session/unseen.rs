@@ -261,7 +261,7 @@ impl<H: Host> Session<H> {
             policies.fenced(relation, Operation::Lock).any(|(it, _)| it.is_called(&resource.name))
         };
         let deeds = relations.filter(is_fenced).map(|relation| Deed::Write(relation, Operation::Lock)).collect();
-        Claim { deeds, one_suffices: true, role: Some(self.any_role()) }
+        Claim { deeds, one_suffices: true, role: Some(self.any_role()), login: self.host.user().to_owned() }
     }
 
     /// The fence was raised, or not.

@@ -11,7 +11,7 @@ use super::suspects::Suspects;
 use super::touched::deeds;
 use super::{Asked, Host, Sent, Session, Task, Wait};
 use crate::fence::session::{Activity, Epoch, SessionFence, Token};
-use crate::fence::{Claim, Deed, Refusal};
+use crate::fence::{Claim, Deed, Refusal, Role};
 use crate::policy::Mode;
 use crate::statement::{Operation, Statement};
 use crate::wire::message::{self, Status};
@@ -263,7 +263,7 @@ impl<H: Host> Session<H> {
             if run == Run::Begins {
                 for need in observed {
                     let deeds = self.deeds(&need, seen);
-                    let claim = Claim { deeds, one_suffices: false, role: Some(self.any_role()) };
+                    let claim = self.claim_of(deeds, Some(self.any_role()));
                     self.transaction.past.written.insert(need.resource.name.clone(), need.token);
                     self.transaction.past.admitted = Some(need.resource.clone());
                     self.host.observe(need, claim);
@@ -302,9 +302,13 @@ impl<H: Host> Session<H> {
             };
             let place = (Arc::as_ptr(&need.statement), need.resource.lock_name().to_owned());
             let deeds = known.entry(place).or_insert_with(|| self.deeds(&need, seen)).clone();
-            (need, Claim { deeds, one_suffices: false, role })
+            (need, self.claim_of(deeds, role))
         };
         needs.into_iter().map(with_claim).collect()
+    }
+
+    fn claim_of(&self, deeds: Arc<[Deed]>, role: Option<Role>) -> Claim {
+        Claim { deeds, one_suffices: false, role, login: self.host.user().to_owned() }
     }
 
     fn deeds(&self, need: &Need, seen: &Seen) -> Arc<[Deed]> {

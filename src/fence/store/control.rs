@@ -6,6 +6,7 @@
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
 use super::error::{ControlError, ends_process, is_no_database, unreachable};
+use super::sql::prepared::{Prepared, prepare};
 use super::{Found, Listener, sql};
 use crate::fence::resource_lock::ResourceLocks;
 use crate::sql::{StatementResult, answers, column, query_rows};
@@ -76,6 +77,8 @@ pub(super) struct Lane {
     config: ControlConfig,
     /// `on` where a commit must be durable before it is believed.
     synchronous_commit: &'static str,
+    /// What is prepared on it.
+    prepared: &'static [&'static Prepared],
     /// Set for the lane that listens.
     listener: Option<Arc<dyn Listener>>,
     common: Arc<Common>,
@@ -121,12 +124,14 @@ impl Lane {
     pub(super) fn new(
         config: ControlConfig,
         synchronous_commit: &'static str,
+        prepared: &'static [&'static Prepared],
         listener: Option<Arc<dyn Listener>>,
         common: Arc<Common>,
     ) -> Self {
         Lane {
             config,
             synchronous_commit,
+            prepared,
             listener,
             common,
             slot: Mutex::default(),
@@ -280,6 +285,7 @@ impl Lane {
         said.has_schema()?;
         opening.pid = said.field("pid");
         opening.backend_start = said.field("backend_start");
+        opening.client.batch_execute(&prepare(self.prepared)).await.map_err(unreachable)?;
         if let Some(listener) = &self.listener {
             process.store(opening.pid.parse().unwrap_or_default(), Ordering::Relaxed);
             let listen = format!("LISTEN fencegate; LISTEN {LEASE_CHANNEL}");

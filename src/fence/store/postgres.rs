@@ -6,6 +6,7 @@ use super::control::{CATALOGUE_CHANGED, Common, LIMIT, Lane};
 use super::error::{ControlError, unreachable};
 use super::rows;
 use super::sql::epoch::Operator;
+use super::sql::prepared::{FOR_ADMITS, FOR_EPOCHS, FOR_LOOKS};
 use super::{
     AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Report, ResetReport, Store, StoreError, sql,
 };
@@ -54,9 +55,11 @@ impl Postgres {
     /// No connection is open yet. `control` has the database's name set; `proxy` is different for every proxy process.
     pub fn new(control: ControlConfig, proxy: String, listener: Arc<dyn Listener>) -> Self {
         let common = Arc::new(Common::default());
-        let lane =
-            |synchronous_commit, listener| Lane::new(control.clone(), synchronous_commit, listener, common.clone());
-        let (admission, publish, look) = (lane("off", None), lane("on", None), lane("off", Some(listener)));
+        let lane = |synchronous_commit, prepared, listener| {
+            Lane::new(control.clone(), synchronous_commit, prepared, listener, common.clone())
+        };
+        let admission = lane("off", FOR_ADMITS, None);
+        let (publish, look) = (lane("on", FOR_EPOCHS, None), lane("off", FOR_LOOKS, Some(listener)));
         Postgres { control, proxy, admission, publish, look, passing: Arc::default(), common }
     }
 
@@ -153,13 +156,12 @@ impl Store for Postgres {
     }
 
     async fn terminate(&self, processes: &[Key], resource: &str, bound: Epoch) -> Result<(), StoreError> {
-        let processes = sql::process::processes(processes.iter().map(|(pid, start)| (*pid, start.as_str())));
-        self.look(&sql::process::terminate(&processes, resource, bound)).await?;
+        self.look(&sql::process::terminate(processes, resource, bound)).await?;
         Ok(())
     }
 
     async fn delete(&self, rows: &[(&AdmissionRow, &str)]) -> Result<Vec<AdmissionRow>, StoreError> {
-        self.read(&sql::admission::delete(rows.iter().copied()), rows::granted).await
+        self.read(&sql::admission::delete(rows), rows::granted).await
     }
 
     async fn lockers(&self, resource: &Resource, pids: &[i32]) -> Result<HashSet<i32>, StoreError> {

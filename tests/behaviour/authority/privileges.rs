@@ -182,6 +182,24 @@ fn the_current_role_counts() {
     assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "6");
 }
 
+/// A yes counts for the first tokens of other keys, and for all sessions of the login; not for those of another.
+#[test]
+fn a_yes_is_for_the_login() {
+    let world = Fenced::start(SCHEMA, POLICIES);
+    let insert = |key: i32| format!("INSERT INTO keyed VALUES ({key})");
+    ok(&mut of(&world, "postgres", 1), &insert(1));
+    ok(&mut of(&world, "postgres", 1), &insert(2));
+    assert_eq!(code(&mut of(&world, "stranger", 1), &insert(3)), "42501");
+    assert_eq!(epochs(&world), "2", "one of another login has raised nothing");
+    // A lesser role that it could leave again: whether the fence is raised or not, the server refuses the write.
+    let mut lesser = of(&world, "postgres", 1);
+    ok(&mut lesser, "SET ROLE stranger");
+    assert_eq!(code(&mut lesser, &insert(4)), "42501");
+    ok(&mut lesser, "RESET ROLE");
+    ok(&mut lesser, &insert(4));
+    assert_eq!(world.postgres.value("SELECT string_agg(shard::text, ' ' ORDER BY shard) FROM keyed"), "1 2 4");
+}
+
 #[test]
 fn who_may_write_it_raises_it() {
     let world = Fenced::start(SCHEMA, POLICIES);

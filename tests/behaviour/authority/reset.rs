@@ -108,7 +108,7 @@ fn a_publish_under_way_does_not_undo_a_reset() {
     ok(&mut operator, "BEGIN");
     ok(&mut operator, "SELECT FROM fencegate.epoch FOR SHARE");
     world.depose("a");
-    let waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%ON CONFLICT%'";
+    let waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%EXECUTE raise(%'";
     let publisher = wait_for("a Publish waits for the row", DEADLINE, || {
         Some(world.postgres.value(waiting)).filter(|process| !process.is_empty())
     });

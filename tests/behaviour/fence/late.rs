@@ -32,7 +32,7 @@ async fn giving_up_takes_nothing_that_was_admitted_since() {
     for key in 1..=FULL {
         old.write_key(&family, key, Activity::Idle).await;
     }
-    held.hold("DELETE FROM fencegate.admission a ");
+    held.hold("EXECUTE delete(");
     let refused = reason(old.admit(&family.of_key("1025").unwrap(), 7).await);
     assert!(refused.contains("did not answer"), "{refused}");
     // Some that were given up are needed again.
@@ -53,7 +53,7 @@ async fn a_release_takes_nothing_that_was_admitted_since() {
     old.admit(&world.resource, 5).await.unwrap();
     world.run("UPDATE fencegate.epoch SET token = 6").await;
     let _ = old.fence.revoke("scheduler", Epoch { generation: 1, token: 6 });
-    held.hold("DELETE FROM fencegate.admission a ");
+    held.hold("EXECUTE delete(");
     behind.release(&old.fence).await;
     held.is_holding().await;
     behind.release(&old.fence).await;
@@ -151,7 +151,7 @@ async fn a_publish_raises_nothing_that_was_pruned_since() {
     world
         .run("INSERT INTO fencegate.epoch (resource, token, drained, policy_hash) VALUES ('scheduler', 5, true, 'a')")
         .await;
-    held.hold("SET token = 7");
+    held.hold("EXECUTE raise(");
     assert!(reason(late.admit(&world.resource, 7).await).contains("did not answer"));
     held.is_holding().await;
     assert_eq!(world.ask("SELECT fencegate.prune('0', 'scheduler')").await, "1");
@@ -169,7 +169,7 @@ async fn an_admit_that_is_late_admits_to_what_is_in_force_only() {
         let (behind, other) = (proxy_behind(&world, &held), world.proxy("p2"));
         let (late, new) = (world.session(&behind).await, world.session(&other).await);
         new.admit(&world.resource, 5).await.unwrap();
-        held.hold("INSERT INTO fencegate.admission");
+        held.hold("EXECUTE admit(");
         assert!(reason(late.admit(&world.resource, 5).await).contains("did not answer"));
         held.is_holding().await;
         new.admit(&world.resource, token).await.unwrap();
@@ -186,7 +186,7 @@ async fn a_mark_counts_under_the_policies_of_its_drain_only() {
     let held = Held::new(&world);
     let (behind, other) = (proxy_behind(&world, &held), world.proxy("p2"));
     let (late, new) = (world.session(&behind).await, world.session(&other).await);
-    held.hold("SET drained = true");
+    held.hold("EXECUTE mark(");
     assert!(reason(late.admit(&world.resource, 1).await).contains("did not answer"));
     held.is_holding().await;
     let newer = resource("scheduler", "b");

@@ -5,9 +5,10 @@
 //! process has been admitted again.
 
 use super::lease::IN_FORCE;
-use super::lock::{advisory_key, process_lock};
+use super::lock::{self, KEY, process_lock};
+use super::prepared::{Prepared, numbers, texts};
 use super::process::may_terminate;
-use super::{LIVING, THIS_DATABASE, below};
+use super::{LIVING, THIS_DATABASE, below, epoch};
 use crate::fence::first::First;
 use crate::fence::refusal::Remedy;
 use crate::fence::session::{Epoch, Identity, Token};
@@ -43,78 +44,101 @@ pub const IDENTITY_ITEMS: [(&str, &str, Remedy); 7] = [
 ];
 
 /// Admit. The third statement's row: the admission. The fourth's row: everything by which to decide. `loaded`: when the
-/// policies were loaded, as in [`super::record_policy`].
-///
-/// An admission that is there gets another version: a DELETE that was decided on before, and comes late, leaves it alone.
+/// policies were loaded, as in [`super::epoch::record_policy`].
 pub fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &str, loaded: i64) -> String {
-    let name = quote(&resource.name);
-    let hash = quote(&resource.fingerprint);
-    let identity = identity(
-        &who.pid.to_string(),
-        [&who.backend_start, &who.system_identifier, &who.postmaster_start].map(|it| quote(it)),
-    );
-    let items = IDENTITY_ITEMS.map(|(column, ..)| format!("i.{column}"));
-    format!(
-        "SELECT pg_advisory_xact_lock_shared({key}); \
-         SELECT FROM fencegate.epoch WHERE resource = {name} FOR SHARE; \
-         INSERT INTO fencegate.admission AS a (pid, backend_start, resource, generation, token, proxy) \
-           SELECT i.pid, i.backend_start, e.resource, e.generation, e.token, {proxy} \
-           FROM fencegate.epoch e, {identity} \
-           WHERE e.resource = {name} AND e.token = {token} AND e.drained AND e.policy_hash = {hash} AND {all} \
-           ON CONFLICT (pid, backend_start, resource, generation, token) DO UPDATE SET admitted = clock_timestamp() \
-           RETURNING {GRANTED}, a.xmax = 0 AS is_new; \
-         SELECT e.generation, e.token, e.drained, e.policy_hash = {hash} AS same_policy, \
-           e.policy_loaded < {loaded} AS older_policy, {list} FROM {identity} LEFT JOIN fencegate.epoch e ON e.resource = {name}",
-        key = advisory_key(&resource.name),
-        proxy = quote(proxy),
-        all = all_items(),
-        list = items.join(", "),
-    )
+    let (name, hash) = (quote(&resource.name), quote(&resource.fingerprint));
+    let (token, loaded, pid) = (token.to_string(), loaded.to_string(), who.pid.to_string());
+    let [start, server, postmaster] =
+        [&who.backend_start, &who.system_identifier, &who.postmaster_start].map(|it| quote(it));
+    [
+        lock::SHARE.execute(&[&name]),
+        epoch::LOCK_SHARED.execute(&[&name]),
+        ADMIT.execute(&[&name, &token, &hash, &quote(proxy), &pid, &start, &server, &postmaster]),
+        REPORT.execute(&[&name, &hash, &loaded, &pid, &start, &server, &postmaster]),
+    ]
+    .join("; ")
 }
+
+/// An admission that is there gets another version: a DELETE that was decided on before, and comes late, leaves it alone.
+pub(super) const ADMIT: Prepared = Prepared::new(
+    "admit",
+    "text, bigint, text, text, integer, numeric, bigint, numeric",
+    || {
+        format!(
+            "INSERT INTO fencegate.admission AS a (pid, backend_start, resource, generation, token, proxy) \
+               SELECT i.pid, i.backend_start, e.resource, e.generation, e.token, $4 \
+               FROM fencegate.epoch e, {identity} \
+               WHERE e.resource = $1 AND e.token = $2 AND e.drained AND e.policy_hash = $3 AND {all} \
+               ON CONFLICT (pid, backend_start, resource, generation, token) DO UPDATE SET admitted = clock_timestamp() \
+               RETURNING {GRANTED}, a.xmax = 0 AS is_new",
+            identity = identity("$5", ["$6", "$7", "$8"]),
+            all = all_items(),
+        )
+    },
+);
+
+pub(super) const REPORT: Prepared = Prepared::new(
+    "report",
+    "text, text, bigint, integer, numeric, bigint, numeric",
+    || {
+        format!(
+            "SELECT e.generation, e.token, e.drained, e.policy_hash = $2 AS same_policy, \
+               e.policy_loaded < $3 AS older_policy, {list} FROM {identity} LEFT JOIN fencegate.epoch e ON e.resource = $1",
+            identity = identity("$4", ["$5", "$6", "$7"]),
+            list = IDENTITY_ITEMS.map(|(column, ..)| format!("i.{column}")).join(", "),
+        )
+    },
+);
 
 /// First tokens. The second statement's rows: the admissions. It sees what was committed before the locks were had: whoever was
 /// admitted to one of these resources, or made its epoch. It makes none where there is one, and admits to none that it did not
 /// make, so that nobody else can have changed it meanwhile.
 pub fn admit_first(firsts: &[&First], proxy: &str) -> String {
-    let row = |first: &&First| {
-        let First { who, resource, token, loaded } = first;
-        let [start, server, postmaster] =
-            [&who.backend_start, &who.system_identifier, &who.postmaster_start].map(|it| quote(it));
-        let lease = resource.lease().map_or("NULL".to_owned(), quote);
-        format!(
-            "({}, {}, {token}, {}, {loaded}, {lease}, {}, {start}, {server}, {postmaster})",
-            advisory_key(&resource.name),
-            quote(&resource.name),
-            quote(&resource.fingerprint),
-            who.pid,
-        )
-    };
-    let rows: Vec<String> = firsts.iter().map(row).collect();
-    let keys: Vec<String> = firsts.iter().map(|it| advisory_key(&it.resource.name)).collect();
-    let identity =
-        identity("f.pid", ["f.backend_start", "f.system_identifier", "f.postmaster_start"].map(str::to_owned));
-    format!(
-        "SELECT set_config('fencegate.locked', array_agg(k)::text, true) FROM unnest(ARRAY[{keys}]) k \
-           WHERE pg_try_advisory_xact_lock(k); \
-         WITH fenceable AS MATERIALIZED (SELECT f.*, i.backend_start AS started FROM (VALUES {rows}) \
-             f(key, resource, token, hash, loaded, lease, pid, backend_start, system_identifier, postmaster_start) \
-             CROSS JOIN LATERAL {identity} WHERE f.key = ANY (current_setting('fencegate.locked')::bigint[]) AND {all}), \
-           made AS (INSERT INTO fencegate.epoch (resource, token, drained, policy_hash, policy_loaded) \
-             SELECT f.resource, f.token, true, f.hash, f.loaded FROM fenceable f \
-             WHERE NOT EXISTS (SELECT FROM fencegate.admission a WHERE a.resource = f.resource) \
-               AND NOT EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.database = current_database()) \
-               AND (f.lease IS NULL OR EXISTS (SELECT FROM fencegate.lease l \
-                 WHERE l.election = f.lease AND l.token = f.token AND {IN_FORCE})) \
-             ON CONFLICT (resource) DO NOTHING RETURNING resource, generation, token) \
-         INSERT INTO fencegate.admission AS a (pid, backend_start, resource, generation, token, proxy) \
-           SELECT f.pid, f.started, m.resource, m.generation, m.token, {proxy} FROM made m JOIN fenceable f USING (resource) \
-           RETURNING {GRANTED}",
-        keys = keys.join(", "),
-        rows = rows.join(", "),
-        all = all_items(),
-        proxy = quote(proxy),
-    )
+    let of = |read: fn(&First) -> &str| texts("text", firsts.iter().map(|first| read(first)));
+    let exact = |read: fn(&Identity) -> &str| texts("numeric", firsts.iter().map(|first| read(&first.who)));
+    let names = of(|it| &it.resource.name);
+    let leases = firsts.iter().map(|it| it.resource.lease().map_or("NULL".to_owned(), quote));
+    let arguments = [
+        quote(proxy),
+        names.clone(),
+        numbers("bigint", firsts.iter().map(|it| it.token)),
+        of(|it| &it.resource.fingerprint),
+        numbers("bigint", firsts.iter().map(|it| it.loaded)),
+        numbers("text", leases),
+        numbers("integer", firsts.iter().map(|it| it.who.pid)),
+        exact(|it| &it.backend_start),
+        exact(|it| &it.system_identifier),
+        exact(|it| &it.postmaster_start),
+    ];
+    [lock::TRY.execute(&[&names]), ADMIT_FIRST.execute(&arguments.each_ref().map(String::as_str))].join("; ")
 }
+
+pub(super) const ADMIT_FIRST: Prepared = Prepared::new(
+    "admit_first",
+    "text, text[], bigint[], text[], bigint[], text[], integer[], numeric[], numeric[], numeric[]",
+    || {
+        format!(
+            "WITH fenceable AS MATERIALIZED (SELECT f.*, i.backend_start AS started \
+                 FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10) \
+                   f(resource, token, hash, loaded, lease, pid, backend_start, system_identifier, postmaster_start) \
+                 CROSS JOIN LATERAL {identity} \
+                 WHERE {key} = ANY (current_setting('fencegate.locked')::bigint[]) AND {all}), \
+               made AS (INSERT INTO fencegate.epoch (resource, token, drained, policy_hash, policy_loaded) \
+                 SELECT f.resource, f.token, true, f.hash, f.loaded FROM fenceable f \
+                 WHERE NOT EXISTS (SELECT FROM fencegate.admission a WHERE a.resource = f.resource) \
+                   AND NOT EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.database = current_database()) \
+                   AND (f.lease IS NULL OR EXISTS (SELECT FROM fencegate.lease l \
+                     WHERE l.election = f.lease AND l.token = f.token AND {IN_FORCE})) \
+                 ON CONFLICT (resource) DO NOTHING RETURNING resource, generation, token) \
+             INSERT INTO fencegate.admission AS a (pid, backend_start, resource, generation, token, proxy) \
+               SELECT f.pid, f.started, m.resource, m.generation, m.token, $1 FROM made m JOIN fenceable f USING (resource) \
+               RETURNING {GRANTED}",
+            key = KEY.replace("$1", "f.resource"),
+            identity = identity("f.pid", ["f.backend_start", "f.system_identifier", "f.postmaster_start"]),
+            all = all_items(),
+        )
+    },
+);
 
 /// What is known of a session's process, `i`: exactly one row, whatever is missing; null is never true. The arguments are SQL: the
 /// pid, and backend_start, system identifier and start of the postmaster as the session was told.
@@ -122,13 +146,13 @@ pub fn admit_first(firsts: &[&First], proxy: &str) -> String {
 /// Whether the server is in recovery only this connection says: what the session heard at its start is past where a standby was
 /// promoted since, which ends no session. It is the same server: the same postmaster, since the same microsecond, with the same
 /// process in it, since the same microsecond.
-fn identity(pid: &str, [backend_start, system_identifier, postmaster_start]: [String; 3]) -> String {
+fn identity(pid: &str, [backend_start, system_identifier, postmaster_start]: [&str; 3]) -> String {
     format!(
         "(SELECT a.pid, a.backend_start, a.pid IS NOT NULL AS running, \
-            extract(epoch FROM a.backend_start) = {backend_start}::numeric AS same_process, \
+            extract(epoch FROM a.backend_start) = {backend_start} AS same_process, \
             a.datid = {THIS_DATABASE} AS same_database, \
-            c.system_identifier = {system_identifier}::bigint AS same_server, \
-            extract(epoch FROM pg_postmaster_start_time()) = {postmaster_start}::numeric AS same_start, \
+            c.system_identifier = {system_identifier} AS same_server, \
+            extract(epoch FROM pg_postmaster_start_time()) = {postmaster_start} AS same_start, \
             NOT pg_is_in_recovery() AS writable, {} AS killable \
           FROM pg_control_system() c LEFT JOIN pg_stat_get_activity({pid}) a ON true \
           LEFT JOIN pg_roles t ON t.oid = a.usesysid) i",
@@ -152,61 +176,91 @@ pub fn all_admissions(most: usize) -> String {
 
 /// The admissions to the resource below the epoch.
 pub fn holders(resource: &str, bound: Epoch) -> String {
+    HOLDERS.execute(&[&quote(resource), &bound.generation.to_string(), &bound.token.to_string()])
+}
+
+pub(super) const HOLDERS: Prepared = Prepared::new("holders", "text, bigint, bigint", || {
     format!(
         "SELECT {GRANTED}, a.proxy, s.wait_event_type || '/' || s.wait_event AS waits, left(s.query, 60) AS query \
          FROM fencegate.admission a LEFT JOIN pg_stat_get_activity(NULL) s ON s.pid = a.pid \
          WHERE {}",
-        below("a", resource, bound)
+        below("$1", "$2", "$3")
     )
-}
+});
 
 /// The admissions of one process.
 pub fn admissions(who: &Identity) -> String {
-    format!(
-        "SELECT {GRANTED} FROM fencegate.admission a \
-         WHERE a.pid = {} AND extract(epoch FROM a.backend_start) = {}::numeric",
-        who.pid,
-        quote(&who.backend_start)
-    )
+    OF_PROCESS.execute(&[&who.pid.to_string(), &quote(&who.backend_start)])
 }
+
+pub(super) const OF_PROCESS: Prepared = Prepared::new("of_process", "integer, numeric", || {
+    format!("SELECT {GRANTED} FROM fencegate.admission a WHERE a.pid = $1 AND extract(epoch FROM a.backend_start) = $2")
+});
 
 /// Deletes admissions, each with the name of the lock of its family: those that are still what they were when they were
 /// read. Leaves those of a process that is being ended, and of one in whose open transaction the guard has let a write
 /// pass, on the strength of that very row: the process holds the lock of the process, or that of the row.
-pub fn delete<'a>(rows: impl IntoIterator<Item = (&'a AdmissionRow, &'a str)>) -> String {
-    let key = |(row, family): (&AdmissionRow, &str)| {
-        let AdmissionRow { pid, backend_start, resource, epoch: Epoch { generation, token }, version, ending: _ } = row;
-        let (start, resource, family) = (quote(backend_start), quote(resource), quote(family));
-        format!(
-            "({pid}, {start}::numeric, {resource}, {generation}::bigint, {token}::bigint, '{version}'::xid, {family})"
-        )
-    };
-    let keys: Vec<String> = rows.into_iter().map(key).collect();
-    // First a lock that the guard's does not keep off: after it, only the guard's is in the way of the second.
-    // Materialized: only the locks of these processes are asked for, in whatever order a plan looks at the rows. Another
-    // proxy that found the lock of its own process taken would believe that the guard has seen a write.
-    format!(
-        "WITH theirs AS MATERIALIZED (SELECT a.pid, a.backend_start, k.resource, k.generation, k.token, k.version, k.family \
-           FROM fencegate.admission a JOIN (VALUES {}) k(pid, backend_start, resource, generation, token, version, family) \
-           ON a.pid = k.pid AND extract(epoch FROM a.backend_start) = k.backend_start AND a.resource = k.resource \
-             AND a.generation = k.generation AND a.token = k.token AND a.xmin = k.version FOR NO KEY UPDATE OF a), \
-           free AS MATERIALIZED (SELECT t.* FROM fencegate.admission a JOIN theirs t \
-             ON (a.pid, a.backend_start, a.resource, a.generation, a.token) \
-               = (t.pid, t.backend_start, t.resource, t.generation, t.token) FOR UPDATE OF a SKIP LOCKED) \
-         DELETE FROM fencegate.admission a USING free t \
-         WHERE (a.pid, a.backend_start, a.resource, a.generation, a.token) \
-             = (t.pid, t.backend_start, t.resource, t.generation, t.token) AND a.xmin = t.version AND NOT a.ending \
-           AND pg_try_advisory_xact_lock({}) \
-         RETURNING {GRANTED}",
-        keys.join(", "),
-        process_lock("t.family", "t.pid"),
-    )
+pub fn delete(rows: &[(&AdmissionRow, &str)]) -> String {
+    let of = |read: fn(&AdmissionRow) -> i64| numbers("bigint", rows.iter().map(|(row, _)| read(row)));
+    let arguments = [
+        numbers("integer", rows.iter().map(|(row, _)| row.pid)),
+        texts("numeric", rows.iter().map(|(row, _)| row.backend_start.as_str())),
+        texts("text", rows.iter().map(|(row, _)| row.resource.as_str())),
+        of(|row| row.epoch.generation),
+        of(|row| row.epoch.token),
+        numbers("bigint", rows.iter().map(|(row, _)| row.version)),
+        texts("text", rows.iter().map(|(_, family)| *family)),
+    ];
+    let delete = DELETE.execute(&arguments.each_ref().map(String::as_str));
+    // The plan for any number of rows compares each with each.
+    if rows.len() > MANY { format!("SET LOCAL plan_cache_mode = force_custom_plan; {delete}") } else { delete }
 }
+
+/// So many rows are worth a plan of their own.
+const MANY: usize = 16;
+
+/// First a lock that the guard's does not keep off: after it, only the guard's is in the way of the second.
+/// Materialized: only the locks of these processes are asked for, in whatever order a plan looks at the rows. Another
+/// proxy that found the lock of its own process taken would believe that the guard has seen a write.
+pub(super) const DELETE: Prepared = Prepared::new(
+    "delete",
+    "integer[], numeric[], text[], bigint[], bigint[], bigint[], text[]",
+    || {
+        format!(
+            "WITH theirs AS MATERIALIZED (SELECT a.pid, a.backend_start, k.resource, k.generation, k.token, k.version, k.family \
+               FROM fencegate.admission a JOIN (SELECT pid, backend_start, resource, generation, token, \
+                   version::text::xid AS version, family FROM unnest($1, $2, $3, $4, $5, $6, $7) \
+                   k(pid, backend_start, resource, generation, token, version, family)) k \
+               ON a.pid = k.pid AND extract(epoch FROM a.backend_start) = k.backend_start AND a.resource = k.resource \
+                 AND a.generation = k.generation AND a.token = k.token AND a.xmin = k.version FOR NO KEY UPDATE OF a), \
+               free AS MATERIALIZED (SELECT t.* FROM fencegate.admission a JOIN theirs t \
+                 ON (a.pid, a.backend_start, a.resource, a.generation, a.token) \
+                   = (t.pid, t.backend_start, t.resource, t.generation, t.token) FOR UPDATE OF a SKIP LOCKED) \
+             DELETE FROM fencegate.admission a USING free t \
+             WHERE (a.pid, a.backend_start, a.resource, a.generation, a.token) \
+                 = (t.pid, t.backend_start, t.resource, t.generation, t.token) AND a.xmin = t.version AND NOT a.ending \
+               AND pg_try_advisory_xact_lock({}) \
+             RETURNING {GRANTED}",
+            process_lock("t.family", "t.pid"),
+        )
+    },
+);
 
 /// Deletes the rows of dead processes: those of a resource below an epoch, or all. Rows that
 /// somebody else is deleting are left to them.
 pub fn delete_dead(only: Option<(&str, Epoch)>) -> String {
-    let only = only.map_or_else(|| "true".to_owned(), |(resource, bound)| below("a", resource, bound));
+    let below = |(resource, bound): (&str, Epoch)| {
+        DELETE_DEAD_BELOW.execute(&[&quote(resource), &bound.generation.to_string(), &bound.token.to_string()])
+    };
+    only.map_or_else(|| DELETE_DEAD.execute(&[]), below)
+}
+
+pub(super) const DELETE_DEAD_BELOW: Prepared =
+    Prepared::new("delete_dead_below", "text, bigint, bigint", || delete_dead_if(&below("$1", "$2", "$3")));
+
+pub(super) const DELETE_DEAD: Prepared = Prepared::new("delete_dead", "", || delete_dead_if("true"));
+
+fn delete_dead_if(only: &str) -> String {
     format!(
         "DELETE FROM fencegate.admission WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM fencegate.admission a \
          WHERE {only} AND NOT {LIVING} FOR UPDATE OF a SKIP LOCKED)) \

@@ -4,42 +4,41 @@
 //! a Query may be delayed in the network, and arrive when the epoch has changed.
 
 use super::lease::IN_FORCE;
-use super::lock::{PREPARED, WRITE_LOCKS, advisory_key, holds_lock_on_relations, relations};
+use super::lock::{self, PREPARED, WRITE_LOCKS, advisory_key, holds_lock_on_relations, relations};
+use super::prepared::{Prepared, or_null, texts};
 use super::{LIVING, below};
 use crate::fence::session::{Epoch, Token};
 use crate::policy::{Resource, Template};
-use crate::sql::quote;
+use crate::sql::{arrays, quote};
 use std::sync::Arc;
 
-/// Publish. The lease is read without a lock: the transaction that waits for this may have renewed it. The second statement's count: the token was raised. The third's row: what is there now. Raises
+/// Publish. The second statement's count: the token was raised. The third's row: what is there now. Raises
 /// nothing in another generation than the target's: a reset has come since the target was found to be due; and nothing but
 /// what was `known` then, or has come of it: what is lower, or gone, was pruned. `loaded`: as in [`record_policy`].
 pub fn publish(resource: &Resource, target: Epoch, known: Option<Epoch>, loaded: i64) -> String {
-    let name = quote(&resource.name);
-    let Epoch { generation, token } = target;
-    let hash = quote(&resource.fingerprint);
-    let (is_expected, lowest) = match known {
-        None => ("true".to_owned(), 0),
-        Some(known) => (format!("EXISTS (SELECT FROM fencegate.epoch WHERE resource = {name})"), known.token),
-    };
-    let is_issued = match resource.lease() {
-        None => "true".to_owned(),
-        Some(lease) => format!(
-            "EXISTS (SELECT FROM fencegate.lease l WHERE l.election = {} AND l.token = {token} AND {IN_FORCE})",
-            quote(lease)
-        ),
-    };
-    format!(
-        "SELECT pg_advisory_xact_lock({key}); \
-         INSERT INTO fencegate.epoch AS e (resource, token, policy_hash, policy_loaded) \
-           SELECT {name}, {token}, {hash}, {loaded} WHERE {is_expected} AND {is_issued} \
-           ON CONFLICT (resource) DO UPDATE SET token = {token}, drained = false, updated = clock_timestamp() \
-           WHERE e.generation = {generation} AND e.token < {token} AND e.token >= {lowest} AND e.policy_hash = {hash}; \
-         SELECT resource, generation, token FROM fencegate.epoch WHERE resource = {name}; \
-         SELECT pg_notify('fencegate', {name})",
-        key = advisory_key(&resource.name),
-    )
+    let (name, hash) = (quote(&resource.name), quote(&resource.fingerprint));
+    let (generation, token, loaded) = (target.generation.to_string(), target.token.to_string(), loaded.to_string());
+    let lowest = or_null(known.map(|known| known.token.to_string()));
+    let lease = or_null(resource.lease().map(quote));
+    [
+        lock::TAKE.execute(&[&name]),
+        RAISE.execute(&[&name, &token, &hash, &loaded, &generation, &lowest, &lease]),
+        epochs([resource.name.as_str()]),
+        format!("SELECT pg_notify('fencegate', {name})"),
+    ]
+    .join("; ")
 }
+
+/// The lease is read without a lock: the transaction that waits for this may have renewed it.
+pub(super) const RAISE: Prepared = Prepared::new("raise", "text, bigint, text, bigint, bigint, bigint, text", || {
+    format!(
+        "INSERT INTO fencegate.epoch AS e (resource, token, policy_hash, policy_loaded) \
+           SELECT $1, $2, $3, $4 WHERE ($6 IS NULL OR EXISTS (SELECT FROM fencegate.epoch WHERE resource = $1)) \
+             AND ($7 IS NULL OR EXISTS (SELECT FROM fencegate.lease l WHERE l.election = $7 AND l.token = $2 AND {IN_FORCE})) \
+           ON CONFLICT (resource) DO UPDATE SET token = $2, drained = false, updated = clock_timestamp() \
+           WHERE e.generation = $5 AND e.token < $2 AND e.token >= coalesce($6, 0) AND e.policy_hash = $3"
+    )
+});
 
 /// Reset. The second statement's row: what was there. The third's rows: the living processes that are admitted under
 /// higher tokens. The fourth's row: what is there now, if it was `known` before, the policies are the same, and nobody is in
@@ -102,31 +101,57 @@ pub fn fences(resources: &[Arc<Resource>], most_keys: usize) -> String {
 /// so the locks are read after the processes. The other way round, one that prepares its
 /// transaction and ends in between would be missed by both.
 pub fn mark(resource: &Resource, epoch: Epoch) -> String {
-    let name = quote(&resource.name);
-    let Epoch { generation, token } = epoch;
-    let hash = quote(&resource.fingerprint);
-    let relations = relations(resource);
-    let holds = holds_lock_on_relations(WRITE_LOCKS);
-    let below = below("a", &resource.name, epoch);
-    format!(
-        "SELECT FROM fencegate.epoch WHERE resource = {name} FOR UPDATE; \
-         SELECT count(*) FROM fencegate.admission a WHERE {below} AND {LIVING}; \
-         {relations} UPDATE fencegate.epoch e SET drained = true, updated = clock_timestamp() \
-           WHERE e.resource = {name} AND e.generation = {generation} AND e.token = {token} AND NOT e.drained AND e.policy_hash = {hash} \
-           AND NOT EXISTS (SELECT FROM fencegate.admission a WHERE {below} AND {LIVING}) \
-           AND NOT EXISTS (SELECT FROM pg_locks l WHERE l.pid IS NULL AND {holds}); \
-         {relations} SELECT DISTINCT p.gid FROM pg_locks l {PREPARED} WHERE l.pid IS NULL AND {holds}",
-    )
+    let (name, hash) = (quote(&resource.name), quote(&resource.fingerprint));
+    let (generation, token) = (epoch.generation.to_string(), epoch.token.to_string());
+    let [schemas, tables] = arrays(resource.tables.iter().map(|table| &table.name));
+    [
+        LOCK.execute(&[&name]),
+        COUNT_BELOW.execute(&[&name, &generation, &token]),
+        MARK.execute(&[&schemas, &tables, &name, &generation, &token, &hash]),
+        PREPARED_WRITERS.execute(&[&schemas, &tables]),
+    ]
+    .join("; ")
 }
+
+pub(super) const LOCK_SHARED: Prepared = Prepared::new("lock_epoch_shared", "text", || {
+    "SELECT FROM fencegate.epoch WHERE resource = $1 FOR SHARE".to_owned()
+});
+
+pub(super) const LOCK: Prepared =
+    Prepared::new("lock_epoch", "text", || "SELECT FROM fencegate.epoch WHERE resource = $1 FOR UPDATE".to_owned());
+
+pub(super) const COUNT_BELOW: Prepared = Prepared::new("count_below", "text, bigint, bigint", || {
+    format!("SELECT count(*) FROM fencegate.admission a WHERE {} AND {LIVING}", below("$1", "$2", "$3"))
+});
+
+pub(super) const MARK: Prepared = Prepared::new("mark", "name[], name[], text, bigint, bigint, text", || {
+    format!(
+        "{} UPDATE fencegate.epoch e SET drained = true, updated = clock_timestamp() \
+           WHERE e.resource = $3 AND e.generation = $4 AND e.token = $5 AND NOT e.drained AND e.policy_hash = $6 \
+           AND NOT EXISTS (SELECT FROM fencegate.admission a WHERE {} AND {LIVING}) \
+           AND NOT EXISTS (SELECT FROM pg_locks l WHERE l.pid IS NULL AND {})",
+        relations(),
+        below("$3", "$4", "$5"),
+        holds_lock_on_relations(WRITE_LOCKS),
+    )
+});
+
+pub(super) const PREPARED_WRITERS: Prepared = Prepared::new("prepared_writers", "name[], name[]", || {
+    format!(
+        "{} SELECT DISTINCT p.gid FROM pg_locks l {PREPARED} WHERE l.pid IS NULL AND {}",
+        relations(),
+        holds_lock_on_relations(WRITE_LOCKS),
+    )
+});
 
 /// The epoch rows of these resources.
 pub fn epochs<'a>(resources: impl IntoIterator<Item = &'a str>) -> String {
-    let names: Vec<String> = resources.into_iter().map(quote).collect();
-    format!(
-        "SELECT resource, generation, token, drained FROM fencegate.epoch WHERE resource = ANY (ARRAY[{}]::text[])",
-        names.join(", ")
-    )
+    READ.execute(&[&texts("text", resources)])
 }
+
+pub(super) const READ: Prepared = Prepared::new("epochs", "text[]", || {
+    "SELECT resource, generation, token, drained FROM fencegate.epoch WHERE resource = ANY ($1)".to_owned()
+});
 
 /// The epoch rows above admissions that this proxy gave.
 pub fn epochs_above_admissions(proxy: &str) -> String {

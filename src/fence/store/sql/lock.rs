@@ -2,10 +2,11 @@
 //!
 //! Owns the keys of advisory locks; `guard.sql` has the same. Must never overlook a relation that no other session can see yet.
 
+use super::prepared::{Prepared, numbers};
 use super::process::may_terminate;
 use super::{LIVING, THIS_DATABASE};
 use crate::policy::Resource;
-use crate::sql::{named, quote};
+use crate::sql::{arrays, quote};
 use std::time::Duration;
 
 /// Locks that only a write needs.
@@ -20,45 +21,66 @@ const WRITE_OR_ROW_LOCKS: &str = "'RowShareLock', 'RowExclusiveLock', 'ShareUpda
 pub(super) const PREPARED: &str = "JOIN pg_locks x ON x.locktype = 'transactionid' AND x.pid IS NULL \
      AND x.virtualtransaction = l.virtualtransaction JOIN pg_prepared_xacts p ON p.transaction = x.transactionid";
 
+/// The number of a resource's lock, from its name `$1`; `guard.sql` has the same.
+pub(super) const KEY: &str = "hashtextextended('fencegate:' || $1, 0)";
+
+/// Takes the resource's lock, shared.
+pub(super) const SHARE: Prepared =
+    Prepared::new("share_lock", "text", || format!("SELECT pg_advisory_xact_lock_shared({KEY})"));
+
+/// Takes it alone.
+pub(super) const TAKE: Prepared = Prepared::new("take_lock", "text", || format!("SELECT pg_advisory_xact_lock({KEY})"));
+
+/// Takes those of several resources that nobody holds, and leaves their numbers to the statements of the same transaction.
+pub(super) const TRY: Prepared = Prepared::new("try_locks", "text[]", || {
+    format!(
+        "SELECT set_config('fencegate.locked', array_agg(k)::text, true) \
+         FROM (SELECT {} AS k FROM unnest($1) n OFFSET 0) keys WHERE pg_try_advisory_xact_lock(k)",
+        KEY.replace("$1", "n")
+    )
+});
+
 /// Those of the processes that hold one of these locks on the resource's relations.
 pub fn lockers(resource: &Resource, pids: &[i32]) -> String {
-    let pids: Vec<String> = pids.iter().map(i32::to_string).collect();
-    // What a function has written is not known: any write at all counts. A transaction that has
-    // written holds the lock of its own id.
-    let or_any_write = if resource.functions.is_empty() {
-        ""
-    } else {
-        "OR (l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted)"
-    };
+    let [schemas, tables] = arrays(resource.tables.iter().map(|table| &table.name));
+    // What a function has written is not known: any write at all counts.
+    let any_write = (!resource.functions.is_empty()).to_string();
+    LOCKERS.execute(&[&schemas, &tables, &numbers("integer", pids), &any_write])
+}
+
+/// A transaction that has written holds the lock of its own id.
+pub(super) const LOCKERS: Prepared = Prepared::new("lockers", "name[], name[], integer[], boolean", || {
     format!(
-        "{} SELECT DISTINCT l.pid FROM pg_locks l WHERE l.pid IN ({}) AND ({} {or_any_write})",
-        relations(resource),
-        pids.join(", "),
+        "{} SELECT DISTINCT l.pid FROM pg_locks l WHERE l.pid = ANY ($3) AND ({} \
+           OR ($4 AND l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted))",
+        relations(),
         holds_lock_on_relations(WRITE_OR_ROW_LOCKS),
     )
-}
+});
 
 /// The epoch in force, if the guard has let a write to the resource pass in the open transaction of this process: it holds
 /// the resource's lock; or that of the process, and an admission on the strength of which it may have passed; or it has locked
 /// the row of that admission: whoever else has is waited for by the first lock of the row, which that of the guard does not
 /// keep off.
 pub fn guarded_write(resource: &Resource, pid: i32) -> String {
-    let name = quote(&resource.name);
-    let admissions = format!("fencegate.admission a WHERE a.pid = {pid} AND a.resource = {name} AND {LIVING}");
+    GUARDED_WRITE.execute(&[&quote(&resource.name), &pid.to_string(), &quote(resource.lock_name())])
+}
+
+pub(super) const GUARDED_WRITE: Prepared = Prepared::new("guarded_write", "text, integer, text", || {
+    let admissions = format!("fencegate.admission a WHERE a.pid = $2 AND a.resource = $1 AND {LIVING}");
     format!(
         "WITH theirs AS MATERIALIZED (SELECT a.generation, a.token FROM {admissions} FOR NO KEY UPDATE OF a), \
            free AS MATERIALIZED (SELECT a.pid FROM {admissions} \
              AND (a.generation, a.token) IN (SELECT generation, token FROM theirs) FOR UPDATE OF a SKIP LOCKED) \
-         SELECT e.generation, e.token FROM fencegate.epoch e WHERE e.resource = {name} AND ( \
+         SELECT e.generation, e.token FROM fencegate.epoch e WHERE e.resource = $1 AND ( \
            (SELECT count(*) FROM theirs) > (SELECT count(*) FROM free) OR EXISTS ( \
-             SELECT FROM pg_locks l WHERE l.pid = {pid} AND l.locktype = 'advisory' AND l.granted \
+             SELECT FROM pg_locks l WHERE l.pid = $2 AND l.locktype = 'advisory' AND l.granted \
              AND l.database = {THIS_DATABASE} AND (({resource_lock}) OR (l.objsubid = 2 \
-               AND l.classid::bigint = hashtext({family})::bigint & 4294967295 AND l.objid = {pid} \
+               AND l.classid::bigint = hashtext($3)::bigint & 4294967295 AND l.objid = $2 \
                AND EXISTS (SELECT FROM {admissions})))))",
-        family = quote(resource.lock_name()),
-        resource_lock = is_lock_of(&resource.name),
+        resource_lock = is_lock(KEY),
     )
-}
+});
 
 /// The Query, which fails with 55P03 once it has waited for a lock for so long. Has one answer more, the first.
 pub fn with_lock_timeout(limit: Duration, query: &str) -> String {
@@ -96,7 +118,11 @@ pub(super) fn advisory_key(resource: &str) -> String {
 
 /// The advisory lock `l` is the resource's.
 fn is_lock_of(resource: &str) -> String {
-    format!("l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) = {}", advisory_key(resource))
+    is_lock(&advisory_key(resource))
+}
+
+fn is_lock(key: &str) -> String {
+    format!("l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) = {key}")
 }
 
 /// The two keys of the lock that a process holds shared from its first write to the resource, or to another key of the same
@@ -106,13 +132,12 @@ pub(super) fn process_lock(family: &str, pid: &str) -> String {
     format!("hashtext({family}), {pid}")
 }
 
-/// Common table expressions: the resource's relations with all that inherit from them, and
-/// whether some name stands for nothing (yet). The catalogue is asked, not to_regclass, which
+/// Common table expressions: the resource's relations, which are named by the first two parameters, with all that inherit from
+/// them, and whether some name stands for nothing (yet). The catalogue is asked, not to_regclass, which
 /// fails where the control role may not use the schema.
-pub(super) fn relations(resource: &Resource) -> String {
-    let named = named(resource.tables.iter().map(|table| &table.name));
+pub(super) fn relations() -> String {
     format!(
-        "WITH RECURSIVE {named}, relation(oid) AS ( \
+        "WITH RECURSIVE {NAMED}, relation(oid) AS ( \
            SELECT c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
              JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
            UNION SELECT h.inhrelid FROM relation JOIN pg_inherits h ON h.inhparent = relation.oid \
@@ -120,6 +145,9 @@ pub(super) fn relations(resource: &Resource) -> String {
            JOIN pg_class c ON c.relnamespace = n.oid WHERE n.nspname = named.schema AND c.relname = named.name))"
     )
 }
+
+/// A common table expression of the names in the first two parameters, schemas and names.
+pub(super) const NAMED: &str = "named(schema, name) AS (SELECT * FROM unnest($1, $2))";
 
 /// Lock `l` is one of the locks on the resource's relations. A relation that was created in a
 /// transaction still open has no name that others can see: it may be one that is missing.

@@ -2,6 +2,8 @@
 //!
 //! Owns quoting and everything that is said to the database. Each function's text is one simple
 //! Query: its statements are one transaction, READ COMMITTED, and each has a snapshot of its own.
+//! That is so as well where the statement is an EXECUTE of what the connection has prepared: the server takes the snapshot when
+//! the EXECUTE begins, so after all locks of the statements before it.
 //! The rows that a backend sees of pg_stat_get_activity are fixed at the first look in a
 //! transaction; that is why looks are Queries of their own.
 
@@ -9,12 +11,10 @@ pub mod admission;
 pub mod epoch;
 pub mod lease;
 pub mod lock;
+pub mod prepared;
 pub mod privilege;
 pub mod process;
 pub mod proxy;
-
-use crate::fence::session::Epoch;
-use crate::sql::quote;
 
 /// A row of `admission a` belongs to a living process: the pid is there, and its backend_start is
 /// the same or hidden.
@@ -23,11 +23,7 @@ const LIVING: &str = "EXISTS (SELECT FROM pg_stat_get_activity(NULL) s WHERE s.p
 
 const THIS_DATABASE: &str = "(SELECT oid FROM pg_database WHERE datname = current_database())";
 
-fn below(row: &str, resource: &str, bound: Epoch) -> String {
-    format!(
-        "{row}.resource = {} AND ({row}.generation, {row}.token) < ({}, {})",
-        quote(resource),
-        bound.generation,
-        bound.token
-    )
+/// The epoch of row `a` is below this one; the arguments are SQL.
+fn below(resource: &str, generation: &str, token: &str) -> String {
+    format!("a.resource = {resource} AND (a.generation, a.token) < ({generation}, {token})")
 }

@@ -4,9 +4,11 @@
 //! schema.
 
 use super::THIS_DATABASE;
+use super::lock::NAMED;
+use super::prepared::{Prepared, numbers, or_null, texts};
 use crate::fence::permission::{Deed, Role};
 use crate::policy::Resource;
-use crate::sql::{named, quote};
+use crate::sql::{arrays, quote};
 use crate::statement::Operation;
 
 /// Relations that can be written.
@@ -24,10 +26,32 @@ const WRITABLE: &str = "('r', 'p', 'v', 'f', 'm')";
 /// function that the role may call (`actor`). A relation that does not exist yet needs the privilege to create in its schema,
 /// or to create the schema.
 pub fn permits(resource: &Resource, deeds: &[Deed], role: &Role) -> String {
-    let deeds: Vec<String> = deeds.iter().enumerate().map(|(number, deed)| row(number, deed)).collect();
-    format!(
-        "WITH RECURSIVE {named}, who(oid) AS ({who}), \
-         deed(number, schema, name, operation) AS (VALUES {deeds}), \
+    let [schemas, tables] = arrays(resource.tables.iter().map(|table| &table.name));
+    let deeds: Vec<_> = deeds.iter().map(parts).collect();
+    let (current, login) = match role {
+        Role::Current(name) => (Some(quote(name)), None),
+        Role::AnyOf(login) => (None, Some(quote(login))),
+    };
+    PERMITS.execute(&[
+        &schemas,
+        &tables,
+        &or_null(current),
+        &or_null(login),
+        &numbers("name", deeds.iter().map(|(schema, ..)| or_null(schema.map(quote)))),
+        &texts("name", deeds.iter().map(|(_, name, _)| *name)),
+        &texts("text", deeds.iter().map(|(.., operation)| *operation)),
+    ])
+}
+
+pub(super) const PERMITS: Prepared = Prepared::new(
+    "permits",
+    "name[], name[], name, name, name[], name[], text[]",
+    || {
+        format!(
+            "WITH RECURSIVE {NAMED}, \
+         who(oid) AS (SELECT r.oid FROM pg_roles r WHERE r.rolname = $3 UNION ALL SELECT r.oid \
+           FROM pg_roles l JOIN pg_roles r ON pg_has_role(l.oid, r.oid, 'MEMBER') WHERE l.rolname = $4), \
+         deed(schema, name, operation, number) AS (SELECT * FROM unnest($5, $6, $7) WITH ORDINALITY), \
          fenced(oid) AS (SELECT c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
            JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name), \
          start(number, operation, relation) AS ( \
@@ -87,22 +111,20 @@ pub fn permits(resource: &Resource, deeds: &[Deed], role: &Role) -> String {
                AND has_database_privilege(who.oid, current_database(), 'CREATE') \
                AND NOT EXISTS (SELECT FROM pg_namespace n WHERE n.nspname = named.schema)) \
            END AS permitted FROM deed d ORDER BY d.number",
-        named = named(resource.tables.iter().map(|table| &table.name)),
-        who = who(role),
-        deeds = deeds.join(", "),
-        inserts = lets_rows_through("a"),
-        updates = lets_rows_through("w"),
-        deletes = lets_rows_through("d"),
-        locks = any_write("who.oid"),
-        writes = any_write("p.oid"),
-        may_write = any_write("who.oid"),
-        // Nobody but its session is said to have USAGE of a temporary schema.
-        usable = "(starts_with(n.nspname, 'pg_temp_') OR has_schema_privilege(who.oid, n.oid, 'USAGE'))",
-        built_in =
-            "SELECT s.oid FROM pg_namespace s WHERE s.nspname IN ('pg_catalog', 'information_schema', 'fencegate')",
-        owns = "(pg_has_role(who.oid, c.relowner, 'USAGE') OR pg_has_role(who.oid, n.nspowner, 'USAGE'))",
-    )
-}
+            inserts = lets_rows_through("a"),
+            updates = lets_rows_through("w"),
+            deletes = lets_rows_through("d"),
+            locks = any_write("who.oid"),
+            writes = any_write("p.oid"),
+            may_write = any_write("who.oid"),
+            // Nobody but its session is said to have USAGE of a temporary schema.
+            usable = "(starts_with(n.nspname, 'pg_temp_') OR has_schema_privilege(who.oid, n.oid, 'USAGE'))",
+            built_in =
+                "SELECT s.oid FROM pg_namespace s WHERE s.nspname IN ('pg_catalog', 'information_schema', 'fencegate')",
+            owns = "(pg_has_role(who.oid, c.relowner, 'USAGE') OR pg_has_role(who.oid, n.nspowner, 'USAGE'))",
+        )
+    },
+);
 
 /// The row: the role may drop this database, or make a copy of it.
 pub fn is_disposable(role: &Role) -> String {
@@ -142,8 +164,9 @@ fn who(role: &Role) -> String {
     }
 }
 
-fn row(number: usize, deed: &Deed) -> String {
-    let (schema, name, operation) = match deed {
+/// Schema, name, and what is done to it.
+fn parts(deed: &Deed) -> (Option<&str>, &str, &'static str) {
+    match deed {
         Deed::Call(function) => (Some(&function.schema), &function.name, "call"),
         Deed::Write(relation, operation) => {
             let operation = match operation {
@@ -158,11 +181,9 @@ fn row(number: usize, deed: &Deed) -> String {
                 // Raises nothing.
                 Operation::Read => "read",
             };
-            (relation.schema.as_ref(), &relation.name, operation)
+            (relation.schema.as_deref(), &relation.name, operation)
         }
-    };
-    let schema = schema.map_or_else(|| "NULL".to_owned(), |schema| quote(schema));
-    format!("({number}, {schema}::name, {}::name, '{operation}')", quote(name))
+    }
 }
 
 /// The role may write relation `c` in some way.

@@ -2,16 +2,20 @@
 //!
 //! Must never end a process that has got the pid of another.
 
+use super::prepared::{Prepared, numbers, texts};
 use super::{THIS_DATABASE, below};
 use crate::fence::session::Epoch;
+use crate::fence::store::Key;
 use crate::sql::quote;
 
-/// What a new control connection says first: its settings, then the probe. To compile a Query takes longer than to run it.
+/// What a new control connection says first: its settings, then the probe. To compile a Query takes longer than to run it. What
+/// is planned while a table is small is run when it is large: no plan reads a whole table that has an index.
 pub fn open(synchronous_commit: &str) -> String {
     format!(
         "SET standard_conforming_strings = on; SET application_name = 'fencegate control'; \
          SET search_path = pg_catalog; SET default_transaction_isolation = 'read committed'; \
          SET default_transaction_read_only = off; SET jit = off; SET synchronous_commit = {synchronous_commit}; \
+         SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; \
          SELECT set_config(name, '0', false) FROM unnest(ARRAY['statement_timeout', 'lock_timeout', \
            'idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout']) name \
            WHERE current_setting(name, true) IS NOT NULL; \
@@ -61,30 +65,30 @@ pub fn end_process(pid: &str, backend_start: &str) -> String {
 /// Its admission says so from then on, and is deleted with the process only: its own proxy, which looks at the row in that very
 /// moment, passes over it, and does not release a process that is being ended. Rows that somebody else is deleting or
 /// marking are left to the next look. NO KEY: the guard's lock of the row, which keeps it, does not keep its process.
-pub fn terminate(processes: &str, resource: &str, bound: Epoch) -> String {
-    format!(
-        "WITH due AS (UPDATE fencegate.admission SET ending = true WHERE ctid = ANY (ARRAY( \
-           SELECT a.ctid FROM (VALUES {processes}) k(pid, backend_start) \
-           JOIN pg_stat_get_activity(NULL) s ON s.pid = k.pid AND extract(epoch FROM s.backend_start) = k.backend_start \
-           LEFT JOIN pg_roles t ON t.oid = s.usesysid \
-           JOIN fencegate.admission a ON a.pid = s.pid AND a.backend_start = s.backend_start AND {} \
-           WHERE {} AND EXISTS (SELECT FROM fencegate.epoch e WHERE e.resource = {} AND (e.generation, e.token) >= ({}, {})) \
-           FOR NO KEY UPDATE OF a SKIP LOCKED)) RETURNING pid) \
-         SELECT pid, pg_terminate_backend(pid) FROM (SELECT DISTINCT pid FROM due) due",
-        below("a", resource, bound),
-        may_terminate("s", "t"),
-        quote(resource),
-        bound.generation,
-        bound.token,
-    )
+pub fn terminate(processes: &[Key], resource: &str, bound: Epoch) -> String {
+    TERMINATE.execute(&[
+        &numbers("integer", processes.iter().map(|(pid, _)| pid)),
+        &texts("numeric", processes.iter().map(|(_, start)| start.as_str())),
+        &quote(resource),
+        &bound.generation.to_string(),
+        &bound.token.to_string(),
+    ])
 }
 
-/// Rows of a `VALUES` list that name processes: (pid, backend_start).
-pub fn processes<'a>(keys: impl IntoIterator<Item = (i32, &'a str)>) -> String {
-    let rows: Vec<String> =
-        keys.into_iter().map(|(pid, start)| format!("({pid}, {}::numeric)", quote(start))).collect();
-    rows.join(", ")
-}
+pub(super) const TERMINATE: Prepared = Prepared::new("terminate", "integer[], numeric[], text, bigint, bigint", || {
+    format!(
+        "WITH due AS (UPDATE fencegate.admission SET ending = true WHERE ctid = ANY (ARRAY( \
+               SELECT a.ctid FROM unnest($1, $2) k(pid, backend_start) \
+               JOIN pg_stat_get_activity(NULL) s ON s.pid = k.pid AND extract(epoch FROM s.backend_start) = k.backend_start \
+               LEFT JOIN pg_roles t ON t.oid = s.usesysid \
+               JOIN fencegate.admission a ON a.pid = s.pid AND a.backend_start = s.backend_start AND {} \
+               WHERE {} AND EXISTS (SELECT FROM fencegate.epoch e WHERE e.resource = $3 AND (e.generation, e.token) >= ($4, $5)) \
+               FOR NO KEY UPDATE OF a SKIP LOCKED)) RETURNING pid) \
+             SELECT pid, pg_terminate_backend(pid) FROM (SELECT DISTINCT pid FROM due) due",
+        below("$3", "$4", "$5"),
+        may_terminate("s", "t"),
+    )
+});
 
 /// The transactions that are open in this database, also prepared ones, and ones without a lock on the relation: they may
 /// still take it, in a function that sleeps, say.

@@ -28,7 +28,7 @@ use crate::support::identity::identity;
 use crate::support::store::Server;
 use crate::support::{length, seed, until};
 use fencegate::fence::session::{Epoch, Identity, SessionFence, Token};
-use fencegate::fence::store::{AdmissionRow, Holder, Key, Listener, Postgres, Report, Store};
+use fencegate::fence::store::{AdmissionRow, Holder, Key, Listener, Marked, Postgres, Report, Store};
 use fencegate::fence::{Admission, Database, Fences, First, Lease, LeaseState, Remedy};
 use fencegate::policy::{Issuer, QualifiedName, Resource};
 use std::collections::BTreeMap;
@@ -158,6 +158,31 @@ async fn first_tokens_wait_for_nobody() {
     other.who.system_identifier = "1".into();
     assert_eq!(admit(&[other]).await, [""; 0], "it is on another server");
     assert_eq!(admit(&[first("five")]).await, [name("five")]);
+}
+
+/// The statements of an operation, prepared as they are, see what was committed while the one before them waited.
+#[tokio::test]
+async fn a_mark_sees_the_admission_that_it_has_waited_for() {
+    let both = Both::new().await;
+    let (world, resource, real) = (&both.world, &both.resources[0][0], &both.proxies[0].real);
+    let epoch = Epoch { generation: 1, token: 7 };
+    assert_eq!(real.publish(resource, epoch, None, 0).await.unwrap(), Some(epoch));
+    let holder = connect(&world.config("postgres")).await;
+    let admitting = format!(
+        "BEGIN; SELECT FROM fencegate.epoch WHERE resource = '{name}' FOR SHARE; \
+         INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy) \
+           SELECT pid, backend_start, '{name}', 1, 6, 'slow' FROM pg_stat_get_activity(pg_backend_pid())",
+        name = resource.name
+    );
+    holder.batch_execute(&admitting).await.unwrap();
+    let commit = async {
+        let waiting =
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        until("the mark waits", async || world.ask(waiting).await != "0").await;
+        holder.batch_execute("COMMIT").await.unwrap();
+    };
+    let (marked, ()) = tokio::join!(real.mark(resource, epoch), commit);
+    assert_eq!(marked.unwrap(), Marked::Nothing);
 }
 
 fn sorted_names(names: impl Iterator<Item = String>) -> Vec<String> {

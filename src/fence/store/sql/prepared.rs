@@ -1,0 +1,86 @@
+//! The statements that the fence runs all the time. A connection prepares them when it opens, and plans each once: to plan one of
+//! these takes up to fifty times as long as to run it.
+//!
+//! Owns how they are declared, and what each connection prepares. Must never put what comes from outside into the text of one:
+//! that is an argument.
+
+use super::{admission, epoch, lock, privilege, process};
+use crate::sql::quote;
+
+/// A statement with parameters.
+#[derive(Debug)]
+pub struct Prepared {
+    name: &'static str,
+    /// Of its parameters.
+    types: &'static str,
+    text: fn() -> String,
+}
+
+/// What the connection for Admits runs.
+pub const FOR_ADMITS: &[&Prepared] = &[&lock::SHARE, &epoch::LOCK_SHARED, &admission::ADMIT, &admission::REPORT];
+
+/// What the connection runs that makes, raises and marks epochs.
+pub const FOR_EPOCHS: &[&Prepared] = &[
+    &lock::TRY,
+    &admission::ADMIT_FIRST,
+    &lock::TAKE,
+    &epoch::RAISE,
+    &epoch::READ,
+    &epoch::LOCK,
+    &epoch::COUNT_BELOW,
+    &epoch::MARK,
+    &epoch::PREPARED_WRITERS,
+];
+
+/// What the connection for looks, signals and deletes runs.
+pub const FOR_LOOKS: &[&Prepared] = &[
+    &admission::HOLDERS,
+    &admission::OF_PROCESS,
+    &admission::DELETE,
+    &admission::DELETE_DEAD_BELOW,
+    &admission::DELETE_DEAD,
+    &epoch::READ,
+    &lock::LOCKERS,
+    &lock::GUARDED_WRITE,
+    &privilege::PERMITS,
+    &process::TERMINATE,
+];
+
+impl Prepared {
+    pub(super) const fn new(name: &'static str, types: &'static str, text: fn() -> String) -> Self {
+        Prepared { name, types, text }
+    }
+
+    /// Runs it. The arguments are SQL, one for each parameter.
+    pub(super) fn execute(&self, arguments: &[&str]) -> String {
+        format!("EXECUTE {}{}", self.name, list(&arguments.join(", ")))
+    }
+}
+
+/// There are no empty ones.
+fn list(elements: &str) -> String {
+    if elements.is_empty() { String::new() } else { format!("({elements})") }
+}
+
+/// The Query that prepares these.
+pub fn prepare(statements: &[&Prepared]) -> String {
+    let declare = |it: &&Prepared| format!("PREPARE {}{} AS {}", it.name, list(it.types), (it.text)());
+    statements.iter().map(declare).collect::<Vec<_>>().join("; ")
+}
+
+/// An argument that is an array of texts, or of what is written as a text.
+pub(super) fn texts<'a>(of: &str, elements: impl IntoIterator<Item = &'a str>) -> String {
+    let elements: Vec<String> = elements.into_iter().map(quote).collect();
+    format!("ARRAY[{}]::{of}[]", elements.join(", "))
+}
+
+/// The same of numbers.
+pub(super) fn numbers<T: ToString>(of: &str, elements: impl IntoIterator<Item = T>) -> String {
+    let elements: Vec<String> = elements.into_iter().map(|it| it.to_string()).collect();
+    format!("ARRAY[{}]::{of}[]", elements.join(", "))
+}
+
+/// An argument that may be null.
+pub(super) fn or_null(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "NULL".to_owned())
+}
