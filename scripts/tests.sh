@@ -19,18 +19,46 @@ mkdir -m 1777 "$folder/t"
 trap 'rm -rf "$folder"' EXIT
 trap 'exit 1' INT TERM HUP
 
-case " $* " in *" -- "*) ;; *) set -- "$@" -- ;; esac
+targets=
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    case $1 in
+        --test) targets="$targets --test=$2"; shift 2 ;;
+        *) targets="$targets $1"; shift ;;
+    esac
+done
+[ $# -gt 0 ] || set -- --
+
 # Tests wait for servers more than they work. RUSTC_BOOTSTRAP: the clock of the test programs is not a stable option.
+# A shell ignores signals for what it starts in the background.
 threads=${RUST_TEST_THREADS:-$(($(nproc) * 5))}
-{
+run() {
     status=0
-    TMPDIR="$folder/t" cargo test --locked --no-fail-fast --config "target.'cfg(all())'.runner = ['env', 'RUSTC_BOOTSTRAP=1']" \
+    env --default-signal=INT,QUIT TMPDIR="$folder/t" \
+        cargo test --locked --config "target.'cfg(all())'.runner = ['env', 'RUSTC_BOOTSTRAP=1']" \
         "$@" -Z unstable-options --report-time --test-threads "$threads" 2>&1 || status=$?
-    echo "$status" >"$folder/status"
-} | tee "$folder/log"
+    echo "$status" >>"$folder/status"
+}
+
+# Built first, so that none waits for another's build.
+cargo test --locked --quiet --no-run $targets
+# The first is shown as it runs. The others run meanwhile, and are shown when all have ended.
+shown=${targets# }
+shown=${shown%% *}
+for target in ${targets#*"$shown"}; do
+    run "$target" "$@" >"$folder/log$target" &
+done
+run "$shown" "$@" | tee "$folder/log"
+wait
+for target in ${targets#*"$shown"}; do
+    tee -a "$folder/log" <"$folder/log$target"
+done
 
 echo "What took longest, in seconds:"
 sed -n 's/^test \(.*\) \.\.\. .*<\([0-9.]*\)s>$/\2 \1/p' "$folder/log" | sort -rn | head -n 10
+if grep -q '^test .* \.\.\. FAILED' "$folder/log"; then
+    echo "Failed:"
+    sed -n 's/^test \(.*\) \.\.\. FAILED.*/\1/p' "$folder/log"
+fi
 
 # Those who clean up need a moment after the tests have ended.
 left() {
@@ -49,4 +77,4 @@ if [ -n "$(left)" ]; then
     left >&2
     exit 1
 fi
-exit "$(cat "$folder/status")"
+exit "$(sort -rn "$folder/status" | head -n 1)"
