@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs test programs and says at the end what took longest; fails when a process or a file of theirs is left.
-# Usage: scripts/tests.sh ARGUMENT…   (of `cargo test`; those of the test programs after `--`)
+# Usage: scripts/tests.sh TARGET… [-- ARGUMENT…]   (`--lib` or `--test NAME`: side by side; arguments of the test programs)
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,24 @@ place=/tmp
 folder=$(mktemp -d "$place/fencegate-XXXXXX")
 chmod 755 "$folder"
 mkdir -m 1777 "$folder/t"
-trap 'rm -rf "$folder"' EXIT
+
+left() {
+    find "$folder/t" -mindepth 1 -maxdepth 1
+    grep -lsxz "TMPDIR=$folder/t" /proc/[0-9]*/environ | sed 's|/proc/\(.*\)/environ|\1|' | while read -r process; do
+        cat "/proc/$process/cmdline" 2>/dev/null | tr '\0' ' ' && echo
+    done
+}
+
+# Those who clean up need a moment after the tests have ended.
+settle() {
+    looks=0
+    while [ -n "$(left)" ] && [ "$looks" -lt 50 ]; do
+        looks=$((looks + 1))
+        sleep 0.2
+    done
+}
+
+trap 'settle; rm -rf "$folder"' EXIT
 trap 'exit 1' INT TERM HUP
 
 targets=
@@ -40,7 +57,7 @@ run() {
 }
 
 # Built first, so that none waits for another's build.
-cargo test --locked --quiet --no-run $targets
+cargo test --locked --no-run $targets
 # The first is shown as it runs. The others run meanwhile, and are shown when all have ended.
 shown=${targets# }
 shown=${shown%% *}
@@ -60,18 +77,7 @@ if grep -q '^test .* \.\.\. FAILED' "$folder/log"; then
     sed -n 's/^test \(.*\) \.\.\. FAILED.*/\1/p' "$folder/log"
 fi
 
-# Those who clean up need a moment after the tests have ended.
-left() {
-    find "$folder/t" -mindepth 1 -maxdepth 1
-    grep -lsxz "TMPDIR=$folder/t" /proc/[0-9]*/environ | sed 's|/proc/\(.*\)/environ|\1|' | while read -r process; do
-        tr '\0' ' ' <"/proc/$process/cmdline" 2>/dev/null && echo
-    done
-}
-looks=0
-while [ -n "$(left)" ] && [ "$looks" -lt 50 ]; do
-    looks=$((looks + 1))
-    sleep 0.2
-done
+settle
 if [ -n "$(left)" ]; then
     echo "The tests left behind:" >&2
     left >&2
