@@ -33,13 +33,14 @@ $(EXAMPLES):
 test:
 	@scripts/setup.sh test
 	@scripts/mutants.sh --check
-	@scripts/tests.sh --lib --bins --test behaviour --test memory --test model
+	@scripts/tests.sh --test behaviour --lib --test memory --test model
 
 # The rest, at full length: random suites, drivers and frameworks, PostgreSQL 18, floods, the demo, the README. Floods
 # run alone: they measure what they leave to others.
 soak:
 	@scripts/setup.sh soak
-	@FENCEGATE_LENGTH=1 scripts/tests.sh --test soak --test memory -- --skip abuse:: --skip torture::
+	@FENCEGATE_LENGTH=1 scripts/tests.sh --test soak -- --skip abuse:: --skip torture::
+	@FENCEGATE_LENGTH=1 scripts/tests.sh --test memory
 	@RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- abuse::
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- --ignored --skip waits_to_be_killed
 	@FENCEGATE_TORTURE=120 RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- torture::

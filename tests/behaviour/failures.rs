@@ -123,7 +123,7 @@ impl Drop for Cron {
 fn node(id: &'static str, program: &str, etcd: &Etcd, database: &str, nodes: Nodes) -> Node {
     let folder = Folder::new("cron");
     let target = etcd.url().replace("http://", "");
-    let relay = Program::start(&[program, "relay", &target], &folder, &folder.join("relay"), "KILL");
+    let relay = Program::start(&[program, "relay", &target], &folder.join("relay"), "KILL");
     let address = wait_for("the relay listens", DEADLINE, || {
         let said = fs::read_to_string(folder.join("relay")).ok()?;
         said.split_once('\n').map(|(line, _)| line.to_owned())
@@ -135,7 +135,7 @@ fn node(id: &'static str, program: &str, etcd: &Etcd, database: &str, nodes: Nod
     if nodes == Nodes::Oblivious {
         command.push("--oblivious");
     }
-    let node = Program::start(&command, &folder, &folder.join("said"), "KILL");
+    let node = Program::start(&command, &folder.join("said"), "KILL");
     Node { id, relay, _node: node, folder }
 }
 

@@ -41,7 +41,7 @@ fn every_command_runs_and_prints_what_is_shown() {
         script += &format!("echo {MARK}\n{}\necho \"{MARK} $?\"\n", here(commands));
     }
     let log = folder.join("log");
-    let mut guide = Program::start(&["bash", "-c", &script], &folder, &log, "KILL");
+    let mut guide = Program::start(&["bash", "-c", &script], &log, "KILL");
     let printed = || fs::read_to_string(&log).unwrap_or_default();
     wait_until("the guide has come to its end", DEADLINE, || guide.exit_status().is_some());
     let printed = printed();

@@ -144,7 +144,7 @@ fn run(shown: &str, script: &str, folder: &Path) {
 fn start(script: &str, folder: &Folder, port: u16) -> Program {
     let path = path();
     let script = format!("cd '{}' && PATH='{path}' exec {script}", folder.path().display());
-    let mut program = Program::start(&["sh", "-c", &script], folder, &folder.join("log"), "KILL");
+    let mut program = Program::start(&["sh", "-c", &script], &folder.join("log"), "KILL");
     wait_until("the proxy listens", DEADLINE, || {
         let log = || fs::read_to_string(folder.join("log")).unwrap_or_default();
         assert_eq!(program.exit_status(), None, "{}", log());

@@ -183,7 +183,7 @@ impl Etcd {
             command.push(format!("--cert-file={}", file("server.pem")));
             command.push(format!("--key-file={}", file("server.key")));
         }
-        self.member = Some(Program::start(&command, &self.folder, &self.folder.join("log"), "KILL"));
+        self.member = Some(Program::start(&command, &self.folder.join("log"), "KILL"));
         wait_for("etcd is healthy", DEADLINE, || {
             let health = self.etcdctl(&["endpoint", "health"]).output().unwrap();
             health.status.success().then_some(())

@@ -38,7 +38,7 @@ impl EtcdCluster {
             format!("--initial-advertise-peer-urls={}", peer(index)),
             format!("--initial-cluster={}", all.join(",")),
         ];
-        Program::start(&command, &self.folder, &self.folder.join("log"), "KILL")
+        Program::start(&command, &self.folder.join("log"), "KILL")
     }
 
     pub fn urls(&self) -> Vec<String> {

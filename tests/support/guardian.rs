@@ -1,7 +1,7 @@
 //! Owns processes, folders and ports of a test, so that none survives it.
 //!
-//! A process that is killed runs no destructors, so each server has a small shell as its parent that watches a pipe
-//! from the test process and stops the server as soon as that pipe closes.
+//! A process that is killed runs no destructors. One shell, the guardian, reads from a pipe what this process has
+//! started and made; when the pipe closes, it ends and removes what is left of it.
 
 use super::programs::forget_settings;
 use super::wait::{DEADLINE, wait_for, wait_until};
@@ -9,53 +9,67 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs;
-use std::io::{BufRead, BufReader};
+use std::fs::{self, File};
+use std::io::{PipeWriter, Write};
 use std::net::{TcpListener, UdpSocket};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A running server and the shell that guards it.
+/// Where the guardian reads. Never closed: it takes that for the end of this process.
+static GUARDIAN: LazyLock<PipeWriter> = LazyLock::new(|| {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    // Nobody waits for it: it outlives this process.
+    drop(shell(include_str!("guardian.sh")).stdin(reader).spawn().expect("sh starts"));
+    writer
+});
+
+/// Shorter than what a pipe takes at once, so that lines of several threads do not mix.
+fn tell_guardian(line: &str) {
+    (&*GUARDIAN).write_all(format!("{line}\n").as_bytes()).expect("the guardian reads");
+}
+
+/// A running server.
 pub struct Program {
-    guardian: Child,
-    /// Held open: the guardian takes a closed pipe for the death of this process.
-    _status: BufReader<ChildStdout>,
-    pid: u32,
+    child: Child,
+    /// By which the guardian knows it: a process id may come again.
+    number: u32,
     stop_signal: &'static str,
     log: PathBuf,
 }
 
 impl Program {
     /// Starts `command` with its output appended to `log`. `stop_signal` is what ends it at once, without grace.
-    pub fn start<S: AsRef<OsStr>>(command: &[S], folder: &Folder, log: &Path, stop_signal: &'static str) -> Self {
-        let mut guardian = shell(include_str!("guardian.sh"))
-            .arg(stop_signal)
-            .arg(folder.path())
-            .arg(log)
+    pub fn start<S: AsRef<OsStr>>(command: &[S], log: &Path, stop_signal: &'static str) -> Self {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let output = File::options().append(true).create(true).open(log).unwrap();
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        // The guardian knows it before it starts.
+        let child = shell(r#"echo "start $1 $$ $2" >&0; shift 2; exec "$@" </dev/null"#)
+            .args([&number.to_string(), stop_signal])
             .args(command)
-            .stdout(Stdio::piped())
+            .stdin(GUARDIAN.try_clone().unwrap())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
             .spawn()
             .expect("sh starts");
-        let mut status = BufReader::new(guardian.stdout.take().unwrap());
-        let mut line = String::new();
-        status.read_line(&mut line).unwrap();
-        let pid = line.trim().parse().expect("the guardian reports the process id first");
-        Self { guardian, _status: status, pid, stop_signal, log: log.to_owned() }
+        Self { child, number, stop_signal, log: log.to_owned() }
     }
 
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.child.id()
     }
 
     /// The exit code, or 128 + the signal, once it has ended.
     pub fn exit_status(&mut self) -> Option<i32> {
-        self.guardian.try_wait().unwrap().map(|status| status.code().expect("the guardian is not killed"))
+        let status = self.child.try_wait().unwrap()?;
+        status.code().or_else(|| Some(128 + status.signal()?))
     }
 
     pub fn wait(&mut self) -> i32 {
-        let what = End { pid: self.pid, log: self.log.clone() };
+        let what = End { pid: self.pid(), log: self.log.clone() };
         wait_for(what, DEADLINE, || self.exit_status())
     }
 
@@ -63,14 +77,14 @@ impl Program {
     pub fn signal(&mut self, name: &str) {
         if self.exit_status().is_none() {
             let signal: Signal = format!("SIG{name}").parse().expect("the name of a signal");
-            let _ = kill(Pid::from_raw(self.pid as i32), signal);
+            let _ = kill(Pid::from_raw(self.pid() as i32), signal);
         }
     }
 
     /// Stops its work, and returns when every thread has stopped: for a moment one may still answer.
     pub fn pause(&mut self) {
         self.signal("STOP");
-        let tasks = format!("/proc/{}/task", self.pid);
+        let tasks = format!("/proc/{}/task", self.pid());
         let stopped = |task: &Path| {
             let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
             stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
@@ -98,15 +112,13 @@ impl Drop for Program {
     fn drop(&mut self) {
         self.signal(self.stop_signal);
         // Without an assertion: a panic while the stack unwinds would abort the other tests' clean-up.
-        let _ = self.guardian.wait();
+        let _ = self.child.wait();
+        tell_guardian(&format!("end {}", self.number));
     }
 }
 
 /// A temporary folder that everybody may enter (the server runs as another user).
-pub struct Folder {
-    path: PathBuf,
-    guardian: Child,
-}
+pub struct Folder(PathBuf);
 
 impl Folder {
     pub fn new(what: &str) -> Self {
@@ -114,26 +126,26 @@ impl Folder {
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         // Short, because the path of a Unix socket may have 107 bytes only.
         let path = std::env::temp_dir().join(format!("fencegate-{what}-{}-{number}", std::process::id()));
-        let guardian = shell(r#"read -r _; rm -rf "$1""#).arg(&path).spawn().expect("sh starts");
+        tell_guardian(&format!("folder {}", path.display()));
         // Left behind by a process with the same id whose guardian was killed as well.
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir(&path).unwrap();
-        Self { path, guardian }
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        Self(path)
     }
 
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.0
     }
 
     pub fn join(&self, name: &str) -> PathBuf {
-        self.path.join(name)
+        self.0.join(name)
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        drop(self.guardian.stdin.take());
-        let _ = self.guardian.wait();
+        // What a process still writes there, the guardian removes.
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -168,10 +180,10 @@ impl Port {
     }
 }
 
-/// A shell that waits for its standard input, out of reach of a Ctrl-C that is meant for the tests.
+/// A shell, out of reach of a Ctrl-C that is meant for the tests.
 fn shell(script: &str) -> Command {
     let mut command = Command::new("sh");
     forget_settings(&mut command);
-    command.arg("-c").arg(script).arg("guardian").stdin(Stdio::piped()).process_group(0);
+    command.arg("-c").arg(script).arg("guardian").process_group(0);
     command
 }

@@ -1,21 +1,23 @@
-# Runs one server for a test process, and outlives that process to clean up after it.
-# Standard input is a pipe that only the test process holds: it closes when that process ends, however it ends.
-# Standard output carries the server's process id, then its exit status.
-# Usage: guardian SIGNAL FOLDER LOG COMMAND…
-signal=$1 folder=$2 log=$3
-shift 3
-exec 3<&0
-"$@" 3<&- </dev/null >>"$log" 2>&1 &
-server=$!
-# From here on nothing is worth saying: neither that the server was killed, nor that nobody reads.
+# Outlives a test process to clean up after it. Standard input is a pipe that only that process holds: it closes when the
+# process ends, however it ends. Each line says what was started or made:
+#   start NUMBER PID SIGNAL   a program, and what ends it at once
+#   end NUMBER                it has ended
+#   folder PATH               to be removed, if it is still there
 exec 2>/dev/null
-trap '' PIPE
-echo "$server"
-(read -r _ <&3; kill -s "$signal" "$server") >/dev/null &
-watcher=$!
-wait "$server"
-status=$?
-kill "$watcher"
-# Nobody reads any more: the test process is gone, and the folder is ours to remove.
-echo "$status" || rm -rf "$folder"
-exit "$status"
+list=$(cat)
+running=$(echo "$list" | awk '$1 == "start" { left[$2] = $3 " " $4 } $1 == "end" { delete left[$2] }
+    END { for (number in left) print left[number] }')
+echo "$running" | while read -r pid signal; do
+    kill -s "$signal" "$pid"
+done
+# Those who write in the folders first. Nobody waits for one that hangs.
+echo "$running" | while read -r pid signal; do
+    looks=0
+    while kill -0 "$pid" && [ "$looks" -lt 500 ]; do
+        looks=$((looks + 1))
+        sleep 0.01
+    done
+done
+echo "$list" | sed -n 's/^folder //p' | while read -r folder; do
+    rm -rf "$folder"
+done

@@ -36,7 +36,7 @@ pub struct ProxyOptions {
     upstream_by_socket: bool,
     asks_everybody: bool,
     environment: Vec<String>,
-    umask: &'static str,
+    umask: Option<&'static str>,
 }
 
 impl Default for ProxyOptions {
@@ -49,7 +49,7 @@ impl Default for ProxyOptions {
             upstream_by_socket: false,
             asks_everybody: false,
             environment: Vec::new(),
-            umask: "022",
+            umask: None,
         }
     }
 }
@@ -74,7 +74,7 @@ impl ProxyOptions {
 
     /// What new files of its are not permitted, in octal.
     pub fn umask(mut self, umask: &'static str) -> Self {
-        self.umask = umask;
+        self.umask = Some(umask);
         self
     }
 
@@ -125,7 +125,7 @@ impl Proxy {
         fs::create_dir(folder.join("socket")).unwrap();
         fs::write(folder.join("policies/policies.yaml"), &options.policies).unwrap();
         let command = command(postgres, options, &folder, port.number());
-        let program = Program::start(&command, &folder, &folder.join("log"), "KILL");
+        let program = Program::start(&command, &folder.join("log"), "KILL");
         let mut proxy = Self { program, folder, port, _user: postgres.user() };
         proxy.wait_until_ready();
         proxy
@@ -269,9 +269,14 @@ fn command(postgres: &Postgres, options: &ProxyOptions, folder: &Folder, port: u
         None if options.upstream_by_socket => upstream_folder(postgres, folder),
         None => postgres.url(),
     };
-    let with_umask = format!("umask {}; exec \"$@\"", options.umask);
-    let mut command = vec!["sh".to_owned(), "-c".into(), with_umask, "sh".into(), "env".into()];
-    command.extend(options.environment.iter().cloned());
+    let mut command = Vec::new();
+    if let Some(umask) = options.umask {
+        command.extend(["sh".into(), "-c".into(), format!("umask {umask}; exec \"$@\""), "sh".into()]);
+    }
+    if !options.environment.is_empty() {
+        command.push("env".to_owned());
+        command.extend(options.environment.iter().cloned());
+    }
     command.extend([BINARY.to_owned(), "proxy".into()]);
     command.extend(["--listen".into(), format!("127.0.0.1:{port}")]);
     command.extend(["--listen".into(), text(&folder.join("socket"))]);

@@ -4,11 +4,12 @@ use super::certificates::{Authority, Certificate};
 use super::guardian::{Folder, Port, Program};
 use super::programs::{postgres_18, postgres_program};
 use super::wait::{DEADLINE, wait_for};
-use super::wire::{Address, Fields, Wire, error_in};
+use super::wire::{Address, Fields, Wire, error_in, message};
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 
 /// The server refuses to run as root; then it runs as the user that Debian's package made for it.
 const UNPRIVILEGED_USER: &str = "postgres";
@@ -100,6 +101,8 @@ pub struct Server {
     options: Options,
     /// In bytes: what stands before is of other tests.
     log_start: usize,
+    /// The superuser's session in the database `postgres`, between two statements of the test.
+    session: Mutex<Option<Wire>>,
 }
 
 impl Server {
@@ -112,7 +115,8 @@ impl Server {
         }
         give_to_server(&folder.join("data"));
         give_to_server(folder.path());
-        let mut server = Self { program: None, folder, port: Port::claim(), options, log_start: 0 };
+        let mut server =
+            Self { program: None, folder, port: Port::claim(), options, log_start: 0, session: Mutex::default() };
         server.start_again();
         server
     }
@@ -120,16 +124,16 @@ impl Server {
     /// Starts a server that was stopped.
     pub fn start_again(&mut self) {
         assert!(self.program.is_none(), "the server runs already");
-        let mut program = Program::start(&self.command(), &self.folder, &self.log_path(), "QUIT");
+        let mut program = Program::start(&self.command(), &self.log_path(), "QUIT");
         let ready = || {
             if let Some(status) = program.exit_status() {
                 panic!("postgres ended with {status}:\n{}", self.log());
             }
             let mut wire = Wire::connect(&self.socket()).ok()?;
             let greeting = wire.start(&[("user", SUPERUSER), ("database", "postgres")], "");
-            (!greeting.is_empty() && error_in(&greeting).is_none()).then_some(())
+            (!greeting.is_empty() && error_in(&greeting).is_none()).then_some(wire)
         };
-        wait_for("postgres is ready", DEADLINE, ready);
+        *self.session.get_mut().unwrap() = Some(wait_for("postgres is ready", DEADLINE, ready));
         self.program = Some(program);
     }
 
@@ -169,7 +173,28 @@ impl Server {
     }
 
     pub fn try_sql(&self, database: &str, sql: &str) -> Result<Rows, Fields> {
-        Wire::login(&self.socket(), SUPERUSER, database).rows(sql)
+        // A session more would be in the way of what is done to its database.
+        if database != "postgres" || sql.to_ascii_uppercase().contains("DATABASE") {
+            self.end_session();
+            return Wire::login(&self.socket(), SUPERUSER, database).rows(sql);
+        }
+        let kept = self.session.lock().unwrap().take().filter(Wire::is_silent);
+        let mut wire = kept.unwrap_or_else(|| Wire::login(&self.socket(), SUPERUSER, database));
+        let result = wire.rows(sql);
+        // As new for the next statement. Not where the session is at its end, or still in a transaction.
+        if wire.rows("DISCARD ALL").is_ok_and(|_| wire.is_silent()) {
+            self.session.lock().unwrap().get_or_insert(wire);
+        }
+        result
+    }
+
+    /// Ends the session that is kept for [`Server::sql`], and returns when its process is gone.
+    fn end_session(&self) {
+        let session = self.session.lock().unwrap().take();
+        if let Some(mut session) = session {
+            session.send(&message::tagged(b'X', b""));
+            session.read_to_end();
+        }
     }
 
     /// The first column of the first row; the empty text where there is none.

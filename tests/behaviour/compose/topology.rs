@@ -61,7 +61,7 @@ impl Topology {
             return;
         }
         let command = self.command(service);
-        let program = Program::start(&command, &self.folder, &self.log_path(service), "KILL");
+        let program = Program::start(&command, &self.log_path(service), "KILL");
         self.programs.insert(service.to_owned(), program);
     }
 

@@ -20,7 +20,7 @@ impl Elect {
         let log = folder.join("log");
         let endpoints = format!("--endpoints={}", server.url());
         let command = [&["env", "ETCDCTL_API=3", "etcdctl", &endpoints, "elect"], arguments].concat();
-        Elect { program: Program::start(&command, &folder, &log, "KILL"), log, _folder: folder }
+        Elect { program: Program::start(&command, &log, "KILL"), log, _folder: folder }
     }
 
     fn has_said(&self, word: &str) -> bool {

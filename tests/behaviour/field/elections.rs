@@ -23,7 +23,7 @@ mod command_that_outlives_its_lock {
         lock.arg(folder.path());
         let words = [lock.get_program()].into_iter().chain(lock.get_args()).map(|word| word.to_owned());
         let command: Vec<_> = ["env".into(), "ETCDCTL_API=3".into()].into_iter().chain(words).collect();
-        let mut lock = Program::start(&command, &folder, &folder.join("log"), "KILL");
+        let mut lock = Program::start(&command, &folder.join("log"), "KILL");
         wait_until("its command runs", DEADLINE, || folder.join("command").exists());
         let command: u32 = fs::read_to_string(folder.join("command")).unwrap().trim().parse().unwrap();
 

@@ -108,11 +108,11 @@ impl Stage {
     }
 
     pub fn run(&self, command: &[String]) -> Program {
-        // A shell ignores SIGINT and SIGQUIT for what it starts in the background, as the tests' guardian does, and
-        // nohup(1) ignores SIGHUP for the tests: what is ignored is neither taken nor passed on.
+        // A shell ignores SIGINT and SIGQUIT for what it starts in the background, such as the tests, and nohup(1)
+        // ignores SIGHUP: what is ignored is neither taken nor passed on.
         let mut program = ["env", "--default-signal=HUP,INT,QUIT"].map(str::to_owned).to_vec();
         program.extend_from_slice(command);
-        Program::start(&program, &self.folder, &self.folder.join("log"), "KILL")
+        Program::start(&program, &self.folder.join("log"), "KILL")
     }
 
     /// What the file says, once it says something.

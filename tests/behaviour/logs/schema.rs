@@ -56,7 +56,7 @@ impl Node {
         let (url, variables) = (etcd.url(), ["env", "RUST_LOG=fencegate=debug", BINARY]);
         let lead = ["lead", "--log-format", "json", "--etcd", &url, "--election", "/logs", "--ttl", "3", "--id", name];
         let command = [&variables[..], &lead[..], &["--", "sleep", "1000"]].concat();
-        let program = Program::start(&command, &folder, &folder.join("log"), "KILL");
+        let program = Program::start(&command, &folder.join("log"), "KILL");
         Node { folder, program }
     }
 

@@ -52,7 +52,7 @@ impl World {
         let url = etcd.url();
         let lead = [BINARY, "lead", "--etcd", &url, "--election", ELECTION, "--ttl", "3", "--http", "127.0.0.1:0"];
         let lead = [&lead[..], &["--", "sleep", "1000"]].concat();
-        let lead = Program::start(&lead, &folder, &folder.join("log"), "KILL");
+        let lead = Program::start(&lead, &folder.join("log"), "KILL");
         Self { proxy, lead, folder, postgres, etcd }
     }
 
@@ -189,7 +189,7 @@ impl Scraper {
             format!("--storage.tsdb.path={}", folder.join("data").display()),
             format!("--web.listen-address={address}"),
         ];
-        let program = Program::start(&command, &folder, &folder.join("log"), "KILL");
+        let program = Program::start(&command, &folder.join("log"), "KILL");
         let scraper = Self { _program: program, _folder: folder, address };
         wait_until("Prometheus is ready", DEADLINE, || scraper.is_ready());
         scraper

@@ -23,7 +23,7 @@ impl Redis {
         let number = port.number().to_string();
         let directory = folder.path().display().to_string();
         let command = ["redis-server", "--bind", "127.0.0.1", "--port", &number, "--dir", &directory, "--save", ""];
-        let server = Program::start(&[&command, arguments].concat(), &folder, &folder.join("log"), "KILL");
+        let server = Program::start(&[&command, arguments].concat(), &folder.join("log"), "KILL");
         let [script] = blocks(PAGE, "lua").try_into().expect("one script");
         fs::write(folder.join("acquire.lua"), script).unwrap();
         let redis = Self { _server: server, folder, port };

@@ -29,7 +29,7 @@ impl ZooKeeper {
         let classes = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar";
         let main = "org.apache.zookeeper.server.ZooKeeperServerMain";
         let command = ["java", "-cp", classes, main, &file.display().to_string()];
-        let server = Program::start(&command, &folder, &folder.join("log"), "KILL");
+        let server = Program::start(&command, &folder.join("log"), "KILL");
         Self { _server: server, _folder: folder, port }
     }
 

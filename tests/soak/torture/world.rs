@@ -72,7 +72,7 @@ impl World {
         let leader = |(number, kind): (usize, &Kind)| {
             let name = format!("{number}");
             let command = command(*kind, &name, way, &etcd, &doors, &folder);
-            let program = Program::start(&command, &folder, &folder.join("log"), "KILL");
+            let program = Program::start(&command, &folder.join("log"), "KILL");
             Leader { name, command, program }
         };
         let leaders = kinds.iter().enumerate().map(leader).collect();
@@ -105,7 +105,7 @@ impl World {
     pub fn start_ended_leaders(&mut self) {
         for leader in &mut self.leaders {
             if leader.program.exit_status().is_some() {
-                leader.program = Program::start(&leader.command, &self.folder, &self.folder.join("log"), "KILL");
+                leader.program = Program::start(&leader.command, &self.folder.join("log"), "KILL");
             }
         }
     }
@@ -195,7 +195,7 @@ fn command(kind: Kind, name: &str, way: Way, etcd: &EtcdCluster, doors: &[u16], 
     let doors: Vec<String> = doors.iter().map(u16::to_string).collect();
     let path = |file: &str| format!("{}/tests/soak/torture/{file}", env!("CARGO_MANIFEST_DIR"));
     let mut command = vec![
-        // What the tests' guardian ignores would be ignored by the leader as well.
+        // What the tests ignore, where a shell or nohup(1) has them do so, the leader would ignore as well.
         "env".to_owned(),
         "--default-signal=HUP,INT,QUIT".into(),
         format!("TORTURE_NAME={name}"),

@@ -121,6 +121,15 @@ impl Wire {
         }
     }
 
+    /// The connection is open, and the other side has sent nothing that was not read.
+    pub fn is_silent(&self) -> bool {
+        let mut stream = self.stream.get_ref();
+        stream.set_nonblocking(true);
+        let read = stream.read(&mut [0]);
+        stream.set_nonblocking(false);
+        self.stream.buffer().is_empty() && read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    }
+
     /// Sends the pieces one by one from another thread and reads meanwhile, so that neither has to wait for the other.
     pub fn send_while<T>(&mut self, pieces: &[&[u8]], read: impl FnOnce(&mut Self) -> T) -> T {
         let mut sender = self.stream.get_ref().another().expect("a second handle of the socket");
@@ -293,9 +302,15 @@ impl Stream {
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buffer)
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Tcp(stream) => stream.read(buffer),
-            Self::Unix(stream) => stream.read(buffer),
+            Stream::Tcp(stream) => (&mut &*stream).read(buffer),
+            Stream::Unix(stream) => (&mut &*stream).read(buffer),
         }
     }
 }
