@@ -37,6 +37,8 @@ fn an_admission_that_is_committed_while_the_next_token_waits_to_be_published() {
     ok(&mut stale, "BEGIN");
     ok(&mut stale, WRITE);
     let mut admit = Wire::login(&postgres.address(), "postgres", "postgres");
+    // As a control connection: a Publish waits for it, and does not end it after a while.
+    ok(&mut admit, "SET application_name = 'fencegate control'");
     ok(&mut admit, "BEGIN");
     ok(&mut admit, "SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate:scheduler', 0))");
     ok(&mut admit, "SELECT FROM fencegate.epoch WHERE resource = 'scheduler' FOR SHARE");
