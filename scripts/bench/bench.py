@@ -6,6 +6,7 @@ and docs/performance.svg. Usage: bench.py FENCEGATE SECONDS ROUNDS"""
 import os, platform, re, statistics, subprocess, sys, time
 from pathlib import Path
 
+from memory import Memory
 from plot import plot
 from servers import ROOT, Servers
 
@@ -145,6 +146,8 @@ def main():
             print(kind, flush=True)
             cells[kind] = bench.cells(WAYS, arguments)
         latency, jobs, takeovers = bench.latency(), {clients: bench.tokens(clients) for clients in [16, 1]}, bench.takeovers()
+        print("memory", flush=True)
+        memory = Memory(servers).measure()
         # Such updates cost the server more than the proxy: with and without a fence.
         updates = bench.cells(["direct", "fenced", "unfenced"], ["-N", "-c", "8", "-j", "2"])
     parts.append("Transactions a second (`pgbench -S`), median, least and most. PgBouncer reuses its connections to the server for new clients:\n\n" + table(
@@ -165,6 +168,7 @@ def main():
     parts.append(f"Takeover: the new leader's first write, in milliseconds, {TAKEOVERS} of each:\n\n" + table(
         ["the old leader's session", "median", "most"],
         [[kind, f"{statistics.median(times):.1f}", f"{max(times):.1f}"] for kind, times in takeovers.items()]))
+    parts.append("Resident memory of the proxy:\n\n" + table(["", ""], [list(pair) for pair in memory]))
     parts[0] += f"; {rounds} runs of {seconds} s each, interleaved."
     page = ROOT / "docs/performance.md"
     before, rest = page.read_text().split("<!-- measured -->\n", 1)

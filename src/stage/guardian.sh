@@ -1,6 +1,7 @@
 # Runs throwaway servers, and outlives whoever wants them to clean up after it.
 # Standard input is a pipe that only the wanting process holds: it closes when that ends, however it ends.
 # Standard output says `ready` once all is up; it closes early when something fails, and the log says why.
+# STAGE_CONNECTIONS: how many PostgreSQL takes.
 # Usage: guardian FOLDER DIRECTORY_OF_POSTGRES FENCEGATE [ETCD_PORT PEER_PORT]   (FOLDER has the policies in it)
 folder=$1 bin=$2 fencegate=$3 port=${4:-} peer=${5:-}
 control="host=$folder port=5432 user=postgres dbname=app"
@@ -19,7 +20,7 @@ serve() {
     (as_server "$bin/initdb" --no-sync -A trust -U postgres -E UTF8 --locale=C -D "$folder/data")
     # On a Unix socket only: no port to collide with, and out of other users' reach.
     (as_server "$bin/postgres" -D "$folder/data" -c listen_addresses= -c "unix_socket_directories=$folder" \
-        -c fsync=off -c wal_level=logical -c shared_buffers=32MB -c max_connections=200 -c lc_messages=C) 4>&- &
+        -c fsync=off -c wal_level=logical -c shared_buffers=32MB -c max_connections="${STAGE_CONNECTIONS:-200}" -c lc_messages=C) 4>&- &
     server=$!
     until "$bin/pg_isready" -q -h "$folder" -p 5432 -U postgres; do
         kill -0 "$server"
