@@ -1,7 +1,7 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
 EXAMPLES = distributed_cron dispatch_leader blue_green_scheduler job_queue
-.PHONY: build deb demo examples $(EXAMPLES) test soak simulate mutants torture drivers compat lint deny bench failover renewals guard definitions
+.PHONY: build deb demo examples $(EXAMPLES) test soak simulate mutants torture drivers compat lint deny bench instructions failover renewals guard definitions
 
 build:
 	@scripts/setup.sh demo
@@ -47,6 +47,7 @@ soak:
 	@FENCEGATE_SIMULATE=120 scripts/tests.sh --lib -- simulation::no_history
 	@scripts/tests.sh --test model -- --ignored
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- decoders:: fence::store:: keys:: leaders:: parameter:: prepared:: rejections:: robustness:: search_path:: transparency::
+	@$(MAKE) --no-print-directory instructions
 
 # Histories of the simulated world, from SEED on, for HOURS. One that breaks a promise is told as a story; HISTORY=n tells one.
 SEED = 1
@@ -97,6 +98,12 @@ bench:
 	@scripts/setup.sh bench
 	@cargo build --release --locked --quiet
 	@python3 scripts/bench/bench.py $${CARGO_TARGET_DIR:-target}/release/fencegate $(SECONDS) $(ROUNDS)
+
+# What fixed conversations cost the proxy in instructions, against benches/instructions.txt; WRITE=--write writes that anew.
+# Little optimised, with the dependencies that the tests have: a release would take minutes longer to build.
+instructions:
+	@scripts/setup.sh instructions
+	@CARGO_PROFILE_DEV_OPT_LEVEL=1 cargo bench --locked --quiet --profile dev --bench instructions -- $(WRITE)
 
 # How long a follower takes to write after its leader's crash, stall or resignation, against the TTL: with etcd, or with
 # COORDINATOR=postgres by leases, and then also how these do under contention, after a crash of the server, and as locks of jobs.

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Sees to it that what the build, the demo and the tests need is there; installs Debian packages where it may.
-# Usage: scripts/setup.sh demo|examples|bench|deb|test|soak|drivers|compat. Does nothing, and says nothing, when all is there.
+# Usage: scripts/setup.sh demo|examples|bench|instructions|deb|test|soak|drivers|compat. Does nothing, and says nothing, when all is there.
 set -eu
 
-wanted=${1:?usage: scripts/setup.sh demo|examples|bench|deb|test|soak|drivers|compat}
+wanted=${1:?usage: scripts/setup.sh demo|examples|bench|instructions|deb|test|soak|drivers|compat}
 cargo_needed=1.89
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -68,6 +68,7 @@ has_hikari() { [ -e /usr/share/java/HikariCP.jar ] && [ -e /usr/share/java/slf4j
 has_systemd_analyze() { has systemd-analyze; }
 has_docker_compose() { has docker-compose; }
 has_haproxy() { has haproxy || [ -x /usr/sbin/haproxy ]; }
+has_valgrind() { has valgrind && has vgdb; }
 has_pgbouncer() { has pgbouncer || [ -x /usr/sbin/pgbouncer ]; }
 has_pg_regress() { [ -e /usr/lib/postgresql/15/lib/pgxs/src/test/regress/pg_regress ]; }
 
@@ -90,7 +91,10 @@ find_missing() {
         need has_haproxy haproxy
         need has_pgbouncer pgbouncer
     fi
-    case $wanted in demo|examples|bench|deb) return ;; esac
+    if [ "$wanted" = instructions ] || [ "$wanted" = soak ]; then
+        need has_valgrind valgrind
+    fi
+    case $wanted in demo|examples|bench|instructions|deb) return ;; esac
     need has_etcdctl etcd-client
     need has_openssl openssl
     need has_patch patch

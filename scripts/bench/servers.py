@@ -99,10 +99,8 @@ class Servers:
         if self.guardian.stdout.readline() != b"ready\n":
             raise SystemExit((folder / "log").read_text()[-2000:])
         fenced = self.fencegate_at(folder)
-        control = f"host={folder} port=5432 user=postgres dbname=app"
         for name, policies in [("unfenced", "none"), ("second", "policies")]:
-            self.child([self.fencegate, "proxy", "--listen", folder / name, "--upstream", f"{folder}:5432",
-                        "--control", control, "--allow-unauthenticated", "unix", "--policies", folder / policies])
+            self.fencegate_child(folder / name, folder / policies)
         if os.getuid() == 0:
             server = pwd.getpwnam("postgres")
             for name in ["haproxy", "pgbouncer"]:
@@ -134,6 +132,21 @@ class Servers:
                 return int(process.name)
         raise SystemExit("the proxy does not run")
 
+    def fencegate_child(self, where, policies):
+        self.child([self.fencegate, "proxy", "--listen", where, "--upstream", f"{self.folder}:5432",
+                    "--control", f"host={self.folder} port=5432 user=postgres dbname=app",
+                    "--allow-unauthenticated", "unix", "--policies", policies])
+
+    def another(self, name, policies):
+        """One more fencegate, in front of the same server."""
+        (self.folder / name).mkdir()
+        (self.folder / name / "policies").mkdir()
+        (self.folder / name / "policies/bench.yaml").write_text(policies)
+        self.fencegate_child(self.folder / name, self.folder / name / "policies")
+        self.proxies[name] = Proxy(name, self.folder / name, 6432, self.children[-1].pid)
+        self.wait_for(self.proxies[name])
+        return self.proxies[name]
+
     def child(self, command, as_server=False):
         # Neither HAProxy nor PgBouncer has to run as root, and PgBouncer refuses to.
         user = {"user": "postgres", "group": "postgres", "extra_groups": []} if as_server and os.getuid() == 0 else {}
@@ -150,6 +163,11 @@ class Servers:
     def psql(self, proxy, text):
         subprocess.run([self.bin / "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-c", text],
                        env=self.proxies[proxy].environment(""), check=True, stdout=subprocess.DEVNULL)
+
+    def ask(self, query):
+        """The one value, from the server directly."""
+        return subprocess.run([self.bin / "psql", "-XAtqc", query], env=self.proxies["direct"].environment(""), check=True,
+                              capture_output=True, text=True).stdout.strip()
 
     def pgbench(self, proxy, arguments, options=""):
         """What it prints."""

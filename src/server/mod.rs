@@ -136,15 +136,16 @@ fn begin_session(workers: &Workers, shared: Arc<Shared>, stream: AcceptedStream,
     });
 }
 
+/// The steps before the session are boxed: the task would keep the room of the largest for as long as the session lasts.
 async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut seat: Seat) {
     let session = seat.number();
-    let caller = match handshake::hear(&shared, stream, &seat).await {
+    let caller = match Box::pin(handshake::hear(&shared, stream, &seat)).await {
         Ok(Heard::Client(caller)) => *caller,
         Ok(Heard::Cancel(how)) => return tracing::debug!(session, peer, how, "cancel_request"),
         Err(refused) => return log_refusal(&shared, session, &peer, None, &refused),
     };
     let claims = caller.claims();
-    match handshake::shake_hands(shared.clone(), caller, &mut seat, &peer).await {
+    match Box::pin(handshake::shake_hands(shared.clone(), caller, &mut seat, &peer)).await {
         Ok(Opened::Session(driver)) => {
             let session = driver.host().record.clone();
             log_start(&shared, &session);
@@ -155,8 +156,8 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut se
             drop(entry);
             log_end(&shared, &session, &end);
         }
-        Ok(Opened::Console(caller)) => match ConsoleSession::open(shared.clone(), *caller, &mut seat).await {
-            Ok(console) => serve_console(shared, console, session, &peer).await,
+        Ok(Opened::Console(caller)) => match Box::pin(ConsoleSession::open(shared.clone(), *caller, &mut seat)).await {
+            Ok(console) => Box::pin(serve_console(shared, console, session, &peer)).await,
             Err(refused) => log_refusal(&shared, session, &peer, Some(claims), &refused),
         },
         Err(refused) => log_refusal(&shared, session, &peer, Some(claims), &refused),

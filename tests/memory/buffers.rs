@@ -5,7 +5,7 @@ use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Options, Target, Via, length, wait_until};
 use std::sync::Mutex;
 
-crate::routes!(a_very_long_row, a_reader_that_stops, long_messages_of_copy_data);
+crate::routes!(a_very_long_row, a_row_that_nobody_reads, a_reader_that_stops, long_messages_of_copy_data);
 
 /// What the proxy may need beyond what it needed for small talk, in KiB.
 const ALLOWED: u64 = 8 * 1024;
@@ -25,6 +25,16 @@ fn a_very_long_row(via: Via) {
         }
         let columns_and_length = 6;
         assert!(frames.contains(&(b'D', size + columns_and_length)), "{frames:?}");
+    });
+}
+
+fn a_row_that_nobody_reads(via: Via) {
+    let size = lengths(10_000_000, 100_000_000);
+    within_memory(via, |target| {
+        let mut wire = target.login();
+        wire.send(&query(&format!("SELECT repeat('x', {size})")));
+        wait_until_blocked(target);
+        while wire.skip_frame().expect("the session goes on").0 != b'Z' {}
     });
 }
 
@@ -86,7 +96,7 @@ fn within_memory(via: Via, work: impl Fn(&Target)) {
 /// Returns when the server has long been unable to send.
 fn wait_until_blocked(target: &Target) {
     const LOOKS: usize = 20;
-    let query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite' AND query LIKE 'COPY%'";
+    let query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'";
     let mut blocked = 0;
     wait_until("the server waits for its client", DEADLINE, || {
         blocked = if target.postgres.value(query) == "1" { blocked + 1 } else { 0 };

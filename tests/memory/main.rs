@@ -7,3 +7,4 @@ mod support;
 
 mod buffers;
 mod keys;
+mod sessions;

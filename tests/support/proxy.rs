@@ -227,6 +227,11 @@ impl Proxy {
         self.status("VmHWM:")
     }
 
+    /// The memory that it holds now, in KiB.
+    pub fn memory(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
     /// The memory that it has the right to use, in bytes.
     pub fn address_space(&self) -> u64 {
         self.status("VmSize:") * 1024
