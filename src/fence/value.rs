@@ -165,4 +165,44 @@ mod tests {
         assert_eq!(FenceValue::parse("a=1,"), Err(InvalidValue::Token));
         assert_eq!(FenceValue::parse("a=1=2"), Err(InvalidValue::Token));
     }
+
+    #[test]
+    fn no_more_than_64_kib_and_19_digits() {
+        let list = |name: usize| FenceValue::parse(&format!("{}=1", "r".repeat(name)));
+        assert!(list(MAX_LENGTH - 2).is_ok());
+        assert_eq!(list(MAX_LENGTH - 1), Err(InvalidValue::TooLong));
+        assert_eq!(FenceValue::parse("0000000000000000047"), Ok(FenceValue::One(47)));
+        assert_eq!(FenceValue::parse("a=00000000000000000047"), Err(InvalidValue::Token));
+    }
+
+    #[test]
+    fn what_a_value_names_and_weighs() {
+        let list = FenceValue::parse("bb=2, a=1").unwrap_or_default();
+        assert_eq!(list.resources(), ["a", "bb"]);
+        assert!(FenceValue::One(1).resources().is_empty());
+        assert_eq!(list.weight_beside(&list.clone()), 0);
+        let alike = FenceValue::parse("a=1, bb=2").unwrap_or_default();
+        assert_eq!(list.weight_beside(&alike), 65 + 66);
+        assert_eq!(list.weight_beside(&FenceValue::Missing), 65 + 66);
+        assert_eq!(FenceValue::One(1).weight_beside(&list), 0);
+    }
+
+    #[test]
+    fn a_token_for_some_key() {
+        let keyed = "  - {name: 's/{k}', tables: [{name: public.s, key: k}]}\n";
+        let policies = format!("version: 1\nresources:\n  - {{name: r, tables: [public.r]}}\n{keyed}");
+        let policies = crate::policy::join([("a.yaml".into(), Ok(policies.into()))]).unwrap_or_default();
+        assert_eq!(policies.resources.len(), 2);
+        for (value, has) in [
+            ("47", [true, true]),
+            ("r=1", [true, false]),
+            ("s/1=1", [false, true]),
+            ("x=1", [false, false]),
+            ("", [false, false]),
+        ] {
+            let value = FenceValue::parse(value).unwrap_or_default();
+            let found: Vec<_> = policies.resources.iter().map(|resource| value.has_token_for(resource)).collect();
+            assert_eq!(found, has, "{value}");
+        }
+    }
 }

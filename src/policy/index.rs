@@ -7,7 +7,7 @@ use crate::statement::{FunctionName, Operation};
 use std::{collections::HashMap, sync::Arc};
 
 /// The tables and functions of a set, by their own names.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Index {
     /// Each with its place in the list of its resource's tables.
     tables: HashMap<String, Vec<(Arc<Resource>, usize)>>,

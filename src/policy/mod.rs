@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::{fmt, sync::Arc, time::Instant};
 
 /// All policies of one directory, validated. Made by [`load`] or [`PolicySet::new`] and never changed afterwards.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PolicySet {
     /// In the order of the files' names and of the lists in them.
     pub resources: Vec<Arc<Resource>>,

@@ -5,7 +5,7 @@
 
 use super::pipe::{Reader, Writer};
 use super::proxy::{Accepted, Proxy};
-use super::sql::{Sql, Table};
+use super::sql::{Ids, Sql, Table, shown};
 use super::world::{Dice, World, pass};
 use crate::fence::session::Token;
 use crate::wire::error::field;
@@ -55,6 +55,7 @@ pub struct Client {
     read: BytesMut,
     pid: Arc<AtomicI32>,
     dice: Dice,
+    pub ids: Ids,
     pub in_block: bool,
     pub has_failed: bool,
     /// Writes of the open transaction that the server has done.
@@ -64,8 +65,10 @@ pub struct Client {
 
 impl Client {
     pub fn connect(world: &Arc<World>, proxy: &Arc<Proxy>, name: &str, value: Option<String>) -> Client {
-        let Accepted { writer, reader, pid } = proxy.accept(value);
+        let session = world.number();
+        let Accepted { writer, reader, pid } = proxy.accept(value, session);
         Client {
+            ids: Ids::of(session),
             world: world.clone(),
             name: name.to_owned(),
             writer,
@@ -255,7 +258,7 @@ impl Client {
     /// data. In an extended unit a Sync follows: the server has ignored the one before the rows.
     fn send_rows(&mut self, unit: &Unit) {
         let mut output = BytesMut::new();
-        let mut text: String = unit.rows.iter().map(|id| format!("{id}\n")).collect();
+        let mut text: String = unit.rows.iter().map(|id| format!("{}\n", shown(*id))).collect();
         let end = self.dice.below(100);
         if end < 10 {
             text.push_str("no number\n");
@@ -335,7 +338,7 @@ fn put_named(output: &mut BytesMut, sql: &Sql, name: &str, closes: bool, parses:
 /// Binds the id.
 fn put_id(output: &mut BytesMut, statement: &str, id: u64) {
     put_frame(output, frontend::BIND, |out| {
-        let value = id.to_string();
+        let value = shown(id).to_string();
         out.put_u8(0);
         out.put_slice(statement.as_bytes());
         out.put_slice(&[0, 0, 0, 0, 1]);
@@ -384,9 +387,9 @@ fn of_code(code: &str) -> &'static str {
     }
 }
 
-/// A write to one of the tables, by an id that no other has.
-pub fn write(world: &World, dice: &mut Dice, table: Table) -> Sql {
-    let (id, row) = (Some(world.id()), dice.below(table.rows()) as u8);
+/// A write to one of the tables.
+pub fn write(world: &World, dice: &mut Dice, table: Table, id: u64) -> Sql {
+    let (id, row) = (Some(id), world.some_row(dice, table));
     match dice.chance(70) {
         true if table.is_keyed() => Sql::Insert { table, row, id },
         true => Sql::Insert { table, row: 0, id },

@@ -94,7 +94,8 @@ async fn reset(world: &Arc<World>, dice: &mut Dice) {
 async fn go_on(world: &Arc<World>, proxy: &Arc<Proxy>, token: Token, table: Table, dice: &mut Dice) {
     let mut client = Client::connect(world, proxy, "the leader of before", Some(token.to_string()));
     if client.is_ready().await {
-        client.say(&[Unit::simple(vec![write(world, dice, table)])]).await;
+        let write = write(world, dice, table, client.ids.next());
+        client.say(&[Unit::simple(vec![write])]).await;
         client.close();
     }
 }

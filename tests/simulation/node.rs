@@ -2,9 +2,10 @@
 
 use super::client::{Client, Form, Outcome, Unit, cancel, write};
 use super::proxy::Proxy;
-use super::sql::{SHARDS, Sql, Table};
+use super::sql::{Ids, SHARDS, Sql, Table};
 use super::world::{Dice, World, pass};
 use crate::fence::session::Token;
+use futures_util::future::{join, join_all};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -14,6 +15,8 @@ pub struct Node {
     name: String,
     dice: Dice,
     token: Token,
+    /// Those of its session.
+    ids: Ids,
 }
 
 /// What a node does next.
@@ -24,7 +27,7 @@ enum Next {
 
 impl Node {
     pub fn new(world: &Arc<World>, number: usize) -> Node {
-        Node { world: world.clone(), name: format!("node {number}"), dice: world.dice(), token: 0 }
+        Node { world: world.clone(), name: format!("node {number}"), dice: world.dice(), token: 0, ids: Ids::default() }
     }
 
     /// Lives until the faults end.
@@ -37,11 +40,13 @@ impl Node {
                 () = world.calm() => return,
             }
             world.say(|| format!("{} leads under {}", self.name, self.token));
-            let mut second = Node { name: format!("{}'", self.name), dice: world.dice(), token: self.token, world };
-            match self.dice.chance(second.world.plan.second) {
-                true => drop(tokio::join!(self.lead(), second.lead())),
-                false => self.lead().await,
-            }
+            let more = if self.dice.chance(world.plan.crowded) { 1 + self.dice.below(3) } else { 0 };
+            let another = |number: usize| {
+                let name = format!("{}{}", self.name, "'".repeat(number));
+                Node { world: world.clone(), name, dice: world.dice(), token: self.token, ids: Ids::default() }
+            };
+            let mut sessions: Vec<Node> = (1..=more).map(another).collect();
+            join(self.lead(), join_all(sessions.iter_mut().map(Node::lead))).await;
         }
     }
 
@@ -59,6 +64,7 @@ impl Node {
         let at_start = self.dice.chance(50).then(|| self.value());
         let is_set = at_start.is_some();
         let mut client = Client::connect(&self.world, proxy, &self.name, at_start);
+        self.ids = client.ids.clone();
         if !client.is_ready().await {
             return Next::Reconnects;
         }
@@ -135,19 +141,16 @@ impl Node {
     /// The value of `lease.fence`, in one of its forms.
     fn value(&mut self) -> String {
         let token = self.token;
+        let shards = if self.world.plan.keys { &SHARDS[..] } else { &[] };
+        let names = ["jobs", "ticks"].iter().chain(shards);
         match self.dice.below(3) {
-            0 => ["jobs", "ticks"]
-                .iter()
-                .chain(&SHARDS)
-                .map(|name| format!("{name}={token}"))
-                .collect::<Vec<_>>()
-                .join(", "),
+            0 => names.map(|name| format!("{name}={token}")).collect::<Vec<_>>().join(", "),
             _ => token.to_string(),
         }
     }
 
     fn table(&mut self) -> Table {
-        if self.world.plan.keys && self.dice.chance(30) {
+        if self.world.plan.keys && self.dice.chance(self.world.plan.keyed) {
             return Table::Shards;
         }
         self.plain_table()
@@ -159,10 +162,15 @@ impl Node {
 
     fn write(&mut self) -> Sql {
         if self.world.plan.views && self.dice.chance(30) {
-            return Sql::InsertBy { view: self.dice.below(2) as u8, id: Some(self.world.id()) };
+            return Sql::InsertBy { view: self.dice.below(2) as u8, id: Some(self.ids.next()) };
         }
         let table = self.table();
-        write(&self.world, &mut self.dice, table)
+        write(&self.world, &mut self.dice, table, self.ids.next())
+    }
+
+    fn lock(&mut self) -> Sql {
+        let table = self.table();
+        Sql::Lock { table, row: self.world.some_row(&mut self.dice, table) }
     }
 
     fn form(&mut self) -> Form {
@@ -217,11 +225,11 @@ impl Node {
             50..60 if !in_block && alone => vec![self.begin()],
             60..70 if !in_block => vec![self.begin(), self.write(), self.write(), Sql::Commit],
             64..74 if alone => {
-                let rows = (0..1 + self.dice.below(3)).map(|_| self.world.id()).collect();
+                let rows = (0..1 + self.dice.below(3)).map(|_| self.ids.next()).collect();
                 return Unit { rows, form: self.form(), ..Unit::simple(vec![Sql::CopyIn(self.plain_table())]) };
             }
             74..80 if in_block && alone => vec![Sql::Savepoint(1), self.write(), Sql::RollbackTo(1), self.write()],
-            80..86 => vec![Sql::Lock { table: self.table(), row: self.dice.below(2) as u8 }],
+            80..86 => vec![self.lock()],
             86..90 => vec![Sql::Sleep(60)],
             90..93 => vec![self.write(), Sql::Fail, self.write()],
             _ => vec![Sql::Read],
@@ -237,7 +245,7 @@ impl Node {
         if kinds.is_empty() {
             return None;
         }
-        let (form, id) = (self.form(), Some(self.world.id()));
+        let (form, id) = (self.form(), Some(self.ids.next()));
         let statements = match *self.dice.pick(&kinds) {
             0 => self.definition(in_block),
             1 => match self.dice.below(6) {
@@ -270,7 +278,7 @@ impl Node {
                 let named = |closes, parses| Form::Named { name, closes, parses };
                 let fails = self.dice.chance(70).then_some(Sql::Fail);
                 let insert =
-                    |node: &mut Self| Sql::Insert { table: node.plain_table(), row: 0, id: Some(node.world.id()) };
+                    |node: &mut Self| Sql::Insert { table: node.plain_table(), row: 0, id: Some(node.ids.next()) };
                 let [before, last] = [insert(self), insert(self)];
                 let defines =
                     Unit { form: named(true, true), ..Unit::simple(fails.into_iter().chain([before]).collect()) };

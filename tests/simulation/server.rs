@@ -46,6 +46,8 @@ struct State {
     /// Processes that have locked rows of a fenced table and present no token: no fence ends them.
     unfenced: BTreeSet<i32>,
     views: Views,
+    /// When a proxy has heard that the catalogue has changed, and when that was said.
+    heard: Vec<Heard>,
     /// How many transactions have committed, and which of them has changed a row last.
     commits: u64,
     changed: BTreeMap<(Table, u8), u64>,
@@ -53,6 +55,12 @@ struct State {
     standby: (Disk, Views, usize),
     /// Up to when its clock has gone on.
     clock: Option<Instant>,
+}
+
+struct Heard {
+    by: String,
+    announced: Instant,
+    at: Instant,
 }
 
 /// A view that shows a table as it is, and its definition.
@@ -144,8 +152,8 @@ impl Server {
         }
     }
 
-    /// A process begins for a session of that proxy, whose `lease.fence` is that at the start.
-    pub fn connect(&self, world: &Arc<World>, by: &str, value: Option<String>) -> Connection {
+    /// A process begins for the session of that number and of that proxy, whose `lease.fence` is that at the start.
+    pub fn connect(&self, world: &Arc<World>, by: &str, value: Option<String>, session: u64) -> Connection {
         let (to_server, from_client) = pipe(world.dice());
         let (to_client, from_server) = pipe(world.dice());
         let mut state = self.state();
@@ -155,7 +163,8 @@ impl Server {
         let who = identity(pid, state.begun, state.starts);
         self.store.begin_process(&who);
         let signals = Arc::new(Signals::default());
-        let process = Process::new(world, by, who.clone(), (from_client, to_client), signals.clone(), value);
+        let connection = (from_client, to_client);
+        let process = Process::new(world, (by, session), who.clone(), connection, signals.clone(), value);
         let task = tokio::spawn(process.run()).abort_handle();
         state.processes.insert(pid, Running { start: who.backend_start.clone(), signals, task });
         Connection { who, writer: to_server, reader: from_server }
@@ -218,6 +227,16 @@ impl Server {
 
     pub fn view(&self, view: u8) -> Option<View> {
         self.state().views.get(&view).cloned()
+    }
+
+    /// The proxy hears what was announced then: that the catalogue has changed.
+    pub fn heard(&self, by: &str, announced: Instant) {
+        self.state().heard.push(Heard { by: by.to_owned(), announced, at: Instant::now() });
+    }
+
+    /// Before that moment the proxy has heard of a change that was there then.
+    pub fn has_heard(&self, by: &str, change: Instant, before: Instant) -> bool {
+        self.state().heard.iter().any(|heard| heard.by == by && heard.announced >= change && heard.at < before)
     }
 
     /// A transaction commits that has changed these rows and defined these views, or dropped some.

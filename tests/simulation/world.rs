@@ -7,7 +7,7 @@ use super::elections::Held;
 use super::judge::Judge;
 use super::proxy::Proxy;
 use super::server::Server;
-use super::sql::Table;
+use super::sql::{SHARDS, SHARED, Table};
 use super::store::State as Gate;
 pub use crate::support::dice::Dice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,6 +15,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
+
+/// So many keys are in use at a time, each for so many milliseconds.
+const KEYS_AT_ONCE: usize = 3;
+const KEY_LASTS: usize = 120;
 
 /// One history's world.
 pub struct World {
@@ -31,6 +35,7 @@ pub struct World {
     calm: AtomicBool,
     calmed: Notify,
     actors: AtomicU64,
+    numbers: AtomicU64,
     ids: AtomicU64,
     began: Instant,
     story: Option<Mutex<Vec<String>>>,
@@ -47,8 +52,8 @@ pub struct Plan {
     pub control: usize,
     /// The control connections take so many milliseconds more, at most.
     pub lag: usize,
-    /// A leader has a second session.
-    pub second: usize,
+    /// A leader has more sessions than one.
+    pub crowded: usize,
     /// A connection that listens breaks as soon as it does.
     pub listening: usize,
     /// A question to the elections fails.
@@ -61,8 +66,9 @@ pub struct Plan {
     pub views: bool,
     /// Statements are prepared, and run by their names.
     pub names: bool,
-    /// A table is fenced by its keys.
+    /// A table is fenced by its keys; and that table is what is written to, in percent.
     pub keys: bool,
+    pub keyed: usize,
     /// Whole tables are locked, and transactions keep one snapshot.
     pub isolates: bool,
     /// Sessions read strings in both ways.
@@ -105,10 +111,10 @@ impl Plan {
         let plan = Plan {
             proxies: 2 + dice.below(2),
             nodes: 2 + dice.below(3),
-            length: 300 + dice.below(4000) as u64,
+            length: (if dice.chance(80) { 150 + dice.below(2000) } else { 300 + dice.below(4000) }) as u64,
             control: often(dice, 12),
             lag: often(dice, 80),
-            second: often(dice, 100),
+            crowded: often(dice, 100),
             listening: often(dice, 20),
             elections: often(dice, 20),
             slow_ends: often(dice, 60),
@@ -116,6 +122,7 @@ impl Plan {
             views: kinds[0],
             names: kinds[1],
             keys: kinds[2],
+            keyed: if dice.chance(50) { 30 } else { 80 },
             isolates: kinds[3],
             strings: kinds[4],
             guard: kinds[5],
@@ -124,7 +131,7 @@ impl Plan {
         };
         // What becomes of a view that a proxy may not have heard of is the guard's.
         match plan.views && dice.chance(50) {
-            true => Plan { control: 0, lag: 0, listening: 0, disasters: Vec::new(), ..plan },
+            true => Plan { control: 0, listening: 0, disasters: Vec::new(), ..plan },
             false => plan,
         }
     }
@@ -157,6 +164,7 @@ impl World {
             calm: AtomicBool::new(false),
             calmed: Notify::new(),
             actors: AtomicU64::new(0),
+            numbers: AtomicU64::new(0),
             ids: AtomicU64::new(0),
             began: Instant::now(),
             story,
@@ -169,9 +177,23 @@ impl World {
         Dice::new(self.seed.wrapping_add(actor.wrapping_mul(0xd134_2543_de82_ef95)))
     }
 
-    /// A number unlike any other.
+    /// One of the rows of a table. Of keys the last few: first tokens are rare, and so keys come into use one after the other.
+    pub fn some_row(&self, dice: &mut Dice, table: Table) -> u8 {
+        if !table.is_keyed() {
+            return dice.below(2) as u8;
+        }
+        let newest = self.began.elapsed().as_millis() as usize / KEY_LASTS;
+        (newest.min(SHARDS.len() - KEYS_AT_ONCE) + dice.below(KEYS_AT_ONCE)) as u8
+    }
+
+    /// The number of a proxy or a session.
+    pub fn number(&self) -> u64 {
+        1 + self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// An id that is no session's own: several may send it.
     pub fn id(&self) -> u64 {
-        1 + self.ids.fetch_add(1, Ordering::Relaxed)
+        SHARED + self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The faults have ended.

@@ -1,11 +1,13 @@
 //! The judge as a table: a text, the token of the session and what is known, and what is decided.
 
+mod facts;
+
 use super::*;
 use crate::catalogue::Catalogue;
 use crate::fence::Cause;
 use crate::policy::join;
 use crate::session::parameter::ParameterValue;
-use crate::statement::{Lexing, analyse};
+use crate::statement::{Lexing, analyse, analyse_rows};
 
 const POLICIES: &str = "version: 1
 resources:
@@ -35,7 +37,8 @@ struct World {
 impl World {
     /// `admitted=47 known=100 written=46` of the scheduler; `refused`: an Admit failed; `owed`: the server owes replies;
     /// `past=47`: it has written under that token past the trial; `only=1`: of the tables only that of the trial exists;
-    /// `doubt`: some of them may change the parameter; `unread`: the catalogue; `unheard`: nobody listens; `empty`: no fenced
+    /// `changed`: this transaction has changed what concerns fenced tables; `shadows`: it may have made operators that tell keys; `sees`:
+    /// the search path is known; `rows`: those are read; `doubt`: some of them may change the parameter; `unread`: the catalogue; `unheard`: nobody listens; `empty`: no fenced
     /// table exists; `defines` and `others`: what may lead to every table; `exempt`.
     fn new(words: &str) -> Self {
         let mut world = World { words: words.split_whitespace().map(str::to_owned).collect(), ..World::default() };
@@ -89,16 +92,21 @@ impl World {
     }
 
     fn judge_under(&self, policies: &PolicySet, text: &str, token: &str) -> String {
-        let statements = analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements;
+        show(self.decide(policies, text, token))
+    }
+
+    fn decide(&self, policies: &PolicySet, text: &str, token: &str) -> Decision {
+        let read = if self.says("rows") { analyse_rows } else { analyse };
+        let statements = read(text.as_bytes(), Lexing::USUAL).unwrap().statements;
         let parameter =
             Parameter::new(if token == "?" { ParameterValue::Unknown } else { ParameterValue::read(Some(token)) });
         let judge = Judge {
             policies,
             standing: self,
             seen: &self.seen,
-            changes_catalogue: false,
-            shadows_keys: false,
-            path: None,
+            changes_catalogue: self.says("changed"),
+            shadows_keys: self.says("shadows"),
+            path: self.says("sees").then_some("{pg_catalog,public}"),
             suspects: &self.suspects,
             suspects_of_others: &self.of_others,
             exempt: self.says("exempt"),
@@ -110,7 +118,7 @@ impl World {
             past: &self.past,
             refused: self.refused.as_ref(),
         };
-        show(judge.statements(&statements))
+        judge.statements(&statements)
     }
 }
 

@@ -10,7 +10,7 @@ mod transaction;
 
 use super::pipe::{Reader, Writer};
 use super::server::Signals;
-use super::sql::Sql;
+use super::sql::{Sql, meant};
 use super::world::{Dice, World, moment};
 use crate::fence::session::Identity;
 use crate::wire::frame::{Header, body, split_string};
@@ -23,8 +23,9 @@ use transaction::{Setting, Transaction};
 pub struct Process {
     world: Arc<World>,
     who: Identity,
-    /// The proxy of whose session it is.
+    /// The proxy of whose session it is, and the session's number.
     by: String,
+    session: u64,
     input: Reader,
     output: Writer,
     read: BytesMut,
@@ -62,7 +63,7 @@ type Answer = (Vec<Vec<Option<String>>>, &'static str);
 impl Process {
     pub fn new(
         world: &Arc<World>,
-        by: &str,
+        (by, session): (&str, u64),
         who: Identity,
         (input, output): (Reader, Writer),
         signals: Arc<Signals>,
@@ -73,6 +74,7 @@ impl Process {
             world: world.clone(),
             who,
             by: by.to_owned(),
+            session,
             input,
             output,
             read: BytesMut::new(),
@@ -171,7 +173,8 @@ impl Process {
         match tag {
             frontend::PARSE => {
                 let (name, rest) = split_string(content).unwrap();
-                let mut statements = Sql::read(&text(split_string(rest).unwrap().0), self.setting.plain_strings);
+                let mut statements =
+                    Sql::read(&text(split_string(rest).unwrap().0), self.setting.plain_strings, self.session);
                 if statements.len() > 1 {
                     return Err(trouble("42601", "cannot insert multiple commands into a prepared statement"));
                 }
@@ -188,7 +191,7 @@ impl Process {
                 let Some(sql) = self.statements.get(&text(statement)) else {
                     return Err(trouble("26000", "prepared statement does not exist"));
                 };
-                let bound = sql.clone().map(|sql| sql.bound(parameter(rest)));
+                let bound = sql.clone().map(|sql| sql.bound(parameter(rest).map(|shown| meant(shown, self.session))));
                 self.refuse_in_failed(bound.as_ref())?;
                 self.portals.insert(text(portal), bound);
                 self.say(backend::BIND_COMPLETE, &[]);
@@ -224,7 +227,7 @@ impl Process {
     }
 
     async fn query(&mut self, text: &[u8]) -> Result<(), Trouble> {
-        let statements = Sql::read(std::str::from_utf8(text).unwrap(), self.setting.plain_strings);
+        let statements = Sql::read(std::str::from_utf8(text).unwrap(), self.setting.plain_strings, self.session);
         self.statements.remove("");
         if statements.is_empty() {
             self.say(backend::EMPTY_QUERY, &[]);

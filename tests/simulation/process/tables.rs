@@ -8,14 +8,10 @@ use crate::fence::value::FenceValue;
 use crate::simulation::judge::Write;
 use crate::simulation::locks::{Mode, Taken, Thing};
 use crate::simulation::server::{View, qualified};
-use crate::simulation::sql::{Fence, Sql, Table};
+use crate::simulation::sql::{Fence, Sql, Table, meant};
 use crate::wire::frame::body;
 use crate::wire::tag::{backend, frontend};
-use std::time::Duration;
 use tokio::time::Instant;
-
-/// So long it may take until other proxies have heard of a definition, where nothing fails.
-const HEARD_WITHIN: Duration = Duration::from_millis(500);
 
 impl Process {
     pub(super) async fn touch(&mut self, sql: &Sql) -> Result<&'static str, Trouble> {
@@ -169,8 +165,9 @@ impl Process {
     fn is_unheard(&self, view: &View) -> bool {
         let sent = self.input.sent;
         let plan = &self.world.plan;
-        let may_be_lost = plan.control > 0 || plan.listening > 0 || plan.lag > 0 || !plan.disasters.is_empty();
-        let is_told_late = view.by != self.by && (may_be_lost || sent <= view.committed + HEARD_WITHIN);
+        let may_be_lost = plan.control > 0 || plan.listening > 0 || !plan.disasters.is_empty();
+        let has_heard = || self.world.server.has_heard(&self.by, view.committed, sent);
+        let is_told_late = view.by != self.by && (may_be_lost || !has_heard());
         view.process != self.process() && (sent <= view.forwarded || is_told_late)
     }
 
@@ -221,7 +218,7 @@ impl Process {
                 let line: Vec<u8> = text.drain(..=end).collect();
                 let id = String::from_utf8(line).unwrap().trim().parse();
                 let id = id.map_err(|_| trouble("22P02", "invalid input syntax"))?;
-                self.write(table.fence(0), id, None)?;
+                self.write(table.fence(0), meant(id, self.session), None)?;
             }
         }
     }

@@ -29,13 +29,14 @@ pub(super) async fn serve(
     proxy: Arc<Proxy>,
     from_client: Reader,
     to_client: Writer,
-    value: Option<String>,
+    (value, number): (Option<String>, u64),
     pid: Arc<AtomicI32>,
 ) {
     let mut dice = proxy.world.dice();
     proxy.gate.runs().await;
     moment(&mut dice).await;
-    let Connection { who, writer, reader } = proxy.world.server.connect(&proxy.world, &proxy.name, value.clone());
+    let Connection { who, writer, reader } =
+        proxy.world.server.connect(&proxy.world, &proxy.name, value.clone(), number);
     pid.store(who.pid, Ordering::Relaxed);
     proxy.world.say(|| format!("{} begins a session in process {} with {value:?}", proxy.name, who.pid));
     moment(&mut dice).await;

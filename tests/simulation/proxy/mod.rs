@@ -14,7 +14,7 @@ use crate::fence::session::Token;
 use crate::fence::store::Store;
 use crate::fence::{Authority, Database};
 use crate::metrics::Metrics;
-use crate::policy::{PolicySet, Resource, join};
+use crate::policy::{PolicySet, join};
 use crate::session::host::Wanted;
 use crate::state::database::SharedDatabase;
 use crate::state::succession::shut_out_deposed;
@@ -50,8 +50,7 @@ static POLICIES: LazyLock<[PolicySet; 8]> = LazyLock::new(|| {
 /// Those policies, loaded now.
 fn policies(plan: &Plan, number: usize) -> Arc<PolicySet> {
     let read = &POLICIES[number + 2 * usize::from(plan.keys) + 4 * usize::from(plan.leases)];
-    let resources = read.resources.iter().map(|resource| Resource::clone(resource)).collect();
-    let mut policies = PolicySet::new(resources, read.opaque, None, Vec::new());
+    let mut policies = read.clone();
     policies.loaded = Instant::now().into_std();
     Arc::new(policies)
 }
@@ -80,7 +79,7 @@ pub struct Accepted {
 
 impl Proxy {
     pub fn start(world: &Arc<World>) -> Arc<Proxy> {
-        let name = format!("proxy {}", world.id());
+        let name = format!("proxy {}", world.number());
         let gate = Arc::<Gate>::default();
         let authority = Authority::over(Election::new(world.clone()));
         let policies = watch::Sender::new(policies(&world.plan, 0));
@@ -142,11 +141,11 @@ impl Proxy {
     }
 
     /// A client connects, whose `lease.fence` is that from the start.
-    pub fn accept(self: &Arc<Self>, value: Option<String>) -> Accepted {
+    pub fn accept(self: &Arc<Self>, value: Option<String>, number: u64) -> Accepted {
         let (writer, from_client) = pipe(self.world.dice());
         let (to_client, reader) = pipe(self.world.dice());
         let pid = Arc::new(AtomicI32::new(0));
-        let session = driver::serve(self.clone(), from_client, to_client, value, pid.clone());
+        let session = driver::serve(self.clone(), from_client, to_client, (value, number), pid.clone());
         self.sessions.lock().unwrap().push(tokio::spawn(session).abort_handle());
         Accepted { writer, reader, pid }
     }

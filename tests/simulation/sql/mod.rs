@@ -6,6 +6,8 @@
 mod read;
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The tables. Each but the last is fenced, by the resource of that name; shards by one for each of its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,7 +21,10 @@ pub enum Table {
 }
 
 /// The resources of the keys of the table of shards.
-pub const SHARDS: [&str; 4] = ["shard/0", "shard/1", "shard/2", "shard/3"];
+pub const SHARDS: [&str; 16] = [
+    "shard/0", "shard/1", "shard/2", "shard/3", "shard/4", "shard/5", "shard/6", "shard/7", "shard/8", "shard/9",
+    "shard/10", "shard/11", "shard/12", "shard/13", "shard/14", "shard/15",
+];
 
 /// What has tokens of its own: a table, or a key of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,11 +50,6 @@ impl Table {
         self != Table::Notes
     }
 
-    /// How many rows it has.
-    pub fn rows(self) -> usize {
-        if self.is_keyed() { SHARDS.len() } else { 2 }
-    }
-
     pub fn is_keyed(self) -> bool {
         self == Table::Shards
     }
@@ -73,6 +73,34 @@ impl Fence {
     pub fn family(self) -> &'static str {
         if self.table.is_keyed() { "shard/{}" } else { self.table.name() }
     }
+}
+
+/// The first id that is no session's own: it stands in texts as it is.
+pub const SHARED: u64 = 1000;
+
+/// What stands for the id in a text. Those of a session are counted from 1 on, so that sessions say the same texts: what a text
+/// does is read once.
+pub fn shown(id: u64) -> u64 {
+    id & 0xffff
+}
+
+/// The ids of one session.
+#[derive(Clone, Debug, Default)]
+pub struct Ids(Arc<AtomicU64>);
+
+impl Ids {
+    pub fn of(session: u64) -> Ids {
+        Ids(Arc::new(AtomicU64::new(session << 16)))
+    }
+
+    pub fn next(&self) -> u64 {
+        1 + self.0.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// The id for which that stands in a text of the session.
+pub fn meant(shown: u64, session: u64) -> u64 {
+    if shown < SHARED { session << 16 | shown } else { shown }
 }
 
 /// A statement. The id of a write is unlike any other; none: the first parameter.
@@ -165,7 +193,7 @@ pub enum Sql {
 
 impl fmt::Display for Sql {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id = |id: &Option<u64>| id.map_or("$1".to_owned(), |id| id.to_string());
+        let id = |id: &Option<u64>| id.map_or("$1".to_owned(), |id| shown(id).to_string());
         match self {
             Sql::Begin => write!(out, "BEGIN"),
             Sql::BeginRepeatable => write!(out, "BEGIN ISOLATION LEVEL REPEATABLE READ"),
@@ -238,6 +266,19 @@ impl Sql {
             }
             _ => None,
         }
+    }
+
+    /// The same, as that session means it.
+    pub fn of(mut self, session: u64) -> Sql {
+        if let Sql::Insert { id, .. }
+        | Sql::Update { id, .. }
+        | Sql::InsertBy { id, .. }
+        | Sql::Run { id, .. }
+        | Sql::TwoFaced { id, .. } = &mut self
+        {
+            *id = id.map(|shown| meant(shown, session));
+        }
+        self
     }
 
     /// The same with the parameter in its place.

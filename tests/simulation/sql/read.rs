@@ -7,9 +7,9 @@ const RAISE: &str = "SET fencegate_lf";
 const QUOTES: &str = "$fencegate$";
 
 impl Sql {
-    /// All statements of a text, where strings are plain or not.
-    pub fn read(text: &str, plain_strings: bool) -> Vec<Sql> {
-        split(text, plain_strings).into_iter().map(read_one).collect()
+    /// All statements of a text of that session, where strings are plain or not.
+    pub fn read(text: &str, plain_strings: bool, session: u64) -> Vec<Sql> {
+        split(text, plain_strings).into_iter().map(|one| read_one(one).of(session)).collect()
     }
 }
 
@@ -145,8 +145,9 @@ fn what_is_written_is_read() {
         Sql::Fail,
     ];
     let text: Vec<String> = all.iter().map(Sql::to_string).collect();
-    assert_eq!(Sql::read(&text.join("; "), true), all);
+    assert_eq!(Sql::read(&text.join("; "), true, 0), all);
     let text = Sql::TwoFaced { table: Table::Jobs, id: Some(9) }.to_string();
-    assert_eq!(Sql::read(&text, false), [Sql::Text]);
-    assert_eq!(Sql::read(&text, true), [Sql::Text, Sql::Insert { table: Table::Jobs, row: 0, id: Some(9) }]);
+    assert_eq!(Sql::read(&text, false, 0), [Sql::Text]);
+    let id = Some(7 << 16 | 9);
+    assert_eq!(Sql::read(&text, true, 7), [Sql::Text, Sql::Insert { table: Table::Jobs, row: 0, id }]);
 }

@@ -5,7 +5,7 @@ use crate::fence::store::Listener;
 use crate::simulation::world::{Chances, World, delay, moment};
 use std::fmt;
 use std::sync::Arc;
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 
 /// What a proxy hears of news, late.
 pub struct Hears {
@@ -70,6 +70,10 @@ impl Listener for Hears {
     }
 
     fn catalogue_changed(&self) {
-        self.later(|inner| inner.catalogue_changed());
+        let (world, name, announced) = (self.world.clone(), self.name.clone(), Instant::now());
+        self.later(move |inner| {
+            inner.catalogue_changed();
+            world.server.heard(&name, announced);
+        });
     }
 }

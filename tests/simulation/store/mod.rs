@@ -49,10 +49,7 @@ impl Reached {
     /// Draws what becomes of an operation, and takes it to the server.
     async fn sent(&self, dice: &mut Dice) -> Fate {
         self.proxy.runs().await;
-        moment(dice).await;
-        if self.world.plan.lag > 0 && !self.world.is_calm() {
-            pass(dice, self.world.plan.lag).await;
-        }
+        self.takes_a_moment(dice).await;
         self.world.server.time_passes();
         if !self.world.fault(dice, self.world.plan.control) {
             return Fate::Done;
@@ -64,9 +61,22 @@ impl Reached {
         }
     }
 
+    /// Now and then so late that much has happened meanwhile.
     async fn answered(&self, dice: &mut Dice) {
-        moment(dice).await;
+        self.takes_a_moment(dice).await;
+        if self.world.fault(dice, self.world.plan.control) {
+            pass(dice, 800).await;
+        }
         self.proxy.runs().await;
+    }
+
+    /// On the way there, and on the way back.
+    async fn takes_a_moment(&self, dice: &mut Dice) {
+        moment(dice).await;
+        let lag = self.world.plan.lag;
+        if lag > 0 && dice.chance(50) && !self.world.is_calm() {
+            pass(dice, lag).await;
+        }
     }
 
     /// For what only reads: it may fail.
