@@ -34,18 +34,12 @@ impl<H: Host> Session<H> {
     /// Handles all that has been read from the client, as far as the server's output has room and
     /// nothing has to be waited for.
     pub(super) fn handle_client(&mut self) -> Result<Step, ClientFault> {
-        if self.replies.is_full() && self.replies.needs_flush() && self.client.rest == 0 && !self.flushed {
-            // The server may have answers in its buffer, without which nothing more is read.
-            self.note_forwarding();
-            message::put_flush(&mut self.server.output);
-            self.flushed = true;
-        }
         self.flushed &= self.replies.is_full();
         if self.wait.is_none() {
             self.server.output.reserve(self.client.input.len().min(LITTLE));
         }
         let mut handled = 0;
-        while self.wait.is_none() && !self.replies.is_full() && self.server.output.len() < HIGH_WATER {
+        while self.wait.is_none() && self.server.output.len() < HIGH_WATER {
             if self.client.rest > 0 {
                 if !self.client.pass_on(&mut self.server.output) {
                     break;
@@ -54,6 +48,9 @@ impl<H: Host> Session<H> {
                     self.client.discard = false;
                     self.raise_discarded();
                 }
+            }
+            if self.replies.is_full() {
+                break;
             }
             let Some(header) = Header::from_client(&self.client.input)? else { break };
             if !self.client_message(header)? {
@@ -64,6 +61,12 @@ impl<H: Host> Session<H> {
             if handled >= AT_ONCE {
                 return Ok(Step::GoOn);
             }
+        }
+        if self.replies.is_full() && self.replies.needs_flush() && self.client.rest == 0 && !self.flushed {
+            // The server may have answers in its buffer, without which nothing more is read.
+            self.note_forwarding();
+            message::put_flush(&mut self.server.output);
+            self.flushed = true;
         }
         Ok(Step::Wait)
     }

@@ -1,7 +1,7 @@
 //! The harness itself: what it starts it also ends, and what it reads it reads right.
 
 use crate::support::commit_order::CommitOrder;
-use crate::support::guardian::Folder;
+use crate::support::guardian::{Folder, Program};
 use crate::support::postgres_source::apt;
 use crate::support::{DEADLINE, Options, Postgres, programs, wait_until};
 use std::fs;
@@ -98,14 +98,17 @@ fn a_killed_test_leaves_nothing_behind() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let folder = lines.find_map(|line| Some(line.split_once("folder=")?.1.to_owned())).expect("it reports its folder");
+    let mut told = |name: &str| lines.find_map(|line| Some(line.split_once(name)?.1.to_owned())).expect("it tells");
+    let (process, folder) = (format!("/proc/{}", told("process=")), told("folder="));
     let postmaster = std::fs::read_to_string(Path::new(&folder).join("data/postmaster.pid")).unwrap();
-    let process = format!("/proc/{}", postmaster.lines().next().unwrap());
-    assert!(Path::new(&process).exists());
+    let server = format!("/proc/{}", postmaster.lines().next().unwrap());
+    assert!(Path::new(&process).exists() && Path::new(&server).exists());
 
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_until("the server has ended", DEADLINE, || !Path::new(&process).exists());
+    // A server ends by itself once its folder is gone.
+    wait_until("the program has ended", DEADLINE, || !Path::new(&process).exists());
+    wait_until("the server has ended", DEADLINE, || !Path::new(&server).exists());
     wait_until("its folder is gone", DEADLINE, || !Path::new(&folder).exists());
 }
 
@@ -113,6 +116,8 @@ fn a_killed_test_leaves_nothing_behind() {
 #[ignore = "a part of a_killed_test_leaves_nothing_behind"]
 fn waits_to_be_killed() {
     let postgres = Postgres::start(Options::default());
+    let program = Program::start(&["sleep", "600"], &postgres.socket_dir().join("log of sleep"), "KILL");
+    println!("process={}", program.pid());
     println!("folder={}", postgres.socket_dir().display());
     loop {
         std::thread::park();

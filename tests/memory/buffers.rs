@@ -29,7 +29,8 @@ fn a_very_long_row(via: Via) {
 }
 
 fn a_row_that_nobody_reads(via: Via) {
-    let size = lengths(10_000_000, 100_000_000);
+    // More than the kernel keeps for two sockets.
+    let size = lengths(50_000_000, 100_000_000);
     within_memory(via, |target| {
         let mut wire = target.login();
         wire.send(&query(&format!("SELECT repeat('x', {size})")));
