@@ -13,8 +13,9 @@ use crate::policy::{PolicySet, Resource, join};
 use crate::statement::{Analysis, Statement, analyse};
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::frame::put_frame;
-use crate::wire::message::{put_query, put_ready};
-use crate::wire::tag::backend;
+use crate::wire::message::{put_flush, put_parse, put_query, put_ready};
+use crate::wire::tag::{backend, frontend};
+use bytes::BufMut;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 mod unseen;
@@ -400,6 +401,27 @@ fn a_definition_that_has_just_ended_rejects_nothing() {
     session.host.looks = AtomicUsize::new(usize::MAX);
     says(&mut session, &query("INSERT INTO free VALUES (1)"));
     assert!(session.server.output.is_empty());
+}
+
+/// The server keeps its answers back until it is asked for them, and the session reads no more before it has some.
+#[test]
+fn a_server_that_owes_as_much_as_it_may_is_told_to_flush_at_once() {
+    let (mut messages, mut flush, mut last) = (BytesMut::new(), BytesMut::new(), BytesMut::new());
+    put_parse(&mut messages, "", "SELECT 1");
+    (0..10_000).for_each(|_| put_frame(&mut messages, frontend::COPY_DONE, |_| {}));
+    put_flush(&mut flush);
+    let mut asked = session("");
+    says(&mut asked, &messages);
+    assert!(asked.server.output.ends_with(&flush) && !asked.client.input.is_empty());
+
+    // Within a message it cannot be asked: that is passed on first.
+    put_frame(&mut last, frontend::COPY_FAIL, |body| body.put_bytes(b'x', 1000));
+    let (head, rest) = last.split_at(100);
+    let mut asked = session("");
+    says(&mut asked, &[&messages[..messages.len() - 5 * 2], head].concat());
+    assert!(asked.server.output.ends_with(head));
+    says(&mut asked, rest);
+    assert!(asked.server.output.ends_with(&[rest, &flush].concat()));
 }
 
 #[test]
