@@ -168,6 +168,8 @@ impl Driver {
     fn poll_writes(&mut self, context: &mut Context<'_>) -> bool {
         let Driver { session, client, server, client_lost, hang_up, closed, term, .. } = self;
         let was_held_up = session.is_held_up();
+        // Some of what the client has sent waits for this, and is handled in the next step.
+        let has_more = session.server.output.len() >= HIGH_WATER;
         let before = client.sink.bytes + server.sink.bytes;
         let mut is_lost = false;
         if client.sink.is_pending(&session.client.output) {
@@ -185,7 +187,7 @@ impl Driver {
         }
         // What is left of the input when nothing holds it back is a message that will never be whole.
         let client_done = session.client.ended && !session.is_held_back();
-        if (client_done || session.is_terminating()) && !was_held_up && !*closed {
+        if (client_done || session.is_terminating()) && !has_more && !*closed {
             *closed = true;
             server.sink.end();
         }

@@ -36,7 +36,13 @@ fn init_for_control_role(postgres: &Postgres) {
     crate::support::programs::run(command.args(["init", "--control", &database, "--role", "fencer"]));
 }
 
-fn take_control_away(postgres: &Postgres) {
+fn take_control_away(fenced: &Fenced) {
+    end_control(&fenced.postgres);
+    // The proxy may learn of it a moment later than a client.
+    fenced.proxy.wait_for_log("the control connection does not listen", DEADLINE);
+}
+
+fn end_control(postgres: &Postgres) {
     postgres.sql("ALTER ROLE fencer NOLOGIN");
     postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'fencer'");
     wait_until("the control connections have ended", DEADLINE, || {
@@ -58,7 +64,7 @@ fn while_nobody_listens_only_what_is_named_plainly_is_known() {
     ok(&mut leader, "INSERT INTO listed VALUES (1)");
     fenced.postgres.sql("CREATE VIEW copied AS SELECT * FROM plain; GRANT ALL ON copied TO app");
     ok(&mut stranger, "INSERT INTO copied VALUES (1)");
-    take_control_away(&fenced.postgres);
+    take_control_away(&fenced);
     fenced.postgres.sql("CREATE OR REPLACE VIEW copied AS SELECT * FROM items");
     for sql in ["INSERT INTO copied VALUES (2)", "INSERT INTO plain VALUES (2)", "DROP TABLE plain CASCADE"] {
         assert_eq!(code(&mut stranger, sql), "LF006", "{sql}");
@@ -83,7 +89,7 @@ fn while_nobody_listens_the_first_fenced_table_may_have_come() {
     fenced.postgres.sql("DROP TABLE items CASCADE");
     let mut stranger = fenced.login_as("app");
     ok(&mut stranger, "INSERT INTO plain VALUES (1)");
-    take_control_away(&fenced.postgres);
+    take_control_away(&fenced);
     let made =
         "CREATE TABLE items (id int); CREATE VIEW listed AS SELECT * FROM items; GRANT ALL ON items, listed TO app";
     fenced.postgres.sql(made);
@@ -104,7 +110,7 @@ fn while_nobody_listens_what_is_read_may_call_a_named_function() {
     );
     let (mut leader, mut stranger) = (holder(&fenced, 1), fenced.login_as("app"));
     ok(&mut leader, "INSERT INTO items VALUES (1)");
-    take_control_away(&fenced.postgres);
+    take_control_away(&fenced);
     fenced.postgres.sql("CREATE VIEW later AS SELECT note() AS n; GRANT ALL ON later TO app");
     for sql in ["SELECT * FROM later", "TABLE later", "COPY (TABLE later) TO STDOUT", "SELECT * FROM later FOR UPDATE"]
     {
@@ -123,7 +129,7 @@ fn while_nobody_listens_each_resource_goes_on() {
     let mut leader = holder(&fenced, 1);
     ok(&mut leader, "SET lease.fence = 'jobs=1'");
     ok(&mut leader, "INSERT INTO items VALUES (1)");
-    take_control_away(&fenced.postgres);
+    take_control_away(&fenced);
     ok(&mut leader, "INSERT INTO items VALUES (2)");
     assert_eq!(code(&mut leader, "INSERT INTO listed VALUES (2)"), "LF006");
     // What has changed may have changed these too.
@@ -139,7 +145,7 @@ fn while_nobody_listens_a_database_without_the_schema_goes_on() {
     fenced.postgres.sql_in("other", "CREATE TABLE plain (id int); GRANT ALL ON plain TO app");
     let mut stranger = Wire::login(&fenced.proxy.address(), "app", "other");
     ok(&mut stranger, "INSERT INTO plain VALUES (1)");
-    take_control_away(&fenced.postgres);
+    end_control(&fenced.postgres);
     for sql in ["INSERT INTO plain VALUES (2)", "DO $$ BEGIN END $$"] {
         ok(&mut stranger, sql);
     }
@@ -150,7 +156,7 @@ fn what_has_changed_and_cannot_be_read_may_be_anything() {
     let fenced = fenced();
     let (mut leader, mut stranger) = (holder(&fenced, 1), fenced.login_as("app"));
     ok(&mut leader, "INSERT INTO items VALUES (1)");
-    take_control_away(&fenced.postgres);
+    take_control_away(&fenced);
     ok(&mut stranger, "CREATE VIEW later AS SELECT * FROM items");
     for sql in [
         "INSERT INTO plain VALUES (1)",
