@@ -6,6 +6,7 @@ and docs/performance.svg. Usage: bench.py FENCEGATE SECONDS ROUNDS"""
 import os, platform, re, statistics, subprocess, sys, time
 from pathlib import Path
 
+from many import RESOURCES, SESSIONS, many
 from memory import Memory
 from plot import plot
 from servers import ROOT, Servers
@@ -30,9 +31,10 @@ class Bench:
         used = [after - before for before, after in zip(before, proxy.processor_time())]
         count = int(re.search(r"actually processed: (\d+)", said)[1])
         failed = re.search(r"number of failed transactions: (\d+)", said)
-        if failed and int(failed[1]):
+        speed = re.search(r"tps = ([\d.]+)", said)
+        if failed and int(failed[1]) or not speed or not count:
             raise SystemExit(f"{way}: {said}")
-        return (float(re.search(r"tps = ([\d.]+)", said)[1]), *(1e6 * time / count for time in used))
+        return (float(speed[1]), *(1e6 * time / count for time in used))
 
     def cells(self, ways, arguments):
         """Of each way: the list of its runs."""
@@ -146,6 +148,8 @@ def main():
             print(kind, flush=True)
             cells[kind] = bench.cells(WAYS, arguments)
         latency, jobs, takeovers = bench.latency(), {clients: bench.tokens(clients) for clients in [16, 1]}, bench.takeovers()
+        print("much beside it", flush=True)
+        beside = many(bench)
         print("memory", flush=True)
         memory = Memory(servers).measure()
         # Such updates cost the server more than the proxy: with and without a fence.
@@ -168,6 +172,11 @@ def main():
     parts.append(f"Takeover: the new leader's first write, in milliseconds, {TAKEOVERS} of each:\n\n" + table(
         ["the old leader's session", "median", "most"],
         [[kind, f"{statistics.median(times):.1f}", f"{max(times):.1f}"] for kind, times in takeovers.items()]))
+    parts.append(f"With {RESOURCES:,} resources, each in a file and with a table of its own, and {SESSIONS:,} idle sessions beside, "
+                 "against one resource and none; transactions a second, and user + system time of the proxy for each:\n\n" + table(
+        ["", "one resource", "many", "processor, one", "many"],
+        [[kind, *(spread([run[0] for run in runs[way]]) for way in ["one", "many"]),
+          *(f"{median(runs[way], 1):.1f} + {median(runs[way], 2):.1f}" for way in ["one", "many"])] for kind, runs in beside.items()]))
     parts.append("Resident memory of the proxy:\n\n" + table(["", ""], [list(pair) for pair in memory]))
     parts[0] += f"; {rounds} runs of {seconds} s each, interleaved."
     page = ROOT / "docs/performance.md"
