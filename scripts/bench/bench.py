@@ -1,0 +1,221 @@
+"""What the proxy costs, beside HAProxy and PgBouncer: throughput, processor time, latency, connections, tokens, takeovers.
+
+Runs of all ways are interleaved, so that a busy machine is busy for all of them. Writes the measured part of docs/performance.md,
+and docs/performance.svg. Usage: bench.py FENCEGATE SECONDS ROUNDS"""
+
+import os, platform, re, statistics, subprocess, sys, time
+from pathlib import Path
+
+from crowd import Member
+from many import RESOURCES, SESSIONS, many
+from memory import Memory
+from plot import plot
+from servers import ROOT, Servers
+
+WAYS = ["direct", "haproxy", "pgbouncer", "fenced", "unfenced"]
+NAMES = {"direct": "direct", "haproxy": "HAProxy tcp", "pgbouncer": "PgBouncer session", "fenced": "fencegate, fenced",
+         "unfenced": "fencegate, nothing fenced"}
+TOKEN = "-c lease.fence=1"
+JOB = "\\set i :i + 1\n\\set key :client_id * 10000000 + :base + :i\nSET lease.fence = :key;\nINSERT INTO jobs VALUES (:key, 'done');\n"
+TAKEOVERS = 20
+CROWD, CROWDS = 1000, 3
+
+
+class Bench:
+    def __init__(self, servers, seconds, rounds):
+        self.servers, self.seconds, self.rounds, self.jobs = servers, seconds, rounds, 0
+
+    def run(self, way, arguments, options=""):
+        """Transactions a second; user and system time of the proxy for each, in microseconds."""
+        proxy = self.servers.proxies[way]
+        before = proxy.processor_time()
+        said = self.servers.pgbench(way, ["-n", "-T", str(self.seconds), *arguments], options)
+        used = [after - before for before, after in zip(before, proxy.processor_time())]
+        count = int(re.search(r"actually processed: (\d+)", said)[1])
+        failed = re.search(r"number of failed transactions: (\d+)", said)
+        speed = re.search(r"tps = ([\d.]+)", said)
+        if failed and int(failed[1]) or not speed or not count:
+            raise SystemExit(f"{way}: {said}")
+        return (float(speed[1]), *(1e6 * time / count for time in used))
+
+    def cells(self, ways, arguments):
+        """Of each way: the list of its runs."""
+        runs = {way: [] for way in ways}
+        for _ in range(self.rounds):
+            for way in ways:
+                # HAProxy and PgBouncer have no use for a token, nor has the server: it is sent to all.
+                runs[way].append(self.run(way, arguments, TOKEN))
+        return runs
+
+    def latency(self):
+        """Of each way: sorted latencies of single transactions with one client, in microseconds."""
+        all_of = {way: [] for way in WAYS}
+        for number in range(self.rounds):
+            for way in WAYS:
+                prefix = f"latency-{way}-{number}"
+                self.servers.pgbench(way, ["-n", "-T", str(self.seconds), "-S", "-M", "prepared", "-l", "--log-prefix", prefix], TOKEN)
+                for log in self.servers.folder.glob(f"{prefix}.*"):
+                    all_of[way] += [int(line.split()[2]) for line in log.read_text().splitlines()]
+                    log.unlink()
+        return {way: sorted(times) for way, times in all_of.items()}
+
+    def tokens(self, clients):
+        """Jobs a second, each with a token and a key of its own: directly, and through the proxy."""
+        script = self.servers.folder / "job.sql"
+        script.write_text(JOB)
+        runs = {"direct": [], "fenced": []}
+        for _ in range(self.rounds):
+            for way in runs:
+                self.jobs += 1
+                base = f"base={self.jobs * 100_000_000_000}"
+                arguments = ["-f", str(script), "-c", str(clients), "-D", "i=0", "-D", base]
+                runs[way].append(self.run(way, arguments))
+        return runs
+
+    def takeovers(self):
+        """Of each kind of old leader: how long the new leader's first write took, in milliseconds."""
+        times, token = {}, 1_000_000
+        for way, state in [("fenced", "idle"), ("fenced", "in a transaction"), ("second", "idle"), ("second", "in a transaction")]:
+            kind = f"{'the same proxy' if way == 'fenced' else 'another proxy'}, {state}"
+            times[kind] = []
+            for _ in range(TAKEOVERS):
+                token += 2
+                old, new = Session(self.servers, way), Session(self.servers, "fenced")
+                old.run(f"SET lease.fence = {token}")
+                if state != "idle":
+                    old.run("BEGIN")
+                old.run("INSERT INTO results VALUES (1)")
+                new.run(f"SET lease.fence = {token + 1}")
+                times[kind].append(new.run("INSERT INTO results VALUES (2)"))
+                old.close()
+                new.close()
+        times[f"another proxy, {CROWD:,} idle sessions"] = self.crowds(token)
+        return times
+
+    def crowds(self, token):
+        """The same where so many sessions of the old leader are admitted."""
+        second, members, times = self.servers.proxies["second"], [], []
+        for _ in range(CROWDS):
+            token += 2
+            # Those that were ended the last time are replaced.
+            members = [member for member in members if member.run(f"SET lease.fence = {token}")]
+            members += [Member(second.folder, second.port) for _ in range(CROWD - len(members))]
+            for member in members:
+                member.run(f"SET lease.fence = {token}; INSERT INTO results VALUES (1)")
+            new = Session(self.servers, "fenced")
+            new.run(f"SET lease.fence = {token + 1}")
+            times.append(new.run("INSERT INTO results VALUES (2)"))
+            new.close()
+        for member in members:
+            member.close()
+        return times
+
+
+class Session:
+    """psql, kept open: what it says of the time of each statement."""
+
+    def __init__(self, servers, way):
+        # By lines: psql would keep the time back until it ends.
+        command = ["stdbuf", "-oL", servers.bin / "psql", "-XAtq", "-c", "\\timing on", "-f", "-"]
+        self.psql = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                     text=True, env=servers.proxies[way].environment(""))
+
+    def run(self, statement):
+        """Milliseconds."""
+        self.psql.stdin.write(statement + ";\n")
+        self.psql.stdin.flush()
+        while not (found := re.match(r"Time: ([\d.]+) ms", line := self.psql.stdout.readline())):
+            if not line:
+                raise SystemExit(f"psql has ended in {statement}")
+        return float(found[1])
+
+    def close(self):
+        self.psql.stdin.close()
+        self.psql.wait()
+
+
+def spread(values, digits=0):
+    """Median, with the least and the most."""
+    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
+
+
+def median(runs, column=0):
+    return statistics.median(run[column] for run in runs)
+
+
+def percentile(times, part):
+    return times[min(len(times) - 1, int(part * len(times)))]
+
+
+def table(header, rows):
+    return "\n".join(["| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *rows]]) + "\n"
+
+
+def machine(servers):
+    processor = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "")
+    version = subprocess.run([servers.bin / "postgres", "--version"], capture_output=True, text=True).stdout.strip()
+    return f"{os.cpu_count()} × {processor or platform.machine()}, {version}, load before: {os.getloadavg()[0]:.1f}"
+
+
+def main():
+    fencegate, seconds, rounds = Path(sys.argv[1]).resolve(), int(sys.argv[2]), int(sys.argv[3])
+    with Servers(fencegate) as servers:
+        bench, parts = Bench(servers, seconds, rounds), [machine(servers)]
+        kinds = {f"{protocol}, {clients} clients": ["-S", "-M", protocol, "-c", str(clients), "-j", "2"]
+                 for protocol in ["prepared", "simple"] for clients in [8, 64]}
+        kinds["new connections, 8 clients"] = ["-S", "-C", "-c", "8", "-j", "2"]
+        cells = {}
+        for kind, arguments in kinds.items():
+            print(kind, flush=True)
+            cells[kind] = bench.cells(WAYS, arguments)
+        latency, jobs, takeovers = bench.latency(), {clients: bench.tokens(clients) for clients in [16, 1]}, bench.takeovers()
+        print("much beside it", flush=True)
+        beside = many(bench)
+        print("memory", flush=True)
+        memory = Memory(servers).measure()
+        # Such updates cost the server more than the proxy: with and without a fence.
+        updates = bench.cells(["direct", "fenced", "unfenced"], ["-N", "-c", "8", "-j", "2"])
+    parts.append("Transactions a second (`pgbench -S`), median, least and most. PgBouncer reuses its connections to the server for new clients:\n\n" + table(
+        ["", *(NAMES[way] for way in WAYS)],
+        [[kind, *(spread([run[0] for run in runs[way]]) for way in WAYS)] for kind, runs in cells.items()]
+        + [["simple-update, 8 clients", spread([run[0] for run in updates["direct"]]), "", "",
+            *(spread([run[0] for run in updates[way]]) for way in ["fenced", "unfenced"])]]))
+    parts.append("Processor time of the proxy for a transaction, user + system, in microseconds (medians):\n\n" + table(
+        ["", *(NAMES[way] for way in WAYS[1:])],
+        [[kind, *(f"{median(runs[way], 1):.1f} + {median(runs[way], 2):.1f}" for way in WAYS[1:])] for kind, runs in cells.items()]))
+    percentiles = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+    parts.append("Latency with one client, prepared, in microseconds:\n\n" + table(
+        ["", *(NAMES[way] for way in WAYS)],
+        [[name, *(str(percentile(latency[way], part)) for way in WAYS)] for name, part in percentiles.items()]))
+    parts.append("A token for each job: `SET lease.fence` and an `INSERT` under a key of its own, jobs a second:\n\n" + table(
+        ["workers", "direct", "fencegate"],
+        [[str(clients), *(spread([run[0] for run in runs[way]]) for way in ["direct", "fenced"])] for clients, runs in jobs.items()]))
+    parts.append(f"Takeover: the new leader's first write, in milliseconds, {TAKEOVERS} of each, {CROWDS} of the last:\n\n" + table(
+        ["the old leader's session", "median", "most"],
+        [[kind, f"{statistics.median(times):.1f}", f"{max(times):.1f}"] for kind, times in takeovers.items()]))
+    parts.append(f"With {RESOURCES:,} resources, each in a file and with a table of its own, and {SESSIONS:,} idle sessions beside, "
+                 "against one resource and none; transactions a second, and user + system time of the proxy for each:\n\n" + table(
+        ["", "one resource", "many", "processor, one", "many"],
+        [[kind, *(spread([run[0] for run in runs[way]]) for way in ["one", "many"]),
+          *(f"{median(runs[way], 1):.1f} + {median(runs[way], 2):.1f}" for way in ["one", "many"])] for kind, runs in beside.items()]))
+    parts.append("Resident memory of the proxy:\n\n" + table(["", ""], [list(pair) for pair in memory]))
+    parts[0] += f"; {rounds} runs of {seconds} s each, interleaved."
+    page = ROOT / "docs/performance.md"
+    before, rest = page.read_text().split("<!-- measured -->\n", 1)
+    after = rest.split("<!-- /measured -->", 1)[1]
+    page.write_text(before + "<!-- measured -->\n" + "\n".join(parts) + "<!-- /measured -->" + after)
+    # New connections are another scale: PgBouncer gives them to the server once, and then reuses them.
+    drawn = {kind: runs for kind, runs in cells.items() if "new" not in kind}
+    shares = {kind: {way: median(runs[way]) / median(runs["direct"]) for way in WAYS[1:]} for kind, runs in drawn.items()}
+    times = {kind: {way: median(runs[way], 1) + median(runs[way], 2) for way in WAYS[1:]} for kind, runs in drawn.items()}
+    added = {name: {way: percentile(latency[way], part) - percentile(latency["direct"], part) for way in WAYS[1:]}
+             for name, part in percentiles.items() if name != "p99.9"}
+    ended = {kind: {"fenced": statistics.median(times)} for kind, times in takeovers.items()}
+    panels = [("Throughput, of that without a proxy", shares, "{:.2f}"),
+              ("Processor time of the proxy for a transaction, µs", times, "{:.0f}"),
+              ("Latency added, one client, µs", added, "{:.0f}"), ("Takeover, median, ms", ended, "{:.1f}")]
+    (ROOT / "docs/performance.svg").write_text(plot(panels, NAMES))
+    print("\n".join(parts))
+
+
+main()

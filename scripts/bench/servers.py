@@ -133,15 +133,16 @@ class Servers:
         raise SystemExit("the proxy does not run")
 
     def fencegate_child(self, where, policies):
-        self.child([self.fencegate, "proxy", "--listen", where, "--upstream", f"{self.folder}:5432",
+        self.child([self.fencegate, "proxy", "--max-connections", "1200", "--listen", where, "--upstream", f"{self.folder}:5432",
                     "--control", f"host={self.folder} port=5432 user=postgres dbname=app",
                     "--allow-unauthenticated", "unix", "--policies", policies])
 
-    def another(self, name, policies):
-        """One more fencegate, in front of the same server."""
+    def another(self, name, *policies):
+        """One more fencegate, in front of the same server, with a file for each of these policies."""
         (self.folder / name).mkdir()
         (self.folder / name / "policies").mkdir()
-        (self.folder / name / "policies/bench.yaml").write_text(policies)
+        for number, text in enumerate(policies):
+            (self.folder / name / f"policies/{number}.yaml").write_text(text)
         self.fencegate_child(self.folder / name, self.folder / name / "policies")
         self.proxies[name] = Proxy(name, self.folder / name, 6432, self.children[-1].pid)
         self.wait_for(self.proxies[name])

@@ -6,7 +6,7 @@ use super::database::Database;
 use super::store::StoreError;
 use crate::policy::Resource;
 use parking_lot::RwLock;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,6 +15,8 @@ use std::time::Instant;
 pub(super) struct InForce {
     /// What a notification's name means.
     resources: Vec<Arc<Resource>>,
+    /// Theirs: each resource is looked for when all are looked at.
+    fingerprints: HashSet<String>,
     loaded: Instant,
     /// The same by the clock of the database, as [`super::store::Store::now`] tells it; 0 while that was not asked.
     loaded_there: i64,
@@ -22,7 +24,12 @@ pub(super) struct InForce {
 
 impl InForce {
     pub(super) fn nothing() -> RwLock<Self> {
-        RwLock::new(InForce { resources: Vec::new(), loaded: Instant::now(), loaded_there: 0 })
+        RwLock::new(InForce::of(&[], Instant::now(), 0))
+    }
+
+    fn of(resources: &[Arc<Resource>], loaded: Instant, loaded_there: i64) -> Self {
+        let fingerprints = resources.iter().map(|resource| resource.fingerprint.clone()).collect();
+        InForce { resources: resources.to_vec(), fingerprints, loaded, loaded_there }
     }
 }
 
@@ -63,14 +70,14 @@ impl Database {
         if policies.loaded != loaded {
             self.superseded.lock().clear();
         }
-        *policies = InForce { resources: resources.to_vec(), loaded, loaded_there };
+        *policies = InForce::of(resources, loaded, loaded_there);
         drop(policies);
         self.enforced.keep(resources);
     }
 
     /// The resource is in force as it is.
     pub(super) fn resource_in_force(&self, resource: &Resource) -> bool {
-        self.policies.read().resources.iter().any(|it| it.fingerprint == resource.fingerprint)
+        self.policies.read().fingerprints.contains(&resource.fingerprint)
     }
 
     /// When the policies in force were loaded, if the resource is of them, by the clock of the database. Proxies' own clocks

@@ -1,6 +1,7 @@
 //! From a name in a statement to the resources that it may mean.
 //!
-//! Must never miss one: a name without a schema means the tables of that name in every schema.
+//! Each statement asks, so that no answer may take longer where there are more resources. Must never miss one: a name without
+//! a schema means the tables of that name in every schema.
 
 use super::{FencedFunction, FencedTable, Resource};
 use crate::statement::{FunctionName, Operation};
@@ -14,11 +15,13 @@ pub(super) struct Index {
     functions: HashMap<String, Vec<(Arc<Resource>, FencedFunction)>>,
     /// Those of which only the beginning of the name is known.
     prefixes: Vec<(Arc<Resource>, FencedFunction)>,
+    has_keys: bool,
 }
 
 impl Index {
     pub(super) fn new(resources: &[Arc<Resource>]) -> Self {
-        let mut index = Self::default();
+        let has_keys = resources.iter().any(|resource| resource.keyed.is_some());
+        let mut index = Self { has_keys, ..Self::default() };
         for resource in resources {
             for (place, table) in resource.tables.iter().enumerate() {
                 index.tables.entry(table.name.name.clone()).or_default().push((resource.clone(), place));
@@ -32,6 +35,14 @@ impl Index {
             }
         }
         index
+    }
+
+    pub(super) fn has_functions(&self) -> bool {
+        !(self.functions.is_empty() && self.prefixes.is_empty())
+    }
+
+    pub(super) fn has_keys(&self) -> bool {
+        self.has_keys
     }
 
     /// The tables that may be meant, whatever is fenced of them.

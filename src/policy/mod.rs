@@ -114,12 +114,12 @@ impl PolicySet {
 
     /// Calling some function counts as a write.
     pub fn has_functions(&self) -> bool {
-        self.resources.iter().any(|resource| !resource.functions.is_empty())
+        self.index.has_functions()
     }
 
     /// Some resource is keyed.
     pub fn has_keys(&self) -> bool {
-        self.resources.iter().any(|resource| resource.keyed.is_some())
+        self.index.has_keys()
     }
 
     /// The resource as its policy has it, of which this is the name, or that of one of its keys.
