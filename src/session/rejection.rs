@@ -380,6 +380,7 @@ pub fn may_be_another(kind: &str) -> Rejection {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -404,5 +405,85 @@ mod tests {
             text.message.ends_with("was reset since token 46 was admitted, and is at 7")
                 && text.hint.starts_with("An operator")
         );
+    }
+
+    /// What the log and the metrics say of each, beside its SQLSTATE.
+    #[test]
+    fn each_says_what_it_is_about() {
+        let (resource, issuer) = (String::from("r"), Issuer::Election("/e".parse().unwrap()));
+        let (presented, highest, written) = (46, 47, 47);
+        let unissued =
+            |issued| Rejection::Unissued { resource: resource.clone(), presented, issuer: issuer.clone(), issued };
+        let of_r = Some("r");
+        let cause = Cause::from("no connection");
+        let all = [
+            (Rejection::Stale { resource: resource.clone(), presented, highest }, "LF001 stale", of_r, (46, 47)),
+            (
+                Rejection::GoneBack { resource: resource.clone(), presented, highest, issuer: issuer.clone() },
+                "LF001 stale",
+                of_r,
+                (46, 47),
+            ),
+            (
+                Rejection::Missing { resource: resource.clone(), named: Vec::new(), by_bare_name: None },
+                "LF002 missing",
+                of_r,
+                (0, 0),
+            ),
+            (Rejection::InvalidSetting { why: InvalidValue::Token, value: "x".into() }, "LF003 invalid", None, (0, 0)),
+            (Rejection::InvalidValue { resource: resource.clone() }, "LF003 invalid", of_r, (0, 0)),
+            (Rejection::TwoTokens { resource: resource.clone(), presented, written }, "LF003 invalid", of_r, (46, 47)),
+            (
+                Rejection::TwoTokensAtOnce { resource: resource.clone(), presented, written },
+                "LF003 invalid",
+                of_r,
+                (46, 47),
+            ),
+            (Rejection::Unverifiable { why: "w".into(), hint: "h" }, "LF004 unverifiable", None, (0, 0)),
+            (
+                Rejection::UnknownKey { resource: resource.clone(), why: "w".into(), hint: "h", by_bare_name: None },
+                "LF004 unverifiable",
+                of_r,
+                (0, 0),
+            ),
+            (
+                Rejection::NotInForce { resource: resource.clone(), presented, highest: Some(highest) },
+                "LF004 unverifiable",
+                of_r,
+                (46, 47),
+            ),
+            (unissued(Issued::ToNobody), "LF005 unissued", of_r, (46, 0)),
+            (unissued(Issued::ToLeader(47)), "LF005 unissued", of_r, (46, 47)),
+            (unissued(Issued::Released(47)), "LF005 unissued", of_r, (46, 47)),
+            (unissued(Issued::Expired(46)), "LF005 unissued", of_r, (46, 46)),
+            (
+                Rejection::Denied { resource: resource.clone(), presented, what: "table t".into() },
+                "42501 denied",
+                of_r,
+                (46, 0),
+            ),
+            (
+                Rejection::Unavailable { resource: resource.clone(), cause: cause.clone(), queries: String::new() },
+                "LF006 unavailable",
+                of_r,
+                (0, 0),
+            ),
+            (Rejection::NoRoom, "LF006 unavailable", None, (0, 0)),
+            (Rejection::UnreadCatalogue { why: Some(cause) }, "LF006 unavailable", None, (0, 0)),
+        ];
+        for (rejection, is, about, (presented, highest)) in all {
+            let found = format!("{} {}", rejection.text().code, rejection.verdict());
+            assert_eq!((found.as_str(), rejection.resource()), (is, about));
+            let token = |token: Token| (token > 0).then_some(token);
+            assert_eq!(rejection.tokens(), (token(presented), token(highest)), "{is}");
+            assert!(!rejection.reason().is_empty() && !rejection.text().hint.is_empty(), "{is}");
+        }
+        // What became of a lease is said of the token that was its own, and of another one.
+        let why = |issued| unissued(issued).text().message;
+        assert!(why(Issued::Released(46)).ends_with("is not in force any more: /e was released"));
+        assert!(why(Issued::Released(47)).ends_with("was not issued: /e was released, and had token 47"));
+        assert!(why(Issued::Expired(46)).ends_with("is not in force any more: /e has expired"));
+        assert!(why(Issued::Expired(47)).ends_with("was not issued: /e has expired, and had token 47"));
+        assert!(!now_in_force(false).contains("committed") && now_in_force(true).contains("committed"));
     }
 }

@@ -107,11 +107,13 @@ impl Plan {
         let dice = &mut Dice::new(seed);
         let often = |dice: &mut Dice, most: usize| if dice.chance(50) { 0 } else { 1 + dice.below(most) };
         let kinds: Vec<bool> = (0..6).map(|_| dice.chance(30)).collect();
+        // A view takes its time to be made, heard of and written by.
+        let is_long = kinds[0] || dice.chance(20);
         let disasters = if dice.chance(40) { 1 + dice.below(3) } else { 0 };
         let plan = Plan {
             proxies: 2 + dice.below(2),
             nodes: 2 + dice.below(3),
-            length: (if dice.chance(80) { 150 + dice.below(2000) } else { 300 + dice.below(4000) }) as u64,
+            length: if is_long { 300 + dice.below(4000) } else { 150 + dice.below(2000) } as u64,
             control: often(dice, 12),
             lag: often(dice, 80),
             crowded: often(dice, 100),

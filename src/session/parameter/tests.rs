@@ -143,3 +143,15 @@ fn a_forgotten_savepoint_takes_the_younger_ones_with_it() {
     parameter.completed(&transaction(TransactionEffect::RollbackTo("young".into())), false);
     assert_eq!(parameter.current(), &ParameterValue::Unknown);
 }
+
+#[test]
+fn a_failed_transaction_refuses_all_but_its_end() {
+    let mut parameter = Parameter::new(token(1));
+    run(&mut parameter, &[transaction(TransactionEffect::Begin)], Status::Transaction);
+    assert!(!parameter.failed() && !parameter.refuses(&set("2", false)));
+    parameter.ready(Status::Failed);
+    assert!(parameter.failed() && parameter.refuses(&set("2", false)));
+    assert!(!parameter.refuses(&transaction(TransactionEffect::Rollback)));
+    run(&mut parameter, &[transaction(TransactionEffect::Rollback)], Status::Idle);
+    assert!(!parameter.failed() && !parameter.refuses(&set("2", false)));
+}

@@ -11,7 +11,11 @@ use crate::simulation::server::{View, qualified};
 use crate::simulation::sql::{Fence, Sql, Table, meant};
 use crate::wire::frame::body;
 use crate::wire::tag::{backend, frontend};
+use std::time::Duration;
 use tokio::time::Instant;
+
+/// So long it may take until other proxies have heard of a definition, where nothing fails.
+const HEARD_WITHIN: Duration = Duration::from_millis(500);
 
 impl Process {
     pub(super) async fn touch(&mut self, sql: &Sql) -> Result<&'static str, Trouble> {
@@ -167,7 +171,7 @@ impl Process {
         let plan = &self.world.plan;
         let may_be_lost = plan.control > 0 || plan.listening > 0 || !plan.disasters.is_empty();
         let has_heard = || self.world.server.has_heard(&self.by, view.committed, sent);
-        let is_told_late = view.by != self.by && (may_be_lost || !has_heard());
+        let is_told_late = view.by != self.by && (may_be_lost || sent <= view.committed + HEARD_WITHIN && !has_heard());
         view.process != self.process() && (sent <= view.forwarded || is_told_late)
     }
 
