@@ -91,7 +91,7 @@ find_missing() {
         need has_haproxy haproxy
         need has_pgbouncer pgbouncer
     fi
-    if [ "$wanted" = instructions ] || [ "$wanted" = soak ]; then
+    if [ "$wanted" = instructions ]; then
         need has_valgrind valgrind
     fi
     case $wanted in demo|examples|bench|instructions|deb) return ;; esac
