@@ -59,7 +59,7 @@ fn unknown_keys_reach_no_server() {
     for key in [key, [1; 8].into(), [2; 36].into(), [3; 256].into(), Vec::new()] {
         assert_eq!(send_cancel(&proxy, &key).bytes_to_end(), b"");
     }
-    postgres.sql("SELECT 1");
+    drop(Wire::login(&postgres.address(), "postgres", "postgres"));
     wait_until("the server has logged it", DEADLINE, || connections() > before);
     assert_eq!(connections(), before + 1, "{}", postgres.log());
 }
