@@ -1,7 +1,7 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
 EXAMPLES = distributed_cron dispatch_leader blue_green_scheduler job_queue
-.PHONY: build deb demo examples $(EXAMPLES) test soak simulate mutants torture drivers compat lint deny bench instructions failover renewals guard definitions
+.PHONY: build deb demo examples $(EXAMPLES) test soak simulate mutants torture drivers compat lint deny bench instructions micro failover renewals guard definitions
 
 build:
 	@scripts/setup.sh demo
@@ -83,6 +83,7 @@ lint:
 	cargo fmt --check
 	cargo fmt --check --manifest-path tests/soak/drivers/sqlx/Cargo.toml
 	cargo clippy --locked --all-targets -- -D warnings
+	cargo clippy --locked --features micro --lib --bench micro -- -D warnings
 	cargo clippy --locked --no-default-features --features leader --lib -- -D warnings
 	@scripts/leader_alone.sh
 
@@ -103,6 +104,11 @@ bench:
 instructions:
 	@scripts/setup.sh instructions
 	@CARGO_PROFILE_DEV_OPT_LEVEL=1 cargo bench --locked --quiet --profile dev --bench instructions -- $(WRITE)
+
+# What single steps cost, in nanoseconds: frames, verdicts, and a transaction in the session's machine. About a minute, once built.
+micro:
+	@scripts/setup.sh demo
+	@cargo bench --locked --quiet --features micro --bench micro
 
 # How long a follower takes to write after its leader's crash, stall or resignation, against the TTL: with etcd, or with
 # COORDINATOR=postgres by leases, and then also how these do under contention, after a crash of the server, and as locks of jobs.

@@ -49,6 +49,11 @@ mod log_limit;
 mod markup;
 #[cfg(feature = "proxy")]
 pub mod metrics;
+#[cfg(feature = "micro")]
+#[doc(hidden)]
+#[path = "../benches/session/mod.rs"]
+#[allow(clippy::expect_used, clippy::panic, reason = "not part of the program")]
+pub mod micro;
 #[cfg(feature = "proxy")]
 mod net;
 #[cfg(feature = "proxy")]

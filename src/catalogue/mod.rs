@@ -83,7 +83,7 @@ pub struct Reached<'a> {
 
 impl Catalogue {
     /// In which these fenced tables exist, and nothing leads to them.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "micro"))]
     pub(crate) fn of_tables(tables: impl IntoIterator<Item = QualifiedName>) -> Self {
         Catalogue { fenced: tables.into_iter().collect(), ..Catalogue::default() }
     }
