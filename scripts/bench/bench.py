@@ -10,7 +10,7 @@ from crowd import Member
 from many import RESOURCES, SESSIONS, many
 from memory import Memory
 from plot import plot
-from servers import ROOT, Servers
+from servers import ROOT, Servers, program_at
 
 WAYS = ["direct", "haproxy", "pgbouncer", "fenced", "unfenced"]
 NAMES = {"direct": "direct", "haproxy": "HAProxy tcp", "pgbouncer": "PgBouncer session", "fenced": "fencegate, fenced",
@@ -48,16 +48,18 @@ class Bench:
         return runs
 
     def latency(self):
-        """Of each way: sorted latencies of single transactions with one client, in microseconds."""
+        """Of each way and of each run: sorted latencies of single transactions with one client, in microseconds."""
         all_of = {way: [] for way in WAYS}
         for number in range(self.rounds):
             for way in WAYS:
                 prefix = f"latency-{way}-{number}"
                 self.servers.pgbench(way, ["-n", "-T", str(self.seconds), "-S", "-M", "prepared", "-l", "--log-prefix", prefix], TOKEN)
+                times = []
                 for log in self.servers.folder.glob(f"{prefix}.*"):
-                    all_of[way] += [int(line.split()[2]) for line in log.read_text().splitlines()]
+                    times += [int(line.split()[2]) for line in log.read_text().splitlines()]
                     log.unlink()
-        return {way: sorted(times) for way, times in all_of.items()}
+                all_of[way].append(sorted(times))
+        return all_of
 
     def tokens(self, clients):
         """Jobs a second, each with a token and a key of its own: directly, and through the proxy."""
@@ -139,8 +141,16 @@ def spread(values, digits=0):
     return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 
-def median(runs, column=0):
-    return statistics.median(run[column] for run in runs)
+def bar(values):
+    """What the picture shows: least, median, most."""
+    return min(values), statistics.median(values), max(values)
+
+
+def processor(runs):
+    """User + system time; in brackets the least and the most of the sum."""
+    sums = [run[1] + run[2] for run in runs]
+    return (f"{statistics.median(run[1] for run in runs):.1f} + {statistics.median(run[2] for run in runs):.1f} "
+            f"({min(sums):.1f} to {max(sums):.1f})")
 
 
 def percentile(times, part):
@@ -154,7 +164,12 @@ def table(header, rows):
 def machine(servers):
     processor = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "")
     version = subprocess.run([servers.bin / "postgres", "--version"], capture_output=True, text=True).stdout.strip()
-    return f"{os.cpu_count()} × {processor or platform.machine()}, {version}, load before: {os.getloadavg()[0]:.1f}"
+    haproxy, pgbouncer = (subprocess.run([program_at(name), "-V" if name == "pgbouncer" else "-v"], capture_output=True, text=True).stdout
+                          for name in ["haproxy", "pgbouncer"])
+    haproxy, pgbouncer = haproxy.split("version ")[-1].split()[0], pgbouncer.split()[1]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (f"{os.cpu_count()} × {processor or platform.machine()}, {memory:.0f} GiB, Linux {platform.release()}, {version}, HAProxy {haproxy}, "
+            f"PgBouncer {pgbouncer}, load before: {os.getloadavg()[0]:.1f}")
 
 
 def main():
@@ -180,24 +195,25 @@ def main():
         [[kind, *(spread([run[0] for run in runs[way]]) for way in WAYS)] for kind, runs in cells.items()]
         + [["simple-update, 8 clients", spread([run[0] for run in updates["direct"]]), "", "",
             *(spread([run[0] for run in updates[way]]) for way in ["fenced", "unfenced"])]]))
-    parts.append("Processor time of the proxy for a transaction, user + system, in microseconds (medians):\n\n" + table(
+    parts.append("Processor time of the proxy for a transaction, user + system, in microseconds: medians, and the least and most of the sum:\n\n" + table(
         ["", *(NAMES[way] for way in WAYS[1:])],
-        [[kind, *(f"{median(runs[way], 1):.1f} + {median(runs[way], 2):.1f}" for way in WAYS[1:])] for kind, runs in cells.items()]))
+        [[kind, *(processor(runs[way]) for way in WAYS[1:])] for kind, runs in cells.items()]))
     percentiles = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
-    parts.append("Latency with one client, prepared, in microseconds:\n\n" + table(
+    latencies = {name: {way: [percentile(times, part) for times in latency[way]] for way in WAYS} for name, part in percentiles.items()}
+    parts.append("Latency with one client, prepared, in microseconds: of each run the percentile; median, least and most of these:\n\n" + table(
         ["", *(NAMES[way] for way in WAYS)],
-        [[name, *(str(percentile(latency[way], part)) for way in WAYS)] for name, part in percentiles.items()]))
+        [[name, *(spread(by_way[way]) for way in WAYS)] for name, by_way in latencies.items()]))
     parts.append("A token for each job: `SET lease.fence` and an `INSERT` under a key of its own, jobs a second:\n\n" + table(
         ["workers", "direct", "fencegate"],
         [[str(clients), *(spread([run[0] for run in runs[way]]) for way in ["direct", "fenced"])] for clients, runs in jobs.items()]))
     parts.append(f"Takeover: the new leader's first write, in milliseconds, {TAKEOVERS} of each, {CROWDS} of the last:\n\n" + table(
-        ["the old leader's session", "median", "most"],
-        [[kind, f"{statistics.median(times):.1f}", f"{max(times):.1f}"] for kind, times in takeovers.items()]))
+        ["the old leader's session", "least", "median", "most"],
+        [[kind, *(f"{time:.1f}" for time in bar(times))] for kind, times in takeovers.items()]))
     parts.append(f"With {RESOURCES:,} resources, each in a file and with a table of its own, and {SESSIONS:,} idle sessions beside, "
                  "against one resource and none; transactions a second, and user + system time of the proxy for each:\n\n" + table(
         ["", "one resource", "many", "processor, one", "many"],
         [[kind, *(spread([run[0] for run in runs[way]]) for way in ["one", "many"]),
-          *(f"{median(runs[way], 1):.1f} + {median(runs[way], 2):.1f}" for way in ["one", "many"])] for kind, runs in beside.items()]))
+          *(processor(runs[way]) for way in ["one", "many"])] for kind, runs in beside.items()]))
     parts.append("Resident memory of the proxy:\n\n" + table(["", ""], [list(pair) for pair in memory]))
     parts[0] += f"; {rounds} runs of {seconds} s each, interleaved."
     page = ROOT / "docs/performance.md"
@@ -206,14 +222,16 @@ def main():
     page.write_text(before + "<!-- measured -->\n" + "\n".join(parts) + "<!-- /measured -->" + after)
     # New connections are another scale: PgBouncer gives them to the server once, and then reuses them.
     drawn = {kind: runs for kind, runs in cells.items() if "new" not in kind}
-    shares = {kind: {way: median(runs[way]) / median(runs["direct"]) for way in WAYS[1:]} for kind, runs in drawn.items()}
-    times = {kind: {way: median(runs[way], 1) + median(runs[way], 2) for way in WAYS[1:]} for kind, runs in drawn.items()}
-    added = {name: {way: percentile(latency[way], part) - percentile(latency["direct"], part) for way in WAYS[1:]}
-             for name, part in percentiles.items() if name != "p99.9"}
-    ended = {kind: {"fenced": statistics.median(times)} for kind, times in takeovers.items()}
+    # Of each round by itself: what keeps the machine busy keeps it busy for both.
+    shares = {kind: {way: bar([run[0] / direct[0] for run, direct in zip(runs[way], runs["direct"])]) for way in WAYS[1:]}
+              for kind, runs in drawn.items()}
+    times = {kind: {way: bar([run[1] + run[2] for run in runs[way]]) for way in WAYS[1:]} for kind, runs in drawn.items()}
+    added = {name: {way: bar([time - direct for time, direct in zip(by_way[way], by_way["direct"])]) for way in WAYS[1:]}
+             for name, by_way in latencies.items() if name != "p99.9"}
+    ended = {kind: {"fenced": bar(times)} for kind, times in takeovers.items()}
     panels = [("Throughput, of that without a proxy", shares, "{:.2f}"),
               ("Processor time of the proxy for a transaction, µs", times, "{:.0f}"),
-              ("Latency added, one client, µs", added, "{:.0f}"), ("Takeover, median, ms", ended, "{:.1f}")]
+              ("Latency added, one client, µs", added, "{:.0f}"), ("Takeover, ms", ended, "{:.1f}")]
     (ROOT / "docs/performance.svg").write_text(plot(panels, NAMES))
     print("\n".join(parts))
 

@@ -51,6 +51,10 @@ def postgres_programs():
     return found[-1] if found else Path(shutil.which("postgres")).parent
 
 
+def program_at(name):
+    return shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
+
+
 class Proxy:
     """A way to the database: the folder and port of its socket, and its process, if it is one."""
 
@@ -62,7 +66,7 @@ class Proxy:
                              "PGOPTIONS": options}
 
     def processor_time(self):
-        """User and system time so far, in seconds."""
+        """User and system time so far, in seconds: of all its threads. Each of the proxies is one process."""
         if self.process is None:
             return (0.0, 0.0)
         fields = Path(f"/proc/{self.process}/stat").read_text().rsplit(") ", 1)[1].split()
@@ -107,8 +111,7 @@ class Servers:
                 os.chown(folder / name, server.pw_uid, server.pw_gid)
         for name, text, command in [("haproxy", HAPROXY, ["haproxy", "-db", "-f"]), ("pgbouncer", PGBOUNCER, ["pgbouncer", "-q"])]:
             (folder / name / "conf").write_text(text.replace("{folder}", str(folder)))
-            program = shutil.which(command[0], path=f"{os.environ['PATH']}:/usr/sbin")
-            self.child([program, *command[1:], folder / name / "conf"], as_server=True)
+            self.child([program_at(command[0]), *command[1:], folder / name / "conf"], as_server=True)
         sockets = {"direct": (folder, 5432), "haproxy": (folder / "haproxy", 5432),
                    "pgbouncer": (folder / "pgbouncer", 5432), "fenced": (folder, 6432),
                    "unfenced": (folder / "unfenced", 6432), "second": (folder / "second", 6432)}
