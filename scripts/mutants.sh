@@ -1,7 +1,7 @@
 #!/bin/sh
 # Applies each wrong variant in tests/mutants to a copy of the tree, and has the simulator look for it.
 # Usage: scripts/mutants.sh [--check] [NAME...]   --check: only whether the patches still apply.
-# MUTANT_SECONDS: how long it looks for each, 60. MUTANT_LINES: how much of the story is shown, 10 lines.
+# MUTANT_SECONDS: how long it looks for each, 180. MUTANT_LINES: how much of the story is shown, 10 lines.
 set -eu
 cd "$(dirname "$0")/.."
 # Of its own: in a shared one cargo would take a variant for the program.
@@ -21,7 +21,7 @@ trap 'exit 1' INT TERM HUP
 cp -R Cargo.toml Cargo.lock src tests benches examples "$copy"
 
 look() {
-    FENCEGATE_SIMULATE=${MUTANT_SECONDS:-60} cargo test --locked --quiet --manifest-path "$copy/Cargo.toml" --lib \
+    FENCEGATE_SIMULATE=${MUTANT_SECONDS:-180} cargo test --locked --quiet --manifest-path "$copy/Cargo.toml" --lib \
         simulation::no_history -- --nocapture
 }
 
