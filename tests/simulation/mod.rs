@@ -171,7 +171,7 @@ fn no_history_breaks_a_promise() {
         return;
     }
     let first = number("FENCEGATE_SEED").unwrap_or(1);
-    let limit = Duration::from_secs(number("FENCEGATE_SIMULATE").unwrap_or(10));
+    let limit = Duration::from_secs(number("FENCEGATE_SIMULATE").unwrap_or(20));
     println!("FENCEGATE_SEED={first}");
     let (since, mut seen, mut histories) = (Instant::now(), BTreeMap::<&str, u64>::new(), 0);
     while since.elapsed() < limit {
