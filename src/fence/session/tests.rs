@@ -1,0 +1,112 @@
+use super::*;
+
+const SEVEN: Epoch = Epoch { generation: 1, token: 7 };
+
+fn session() -> SessionFence {
+    SessionFence::new(Err("not in this test".to_owned()))
+}
+
+fn sizes(session: &SessionFence) -> [usize; 4] {
+    let state = session.lock();
+    [state.admitted.len(), state.floors.len(), state.written.len(), state.fresh.len()]
+}
+
+/// What a session does with one write, and what Admit does before it.
+fn write(session: &SessionFence, resource: &str) {
+    if session.is_full() {
+        let _ = session.give_up();
+    }
+    assert!(session.record_admission(resource, SEVEN, session.revocations()));
+    assert!(session.begin_write([(resource, 7)]));
+}
+
+#[test]
+fn a_policy_waits_for_what_a_busy_session_was_given_and_no_longer() {
+    let session = session();
+    assert_eq!(session.rests_while_busy(), None);
+    session.set_activity(Activity::Busy);
+    let given = session.rests_while_busy();
+    assert!(given.is_some());
+    session.set_activity(Activity::Waiting);
+    assert_eq!(session.rests_while_busy(), None);
+    session.set_activity(Activity::Busy);
+    assert!(session.rests_while_busy().is_some_and(|rests| Some(rests) != given), "that was something else");
+}
+
+#[test]
+fn a_session_that_becomes_idle_keeps_so_many_admissions_and_no_more() {
+    let session = session();
+    for number in 0..10 * FULL {
+        write(&session, &format!("shard/{number}"));
+        if number % 3 == 0 {
+            let _ = session.revoke(&format!("shard/{number}"), Epoch { token: 8, ..SEVEN });
+        }
+        session.set_activity(Activity::Idle);
+        assert!(sizes(&session).iter().all(|size| *size <= FULL));
+    }
+}
+
+#[test]
+fn what_was_asked_before_a_revocation_comes_too_late() {
+    let session = session();
+    let asked = session.revocations();
+    let _ = session.revoke("r", Epoch { token: 8, ..SEVEN });
+    assert!(!session.record_admission("r", SEVEN, asked));
+    assert!(session.record_admission("other", SEVEN, asked));
+    // The epoch was pruned, and 7 is the first of the next: nothing revokes it that is not said anew.
+    let asked = session.revocations();
+    assert!(session.record_admission("r", SEVEN, asked) && session.floors().is_empty());
+    let _ = session.revoke("r", Epoch { token: 8, ..SEVEN });
+    assert!(!session.record_admission("r", SEVEN, asked));
+}
+
+#[test]
+fn nothing_is_given_up_while_something_may_be_uncommitted() {
+    let session = session();
+    write(&session, "r");
+    for activity in [Activity::Busy, Activity::Waiting] {
+        session.set_activity(activity);
+        assert_eq!(session.give_up(), None);
+        assert!(session.admission("r").is_some());
+    }
+    session.set_activity(Activity::Idle);
+    assert_eq!(session.give_up(), Some(Vec::new()));
+    assert!(!session.begin_write([("r", 7)]), "what was given up is not written to");
+}
+
+#[test]
+fn what_is_held_back_keeps_its_admissions() {
+    let session = session();
+    write(&session, "old");
+    session.set_activity(Activity::Idle);
+    for resource in ["one", "two"] {
+        assert!(session.record_admission(resource, SEVEN, session.revocations()));
+        let kept = session.give_up().unwrap();
+        assert!(kept.contains(&(resource.to_owned(), SEVEN)));
+    }
+    assert!(session.admission("old").is_none() && session.begin_write([("one", 7), ("two", 7)]));
+}
+
+#[test]
+fn a_transaction_holds_so_many_and_no_more() {
+    let session = session();
+    for number in 0..MOST_AT_ONCE {
+        assert!(!session.has_too_many());
+        write(&session, &format!("shard/{number}"));
+    }
+    assert!(session.has_too_many());
+    session.set_activity(Activity::Idle);
+    let _ = session.give_up();
+    assert!(!session.has_too_many());
+}
+
+#[test]
+fn a_statement_for_too_many_is_not_in_the_way_of_the_next() {
+    let session = session();
+    for number in 0..MOST_AT_ONCE {
+        assert!(session.record_admission(&format!("shard/{number}"), SEVEN, 0));
+    }
+    assert!(session.has_too_many());
+    let _ = session.give_up();
+    assert!(!session.is_full());
+}
