@@ -6,11 +6,11 @@
 //! that was not revoked first.
 
 use super::advance::Raising;
-use super::database::{Database, Presented, key};
+use super::database::{Database, key};
 use super::first::First;
 use super::permission::Claim;
 use super::refusal::{Cause, Refusal, Remedy, about};
-use super::session::{Activity, Epoch, Identity, MOST_AT_ONCE, SessionFence, Token};
+use super::session::{Activity, Epoch, Identity, MOST_AT_ONCE, Presented, SessionFence, Token};
 use super::store::{AdmissionRow, EpochRow, Recorded, Report, StoreError};
 use crate::policy::Resource;
 use std::collections::HashSet;
@@ -80,9 +80,9 @@ impl Database {
         let unknown = |reason: &String| Refusal::unavailable(&resource.name, reason);
         let who = session.identity.as_ref().map_err(unknown)?;
         let _one_at_a_time = session.admitting.lock().await;
-        self.note_asking(who, Some((resource.name.clone(), token)));
+        session.set_asking(Some((resource.name.clone(), token)));
         let outcome = self.admit_process(Raising { session, who }, resource, token, raise).await;
-        self.note_asking(who, None);
+        session.set_asking(None);
         outcome
     }
 
@@ -223,7 +223,7 @@ impl Database {
         let Some(kept) = session.give_up() else { return Ok(()) };
         let kept: HashSet<&(String, Epoch)> = kept.iter().collect();
         let given_up = |row: &&AdmissionRow| !kept.contains(&(row.resource.clone(), row.epoch));
-        let presented = self.sessions.get(&key(who)).map(|it| it.presented.clone()).unwrap_or_default();
+        let presented = session.presented();
         // One that is not known came of an Admit that had been given up. It stays until it is drained, or the process ends.
         let rows = rows.iter().filter(given_up);
         let rows: Vec<_> =
@@ -231,10 +231,7 @@ impl Database {
         let deleted = self.delete(&rows).await?;
         let deleted: HashSet<&str> = deleted.iter().map(|row| row.resource.as_str()).collect();
         let left: HashSet<&str> = rows.iter().map(|it| it.0.resource.as_str()).collect();
-        if let Some(mut registered) = self.sessions.get_mut(&key(who)) {
-            let is_left = |it: &str| left.contains(it) && !deleted.contains(it);
-            registered.presented.retain(|resource, _| session.admission(resource).is_some() || is_left(resource));
-        }
+        session.retain_presented(|resource| left.contains(resource) && !deleted.contains(resource));
         Ok(())
     }
 
@@ -256,17 +253,11 @@ impl Database {
     }
 
     fn record(&self, raising: Raising<'_>, resource: &Resource, epoch: Epoch, revocations: u64) -> bool {
-        let Some(mut registered) = self.sessions.get_mut(&key(raising.who)) else { return false };
-        let presented = Presented { epoch, lock_name: resource.lock_name().to_owned() };
-        registered.presented.insert(resource.name.clone(), presented);
-        raising.session.record_admission(&resource.name, epoch, revocations)
-    }
-
-    /// Where the process is ended for the sake of a newer token before the answer is here, that was the reason.
-    fn note_asking(&self, who: &Identity, asking: Option<(String, Token)>) {
-        if let Some(mut registered) = self.sessions.get_mut(&key(who)) {
-            registered.asking = asking;
+        if !self.sessions.contains_key(&key(raising.who)) {
+            return false;
         }
+        raising.session.present(&resource.name, Presented { epoch, lock_name: resource.lock_name().to_owned() });
+        raising.session.record_admission(&resource.name, epoch, revocations)
     }
 
     async fn verdict(

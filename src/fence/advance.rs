@@ -7,7 +7,7 @@
 //!
 //! Not cancel-safe where nothing else is said: a step may be half done, and the next proxy that needs it repeats it.
 
-use super::database::{Database, RegisteredSession, key};
+use super::database::{Database, key};
 use super::refusal::{Cause, Refusal, Remedy, about};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::store::{AdmissionRow, Holder, Key, Marked, StoreError};
@@ -167,7 +167,7 @@ impl<'a> Advance<'a> {
         let Advance { database, resource, to, .. } = self;
         let (mut idle, mut waiting) = (BTreeSet::new(), BTreeSet::new());
         for own in rows.iter().map(AdmissionRow::key).collect::<BTreeSet<Key>>() {
-            let Some(session) = database.sessions.get(&own).map(|session| session.fence.clone()) else { continue };
+            let Some(session) = database.sessions.get(&own).map(|session| session.clone()) else { continue };
             match session.revoke(&resource.name, *to) {
                 Activity::Idle => idle.insert(own),
                 // The writes to the resource in the open transaction may not all have run yet.
@@ -201,8 +201,8 @@ impl<'a> Advance<'a> {
         let spared = self.spare(&rows).await?;
         let sessions = &self.database.sessions;
         let is_due = |key: &Key| {
-            let asks = |it: &RegisteredSession| {
-                it.asking.as_ref().is_some_and(|(name, token)| *name == self.resource.name && *token >= self.to.token)
+            let asks = |it: &SessionFence| {
+                it.asking().is_some_and(|(name, token)| name == self.resource.name && token >= self.to.token)
             };
             !spared.contains(key) && sessions.get(key).is_some_and(|session| !asks(&session))
         };

@@ -1,9 +1,7 @@
 //! One downstream database: its control connections, its sessions in this process, what is
 //! remembered of its epochs.
 //!
-//! Owns the registry of this proxy's sessions that a drain may have to revoke: those whose server
-//! process is known, by that process. (`state::sessions` lists all that are open, for other ends.)
-//! Owns the life of the connections and of the watcher. Must
+//! Owns the life of the connections and of the watcher, and finds a session of this proxy by its server process. Must
 //! never decide that a session may write: that is Admit's (`admit.rs`), in the database.
 //!
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
@@ -51,7 +49,8 @@ pub struct Database {
     pub(super) metrics: Arc<Metrics>,
     /// Keeps storms of tokens out of the log.
     pub(crate) log_limit: Arc<LogLimit>,
-    pub(super) sessions: DashMap<Key, RegisteredSession>,
+    /// Of those in [`crate::state::sessions`], the ones that a drain may have to revoke.
+    pub(super) sessions: DashMap<Key, Arc<SessionFence>>,
     pub(super) policies: RwLock<InForce>,
     /// Where others' policies count that were loaded later: nobody is admitted to these until a reload.
     pub(super) superseded: Mutex<BTreeSet<String>>,
@@ -66,27 +65,9 @@ pub struct Database {
     pub(super) vacating: Vacating,
 }
 
-/// A session in the registry.
+/// Lets drains find a session. Dropped when the server connection has ended.
 #[derive(Debug)]
-pub(super) struct RegisteredSession {
-    pub(super) fence: Arc<SessionFence>,
-    /// The highest epoch under which it was ever admitted, by resource, unless it was released since.
-    pub(super) presented: HashMap<String, Presented>,
-    /// What it is being admitted to: the process may have ended before the answer is here.
-    pub(super) asking: Option<(String, Token)>,
-}
-
-/// Under what a session is, or was, admitted to a resource.
-#[derive(Clone, Debug)]
-pub(super) struct Presented {
-    pub(super) epoch: Epoch,
-    /// As [`crate::policy::Resource::lock_name`]: of policies that need not be in force any more.
-    pub(super) lock_name: String,
-}
-
-/// Keeps a session in its database's registry. Dropped when the server connection has ended.
-#[derive(Debug)]
-#[must_use = "the session leaves the registry when this is dropped"]
+#[must_use = "drains find the session until this is dropped"]
 pub struct Registration {
     database: Arc<Database>,
     key: Option<Key>,
@@ -189,7 +170,7 @@ impl Database {
     pub fn register(self: &Arc<Self>, session: Arc<SessionFence>) -> Registration {
         let key = session.identity.as_ref().ok().map(key);
         if let Some(key) = key.clone() {
-            self.sessions.insert(key, RegisteredSession { fence: session, presented: HashMap::new(), asking: None });
+            self.sessions.insert(key, session);
         }
         Registration { database: self.clone(), key }
     }
@@ -246,10 +227,9 @@ impl Database {
     /// come yet; where that fails or takes long, what revoked the session is the answer. A session that was
     /// never admitted blocks no other: nothing is asked.
     ///
-    /// To be called before the session's [`Registration`] is dropped. Cancel safe.
+    /// Cancel safe.
     pub async fn cut_off_by(self: &Arc<Self>, session: &SessionFence) -> Option<CutOff> {
-        let key = key(session.identity.as_ref().ok()?);
-        let (presented, asking) = self.sessions.get(&key).map(|it| (it.presented.clone(), it.asking.clone()))?;
+        let (presented, asking) = (session.presented(), session.asking());
         if presented.is_empty() && asking.is_none() {
             return None;
         }
@@ -268,10 +248,8 @@ impl Database {
 
     /// The session's admission was taken away: whatever ends its process now, a newer token for that resource does not.
     pub(super) fn released(&self, key: &Key, resource: &str, epoch: Epoch) {
-        if let Some(mut registered) = self.sessions.get_mut(key)
-            && registered.presented.get(resource).is_some_and(|presented| presented.epoch <= epoch)
-        {
-            registered.presented.remove(resource);
+        if let Some(session) = self.sessions.get(key) {
+            session.released(resource, epoch);
         }
     }
 

@@ -4,7 +4,8 @@
 //! Owns that wait, and what each proxy says of itself in `fencegate.proxy`. Must never end anybody's transaction: nobody was
 //! asked for a token then. What it says is for people: no write is let through because of it.
 
-use super::database::{Database, RegisteredSession};
+use super::database::Database;
+use super::session::SessionFence;
 use super::store::{Key, StoreError};
 use crate::policy::{QualifiedName, Resource};
 use dashmap::mapref::multiple::RefMulti;
@@ -95,16 +96,14 @@ impl Database {
     /// given, also what no transaction shows that lies unread in the server's socket, and then every transaction that is
     /// open in the database. Cancel safe.
     pub async fn enforced(self: &Arc<Self>, resource: &Resource) -> Result<(), String> {
-        let busy = |session: RefMulti<'_, Key, RegisteredSession>| {
-            let rests = session.fence.rests_while_busy()?;
+        let busy = |session: RefMulti<'_, Key, Arc<SessionFence>>| {
+            let rests = session.rests_while_busy()?;
             Some((session.key().clone(), rests))
         };
         let mut given: Vec<_> = self.sessions.iter().filter_map(busy).collect();
         while !given.is_empty() {
             tokio::time::sleep(PAUSE).await;
-            given.retain(|(key, rests)| {
-                self.sessions.get(key).is_some_and(|it| it.fence.rests_while_busy() == Some(*rests))
-            });
+            given.retain(|(key, rests)| self.sessions.get(key).is_some_and(|it| it.rests_while_busy() == Some(*rests)));
         }
         let mut open = self.store().open_transactions().await.map_err(|error| error.to_string())?;
         while !open.is_empty() {

@@ -98,7 +98,7 @@ impl Database {
 
     /// The resources of keys to which a session of this proxy is admitted.
     pub(crate) fn keys_in_use(&self) -> Vec<Arc<Resource>> {
-        let presented = self.sessions.iter().flat_map(|it| it.presented.keys().cloned().collect::<Vec<_>>());
+        let presented = self.sessions.iter().flat_map(|it| it.presented().into_keys());
         let names: BTreeSet<String> = presented.collect();
         names.iter().filter_map(|name| self.resource(name)).filter(|it| it.family.is_some()).collect()
     }

@@ -69,6 +69,18 @@ struct State {
     since: Since,
     /// How often it has ceased to be busy.
     rests: u64,
+    /// Under what the process was admitted last, by resource, unless it was released since: why it may be terminated.
+    presented: HashMap<String, Presented>,
+    /// What it is being admitted to: it may be terminated before the answer is here.
+    asking: Option<(String, Token)>,
+}
+
+/// Under what a session is, or was, admitted to a resource.
+#[derive(Clone, Debug)]
+pub(super) struct Presented {
+    pub(super) epoch: Epoch,
+    /// As [`crate::policy::Resource::lock_name`]: of policies that need not be in force any more.
+    pub(super) lock_name: String,
 }
 
 /// A moment; now where nothing else is said.
@@ -190,6 +202,40 @@ impl SessionFence {
         state.admitted.insert(resource.to_owned(), epoch);
         state.fresh.insert(resource.to_owned());
         true
+    }
+
+    /// Admit's half: the process is admitted, whether or not that may be used.
+    pub(super) fn present(&self, resource: &str, presented: Presented) {
+        self.lock().presented.insert(resource.to_owned(), presented);
+    }
+
+    /// Under what the process is, or was, admitted.
+    pub(super) fn presented(&self) -> HashMap<String, Presented> {
+        self.lock().presented.clone()
+    }
+
+    /// Forgets under what it was admitted where `keeps` says no.
+    pub(super) fn retain_presented(&self, keeps: impl Fn(&str) -> bool) {
+        let State { presented, admitted, .. } = &mut *self.lock();
+        presented.retain(|resource, _| admitted.contains_key(resource) || keeps(resource));
+    }
+
+    /// Its admission was taken away: whatever ends its process now, a newer token for that resource does not.
+    pub(super) fn released(&self, resource: &str, epoch: Epoch) {
+        let mut state = self.lock();
+        if state.presented.get(resource).is_some_and(|presented| presented.epoch <= epoch) {
+            state.presented.remove(resource);
+        }
+    }
+
+    /// Admit's half: the token for which the session asks, from now until the answer is here.
+    pub(super) fn set_asking(&self, asking: Option<(String, Token)>) {
+        self.lock().asking = asking;
+    }
+
+    /// The token for which it asks.
+    pub(super) fn asking(&self) -> Option<(String, Token)> {
+        self.lock().asking.clone()
     }
 
     /// It has admissions or floors for so many resources that some are given up before it is admitted to more. The session's

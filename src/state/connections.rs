@@ -1,7 +1,6 @@
 //! How many clients there are, and how many there may be.
 //!
-//! Only counts connections: it holds no session. The open sessions are listed in `sessions`; those to drain, in
-//! `fence::Database`.
+//! Only counts connections: it holds no session.
 //!
 //! Owns the counts. Must never let unauthenticated clients take all places, at the proxy or at the server, nor keep sessions
 //! from ending: a cancel request needs no place. Nor count a connection against a user before the server has authenticated

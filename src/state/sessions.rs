@@ -1,8 +1,8 @@
 //! The open sessions: user, address, counters.
 //!
-//! Owns the registry of all open sessions, for the console, cancel requests and shutdown. `fence::Database` has another one,
-//! of the sessions that a drain may have to revoke; `connections` only counts. Must never keep a session that has ended, nor
-//! say anything of the values in its statements.
+//! Owns the registry of all open sessions, for the console, cancel requests and shutdown. What a session is admitted to is
+//! its fence's, which `fence::Database` also finds by the server process. Must never keep a session that has ended, nor say
+//! anything of the values in its statements.
 
 use crate::fence::session::SessionFence;
 use crate::metrics::Metrics;
