@@ -17,8 +17,10 @@ pub(super) struct Pending {
     pub(super) room: Option<Option<Room>>,
     /// The permit to parse it, though that may take long.
     pub(super) permit: Option<ParsePermit>,
-    /// The analysis of its text, and how that was read: it is judged again whenever more is known.
+    /// The analysis of its text, how that was read, and whether with its rows: it is judged again whenever more is known.
     pub(super) read: Option<(Lexing, bool, Analysis)>,
+    /// Its text has to be read for the rows that it writes.
+    pub(super) with_rows: bool,
     /// Since when it has been judged, or what has to be done first for that.
     pub(super) since: Option<Instant>,
     /// The changes of the catalogue that had been seen when it came, or when what it waited for was there.

@@ -42,9 +42,10 @@ impl<H: Host> Session<H> {
         if self.lexing_in_doubt(text) {
             return Ok(self.hold_for_lexing(header));
         }
-        let has_keys = self.host.policies().has_keys();
-        let known = known.filter(|(lexing, rows, _)| (*lexing, *rows) == (self.lexing, has_keys));
-        let read = match known.map_or_else(|| self.host.read(text, self.lexing, has_keys, permit), |read| Ok(read.2)) {
+        // Most writes go where no keys are: those texts that differ in literals share what was read.
+        let with_rows = self.pending.with_rows;
+        let known = known.filter(|(lexing, rows, _)| (*lexing, *rows) == (self.lexing, with_rows));
+        let read = match known.map_or_else(|| self.host.read(text, self.lexing, with_rows, permit), |read| Ok(read.2)) {
             Ok(read) => read,
             Err(turn) => {
                 self.ask_for(turn);
@@ -52,8 +53,8 @@ impl<H: Host> Session<H> {
             }
         };
         let length = text.len();
-        self.pending.read = Some((self.lexing, has_keys, read.clone()));
-        Ok(match &*read {
+        self.pending.read = Some((self.lexing, with_rows, read.clone()));
+        let is_done = match &*read {
             Ok(script) => self.judge_query(header, &script.statements, true),
             Err(why) => {
                 let statement = self.unreadable(length, why);
@@ -61,7 +62,9 @@ impl<H: Host> Session<H> {
                 let has_ranges = self.replicates || *why == Unreadable::TooComplex;
                 self.judge_query(header, &[statement], has_ranges)
             }
-        })
+        };
+        // Once, since what was read with its rows leaves none out.
+        if !is_done && self.pending.with_rows != with_rows { self.query(header) } else { Ok(is_done) }
     }
 
     /// Without ranges, it is not known where each statement stands in the text.

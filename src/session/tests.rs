@@ -10,7 +10,7 @@ use crate::catalogue::Catalogue;
 use crate::fence::session::{Epoch, Token};
 use crate::fence::{Claim, Refusal};
 use crate::policy::{PolicySet, Resource, join};
-use crate::statement::{Analysis, Statement, analyse};
+use crate::statement::{Analysis, Statement, analyse, analyse_rows};
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::frame::put_frame;
 use crate::wire::message::{put_flush, put_parse, put_query, put_ready};
@@ -96,8 +96,8 @@ impl Host for OneSession {
 
     fn withdraw_suspects(&self) {}
 
-    fn read(&self, text: &[u8], lexing: Lexing, _: bool, _: Option<ParsePermit>) -> Result<Analysis, Task> {
-        Ok(Arc::new(analyse(text, lexing)))
+    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, _: Option<ParsePermit>) -> Result<Analysis, Task> {
+        Ok(Arc::new(if with_rows { analyse_rows(text, lexing) } else { analyse(text, lexing) }))
     }
 
     fn room(&self, _: usize, _: usize, _: bool) -> Option<Room> {

@@ -111,7 +111,7 @@ impl<H: Host> Session<H> {
         let is_told = match &decision {
             Decision::Forward(_, passed) => !passed.is_empty(),
             Decision::Reject(..) => true,
-            Decision::Settle | Decision::ReadValue => false,
+            Decision::Settle | Decision::ReadValue | Decision::ReadRows => false,
         };
         if is_told && !self.replies.is_empty() && resolved.iter().any(|statement| statement.is_unread()) {
             // What is under way may say that there is a mistake in it; or so will the answer to it, which has to be known then.
@@ -134,6 +134,10 @@ impl<H: Host> Session<H> {
                 hold => hold,
             },
             Decision::Settle => self.settle(),
+            Decision::ReadRows => {
+                self.pending.with_rows = true;
+                Verdict::Hold
+            }
             Decision::ReadValue if !self.replies.is_empty() => self.settle(),
             Decision::ReadValue => {
                 self.ask();

@@ -39,14 +39,15 @@ pub fn analyse_rows(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
 }
 
 /// What the tokens of a text prove, without a limit to its size. Of rows they tell those of constants that are inserted.
-pub fn read_tokens(text: &[u8], lexing: Lexing) -> Option<Script> {
-    lexical::read(text, lexing).map(|statement| Script { statements: vec![Arc::new(statement)] })
+pub fn read_tokens(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Script> {
+    let proved = lexical::read(text, lexing).map(|statement| Script { statements: vec![Arc::new(statement)] })?;
+    Some(if with_rows { proved } else { proved.with_all_rows(&Rows::left_out()) })
 }
 
 /// [`analyse`], or [`analyse_rows`].
 pub(crate) fn read_text(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
     match parse(text, lexing, with_rows) {
-        Err(Unreadable::TooComplex) => read_tokens(text, lexing).ok_or(Unreadable::TooComplex),
+        Err(Unreadable::TooComplex) => read_tokens(text, lexing, with_rows).ok_or(Unreadable::TooComplex),
         answer => answer,
     }
 }
@@ -62,9 +63,10 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
     let mut script = match plain {
         // The tree says more, where there is one.
         Some(plain) if with_rows && plain.statements.iter().any(|statement| !statement.writes.is_empty()) => {
-            read_tree(sql.text(), options).unwrap_or_else(|_| without_rows(plain))
+            // The fast reader takes longer texts than the tree does.
+            read_tree(sql.text(), options).unwrap_or_else(|_| plain.with_all_rows(&Rows::unread()))
         }
-        Some(plain) => plain,
+        Some(plain) => plain.with_all_rows(&Rows::left_out()),
         None => read_tree(sql.text(), options)?,
     };
     if script.statements.iter().map(|statement| statement.weight()).sum::<usize>() > HEAVIEST {
@@ -98,14 +100,6 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
     }
     sql.restore(script.statements.iter_mut().filter_map(Arc::get_mut).map(|statement| &mut statement.range));
     Ok(script)
-}
-
-/// The fast reader takes longer texts than the tree does.
-fn without_rows(mut script: Script) -> Script {
-    for statement in script.statements.iter_mut().filter_map(Arc::get_mut) {
-        statement.writes.iter_mut().for_each(|write| write.rows = Rows::unread());
-    }
-    script
 }
 
 pub(super) fn options(lexing: Lexing) -> ParserOptions {

@@ -90,7 +90,7 @@ impl Cache {
         match read() {
             Some(read) => self.keep(text, lexing, with_rows, read),
             // It may be better luck another time.
-            None => Arc::new(read_tokens(text, lexing).ok_or(Unreadable::TooComplex)),
+            None => Arc::new(read_tokens(text, lexing, with_rows).ok_or(Unreadable::TooComplex)),
         }
     }
 
@@ -132,7 +132,7 @@ fn proved(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Script,
     if cost::is_cheap(text, lexing) {
         return Some(read_text(text, lexing, with_rows));
     }
-    let proved = read_tokens(text, lexing);
+    let proved = read_tokens(text, lexing, with_rows);
     let lacks = |statement: &Arc<Statement>| with_rows && statement.writes.iter().any(|write| write.rows.are_unread());
     let is_enough = proved.as_ref().is_some_and(|script| !script.statements.iter().any(lacks));
     (is_enough || text.len() > LONGEST_TREE).then(|| proved.ok_or(Unreadable::TooComplex))

@@ -66,6 +66,11 @@ impl Statement {
         whole
     }
 
+    /// Its text was not read for the rows that it writes.
+    pub fn leaves_rows_out(&self) -> bool {
+        self.writes.iter().any(|write| write.rows.are_left_out())
+    }
+
     /// Which rows it writes depends on what its parameters are bound to.
     pub fn has_parameters(&self) -> bool {
         self.writes.iter().any(|write| write.rows.has_parameters())

@@ -279,6 +279,16 @@ pub struct Script {
     pub statements: Vec<std::sync::Arc<Statement>>,
 }
 
+impl Script {
+    /// With these rows in place of those that its statements write.
+    fn with_all_rows(mut self, rows: &rows::Rows) -> Self {
+        for statement in self.statements.iter_mut().filter_map(std::sync::Arc::get_mut) {
+            statement.writes.iter_mut().for_each(|write| write.rows = rows.clone());
+        }
+        self
+    }
+}
+
 /// Why a text could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unreadable {

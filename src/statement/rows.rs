@@ -19,8 +19,18 @@ pub const KEY_TYPES: [&str; 6] = ["int2", "int4", "int8", "text", "varchar", "uu
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Rows {
     columns: Vec<(Column, Vec<ColumnValue>)>,
-    /// The rows were not read: the text is too long or nested too deeply.
-    unread: bool,
+    extent: Extent,
+}
+
+/// Whether the text was read for its rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+enum Extent {
+    #[default]
+    Read,
+    /// It is too long, or nested too deeply.
+    TooComplex,
+    /// Nobody asked for them: the verdict may be that of many texts.
+    LeftOut,
 }
 
 /// A column of the relation that is written.
@@ -91,17 +101,27 @@ impl Column {
 impl Rows {
     /// Of these columns, each once.
     pub(super) fn new(columns: impl IntoIterator<Item = (Column, Vec<ColumnValue>)>) -> Self {
-        Self { columns: columns.into_iter().collect(), unread: false }
+        Self { columns: columns.into_iter().collect(), extent: Extent::Read }
     }
 
     /// Of a text that is too long or nested too deeply to look for them.
     pub(super) fn unread() -> Self {
-        Self { unread: true, ..Self::default() }
+        Self { extent: Extent::TooComplex, ..Self::default() }
+    }
+
+    /// Of a text that was not read for them.
+    pub(super) fn left_out() -> Self {
+        Self { extent: Extent::LeftOut, ..Self::default() }
     }
 
     /// The text is too long or nested too deeply to tell anything.
     pub fn are_unread(&self) -> bool {
-        self.unread
+        self.extent == Extent::TooComplex
+    }
+
+    /// The text was not read for them.
+    pub fn are_left_out(&self) -> bool {
+        self.extent == Extent::LeftOut
     }
 
     /// The values in a column; None if they are not all known.
@@ -146,7 +166,7 @@ impl Rows {
             let values: Option<_> = values.iter().map(|value| value.bound(declared, given)).collect();
             Some((column.clone(), values?))
         };
-        Rows { columns: self.columns.iter().filter_map(bound).collect(), unread: self.unread }
+        Rows { columns: self.columns.iter().filter_map(bound).collect(), extent: self.extent }
     }
 
     /// Leaves out the columns with a name or a text of which that holds.

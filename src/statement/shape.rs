@@ -73,7 +73,7 @@ pub(super) fn common(read: &Result<Script, Unreadable>) -> Option<Script> {
     if !is_plain || !names.functions.iter().all(is_harmless) {
         return None;
     }
-    names.writes.iter_mut().for_each(|write| write.rows = Rows::default());
+    names.writes.iter_mut().for_each(|write| write.rows = Rows::left_out());
     names.keys_by_path = false;
     names.settle();
     Some(Script { statements: vec![Arc::new(names)] })

@@ -53,6 +53,8 @@ pub enum Decision {
     Settle,
     /// Read the parameter from the server.
     ReadValue,
+    /// Read the text again, for the rows that it writes: keys stand in them.
+    ReadRows,
 }
 
 /// A write that passes a fence, and that operators want to know of.
@@ -126,6 +128,8 @@ enum Stop {
     Settle,
     /// The parameter or the search path is unknown.
     Read,
+    /// The text was not read for the rows that it writes.
+    ReadRows,
 }
 
 impl From<Rejection> for Stop {
@@ -170,6 +174,7 @@ impl Judge<'_> {
                 Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection, earlier.needs.into_list()),
                 Err(Stop::Settle) => return Decision::Settle,
                 Err(Stop::Read) => return Decision::ReadValue,
+                Err(Stop::ReadRows) => return Decision::ReadRows,
             }
             let is_presumed = presume && statement.parameter == ParameterEffect::Unknown;
             match is_presumed {
@@ -201,6 +206,9 @@ impl Judge<'_> {
         }
         let hidden = self.hidden(statement, earlier)?;
         let touched = touched(statement, self.policies, self.seen);
+        if statement.leaves_rows_out() && touched.iter().any(|touch| touch.keys.is_some()) {
+            return Err(Stop::ReadRows);
+        }
         self.refuse_what_is_unread(statement, &touched, earlier)?;
         let mut needs = Needs::default();
         for touch in touched {

@@ -154,6 +154,7 @@ fn show(decision: Decision) -> String {
         }
         Decision::Settle => "settle".to_owned(),
         Decision::ReadValue => "ask".to_owned(),
+        Decision::ReadRows => "read rows".to_owned(),
     }
 }
 
@@ -288,11 +289,24 @@ fn a_key_whose_column_is_not_read_is_no_mistake_of_the_statement() {
     let policies = join([("a.yaml".into(), Ok(policies.into()))]).unwrap();
     for text in ["UPDATE shards SET v = 2", "INSERT INTO shards VALUES (1) ON CONFLICT (v) DO UPDATE SET v = 2"] {
         // What was read says that no key shows: that nobody listens since is no reason to say anything else.
-        assert!(World::new("empty unheard").judge_under(&policies, text, "47").contains("LF004"), "{text}");
+        assert!(World::new("rows empty unheard").judge_under(&policies, text, "47").contains("LF004"), "{text}");
     }
     for text in ["SELECT * FROM shards WHERE k = 1 FOR UPDATE", "UPDATE shards SET v = 2 WHERE k = 1"] {
-        assert!(World::new("empty unread").judge_under(&policies, text, "47").contains("LF006"), "{text}");
-        assert!(World::new("empty").judge_under(&policies, text, "47").contains("LF004"), "{text}");
+        assert!(World::new("rows empty unread").judge_under(&policies, text, "47").contains("LF006"), "{text}");
+        assert!(World::new("rows empty").judge_under(&policies, text, "47").contains("LF004"), "{text}");
+    }
+}
+
+#[test]
+fn the_rows_are_read_where_keys_stand_in_them_and_nowhere_else() {
+    let policies = "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n  - {name: other, tables: [public.other]}\n";
+    let policies = join([("a.yaml".into(), Ok(policies.into()))]).unwrap();
+    for (text, expected) in [
+        ("UPDATE shards SET v = 2 WHERE k = 1", "read rows"),
+        ("UPDATE other SET v = 2 WHERE k = 1", "forward other=47"),
+        ("UPDATE free SET v = 2 WHERE k = 1", "forward"),
+    ] {
+        assert_eq!(World::new("").judge_under(&policies, text, "47"), expected, "{text}");
     }
 }
 

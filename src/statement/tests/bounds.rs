@@ -82,13 +82,13 @@ fn tokens_tell_of_inserted_rows_what_the_tree_does() {
         ("INSERT INTO t DEFAULT VALUES", false),
     ] {
         let of = |script: Option<Script>| script.map(|script| script.statements[0].writes[0].rows.clone());
-        let tokens = of(read_tokens(text.as_bytes(), Lexing::USUAL)).unwrap_or_else(Rows::unread);
+        let tokens = of(read_tokens(text.as_bytes(), Lexing::USUAL, true)).unwrap_or_else(Rows::unread);
         assert_eq!(!tokens.are_unread(), is_told, "{text}");
         let tree = of(analyse_rows(text.as_bytes(), Lexing::USUAL).ok()).unwrap();
         assert!(tokens.tells_no_more_than(&tree), "{text}: {tokens:?}, {tree:?}");
     }
     let text = format!("INSERT INTO t (k) VALUES (3), {}", vec!["(4)"; 100].join(","));
-    let mut proved = read_tokens(text.as_bytes(), Lexing::USUAL).unwrap();
+    let mut proved = read_tokens(text.as_bytes(), Lexing::USUAL, true).unwrap();
     // What is read does not show in tokens.
     let statement = std::sync::Arc::make_mut(&mut proved.statements[0]);
     assert!(std::mem::take(&mut statement.reads_more));
@@ -124,14 +124,14 @@ fn what_tokens_tell_of_keys_needs_no_search_path() {
         "three",
     ] {
         let text = format!("INSERT INTO t (k, v) VALUES ({key}, '3'::text)");
-        let Some(proved) = read_tokens(text.as_bytes(), Lexing::USUAL) else { continue };
+        let Some(proved) = read_tokens(text.as_bytes(), Lexing::USUAL, true) else { continue };
         let statement = &proved.statements[0];
         let told = statement.writes[0].rows.values("k", None);
         assert!(told.is_none() && !statement.keys_by_path, "{key}: {told:?}");
     }
     // Where a type stands beside a key, the key is told without it.
     let text = "INSERT INTO t (k, v) VALUES (3, '3'::text)";
-    let proved = read_tokens(text.as_bytes(), Lexing::USUAL).unwrap();
+    let proved = read_tokens(text.as_bytes(), Lexing::USUAL, true).unwrap();
     let three = ColumnValue::Literal { text: "3".to_owned(), kind: Some(ValueType::Integer) };
     assert_eq!(proved.statements[0].writes[0].rows.values("k", None), Some(&[three][..]));
     assert_eq!(proved.statements[0].writes[0].rows.values("v", None), None);
