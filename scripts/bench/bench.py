@@ -62,10 +62,10 @@ class Bench:
         return all_of
 
     def tokens(self, clients):
-        """Jobs a second, each with a token and a key of its own: directly, and through the proxy."""
+        """Jobs a second, each with a token and a key of its own."""
         script = self.servers.folder / "job.sql"
         script.write_text(JOB)
-        runs = {"direct": [], "fenced": []}
+        runs = {"direct": [], "haproxy": [], "fenced": []}
         for _ in range(self.rounds):
             for way in runs:
                 self.jobs += 1
@@ -189,12 +189,11 @@ def main():
         print("memory", flush=True)
         memory = Memory(servers).measure()
         # Such updates cost the server more than the proxy: with and without a fence.
-        updates = bench.cells(["direct", "fenced", "unfenced"], ["-N", "-c", "8", "-j", "2"])
+        updates = bench.cells(["direct", "haproxy", "fenced", "unfenced"], ["-N", "-c", "8", "-j", "2"])
     parts.append("Transactions a second (`pgbench -S`), median, least and most. PgBouncer reuses its connections to the server for new clients:\n\n" + table(
         ["", *(NAMES[way] for way in WAYS)],
         [[kind, *(spread([run[0] for run in runs[way]]) for way in WAYS)] for kind, runs in cells.items()]
-        + [["simple-update, 8 clients", spread([run[0] for run in updates["direct"]]), "", "",
-            *(spread([run[0] for run in updates[way]]) for way in ["fenced", "unfenced"])]]))
+        + [["simple-update, 8 clients", *(spread([run[0] for run in updates[way]]) if way in updates else "" for way in WAYS)]]))
     parts.append("Processor time of the proxy for a transaction, user + system, in microseconds: medians, and the least and most of the sum:\n\n" + table(
         ["", *(NAMES[way] for way in WAYS[1:])],
         [[kind, *(processor(runs[way]) for way in WAYS[1:])] for kind, runs in cells.items()]))
@@ -204,8 +203,8 @@ def main():
         ["", *(NAMES[way] for way in WAYS)],
         [[name, *(spread(by_way[way]) for way in WAYS)] for name, by_way in latencies.items()]))
     parts.append("A token for each job: `SET lease.fence` and an `INSERT` under a key of its own, jobs a second:\n\n" + table(
-        ["workers", "direct", "fencegate"],
-        [[str(clients), *(spread([run[0] for run in runs[way]]) for way in ["direct", "fenced"])] for clients, runs in jobs.items()]))
+        ["workers", "direct", "HAProxy tcp", "fencegate"],
+        [[str(clients), *(spread([run[0] for run in runs[way]]) for way in runs)] for clients, runs in jobs.items()]))
     parts.append(f"Takeover: the new leader's first write, in milliseconds, {TAKEOVERS} of each, {CROWDS} of the last:\n\n" + table(
         ["the old leader's session", "least", "median", "most"],
         [[kind, *(f"{time:.1f}" for time in bar(times))] for kind, times in takeovers.items()]))
