@@ -98,8 +98,8 @@ impl Database {
 
     /// The resources of keys to which a session of this proxy is admitted.
     pub(crate) fn keys_in_use(&self) -> Vec<Arc<Resource>> {
-        let presented = self.sessions.iter().flat_map(|it| it.presented().into_keys());
-        let names: BTreeSet<String> = presented.collect();
+        let mut names = BTreeSet::new();
+        self.sessions.iter().for_each(|session| session.add_presented(&mut names));
         names.iter().filter_map(|name| self.resource(name)).filter(|it| it.family.is_some()).collect()
     }
 

@@ -6,7 +6,7 @@
 //! It is never held across an await.
 
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 
 /// A session that is admitted to, or was revoked from, this many resources gives up those that it does not need now,
@@ -212,6 +212,11 @@ impl SessionFence {
     /// Under what the process is, or was, admitted.
     pub(super) fn presented(&self) -> HashMap<String, Presented> {
         self.lock().presented.clone()
+    }
+
+    /// To what the process is, or was, admitted.
+    pub(super) fn add_presented(&self, names: &mut BTreeSet<String>) {
+        names.extend(self.lock().presented.keys().cloned());
     }
 
     /// Forgets under what it was admitted where `keeps` says no.

@@ -150,9 +150,11 @@ impl Path {
         self.is_heard = true;
     }
 
-    /// The server reports it without being asked.
-    pub fn report(&mut self, text: &str) {
-        self.reported = Some(SearchPath::read(Some(text)));
+    /// The server reports it without being asked. None: in a text that cannot be read.
+    pub fn report(&mut self, text: Option<&str>) {
+        if self.reported.is_some() || text.is_some() {
+            self.reported = Some(SearchPath::read(text));
+        }
     }
 
     /// It may be anything.

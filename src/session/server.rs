@@ -60,6 +60,11 @@ impl<H: Host> Session<H> {
                 self.stream(header, Audience::Client);
             }
             backend::PARAMETER_STATUS if header.body <= WHOLE => self.parameter_status(header),
+            backend::PARAMETER_STATUS => {
+                // Only the path can be as long.
+                self.path.report(None);
+                self.stream(header, Audience::Client);
+            }
             backend::ERROR => {
                 if available < header.frame().min(HEADER + ERROR_HEAD) {
                     return Ok(false);
@@ -326,11 +331,15 @@ impl<H: Host> Session<H> {
     fn parameter_status(&mut self, header: Header) {
         let frame = frame_of(&mut self.server, header.frame());
         self.client.output.extend_from_slice(&frame);
-        if let Some((name, value)) = message::parameter_status(body(&frame)) {
-            self.lexing.note(name, value);
-            if name == "search_path" {
-                self.path.report(value);
+        match message::parameter_status(body(&frame)) {
+            Some((name, value)) => {
+                self.lexing.note(name, value);
+                if name == "search_path" {
+                    self.path.report(Some(value));
+                }
             }
+            None if body(&frame).starts_with(b"search_path\0") => self.path.report(None),
+            None => {}
         }
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
-use super::error::{ControlError, ends_process, is_no_database, unreachable};
+use super::error::{ControlError, ends_process, is_no_database, spoils_statements, unreachable};
 use super::sql::prepared::{Prepared, prepare};
 use super::{Found, Listener, sql};
 use crate::fence::resource_lock::ResourceLocks;
@@ -29,9 +29,9 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fr
 /// The schema version that this program works with; `schema.sql` has the same.
 pub(super) const VERSION: &str = "fencegate schema version 4";
 
-/// The payload that says that the catalogue has changed; no resource can have this name.
 /// Where the functions of `leases.sql` announce elections.
 const LEASE_CHANNEL: &str = "fencegate_lease";
+/// The payload that says that the catalogue has changed; no resource can have this name.
 pub(super) const CATALOGUE_CHANGED: &str = "{catalogue}";
 
 /// What the lanes of a database have in common.
@@ -154,7 +154,7 @@ impl Lane {
                 Some(refusal) if *refusal.code() == SqlState::INSUFFICIENT_PRIVILEGE => {
                     return Err(ControlError::Denied(refusal.message().to_owned()));
                 }
-                Some(refusal) if !ends_process(refusal.code()) => {
+                Some(refusal) if !ends_process(refusal.code()) && !spoils_statements(refusal.code()) => {
                     return Err(ControlError::Refused(refusal.into()));
                 }
                 _ => ControlError::Lost((&error).into()),

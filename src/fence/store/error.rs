@@ -142,6 +142,11 @@ pub(super) fn ends_process(code: &SqlState) -> bool {
     [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW].contains(code)
 }
 
+/// What the connection has prepared is gone, or answers in other types since a table was changed. The statement had no effect.
+pub(super) fn spoils_statements(code: &SqlState) -> bool {
+    [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::FEATURE_NOT_SUPPORTED].contains(code)
+}
+
 pub(super) fn unreachable(error: tokio_postgres::Error) -> ControlError {
     if is_no_database(&error) {
         ControlError::NoDatabase(sql::message(&error))

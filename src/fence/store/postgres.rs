@@ -77,7 +77,7 @@ impl Postgres {
         // Ends when the client is dropped.
         tokio::spawn(connection.map(|_| drop(passes)));
         let refused = |error: tokio_postgres::Error| ControlError::Refused((&error).into());
-        let settings = "SET application_name = 'fencegate control'; SET search_path = pg_catalog";
+        let settings = "SET standard_conforming_strings = on; SET application_name = 'fencegate control'; SET search_path = pg_catalog";
         client.simple_query(settings).await.map_err(refused)?;
         client.simple_query(query).await.map(answers).map_err(refused)
     }

@@ -65,6 +65,20 @@ async fn killed_control_connections_are_replaced() {
     .await;
 }
 
+/// What is prepared answers in the types that the tables had: the server refuses to run it, and a new connection prepares anew.
+#[tokio::test]
+async fn a_column_of_another_type_costs_one_attempt() {
+    let world = World::new().await;
+    let proxy = world.proxy("p1");
+    let session = world.session(&proxy).await;
+    session.admit(&world.resource, 1).await.unwrap();
+    world
+        .run("ALTER TABLE fencegate.admission ALTER COLUMN proxy TYPE varchar, ALTER COLUMN resource TYPE varchar")
+        .await;
+    let other = world.session(&proxy).await;
+    until("it is prepared anew", async || other.admit(&world.resource, 1).await.is_ok()).await;
+}
+
 #[tokio::test]
 async fn blocked_control_connection_is_given_up_and_its_process_ended() {
     let world = World::new().await;

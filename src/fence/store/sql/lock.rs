@@ -34,7 +34,7 @@ pub(super) const TAKE: Prepared = Prepared::new("take_lock", "text", || format!(
 /// Takes those of several resources that nobody holds, and leaves their numbers to the statements of the same transaction.
 pub(super) const TRY: Prepared = Prepared::new("try_locks", "text[]", || {
     format!(
-        "SELECT set_config('fencegate.locked', array_agg(k)::text, true) \
+        "SELECT set_config('fencegate.locked', coalesce(array_agg(k), '{{}}')::text, true) \
          FROM (SELECT {} AS k FROM unnest($1) n OFFSET 0) keys WHERE pg_try_advisory_xact_lock(k)",
         KEY.replace("$1", "n")
     )
