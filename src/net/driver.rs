@@ -87,8 +87,8 @@ impl Driver {
         &self.session.host
     }
 
-    /// Runs the session to its end.
-    pub async fn run(mut self) -> End {
+    /// Runs the session to its end. It stays in its box, and what its end needs has room only then.
+    pub async fn run(mut self: Box<Self>) -> End {
         let end = loop {
             if let Err(end) = self.turn().await {
                 break end;
@@ -97,7 +97,7 @@ impl Driver {
         if self.session.server.ended {
             self.session.definitions_over();
         }
-        self.last_words(end).await
+        Box::pin(self.last_words(end)).await
     }
 
     /// Has the session handle what has been read, then waits for something to happen. Cancel-safe.

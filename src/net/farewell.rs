@@ -26,7 +26,7 @@ const ENDED_BY_COMMAND: &[u8] = b"57P01";
 
 impl Driver {
     /// Writes the last message to the client, and closes.
-    pub async fn last_words(mut self, end: End) -> End {
+    pub async fn last_words(mut self: Box<Self>, end: End) -> End {
         let end = match self.session.client_fault() {
             Some(why) => End::ClientFault(why),
             None => end,

@@ -3,6 +3,7 @@
 //! Each is a runtime of its own with one thread, so that a session stays where it began: what wakes it wakes no other thread,
 //! and no thread looks for work that another one has. Owns which thread a session gets. Must never move a session.
 
+use futures_util::FutureExt;
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -37,10 +38,8 @@ impl Workers {
     pub fn begin(&self, session: impl Future<Output = ()> + Send + 'static) {
         let Some(worker) = self.0.iter().min_by_key(|worker| Arc::strong_count(&worker.sessions)) else { return };
         let counted = worker.sessions.clone();
-        worker.handle.spawn(async move {
-            session.await;
-            drop(counted);
-        });
+        // An async block that awaits the session would keep room for it twice: where it was moved from, and where to.
+        worker.handle.spawn(session.map(move |()| drop(counted)));
     }
 }
 
