@@ -122,3 +122,15 @@ fn what_an_error_skips_is_not_owed_and_defines_nothing() {
     says(&mut session, &run);
     assert!(text(&session.server.output).contains("fencegate_lf004"), "it is not known");
 }
+
+/// What a failed PREPARE would have defined is not waited for.
+#[test]
+fn a_name_whose_prepare_has_failed_stands_for_nothing() {
+    let mut session = session("");
+    says(&mut session, &query("PREPARE p AS SELECT 1"));
+    answers(&mut session, &[error("42P05", "it is there", "1"), ready()].concat());
+    session.server.output.clear();
+    session.client.output.clear();
+    says(&mut session, &query("EXECUTE p"));
+    assert!(session.client.input.is_empty() && !session.is_held_back());
+}
