@@ -56,6 +56,9 @@ mod reset;
 mod resource_lock;
 pub mod session;
 pub mod store;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests;
 pub mod value;
 mod watch;
 

@@ -1,16 +1,11 @@
 //! The machine by itself: bytes in, bytes and requests out, with a host that knows what the test says.
 
-use super::host::{Changes, Seen, Wanted};
-use super::judge::{Need, PassedWrite};
 use super::parameter::ParameterValue;
-use super::suspects::Suspects;
-use super::task::ParsePermit;
 use super::*;
 use crate::catalogue::Catalogue;
+use crate::fence::Refusal;
 use crate::fence::session::{Epoch, Token};
-use crate::fence::{Claim, Refusal};
-use crate::policy::{PolicySet, Resource, join};
-use crate::statement::{Analysis, Statement, analyse, analyse_rows};
+use crate::policy::join;
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::frame::put_frame;
 use crate::wire::message::{put_flush, put_parse, put_query, put_ready};
@@ -18,119 +13,32 @@ use crate::wire::tag::{backend, frontend};
 use bytes::BufMut;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+mod definitions;
+mod kinds;
+mod lengths;
+mod one_session;
+mod outcomes;
+mod raised;
 mod unseen;
 
+use one_session::OneSession;
+
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
-
-/// A proxy with one session, which knows its catalogue.
-struct OneSession {
-    policies: PolicySet,
-    catalogue: Arc<Catalogue>,
-    fence: Arc<SessionFence>,
-    released: AtomicUsize,
-    /// Another session is defining something for so many looks.
-    looks: AtomicUsize,
-}
-
-impl Host for OneSession {
-    fn user(&self) -> &str {
-        "postgres"
-    }
-
-    fn fence(&self) -> &Arc<SessionFence> {
-        &self.fence
-    }
-
-    fn take_up_policies(&mut self) -> bool {
-        false
-    }
-
-    fn is_fenced(&self) -> bool {
-        true
-    }
-
-    fn policies(&self) -> &PolicySet {
-        &self.policies
-    }
-
-    fn database(&self) -> &str {
-        "postgres"
-    }
-
-    fn known_stale(&self, _: &str, token: Token) -> Option<Epoch> {
-        (token < 40).then_some(Epoch { generation: 1, token: 40 })
-    }
-
-    fn release(&self) {
-        self.released.fetch_add(1, Relaxed);
-    }
-
-    fn catalogue(&self, _: Option<&Wanted>) -> Seen {
-        Seen { catalogue: self.catalogue.clone(), is_current: true, ..Seen::default() }
-    }
-
-    fn changes(&self) -> Changes {
-        Changes::default()
-    }
-
-    fn is_unread(&self, _: &Wanted) -> bool {
-        false
-    }
-
-    fn forget_catalogue(&self) {}
-
-    fn catalogue_changed(&self) {}
-
-    fn note_harmless_change(&self, _: u64) -> bool {
-        true
-    }
-
-    fn forget_database(&self, _: &str) {}
-
-    fn suspects_of_others(&self) -> Vec<Arc<Suspects>> {
-        let is_defined = self.looks.fetch_update(Relaxed, Relaxed, |looks| looks.checked_sub(1)).is_ok();
-        is_defined.then(|| Arc::new(Suspects::everything())).into_iter().collect()
-    }
-
-    fn publish_suspects(&self, _: &Suspects) {}
-
-    fn withdraw_suspects(&self) {}
-
-    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, _: Option<ParsePermit>) -> Result<Analysis, Task> {
-        Ok(Arc::new(if with_rows { analyse_rows(text, lexing) } else { analyse(text, lexing) }))
-    }
-
-    fn room(&self, _: usize, _: usize, _: bool) -> Option<Room> {
-        None
-    }
-
-    fn at_length<R>(work: impl FnOnce() -> R) -> R {
-        work()
-    }
-
-    fn note_query(&self) {}
-
-    fn note_presented(&self, _: &ParameterValue) {}
-
-    fn note_admitted(&mut self, _: &Resource) {}
-
-    fn note_rejected(&self, _: &Rejection, _: &Statement) {}
-
-    fn note_passed(&self, _: Vec<PassedWrite>) {}
-
-    fn observe(&self, _: Need, _: Claim) {}
-}
 
 fn session(token: &str) -> Session<OneSession> {
     session_with(token, Path::new(Some("public"), false))
 }
 
 fn session_with(token: &str, path: Path) -> Session<OneSession> {
-    let policies = join([("a.yaml".into(), Ok(POLICIES.into()))]).unwrap();
+    session_under(POLICIES, token, path)
+}
+
+fn session_under(policies: &str, token: &str, path: Path) -> Session<OneSession> {
+    let policies = join([("a.yaml".into(), Ok(policies.to_owned().into()))]).unwrap();
     let tables = policies.resources.iter().map(|resource| resource.tables[0].name.clone());
     let catalogue = Arc::new(Catalogue::of_tables(tables));
     let fence = Arc::new(SessionFence::new(Err("not in this test".to_owned())));
-    let host = OneSession { policies, catalogue, fence, released: AtomicUsize::new(0), looks: AtomicUsize::new(0) };
+    let host = OneSession::new(policies, catalogue, fence);
     let started = Started {
         replicates: false,
         temporary: None,

@@ -3,7 +3,7 @@
 //! Owns the client's half of the protocol. It tells the judge what was acknowledged and what was refused, and nothing that a
 //! client could not know.
 
-use super::pipe::{Reader, Writer};
+use super::pipe::{Reader, Writer, receive};
 use super::proxy::{Accepted, Proxy};
 use super::sql::{Ids, Sql, Table, shown};
 use super::world::{Dice, World, pass};
@@ -283,7 +283,7 @@ impl Client {
                 return Some(self.read.split_to(header.frame()).freeze());
             }
             let chunk = self.reader.read().await?;
-            self.read.extend_from_slice(&chunk);
+            receive(&mut self.read, chunk);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One direction of a connection: bytes arrive in order, late, and cut anywhere.
 
 use super::world::{Dice, delay};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
@@ -27,9 +27,26 @@ pub fn pipe(dice: Dice) -> (Writer, Reader) {
 }
 
 impl Writer {
-    /// False when nobody reads any more.
-    pub fn write(&self, bytes: Bytes) -> bool {
-        bytes.is_empty() || self.0.send((Instant::now(), bytes)).is_ok()
+    pub fn write(&self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            // Nobody may read any more.
+            self.0.send((Instant::now(), bytes)).ok();
+        }
+    }
+
+    /// Leaves nothing of it.
+    pub fn write_all_of(&self, output: &mut BytesMut) {
+        if !output.is_empty() {
+            self.write(std::mem::take(output).freeze());
+        }
+    }
+}
+
+/// Puts what was read behind what is there; copies nothing where nothing is.
+pub fn receive(input: &mut BytesMut, chunk: Bytes) {
+    match input.is_empty() {
+        true => *input = chunk.into(),
+        false => input.extend_from_slice(&chunk),
     }
 }
 

@@ -34,3 +34,51 @@ fn what_is_not_plainly_a_list_is_every_schema() {
     // In quotes, only the very name is the role's.
     assert_eq!(schemas("\"$USER\""), ["$USER"]);
 }
+
+/// What is guessed of the path when these statements have succeeded, one after the other. `|`: ReadyForQuery, outside of a
+/// transaction; `!`: an error.
+fn after(statements: &[&str]) -> SearchPath {
+    let mut path = Path::new(Some("first"), false);
+    for sql in statements {
+        match *sql {
+            "|" => path.ready(Status::Idle),
+            "!" => path.error(),
+            sql => {
+                let read = crate::statement::analyse(sql.as_bytes(), crate::statement::Lexing::USUAL).unwrap();
+                read.statements.iter().for_each(|statement| path.completed(statement));
+                path.ready(Status::Transaction);
+            }
+        }
+    }
+    path.now
+}
+
+#[test]
+fn a_path_is_followed_as_far_as_statements_show_it() {
+    let is = |schema: &str| SearchPath::read(Some(schema));
+    for (statements, expected) in [
+        (&["SELECT 1"][..], is("first")),
+        (&["SET search_path = a"], is("a")),
+        (&["SET search_path = a", "|"], is("a")),
+        (&["SET search_path = a", "|", "!"], is("a")),
+        (&["SET LOCAL search_path = a"], is("a")),
+        // The end of the transaction brings back what was before: that is asked for.
+        (&["SET LOCAL search_path = a", "|"], SearchPath::Unasked),
+        (&["SET search_path = a", "ROLLBACK"], SearchPath::Unasked),
+        (&["SET search_path = a", "SAVEPOINT s", "ROLLBACK TO s"], SearchPath::Unasked),
+        (&["SET search_path = a", "!"], SearchPath::Unasked),
+        (&["SET search_path = a", "|", "ROLLBACK"], is("a")),
+        (&["ROLLBACK"], is("first")),
+        (&["!"], is("first")),
+        (&["SET search_path = a", "|", "DISCARD ALL"], is("first")),
+        (&["SET search_path = a", "|", "RESET ALL"], is("first")),
+        (&["DO 'BEGIN END'"], SearchPath::Unasked),
+    ] {
+        assert_eq!(after(statements), expected, "{statements:?}");
+    }
+    let mut path = Path::new(Some("first"), false);
+    path.learn(Some("b"));
+    assert_eq!(path.now, is("b"));
+    path.forget();
+    assert_eq!(path.now, SearchPath::Unasked);
+}

@@ -62,6 +62,6 @@ impl Process {
     }
 
     pub(super) fn flush(&mut self) {
-        self.output.write(self.said.split().freeze());
+        self.output.write_all_of(&mut self.said);
     }
 }

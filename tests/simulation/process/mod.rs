@@ -8,7 +8,7 @@ mod effect;
 mod tables;
 mod transaction;
 
-use super::pipe::{Reader, Writer};
+use super::pipe::{Reader, Writer, receive};
 use super::server::Signals;
 use super::sql::{Sql, meant};
 use super::world::{Dice, World, moment};
@@ -127,7 +127,7 @@ impl Process {
                 chunk = self.input.read() => chunk,
             };
             match chunk {
-                Some(chunk) => self.read.extend_from_slice(&chunk),
+                Some(chunk) => receive(&mut self.read, chunk),
                 None => return Ok(None),
             }
         }

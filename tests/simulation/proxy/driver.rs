@@ -9,7 +9,7 @@ use crate::session::parameter::{Parameter, ParameterValue};
 use crate::session::path::Path;
 use crate::session::rejection::cut_off;
 use crate::session::{Done, End, Session, Side, Started, Step};
-use crate::simulation::pipe::{Reader, Writer};
+use crate::simulation::pipe::{Reader, Writer, receive};
 use crate::simulation::server::Connection;
 use crate::simulation::world::moment;
 use crate::state::database::PREPARE_LIMIT;
@@ -118,11 +118,11 @@ impl Driver {
             }
             () = session.fence.revoked.notified() => session.revoked(),
             read = reader.read(), if !session.server.ended => match read {
-                Some(bytes) => session.server.input.extend_from_slice(&bytes),
+                Some(bytes) => receive(&mut session.server.input, bytes),
                 None => session.server.ended = true,
             },
             read = from_client.read(), if !session.client.ended => match read {
-                Some(bytes) => session.client.input.extend_from_slice(&bytes),
+                Some(bytes) => receive(&mut session.client.input, bytes),
                 None => session.client.ended = true,
             },
             () = sleep(Duration::from_millis(100)), if keeps_room => {}
@@ -131,10 +131,10 @@ impl Driver {
     }
 
     fn flush(&mut self) {
-        self.to_client.write(self.session.client.output.split().freeze());
-        let bytes = self.session.server.output.split().freeze();
-        if let Some(writer) = &self.writer {
-            writer.write(bytes);
+        self.to_client.write_all_of(&mut self.session.client.output);
+        match &self.writer {
+            Some(writer) => writer.write_all_of(&mut self.session.server.output),
+            None => self.session.server.output.clear(),
         }
     }
 

@@ -1,0 +1,336 @@
+//! The fence of one or two proxies over the database in memory: what sessions are told, and what becomes of them.
+
+mod drained;
+mod issued;
+mod known;
+mod operated;
+
+use super::session::{Activity, Epoch, Identity, SessionFence, Token};
+use super::store::Listener;
+use super::*;
+use crate::etcd::{ElectionName, EtcdError};
+use crate::metrics::Metrics;
+use crate::policy::{PolicySet, Resource, join};
+use crate::statement::{Operation, RelationName};
+use crate::support::store::Server;
+use async_trait::async_trait;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+const POLICIES: &str = "version: 1
+resources:
+  - {name: jobs, tables: [public.jobs], election: /jobs}
+  - {name: bills, tables: [public.bills], lease: bills}
+  - {name: notes, tables: [public.notes]}
+  - {name: trial, tables: [public.trials], mode: observe}
+  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}
+  - {name: 'part/{k}', tables: [{name: public.parts, key: k}], election: '/part/{k}'}
+  - {name: 'room/{k}', tables: [{name: public.rooms, key: k}], lease: 'room/{k}'}
+";
+
+const HOUR: i64 = 3_600_000_000;
+
+fn policies(text: &str) -> PolicySet {
+    join([("a.yaml".into(), Ok(text.to_owned().into()))]).unwrap()
+}
+
+fn epoch(generation: i64, token: Token) -> Epoch {
+    Epoch { generation, token }
+}
+
+fn process(pid: i32) -> Identity {
+    let (system_identifier, postmaster_start) = ("1".to_owned(), "1".to_owned());
+    Identity { pid, backend_start: pid.to_string(), system_identifier, postmaster_start }
+}
+
+fn server() -> Arc<Server> {
+    let tables = policies(POLICIES).resources.iter().map(|it| it.tables[0].name.clone()).collect::<Vec<_>>();
+    Server::new(1_700_000_000_000_000, &process(0), tables)
+}
+
+/// An election that says who leads, or nothing at all.
+#[derive(Debug)]
+struct Election(watch::Sender<Result<Option<Token>, ()>>);
+
+impl Election {
+    fn elects(&self, leader: Option<Token>) {
+        let _ = self.0.send_replace(Ok(leader));
+    }
+
+    fn falls_silent(&self) {
+        let _ = self.0.send_replace(Err(()));
+    }
+}
+
+fn silence() -> EtcdError {
+    EtcdError::Unreachable { limit: Duration::from_secs(3), reason: "it is silent".to_owned() }
+}
+
+#[async_trait]
+impl Elections for Election {
+    async fn leader(&self, _: &ElectionName) -> Result<Option<Token>, EtcdError> {
+        self.0.borrow().map_err(|()| silence())
+    }
+
+    fn follow(&self, _: &ElectionName) -> Box<dyn Following> {
+        let mut told = self.0.subscribe();
+        told.mark_changed();
+        Box::new(Follower(told))
+    }
+}
+
+struct Follower(watch::Receiver<Result<Option<Token>, ()>>);
+
+#[async_trait]
+impl Following for Follower {
+    async fn next(&mut self) -> Result<Option<Token>, EtcdError> {
+        self.0.changed().await.map_err(|_| silence())?;
+        self.0.borrow_and_update().map_err(|()| silence())
+    }
+}
+
+struct Proxy {
+    server: Arc<Server>,
+    fence: Arc<Database>,
+    election: Arc<Election>,
+    authority: Arc<Authority>,
+    policies: PolicySet,
+}
+
+/// A session, and its server process.
+struct Client {
+    session: Arc<SessionFence>,
+    pid: i32,
+    registration: Option<Registration>,
+}
+
+impl Proxy {
+    async fn start(server: &Arc<Server>, name: &str) -> Proxy {
+        Proxy::start_with(server, name, POLICIES).await
+    }
+
+    async fn start_with(server: &Arc<Server>, name: &str, text: &str) -> Proxy {
+        let policies = policies(text);
+        let election = Arc::new(Election(watch::Sender::new(Ok(None))));
+        let authority = Authority::over(election.clone());
+        authority.follow(&policies.elections());
+        let store = |listener: Arc<dyn Listener>| server.store(name, listener);
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let fence = Database::over(store, "postgres", name, Some(authority.clone()), metrics);
+        fence.apply_policy_of(&policies.resources, Instant::now().into_std()).await.unwrap();
+        Proxy { server: server.clone(), fence, election, authority, policies }
+    }
+
+    fn resource(&self, name: &str) -> Arc<Resource> {
+        self.fence.resource(name).unwrap()
+    }
+
+    /// A client that has connected.
+    fn client(&self, pid: i32) -> Client {
+        let who = process(pid);
+        self.server.begin_process(&who);
+        let session = Arc::new(SessionFence::new(Ok(who)));
+        let registration = Some(self.fence.register(session.clone()));
+        Client { session, pid, registration }
+    }
+
+    /// One that is admitted.
+    async fn writer(&self, pid: i32, resource: &str, token: Token) -> Client {
+        let client = self.client(pid);
+        assert_eq!(self.admit(&client, resource, token).await, "admitted");
+        client
+    }
+
+    async fn admit(&self, client: &Client, resource: &str, token: Token) -> String {
+        self.admit_if(client, resource, token, Raise::Freely).await
+    }
+
+    async fn admit_if(&self, client: &Client, resource: &str, token: Token, raise: Raise<'_>) -> String {
+        let resource = self.resource(resource);
+        told(self.fence.admit_if(&client.session, &resource, token, raise).await, "admitted")
+    }
+
+    /// What is known of it, as the database has it.
+    fn epoch(&self, resource: &str) -> Option<Epoch> {
+        self.server.epochs().into_iter().find(|(name, _)| name == resource).map(|(_, epoch)| epoch)
+    }
+
+    fn has_row(&self, client: &Client, resource: &str) -> bool {
+        !self.server.admissions(client.pid, resource).is_empty()
+    }
+}
+
+fn told(outcome: Result<(), Refusal>, well: &str) -> String {
+    outcome.map_or_else(|refusal| refusal.to_string(), |()| well.to_owned())
+}
+
+fn claim(role: Option<&str>) -> Claim {
+    let relation = RelationName { schema: None, name: "notes".to_owned() };
+    Claim {
+        deeds: Arc::new([Deed::Write(relation, Operation::Insert)]),
+        one_suffices: false,
+        role: role.map(|role| Role::Current(role.to_owned())),
+        login: "app".to_owned(),
+    }
+}
+
+/// Time goes on until that is so, for two minutes at most.
+async fn until(what: impl Fn() -> bool) -> Duration {
+    let since = Instant::now();
+    while !what() {
+        assert!(since.elapsed() < Duration::from_secs(120), "that never comes");
+        sleep(Duration::from_millis(1)).await;
+    }
+    since.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_highest_token_is_admitted_and_lower_ones_are_not() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let [old, new] = [1, 2].map(|pid| proxy.client(pid));
+    assert_eq!(proxy.admit(&old, "notes", 7).await, "admitted");
+    assert_eq!(proxy.admit(&new, "notes", 9).await, "admitted");
+    assert!(!proxy.has_row(&old, "notes") && proxy.server.lives(1), "it was idle, and goes on");
+    assert!(old.session.admission("notes").is_none() && new.session.begin_write([("notes", 9)]));
+    let stale = "token 7 for resource notes is lower than 9, the highest seen";
+    assert_eq!(proxy.admit(&old, "notes", 7).await, stale);
+    assert_eq!(proxy.fence.metrics.admissions.get(), 2);
+    assert_eq!(proxy.fence.metrics.advances.get(), 2);
+    assert!(old.session.asking().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_may_not_raise_a_fence_does_not() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let client = proxy.client(1);
+    for resource in ["notes", "shard/1"] {
+        let never = format!("token 5 for resource {resource} is not in force yet");
+        assert_eq!(proxy.admit_if(&client, resource, 5, Raise::Never).await, never);
+        let unknown = format!("resource {resource}: the session's current role is not known");
+        assert_eq!(proxy.admit_if(&client, resource, 5, Raise::WhoMay(&claim(None))).await, unknown);
+        assert_eq!(proxy.epoch(resource), None);
+        proxy.server.forbid("intern");
+        let denied = format!("token 5 for resource {resource}: the session's role may not do this to table notes");
+        assert_eq!(proxy.admit_if(&client, resource, 5, Raise::WhoMay(&claim(Some("intern")))).await, denied);
+        assert_eq!(proxy.epoch(resource), None);
+        assert_eq!(proxy.admit_if(&client, resource, 5, Raise::WhoMay(&claim(Some("app")))).await, "admitted");
+        // The token is in force: nobody is asked who writes under it.
+        for (pid, claim) in [(2, claim(None)), (3, claim(Some("intern")))] {
+            let other = proxy.client(pid);
+            assert_eq!(proxy.admit_if(&other, resource, 5, Raise::WhoMay(&claim)).await, "admitted");
+            assert_eq!(proxy.admit_if(&other, resource, 5, Raise::Never).await, "admitted");
+        }
+        let refusal = proxy.fence.admit_if(&client.session, &proxy.resource(resource), 6, Raise::Never).await;
+        let expected = Refusal::NotInForce { resource: resource.to_owned(), presented: 6, highest: Some(5) };
+        assert_eq!(refusal, Err(expected));
+    }
+}
+
+/// As far as is known the token has to be raised: then the role is found out before anything is asked.
+#[tokio::test(start_paused = true)]
+async fn a_token_that_has_to_be_raised_is_not_asked_for_before_the_role_is_known() {
+    let server = server();
+    let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+    let _writer = one.writer(1, "notes", 5).await;
+    let _other = two.writer(2, "notes", 6).await;
+    let client = one.client(3);
+    until(|| one.fence.known_stale("notes", 5).is_some()).await;
+    let unknown = "resource notes: the session's current role is not known";
+    assert_eq!(one.admit_if(&client, "notes", 7, Raise::WhoMay(&claim(None))).await, unknown);
+    assert_eq!(one.admit_if(&client, "notes", 6, Raise::WhoMay(&claim(None))).await, "admitted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_to_one_of_several_deeds_is_good_if_one_of_them_is() {
+    let proxy = Proxy::start(&server(), "one").await;
+    proxy.server.forbid("intern");
+    let notes = proxy.resource("notes");
+    let permits = async |claim: &Claim| told(proxy.fence.permits(claim, &notes, 5).await, "yes");
+    let all = claim(Some("app"));
+    let two = Claim { deeds: all.deeds.iter().chain(&*all.deeds).cloned().collect(), ..all.clone() };
+    for one_suffices in [false, true] {
+        assert_eq!(permits(&Claim { one_suffices, ..two.clone() }).await, "yes");
+        let role = Some(Role::AnyOf("intern".to_owned()));
+        assert!(permits(&Claim { one_suffices, role, ..two.clone() }).await.contains("may not do this"));
+    }
+    let nothing = Claim { deeds: Arc::new([]), ..all };
+    assert_eq!(permits(&nothing).await, "resource notes: the catalogue has changed meanwhile");
+}
+
+/// For the keys of a family a yes counts for a second.
+#[tokio::test(start_paused = true)]
+async fn a_permission_is_asked_for_again_after_a_second() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let client = proxy.client(1);
+    let app = claim(Some("app"));
+    assert_eq!(proxy.admit_if(&client, "shard/1", 5, Raise::WhoMay(&app)).await, "admitted");
+    proxy.server.forbid("app");
+    assert_eq!(proxy.admit_if(&client, "shard/2", 5, Raise::WhoMay(&app)).await, "admitted");
+    let other = Claim { login: "other".to_owned(), ..app.clone() };
+    assert!(proxy.admit_if(&client, "shard/3", 5, Raise::WhoMay(&other)).await.contains("may not do this"));
+    sleep(Duration::from_secs(1)).await;
+    assert!(proxy.admit_if(&client, "shard/3", 5, Raise::WhoMay(&app)).await.contains("may not do this"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_nobody_could_revoke_is_not_admitted() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let mut client = proxy.client(1);
+    drop(client.registration.take());
+    let unregistered = "resource notes: the session is not registered: nobody could revoke it";
+    assert_eq!(proxy.admit(&client, "notes", 5).await, unregistered);
+    let unknown = Client { session: Arc::new(SessionFence::new(Err("no id".to_owned()))), pid: 2, registration: None };
+    assert_eq!(proxy.admit(&unknown, "notes", 5).await, "resource notes: no id");
+    let stranger = proxy.client(3);
+    proxy.server.end_process(3);
+    assert_eq!(proxy.admit(&stranger, "notes", 5).await, "resource notes: process 3 is not what it says");
+    assert_eq!(proxy.epoch("notes"), None);
+}
+
+/// Where nobody can have been admitted, the first token of a key takes one Query.
+#[tokio::test(start_paused = true)]
+async fn first_tokens_of_many_keys_are_admitted_each_to_its_own() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let clients: Vec<Client> = (1..=40).map(|pid| proxy.client(pid)).collect();
+    let admit = |client: &Client| {
+        let (fence, session) = (proxy.fence.clone(), client.session.clone());
+        let (resource, token) = (proxy.resource(&format!("shard/{}", client.pid % 20)), 5);
+        tokio::spawn(async move { told(fence.admit(&session, &resource, token).await, "admitted") })
+    };
+    let admits: Vec<_> = clients.iter().map(admit).collect();
+    for (client, admit) in clients.iter().zip(admits) {
+        assert_eq!(admit.await.unwrap(), "admitted");
+        let (own, other) = (format!("shard/{}", client.pid % 20), format!("shard/{}", (client.pid + 1) % 20));
+        assert_eq!(client.session.admission(&own), Some(epoch(1, 5)));
+        assert!(proxy.has_row(client, &own) && !proxy.has_row(client, &other));
+        assert!(client.session.presented().contains_key(&own));
+    }
+    assert_eq!(proxy.fence.metrics.admissions.get(), 40);
+    assert_eq!(proxy.fence.metrics.advances.get(), 20);
+    assert_eq!(proxy.fence.metrics.drain_seconds.get_sample_count(), 0, "nobody was looked for");
+}
+
+/// A session that has many admissions gives them up when it is idle, with their rows.
+#[tokio::test(start_paused = true)]
+async fn a_session_of_many_keys_keeps_no_rows_that_it_does_not_need() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let client = proxy.client(1);
+    for key in 0..session::FULL {
+        assert_eq!(proxy.admit(&client, &format!("shard/{key}"), 5).await, "admitted");
+        assert!(client.session.begin_write([(format!("shard/{key}").as_str(), 5)]));
+        client.session.set_activity(Activity::Idle);
+    }
+    assert!(proxy.has_row(&client, "shard/0"));
+    client.session.set_activity(Activity::Waiting);
+    assert_eq!(proxy.admit(&client, "shard/one", 5).await, "admitted");
+    assert!(proxy.has_row(&client, "shard/0"), "what it has written may be uncommitted");
+    client.session.set_activity(Activity::Idle);
+    assert_eq!(proxy.admit(&client, "shard/two", 5).await, "admitted");
+    assert!(!proxy.has_row(&client, "shard/0") && proxy.has_row(&client, "shard/two"));
+    assert!(client.session.admission("shard/0").is_none());
+    let presented = client.session.presented();
+    assert!(!presented.contains_key("shard/0") && presented.contains_key("shard/two"));
+    assert_eq!(proxy.admit(&client, "shard/0", 5).await, "admitted");
+}

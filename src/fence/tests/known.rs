@@ -1,0 +1,150 @@
+//! What a proxy remembers: how long it counts, and how it is found out to be wrong.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_token_is_known_for_as_long_as_somebody_listens_and_a_second_at_most() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let _client = proxy.writer(1, "notes", 7).await;
+    let known = |token| proxy.fence.known_stale("notes", token);
+    assert_eq!([known(6), known(7), known(8)], [Some(epoch(1, 7)), None, None]);
+    assert_eq!(proxy.fence.known_stale("trial", 6), None);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(known(6), None, "it was not confirmed lately");
+    assert_eq!(proxy.admit(&proxy.client(2), "notes", 7).await, "admitted");
+    assert_eq!(known(6), Some(epoch(1, 7)));
+    proxy.server.lose_connection("one");
+    assert_eq!(known(6), None);
+    assert_eq!(proxy.fence.known_tokens(), [("notes".to_owned(), 7)]);
+}
+
+/// An epoch that was pruned is gone from memory when it is next read, and the next token is a first one.
+#[tokio::test(start_paused = true)]
+async fn what_was_pruned_is_forgotten() {
+    for resource in ["notes", "shard/1"] {
+        let proxy = Proxy::start(&server(), "one").await;
+        let mut client = proxy.writer(1, resource, 7).await;
+        sleep(Duration::from_millis(10)).await;
+        proxy.server.end_process(1);
+        drop(client.registration.take());
+        until(|| !proxy.has_row(&client, resource)).await;
+        proxy.server.prune(resource);
+        assert_eq!(proxy.fence.has_epoch(&proxy.resource(resource)).await, Ok(false));
+        assert_eq!(proxy.fence.memory.last_read(resource), None);
+        assert_eq!(proxy.admit(&proxy.client(2), resource, 3).await, "admitted");
+        assert_eq!(proxy.epoch(resource), Some(epoch(1, 3)));
+    }
+}
+
+/// Without having heard of it as well: the answer to an Admit says so.
+#[tokio::test(start_paused = true)]
+async fn what_was_pruned_unheard_is_found_out_by_who_writes() {
+    for resource in ["notes", "shard/1"] {
+        let proxy = Proxy::start(&server(), "one").await;
+        let client = proxy.writer(1, resource, 7).await;
+        proxy.fence.stop_watching();
+        proxy.server.end_process(1);
+        proxy.fence.store.delete_dead(None).await.unwrap();
+        assert!(!proxy.has_row(&client, resource));
+        proxy.server.prune(resource);
+        assert_eq!(proxy.fence.memory.last_read(resource), Some(epoch(1, 7)));
+        assert_eq!(proxy.admit(&proxy.client(2), resource, 3).await, "admitted");
+        assert_eq!(proxy.epoch(resource), Some(epoch(1, 3)));
+    }
+}
+
+/// Each proxy hears of what the others raise.
+#[tokio::test(start_paused = true)]
+async fn a_token_that_another_proxy_has_raised_is_heard_of() {
+    let server = server();
+    let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+    let _first = one.writer(1, "notes", 5).await;
+    sleep(Duration::from_secs(1)).await;
+    let changed = {
+        let fence = one.fence.clone();
+        tokio::spawn(async move { fence.epoch_changed().await })
+    };
+    sleep(Duration::from_millis(10)).await;
+    let _second = two.writer(2, "notes", 6).await;
+    let heard = until(|| one.fence.known_stale("notes", 5).is_some()).await;
+    assert!(heard < Duration::from_millis(100), "{heard:?}");
+    changed.await.unwrap();
+    assert_eq!(one.fence.rises().last().map(|it| it.after), Some(epoch(1, 6)));
+}
+
+/// Who has heard nothing for a while reads what it has missed: of its own admissions, and of all that has a name of its own.
+#[tokio::test(start_paused = true)]
+async fn what_was_missed_is_read_when_somebody_listens_again() {
+    let server = server();
+    let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+    let old = one.writer(1, "shard/1", 5).await;
+    assert_eq!(one.admit(&old, "notes", 5).await, "admitted");
+    sleep(Duration::from_millis(100)).await;
+    server.lose_connection("one");
+    for name in ["shard/1", "notes"] {
+        let resource = two.resource(name);
+        two.fence.advance(&resource, epoch(1, 6)).publish(Some(epoch(1, 5))).await.unwrap();
+    }
+    assert_eq!(one.fence.known_stale("notes", 5), None);
+    until(|| ["shard/1", "notes"].iter().all(|name| one.fence.known_stale(name, 5).is_some())).await;
+    until(|| !one.has_row(&old, "shard/1") && !one.has_row(&old, "notes")).await;
+    assert!(server.lives(1) && !old.session.holds_admissions());
+}
+
+/// Policies are loaded anew while sessions wait: they are judged by what is in force then.
+#[tokio::test(start_paused = true)]
+async fn a_session_is_admitted_by_the_policies_in_force() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let before = proxy.resource("notes");
+    proxy.server.pass(Duration::from_secs(1));
+    sleep(Duration::from_secs(1)).await;
+    let more = policies(&POLICIES.replace("[public.notes]", "[public.notes, public.more]"));
+    proxy.fence.apply_policy_of(&more.resources, Instant::now().into_std()).await.unwrap();
+    let client = proxy.client(1);
+    assert_eq!(told(proxy.fence.admit(&client.session, &before, 5).await, "admitted"), "admitted");
+    assert_eq!(proxy.fence.loaded(&before), 0);
+    assert!(proxy.fence.loaded(&proxy.resource("notes")) > 0);
+    let two =
+        Proxy::start_with(&proxy.server, "two", &POLICIES.replace("[public.notes]", "[public.notes, public.more]"))
+            .await;
+    assert_eq!(two.admit(&two.client(2), "notes", 5).await, "admitted", "its fingerprint is that of the new ones");
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_are_those_of_policies_in_force() {
+    let proxy = Proxy::start(&server(), "one").await;
+    assert!(proxy.fence.resource("shard/7").is_some_and(|it| it.name == "shard/7" && it.family.is_some()));
+    assert!(proxy.fence.resource("nothing").is_none());
+    assert_eq!(proxy.fence.plain_resources(), ["jobs", "bills", "notes", "trial"]);
+    let leased: Vec<_> = proxy.fence.leased_resources().iter().map(|it| it.name.clone()).collect();
+    assert_eq!(leased, ["bills"]);
+    assert!(proxy.fence.keys_in_use().is_empty());
+    let client = proxy.writer(1, "shard/7", 5).await;
+    assert_eq!(proxy.admit(&client, "notes", 5).await, "admitted");
+    let keys: Vec<_> = proxy.fence.keys_in_use().iter().map(|it| it.name.clone()).collect();
+    assert_eq!(keys, ["shard/7"]);
+    assert_eq!(proxy.fence.name(), "postgres");
+    let fences = proxy.fence.fences(&proxy.policies.resources).await.unwrap();
+    assert_eq!(fences.plain.keys().collect::<Vec<_>>(), ["notes"]);
+    assert_eq!(fences.of_keys.len(), 1);
+    assert_eq!(fences.plain["notes"].admissions, 1);
+    proxy.fence.put_in_force(&[]);
+    assert!(proxy.fence.resource("shard/7").is_none() && proxy.fence.keys_in_use().is_empty());
+}
+
+/// Other proxies are told that the catalogue has changed; this one knows.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_catalogue_is_announced_to_others() {
+    let server = server();
+    let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+    let hears = |proxy: &Proxy| {
+        let fence = proxy.fence.clone();
+        tokio::spawn(async move { fence.catalogue_announced().await })
+    };
+    let (ones, twos) = (hears(&one), hears(&two));
+    sleep(Duration::from_millis(10)).await;
+    one.fence.announce_catalogue().await;
+    sleep(Duration::from_millis(10)).await;
+    assert!(!ones.is_finished() && twos.is_finished());
+    ones.abort();
+}

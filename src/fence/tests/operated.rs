@@ -1,0 +1,246 @@
+//! What is done to fences beside writing: a leader that overtakes, a fence that observes, resets, a database that is dropped.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_shuts_its_predecessor_out_before_it_writes() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let jobs = proxy.resource("jobs");
+    proxy.election.elects(Some(6));
+    let overtake = async |token| proxy.fence.overtake(&jobs, token).await;
+    assert_eq!((overtake(6).await, proxy.epoch("jobs")), (Ok(()), None), "nobody was ever admitted");
+    proxy.election.elects(Some(5));
+    let old = proxy.writer(1, "jobs", 5).await;
+    old.session.set_activity(Activity::Busy);
+    for (leader, token) in [(Some(6), 4), (Some(6), 5), (Some(7), 6), (None, 6)] {
+        proxy.election.elects(leader);
+        assert_eq!((overtake(token).await, proxy.epoch("jobs")), (Ok(()), Some(epoch(1, 5))), "{token}");
+    }
+    proxy.election.falls_silent();
+    let silent = overtake(6).await.unwrap_err().to_string();
+    assert!(silent.contains("etcd cannot be asked") && proxy.server.lives(1), "{silent}");
+    assert!(proxy.fence.is_behind(&jobs, 6) && !proxy.fence.is_behind(&jobs, 5));
+    assert!(proxy.fence.is_current(&jobs, 5) && !proxy.fence.is_current(&jobs, 6));
+    proxy.election.elects(Some(6));
+    assert_eq!((overtake(6).await, proxy.epoch("jobs")), (Ok(()), Some(epoch(1, 6))));
+    assert!(!proxy.server.lives(1) && !proxy.has_row(&old, "jobs"), "it may have had something to commit");
+    assert!(!proxy.fence.is_behind(&jobs, 6) && proxy.fence.is_current(&jobs, 6));
+    // It is drained: the leader's first write waits for nobody.
+    assert_eq!(proxy.fence.metrics.advances.get(), 2);
+    let _new = proxy.writer(2, "jobs", 6).await;
+    assert_eq!(proxy.fence.metrics.advances.get(), 2);
+}
+
+/// A proxy may have stopped between Publish and Mark.
+#[tokio::test(start_paused = true)]
+async fn what_another_proxy_has_left_half_done_is_finished() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let notes = proxy.resource("notes");
+    let old = proxy.writer(1, "notes", 5).await;
+    old.session.set_activity(Activity::Busy);
+    let advance = proxy.fence.advance(&notes, epoch(1, 6));
+    advance.publish(Some(epoch(1, 5))).await.unwrap();
+    assert_eq!(proxy.fence.overtake(&notes, 6).await, Ok(()));
+    assert!(!proxy.has_row(&old, "notes"));
+    assert_eq!(proxy.fence.metrics.advances.get(), 2);
+    assert_eq!(proxy.fence.overtake(&notes, 6).await, Ok(()));
+    assert_eq!(proxy.fence.metrics.drain_seconds.get_sample_count(), 2, "it is drained");
+    // And by whoever needs it.
+    proxy.fence.advance(&notes, epoch(1, 7)).publish(Some(epoch(1, 6))).await.unwrap();
+    let _new = proxy.writer(2, "notes", 7).await;
+    assert_eq!(proxy.fence.metrics.advances.get(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fence_that_observes_raises_its_epoch_and_ends_nobody() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let trial = proxy.resource("trial");
+    let (old, new) = (proxy.writer(1, "trial", 5).await, proxy.client(2));
+    old.session.set_activity(Activity::Busy);
+    let observe = async |client: &Client, token, raise: Raise<'_>| {
+        told(proxy.fence.observe(&client.session, &trial, token, raise).await, "noted")
+    };
+    let stale = "token 4 for resource trial is lower than 5, the highest seen";
+    assert_eq!(observe(&new, 4, Raise::Freely).await, stale);
+    assert_eq!(observe(&new, 5, Raise::Never).await, "noted");
+    assert_eq!(observe(&new, 6, Raise::Never).await, "token 6 for resource trial is not in force yet");
+    proxy.server.forbid("intern");
+    assert!(observe(&new, 6, Raise::WhoMay(&claim(Some("intern")))).await.contains("may not do this"));
+    assert_eq!(proxy.epoch("trial"), Some(epoch(1, 5)));
+    assert_eq!(observe(&new, 6, Raise::WhoMay(&claim(Some("app")))).await, "noted");
+    assert_eq!(proxy.epoch("trial"), Some(epoch(1, 6)));
+    assert!(proxy.fence.is_current(&trial, 6) && !proxy.has_row(&new, "trial"));
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!((proxy.fence.overtake(&trial, 7).await, proxy.epoch("trial")), (Ok(()), Some(epoch(1, 7))));
+    assert_eq!(proxy.fence.overtake(&trial, 7).await, Ok(()));
+    sleep(Duration::from_secs(3)).await;
+    assert!(proxy.server.lives(1) && proxy.has_row(&old, "trial"), "it is not drained");
+    let reset = proxy.fence.reset(&trial, 2, "operator", true).await;
+    assert_eq!(reset, Ok(Reset { before: epoch(1, 7), after: epoch(2, 2) }));
+    sleep(Duration::from_secs(3)).await;
+    assert!(proxy.server.lives(1));
+    // A process that is not what it says is told, unless it has only ended.
+    proxy.server.end_process(2);
+    assert_eq!(observe(&new, 8, Raise::Freely).await, "resource trial: process 2 is not what it says");
+    let mut gone = proxy.client(3);
+    drop(gone.registration.take());
+    proxy.server.end_process(3);
+    assert_eq!(observe(&gone, 9, Raise::Freely).await, "noted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_sets_any_token_above_all_that_was_before() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let notes = proxy.resource("notes");
+    let reset = async |token, force| proxy.fence.reset(&notes, token, "operator", force).await;
+    assert_eq!(reset(3, false).await, Err(ResetError::NoEpoch));
+    assert_eq!(proxy.fence.has_epoch(&notes).await, Ok(false));
+    let old = proxy.writer(1, "notes", 9).await;
+    assert_eq!(proxy.fence.has_epoch(&notes).await, Ok(true));
+    let in_use = reset(3, false).await.unwrap_err();
+    assert_eq!(in_use, ResetError::InUse(vec![Higher { pid: 1, token: 9, is_ours: true }]));
+    assert_eq!(in_use.to_string(), "a session that is admitted under the higher token 9 is alive");
+    let _second = proxy.writer(2, "notes", 9).await;
+    let several = reset(3, false).await.unwrap_err().to_string();
+    assert_eq!(several, "2 sessions that are admitted under higher tokens, up to 9, are alive");
+    assert_eq!(reset(3, true).await, Ok(Reset { before: epoch(1, 9), after: epoch(2, 3) }));
+    assert!(!proxy.has_row(&old, "notes") && proxy.server.lives(1), "it was idle");
+    assert_eq!(proxy.admit(&old, "notes", 3).await, "admitted");
+    assert_eq!(reset(12, false).await, Ok(Reset { before: epoch(2, 3), after: epoch(3, 12) }));
+    assert_eq!(proxy.fence.known_tokens(), [("notes".to_owned(), 12)]);
+    let rises: Vec<_> = proxy.fence.rises().into_iter().map(|it| (it.resource, it.before, it.after)).collect();
+    let notes = "notes".to_owned();
+    assert_eq!(rises[0], (notes.clone(), None, epoch(1, 9)));
+    assert_eq!(rises.last(), Some(&(notes, Some(epoch(2, 3)), epoch(3, 12))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_that_cannot_drain_says_that_it_has_reset() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let old = proxy.writer(1, "notes", 9).await;
+    old.session.set_activity(Activity::Busy);
+    proxy.server.end_late();
+    let outcome = proxy.fence.reset(&proxy.resource("notes"), 3, "operator", true).await;
+    let Err(ResetError::NotDrained { reset, reason }) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(reset, Reset { before: epoch(1, 9), after: epoch(2, 3) });
+    assert!(reason.contains("process 1"), "{reason}");
+}
+
+/// The other has loaded its policies later: this proxy writes, raises and resets nothing until it is loaded anew.
+#[tokio::test(start_paused = true)]
+async fn older_policies_do_nothing() {
+    let server = server();
+    let one = Proxy::start(&server, "one").await;
+    let old = one.writer(1, "notes", 5).await;
+    server.pass(Duration::from_secs(1));
+    let other = POLICIES.replace("[public.notes]", "[public.notes, public.more]");
+    let two = Proxy::start_with(&server, "two", &other).await;
+    let _new = two.writer(2, "notes", 5).await;
+    let reload = "resource notes: another proxy has loaded other policies since: reload this proxy";
+    for token in [5, 6] {
+        assert_eq!(one.admit(&old, "notes", token).await, reload);
+    }
+    assert_eq!(one.fence.superseded().into_iter().collect::<Vec<_>>(), ["notes"]);
+    let notes = one.resource("notes");
+    assert_eq!(one.fence.reset(&notes, 7, "operator", true).await, Err(ResetError::OtherPolicies));
+    let others = "resource notes: the policies that the database has recorded are others";
+    assert_eq!(told(one.fence.overtake(&notes, 6).await, "overtaken"), others);
+    assert_eq!(told(one.fence.observe(&old.session, &notes, 5, Raise::Freely).await, "noted"), others);
+    assert_eq!(one.epoch("notes"), Some(epoch(1, 5)));
+    // It is found out as well where nobody writes.
+    one.fence.put_in_force(&one.policies.resources);
+    assert!(one.fence.superseded().is_empty());
+    let three = Proxy::start(&server, "three").await;
+    assert!(three.fence.superseded().is_empty(), "its policies are the latest");
+    assert_eq!(three.admit(&three.client(3), "notes", 6).await, "admitted");
+    until(|| !two.fence.superseded().is_empty()).await;
+    assert_eq!(two.fence.superseded().into_iter().collect::<Vec<_>>(), ["notes"]);
+    // Once they are loaded anew they are recorded.
+    server.pass(Duration::from_secs(60));
+    sleep(Duration::from_secs(60)).await;
+    two.fence.apply_policy_of(&two.policies.resources, Instant::now().into_std()).await.unwrap();
+    assert_eq!(two.admit(&two.client(4), "notes", 6).await, "admitted");
+    assert!(two.fence.superseded().is_empty());
+}
+
+/// Where no transaction is open, and nothing runs that was begun before, a new fence is enforced; that is what the console shows.
+#[tokio::test(start_paused = true)]
+async fn a_fence_is_enforced_when_all_has_ended_that_came_before_it() {
+    let server = server();
+    let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+    let notes = one.resource("notes");
+    let reach = async || {
+        let enforcement = one.fence.enforcement(&one.policies.resources).await.unwrap();
+        let reach = enforcement.reach.get(&notes.fingerprint).copied().unwrap_or_default();
+        (reach.proxies, reach.lost, reach.enforcing)
+    };
+    let (first, second) = (one.client(1), two.client(2));
+    first.session.set_activity(Activity::Busy);
+    server.write(2, &notes.tables[0].name, false);
+    assert_eq!(reach().await, (2, 0, 0));
+    let enforced = |proxy: &Proxy| {
+        let (fence, notes) = (proxy.fence.clone(), notes.clone());
+        tokio::spawn(async move { fence.enforced(&notes).await })
+    };
+    let (ones, twos) = (enforced(&one), enforced(&two));
+    sleep(Duration::from_secs(3)).await;
+    assert!(!ones.is_finished() && !twos.is_finished());
+    server.end_transaction(2);
+    // Another transaction is no matter.
+    server.write(2, &notes.tables[0].name, false);
+    sleep(Duration::from_secs(1)).await;
+    assert!(!ones.is_finished() && twos.is_finished());
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(reach().await, (2, 0, 1));
+    first.session.set_activity(Activity::Waiting);
+    first.session.set_activity(Activity::Busy);
+    server.end_transaction(2);
+    sleep(Duration::from_secs(2)).await;
+    assert!(ones.is_finished());
+    assert_eq!(reach().await, (2, 0, 2));
+    two.fence.stop_watching();
+    server.lose_connection("two");
+    assert_eq!(reach().await, (2, 1, 1));
+    // What is not in force is not enforced.
+    first.session.set_activity(Activity::Idle);
+    one.fence.put_in_force(&[]);
+    assert_eq!(reach().await.2, 0);
+    one.fence.enforced(&notes).await.unwrap();
+    assert_eq!(reach().await.2, 0);
+    drop(second);
+}
+
+/// DROP DATABASE finds nobody but those whom it ends, or who leave while it waits.
+#[tokio::test(start_paused = true)]
+async fn control_connections_make_way_for_a_statement_that_needs_the_database_alone() {
+    let owner = |role: &str| Role::Current(role.to_owned());
+    for (role, by_force, from_here, others, closes) in [
+        ("owner", false, false, false, true),
+        ("owner", false, true, false, true),
+        ("owner", false, false, true, false),
+        ("owner", false, true, true, false),
+        ("owner", true, false, true, true),
+        ("intern", false, false, false, false),
+        ("intern", true, false, true, false),
+    ] {
+        let proxy = Proxy::start(&server(), "one").await;
+        proxy.server.forbid("intern");
+        let own = from_here.then(|| proxy.client(1));
+        let mut other = others.then(|| proxy.client(2));
+        assert!(proxy.fence.store.is_open());
+        proxy.fence.close_for(&owner(role), by_force, from_here).await;
+        let what = format!("{role} {by_force} {from_here} {others}");
+        assert_eq!(!proxy.fence.store.is_open(), closes, "{what}");
+        // Behind the last session they close at once, while the statement waits.
+        if let Some(other) = other.as_mut().filter(|_| own.is_none() && !closes) {
+            drop(other.registration.take());
+            let closed = until(|| !proxy.fence.store.is_open()).await;
+            assert_eq!(closed < Duration::from_millis(100), role == "owner", "{what}: {closed:?}");
+        }
+        if by_force && closes {
+            assert!(proxy.fence.has_epoch(&proxy.resource("notes")).await.is_err(), "{what}: none opens");
+            proxy.fence.end_vacating();
+            assert!(proxy.fence.has_epoch(&proxy.resource("notes")).await.is_ok());
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What a session changes in the catalogue: whom that concerns, and until when.
+
+use super::*;
+
+fn completes(tag: &str, status: Status) -> BytesMut {
+    let mut message = BytesMut::new();
+    put_frame(&mut message, backend::COMMAND_COMPLETE, |out| out.put_slice(format!("{tag}\0").as_bytes()));
+    put_ready(&mut message, status);
+    message
+}
+
+/// What the host is told when that is sent, and when it has been answered.
+fn told(session: &mut Session<OneSession>, statement: &str, status: Status) -> [String; 2] {
+    says(session, &query(statement));
+    let sent = session.host.told();
+    answers(session, &completes(statement.split(' ').next().unwrap_or_default(), status));
+    [sent, session.host.told()]
+}
+
+#[test]
+fn others_are_told_of_what_may_lead_to_a_fenced_table_until_it_is_in_the_catalogue() {
+    let mut session = session("");
+    let way = "CREATE VIEW v AS SELECT * FROM jobs";
+    assert_eq!(told(&mut session, way, Status::Idle), ["publish, query", "changed, withdraw"]);
+    assert_eq!(told(&mut session, "SELECT 1", Status::Idle), ["query", ""]);
+    // In a transaction they count until it ends.
+    assert_eq!(told(&mut session, "BEGIN", Status::Transaction), ["query", ""]);
+    assert_eq!(told(&mut session, way, Status::Transaction), ["publish, query", ""]);
+    assert!(session.defines_after_its_end());
+    assert_eq!(told(&mut session, "SELECT 1", Status::Transaction), ["query", ""]);
+    assert_eq!(told(&mut session, "COMMIT", Status::Idle), ["query", "changed, withdraw"]);
+    assert!(!session.defines_after_its_end());
+}
+
+#[test]
+fn what_has_nothing_to_do_with_fences_is_told_to_nobody() {
+    let mut session = session("");
+    let harmless = "CREATE TABLE other (id int)";
+    assert_eq!(told(&mut session, harmless, Status::Idle), ["query", "harmless"]);
+    // Beside what others define it may be built on that.
+    session.host.looks = AtomicUsize::new(usize::MAX);
+    says(&mut session, &query(harmless));
+    assert!(session.host.told().contains("publish") || session.server.output.is_empty());
+    // What names nothing may be about anything, and counts when it is done.
+    let mut session = self::session("");
+    let [sent, done] = told(&mut session, "DROP INDEX i", Status::Idle);
+    assert_eq!((sent.contains("publish"), done.contains("changed")), (false, true), "{sent} | {done}");
+}
+
+#[test]
+fn a_session_that_is_lost_while_it_defines_leaves_a_doubt() {
+    let mut session = session("");
+    told(&mut session, "BEGIN", Status::Transaction);
+    told(&mut session, "CREATE VIEW v AS SELECT * FROM jobs", Status::Transaction);
+    assert!(session.defines_after_its_end());
+    session.server_gone();
+    assert_eq!(session.host.told(), "changed, withdraw");
+    // The server's end is a rollback, or the commit that the client has not seen.
+    let mut session = self::session("");
+    told(&mut session, "BEGIN", Status::Transaction);
+    told(&mut session, "CREATE VIEW v AS SELECT * FROM jobs", Status::Transaction);
+    session.server.ended = true;
+    session.definitions_over();
+    assert_eq!(session.host.told(), "changed, withdraw");
+    assert!(!session.defines_after_its_end());
+    let mut idle = self::session("");
+    idle.server.ended = true;
+    idle.definitions_over();
+    assert_eq!(idle.host.told(), "");
+}
+
+/// What was forwarded behind a COMMIT and is not answered yet may define more.
+#[test]
+fn definitions_behind_a_commit_count_on() {
+    let mut session = session("");
+    told(&mut session, "BEGIN", Status::Transaction);
+    told(&mut session, "CREATE VIEW v AS SELECT * FROM jobs", Status::Transaction);
+    says(&mut session, &[query("COMMIT"), query("CREATE VIEW w AS SELECT * FROM jobs")].concat());
+    session.host.told();
+    answers(&mut session, &completes("COMMIT", Status::Idle));
+    assert_eq!(session.host.told(), "changed", "the second is still defined");
+    answers(&mut session, &completes("CREATE VIEW", Status::Idle));
+    assert_eq!(session.host.told(), "changed, withdraw");
+}

@@ -1,0 +1,136 @@
+//! Errors that the server raises in place of what is rejected, and texts that the proxy cannot read.
+
+use super::*;
+use crate::wire::message::{put_bind, put_execute, put_sync};
+
+fn frame(tag: u8, body: &[u8]) -> BytesMut {
+    let mut message = BytesMut::new();
+    put_frame(&mut message, tag, |out| out.put_slice(body));
+    message
+}
+
+fn error(code: &str, message: &str, position: &str) -> BytesMut {
+    frame(backend::ERROR, format!("SERROR\0VERROR\0C{code}\0M{message}\0P{position}\0\0").as_bytes())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The server finds the mistake, and its place in the client's own text.
+#[test]
+fn a_mistake_is_the_servers_to_tell_and_no_rejection() {
+    let mut session = session("");
+    says(&mut session, &query("SELEC 1"));
+    let sent = text(&session.server.output.split());
+    let (raise, own) = sent[5..].split_once("; SELEC 1").unwrap();
+    assert!(raise.contains("fencegate_lf004") && own == "\0", "{sent}");
+    assert_eq!(session.host.told(), "", "whether it is rejected is not known yet");
+    let at = raise.len() + "; ".len() + 1;
+    answers(&mut session, &[error("42601", "syntax error", &at.to_string()), ready()].concat());
+    assert_eq!(session.client.output, [error("42601", "syntax error", "1"), ready()].concat());
+    assert_eq!(session.host.told(), "query");
+    // What the server can read, and the proxy cannot, is rejected.
+    session.client.output.clear();
+    says(&mut session, &query("SELEC 1"));
+    answers(&mut session, &frame(backend::NOTICE, format!("SNOTICE\0Mfrom it\0P{at}\0\0").as_bytes()));
+    assert!(text(&session.client.output).contains("P1\0"), "a notice as well");
+    answers(&mut session, &error("42704", "unrecognized configuration parameter \"fencegate_lf004\"", "5"));
+    assert!(text(&session.client.output).contains("CLF004\0"));
+    assert_eq!(session.host.told(), "query, rejected unverifiable");
+}
+
+#[test]
+fn what_passes_unread_is_noted_once_the_server_has_found_no_mistake() {
+    let policies = POLICIES.to_owned() + "exempt_roles: [postgres]\n";
+    for (answer, noted) in
+        [(error("42601", "syntax error", "1"), false), (ready(), true), (error("22012", "zero", "1"), true)]
+    {
+        let mut session = session_under(&policies, "", Path::new(Some("public"), false));
+        says(&mut session, &query("SELEC 1"));
+        assert_eq!(session.server.output, query("SELEC 1"));
+        assert!(!session.host.told().contains("passed"));
+        answers(&mut session, &answer);
+        assert_eq!(session.host.told().contains("passed"), noted);
+    }
+}
+
+/// An extended query: the client's own statements and portals stay as they are.
+#[test]
+fn a_rejected_execute_is_replaced_in_its_pipeline() {
+    let (mut session, mut pipeline, mut sync) = (session(""), BytesMut::new(), BytesMut::new());
+    put_parse(&mut pipeline, "", "DELETE FROM jobs");
+    put_bind(&mut pipeline, "", "");
+    let own = pipeline.clone();
+    put_execute(&mut pipeline, "");
+    put_sync(&mut sync);
+    says(&mut session, &[&pipeline[..], &sync].concat());
+    let sent = session.server.output.split();
+    assert!(sent.starts_with(&own));
+    let sent = text(&sent[own.len()..]);
+    assert!(sent.contains("fencegate_lf002") && sent.matches("fencegate reject").count() >= 5, "{sent}");
+    let completes = |tags: &[u8]| tags.iter().flat_map(|tag| frame(*tag, b"")).collect::<Vec<u8>>();
+    let (own, ours) = (
+        [backend::PARSE_COMPLETE, backend::BIND_COMPLETE],
+        [backend::CLOSE_COMPLETE, backend::PARSE_COMPLETE, backend::BIND_COMPLETE],
+    );
+    let raised = error("42704", "unrecognized configuration parameter \"fencegate_lf002\"", "1");
+    let closed = [completes(&[backend::CLOSE_COMPLETE]), ready().to_vec()].concat();
+    answers(&mut session, &[completes(&own), completes(&ours), raised.to_vec(), ready().to_vec(), closed].concat());
+    let told = text(&session.client.output);
+    assert!(session.client.output.starts_with(&completes(&own)) && told.contains("CLF002\0"), "{told}");
+    assert!(session.client.output.ends_with(&ready()) && told.matches('Z').count() == 1 && session.is_idle());
+    assert_eq!(session.host.told(), "query, rejected missing");
+    // Behind the next Sync there is nothing to close.
+    says(&mut session, &sync);
+    assert_eq!(session.server.output, sync);
+}
+
+/// What stands before a rejected statement in its string runs, and what stands behind it does not.
+#[test]
+fn in_a_string_the_error_stands_in_the_place_of_the_statement() {
+    let mut session = session("");
+    says(&mut session, &query("PREPARE p AS SELECT 1; DELETE FROM jobs; SELECT 2"));
+    let sent = text(&session.server.output.split());
+    assert!(sent.contains("PREPARE p AS SELECT 1; ") && sent.ends_with("; SELECT 2\0"), "{sent}");
+    assert!(sent.contains("fencegate_lf002") && !sent.contains("DELETE"), "{sent}");
+    assert_eq!(session.host.told(), "query, rejected missing");
+    let done = frame(backend::COMMAND_COMPLETE, b"PREPARE\0");
+    let raised = error("42704", "unrecognized configuration parameter \"fencegate_lf002\"", "25");
+    answers(&mut session, &[done.clone(), raised, ready()].concat());
+    assert!(session.client.output.starts_with(&done) && session.is_idle());
+    says(&mut session, &query("EXECUTE p"));
+    assert_eq!(session.server.output, query("EXECUTE p"), "what was prepared is known");
+}
+
+/// An error in a pipeline skips the rest up to its Sync, and what that would have defined means nothing.
+#[test]
+fn what_an_error_skips_is_not_owed_and_defines_nothing() {
+    let (mut session, mut pipeline, mut sync) = (session(""), BytesMut::new(), BytesMut::new());
+    put_sync(&mut sync);
+    put_parse(&mut pipeline, "one", "SELECT 1");
+    put_parse(&mut pipeline, "two", "SELECT 2");
+    says(&mut session, &[&pipeline[..], &sync, &query("SELECT 3")].concat());
+    answers(&mut session, &[error("42P05", "it is there", "1"), ready()].concat());
+    assert!(session.is_busy(), "the next query is owed");
+    answers(&mut session, &ready());
+    assert!(session.is_idle());
+    session.server.output.clear();
+    let mut run = BytesMut::new();
+    put_bind(&mut run, "", "two");
+    put_execute(&mut run, "");
+    says(&mut session, &run);
+    assert!(text(&session.server.output).contains("fencegate_lf004"), "it is not known");
+}
+
+/// What a failed PREPARE would have defined is not waited for.
+#[test]
+fn a_name_whose_prepare_has_failed_stands_for_nothing() {
+    let mut session = session("");
+    says(&mut session, &query("PREPARE p AS SELECT 1"));
+    answers(&mut session, &[error("42P05", "it is there", "1"), ready()].concat());
+    session.server.output.clear();
+    session.client.output.clear();
+    says(&mut session, &query("EXECUTE p"));
+    assert!(session.client.input.is_empty() && !session.is_held_back());
+}
