@@ -8,7 +8,6 @@ use super::database::Database;
 use super::session::SessionFence;
 use super::store::{Key, StoreError};
 use crate::policy::{QualifiedName, Resource};
-use dashmap::mapref::multiple::RefMulti;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -96,15 +95,9 @@ impl Database {
     /// given, also what no transaction shows that lies unread in the server's socket, and then every transaction that is
     /// open in the database. Cancel safe.
     pub async fn enforced(self: &Arc<Self>, resource: &Resource) -> Result<(), String> {
-        let busy = |session: RefMulti<'_, Key, Arc<SessionFence>>| {
-            let rests = session.rests_while_busy()?;
-            Some((session.key().clone(), rests))
-        };
-        let mut given: Vec<_> = self.sessions.iter().filter_map(busy).collect();
-        while !given.is_empty() {
-            tokio::time::sleep(PAUSE).await;
-            given.retain(|(key, rests)| self.sessions.get(key).is_some_and(|it| it.rests_while_busy() == Some(*rests)));
-        }
+        // A session in the middle of a step may still judge by the policies of before.
+        self.while_the_same(SessionFence::step).await;
+        self.while_the_same(SessionFence::rests_while_busy).await;
         let mut open = self.store().open_transactions().await.map_err(|error| error.to_string())?;
         while !open.is_empty() {
             tokio::time::sleep(PAUSE).await;
@@ -117,5 +110,15 @@ impl Database {
             self.memory.wake.notify_one();
         }
         Ok(())
+    }
+
+    /// Waits until each session of which something is so now has left it. Cancel safe.
+    async fn while_the_same(&self, is_so: fn(&SessionFence) -> Option<u64>) {
+        let mut left: Vec<(Key, u64)> =
+            self.sessions.iter().filter_map(|it| Some((it.key().clone(), is_so(&it)?))).collect();
+        while !left.is_empty() {
+            tokio::time::sleep(PAUSE).await;
+            left.retain(|(key, which)| self.sessions.get(key).is_some_and(|it| is_so(&it) == Some(*which)));
+        }
     }
 }

@@ -7,6 +7,7 @@
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Instant;
 
 /// A session that is admitted to, or was revoked from, this many resources gives up those that it does not need now,
@@ -49,6 +50,8 @@ pub struct SessionFence {
     state: Mutex<State>,
     /// Wakes the session's task: it was revoked from a resource.
     pub revoked: tokio::sync::Notify,
+    /// Odd while the session handles what has come.
+    steps: AtomicU64,
     /// Held for the whole of an Admit, so that none is under way while admissions are given up.
     pub(super) admitting: tokio::sync::Mutex<()>,
 }
@@ -123,6 +126,7 @@ impl SessionFence {
             identity,
             state: Mutex::default(),
             revoked: tokio::sync::Notify::new(),
+            steps: AtomicU64::new(0),
             admitting: tokio::sync::Mutex::default(),
         }
     }
@@ -135,6 +139,26 @@ impl SessionFence {
         if activity == Activity::Idle {
             state.written.clear();
         }
+    }
+
+    /// The session's half, before it looks which policies are in force: what it judges until [`Self::end_step`], it judges by
+    /// these.
+    pub fn begin_step(&self) {
+        self.steps.fetch_add(1, Ordering::SeqCst);
+        // Policies are put in force first, and then this is looked at. Either that look finds the step, or the step these policies.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The session's half: what it has forwarded in the step is under way, as [`Self::set_activity`] has said.
+    pub fn end_step(&self) {
+        self.steps.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The step that the session is in, if it is in one.
+    pub(super) fn step(&self) -> Option<u64> {
+        fence(Ordering::SeqCst);
+        let steps = self.steps.load(Ordering::SeqCst);
+        (steps % 2 == 1).then_some(steps)
     }
 
     /// How often the server process has ended all that it was given, if something may be running.

@@ -33,7 +33,7 @@ impl Driver {
         };
         let (end, text) = match end {
             // The server ends what the client has said goodbye to.
-            End::Server if self.session.is_terminating() => (End::Client, None),
+            End::Server if self.session.is_terminating() && !self.session.is_in_flight() => (End::Client, None),
             End::Server => self.lost_server().await,
             End::ClientFault(why) => {
                 let text = ErrorText::new("08P01", format!("protocol error: {why}"));
@@ -91,7 +91,9 @@ impl Driver {
         {
             tracing::warn!(session = record.number, %error, "statement_not_cancelled");
         }
-        session.put_terminate();
+        if !session.take_back_unsent() {
+            session.put_terminate();
+        }
         // Where this fails the server is gone.
         self.server.sink.flush(&mut session.server.output).await.ok();
         self.server.close(&mut session.server).await.ok();
@@ -164,11 +166,19 @@ fn log_cut_off(record: &SessionRecord, by: &CutOff, outcome: CutOffOutcome) {
 
 /// The server may go on with what it was sent, and commit definitions: they count until it ends.
 async fn until_the_server_ends(mut socket: Socket, mut session: Session<SessionHost>) {
+    let Socket { source, sink } = &mut socket;
     let side = &mut session.server;
-    // Where this fails the server is gone, which its reading half tells.
-    socket.close(side).await.ok();
-    while socket.source.fill(&mut side.input).await.is_ok_and(|read| read > 0) {
-        side.input.clear();
+    let mut is_closed = false;
+    // It may read no more until somebody reads what it answers.
+    loop {
+        tokio::select! {
+            // Where this fails the server is gone, which its reading half tells.
+            _ = sink.close(&mut side.output), if !is_closed => is_closed = true,
+            read = source.fill(&mut side.input) => match read {
+                Ok(1..) => side.input.clear(),
+                _ => break,
+            },
+        }
     }
     session.server_gone();
 }

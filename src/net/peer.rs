@@ -113,7 +113,11 @@ impl Source {
         input.reserve(self.at_once);
         // read_buf would fill whatever a large message once made room for.
         let mut room = input.limit(self.at_once);
-        let read = ready!(pin!(self.half.read_buf(&mut room)).poll(context))?;
+        let Poll::Ready(read) = pin!(self.half.read_buf(&mut room)).poll(context)? else {
+            // Of TLS only reading tells.
+            give_back(input);
+            return Poll::Pending;
+        };
         if read == self.at_once {
             self.at_once = READ_MUCH;
         } else if read < READ_LITTLE {

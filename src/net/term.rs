@@ -101,7 +101,10 @@ impl Term {
         let idle_timeout = self.now.idle_timeout.filter(|_| !self.is_paused());
         match (self.now.phase, idle_timeout) {
             (Phase::Ending, _) => return Some(End::Shutdown),
-            (Phase::Draining, _) => return is_idle.then_some(End::Shutdown),
+            (Phase::Draining, _) => {
+                self.idle_since = None;
+                return is_idle.then_some(End::Shutdown);
+            }
             (Phase::Running, None) => self.idle_since = None,
             (Phase::Running, Some(_)) if !is_idle => self.idle_since = None,
             (Phase::Running, Some(_)) => {
@@ -137,8 +140,7 @@ impl Term {
             self.look();
             match self.over_since {
                 Some(since) => return sleep_until(since + FAREWELL).await,
-                None if self.orders.changed().await.is_err() => return,
-                None => {}
+                None => self.change().await,
             }
         }
     }

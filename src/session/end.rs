@@ -113,6 +113,16 @@ impl<H: Host> Session<H> {
         }
     }
 
+    /// Takes back what was forwarded and has not been sent, while the server is busy with what it has: nothing more of it runs. Half
+    /// of a message may have been sent, so that nothing can follow. False: there is nothing unsent.
+    pub fn take_back_unsent(&mut self) -> bool {
+        let is_unsent = self.is_busy() && !self.server.output.is_empty();
+        if is_unsent {
+            self.server.output.clear();
+        }
+        is_unsent
+    }
+
     /// The server is left while it may still commit what the session has defined.
     pub fn defines_after_its_end(&self) -> bool {
         !self.server.ended && (self.transaction.catalogue_changed || self.definitions.are_under_way())

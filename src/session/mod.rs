@@ -220,6 +220,13 @@ impl<H: Host> Session<H> {
     /// # Errors
     /// When the session is over, as far as it can tell.
     pub fn step(&mut self, now: Instant) -> Result<Step, End> {
+        self.fence.begin_step();
+        let step = self.handle(now);
+        self.fence.end_step();
+        step
+    }
+
+    fn handle(&mut self, now: Instant) -> Result<Step, End> {
         self.now = now;
         if self.host.take_up_policies() {
             // Names and settings from the time without fences are unknown.

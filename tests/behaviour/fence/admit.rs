@@ -4,7 +4,7 @@ use crate::fence::server::{Session, World, connect, metrics, resource};
 use crate::fence::{reason, stale_below};
 use crate::support::identity::identity;
 use fencegate::fence::CutOff;
-use fencegate::fence::session::{Activity, Epoch};
+use fencegate::fence::session::{Activity, Epoch, SessionFence};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -155,10 +155,30 @@ async fn a_first_admission_while_policies_are_loaded_leaves_no_old_ones() {
 /// What was forwarded before a fence was in force may not have begun: the server reads one message after another.
 #[tokio::test]
 async fn a_fence_is_enforced_when_what_sessions_were_given_before_has_ended() {
+    let busy = |fence: &SessionFence| fence.set_activity(Activity::Busy);
+    let rest = |fence: &SessionFence| {
+        fence.set_activity(Activity::Waiting);
+        // What comes next is judged by the policies in force.
+        fence.set_activity(Activity::Busy);
+    };
+    is_enforced_after(busy, rest).await;
+}
+
+/// A session that reads a long text judges it by the policies of when it began.
+#[tokio::test]
+async fn a_fence_is_enforced_when_the_steps_of_sessions_have_ended() {
+    let again = |fence: &SessionFence| {
+        fence.end_step();
+        fence.begin_step();
+    };
+    is_enforced_after(SessionFence::begin_step, again).await;
+}
+
+async fn is_enforced_after(begin: impl Fn(&SessionFence), end: impl Fn(&SessionFence)) {
     let world = World::new().await;
     let proxy = world.proxy("p1");
     let session = world.session(&proxy).await;
-    session.fence.set_activity(Activity::Busy);
+    begin(&session.fence);
     let rested = AtomicBool::new(false);
     let enforced = async {
         proxy.enforced(&world.resource).await.unwrap();
@@ -168,9 +188,7 @@ async fn a_fence_is_enforced_when_what_sessions_were_given_before_has_ended() {
         // Time for the wrong answer to come.
         sleep(Duration::from_millis(200)).await;
         rested.store(true, Ordering::SeqCst);
-        session.fence.set_activity(Activity::Waiting);
-        // What comes next is judged by the policies in force.
-        session.fence.set_activity(Activity::Busy);
+        end(&session.fence);
     };
     tokio::join!(enforced, run);
 }
