@@ -126,11 +126,10 @@ impl Statement {
         KINDS.contains(&self.kind)
     }
 
-    /// It only reads: it writes, locks, defines, sets and calls nothing, but what Postgres has of its own and is harmless.
+    /// It only reads: it writes, locks, defines and sets nothing, nor calls what might ([`add_call`](Self::add_call)).
     pub fn only_reads(&self) -> bool {
         self.kind == "SELECT"
             && self.writes.is_empty()
-            && self.functions.is_empty()
             && self.defines.is_empty()
             && self.redirects.is_empty()
             && self.opaque.is_none()

@@ -138,6 +138,7 @@ async fn first_tokens_wait_for_nobody() {
     let lock = format!("BEGIN; SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate:{}', 0))", name("one"));
     holder.batch_execute(&lock).await.unwrap();
     assert_eq!(admit(&[first("one"), first("two")]).await, [name("two")], "somebody holds the lock");
+    assert_eq!(admit(&[first("one")]).await, [""; 0], "somebody holds all locks");
     holder.batch_execute("COMMIT").await.unwrap();
     assert_eq!(admit(&[first("one"), first("two")]).await, [name("one")], "there is an epoch");
 
