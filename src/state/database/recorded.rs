@@ -5,7 +5,7 @@
 use super::{FRESH, PREPARE_LIMIT, SharedDatabase};
 use crate::policy::{Mode, PolicySet, Resource};
 use std::sync::Arc;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 /// Why nothing is recorded where nothing is to be.
 const NOTHING_FENCED: &str = "it has none of the fenced tables, and no schema fencegate";
@@ -86,10 +86,18 @@ impl SharedDatabase {
 /// A fence holds once the writes have ended that were let through before it. Of one that has nothing to hold for there is
 /// nothing to say but that. Cancel-safe: nothing is logged then.
 async fn say_when_enforced(shared_database: Arc<SharedDatabase>, resource: Arc<Resource>) {
-    let database = shared_database.fence.name();
-    if let Err(error) = shared_database.fence.enforced(&resource).await {
-        tracing::warn!(database, resource = resource.name, %error, "fence_enforcement_unknown");
-        return;
+    let (database, mut told) = (shared_database.fence.name(), None);
+    while let Err(error) = shared_database.fence.enforced(&resource).await {
+        if told.as_ref() != Some(&error) {
+            tracing::warn!(database, resource = resource.name, error, "fence_enforcement_unknown");
+        }
+        told = Some(error);
+        if !shared_database.fence.has_sessions() {
+            // The next one records the policies again, and asks again.
+            shared_database.recorded.lock().await.policies = None;
+            return;
+        }
+        sleep(FRESH).await;
     }
     shared_database.catch_up().await;
     if shared_database.known.lock().catalogue.may_have(&resource) {

@@ -27,6 +27,24 @@ fn a_fence_is_enforced_once_nothing_is_open_from_before() {
     wait_until("the new fence is enforced", DEADLINE, || status(&mut console, "public.later") == "enforced 1 1");
 }
 
+/// While the database answers nothing, it is not known; it is asked again.
+#[test]
+fn a_question_that_fails_is_asked_again() {
+    let world = World::start();
+    let mut writer = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    ok(&mut writer, "CREATE TABLE later (n int)");
+    ok(&mut writer, "BEGIN; INSERT INTO later VALUES (1)");
+    let mut console = world.console();
+    world.proxy.write_policies(&format!("{POLICIES}  - name: later\n    tables: [public.later]\n"));
+    console.rows("RELOAD").unwrap();
+    let mut locker = Wire::login(&world.postgres.address(), "postgres", "postgres");
+    ok(&mut locker, "BEGIN; LOCK TABLE pg_catalog.pg_authid");
+    wait_until("a question fails", DEADLINE, || world.proxy.log().contains("fence_enforcement_unknown"));
+    ok(&mut locker, "ROLLBACK");
+    ok(&mut writer, "COMMIT");
+    wait_until("the new fence is enforced", DEADLINE, || status(&mut console, "public.later") == "enforced 1 1");
+}
+
 /// It was let through before the fence, and may write yet.
 #[test]
 fn a_transaction_that_has_locked_nothing_yet_is_open_too() {
