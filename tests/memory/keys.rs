@@ -61,7 +61,7 @@ async fn many_keys_are_written_and_little_is_kept() {
     for writer in writers.collect::<Vec<_>>() {
         written.push(writer.await.unwrap());
     }
-    let grown = memory() - before;
+    let grown = memory().saturating_sub(before);
     println!("{keys} keys in {:?}; memory {before} KiB, grown by {grown} KiB", began.elapsed());
     let rows: usize = postgres.value("SELECT count(*) FROM fencegate.admission").parse().unwrap();
     println!("rows of admissions: {rows}");

@@ -92,7 +92,7 @@ impl World {
 
     #[track_caller]
     fn is_within_memory(&self) {
-        let grown = self.proxy.peak_memory() - self.memory;
+        let grown = self.proxy.peak_memory().saturating_sub(self.memory);
         println!("the proxy grew by {grown} KiB");
         assert!(grown < ALLOWED, "the proxy grew by {grown} KiB");
     }

@@ -70,7 +70,7 @@ impl World {
     /// Since the start the proxy has grown by less than this many KiB.
     #[track_caller]
     pub fn is_within_memory(&self, allowed: u64) {
-        let grown = self.fenced.proxy.peak_memory() - self.memory;
+        let grown = self.fenced.proxy.peak_memory().saturating_sub(self.memory);
         println!("the proxy grew by {grown} KiB");
         assert!(grown < allowed, "the proxy grew by {grown} KiB");
     }
