@@ -21,7 +21,10 @@ async fn silence_ends_leadership_at_the_deadline() {
     let loss = soon(leadership.lost()).await;
     let now = BootInstant::now();
     let slack = SLACK + stalls.total();
-    assert!(matches!(loss, Loss::Unreachable { .. }), "{loss}");
+    assert!(
+        matches!(loss, Loss::Unreachable { .. }) || loss == Loss::Expired && slack > 2 * SLACK,
+        "{loss}, {slack:?}"
+    );
     let deadline = leadership.deadline();
     assert!(deadline <= stopped + Duration::from_secs(3), "no renewal was sent after etcd stopped and answered");
     assert!(deadline <= now && now < deadline + slack, "{now:?} is not {deadline:?}");
@@ -36,8 +39,11 @@ async fn a_dead_etcd_ends_leadership_at_the_deadline() {
     server.kill9();
     let loss = soon(leadership.lost()).await;
     let (now, deadline) = (BootInstant::now(), leadership.deadline());
-    let slack = SLACK + stalls.total();
-    assert!(matches!(&loss, Loss::Unreachable { reason } if reason.contains("connect")), "{loss}");
+    let stalled = stalls.total();
+    let slack = SLACK + stalled;
+    let is_told = matches!(&loss, Loss::Unreachable { reason } if reason.contains("connect"));
+    // A machine that has stood still tells the other reason, and is right.
+    assert!(is_told || loss == Loss::Expired && stalled > SLACK, "{loss}, stalled for {stalled:?}");
     assert!(deadline <= now && now < deadline + slack, "{now:?} is not {deadline:?}");
 }
 
