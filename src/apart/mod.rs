@@ -88,8 +88,6 @@ impl ReaderProcess {
             .arg(READER_COMMAND)
             // It gets no secrets, and no signal from a terminal.
             .env_clear()
-            // Its limit also counts address space that the allocator keeps for later.
-            .env("_RJEM_MALLOC_CONF", "retain:false,narenas:1,background_thread:false")
             .process_group(0)
             .stdin(Stdio::from(OwnedFd::from(theirs.try_clone()?)))
             .stdout(Stdio::from(OwnedFd::from(theirs)))

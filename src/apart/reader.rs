@@ -18,7 +18,7 @@ use std::time::Duration;
 pub const READER_COMMAND: &str = "read-texts";
 
 /// What it may hold, in bytes.
-const MEMORY: u64 = 96 << 20;
+const MEMORY: u64 = 64 << 20;
 
 /// The stack is not counted there.
 const STACK: u64 = 8 << 20;
