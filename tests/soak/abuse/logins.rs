@@ -30,11 +30,17 @@ fn unanswered(proxy: &Proxy, parameters: &[(&str, &str)]) -> Wire {
     wire
 }
 
+/// The first is asked for its password before the others come: who waits for longest makes room for them.
+fn all_unanswered(proxy: &Proxy, parameters: &[(&str, &str)], number: usize) -> Vec<Wire> {
+    let mut first = unanswered(proxy, parameters);
+    assert_eq!(first.frame().map(|frame| frame.tag), Some(b'R'), "it is asked for a password");
+    std::iter::once(first).chain((1..number).map(|_| unanswered(proxy, parameters))).collect()
+}
+
 #[test]
 fn more_than_the_server_has_slots_for() {
     let (proxy, _postgres) = start(&[]);
-    let mut held: Vec<_> = (0..150).map(|_| unanswered(&proxy, &USER)).collect();
-    assert_eq!(held[0].frame().map(|frame| frame.tag), Some(b'R'), "it is asked for a password");
+    let _held = all_unanswered(&proxy, &USER, 150);
     answered("150 unanswered logins", 10, || drop(login(&proxy, &USER)));
 }
 
@@ -42,8 +48,7 @@ fn more_than_the_server_has_slots_for() {
 fn as_many_as_the_proxy_has_places() {
     let (proxy, _postgres) = start(&["--max-connections", "10"]);
     let sessions: Vec<_> = (0..7).map(|_| login(&proxy, &USER)).collect();
-    let mut held: Vec<_> = (0..30).map(|_| unanswered(&proxy, &USER)).collect();
-    assert!(held[0].frame().is_some(), "it is asked for a password");
+    let _held = all_unanswered(&proxy, &USER, 30);
     answered("logins in all places", 4, || drop(login(&proxy, &USER)));
     drop(sessions);
 }
@@ -64,8 +69,7 @@ fn in_a_stream() {
 #[test]
 fn at_the_console_in_the_name_of_an_administrator() {
     let (proxy, _postgres) = start(&["--admin-roles", "ada", "--max-connections", "20"]);
-    let mut held: Vec<_> = (0..60).map(|_| unanswered(&proxy, &CONSOLE)).collect();
-    assert!(held[0].frame().is_some(), "it is asked for a password");
+    let _held = all_unanswered(&proxy, &CONSOLE, 60);
     answered("logins beside unanswered ones at the console", 10, || drop(login(&proxy, &USER)));
     answered("logins at the console beside unanswered ones there", 3, || drop(login(&proxy, &CONSOLE)));
 }
