@@ -189,7 +189,8 @@ fn an_admission_is_not_overlooked() {
     assert_eq!(world.epochs(), format!("scheduler {second}!"));
     assert_eq!(code(&mut world.session(second), WRITE), "LF006");
     drop(admitted);
-    wait_until_harmless(&world.postgres, &pid);
+    let is_there = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+    wait_until("the admitted process has ended", DEADLINE, || world.postgres.value(&is_there) == "0");
     assert_eq!(world.acquire("cron/scheduler", "b"), second);
     assert_eq!(world.epochs(), format!("scheduler {second}"));
 }
