@@ -100,6 +100,8 @@ fn by_the_session_itself() {
             ok(&mut wire, "COMMIT");
         }
         is_refused(&world, &mut wire, write, definition);
+        // While it defines something, others may be refused.
+        code(&mut wire, "ROLLBACK");
     }
     let (mut wire, schema) = apart(&world, 1_000);
     for schemas in [[&schema, "old"], [&format!("hidden_{schema}"), &schema]] {
