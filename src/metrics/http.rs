@@ -12,7 +12,7 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
 use hyper::header::{HeaderName, X_CONTENT_TYPE_OPTIONS};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::io;
@@ -30,6 +30,8 @@ const MOST_CONNECTIONS: usize = 64;
 /// Bytes of a request's head, and lines in it.
 const LARGEST_HEAD: usize = 16 * 1024;
 const MOST_HEADERS: usize = 64;
+/// A request's head comes within this time.
+const HEAD_LIMIT: Duration = Duration::from_secs(5);
 /// A connection is closed after this time, whatever it does. Each carries one request.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(15);
 /// The time for answers that are under way when the server stops.
@@ -208,6 +210,8 @@ async fn answer_one(stream: TcpStream, pages: Arc<impl Pages>, place: &Connectio
         async move { Ok::<_, Infallible>(answer(&request, &*pages).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_LIMIT)
         .max_buf_size(LARGEST_HEAD)
         .max_headers(MOST_HEADERS)
         .keep_alive(false)
