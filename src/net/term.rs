@@ -140,7 +140,8 @@ impl Term {
             self.look();
             match self.over_since {
                 Some(since) => return sleep_until(since + FAREWELL).await,
-                None => self.change().await,
+                // Not the alarm: the session may have been idle for too long, and has that moment behind it.
+                None => drop(poll_fn(|context| self.poll_signal(context)).await),
             }
         }
     }
