@@ -72,7 +72,7 @@ async fn in_this_process() {
     for writer in writers.collect::<Vec<_>>() {
         written.push(writer.await.unwrap());
     }
-    let grown = memory().saturating_sub(before);
+    let grown = memory() - before;
     println!("{keys} keys in {:?}; memory {before} KiB, grown by {grown} KiB", began.elapsed());
     let rows: usize = postgres.value("SELECT count(*) FROM fencegate.admission").parse().unwrap();
     println!("rows of admissions: {rows}");
