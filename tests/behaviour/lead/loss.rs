@@ -70,7 +70,8 @@ fn a_loss_is_counted_by_its_reason(stage: Stage) {
     };
     assert_eq!(lost("revoked"), 0.0);
     stage.revoke();
-    stage.wait_for("term");
+    // The command is told first.
+    crate::support::wait_until("it is counted", crate::support::DEADLINE, || lost("revoked") > 0.0);
     assert_eq!((lost("revoked"), lost("resigned")), (1.0, 0.0));
     kill("KILL", command);
     assert_eq!(lead.wait(), LOST, "{}", stage.log());
