@@ -165,12 +165,16 @@ impl Database {
         self.is_unprepared() && !self.has_fenced_tables.load(Ordering::Relaxed)
     }
 
-    /// Makes a session known, so that it can be revoked instead of terminated. Opens no
-    /// connection. A session whose identity is not known is never admitted, and is not kept.
+    /// Makes a session known, so that it can be revoked instead of terminated, and has it watched over where anything may be
+    /// fenced: the watcher may have left since the session logged in. A session whose identity is not known is never
+    /// admitted, and is not kept.
     pub fn register(self: &Arc<Self>, session: Arc<SessionFence>) -> Registration {
         let key = session.identity.as_ref().ok().map(key);
         if let Some(key) = key.clone() {
             self.sessions.insert(key, session);
+            if self.has_policies() {
+                watcher::ensure(self);
+            }
         }
         Registration { database: self.clone(), key }
     }

@@ -75,6 +75,11 @@ impl Database {
         self.enforced.keep(resources);
     }
 
+    /// Some resource is in force.
+    pub(super) fn has_policies(&self) -> bool {
+        !self.policies.read().resources.is_empty()
+    }
+
     /// The resource is in force as it is.
     pub(super) fn resource_in_force(&self, resource: &Resource) -> bool {
         self.policies.read().fingerprints.contains(&resource.fingerprint)

@@ -213,3 +213,13 @@ async fn a_leader_that_cannot_be_observed_is_not_known() {
     proxy.election.elects(None);
     until(|| leader() == Some(None)).await;
 }
+
+/// The watcher leaves with the last session. One that has logged in by then and asks for nothing has another.
+#[tokio::test(start_paused = true)]
+async fn leases_are_followed_for_a_session_that_only_waits() {
+    let proxy = Proxy::start(&server(), "one").await;
+    until(|| proxy.fence.watcher.lock().is_none()).await;
+    let _client = proxy.client(1);
+    proxy.server.lease("bills", 5, false, HOUR);
+    until(|| proxy.fence.leased().borrow().get("bills") == Some(&Some(5))).await;
+}
