@@ -118,9 +118,12 @@ impl ReaderProcess {
         while !buffer.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-            match self.stream.read(buffer)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                length => buffer = &mut buffer[length..],
+            match self.stream.read(buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(length) => buffer = &mut buffer[length..],
+                // A signal, such as the one that has policies loaded again.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())
