@@ -8,7 +8,7 @@ use crate::support::etcd::Etcd;
 use crate::support::example::example;
 use crate::support::guardian::{Folder, Program};
 use crate::support::wait::wait_for;
-use crate::support::{DEADLINE, Options, Postgres, Proxy, fenced, wait_until};
+use crate::support::{DEADLINE, Options, Postgres, Proxy, Stalls, fenced, wait_until};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -100,8 +100,12 @@ impl Cron {
             let column = |index: usize| row[index].clone().unwrap();
             Row { tick: column(0).parse().unwrap(), node: column(1), token: column(2).parse().unwrap() }
         };
-        let said: Vec<String> = self.nodes.iter().flat_map(Node::said).collect();
-        Observed::new(self.postgres.sql(text).iter().map(row).collect(), &said)
+        let said = || self.nodes.iter().flat_map(Node::said).collect::<Vec<String>>();
+        // What they say and their rows are of one moment where they have said nothing meanwhile.
+        wait_for("nobody says anything", DEADLINE, || {
+            let (before, rows) = (said(), self.postgres.sql(text));
+            (said() == before).then(|| Observed::new(rows.iter().map(row).collect(), &before))
+        })
     }
 
     /// How often etcd itself has elected a leader.
@@ -142,10 +146,12 @@ fn node(id: &'static str, program: &str, etcd: &Etcd, database: &str, nodes: Nod
 /// Cuts the leader off for 1.5 TTL. Returns the old leader and the new one, which works within 2 TTL.
 fn stall(cron: &mut Cron) -> (usize, usize) {
     let old = cron.leader(&[], DEADLINE);
-    let cut = Instant::now();
+    let (stalls, cut) = (Stalls::watch(), Instant::now());
     cron.nodes[old].relay.signal("STOP");
     let working = |index: &usize| *index != old && cron.nodes[*index].ticks() >= 1;
-    let new = wait_for("a follower works within 2 TTL", 2 * TTL, || (0..3).find(working));
+    let new = wait_for("a follower works", DEADLINE, || (0..3).find(working));
+    let took = cut.elapsed();
+    assert!(took < 2 * TTL + stalls.total(), "a follower worked after {took:?}, not within 2 TTL");
     wait_until("1.5 TTL are over", 2 * TTL, || cut.elapsed() >= TTL * 3 / 2);
     cron.nodes[old].relay.signal("CONT");
     (old, new)
@@ -168,7 +174,9 @@ fn a_leader_that_cannot_renew_stops_and_a_follower_works_within_two_ttl() {
 fn a_leader_that_does_not_await_the_loss_works_on() {
     let mut cron = Cron::start(Nodes::Oblivious, Door::Proxy);
     let (old, _) = stall(&mut cron);
-    assert!(cron.session_is_open(old) && !cron.nodes[old].says("lost"), "otherwise the test above proves nothing");
+    // Its successor may have ended its session in the middle of a write.
+    let is_open = cron.session_is_open(old) || cron.nodes[old].says("stops: connection closed");
+    assert!(is_open && !cron.nodes[old].says("lost"), "otherwise the test above proves nothing");
 }
 
 /// Cuts the leader off for 2 TTL and 2 s, and brings it back. Returns the old leader, which has been writing meanwhile.

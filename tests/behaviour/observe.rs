@@ -34,7 +34,11 @@ fn start(policies: &str) -> Fenced {
     let arguments = ["--http", "127.0.0.1:0", "--log-format", "json"];
     let options = ProxyOptions::default().policies(policies).arguments(&arguments);
     let server = Options::default().setting("max_prepared_transactions", "5");
-    Fenced::start_with(server, SCHEMA, &options)
+    let world = Fenced::start_with(server, SCHEMA, &options);
+    // A fence that observes waits for a moment only until its tables are known.
+    let _first = world.login();
+    world.proxy.wait_for_log("fence_observed", DEADLINE);
+    world
 }
 
 fn observed(world: &Fenced) -> f64 {

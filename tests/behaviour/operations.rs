@@ -143,7 +143,10 @@ fn dumped_and_restored_through_the_proxy() {
     programs::run(programs::pg_dump(&world.proxy.address(), "postgres").args(["-Fc", "-f"]).arg(&dump));
 
     let restore = |role: &str| {
-        world.postgres.sql("DROP DATABASE IF EXISTS restored");
+        // The proxy's connections to it close a moment after the last session.
+        wait_until("it can be dropped", DEADLINE, || {
+            world.postgres.try_sql("postgres", "DROP DATABASE IF EXISTS restored").is_ok()
+        });
         world.postgres.sql("CREATE DATABASE restored");
         let mut restore = programs::pg_restore(&world.proxy.address(), "restored");
         restore.env("PGUSER", role).arg(&dump).output().unwrap()

@@ -389,7 +389,7 @@ fn what_is_prepared_late_serves_the_sessions_that_are_there() {
     fenced.proxy = Proxy::start_with(&fenced.postgres, &other);
     let mut wire = fenced.holder(7);
     assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (2)"), "LF006");
-    assert!(fenced.proxy.log().contains("policies_not_recorded"), "{}", fenced.proxy.log());
+    fenced.proxy.wait_for_log("policies_not_recorded", DEADLINE);
     let control = fenced.postgres.control_url() + "postgres";
     let prepare = || run(fencegate().args(["init", "--control", &control])).stdout;
     assert!(prepare().starts_with(b"schema fencegate: upgraded from version 1 to 4, owned by postgres"));

@@ -3,6 +3,7 @@
 use super::world::World;
 use crate::support::programs::{psql, run};
 use crate::support::ticks::{WRITE, ok, session};
+use crate::support::wait::wait_for;
 use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Options, Postgres, Proxy, Wire, wait_until};
 
@@ -67,6 +68,9 @@ fn fences_are_shown() {
         ok(&mut writer, WRITE);
         writer
     };
+    let mut wire = Wire::login(&proxy.address(), "postgres", "fencegate");
+    let state = |wire: &mut Wire| wire.rows("SHOW FENCES").unwrap()[0].last().cloned().flatten();
+    wait_until("it is known who leads", DEADLINE, || state(&mut wire).as_deref() == Some("leads"));
     proxy.wait_for_log("leader_observed", DEADLINE);
     let output = run(psql(&proxy.address(), "fencegate").args(["-AF ", "-c", "SHOW FENCES"]));
     let text = String::from_utf8(output.stdout).unwrap();
@@ -74,8 +78,6 @@ fn fences_are_shown() {
     let shown = format!("postgres scheduler enforce /cron/scheduler/leader 1 {token} t 1 {token} leads");
     assert_eq!(text, format!("{columns}\n{shown}\n(1 row)\n"));
 
-    let mut wire = Wire::login(&proxy.address(), "postgres", "fencegate");
-    let state = |wire: &mut Wire| wire.rows("SHOW FENCES").unwrap()[0].last().cloned().flatten();
     world.depose("a");
     wait_until("nobody leads", DEADLINE, || state(&mut wire).as_deref() == Some("nobody"));
     proxy.wait_for_log("leader_gone", DEADLINE);
@@ -83,8 +85,11 @@ fn fences_are_shown() {
     world.postgres.sql("CREATE DATABASE bare");
     world.postgres.sql_in("bare", "CREATE TABLE ticks (note text)");
     let _bare = Wire::login(&proxy.address(), "postgres", "bare");
-    let frames = wire.query("show fences");
-    let warning = frames.iter().find(|frame| frame.tag == b'N').expect("a warning").fields();
+    // Its session does not wait for it to be asked.
+    let frames = wait_for("a warning", DEADLINE, || {
+        Some(wire.query("show fences")).filter(|frames| frames.iter().any(|frame| frame.tag == b'N'))
+    });
+    let warning = frames.iter().find(|frame| frame.tag == b'N').unwrap().fields();
     assert_eq!(warning.severity(), "WARNING");
     assert!(warning.message().contains("database \"bare\" cannot be asked") && warning.message().contains("init"));
     assert_eq!(frames.iter().filter(|frame| frame.tag == b'D').count(), 1);

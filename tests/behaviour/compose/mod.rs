@@ -179,8 +179,8 @@ fn the_health_check_takes_every_form_of_the_address() {
         let _proxy = Proxy::start(&postgres, NO_POLICIES, &["--http", &address]);
         let mut check = Command::new(&test[0]);
         check.args(&test[1..]).env_clear().env("FENCEGATE_HTTP", &address);
-        let output = check.output().unwrap();
-        assert!(output.status.success(), "{address}: {}", String::from_utf8_lossy(&output.stderr));
+        // It waits for 2 s, and so does the proxy for its server.
+        wait_until(format!("{address} is healthy"), DEADLINE, || check.status().unwrap().success());
     }
 }
 

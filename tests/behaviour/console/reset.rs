@@ -102,6 +102,8 @@ fn a_database_that_is_not_there_is_told_and_forgotten() {
     world.postgres.sql("CREATE DATABASE passing");
     drop(Wire::login(&world.proxy.address(), "postgres", "passing"));
     wait_until("its session has gone", DEADLINE, || console.rows("SHOW SESSIONS").unwrap().len() == 1);
+    let control = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'passing'";
+    wait_until("its control connections are closed", DEADLINE, || world.postgres.value(control) == "0");
     world.postgres.sql("DROP DATABASE passing WITH (FORCE)");
     wait_until("it is forgotten", DEADLINE, || is_only_known(&mut console));
     missing(&mut console, "passing");

@@ -16,7 +16,7 @@ use crate::support::etcd::Etcd;
 use crate::support::programs::run;
 use crate::support::{DEADLINE, wait_until};
 use fencegate::etcd::{Etcd as Client, EtcdSettings, Leader, Patience, leader};
-use fencegate::leader::{Coordinator, Election, LeaderError, Leadership, Timings};
+use fencegate::leader::{Coordinator, Election, LeaderError, Leadership, Loss, Timings};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +51,12 @@ fn queue_up<C: Coordinator>(server: &Etcd, election: &Election<C>) -> Campaign {
     let campaign = tokio::spawn(async move { election.campaign().await });
     wait_for_keys(server, before + 1);
     campaign
+}
+
+/// The coordinator's silence is told as the reason; or that the lease has run out, where the machine stood still when the last
+/// renewal would have failed.
+pub fn is_silence(loss: &Loss, stalled: Duration) -> bool {
+    matches!(loss, Loss::Unreachable { .. }) || *loss == Loss::Expired && stalled >= Duration::from_millis(50)
 }
 
 /// What has to happen, with no time of its own.

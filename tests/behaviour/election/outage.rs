@@ -58,7 +58,7 @@ async fn a_silent_member_does_not_keep_another_from_serving() {
     let living = Etcd::start();
     let members = client(&[&silent.url(), &living.url()]);
     silent.pause();
-    let leadership = win(&Election::new(members, NAME.parse().unwrap(), "ours", timings(3))).await;
+    let leadership = win(&Election::new(members, NAME.parse().unwrap(), "ours", timings(9))).await;
     wait_for_renewal(&leadership);
     wait_for_renewal(&leadership);
     assert_eq!(keys(&living).len(), 1);

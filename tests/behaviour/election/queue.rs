@@ -63,10 +63,10 @@ async fn a_campaign_that_is_dropped_early_leaves_no_key() {
 async fn the_lease_is_kept_alive_in_the_queue() {
     let server = Etcd::start();
     let holder = win(&election(&server, "holder", LONG)).await;
-    let campaign = queue_up(&server, &election(&server, "candidate", 2));
+    let campaign = queue_up(&server, &election(&server, "candidate", 6));
     let queue = keys(&server);
     // Longer than the lease lives without renewals, however late etcd ends it.
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    tokio::time::sleep(Duration::from_secs(9)).await;
     assert_eq!(keys(&server), queue);
     holder.resign().await.unwrap();
     soon(campaign).await.unwrap().unwrap();

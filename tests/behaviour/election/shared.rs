@@ -1,10 +1,10 @@
 //! Many elections by one lease.
 
-use super::{Client, LONG, NAME, client, keys, lease, queue_up, soon, timings};
+use super::{Client, LONG, NAME, client, is_silence, keys, lease, queue_up, soon, timings};
 use crate::metrics::page::get;
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
-use crate::support::{DEADLINE, wait_until};
+use crate::support::{DEADLINE, Stalls, wait_until};
 use fencegate::leader::{Election, LeaderError, Leadership, Loss, Session};
 use std::sync::Arc;
 
@@ -44,18 +44,24 @@ fn metric(server: &Etcd, name: &str) -> f64 {
     count.unwrap().trim().parse().unwrap()
 }
 
+/// Each has been renewed once more.
+async fn renewed(leaderships: &[Leadership]) {
+    let deadlines: Vec<_> = leaderships.iter().map(Leadership::deadline).collect();
+    for (leadership, before) in leaderships.iter().zip(deadlines) {
+        soon(leadership.renewed(before)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_of_elections_have_one_lease_and_one_keep_alive() {
     const SHARDS: usize = 300;
     let server = Etcd::start();
     let won = win_shards(&session(&server, 6), SHARDS).await;
     assert_eq!((leases(&server), keys(&server).len()), (1, SHARDS));
+    renewed(&won).await;
     let before = renewals(&server);
     for _ in 0..2 {
-        let deadlines: Vec<_> = won.iter().map(Leadership::deadline).collect();
-        for (leadership, before) in won.iter().zip(deadlines) {
-            soon(leadership.renewed(before)).await;
-        }
+        renewed(&won).await;
     }
     let renewals = renewals(&server) - before;
     assert!((2.0..10.0).contains(&renewals), "{renewals} renewals");
@@ -95,12 +101,15 @@ async fn the_loss_of_the_lease_is_that_of_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn silence_ends_all_and_says_why() {
     let mut server = Etcd::start();
-    let won = win_shards(&session(&server, 3), 20).await;
+    let won = win_shards(&session(&server, 9), 20).await;
+    let stalls = Stalls::watch();
     server.pause();
+    let mut losses = Vec::new();
     for leadership in &won {
-        let loss = soon(leadership.lost()).await;
-        assert!(matches!(loss, Loss::Unreachable { .. }), "{loss}");
+        losses.push(soon(leadership.lost()).await);
     }
+    let stalled = stalls.total();
+    assert!(losses.iter().all(|loss| is_silence(loss, stalled)), "{losses:?}, stalled for {stalled:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

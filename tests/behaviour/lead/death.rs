@@ -3,8 +3,10 @@
 use crate::lead::stage::{
     ELECTION, ENDLESS, STUBBORN, STUBBORN_CHILD, Stage, guard_of, kill, state, stop, wait_until_dead,
 };
+use crate::support::guardian::Program;
 use crate::support::programs::run;
-use crate::support::{DEADLINE, wait_until};
+use crate::support::{DEADLINE, Stalls, wait_until};
+use std::time::{Duration, Instant};
 
 crate::on_both!(
     a_killed_leader_takes_command_and_grandchildren_with_it,
@@ -28,17 +30,40 @@ fn a_killed_leader_takes_command_and_grandchildren_with_it(stage: Stage) {
     [command, child, guard].into_iter().for_each(wait_until_dead);
 }
 
-/// Not when its lease ends: that is never, here.
+/// In seconds. A guard that cannot look at its group for a second gives nothing up, and the lease has to run out.
+const LONG: u32 = 20;
+
+/// A leader that has been killed, and what the machine has stood still for since.
+struct Killed(Instant, Stalls);
+
+impl Killed {
+    fn now(lead: &mut Program) -> Self {
+        let killed = Killed(Instant::now(), Stalls::watch());
+        lead.signal("KILL");
+        killed
+    }
+
+    /// Not when its lease has ended.
+    fn was_followed_at_once(self) {
+        let (took, stalled) = (self.0.elapsed(), self.1.total());
+        // A third may have gone by since the last renewal.
+        let at_once = took < Duration::from_secs((LONG / 2).into()) || stalled >= Duration::from_millis(500);
+        assert!(at_once, "followed after {took:?}, stalled for {stalled:?}");
+    }
+}
+
+/// Not when its lease ends.
 fn a_killed_leader_is_followed_at_once(stage: Stage) {
-    let mut lead = stage.lead(ENDLESS, &[], &format!("{STUBBORN_CHILD} while :; do sleep 0.02; done"));
+    let mut lead = stage.lead(LONG, &[], &format!("{STUBBORN_CHILD} while :; do sleep 0.02; done"));
     let child = stage.process("stubborn");
     // One that has ended, and is not reaped, is in state Z.
     let overlaps = r#"grep -qs "^State:.[^Z]" "/proc/$(cat "$1/stubborn")/status" && echo overlap || echo alone"#;
     let mut next = stage.lead(ENDLESS, &[], &format!(r#"({overlaps}) >"$1/next""#));
     wait_until("the next one waits", DEADLINE, || stage.log().contains("lease_awaited"));
     let guard = guard_of(lead.pid());
-    lead.signal("KILL");
+    let killed = Killed::now(&mut lead);
     assert_eq!(stage.wait_for("next"), "alone\n", "{}", stage.log());
+    killed.was_followed_at_once();
     assert_eq!((lead.wait(), next.wait()), (137, 0));
     [child, guard].into_iter().for_each(wait_until_dead);
 }
@@ -71,13 +96,14 @@ fn secrets_of_a_killed_leader_give_its_lease_up() {
     run(&mut stage.etcd().etcdctl(&["user", "grant-role", "node", "leader"]));
     stage.etcd().enable_users("/elsewhere/");
     let user = ["--etcd-user", "node", "--etcd-password", "change-me"];
-    let mut lead = stage.lead(ENDLESS, &user, STUBBORN);
+    let mut lead = stage.lead(LONG, &user, STUBBORN);
     stage.process("stubborn");
     let guard = std::fs::read_to_string(format!("/proc/{}/cmdline", guard_of(lead.pid()))).unwrap();
     assert!(guard.contains(ELECTION) && !guard.contains("change-me"), "{guard}");
     let mut next = stage.lead(ENDLESS, &user, "exit 3");
-    lead.signal("KILL");
+    let killed = Killed::now(&mut lead);
     assert_eq!((lead.wait(), next.wait()), (137, 3), "{}", stage.log());
+    killed.was_followed_at_once();
 }
 
 fn a_command_that_has_left_the_group_dies_with_its_leader(stage: Stage) {
@@ -106,8 +132,8 @@ fn a_paused_leader_does_not_keep_the_command_alive_past_the_deadline(stage: Stag
 
 fn a_renewed_lease_does_not_end_the_command(stage: Stage) {
     let script = r#"trap 'echo >"$1/term"' TERM; i=0
-        while [ $i -lt 50 ]; do sleep 0.1; i=$((i + 1)); done; exit 3"#;
-    assert_eq!(stage.lead(2, &[], script).wait(), 3, "{}", stage.log());
+        while [ $i -lt 80 ]; do sleep 0.1; i=$((i + 1)); done; exit 3"#;
+    assert_eq!(stage.lead(6, &[], script).wait(), 3, "{}", stage.log());
     assert!(!stage.has("term"));
 }
 
@@ -124,7 +150,7 @@ fn signals_to_the_group_do_not_end_the_guard(stage: Stage) {
 }
 
 fn without_its_guard_a_command_is_ended(stage: Stage) {
-    let mut lead = stage.lead(ENDLESS, &["--kill-after", "0.2"], STUBBORN);
+    let mut lead = stage.lead(ENDLESS, &["--kill-after", "2"], STUBBORN);
     let command = stage.process("stubborn");
     kill("KILL", guard_of(lead.pid()));
     stage.wait_for("term");

@@ -90,6 +90,9 @@ fn only_a_lease_in_force_raises_the_fence() {
     let proxy = world.proxy();
     let error = refused(&mut session(&proxy.address(), third), WRITE, "LF005");
     assert!(error.message().ends_with("is not in force any more: lease cron/scheduler was released"), "{error:?}");
+    // As long as it has a session it follows the lease.
+    let mut console = Wire::login(&proxy.address(), "postgres", "fencegate");
+    wait_until("its session has gone", DEADLINE, || console.rows("SHOW SESSIONS").unwrap().is_empty());
     let fourth = world.acquire("cron/scheduler", "d");
     world.expire("cron/scheduler");
     let error = refused(&mut session(&proxy.address(), fourth), WRITE, "LF005");

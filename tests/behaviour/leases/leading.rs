@@ -1,6 +1,7 @@
 //! The library's elections on leases: who leads, who waits, and when leadership ends.
 
 use super::Leases;
+use crate::election::is_silence;
 use crate::lead::stage::{kill, stop};
 use crate::support::link::{Fault, Link};
 use crate::support::postgres::SUPERUSER;
@@ -150,7 +151,8 @@ async fn one_connection_serves_many_elections() {
     for (leadership, before) in leaderships.iter().zip(deadlines) {
         soon(leadership.renewed(before)).await;
     }
-    assert_eq!(server.connections("ours"), "1");
+    // One that has answered too late is replaced, and is there for a moment more.
+    until("it is one connection", async || server.connections("ours") == "1").await;
     assert!(leaderships.iter().all(|leadership| leadership.why_lost().is_none()));
 }
 
@@ -254,13 +256,14 @@ async fn silence_ends_leadership_at_the_deadline() {
     let silent = BootInstant::now();
     let loss = soon(leadership.lost()).await;
     let now = BootInstant::now();
-    assert!(matches!(loss, Loss::Unreachable { .. }), "{loss}");
+    let stalled = stalls.total();
+    assert!(is_silence(&loss, stalled), "{loss}, stalled for {stalled:?}");
     let deadline = leadership.deadline();
     assert!(
         deadline <= silent + Duration::from_secs(3),
         "no renewal was sent after the server fell silent and answered"
     );
-    assert!(deadline <= now && now < deadline + SLACK + stalls.total(), "{now:?} is not {deadline:?}");
+    assert!(deadline <= now && now < deadline + SLACK + stalled, "{now:?} is not {deadline:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -316,7 +319,7 @@ async fn who_leads_is_observed() {
     leadership.resign().await.unwrap();
     assert_eq!(soon(observer.next()).await.unwrap(), None);
     // Its end is announced by nobody.
-    server.postgres.sql("SELECT fencegate.acquire('e', 'theirs', '1 s')");
+    server.postgres.sql("SELECT fencegate.acquire('e', 'theirs', '3 s')");
     assert_eq!(soon(observer.next()).await.unwrap().unwrap().value, b"theirs");
     assert_eq!(soon(observer.next()).await.unwrap(), None);
 }

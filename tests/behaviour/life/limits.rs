@@ -171,7 +171,7 @@ fn a_reload_applies_to_who_comes_next() {
     let (mut proxy, _postgres) = start_with_file("max_connections: 1\n");
     let (mut wire, _) = login_as(&proxy.proxy, "ada");
     assert_eq!(login_as(&proxy.proxy, "ada").1, "53300");
-    proxy.reload("max_connections: 2\nidle_timeout: 200ms\n");
+    proxy.reload("max_connections: 2\nidle_timeout: 2s\n");
     // A session that was idle already ends as well.
     assert_eq!(
         wire.read_to_end().pop().map(|frame| error_in(&[frame]).unwrap().code().to_owned()).as_deref(),

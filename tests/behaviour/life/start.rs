@@ -85,8 +85,8 @@ fn an_address_that_cannot_be_listened_on_is_told() {
 #[test]
 fn an_address_that_has_another_one_in_it_is_told() {
     let folder = Folder::new("start");
-    let port = Port::claim().number();
-    let [v4, v6] = [format!("0.0.0.0:{port}"), format!("[::]:{port}")];
+    let port = Port::claim();
+    let [v4, v6] = [format!("0.0.0.0:{}", port.number()), format!("[::]:{}", port.number())];
     for (first, second) in [(&v4, &v6), (&v6, &v4)] {
         let (code, said) = fails(&folder, &["--listen", first, "--listen", second]);
         assert_eq!((code, said.lines().count()), (Some(1), 2), "{said}");

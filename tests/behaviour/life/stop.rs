@@ -65,7 +65,7 @@ fn a_transaction_commits_and_its_session_ends_then() {
 
     assert_eq!(proxy.wait(), 0, "{}", proxy.log());
     assert_eq!(postgres.value("SELECT string_agg(id::text, ',' ORDER BY id) FROM t"), "1,2,3");
-    assert_eq!(sessions(&postgres), "0");
+    wait_until("nothing goes on at the server", DEADLINE, || sessions(&postgres) == "0");
 }
 
 #[test]

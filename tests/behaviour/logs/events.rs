@@ -117,7 +117,7 @@ fn a_leader_tells_of_its_lease() {
         "--election",
         "/logs",
     ];
-    let lead = [&lead[..], &["--ttl", "3", "--id", "me", "--", "sleep", "1000"]].concat();
+    let lead = [&lead[..], &["--ttl", "9", "--id", "me", "--", "sleep", "1000"]].concat();
     let _lead = Program::start(&lead, &folder.join("log"), "KILL");
     let log = || fs::read_to_string(folder.join("log")).unwrap_or_default();
     let acquired = event(log, "lease_acquired");

@@ -54,7 +54,7 @@ impl Node {
     fn start(name: &str, etcd: &Etcd) -> Self {
         let folder = Folder::new("schema");
         let (url, variables) = (etcd.url(), ["env", "RUST_LOG=fencegate=debug", BINARY]);
-        let lead = ["lead", "--log-format", "json", "--etcd", &url, "--election", "/logs", "--ttl", "3", "--id", name];
+        let lead = ["lead", "--log-format", "json", "--etcd", &url, "--election", "/logs", "--ttl", "9", "--id", name];
         let command = [&variables[..], &lead[..], &["--", "sleep", "1000"]].concat();
         let program = Program::start(&command, &folder.join("log"), "KILL");
         Node { folder, program }

@@ -3,21 +3,30 @@
 use crate::metrics::page::{ask, get};
 use crate::metrics::world::http_address;
 use crate::support::fenced::{init, ok};
+use crate::support::guardian::Port;
 use crate::support::programs::run;
 use crate::support::proxy::{NO_POLICIES, fencegate};
 use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, Wire, wait_until};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
 
-fn start() -> (Postgres, Proxy, std::net::SocketAddr) {
+fn start() -> (Postgres, Proxy, SocketAddr) {
     let postgres = Postgres::start(Options::default());
     let proxy = Proxy::start(&postgres, NO_POLICIES, &["--http", "127.0.0.1:0"]);
     let address = http_address(|| proxy.log());
     (postgres, proxy, address)
 }
 
+/// A look at the server that takes 2 s says that it is not ready.
+fn wait_until_ready(address: SocketAddr) {
+    wait_until("it is ready", DEADLINE, || get(address, "/readyz").status == 200);
+    assert_eq!(get(address, "/readyz").body, "ok\n");
+}
+
 #[test]
 fn each_page_answers_get_and_head_and_nothing_else() {
     let (_postgres, _proxy, address) = start();
+    wait_until_ready(address);
     for path in ["/", "/metrics", "/healthz", "/readyz"] {
         let page = get(address, path);
         assert_eq!(page.status, 200, "{page:?}");
@@ -38,7 +47,7 @@ fn each_page_answers_get_and_head_and_nothing_else() {
 #[test]
 fn it_is_ready_while_the_control_connection_can_be_opened() {
     let (mut postgres, _proxy, address) = start();
-    assert_eq!((get(address, "/readyz").status, get(address, "/readyz").body.as_str()), (200, "ok\n"));
+    wait_until_ready(address);
     postgres.stop();
     wait_until("it is not ready", DEADLINE, || get(address, "/readyz").status == 503);
     let page = get(address, "/readyz");
@@ -170,7 +179,7 @@ fn a_database_that_somebody_makes_leaves_it_ready() {
     let mut trap = Wire::login(&proxy.address(), "maker", "trap");
     assert_eq!(trap.rows("INSERT INTO jobs VALUES (1)").unwrap_err().code(), "LF002");
     proxy.wait_for_log("policies_not_recorded", DEADLINE);
-    assert_eq!((get(address, "/readyz").status, get(address, "/readyz").body.as_str()), (200, "ok\n"));
+    wait_until_ready(address);
     // What has the schema counts.
     postgres.sql("DROP SCHEMA fencegate CASCADE");
     wait_until("it is not ready", DEADLINE, || {
@@ -181,7 +190,8 @@ fn a_database_that_somebody_makes_leaves_it_ready() {
 #[test]
 fn a_server_that_cannot_be_reached_is_told_before_a_client_comes() {
     let postgres = Postgres::start(Options::default());
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = Port::claim();
+    let closed = SocketAddr::from(([127, 0, 0, 1], port.number()));
     let options =
         ProxyOptions::default().upstream(&format!("postgres://{closed}")).arguments(&["--http", "127.0.0.1:0"]);
     let proxy = Proxy::start_with(&postgres, &options);
@@ -190,11 +200,16 @@ fn a_server_that_cannot_be_reached_is_told_before_a_client_comes() {
     let page = get(address, "/readyz");
     assert!(page.status == 503 && page.body.contains(&format!("the server at {closed} cannot be reached")), "{page:?}");
     assert!(get(address, "/metrics").body.contains("\nfencegate_upstream_up 0\n"));
-    // A storm of clients is told in ten lines.
-    for _ in 0..30 {
-        Wire::connect(&proxy.address()).unwrap().start(&[("user", "postgres"), ("database", "postgres")], "");
-    }
+    // A storm of clients is told in ten lines a second.
     wait_until("the others are counted", DEADLINE, || {
+        thread::scope(|scope| {
+            for _ in 0..30 {
+                scope.spawn(|| {
+                    let mut wire = Wire::connect(&proxy.address()).unwrap();
+                    wire.start(&[("user", "postgres"), ("database", "postgres")], "");
+                });
+            }
+        });
         proxy.log().lines().any(|it| it.contains("lines_left_out") && it.contains("upstream_unreachable"))
     });
 }
@@ -206,7 +221,7 @@ fn asking_whether_it_is_ready_leaves_nothing_at_the_server() {
     let sessions = || postgres.value("SELECT sessions FROM pg_stat_database WHERE datname = 'postgres'").parse::<i64>();
     let before = sessions().unwrap();
     for _ in 0..50 {
-        assert_eq!(get(address, "/readyz").status, 200);
+        wait_until("it is ready", DEADLINE, || get(address, "/readyz").status == 200);
     }
     wait_until("its sessions have ended", DEADLINE, || {
         postgres.value("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'") == "1"

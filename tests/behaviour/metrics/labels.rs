@@ -2,8 +2,8 @@
 
 use crate::metrics::page::{get, samples};
 use crate::metrics::world::World;
-use crate::support::Wire;
 use crate::support::fenced::{code, ok};
+use crate::support::{DEADLINE, Wire, wait_until};
 
 #[test]
 fn keys_and_names_of_databases_make_no_series() {
@@ -11,8 +11,13 @@ fn keys_and_names_of_databases_make_no_series() {
     let mut wire = Wire::login(&world.proxy.address(), "postgres", "postgres");
     let write = |key: i32| format!("INSERT INTO shards VALUES ({key}, 1)");
     ok(&mut wire, "SET lease.fence = 7");
-    let series = || samples(&get(world.of_proxy(), "/metrics").body).len();
+    let page = || get(world.of_proxy(), "/metrics").body;
+    let series = || samples(&page()).len();
     ok(&mut wire, &write(0));
+    wait_until("election and lease are followed", DEADLINE, || {
+        let page = page();
+        ["fencegate_election_token{", "fencegate_lease_token{"].iter().all(|name| page.contains(name))
+    });
     let before = series();
     for key in 1..200 {
         ok(&mut wire, &write(key));
@@ -26,7 +31,7 @@ fn keys_and_names_of_databases_make_no_series() {
         stranger.start(&[("user", "postgres"), ("database", name)], "");
     }
     assert_eq!(series(), before);
-    let page = get(world.of_proxy(), "/metrics").body;
+    let page = page();
     let counted =
         r#"fencegate_writes_total{database="postgres",mode="enforce",resource="shard/{shard}",verdict="stale"} 199"#;
     assert!(page.contains(counted), "{page}");

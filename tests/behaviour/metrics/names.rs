@@ -3,6 +3,7 @@
 use crate::metrics::page::{Sample, get, samples, sum};
 use crate::metrics::world::{ELECTION, World};
 use crate::support::fenced::ok;
+use crate::support::wait::wait_for;
 use crate::support::wire::message::{bind_text, close_portal, execute, flush, parse, sync};
 use crate::support::wire::rows_in;
 use crate::support::{DEADLINE, Wire, wait_until};
@@ -74,7 +75,11 @@ fn every_metric_moves_and_is_called_as_promised() {
     wait_until("writes past fences that observe are counted", DEADLINE, || {
         sum(&world.samples(), "fencegate_writes_total", &[("mode", "observe"), ("verdict", "stale")]) > 0.0
     });
-    let samples = world.samples();
+    // A look at the server that takes 2 s says that it is not ready.
+    let samples = wait_for("it is ready, and etcd answers", DEADLINE, || {
+        let samples = world.samples();
+        ["fencegate_ready", "fencegate_etcd_up"].iter().all(|name| sum(&samples, name, &[]) == 1.0).then_some(samples)
+    });
     let names = served(&samples);
     let described: Names =
         METRICS.iter().map(|it| (it.name.into(), it.labels.iter().map(|&it| it.into()).collect())).collect();

@@ -183,6 +183,8 @@ fn from_the_first_look_to_a_fence_that_acts() {
             wire
         })
         .into();
+    // A fence that observes waits for a moment only until its tables are known.
+    world.proxy.wait_for_log("fence_observed", DEADLINE);
     let write = |wire: &mut Wire, tenant: &str| {
         ok(wire, &format!("SET search_path = {tenant}, public"));
         ok(wire, "BEGIN");

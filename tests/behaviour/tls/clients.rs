@@ -108,13 +108,13 @@ fn nothing_is_taken_from_behind_a_request() {
 #[test]
 fn who_is_slow_holds_up_nobody_and_has_an_end() {
     let world = World::start(&["--startup-timeout", "10"]);
-    let mut slow = Vec::new();
-    for _ in 0..20 {
+    let ask = |_| {
         let mut wire = Wire::connect(&world.proxy.address()).unwrap();
         wire.send(&message::ssl_request());
-        assert_eq!(wire.byte(), Some(b'S'));
-        slow.push(wire);
-    }
+        wire
+    };
+    let mut slow: Vec<_> = (0..20).map(ask).collect();
+    slow.iter_mut().for_each(|wire| assert_eq!(wire.byte(), Some(b'S')));
     let open = world.proxy.open_files();
     // Half of a record.
     slow[0].send(&[0x16, 3, 1, 2, 0, 1]);

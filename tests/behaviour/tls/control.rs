@@ -33,7 +33,8 @@ fn as_sessions_or_as_the_url_says() {
         let options = ProxyOptions::default().policies(POLICIES).control(&control).arguments(arguments);
         let proxy = crate::support::Proxy::start_with(&postgres, &options);
         let fenced = Fenced { proxy, postgres };
-        ok(&mut fenced.holder(1), "INSERT INTO ticks VALUES (1)");
+        let mut holder = fenced.holder(1);
+        ok(&mut holder, "INSERT INTO ticks VALUES (1)");
         assert_eq!(fenced.postgres.value(CONTROL), expected, "{arguments:?} {parameters}");
     }
 }
@@ -136,6 +137,7 @@ fn scram_with_channel_binding() {
         ProxyOptions::default().policies(POLICIES).control(&url).arguments(&offering(&authority.sign_local("proxy")));
     let proxy = crate::support::Proxy::start_with(&postgres, &options);
     let fenced = Fenced { proxy, postgres };
-    ok(&mut fenced.holder(1), "INSERT INTO ticks VALUES (1)");
+    let mut holder = fenced.holder(1);
+    ok(&mut holder, "INSERT INTO ticks VALUES (1)");
     assert_eq!(fenced.postgres.value(CONTROL), "t");
 }

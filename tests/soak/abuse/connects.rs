@@ -8,12 +8,14 @@ use crate::support::wire::error_in;
 use crate::support::{Address, Options, Postgres, Proxy, Wire, message};
 use std::io::Write;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const USER: [(&str, &str); 2] = [("user", "ada"), ("database", "postgres")];
 
 /// How long a message and its answer take, of a client that is far away.
 const DISTANCE: Duration = Duration::from_millis(100);
+/// From its connection to its first message.
+pub const AT_ONCE: Duration = Duration::from_millis(10);
 
 fn start(arguments: &[&str]) -> (Proxy, Postgres) {
     let postgres = Postgres::start(Options::default().hba("host all ada all scram-sha-256"));
@@ -23,12 +25,22 @@ fn start(arguments: &[&str]) -> (Proxy, Postgres) {
 
 /// A client as libpq is one: it asks for encryption first, waits for the answer, then logs in with a password.
 fn login(proxy: &Proxy) {
-    let mut wire = Wire::connect(&proxy.address()).unwrap();
-    wire.send(&message::ssl_request());
-    let answer = wire.byte();
-    assert_eq!(answer, Some(b'N'), "the connection was closed");
-    // It is as far away as another continent.
-    std::thread::sleep(DISTANCE);
+    let mut wire = loop {
+        let begun = Instant::now();
+        let mut wire = Wire::connect(&proxy.address()).unwrap();
+        wire.send(&message::ssl_request());
+        // Where the machine has stood still, others have come meanwhile, and the proxy was right to close it.
+        if begun.elapsed() > AT_ONCE {
+            continue;
+        }
+        assert_eq!(wire.byte(), Some(b'N'), "the connection was closed");
+        // It is as far away as another continent.
+        let answered = Instant::now();
+        std::thread::sleep(DISTANCE);
+        if answered.elapsed() < 2 * DISTANCE {
+            break wire;
+        }
+    };
     let frames = wire.start(&USER, "secret");
     assert_eq!(error_in(&frames), None);
     assert_eq!(frames.last().map(|frame| frame.tag), Some(b'Z'), "the connection was closed");
