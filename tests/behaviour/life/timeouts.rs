@@ -3,6 +3,7 @@
 use crate::support::fenced::{ok, value};
 use crate::support::guardian::Folder;
 use crate::support::proxy::NO_POLICIES;
+use crate::support::wait::wait_for;
 use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Options, Postgres, Proxy, Wire, message, wait_until};
 
@@ -66,6 +67,45 @@ fn an_idle_session_ends_and_one_in_a_transaction_does_not() {
     ok(&mut holder, "SELECT pg_advisory_unlock(1)");
     assert_eq!(running.read_until_ready().len(), 4);
     assert_eq!(code_at_end(&mut active).as_deref(), Some("57P05"));
+}
+
+/// It is told as soon as it reads. Meanwhile the proxy has nothing to do.
+#[test]
+fn an_idle_session_that_does_not_read_costs_nothing_when_it_ends() {
+    let folder = Folder::new("settings");
+    let file = folder.join("fencegate.yaml");
+    std::fs::write(&file, "idle_timeout: 0\n").unwrap();
+    let (mut proxy, postgres) = start(&["--config", &file.display().to_string()]);
+    let login = || {
+        let mut wire = Wire::login(&proxy.socket(), "postgres", "postgres");
+        let process = value(&mut wire, "SELECT pg_backend_pid()").unwrap();
+        (wire, process)
+    };
+    // Asks for a row more, and reads nothing. False: the server process has more to say than is taken.
+    let is_taken = |(wire, process): &mut (Wire, String), number: usize| {
+        let sql = format!("SELECT repeat(''x'', 8000), {number}");
+        wire.send(&message::query(&sql.replace("''", "'")));
+        let is_so =
+            "wait_event <> 'ClientWrite' FROM pg_stat_activity WHERE (state = 'idle' OR wait_event = 'ClientWrite')";
+        let asked = format!("SELECT {is_so} AND pid = {process} AND query = '{sql}'");
+        wait_for("it has run", DEADLINE, || Some(postgres.sql(&asked).pop()?[0].as_deref() == Some("t")))
+    };
+    let mut full = login();
+    let most = (0..).take_while(|number| is_taken(&mut full, *number)).count();
+    // Sockets are full, and so is a part of the proxy's own buffer.
+    let mut silent = login();
+    (0..most - 4).for_each(|number| assert!(is_taken(&mut silent, number)));
+    drop(full);
+    std::fs::write(&file, "idle_timeout: 100ms\n").unwrap();
+    proxy.sighup();
+    wait_until("its server process ends", DEADLINE, || {
+        postgres.value(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {}", silent.1)) == "0"
+    });
+    let before = proxy.processor_time();
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let worked = proxy.processor_time() - before;
+    assert!(worked < 20, "{worked} hundredths of a second in two");
+    assert_eq!(code_at_end(&mut silent.0).as_deref(), Some("57P05"));
 }
 
 #[test]
