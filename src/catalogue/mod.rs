@@ -120,6 +120,13 @@ impl Catalogue {
         catalogue
     }
 
+    /// The same; this schema has what may stand before the catalogue's own in what tells a key.
+    #[cfg(test)]
+    pub(crate) fn shadowed_by(mut self, schema: &str) -> Self {
+        self.shadowing.insert(schema.to_owned());
+        self
+    }
+
     /// A fenced table exists.
     pub fn has_fenced_tables(&self) -> bool {
         !self.fenced.is_empty()

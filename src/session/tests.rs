@@ -13,14 +13,23 @@ use crate::wire::tag::{backend, frontend};
 use bytes::BufMut;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+mod checked;
+mod copies;
 mod definitions;
+mod keyed;
 mod kinds;
 mod lengths;
+mod messages;
+mod named;
+mod needs;
 mod one_session;
 mod outcomes;
+mod questions;
 mod raised;
+mod unjudged;
 mod unseen;
 
+use messages::*;
 use one_session::OneSession;
 
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
@@ -63,7 +72,7 @@ fn ready() -> BytesMut {
 
 /// Steps until there is nothing more to handle; the task that is asked for.
 fn settle(session: &mut Session<OneSession>) -> Option<Task> {
-    loop {
+    for _ in 0..10_000 {
         match session.step(Instant::now()) {
             Ok(Step::Wait) => return None,
             Ok(Step::Do(task)) => return Some(task),
@@ -71,6 +80,7 @@ fn settle(session: &mut Session<OneSession>) -> Option<Task> {
             Err(end) => panic!("{end}"),
         }
     }
+    panic!("it comes to no end");
 }
 
 fn says(session: &mut Session<OneSession>, bytes: &[u8]) -> Option<Task> {

@@ -155,3 +155,17 @@ fn a_failed_transaction_refuses_all_but_its_end() {
     run(&mut parameter, &[transaction(TransactionEffect::Rollback)], Status::Idle);
     assert!(!parameter.failed() && !parameter.refuses(&set("2", false)));
 }
+
+#[test]
+fn what_discard_all_has_reset_is_unknown_after_an_error() {
+    let reset = |kind| Statement { kind, parameter: ParameterEffect::ResetAll, ..Statement::default() };
+    for (kind, after) in [("RESET", token(2)), ("DISCARD ALL", ParameterValue::Unknown)] {
+        let mut parameter = Parameter::new(token(1));
+        run(&mut parameter, &[set("2", false)], Status::Idle);
+        parameter.completed(&reset(kind), false);
+        assert_eq!(parameter.current(), &token(1), "{kind}");
+        parameter.error();
+        parameter.ready(Status::Idle);
+        assert_eq!(parameter.current(), &after, "{kind}");
+    }
+}

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::session::task::{HeldRoom, Room};
-use crate::wire::message::put_bind;
 
 const MIB: usize = 1024 * 1024;
 
@@ -23,10 +22,6 @@ fn room(overdue_before: usize) -> Done {
 /// A query whose message has so many bytes behind its header.
 fn long_query(body: usize) -> BytesMut {
     query(&format!("SELECT '{}'", "x".repeat(body - "SELECT ''".len() - 1)))
-}
-
-fn said(session: &Session<OneSession>) -> String {
-    String::from_utf8_lossy(&session.client.output).into_owned()
 }
 
 #[test]
@@ -109,9 +104,8 @@ fn long_bind(portal: &str, statement: &str, values: usize) -> BytesMut {
 
 #[test]
 fn a_bind_passes_as_soon_as_its_names_are_there() {
-    let (mut session, mut parse) = (session(""), BytesMut::new());
-    put_parse(&mut parse, "s", "SELECT 1");
-    says(&mut session, &parse);
+    let mut session = session("");
+    says(&mut session, &parse("s", "SELECT 1"));
     let message = long_bind("portal", "s", 500_000);
     let names = 5 + "portal\0s\0".len();
     session.server.output.clear();
@@ -205,21 +199,42 @@ fn nothing_is_said_within_a_message_of_the_server() {
     session.say_last(&ErrorText::new("57P01", "bye"), &End::Shutdown);
     assert_eq!(session.client.output, last, "nor a last word");
     answers(&mut session, &notice[50_000..]);
-    assert!(session.client.output.starts_with(&notice) && said(&session).contains("LF002"));
+    assert!(session.client.output.starts_with(&notice) && text(&session.client.output).contains("LF002"));
     assert!(!session.is_held_back());
 }
 
 #[test]
 fn names_are_those_of_the_message_that_has_come() {
     // Bound and run in one go, with a statement that is not known: then it is opaque.
-    let (mut session, mut messages) = (session(""), BytesMut::new());
-    put_bind(&mut messages, "", "unknown");
-    says(&mut session, &messages);
-    assert_eq!(session.server.output, messages);
-    session.server.output.clear();
-    let mut execute = BytesMut::new();
-    crate::wire::message::put_execute(&mut execute, "");
-    says(&mut session, &execute);
-    let sent = String::from_utf8_lossy(&session.server.output).into_owned();
+    let mut session = session("");
+    says(&mut session, &bind("", "unknown"));
+    assert_eq!(session.server.output.split(), bind("", "unknown"));
+    says(&mut session, &execute(""));
+    let sent = text(&session.server.output);
     assert!(sent.contains("fencegate_lf004"), "{sent}");
+}
+
+/// None of it is kept: what it is named is all that is known of it.
+#[test]
+fn a_statement_longer_than_16_mebibytes_passes_once_its_name_is_there() {
+    let (mut session, mut message) = (session(""), BytesMut::from(&b"P"[..]));
+    message.put_u32(16 * MIB as u32 + 100);
+    message.put_slice(b"s");
+    says(&mut session, &message);
+    assert!(session.server.output.is_empty() && session.client_fault().is_none());
+    says(&mut session, b"\0");
+    assert_eq!(session.server.output, [&message[..], b"\0"].concat());
+}
+
+#[test]
+fn what_came_with_the_handshake_is_handled_first() {
+    let mut session = session("");
+    session.client = Side::new(query("SELECT 1"), false, ready());
+    session.server = Side::new(BytesMut::new(), false, query("SELECT 0"));
+    settle(&mut session);
+    assert_eq!(session.server.output, [query("SELECT 0"), query("SELECT 1")].concat());
+    assert_eq!(session.client.output, ready());
+    session.server = Side::new(ready(), true, BytesMut::new());
+    assert!(matches!(session.step(Instant::now()), Err(End::Server)));
+    assert_eq!(session.client.output, [ready(), ready()].concat());
 }

@@ -13,7 +13,7 @@ use crate::session::task::{ParsePermit, Room, Task};
 use crate::statement::{Analysis, Lexing, Statement, analyse, analyse_rows};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// A proxy with one session, which knows its catalogue.
 pub struct OneSession {
@@ -23,6 +23,12 @@ pub struct OneSession {
     pub released: AtomicUsize,
     /// Another session is defining something for so many looks.
     pub looks: AtomicUsize,
+    /// Statements are judged.
+    pub fenced: bool,
+    /// From the next step on.
+    pub takes_up: bool,
+    /// The catalogue was last asked for what a statement has to know of it.
+    pub wanted: AtomicBool,
     /// What it was told, in its order.
     told: Mutex<Vec<String>>,
 }
@@ -30,7 +36,8 @@ pub struct OneSession {
 impl OneSession {
     pub fn new(policies: PolicySet, catalogue: Arc<Catalogue>, fence: Arc<SessionFence>) -> Self {
         let (released, looks) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        OneSession { policies, catalogue, fence, released, looks, told: Mutex::default() }
+        let (fenced, takes_up, wanted) = (true, false, AtomicBool::new(false));
+        OneSession { policies, catalogue, fence, released, looks, fenced, takes_up, wanted, told: Mutex::default() }
     }
 
     /// What it was told since the last call.
@@ -53,11 +60,12 @@ impl Host for OneSession {
     }
 
     fn take_up_policies(&mut self) -> bool {
-        false
+        self.fenced |= self.takes_up;
+        std::mem::take(&mut self.takes_up)
     }
 
     fn is_fenced(&self) -> bool {
-        true
+        self.fenced
     }
 
     fn policies(&self) -> &PolicySet {
@@ -76,7 +84,8 @@ impl Host for OneSession {
         self.released.fetch_add(1, Relaxed);
     }
 
-    fn catalogue(&self, _: Option<&Wanted>) -> Seen {
+    fn catalogue(&self, wanted: Option<&Wanted>) -> Seen {
+        self.wanted.store(wanted.is_some(), Relaxed);
         Seen { catalogue: self.catalogue.clone(), is_current: true, ..Seen::default() }
     }
 

@@ -2,32 +2,13 @@
 
 use super::*;
 use crate::session::rejection::CutOffOutcome;
-use crate::wire::message::{put_bind, put_execute, put_sync};
-
-fn completes(tag: &str) -> BytesMut {
-    let mut message = BytesMut::new();
-    put_frame(&mut message, backend::COMMAND_COMPLETE, |out| out.put_slice(format!("{tag}\0").as_bytes()));
-    message
-}
-
-fn at_rest(status: Status) -> BytesMut {
-    let mut message = BytesMut::new();
-    put_ready(&mut message, status);
-    message
-}
 
 /// Begins a transaction.
-fn begun() -> Session<OneSession> {
+pub(super) fn begun() -> Session<OneSession> {
     let mut session = session("");
     says(&mut session, &query("BEGIN"));
     answers(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
     session
-}
-
-fn frame(tag: u8, body: &[u8]) -> BytesMut {
-    let mut message = BytesMut::new();
-    put_frame(&mut message, tag, |out| out.put_slice(body));
-    message
 }
 
 #[test]
@@ -40,14 +21,10 @@ fn a_session_is_idle_when_nothing_is_open_and_nothing_owed() {
     answers(&mut session, &[completes("COMMIT"), ready()].concat());
     assert!(session.is_idle() && session.fence.activity() == Activity::Idle);
     // Messages without a Sync keep a transaction open, even where all of them are answered.
-    let mut parse = BytesMut::new();
-    put_parse(&mut parse, "", "SELECT 1");
-    says(&mut session, &parse);
-    answers(&mut session, &frame(backend::PARSE_COMPLETE, b""));
+    says(&mut session, &parse("", "SELECT 1"));
+    answers(&mut session, &parsed());
     assert_eq!(session.fence.activity(), Activity::Waiting);
-    let mut sync = BytesMut::new();
-    put_sync(&mut sync);
-    says(&mut session, &sync);
+    says(&mut session, &sync());
     answers(&mut session, &ready());
     assert_eq!(session.fence.activity(), Activity::Idle);
     // The head of a message that nobody answers.
@@ -91,19 +68,13 @@ fn what_was_cut_off_may_have_been_committed_or_not() {
         ("COMMIT", "ROLLBACK", CutOffOutcome::RolledBack),
         ("SELECT 1", "SELECT 1", CutOffOutcome::RolledBack),
     ] {
-        let (mut session, mut pipeline) = (begun(), BytesMut::new());
-        put_parse(&mut pipeline, "", statement);
-        put_bind(&mut pipeline, "", "");
-        put_execute(&mut pipeline, "");
-        says(&mut session, &pipeline);
-        let answered = [frame(backend::PARSE_COMPLETE, b""), frame(backend::BIND_COMPLETE, b""), completes(tag)];
-        answers(&mut session, &answered.concat());
+        let mut session = begun();
+        says(&mut session, &[parse("", statement), bind("", ""), execute("")].concat());
+        answers(&mut session, &[parsed(), is_bound(), completes(tag)].concat());
         assert!(!session.is_in_flight());
         assert_eq!(session.cut_off(), outcome, "{tag}");
-        let (mut sync, status) =
-            (BytesMut::new(), if statement == "COMMIT" { Status::Idle } else { Status::Transaction });
-        put_sync(&mut sync);
-        says(&mut session, &sync);
+        let status = if statement == "COMMIT" { Status::Idle } else { Status::Transaction };
+        says(&mut session, &sync());
         answers(&mut session, &at_rest(status));
         assert_eq!(session.cut_off(), CutOffOutcome::RolledBack, "the client knows of it");
     }
@@ -206,13 +177,20 @@ fn a_database_that_is_dropped_is_left_and_forgotten() {
     assert!(session.host.told().contains("database other"));
 }
 
+/// The session itself is connected to its own, which only a copy of it has to be without.
+#[test]
+fn of_its_own_database_only_a_copy_makes_way() {
+    for (sql, makes_way) in [("DROP DATABASE postgres", false), ("CREATE DATABASE x TEMPLATE postgres", true)] {
+        let mut session = session("");
+        says(&mut session, &query(sql));
+        assert_eq!(session.server.output == query(sql), !makes_way, "{sql}");
+        assert_eq!(text(&session.server.output).contains("SHOW role"), makes_way, "{sql}");
+    }
+}
+
 /// What the server says of the session's role.
 fn roles(role: &str, session: &str) -> BytesMut {
-    let row = |value: &str| {
-        let length = (value.len() as u32).to_be_bytes();
-        frame(backend::DATA_ROW, &[&1_u16.to_be_bytes()[..], &length, value.as_bytes()].concat())
-    };
-    let answer = |value: &str| [frame(backend::ROW_DESCRIPTION, &[0, 0]), row(value), completes("SHOW")].concat();
+    let answer = |value: &str| [frame(backend::ROW_DESCRIPTION, &[0, 0]), row_of(&[value]), completes("SHOW")].concat();
     BytesMut::from(&[&answer(role)[..], &answer(session), &ready()].concat()[..])
 }
 
@@ -241,8 +219,34 @@ fn as_whom_a_session_acts_is_asked_only_where_a_token_would_be_raised() {
     says(&mut session, &query("DELETE FROM jobs"));
     session.done(Done::Admit(Err(Refusal::RoleUnknown { resource: "scheduler".to_owned() })));
     settle(&mut session);
-    let canceled = frame(backend::ERROR, b"SERROR\0VERROR\0C57014\0Mcanceled\0\0");
-    answers(&mut session, &[canceled.clone(), ready()].concat());
-    assert_eq!(session.client.output, [canceled, ready()].concat());
+    answers(&mut session, &[cancelled(), ready()].concat());
+    assert_eq!(session.client.output, [cancelled(), ready()].concat());
     assert!(session.is_idle() && session.client.input.is_empty());
+}
+
+#[test]
+fn a_role_in_an_unknown_encoding_may_be_any() {
+    use crate::{fence::Role, statement::Encoding};
+    for (encoding, acts_as) in
+        [(Encoding::Utf8, Role::Current("été".to_owned())), (Encoding::AsciiSafe, Role::AnyOf("postgres".to_owned()))]
+    {
+        let mut session = session("47");
+        session.lexing.encoding = encoding;
+        says(&mut session, &query("DELETE FROM jobs"));
+        session.done(Done::Admit(Err(Refusal::RoleUnknown { resource: "scheduler".to_owned() })));
+        settle(&mut session);
+        let Some(Task::Admit(needs)) = answers(&mut session, &roles("été", "app")) else { panic!() };
+        assert_eq!(needs[0].1.role, Some(acts_as));
+    }
+}
+
+#[test]
+fn what_is_not_sent_yet_is_taken_back_while_the_server_is_busy() {
+    let mut session = session("");
+    session.put_terminate();
+    assert!(!session.take_back_unsent() && !session.server.output.is_empty(), "it is idle");
+    session.server.output.clear();
+    says(&mut session, &query("SELECT 1"));
+    assert!(session.take_back_unsent() && session.server.output.is_empty());
+    assert!(!session.take_back_unsent(), "all was sent");
 }

@@ -1,20 +1,9 @@
 //! Errors that the server raises in place of what is rejected, and texts that the proxy cannot read.
 
 use super::*;
-use crate::wire::message::{put_bind, put_execute, put_sync};
-
-fn frame(tag: u8, body: &[u8]) -> BytesMut {
-    let mut message = BytesMut::new();
-    put_frame(&mut message, tag, |out| out.put_slice(body));
-    message
-}
 
 fn error(code: &str, message: &str, position: &str) -> BytesMut {
     frame(backend::ERROR, format!("SERROR\0VERROR\0C{code}\0M{message}\0P{position}\0\0").as_bytes())
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// The server finds the mistake, and its place in the client's own text.
@@ -58,13 +47,9 @@ fn what_passes_unread_is_noted_once_the_server_has_found_no_mistake() {
 /// An extended query: the client's own statements and portals stay as they are.
 #[test]
 fn a_rejected_execute_is_replaced_in_its_pipeline() {
-    let (mut session, mut pipeline, mut sync) = (session(""), BytesMut::new(), BytesMut::new());
-    put_parse(&mut pipeline, "", "DELETE FROM jobs");
-    put_bind(&mut pipeline, "", "");
-    let own = pipeline.clone();
-    put_execute(&mut pipeline, "");
-    put_sync(&mut sync);
-    says(&mut session, &[&pipeline[..], &sync].concat());
+    let mut session = session("");
+    let own = [parse("", "DELETE FROM jobs"), bind("", "")].concat();
+    says(&mut session, &[&own[..], &execute(""), &sync()].concat());
     let sent = session.server.output.split();
     assert!(sent.starts_with(&own));
     let sent = text(&sent[own.len()..]);
@@ -82,8 +67,8 @@ fn a_rejected_execute_is_replaced_in_its_pipeline() {
     assert!(session.client.output.ends_with(&ready()) && told.matches('Z').count() == 1 && session.is_idle());
     assert_eq!(session.host.told(), "query, rejected missing");
     // Behind the next Sync there is nothing to close.
-    says(&mut session, &sync);
-    assert_eq!(session.server.output, sync);
+    says(&mut session, &sync());
+    assert_eq!(session.server.output, sync());
 }
 
 /// What stands before a rejected statement in its string runs, and what stands behind it does not.
@@ -106,20 +91,14 @@ fn in_a_string_the_error_stands_in_the_place_of_the_statement() {
 /// An error in a pipeline skips the rest up to its Sync, and what that would have defined means nothing.
 #[test]
 fn what_an_error_skips_is_not_owed_and_defines_nothing() {
-    let (mut session, mut pipeline, mut sync) = (session(""), BytesMut::new(), BytesMut::new());
-    put_sync(&mut sync);
-    put_parse(&mut pipeline, "one", "SELECT 1");
-    put_parse(&mut pipeline, "two", "SELECT 2");
-    says(&mut session, &[&pipeline[..], &sync, &query("SELECT 3")].concat());
+    let mut session = session("");
+    says(&mut session, &[parse("one", "SELECT 1"), parse("two", "SELECT 2"), sync(), query("SELECT 3")].concat());
     answers(&mut session, &[error("42P05", "it is there", "1"), ready()].concat());
     assert!(session.is_busy(), "the next query is owed");
     answers(&mut session, &ready());
     assert!(session.is_idle());
     session.server.output.clear();
-    let mut run = BytesMut::new();
-    put_bind(&mut run, "", "two");
-    put_execute(&mut run, "");
-    says(&mut session, &run);
+    says(&mut session, &[bind("", "two"), execute("")].concat());
     assert!(text(&session.server.output).contains("fencegate_lf004"), "it is not known");
 }
 

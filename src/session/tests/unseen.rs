@@ -2,16 +2,9 @@
 
 use super::*;
 use crate::fence::{Deed, Role};
-use crate::wire::message::{put_bind, put_execute, put_parse, put_sync};
 use crate::wire::tag::backend as tag;
 
 const GUARD: &str = "token 47 for resource \"scheduler\" is not in force yet";
-
-fn frame(tag: u8, body: &[u8]) -> BytesMut {
-    let mut message = BytesMut::new();
-    put_frame(&mut message, tag, |out| out.extend_from_slice(body));
-    message
-}
 
 fn error(code: &str, detail: &str) -> BytesMut {
     frame(tag::ERROR, format!("SERROR\0VERROR\0C{code}\0M{GUARD}\0D{detail}\0Hthe guard's\0\0").as_bytes())
@@ -21,26 +14,13 @@ fn guards() -> BytesMut {
     error("LF004", "resource=scheduler presented=47 highest=46")
 }
 
-fn status(status: Status) -> BytesMut {
-    let mut message = BytesMut::new();
-    put_ready(&mut message, status);
-    message
-}
-
 /// The unnamed statement, to be planned, bound and run.
 fn extended(sql: &str) -> BytesMut {
-    let mut messages = BytesMut::new();
-    put_parse(&mut messages, "", sql);
-    messages.unsplit(bound());
-    messages
+    BytesMut::from(&[parse("", sql), bound()].concat()[..])
 }
 
 fn bound() -> BytesMut {
-    let mut messages = BytesMut::new();
-    put_bind(&mut messages, "", "");
-    put_execute(&mut messages, "");
-    put_sync(&mut messages);
-    messages
+    BytesMut::from(&[bind("", ""), execute(""), sync()].concat()[..])
 }
 
 /// What the server says of rows, and of how many there were.
@@ -52,25 +32,13 @@ fn row() -> BytesMut {
     frame(tag::DATA_ROW, &[0, 0])
 }
 
-fn complete() -> BytesMut {
-    frame(tag::COMMAND_COMPLETE, b"SELECT 1\0")
-}
-
-fn parsed() -> BytesMut {
-    frame(tag::PARSE_COMPLETE, b"")
-}
-
-fn is_bound() -> BytesMut {
-    frame(tag::BIND_COMPLETE, b"")
-}
-
 fn admitted(session: &mut Session<OneSession>) -> Option<Task> {
     session.done(Done::Admit(Ok(())));
     settle(session)
 }
 
 fn told(session: &Session<OneSession>) -> String {
-    String::from_utf8_lossy(&session.client.output).into_owned()
+    text(&session.client.output)
 }
 
 #[test]
@@ -93,7 +61,7 @@ fn a_query_is_sent_again_once_its_token_is_in_force() {
     session.server.output.clear();
     assert!(admitted(&mut session).is_none());
     assert_eq!(session.server.output, [sent, query("SELECT 2")].concat());
-    let answer = [description(), row(), complete(), ready()].concat();
+    let answer = [description(), row(), completes("SELECT 1"), ready()].concat();
     answers(&mut session, &answer);
     assert_eq!(session.client.output, answer);
 }
@@ -106,14 +74,33 @@ fn what_was_bound_is_bound_again_unseen() {
     assert!(answers(&mut session, &[parsed(), is_bound(), guards(), ready()].concat()).is_some());
     assert!(admitted(&mut session).is_none());
     assert_eq!(session.server.output, bound());
-    answers(&mut session, &[is_bound(), row(), complete(), ready()].concat());
-    assert_eq!(session.client.output, [parsed(), is_bound(), row(), complete(), ready()].concat());
+    answers(&mut session, &[is_bound(), row(), completes("SELECT 1"), ready()].concat());
+    assert_eq!(session.client.output, [parsed(), is_bound(), row(), completes("SELECT 1"), ready()].concat());
     // And the next one is an ordinary one.
     session.client.output.clear();
     says(&mut session, &bound());
-    let answer = [is_bound(), row(), complete(), ready()].concat();
+    let answer = [is_bound(), row(), completes("SELECT 1"), ready()].concat();
     answers(&mut session, &answer);
     assert_eq!(session.client.output, answer);
+}
+
+/// What describes it says the same of the next one.
+#[test]
+fn what_was_described_is_bound_again() {
+    let mut session = session("47");
+    let describe = frame(frontend::DESCRIBE, b"P\0");
+    let run = [bind("", ""), describe, execute(""), sync()].concat();
+    says(&mut session, &[&parse("", "SELECT f()")[..], &run].concat());
+    session.server.output.clear();
+    let answer = [parsed(), is_bound(), description(), guards(), ready()].concat();
+    assert!(answers(&mut session, &answer).is_some());
+    assert!(admitted(&mut session).is_none());
+    assert_eq!(session.server.output, bound());
+    answers(&mut session, &[is_bound(), row(), completes("SELECT 1"), ready()].concat());
+    assert_eq!(
+        session.client.output,
+        [parsed(), is_bound(), description(), row(), completes("SELECT 1"), ready()].concat()
+    );
 }
 
 /// A newer leader came meanwhile, say.
@@ -167,8 +154,12 @@ fn what_may_have_left_something_is_not_sent_again() {
         ("two statements", query("SELECT 1; SELECT f()"), [guards(), ready()].concat()),
         ("a lasting lock", query("SELECT pg_advisory_lock(1), f()"), [guards(), ready()].concat()),
         ("a definition", query("CREATE TABLE t AS SELECT f()"), [guards(), ready()].concat()),
-        ("a transaction", query("SELECT f()"), [guards(), status(Status::Failed)].concat()),
-        ("at the Sync", extended("SELECT f()"), [parsed(), is_bound(), complete(), guards(), ready()].concat()),
+        ("a transaction", query("SELECT f()"), [guards(), at_rest(Status::Failed)].concat()),
+        (
+            "at the Sync",
+            extended("SELECT f()"),
+            [parsed(), is_bound(), completes("SELECT 1"), guards(), ready()].concat(),
+        ),
         ("two runs", [&extended("SELECT 1")[..], &extended("SELECT f()")].concat()[..].into(), Vec::new()),
         ("in its planning", extended("SELECT f()"), [parsed(), guards(), ready()].concat()),
     ];
@@ -180,7 +171,8 @@ fn what_may_have_left_something_is_not_sent_again() {
             both.truncate(both.len() - 5);
             let both = [&both[..], &extended("SELECT f()")].concat();
             says(&mut session, &both);
-            answer = [parsed(), is_bound(), row(), complete(), parsed(), is_bound(), guards(), ready()].concat();
+            answer =
+                [parsed(), is_bound(), row(), completes("SELECT 1"), parsed(), is_bound(), guards(), ready()].concat();
         } else {
             says(&mut session, &sent);
         }
@@ -265,12 +257,12 @@ fn its_answers_are_cut_anywhere() {
         (
             query("SELECT f()"),
             [description(), guards(), ready()].concat(),
-            [description(), row(), complete(), ready()].concat(),
+            [description(), row(), completes("SELECT 1"), ready()].concat(),
         ),
         (
             extended("SELECT f()"),
             [parsed(), is_bound(), guards(), ready()].concat(),
-            [is_bound(), row(), complete(), ready()].concat(),
+            [is_bound(), row(), completes("SELECT 1"), ready()].concat(),
         ),
     ] {
         let run = |at: usize| {
@@ -295,23 +287,20 @@ fn its_answers_are_cut_anywhere() {
 /// The transaction in which nothing else was done is begun again, whatever is in the way meanwhile: only then is it sent again.
 #[test]
 fn the_first_query_of_a_transaction_is_sent_again_in_another() {
-    let cancelled = || frame(tag::ERROR, b"SERROR\0VERROR\0C57014\0Mcancelled\0\0");
-    let tagged = |text: &str| frame(tag::COMMAND_COMPLETE, format!("{text}\0").as_bytes());
-    let closed = || frame(b'3', b"");
-    let ran = |tag| [parsed(), is_bound(), tagged(tag), closed(), closed()].concat();
-    let anew = [ran("ROLLBACK"), ready().to_vec(), ran("BEGIN"), status(Status::Transaction).to_vec()].concat();
+    let ran = |tag| [parsed(), is_bound(), completes(tag), closed(), closed()].concat();
+    let anew = [ran("ROLLBACK"), ready().to_vec(), ran("BEGIN"), at_rest(Status::Transaction).to_vec()].concat();
     let not_begun =
         [ran("ROLLBACK"), ready().to_vec(), parsed().to_vec(), cancelled().to_vec(), ready().to_vec()].concat();
-    let not_ended = [&cancelled()[..], &status(Status::Failed), &cancelled(), &status(Status::Failed)].concat();
+    let not_ended = [&cancelled()[..], &at_rest(Status::Failed), &cancelled(), &at_rest(Status::Failed)].concat();
     for (answer, is_begun, left) in
         [(anew, true, Status::Transaction), (not_begun, false, Status::Idle), (not_ended, false, Status::Failed)]
     {
         let mut session = session("47");
         says(&mut session, &query("BEGIN ISOLATION LEVEL SERIALIZABLE"));
-        answers(&mut session, &[tagged("BEGIN"), status(Status::Transaction)].concat());
+        answers(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
         says(&mut session, &extended("SELECT f()"));
         session.client.output.clear();
-        let failed = [parsed(), is_bound(), guards(), status(Status::Failed)].concat();
+        let failed = [parsed(), is_bound(), guards(), at_rest(Status::Failed)].concat();
         assert!(answers(&mut session, &failed).is_some());
         session.server.output.clear();
         admitted(&mut session);
@@ -322,21 +311,24 @@ fn the_first_query_of_a_transaction_is_sent_again_in_another() {
         answers(&mut session, &answer);
         if is_begun {
             assert_eq!(session.server.output, bound());
-            answers(&mut session, &[is_bound(), row(), complete(), status(left)].concat());
-            assert_eq!(session.client.output, [parsed(), is_bound(), row(), complete(), status(left)].concat());
+            answers(&mut session, &[is_bound(), row(), completes("SELECT 1"), at_rest(left)].concat());
+            assert_eq!(
+                session.client.output,
+                [parsed(), is_bound(), row(), completes("SELECT 1"), at_rest(left)].concat()
+            );
         } else {
             assert!(session.server.output.is_empty(), "nothing runs outside of the transaction");
-            assert_eq!(session.client.output, [parsed(), is_bound(), guards(), status(left)].concat());
+            assert_eq!(session.client.output, [parsed(), is_bound(), guards(), at_rest(left)].concat());
         }
     }
     // Not where something was done in it.
     let mut session = session("47");
     for text in ["BEGIN", "SELECT 1"] {
         says(&mut session, &query(text));
-        answers(&mut session, &[complete(), status(Status::Transaction)].concat());
+        answers(&mut session, &[completes("SELECT 1"), at_rest(Status::Transaction)].concat());
     }
     says(&mut session, &query("SELECT f()"));
-    assert!(answers(&mut session, &[guards(), status(Status::Failed)].concat()).is_some());
+    assert!(answers(&mut session, &[guards(), at_rest(Status::Failed)].concat()).is_some());
     session.server.output.clear();
     admitted(&mut session);
     assert!(session.server.output.is_empty() && told(&session).contains("HThe token is in force now"));

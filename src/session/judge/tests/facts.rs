@@ -129,3 +129,23 @@ fn keys_of_a_table() {
         assert_eq!(world.judge_under(&policies, text, token), expected, "{text} | {token} | {words}");
     }
 }
+
+/// What is read may be a view that calls a function, unless the policies name it or Postgres does.
+#[test]
+fn what_the_policies_name_all_of() {
+    let with_functions =
+        "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs], functions: [public.f]}\n";
+    let with_functions = join([("a.yaml".into(), Ok(with_functions.into()))]).unwrap();
+    for (text, without, with) in [
+        ("INSERT INTO jobs VALUES (1)", true, true),
+        ("INSERT INTO jobs SELECT 1 FROM jobs", true, true),
+        ("INSERT INTO jobs SELECT 1 FROM pg_catalog.pg_class", true, true),
+        ("INSERT INTO jobs SELECT 1 FROM other", true, false),
+        ("INSERT INTO jobs SELECT 1 FROM s.pg_class", true, false),
+        ("INSERT INTO other VALUES (1)", false, false),
+    ] {
+        let statement = analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].clone();
+        let plainly = |policies: &PolicySet| is_named_plainly(&statement, policies);
+        assert_eq!((plainly(&policies()), plainly(&with_functions)), (without, with), "{text}");
+    }
+}

@@ -1,0 +1,56 @@
+//! A Sync that is sent ahead, or within the data of a COPY: the server ignores it there.
+
+use super::*;
+
+/// The server asks for the data. A Sync was sent ahead.
+fn copying() -> Session<OneSession> {
+    let mut session = session("");
+    let copy = [parse("", "COPY free FROM STDIN"), bind("", ""), execute("")].concat();
+    says(&mut session, &[&copy[..], &sync()].concat());
+    assert_eq!(session.server.output.split(), [&copy[..], &flush()].concat());
+    assert!(session.is_held_back());
+    let answer = [parsed(), is_bound(), copies_in()].concat();
+    answers(&mut session, &answer);
+    assert_eq!(session.client.output.split(), answer);
+    assert!(session.server.output.is_empty() && session.client.input.is_empty() && !session.is_held_back());
+    session
+}
+
+#[test]
+fn a_copy_ends_with_its_data() {
+    let mut session = copying();
+    let data = [frame(frontend::COPY_DATA, b"1\n"), frame(frontend::COPY_DONE, b"")].concat();
+    says(&mut session, &[&data[..], &sync()].concat());
+    assert_eq!(session.server.output.split(), [&data[..], &flush()].concat());
+    answers(&mut session, &completes("COPY 1"));
+    assert_eq!(session.server.output, sync());
+    answers(&mut session, &ready());
+    assert!(session.is_idle());
+}
+
+#[test]
+fn a_sync_within_a_copy_is_sent_once_that_has_failed() {
+    let mut session = copying();
+    answers(&mut session, &cancelled());
+    assert_eq!(session.client.output.split(), cancelled());
+    assert_eq!(session.server.output, sync());
+    assert!(session.is_in_flight());
+    answers(&mut session, &ready());
+    assert_eq!(session.client.output, ready());
+    assert!(session.is_idle());
+}
+
+#[test]
+fn a_sync_with_data_behind_it_is_not_sent() {
+    let mut session = copying();
+    let data = frame(frontend::COPY_DATA, b"1\n");
+    says(&mut session, &[&data[..], &sync(), &data].concat());
+    assert_eq!(session.server.output.split(), data.repeat(2));
+    answers(&mut session, &cancelled());
+    assert!(session.server.output.is_empty());
+    // What comes up to the next one is skipped.
+    says(&mut session, &[data, sync()].concat());
+    assert_eq!(session.server.output, sync());
+    answers(&mut session, &ready());
+    assert!(session.is_idle());
+}

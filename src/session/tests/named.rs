@@ -1,0 +1,116 @@
+//! Names of statements and portals: what they stand for, and from when on.
+
+use super::outcomes::begun;
+use super::*;
+
+#[test]
+fn a_name_stands_for_nothing_once_it_is_closed() {
+    for (closes, answer, is_known) in [
+        ([frame(frontend::CLOSE, b"Ss\0"), sync()].concat(), [closed(), ready()].concat(), false),
+        ([frame(frontend::CLOSE, b"Ps\0"), sync()].concat(), [closed(), ready()].concat(), true),
+        (query("DEALLOCATE s").to_vec(), [completes("DEALLOCATE"), ready()].concat(), false),
+        (query("DEALLOCATE ALL").to_vec(), [completes("DEALLOCATE ALL"), ready()].concat(), false),
+        (query("DEALLOCATE other").to_vec(), [completes("DEALLOCATE"), ready()].concat(), true),
+    ] {
+        let mut session = session("");
+        prepare(&mut session, "s", "SELECT 1");
+        says(&mut session, &closes[..7]);
+        assert!(session.server.output.is_empty(), "it is not whole");
+        says(&mut session, &closes[7..]);
+        assert_eq!(session.server.output.split(), closes);
+        answers(&mut session, &answer);
+        assert_eq!(session.client.output.split(), answer);
+        says(&mut session, &query("EXECUTE s"));
+        assert_eq!(session.server.output == query("EXECUTE s"), is_known, "{closes:?}");
+        assert_eq!(text(&session.client.output).contains("LF004"), !is_known, "{closes:?}");
+    }
+}
+
+#[test]
+fn what_is_bound_behind_a_sync_waits_for_its_statement() {
+    let mut session = session("");
+    let parse = [parse("s", "SELECT 1"), sync()].concat();
+    says(&mut session, &[&parse[..], &bind("", "s")].concat());
+    assert_eq!(session.server.output.split(), parse);
+    assert!(session.is_held_back());
+    answers(&mut session, &[parsed(), ready()].concat());
+    assert_eq!(session.server.output, bind("", "s"));
+    assert!(!session.is_held_back());
+}
+
+/// A call ends the stretch in which an error skips what follows, as a query does.
+#[test]
+fn what_is_bound_behind_a_function_call_waits_for_its_statement() {
+    let policies = POLICIES.to_owned() + "opaque: allow\n";
+    let mut session = session_under(&policies, "", Path::new(Some("public"), false));
+    let before = [parse("s", "SELECT 1"), frame(frontend::FUNCTION_CALL, &[0; 10])].concat();
+    says(&mut session, &[&before[..], &bind("", "s")].concat());
+    assert_eq!(session.server.output.split(), before);
+    assert!(session.is_held_back());
+    answers(&mut session, &[parsed(), frame(b'V', &[0; 4]), ready()].concat());
+    assert_eq!(session.server.output, bind("", "s"));
+}
+
+#[test]
+fn where_there_is_no_room_for_more_names_what_is_owed_comes_first() {
+    for (message, answer, is_portal) in
+        [(parse("new", "SELECT 1"), parsed(), false), (bind("new", "s"), is_bound(), true)]
+    {
+        let mut session = session("");
+        prepare(&mut session, "s", "SELECT 1");
+        let names = if is_portal { &mut session.portals } else { &mut session.statements };
+        let mut number = 0;
+        while !names.is_full() {
+            names.define(number.to_string().as_bytes(), Arc::default(), 0);
+            number += 1;
+        }
+        says(&mut session, &message);
+        assert_eq!(session.server.output.split(), message, "nothing is owed");
+        says(&mut session, &message);
+        assert_eq!(session.server.output.split(), flush());
+        assert!(session.is_held_back());
+        answers(&mut session, &answer);
+        assert_eq!(session.server.output, message);
+    }
+}
+
+#[test]
+fn a_fetch_writes_what_its_portal_does() {
+    let mut session = begun();
+    session.server.output.clear();
+    let portal = [parse("", "DELETE FROM jobs RETURNING 1"), bind("p", ""), sync()].concat();
+    says(&mut session, &[&portal[..], &query("FETCH 1 FROM p")].concat());
+    assert_eq!(session.server.output.split(), portal);
+    assert!(session.is_held_back(), "whether there is one is not known");
+    answers(&mut session, &[parsed(), is_bound(), at_rest(Status::Transaction)].concat());
+    assert!(text(&session.server.output).contains("fencegate_lf002"));
+    assert_eq!(session.host.told(), "query, query, rejected missing");
+}
+
+#[test]
+fn what_an_error_skips_prepares_nothing() {
+    let mut session = session("");
+    let prepare = [parse("", "PREPARE p AS SELECT 1"), bind("", ""), execute(""), sync()].concat();
+    says(&mut session, &prepare);
+    assert_eq!(session.server.output.split(), prepare);
+    answers(&mut session, &[parsed(), cancelled(), ready()].concat());
+    says(&mut session, &query("EXECUTE p"));
+    assert!(text(&session.server.output).contains("fencegate_lf004") && !session.is_held_back());
+}
+
+/// What DECLARE has made may be any query, which may set the token as it runs.
+#[test]
+fn behind_a_portal_that_is_not_known_the_token_is_not_either() {
+    let mut session = session_with("47", Path::new(Some("public"), true));
+    says(&mut session, &query("BEGIN"));
+    answers(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
+    session.server.output.clear();
+    says(&mut session, &[execute("c"), sync()].concat());
+    assert_eq!(session.server.output.split(), [execute("c"), flush()].concat(), "it may be a COPY");
+    assert!(session.is_held_back());
+    answers(&mut session, &completes("SELECT 1"));
+    assert_eq!(session.server.output.split(), sync());
+    answers(&mut session, &at_rest(Status::Transaction));
+    assert!(says(&mut session, &query("DELETE FROM jobs")).is_none());
+    assert!(text(&session.server.output).contains("current_setting('lease.fence', true)"));
+}

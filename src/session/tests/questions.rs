@@ -1,0 +1,86 @@
+//! What the server is asked before a message can be judged.
+
+use super::*;
+
+const WRITE: &str = "INSERT INTO jobs VALUES (1)";
+
+#[test]
+fn the_path_is_asked_for_once_nothing_is_owed() {
+    for (path, passes) in [("other", true), ("public", false)] {
+        let mut session = session_with("", Path::new(Some("other"), false));
+        says(&mut session, &query("SELECT 1"));
+        session.server.output.clear();
+        says(&mut session, &query(WRITE));
+        assert!(session.server.output.is_empty() && session.is_held_back());
+        answers(&mut session, &ready());
+        assert_eq!(session.server.output.split(), query("SHOW search_path"));
+        assert_eq!(session.client.output.split(), ready());
+        answers(&mut session, &told_in_query(&[path]));
+        assert_eq!(session.server.output == query(WRITE), passes, "{path}");
+        assert_eq!(text(&session.server.output).contains("fencegate_lf002"), !passes, "{path}");
+    }
+}
+
+/// A function may have set both.
+#[test]
+fn the_path_and_the_token_are_asked_for_together() {
+    for (token, expected) in [("48", "scheduler=48"), ("", "none")] {
+        let mut session = session_with("47", Path::new(Some("other"), false));
+        says(&mut session, &query("SELECT f()"));
+        answers(&mut session, &[completes("SELECT 1"), ready()].concat());
+        session.server.output.clear();
+        says(&mut session, &query(WRITE));
+        let asked = text(&session.server.output.split());
+        assert!(asked.contains("'lease.fence', true") && asked.contains("'search_path'"), "{asked}");
+        let task = answers(&mut session, &told_in_query(&[token, "on", "UTF8", "{pg_catalog,public}", "public"]));
+        assert_eq!(admissions(task), expected);
+        assert_eq!(text(&session.server.output).contains("fencegate_lf002"), token.is_empty());
+    }
+}
+
+#[test]
+fn a_question_that_is_cancelled_answers_what_it_was_asked_for() {
+    let mut session = session_with("47", Path::new(Some("public"), true));
+    says(&mut session, &query("SELECT f()"));
+    answers(&mut session, &[completes("SELECT 1"), ready()].concat());
+    session.server.output.clear();
+    session.client.output.clear();
+    says(&mut session, &query(WRITE));
+    assert!(text(&session.server.output.split()).contains("'lease.fence', true"));
+    answers(&mut session, &[cancelled(), ready()].concat());
+    assert_eq!(session.client.output, [cancelled(), ready()].concat());
+    assert!(session.is_idle() && session.server.output.is_empty());
+}
+
+#[test]
+fn a_text_waits_until_it_is_known_how_it_is_read() {
+    let mut session = session("");
+    says(&mut session, &query("SELECT 1"));
+    session.server.output.clear();
+    says(&mut session, &query(r"SELECT '\'"));
+    assert!(session.server.output.is_empty() && session.is_held_back());
+    answers(&mut session, &ready());
+    assert_eq!(session.server.output, query(r"SELECT '\'"), "the server has reported what has changed");
+}
+
+/// It reports with ReadyForQuery what has changed: within a pipeline it is asked.
+#[test]
+fn in_a_pipeline_it_is_asked_how_a_text_is_read() {
+    for (conforming, told) in [("on", "query"), ("off", "query, rejected unverifiable")] {
+        let mut session = session("");
+        says(&mut session, &[parse("", "SELECT f()"), bind("", ""), execute("")].concat());
+        answers(&mut session, &[parsed(), is_bound(), completes("SELECT 1")].concat());
+        session.server.output.clear();
+        session.host.told();
+        let unclear = parse("", r"SELECT '\'");
+        says(&mut session, &unclear);
+        let asked = session.server.output.split();
+        assert!(text(&asked).contains("'standard_conforming_strings'") && asked.ends_with(&flush()));
+        assert!(session.is_held_back());
+        answers(&mut session, &told_in_pipeline(&["", conforming, "UTF8", "{pg_catalog,public}", "public"]));
+        assert_eq!(session.server.output, unclear);
+        says(&mut session, &[bind("", ""), execute("")].concat());
+        answers(&mut session, &[parsed(), is_bound()].concat());
+        assert_eq!(session.host.told(), told);
+    }
+}

@@ -1,0 +1,75 @@
+//! Sessions whose statements nobody judges, and what becomes of them once there are fences.
+
+use super::*;
+
+fn unjudged() -> Session<OneSession> {
+    let mut session = session("");
+    session.host.fenced = false;
+    session
+}
+
+#[test]
+fn without_fences_messages_pass_as_they_come_and_are_owed_an_answer() {
+    let describe = || frame(frontend::DESCRIBE, b"Ss\0");
+    for (message, answer) in [
+        (query("DELETE FROM jobs"), ready()),
+        (parse("s", "DELETE FROM jobs"), parsed()),
+        (bind("p", "s"), is_bound()),
+        (describe(), frame(backend::NO_DATA, b"")),
+        (describe(), frame(backend::ROW_DESCRIPTION, &[0, 0])),
+        (execute("p"), completes("DELETE 1")),
+        (execute("p"), frame(backend::EMPTY_QUERY, b"")),
+        (execute("p"), frame(backend::PORTAL_SUSPENDED, b"")),
+        (frame(frontend::CLOSE, b"Ss\0"), closed()),
+        (sync(), ready()),
+        (frame(frontend::FUNCTION_CALL, &[0; 10]), ready()),
+    ] {
+        let mut session = unjudged();
+        let (head, rest) = message.split_at(message.len().min(6));
+        says(&mut session, head);
+        assert_eq!(session.server.output, head);
+        says(&mut session, rest);
+        assert_eq!(session.server.output, message);
+        assert!(session.is_in_flight(), "{message:?}");
+        answers(&mut session, &answer);
+        assert_eq!(session.client.output, answer);
+        assert!(!session.is_in_flight(), "{message:?}");
+    }
+}
+
+/// It may stand for anything. What is not known to a session that was always judged, DECLARE has made.
+#[test]
+fn a_portal_from_before_the_fences_is_opaque() {
+    for message in [execute("c"), query("FETCH 1 FROM c")] {
+        for (is_late, passes) in [(false, true), (true, false)] {
+            let mut session = session("");
+            session.host.fenced = !is_late;
+            says(&mut session, &query("BEGIN"));
+            answers(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
+            session.host.takes_up = is_late;
+            session.server.output.clear();
+            says(&mut session, &message);
+            assert_eq!(session.server.output == message, passes, "{message:?}");
+            assert_eq!(text(&session.server.output).contains("fencegate_lf004"), is_late, "{message:?}");
+        }
+    }
+}
+
+/// The server answers it, since the COPY had failed by then: what follows is not skipped.
+#[test]
+fn a_sync_within_a_copy_that_has_failed_is_answered() {
+    let mut session = unjudged();
+    says(&mut session, &execute("p"));
+    answers(&mut session, &copies_in());
+    says(&mut session, &sync());
+    session.server.output.clear();
+    answers(&mut session, &cancelled());
+    says(&mut session, &query("SELECT 1"));
+    assert!(session.server.output.is_empty(), "it is skipped");
+    answers(&mut session, &ready());
+    says(&mut session, &query("SELECT 1"));
+    assert_eq!(session.server.output, query("SELECT 1"));
+    // Whether the server has answered it, or something else, cannot be told: nothing can be judged by that.
+    session.host.takes_up = true;
+    assert!(matches!(session.step(Instant::now()), Err(End::ClientFault(ClientFault::Unjudged(_)))));
+}
