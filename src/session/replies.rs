@@ -78,8 +78,8 @@ impl Replies {
             match to {
                 Request::CopyData => return self.sync_withheld = false,
                 Request::Sync => return self.sync_in_doubt = true,
-                // Anything else ends the COPY, the right way or with an error.
-                _ => self.copying_in = false,
+                // Anything else ends the COPY, the right way or with an error. Until it came, the server has ignored the Sync.
+                _ => (self.copying_in, self.sync_withheld) = (false, false),
             }
         }
         if self.skipping {

@@ -54,3 +54,18 @@ fn a_sync_with_data_behind_it_is_not_sent() {
     answers(&mut session, &ready());
     assert!(session.is_idle());
 }
+
+/// By the Sync behind its end alone: what was sent ahead the server has ignored by then.
+#[test]
+fn a_copy_that_its_client_ends_at_once_is_answered_once() {
+    for end in [frame(frontend::COPY_DONE, b""), frame(frontend::COPY_FAIL, b"no\0")] {
+        let mut session = copying();
+        says(&mut session, &[&end[..], &sync()].concat());
+        let sent = session.server.output.split();
+        answers(&mut session, &cancelled());
+        assert_eq!([&sent[..], &session.server.output.split()].concat(), [&end[..], &flush(), &sync()].concat());
+        answers(&mut session, &ready());
+        assert_eq!(session.client.output.split(), [cancelled(), ready()].concat());
+        assert!(session.is_idle() && !session.is_in_flight());
+    }
+}

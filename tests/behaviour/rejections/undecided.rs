@@ -4,7 +4,9 @@
 use crate::rejections::compare::{World, masked};
 use crate::rejections::conversation::{Step, converse};
 use crate::rejections::rejected::WRITE;
-use crate::support::message::{bind_text, copy_data, describe_statement, execute, function_call, query, sync, unnamed};
+use crate::support::message::{
+    bind_text, copy_data, copy_done, copy_fail, describe_statement, execute, function_call, query, sync, unnamed,
+};
 use crate::support::wire::rows_in;
 use crate::support::{Address, Frame, Wire};
 
@@ -39,6 +41,20 @@ fn while_the_copy_goes_on() {
         }
     }
     assert_eq!(world.take_notes("postgres"), []);
+}
+
+/// A Sync is sent with the COPY, as PQexecParams of libpq does, and no data behind it.
+#[test]
+fn when_its_client_ends_the_copy_at_once() {
+    let world = World::start();
+    for end in [copy_done(), copy_fail("changed its mind")] {
+        let copy = [unnamed("COPY notes FROM STDIN", &[]), sync()].concat();
+        let rest = [end.clone(), sync(), query("SELECT 'alive'")].concat();
+        let steps = [Step::Until(copy, b'G'), Step::Ready(rest, 2)];
+        let run = |address: &Address| masked(&converse(&mut Wire::login(address, "postgres", "postgres"), &steps));
+        let [direct, proxied] = [world.fenced.postgres.address(), world.fenced.proxy.address()].map(|it| run(&it));
+        assert_eq!(proxied, direct, "{end:?}");
+    }
 }
 
 #[test]
