@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{PipeWriter, Write};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{TcpStream, UdpSocket};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -168,7 +168,9 @@ impl Port {
             let number = FIRST + offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
             let number = u16::try_from(number).unwrap();
             let Ok(claim) = UdpSocket::bind(("127.0.0.1", number)) else { continue };
-            if TcpListener::bind(("127.0.0.1", number)).is_ok() {
+            // Listening there, to see whether one can, would keep the port for as long as another thread's child has all of
+            // our files: until it runs its program.
+            if TcpStream::connect(("127.0.0.1", number)).is_err() {
                 return Self { number, _claim: claim };
             }
         }
