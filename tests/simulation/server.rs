@@ -165,7 +165,7 @@ impl Server {
         let signals = Arc::new(Signals::default());
         let connection = (from_client, to_client);
         let process = Process::new(world, (by, session), who.clone(), connection, signals.clone(), value);
-        let task = tokio::spawn(process.run()).abort_handle();
+        let task = tokio::spawn(Box::pin(process.run())).abort_handle();
         state.processes.insert(pid, Running { start: who.backend_start.clone(), signals, task });
         Connection { who, writer: to_server, reader: from_server }
     }

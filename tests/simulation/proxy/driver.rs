@@ -59,7 +59,7 @@ pub(super) async fn serve(
     let client = Side::new(BytesMut::new(), false, greeting);
     let session = Session::new(host, client, Side::default(), started, now());
     let driver = Driver { session, from_client, to_client, reader, writer: Some(writer), performing: None };
-    driver.run().await;
+    Box::new(driver).run().await;
     drop(registration);
 }
 
@@ -74,7 +74,7 @@ struct Driver {
 }
 
 impl Driver {
-    async fn run(mut self) {
+    async fn run(mut self: Box<Self>) {
         let end = loop {
             if let Err(end) = self.turn().await {
                 break end;
@@ -88,8 +88,9 @@ impl Driver {
 
     async fn turn(&mut self) -> Result<(), End> {
         self.session.host.proxy.gate.runs().await;
+        let now = now();
         let step = loop {
-            match self.session.step(now())? {
+            match self.session.step(now)? {
                 Step::GoOn => {}
                 step => break step,
             }
@@ -110,6 +111,12 @@ impl Driver {
                 None => std::future::pending().await,
             }
         };
+        let room_is_looked_at = async {
+            match keeps_room {
+                true => sleep(Duration::from_millis(100)).await,
+                false => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             done = done => {
@@ -125,7 +132,7 @@ impl Driver {
                 Some(bytes) => receive(&mut session.client.input, bytes),
                 None => session.client.ended = true,
             },
-            () = sleep(Duration::from_millis(100)), if keeps_room => {}
+            () = room_is_looked_at => {}
         }
         Ok(())
     }
@@ -139,7 +146,7 @@ impl Driver {
     }
 
     /// As `net::farewell` does.
-    async fn last_words(mut self, end: End) {
+    async fn last_words(mut self: Box<Self>, end: End) {
         match end {
             End::Server if !self.session.is_terminating() => self.lost_server().await,
             End::ClientFault(why) => {

@@ -46,7 +46,7 @@ impl Hosting {
         let handle = match task {
             Task::Admit(needs) => {
                 let admitted = downstream.admit(needs, &self.fence, Arc::downgrade(&wanted), |_| ());
-                tokio::spawn(async move { Done::Admit(admitted.await) })
+                tokio::spawn(Box::pin(async move { Done::Admit(admitted.await) }))
             }
             Task::CatchUp(of, within) => tokio::spawn(async move {
                 timeout(within, downstream.catch_up_with(&of)).await.ok();

@@ -146,7 +146,7 @@ impl Proxy {
         let (to_client, reader) = pipe(self.world.dice());
         let pid = Arc::new(AtomicI32::new(0));
         let session = driver::serve(self.clone(), from_client, to_client, (value, number), pid.clone());
-        self.sessions.lock().unwrap().push(tokio::spawn(session).abort_handle());
+        self.sessions.lock().unwrap().push(tokio::spawn(Box::pin(session)).abort_handle());
         Accepted { writer, reader, pid }
     }
 }
