@@ -317,3 +317,7 @@ fn decide(report: Report, resource: &Resource, token: Token) -> AdmitDecision {
         _ => unavailable("the database did not admit the session's server process".into()),
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests;

@@ -273,3 +273,24 @@ async fn follow(elections: Arc<dyn Elections>, election: ElectionName, leaders: 
         pause = (pause * 2).min(PAUSE.1);
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::etcd::EtcdSettings;
+    use std::net::TcpListener;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_etcd_that_is_silent_names_no_leader() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let members = vec![format!("http://{}", silent.local_addr().unwrap())];
+        let etcd = InEtcd(Etcd::new(&EtcdSettings { members, ..EtcdSettings::default() }).unwrap());
+        let election = "/jobs".parse().unwrap();
+        let asked = etcd.leader(&election).await;
+        assert!(matches!(asked, Err(EtcdError::Unreachable { limit, .. }) if limit == PATIENCE.limit), "{asked:?}");
+        let followed = etcd.follow(&election).next().await;
+        let usual = Patience::USUAL.limit;
+        assert!(matches!(followed, Err(EtcdError::Unreachable { limit, .. }) if limit == usual), "{followed:?}");
+    }
+}

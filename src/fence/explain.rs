@@ -50,3 +50,43 @@ pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Exp
 async fn ask(client: &Client, query: &str) -> Result<Vec<StatementResult>, ExplainError> {
     client.simple_query(query).await.map(answers).map_err(ExplainError::Refused)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::sql::column;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio_postgres::{Config, NoTls};
+
+    fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(body.len() + 4).unwrap();
+        [&[tag], &length.to_be_bytes()[..], body].concat()
+    }
+
+    /// By a server that lets anybody log in.
+    async fn answered(answer: Vec<u8>) -> Result<Vec<StatementResult>, ExplainError> {
+        let (mut server, stream) = duplex(4096);
+        let ready = message(b'Z', b"I");
+        tokio::spawn(async move {
+            for answer in [message(b'R', &[0; 4]), answer] {
+                assert!(server.read(&mut [0; 1024]).await.unwrap() > 0);
+                server.write_all(&[&answer[..], &ready].concat()).await.unwrap();
+            }
+        });
+        let (client, connection) = Config::new().user("app").connect_raw(stream, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        ask(&client, "SELECT 'one' AS word").await
+    }
+
+    #[tokio::test]
+    async fn what_is_explained_is_what_the_server_has_answered() {
+        let columns = message(b'T', b"\0\x01word\0\0\0\0\0\0\0\0\0\0\x19\xff\xff\xff\xff\xff\xff\0\0");
+        let row = message(b'D', b"\0\x01\0\0\0\x03one");
+        let answers = answered([columns, row, message(b'C', b"SELECT 1\0")].concat()).await.unwrap();
+        let words: Vec<_> = answers.iter().flat_map(|it| &it.rows).map(|row| column(row, "word")).collect();
+        assert_eq!((answers.len(), words), (1, vec![Some("one")]));
+        let refused = answered(message(b'E', b"SERROR\0C42501\0Mno\0\0")).await.unwrap_err();
+        assert_eq!(refused.to_string(), "cannot read the catalogue: no");
+    }
+}

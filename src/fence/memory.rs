@@ -212,6 +212,7 @@ impl Listener for Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
 
     const FIVE: Epoch = Epoch { generation: 1, token: 5 };
 
@@ -220,6 +221,7 @@ mod tests {
         let memory = Memory::default();
         memory.learn("r", FIVE);
         assert_eq!(memory.above("r", 4), None);
+        assert_eq!((memory.listener(), memory.last_listener()), (0, 0));
         memory.listens(1);
         assert_eq!(memory.above("r", 4), None, "what was learnt before is forgotten");
         memory.learn("r", FIVE);
@@ -228,8 +230,10 @@ mod tests {
         assert_eq!(memory.above("other", 4), None);
         memory.lost(2);
         assert_eq!(memory.above("r", 4), Some(FIVE), "another connection's loss is none of ours");
+        assert_eq!((memory.listener(), memory.last_listener()), (1, 1));
         memory.lost(1);
         assert_eq!(memory.above("r", 4), None);
+        assert_eq!((memory.listener(), memory.last_listener()), (0, 1));
     }
 
     #[test]
@@ -238,6 +242,17 @@ mod tests {
         memory.listens(1);
         memory.epochs.lock().insert("r", (FIVE, Instant::now() - CONFIRMED_FOR));
         assert_eq!(memory.above("r", 4), None);
+    }
+
+    #[test]
+    fn whoever_waits_for_changes_hears_of_nothing_else() {
+        let memory = Memory::default();
+        let has_changed = || memory.changed.notified().now_or_never().is_some();
+        assert!(!has_changed());
+        for (epoch, changes) in [(FIVE, true), (FIVE, false), (Epoch { token: 6, ..FIVE }, true), (FIVE, true)] {
+            memory.learn("r", epoch);
+            assert_eq!(has_changed(), changes, "{epoch:?}");
+        }
     }
 
     #[test]

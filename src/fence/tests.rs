@@ -1,8 +1,10 @@
 //! The fence of one or two proxies over the database in memory: what sessions are told, and what becomes of them.
 
 mod drained;
+mod gone;
 mod issued;
 mod known;
+mod meanwhile;
 mod operated;
 
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
@@ -15,6 +17,7 @@ use crate::statement::{Operation, RelationName};
 use crate::support::store::Server;
 use async_trait::async_trait;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -50,9 +53,9 @@ fn server() -> Arc<Server> {
     Server::new(1_700_000_000_000_000, &process(0), tables)
 }
 
-/// An election that says who leads, or nothing at all.
+/// An election that says who leads, or nothing at all; and how often it was asked.
 #[derive(Debug)]
-struct Election(watch::Sender<Result<Option<Token>, ()>>);
+struct Election(watch::Sender<Result<Option<Token>, ()>>, AtomicU32);
 
 impl Election {
     fn elects(&self, leader: Option<Token>) {
@@ -71,6 +74,7 @@ fn silence() -> EtcdError {
 #[async_trait]
 impl Elections for Election {
     async fn leader(&self, _: &ElectionName) -> Result<Option<Token>, EtcdError> {
+        self.1.fetch_add(1, Ordering::Relaxed);
         self.0.borrow().map_err(|()| silence())
     }
 
@@ -113,7 +117,7 @@ impl Proxy {
 
     async fn start_with(server: &Arc<Server>, name: &str, text: &str) -> Proxy {
         let policies = policies(text);
-        let election = Arc::new(Election(watch::Sender::new(Ok(None))));
+        let election = Arc::new(Election(watch::Sender::new(Ok(None)), AtomicU32::new(0)));
         let authority = Authority::over(election.clone());
         authority.follow(&policies.elections());
         let store = |listener: Arc<dyn Listener>| server.store(name, listener);
@@ -333,4 +337,25 @@ async fn a_session_of_many_keys_keeps_no_rows_that_it_does_not_need() {
     let presented = client.session.presented();
     assert!(!presented.contains_key("shard/0") && presented.contains_key("shard/two"));
     assert_eq!(proxy.admit(&client, "shard/0", 5).await, "admitted");
+}
+
+/// A row that could not be deleted may still be the reason why the process is ended.
+#[tokio::test(start_paused = true)]
+async fn what_was_presented_is_known_as_long_as_its_row_is_there() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let client = proxy.writer(1, "notes", 5).await;
+    for key in 0..session::FULL - 2 {
+        assert!(client.session.record_admission(&format!("shard/{key}"), epoch(1, 5), 0));
+    }
+    client.session.present("shard/0", session::Presented { epoch: epoch(1, 5), lock_name: "shard/{k}".to_owned() });
+    assert!(client.session.begin_write([("notes", 5)]));
+    client.session.set_activity(Activity::Idle);
+    proxy.server.guard_passes(1, "notes");
+    assert_eq!(proxy.admit(&client, "trial", 5).await, "admitted");
+    assert!(client.session.is_full() && client.session.admission("notes").is_some());
+    assert_eq!(proxy.admit(&client, "shard/new", 5).await, "admitted");
+    assert!(client.session.admission("notes").is_none() && proxy.has_row(&client, "notes"));
+    assert_eq!(client.session.admission("trial"), Some(epoch(1, 5)), "that is still held back");
+    let presented: std::collections::BTreeSet<_> = client.session.presented().into_keys().collect();
+    assert_eq!(presented.into_iter().collect::<Vec<_>>(), ["notes", "shard/new", "trial"]);
 }

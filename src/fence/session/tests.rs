@@ -1,6 +1,7 @@
 use super::*;
 
 const SEVEN: Epoch = Epoch { generation: 1, token: 7 };
+const EIGHT: Epoch = Epoch { generation: 1, token: 8 };
 
 fn session() -> SessionFence {
     SessionFence::new(Err("not in this test".to_owned()))
@@ -27,6 +28,8 @@ fn a_policy_waits_for_what_a_busy_session_was_given_and_no_longer() {
     session.set_activity(Activity::Busy);
     let given = session.rests_while_busy();
     assert!(given.is_some());
+    session.set_activity(Activity::Busy);
+    assert_eq!(session.rests_while_busy(), given, "it is busy as before");
     session.set_activity(Activity::Waiting);
     assert_eq!(session.rests_while_busy(), None);
     session.set_activity(Activity::Busy);
@@ -58,6 +61,51 @@ fn what_was_asked_before_a_revocation_comes_too_late() {
     assert!(session.record_admission("r", SEVEN, asked) && session.floors().is_empty());
     let _ = session.revoke("r", Epoch { token: 8, ..SEVEN });
     assert!(!session.record_admission("r", SEVEN, asked));
+}
+
+#[test]
+fn an_admission_at_the_epoch_that_revoked_it_is_in_time() {
+    let session = session();
+    let asked = session.revocations();
+    let _ = session.revoke("r", EIGHT);
+    assert!(session.record_admission("r", EIGHT, asked));
+    assert_eq!(session.floors(), [("r".to_owned(), EIGHT)]);
+}
+
+#[test]
+fn a_revocation_takes_what_is_below_it_and_nothing_else() {
+    let session = session();
+    assert!(!session.holds_admissions());
+    write(&session, "r");
+    assert_eq!(session.revoke("r", SEVEN), Activity::Busy);
+    let _ = session.revoke("other", EIGHT);
+    assert_eq!(session.admissions(), [("r".to_owned(), SEVEN)]);
+    assert!(session.holds_admissions());
+    let _ = session.revoke("r", EIGHT);
+    assert!(!session.holds_admissions() && session.admissions().is_empty());
+}
+
+#[test]
+fn what_was_written_counts_until_the_transaction_ends() {
+    let session = session();
+    write(&session, "r");
+    session.set_activity(Activity::Waiting);
+    assert!(session.may_have_written("r") && !session.may_have_written("other"));
+    session.transaction_ended();
+    assert!(!session.may_have_written("r") && session.admission("r") == Some(SEVEN));
+}
+
+#[test]
+fn a_step_is_known_until_it_ends() {
+    let session = session();
+    assert_eq!(session.step(), None);
+    session.begin_step();
+    let step = session.step();
+    assert!(step.is_some());
+    session.end_step();
+    assert_eq!(session.step(), None);
+    session.begin_step();
+    assert!(session.step().is_some() && session.step() != step, "it is another");
 }
 
 #[test]

@@ -154,6 +154,32 @@ async fn leases_are_followed_while_there_are_sessions() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_changed_unheard_is_known_as_soon_as_somebody_listens() {
+    let proxy = Proxy::start(&server(), "one").await;
+    proxy.server.lease("bills", 5, false, HOUR);
+    let _client = proxy.writer(1, "bills", 5).await;
+    until(|| proxy.fence.is_leased("bills", 5)).await;
+    proxy.server.lose_connection("one");
+    proxy.server.lease("bills", 6, false, HOUR);
+    assert_eq!(proxy.fence.has_epoch(&proxy.resource("bills")).await, Ok(true));
+    let known = until(|| proxy.fence.is_leased("bills", 6)).await;
+    assert!(known < Duration::from_millis(100), "{known:?}");
+}
+
+/// It was in force when it was asked for, and is not when the fence would be raised.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_given_up_meanwhile_raises_nothing() {
+    let proxy = Proxy::start(&server(), "one").await;
+    proxy.server.lease("bills", 5, false, HOUR);
+    let _old = proxy.writer(1, "bills", 5).await;
+    proxy.server.lease("bills", 6, false, HOUR);
+    let server = proxy.server.clone();
+    proxy.server.meanwhile(move || server.lease("bills", 6, true, HOUR));
+    let refused = proxy.fence.overtake(&proxy.resource("bills"), 6).await;
+    assert_eq!((issued(refused.err()), proxy.epoch("bills")), (Issued::Released(6), Some(epoch(1, 5))));
+}
+
+#[tokio::test(start_paused = true)]
 async fn leases_of_others_wake_nobody() {
     let proxy = Proxy::start(&server(), "one").await;
     proxy.server.lease("bills", 5, false, HOUR);
@@ -193,6 +219,29 @@ async fn elections_are_followed_while_they_are_of_use() {
     assert!(known().is_empty() && proxy.authority.is_up().await);
     proxy.election.falls_silent();
     assert!(!proxy.authority.is_up().await, "it does not answer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_stays_wakes_nobody() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let (jobs, mut leaders) = (proxy.resource("jobs"), proxy.authority.leaders());
+    proxy.election.elects(Some(5));
+    until(|| proxy.fence.leads(&jobs, 5)).await;
+    leaders.mark_unchanged();
+    for (leader, wakes) in [(5, false), (6, true)] {
+        proxy.election.elects(Some(leader));
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(leaders.has_changed().unwrap(), wakes, "{leader}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn elections_are_not_followed_for_a_proxy_that_is_gone() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let election = proxy.election.clone();
+    until(|| election.0.receiver_count() == 1).await;
+    drop(proxy);
+    until(|| election.0.receiver_count() == 0).await;
 }
 
 /// An observer that fails counts no longer, and is tried again.

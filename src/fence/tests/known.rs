@@ -36,20 +36,36 @@ async fn what_was_pruned_is_forgotten() {
     }
 }
 
+/// A proxy that remembers token 7, where nothing is any more.
+async fn after_pruning_unheard(resource: &str) -> Proxy {
+    let proxy = Proxy::start(&server(), "one").await;
+    let client = proxy.writer(1, resource, 7).await;
+    proxy.fence.stop_watching();
+    proxy.server.end_process(1);
+    proxy.fence.store.delete_dead(None).await.unwrap();
+    assert!(!proxy.has_row(&client, resource));
+    proxy.server.prune(resource);
+    assert_eq!(proxy.fence.memory.last_read(resource), Some(epoch(1, 7)));
+    proxy
+}
+
 /// Without having heard of it as well: the answer to an Admit says so.
 #[tokio::test(start_paused = true)]
 async fn what_was_pruned_unheard_is_found_out_by_who_writes() {
     for resource in ["notes", "shard/1"] {
-        let proxy = Proxy::start(&server(), "one").await;
-        let client = proxy.writer(1, resource, 7).await;
-        proxy.fence.stop_watching();
-        proxy.server.end_process(1);
-        proxy.fence.store.delete_dead(None).await.unwrap();
-        assert!(!proxy.has_row(&client, resource));
-        proxy.server.prune(resource);
-        assert_eq!(proxy.fence.memory.last_read(resource), Some(epoch(1, 7)));
+        let proxy = after_pruning_unheard(resource).await;
         assert_eq!(proxy.admit(&proxy.client(2), resource, 3).await, "admitted");
         assert_eq!(proxy.epoch(resource), Some(epoch(1, 3)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_pruned_unheard_is_forgotten_also_where_nothing_may_be_raised() {
+    for resource in ["notes", "shard/1"] {
+        let proxy = after_pruning_unheard(resource).await;
+        let never = format!("token 3 for resource {resource} is not in force yet");
+        assert_eq!(proxy.admit_if(&proxy.client(2), resource, 3, Raise::Never).await, never);
+        assert_eq!(proxy.fence.memory.last_read(resource), None);
     }
 }
 
@@ -60,11 +76,13 @@ async fn a_token_that_another_proxy_has_raised_is_heard_of() {
     let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
     let _first = one.writer(1, "notes", 5).await;
     sleep(Duration::from_secs(1)).await;
+    one.fence.epoch_changed().await;
     let changed = {
         let fence = one.fence.clone();
         tokio::spawn(async move { fence.epoch_changed().await })
     };
     sleep(Duration::from_millis(10)).await;
+    assert!(!changed.is_finished());
     let _second = two.writer(2, "notes", 6).await;
     let heard = until(|| one.fence.known_stale("notes", 5).is_some()).await;
     assert!(heard < Duration::from_millis(100), "{heard:?}");
@@ -108,6 +126,34 @@ async fn a_session_is_admitted_by_the_policies_in_force() {
         Proxy::start_with(&proxy.server, "two", &POLICIES.replace("[public.notes]", "[public.notes, public.more]"))
             .await;
     assert_eq!(two.admit(&two.client(2), "notes", 5).await, "admitted", "its fingerprint is that of the new ones");
+}
+
+/// They name an election now, which nobody asked when the session was judged.
+#[tokio::test(start_paused = true)]
+async fn a_token_has_to_be_issued_as_the_policies_in_force_say() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let before = proxy.resource("notes");
+    sleep(Duration::from_secs(1)).await;
+    let more = policies(&POLICIES.replace("[public.notes]", "[public.notes], election: /notes"));
+    proxy.fence.apply_policy_of(&more.resources, Instant::now().into_std()).await.unwrap();
+    let client = proxy.client(1);
+    let refused = proxy.fence.admit(&client.session, &before, 5).await;
+    assert!(matches!(refused, Err(Refusal::Unissued { issued: Issued::ToNobody, .. })), "{refused:?}");
+    assert_eq!(proxy.epoch("notes"), None);
+    proxy.election.elects(Some(5));
+    assert_eq!(proxy.fence.admit(&client.session, &before, 5).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn admissions_are_shown_with_whose_they_are() {
+    let server = server();
+    let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+    let (_own, _other) = (one.writer(1, "notes", 5).await, two.writer(2, "trial", 6).await);
+    let Admissions { list, left_out } = one.fence.admissions().await.unwrap();
+    let of = |it: &Admission| (it.resource.clone(), it.epoch, it.pid, it.proxy.clone(), it.is_ours, it.is_alive);
+    let own = ("notes".to_owned(), epoch(1, 5), 1, "one".to_owned(), true, true);
+    let other = ("trial".to_owned(), epoch(1, 6), 2, "two".to_owned(), false, true);
+    assert_eq!((list.iter().map(of).collect::<Vec<_>>(), left_out), (vec![own, other], 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,7 +22,9 @@ async fn a_new_leader_shuts_its_predecessor_out_before_it_writes() {
     assert!(proxy.fence.is_behind(&jobs, 6) && !proxy.fence.is_behind(&jobs, 5));
     assert!(proxy.fence.is_current(&jobs, 5) && !proxy.fence.is_current(&jobs, 6));
     proxy.election.elects(Some(6));
+    let asked = proxy.election.1.load(Ordering::Relaxed);
     assert_eq!((overtake(6).await, proxy.epoch("jobs")), (Ok(()), Some(epoch(1, 6))));
+    assert_eq!(proxy.election.1.load(Ordering::Relaxed), asked + 1, "who leads is asked once");
     assert!(!proxy.server.lives(1) && !proxy.has_row(&old, "jobs"), "it may have had something to commit");
     assert!(!proxy.fence.is_behind(&jobs, 6) && proxy.fence.is_current(&jobs, 6));
     // It is drained: the leader's first write waits for nobody.
@@ -208,6 +210,41 @@ async fn a_fence_is_enforced_when_all_has_ended_that_came_before_it() {
     one.fence.enforced(&notes).await.unwrap();
     assert_eq!(reach().await.2, 0);
     drop(second);
+}
+
+/// A session in the middle of a step may still judge by the policies of before.
+#[tokio::test(start_paused = true)]
+async fn a_fence_is_enforced_when_the_steps_have_ended_that_came_before_it() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let (client, notes) = (proxy.client(1), proxy.resource("notes"));
+    client.session.begin_step();
+    let fence = proxy.fence.clone();
+    let enforced = tokio::spawn(async move { fence.enforced(&notes).await });
+    sleep(Duration::from_secs(5)).await;
+    assert!(!enforced.is_finished());
+    client.session.end_step();
+    client.session.begin_step();
+    sleep(Duration::from_secs(1)).await;
+    assert!(enforced.is_finished(), "another step is no matter");
+}
+
+/// A proxy that is lost counts for ten minutes by the database's clock since it was last heard of.
+#[tokio::test(start_paused = true)]
+async fn what_is_enforced_is_said_again_after_a_minute_and_not_before() {
+    for (seconds, proxies, lost) in [(57, 1, 0), (64, 2, 1)] {
+        let server = server();
+        let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+        let _client = two.client(1);
+        sleep(Duration::from_secs(1)).await;
+        server.pass(Duration::from_secs(300));
+        sleep(Duration::from_secs(seconds)).await;
+        two.fence.stop_watching();
+        server.lose_connection("two");
+        server.pass(Duration::from_secs(400));
+        let enforcement = one.fence.enforcement(&one.policies.resources).await.unwrap();
+        let reach = enforcement.reach[&one.resource("notes").fingerprint];
+        assert_eq!((reach.proxies, reach.lost), (proxies, lost), "{seconds}");
+    }
 }
 
 /// DROP DATABASE finds nobody but those whom it ends, or who leave while it waits.

@@ -12,7 +12,11 @@ use fencegate::fence::{Admissions, Blocker, Cause, Deed, Enforcement, Fences, Fi
 use fencegate::policy::{QualifiedName, Resource};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::time::Instant;
+
+/// For so long nobody tries to connect again.
+const BACK_OFF: Duration = Duration::from_millis(100);
 
 /// What one proxy has of it.
 #[derive(Debug)]
@@ -27,6 +31,10 @@ pub(super) struct InMemory {
 struct Connection {
     number: Option<u64>,
     closed_until: Option<Instant>,
+    /// As the last attempt to connect has shown it.
+    found: Found,
+    /// Why that has failed, and until when this is the answer.
+    failed: Option<(StoreError, Instant)>,
 }
 
 impl InMemory {
@@ -41,6 +49,18 @@ impl InMemory {
         if !connection.number.is_some_and(|number| state.listeners.contains_key(&number)) {
             if connection.closed_until.is_some_and(|until| Instant::now() < until) {
                 return Err(StoreError::Unavailable("the database is being dropped".into()));
+            }
+            if let Some((error, _)) = connection.failed.as_ref().filter(|(_, until)| Instant::now() < *until) {
+                return Err(error.clone());
+            }
+            connection.found = state.found;
+            if let Some(cause) = state.refusal() {
+                let error = match state.found {
+                    Found::Unprepared => StoreError::Unprepared(cause),
+                    _ => StoreError::Unavailable(cause),
+                };
+                connection.failed = Some((error.clone(), Instant::now() + BACK_OFF));
+                return Err(error);
             }
             state.connections += 1;
             let number = state.connections;
@@ -133,6 +153,7 @@ impl Store for InMemory {
         known: Option<Epoch>,
         loaded: i64,
     ) -> Result<Option<Epoch>, StoreError> {
+        self.server.others_come_first();
         let mut state = self.connected()?;
         let (updated, name) = (state.tick(), resource.name.clone());
         let policy = resource.fingerprint.clone();
@@ -183,6 +204,7 @@ impl Store for InMemory {
         _role: &str,
         force: bool,
     ) -> Result<ResetReport, StoreError> {
+        self.server.others_come_first();
         let mut state = self.connected()?;
         let lives = |it: &&Admitted| {
             it.row.resource == resource.name && it.row.epoch.token > token && state.is_alive(&it.row.key())
@@ -396,11 +418,11 @@ impl Store for InMemory {
 
     /// No relation leads to another.
     async fn catalogue(&self, _fences: Fenced<'_>, _temporary: Option<&str>) -> Result<Catalogue, Cause> {
-        Ok(Catalogue::default())
+        self.server.state().refusal().map_or_else(|| Ok(Catalogue::default()), Err)
     }
 
     async fn dependencies(&self, _fences: Fenced<'_>) -> Result<Dependencies, Cause> {
-        Ok(Dependencies::default())
+        self.server.state().refusal().map_or_else(|| Ok(Dependencies::default()), Err)
     }
 
     async fn announce_catalogue(&self) -> Result<(), StoreError> {
@@ -421,7 +443,7 @@ impl Store for InMemory {
     }
 
     fn found(&self) -> Found {
-        Found::Nothing
+        self.connection().found
     }
 
     fn is_open(&self) -> bool {
@@ -434,9 +456,13 @@ impl Store for InMemory {
         self.connection().closed_until = until;
     }
 
-    fn session_comes(&self) {}
+    fn session_comes(&self) {
+        self.connection().failed.take_if(|(error, _)| matches!(error, StoreError::Unavailable(_)));
+    }
 
-    async fn ask_anew(&self) {}
+    async fn ask_anew(&self) {
+        self.connection().failed = None;
+    }
 
     async fn close(&self, _wait: bool) {
         if let Some(number) = self.connection().number.take() {

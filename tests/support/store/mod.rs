@@ -4,12 +4,14 @@
 //! Must answer as PostgreSQL does; `fence::store` runs the same operations on both. Needs no runtime: each operation is done
 //! when it is first polled. Knows no strangers who hold locks of resources, and no privileges but [`Server::forbid`].
 
+mod faults;
 mod in_memory;
 mod leases;
 mod shown;
 
+use faults::Meanwhile;
 use fencegate::fence::session::{Epoch, Identity};
-use fencegate::fence::store::{AdmissionRow, Key, Listener, Store};
+use fencegate::fence::store::{AdmissionRow, Found, Key, Listener, Store};
 use fencegate::fence::{Cause, Remedy};
 use fencegate::policy::QualifiedName;
 use in_memory::InMemory;
@@ -43,6 +45,9 @@ struct State {
     forbidden: HashSet<String>,
     /// A process that is told to end does so when [`Server::end_process`] is called; otherwise at once.
     ends_late: bool,
+    /// What whoever connects finds of the database.
+    found: Found,
+    meanwhile: Meanwhile,
 }
 
 /// What outlives a crash.
