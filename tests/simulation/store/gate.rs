@@ -37,12 +37,9 @@ impl Gate {
 
     /// Returns when the proxy runs. Cancel-safe.
     pub async fn runs(&self) {
-        loop {
-            let changed = self.changed.notified();
-            if self.state() == State::Runs {
-                return;
-            }
-            changed.await;
+        // All is on one thread: nothing changes before the wait begins.
+        while self.state() != State::Runs {
+            self.changed.notified().await;
         }
     }
 }
