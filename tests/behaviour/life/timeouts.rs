@@ -3,7 +3,6 @@
 use crate::support::fenced::{ok, value};
 use crate::support::guardian::Folder;
 use crate::support::proxy::NO_POLICIES;
-use crate::support::wait::wait_for;
 use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Options, Postgres, Proxy, Wire, message, wait_until};
 
@@ -72,40 +71,36 @@ fn an_idle_session_ends_and_one_in_a_transaction_does_not() {
 /// It is told as soon as it reads. Meanwhile the proxy has nothing to do.
 #[test]
 fn an_idle_session_that_does_not_read_costs_nothing_when_it_ends() {
+    const ROW: usize = 8000;
     let folder = Folder::new("settings");
     let file = folder.join("fencegate.yaml");
     std::fs::write(&file, "idle_timeout: 0\n").unwrap();
     let (mut proxy, postgres) = start(&["--config", &file.display().to_string()]);
-    let login = || {
-        let mut wire = Wire::login(&proxy.socket(), "postgres", "postgres");
-        let process = value(&mut wire, "SELECT pg_backend_pid()").unwrap();
-        (wire, process)
-    };
-    // Asks for a row more, and reads nothing. False: the server process has more to say than is taken.
-    let is_taken = |(wire, process): &mut (Wire, String), number: usize| {
-        let sql = format!("SELECT repeat(''x'', 8000), {number}");
-        wire.send(&message::query(&sql.replace("''", "'")));
-        let is_so =
-            "wait_event <> 'ClientWrite' FROM pg_stat_activity WHERE (state = 'idle' OR wait_event = 'ClientWrite')";
-        let asked = format!("SELECT {is_so} AND pid = {process} AND query = '{sql}'");
-        wait_for("it has run", DEADLINE, || Some(postgres.sql(&asked).pop()?[0].as_deref() == Some("t")))
-    };
-    let mut full = login();
-    let most = (0..).take_while(|number| is_taken(&mut full, *number)).count();
-    // Sockets are full, and so is a part of the proxy's own buffer.
-    let mut silent = login();
-    (0..most - 4).for_each(|number| assert!(is_taken(&mut silent, number)));
-    drop(full);
+    let mut silent = Wire::login(&proxy.socket(), "postgres", "postgres");
+    let process = value(&mut silent, "SELECT pg_backend_pid()").unwrap();
+    // More than the socket holds, and less than would keep the proxy from reading the rest of it: 128 KiB.
+    let held =
+        std::fs::read_to_string("/proc/sys/net/core/wmem_default").map_or(212_992, |it| it.trim().parse().unwrap());
+    for number in 0..=held / ROW + 1 {
+        silent.send(&message::query(&format!("SELECT repeat('x', {ROW}), {number}")));
+        let asked = format!("SELECT repeat(''x'', {ROW}), {number}");
+        let has_run = format!("pid = {process} AND state = 'idle' AND query = '{asked}'");
+        wait_until("it has run", DEADLINE, || {
+            postgres.value(&format!("SELECT count(*) FROM pg_stat_activity WHERE {has_run}")) == "1"
+        });
+    }
     std::fs::write(&file, "idle_timeout: 100ms\n").unwrap();
     proxy.sighup();
     wait_until("its server process ends", DEADLINE, || {
-        postgres.value(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {}", silent.1)) == "0"
+        postgres.value(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}")) == "0"
     });
     let before = proxy.processor_time();
     std::thread::sleep(std::time::Duration::from_secs(2));
     let worked = proxy.processor_time() - before;
     assert!(worked < 20, "{worked} hundredths of a second in two");
-    assert_eq!(code_at_end(&mut silent.0).as_deref(), Some("57P05"));
+    assert!(!proxy.log().contains("session_ended"), "it has been told");
+    assert_eq!(code_at_end(&mut silent).as_deref(), Some("57P05"));
+    proxy.wait_for_log("session_ended", DEADLINE);
 }
 
 #[test]
