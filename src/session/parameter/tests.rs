@@ -169,3 +169,23 @@ fn what_discard_all_has_reset_is_unknown_after_an_error() {
         assert_eq!(parameter.current(), &after, "{kind}");
     }
 }
+
+/// SET LOCAL TO DEFAULT is passed over by RESET ALL, though only until the transaction ends.
+#[test]
+fn what_reset_all_has_reset_is_unknown_after_a_transaction_that_has_set_it() {
+    let reset = || Statement { kind: "RESET", parameter: ParameterEffect::ResetAll, ..Statement::default() };
+    let set_again = || set("3", true);
+    for (before, after) in [
+        (vec![], token(1)),
+        (vec![set("2", true)], ParameterValue::Unknown),
+        (vec![set("2", true), set_again()], ParameterValue::Unknown),
+        (vec![set("2", true), set_again(), set_again()], ParameterValue::Unknown),
+    ] {
+        let mut parameter = Parameter::new(token(1));
+        run(&mut parameter, &[transaction(TransactionEffect::Begin)], Status::Transaction);
+        run(&mut parameter, &[&before[..], &[reset()]].concat(), Status::Transaction);
+        assert_eq!(parameter.current(), &token(1), "{} before", before.len());
+        run(&mut parameter, &[transaction(TransactionEffect::Commit)], Status::Idle);
+        assert_eq!(parameter.current(), &after, "{} before", before.len());
+    }
+}
