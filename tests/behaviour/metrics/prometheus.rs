@@ -96,7 +96,7 @@ fn every_query_finds_data() {
     assert!(queries.len() > 30, "{} queries", queries.len());
     let mut round = 0;
     // Rates need two scrapes between which something has moved.
-    wait_for("every query finds data", Duration::from_secs(120), || {
+    wait_for("every query finds data", Duration::from_secs(300), || {
         round += 1;
         world.move_everything(round);
         queries.retain(|(_, query)| {
