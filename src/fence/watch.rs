@@ -1,8 +1,8 @@
 //! The watcher of one database: heartbeat, notifications, janitor, and closing after the last session.
 //!
 //! Owns a background task that lives from the first need of a control connection, or the first session where something may be
-//! fenced, until no session has been registered for a moment. Must never terminate a process but those of own sessions that a drain would end as well: it
-//! only makes advances faster and memory fresher, and everything holds without it.
+//! fenced, until no session has been registered for a moment. Must never terminate a process but those of own sessions that a
+//! drain would end as well: it only makes advances faster and memory fresher, and everything holds without it.
 //!
 //! Not cancel-safe where nothing else is said: the watcher's task is aborted only together with the connections that it uses.
 
