@@ -64,9 +64,9 @@ pub(super) fn workers(text: &str) -> Result<NonZeroUsize, String> {
     number(text, MOST_WORKERS)
 }
 
-/// That number where nothing is said: half of the cores.
+/// That number where nothing is said: one for each core.
 pub(super) fn usual_workers() -> usize {
-    std::thread::available_parallelism().map_or(1, NonZeroUsize::get).div_ceil(2).min(MOST_WORKERS)
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MOST_WORKERS)
 }
 
 fn number(text: &str, most: usize) -> Result<NonZeroUsize, String> {
