@@ -38,15 +38,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// search path is the client's. The numbers are exact, whatever the client's formats.
 ///
 /// Whatever the session's own settings are: a deferrable transaction would wait for those of others.
+///
+/// The name of an exported snapshot is the cheapest place to read the number of the process from: `pg_lock_status()`, which
+/// has it too, looks at the locks of all processes. The snapshot ends with the question.
 const IDENTITY_QUESTION: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0; \
-    SELECT pg_catalog.pg_backend_pid(), \
-    (SELECT extract(epoch FROM backend_start) FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())), \
-    (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
-    extract(epoch FROM pg_catalog.pg_postmaster_start_time()), \
-    (SELECT datid FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())), \
-    (SELECT pg_catalog.split_part(virtualtransaction, '/', 1) FROM pg_catalog.pg_lock_status() \
-      WHERE pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() LIMIT 1), \
-    pg_catalog.current_setting('lease.fence', true), pg_catalog.current_setting('search_path')";
+    SELECT pg_catalog.pg_backend_pid(), extract(epoch FROM a.backend_start), c.system_identifier, \
+    extract(epoch FROM pg_catalog.pg_postmaster_start_time()), a.datid, pg_catalog.pg_export_snapshot(), \
+    pg_catalog.current_setting('lease.fence', true), pg_catalog.current_setting('search_path') \
+    FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a, pg_catalog.pg_control_system() c";
 
 /// Asked before it where a session starts as another role than it logged in as: that role does not see when the process
 /// began. It holds for the question only.
@@ -62,7 +61,7 @@ pub struct Identified {
     /// Its search path.
     pub path: Option<String>,
     /// The schema in which it would have its temporary relations: the number of the process is part of its name, and of the
-    /// names of its transactions.
+    /// names of the snapshots that it exports.
     pub temporary: Option<Arc<str>>,
 }
 
@@ -317,7 +316,7 @@ pub async fn identify(client: &mut Peer, server: &mut Peer, process_id: Option<i
         Ok(mut columns) => {
             let path = columns.pop().flatten();
             let value = columns.pop().flatten();
-            let temporary = columns.pop().flatten().map(|number| format!("pg_temp_{number}").into());
+            let temporary = columns.pop().flatten().and_then(|snapshot| temporary_schema(&snapshot));
             let database = columns.pop().flatten();
             Identified { identity: identity(columns, process_id), database, value, path, temporary }
         }
@@ -360,6 +359,13 @@ async fn ask(
         }
         hear(client, server, &mut deadline).await?;
     }
+}
+
+/// The schema of temporary relations of the process that has exported a snapshot of this name: the name begins with the
+/// number of the process, in hexadecimal digits (`ExportSnapshot` in PostgreSQL).
+fn temporary_schema(snapshot: &str) -> Option<Arc<str>> {
+    let (number, _) = snapshot.split_once('-')?;
+    Some(format!("pg_temp_{}", u32::from_str_radix(number, 16).ok()?).into())
 }
 
 fn identity(columns: Vec<Option<String>>, process_id: Option<i32>) -> Result<Identity, String> {
