@@ -40,6 +40,10 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
 /// After its last session has ended, a proxy has nothing left.
 const CLEARS_UP_WITHIN: Duration = Duration::from_secs(15);
 
+/// A sixth faster than the C library's: every history begins and ends with a world of its own.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// What came of one history.
 struct History {
     wrong: Option<String>,
