@@ -47,6 +47,7 @@ soak:
 	@FENCEGATE_SIMULATE=180 scripts/tests.sh --lib -- simulation::no_history
 	@scripts/tests.sh --test model -- --ignored
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- decoders:: fence::store:: keys:: leaders:: parameter:: prepared:: rejections:: robustness:: search_path:: transparency::
+	@$(MAKE) --no-print-directory instructions
 
 # Histories of the simulated world, from SEED on, for HOURS. One that breaks a promise is told as a story; HISTORY=n tells one.
 SEED = 1
