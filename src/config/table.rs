@@ -120,7 +120,7 @@ pub static SETTINGS: [Setting; 31] = [
     setting("max_connections_per_user", "NUMBER", Number, Nothing("no limit of its own"), Applies,
         "1 to 1000000", "The most sessions of one user at the same time; the next one gets 53300"),
     setting("workers", "NUMBER", Number, Nothing("as many as there are cores"), Stays,
-        "1 to 1024", "The threads that run sessions: each session stays on one. The server beside the proxy needs cores, too"),
+        "1 to 1024", "The threads that run sessions: each session stays on one"),
     setting("startup_timeout", "TIME", Number, Is("60s"), Applies,
         "1ms to 24h", "How long a client may take for TLS, its startup packet and its authentication"),
     setting("idle_timeout", "TIME", Number, Is("0"), Applies,
