@@ -127,6 +127,13 @@ impl Catalogue {
         self
     }
 
+    /// The same; the guard looks at the keys of all keyed tables.
+    #[cfg(test)]
+    pub(crate) fn guarded(mut self) -> Self {
+        self.key_columns.values_mut().for_each(|column| column.is_guarded = true);
+        self
+    }
+
     /// A fenced table exists.
     pub fn has_fenced_tables(&self) -> bool {
         !self.fenced.is_empty()

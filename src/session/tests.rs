@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 mod checked;
 mod copies;
+mod declared;
 mod definitions;
 mod keyed;
 mod kinds;
@@ -26,6 +27,11 @@ mod one_session;
 mod outcomes;
 mod questions;
 mod raised;
+mod repeated;
+mod server_replies;
+mod simple_queries;
+mod surveys;
+mod suspected;
 mod unjudged;
 mod unseen;
 

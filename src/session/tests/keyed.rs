@@ -5,12 +5,12 @@ use crate::statement::ServerEncoding;
 use crate::wire::message::Bound::{self, Binary, Null, Text};
 
 const KEYED: &str = "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
-const INSERT: &str = "INSERT INTO shards (k, v) VALUES ($1, $2)";
+pub(super) const INSERT: &str = "INSERT INTO shards (k, v) VALUES ($1, $2)";
 const UPDATE: &str = "UPDATE shards SET v = 1 WHERE k = 3";
 /// An integer that is not all ASCII.
 const LARGE: Bound = Binary(&[0, 0, 0, 200]);
 
-fn keyed() -> Session<OneSession> {
+pub(super) fn keyed() -> Session<OneSession> {
     let mut session = session_under(KEYED, "47", Path::new(Some("public"), false));
     let table = session.host.policies.resources[0].tables[0].name.clone();
     session.host.catalogue = Arc::new(Catalogue::with_views([(table, true)], []));
@@ -26,7 +26,7 @@ fn shadowed() -> Session<OneSession> {
 }
 
 /// A Bind of the unnamed portal.
-fn bind_to(statement: &str, values: &[Bound]) -> BytesMut {
+pub(super) fn bind_to(statement: &str, values: &[Bound]) -> BytesMut {
     let mut body = BytesMut::from(format!("\0{statement}\0").as_bytes());
     body.put_u16(values.len() as u16);
     values.iter().for_each(|value| body.put_u16(u16::from(matches!(value, Binary(_)))));
@@ -45,7 +45,7 @@ fn bind_to(statement: &str, values: &[Bound]) -> BytesMut {
 }
 
 /// What is to be admitted, or what the host is told.
-fn outcome(session: &Session<OneSession>, task: Option<Task>) -> String {
+pub(super) fn outcome(session: &Session<OneSession>, task: Option<Task>) -> String {
     if task.is_some() { admissions(task) } else { session.host.told() }
 }
 

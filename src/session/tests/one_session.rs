@@ -12,8 +12,14 @@ use crate::session::suspects::Suspects;
 use crate::session::task::{ParsePermit, Room, Task};
 use crate::statement::{Analysis, Lexing, Statement, analyse, analyse_rows};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+thread_local! {
+    /// How often a session of this thread has worked at length.
+    pub static AT_LENGTH: Cell<usize> = const { Cell::new(0) };
+}
 
 /// A proxy with one session, which knows its catalogue.
 pub struct OneSession {
@@ -29,6 +35,10 @@ pub struct OneSession {
     pub takes_up: bool,
     /// The catalogue was last asked for what a statement has to know of it.
     pub wanted: AtomicBool,
+    /// And for what CASCADE takes.
+    pub wanted_cascades: AtomicBool,
+    /// Reading the catalogue may tell more.
+    pub is_unread: bool,
     /// What it was told, in its order.
     told: Mutex<Vec<String>>,
 }
@@ -37,7 +47,20 @@ impl OneSession {
     pub fn new(policies: PolicySet, catalogue: Arc<Catalogue>, fence: Arc<SessionFence>) -> Self {
         let (released, looks) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let (fenced, takes_up, wanted) = (true, false, AtomicBool::new(false));
-        OneSession { policies, catalogue, fence, released, looks, fenced, takes_up, wanted, told: Mutex::default() }
+        let (wanted_cascades, is_unread, told) = (AtomicBool::new(false), false, Mutex::default());
+        OneSession {
+            policies,
+            catalogue,
+            fence,
+            released,
+            looks,
+            fenced,
+            takes_up,
+            wanted,
+            wanted_cascades,
+            is_unread,
+            told,
+        }
     }
 
     /// What it was told since the last call.
@@ -86,6 +109,7 @@ impl Host for OneSession {
 
     fn catalogue(&self, wanted: Option<&Wanted>) -> Seen {
         self.wanted.store(wanted.is_some(), Relaxed);
+        self.wanted_cascades.store(wanted.is_some_and(|wanted| wanted.cascades), Relaxed);
         Seen { catalogue: self.catalogue.clone(), is_current: true, ..Seen::default() }
     }
 
@@ -94,7 +118,7 @@ impl Host for OneSession {
     }
 
     fn is_unread(&self, _: &Wanted) -> bool {
-        false
+        self.is_unread
     }
 
     fn forget_catalogue(&self) {
@@ -136,6 +160,7 @@ impl Host for OneSession {
     }
 
     fn at_length<R>(work: impl FnOnce() -> R) -> R {
+        AT_LENGTH.set(AT_LENGTH.get() + 1);
         work()
     }
 

@@ -1,0 +1,135 @@
+//! What a verdict depends on beside the text: the catalogue, other sessions, what is owed, and what was done before.
+
+use super::one_session::AT_LENGTH;
+use super::outcomes::begun;
+use super::*;
+
+const FUNCTIONS: &str =
+    "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs], functions: [public.work]}\n";
+/// What leads to nothing else.
+const PUBLIC: fn() -> Path = || Path::new(Some("public"), false);
+
+/// A string of more than two hundred statements, writes, calls and ways.
+#[test]
+fn a_string_that_does_much_is_judged_at_length() {
+    for (sql, most) in [
+        ("BEGIN", 200),
+        ("INSERT INTO free VALUES (1)", 100),
+        ("SELECT f()", 100),
+        ("CREATE UNIQUE INDEX ON free (a)", 100),
+        ("INSERT INTO free SELECT f()", 66),
+    ] {
+        for (times, at_length) in [(most, false), (most + 1, true)] {
+            let mut session = session("");
+            AT_LENGTH.set(0);
+            says(&mut session, &query(&vec![sql; times].join(";")));
+            assert_eq!(AT_LENGTH.get() > 0, at_length, "{times} times {sql}");
+        }
+    }
+}
+
+#[test]
+fn what_writes_defines_or_calls_is_judged_by_the_catalogue() {
+    for (sql, is_wanted, with_cascades) in [
+        ("INSERT INTO free VALUES (1)", true, false),
+        ("CREATE TABLE other (id int)", true, false),
+        ("SELECT work()", true, false),
+        ("DROP TABLE free CASCADE", true, true),
+        ("DROP TABLE free", true, false),
+        ("BEGIN", false, false),
+        ("INSERT INTO jobs VALUES (1)", false, false),
+    ] {
+        let mut session = session_under(FUNCTIONS, "47", PUBLIC());
+        says(&mut session, &query(sql));
+        assert_eq!(session.host.wanted.load(Relaxed), is_wanted, "{sql}");
+        assert_eq!(session.host.wanted_cascades.load(Relaxed), with_cascades, "{sql}");
+    }
+}
+
+#[test]
+fn what_depends_on_a_catalogue_that_is_not_read_waits_for_that() {
+    for (sql, waits) in [
+        ("INSERT INTO free VALUES (1)", true),
+        ("CREATE TABLE other (id int)", true),
+        // It needs the token of every fence anyway.
+        ("INSERT INTO jobs VALUES (1)", false),
+        ("INSERT INTO jobs VALUES (1); SELECT g()", false),
+        ("SELECT g()", false),
+    ] {
+        let mut session = session_under(FUNCTIONS, "", PUBLIC());
+        session.host.is_unread = true;
+        let task = says(&mut session, &query(sql));
+        assert_eq!(matches!(task, Some(Task::CatchUp(..))), waits, "{sql}");
+        assert_eq!(session.is_held_back(), waits, "{sql}");
+    }
+    // Unless others are defining something, which may lead there.
+    let mut session = session_under(FUNCTIONS, "", PUBLIC());
+    session.host.is_unread = true;
+    session.host.looks = AtomicUsize::new(usize::MAX);
+    assert!(matches!(says(&mut session, &query("INSERT INTO jobs VALUES (1)")), Some(Task::CatchUp(..))));
+}
+
+/// Where there is no fenced table, what nothing is known of can write none: harmless definitions make no difference.
+#[test]
+fn behind_harmless_definitions_an_opaque_statement_passes_where_nothing_is_fenced() {
+    for (sql, passes) in [("CREATE TABLE other (id int)", true), ("CREATE VIEW v AS SELECT * FROM jobs", false)] {
+        let mut session = begun();
+        session.host.catalogue = Arc::default();
+        says(&mut session, &query(sql));
+        answers(&mut session, &[completes("CREATE"), at_rest(Status::Transaction)].concat());
+        session.server.output.clear();
+        let opaque = query("DO 'BEGIN END'");
+        says(&mut session, &opaque);
+        assert_eq!(session.server.output == opaque, passes, "{sql}");
+    }
+}
+
+/// An error would take back what the transaction has set.
+#[test]
+fn a_token_that_an_error_would_take_back_waits_for_what_is_owed() {
+    for (sets, waits) in [(true, true), (false, false)] {
+        let mut session = session_with("47", PUBLIC());
+        let set = if sets { "SET lease.fence = '48'" } else { "SET work_mem = '1MB'" };
+        for text in ["BEGIN", set] {
+            says(&mut session, &query(text));
+            answers(&mut session, &[completes("SET"), at_rest(Status::Transaction)].concat());
+        }
+        says(&mut session, &query("SELECT 1"));
+        let task = says(&mut session, &query("DELETE FROM jobs"));
+        assert!(session.is_held_back());
+        assert_eq!(admissions(task) == "none", waits);
+    }
+}
+
+/// What is owed may say that there is a mistake in it.
+#[test]
+fn what_passes_unread_waits_for_what_is_owed() {
+    let policies = POLICIES.to_owned() + "exempt_roles: [postgres]\n";
+    let mut session = session_under(&policies, "", PUBLIC());
+    says(&mut session, &[query("SELECT 1"), query("SELEC 1")].concat());
+    assert_eq!(session.server.output.split(), query("SELECT 1"));
+    assert!(session.is_held_back());
+    answers(&mut session, &[completes("SELECT 1"), ready()].concat());
+    assert_eq!(session.server.output, query("SELEC 1"));
+}
+
+#[test]
+fn what_a_portal_writes_past_a_fence_that_observes_is_noted_once() {
+    let policies = "version: 1\nresources:\n  - {name: trial, tables: [public.trials], mode: observe}\n";
+    let mut session = session_under(policies, "", PUBLIC());
+    says(&mut session, &[parse("", "DELETE FROM trials RETURNING 1"), bind("", ""), execute("")].concat());
+    answers(&mut session, &[parsed(), is_bound(), frame(backend::PORTAL_SUSPENDED, b"")].concat());
+    assert_eq!(session.host.told(), "passed 1, query");
+    says(&mut session, &execute(""));
+    assert_eq!(session.host.told(), "query");
+}
+
+/// The server refuses it there, and no control connection has to make way.
+#[test]
+fn in_a_transaction_a_database_is_not_dropped() {
+    let mut session = begun();
+    session.server.output.clear();
+    let dropped = query("DROP DATABASE other");
+    assert!(says(&mut session, &dropped).is_none());
+    assert_eq!(session.server.output, dropped);
+}
