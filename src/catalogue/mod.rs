@@ -88,7 +88,8 @@ impl Catalogue {
         Catalogue { fenced: tables.into_iter().collect(), ..Catalogue::default() }
     }
 
-    /// The same; some of them are keyed, by an integer in their first column. And views that show one of them as it is.
+    /// The same; some of them are keyed, by an integer in their first column. And views that show one of them as it is, in the same
+    /// schema unless another one is named.
     #[cfg(test)]
     pub(crate) fn with_views(
         tables: impl IntoIterator<Item = (QualifiedName, bool)>,
@@ -112,7 +113,8 @@ impl Catalogue {
         let fenced = (0..catalogue.relations.len() as Oid).collect();
         for (name, table) in views {
             let (from, to) = (catalogue.relations.len() as Oid, oids[&table]);
-            catalogue.relations.insert(from, relation(&table.schema, name, "view"));
+            let (schema, name) = name.split_once('.').unwrap_or((&table.schema, &name));
+            catalogue.relations.insert(from, relation(schema, name.to_owned(), "view"));
             let writes = Through::Writes { insert: true, update: true, delete: true };
             edges.push(Edge { from, to, link: Link::View(writes) });
         }

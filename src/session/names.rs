@@ -281,4 +281,56 @@ mod tests {
         names.close_all();
         assert_eq!(names.meaning(b"s", 1), Meaning::Certain(statement("SELECT")));
     }
+
+    #[test]
+    fn of_many_definitions_the_one_that_is_confirmed_last_counts() {
+        let mut names = Names::default();
+        let [first, second] = ["INSERT", "SELECT"].map(|kind| names.define(b"s", statement(kind), 1));
+        assert!(first < second);
+        names.confirm(b"s", first);
+        assert_eq!(names.meaning(b"s", 2), Meaning::Unsettled);
+        names.confirm(b"s", second);
+        assert_eq!(names.meaning(b"s", 2), Meaning::Certain(statement("SELECT")));
+        assert_eq!(names.bytes, weight(b"s", &statement("SELECT")));
+    }
+
+    #[test]
+    fn a_name_that_is_gone_leaves_nothing() {
+        let mut names = Names::default();
+        for name in [&b"s"[..], b""] {
+            let sequence = names.define(name, statement("INSERT"), 1);
+            names.confirm(name, sequence);
+            names.close(name);
+            assert!(names.candidates.is_empty() && names.bytes == 0);
+            let sequence = names.define(name, statement("INSERT"), 1);
+            names.cancel(name, sequence);
+            assert!(names.candidates.is_empty() && names.bytes == 0);
+            names.define(name, statement("INSERT"), 1);
+            names.clear();
+            assert_eq!((names.meaning(name, 1), names.bytes), (Meaning::Unknown, 0));
+        }
+        names.forget();
+        names.clear();
+        assert!(names.is_complete());
+    }
+
+    #[test]
+    fn the_last_byte_is_taken_and_none_beyond() {
+        let mut names = Names { bytes: MAX_BYTES - 1, ..Names::default() };
+        names.define(b"last", statement("INSERT"), 1);
+        assert_eq!(names.meaning(b"last", 1), Meaning::Certain(statement("INSERT")));
+        let mut names = Names { bytes: MAX_BYTES, ..Names::default() };
+        assert!(names.is_full());
+        names.define(b"beyond", statement("INSERT"), 1);
+        assert_eq!(names.meaning(b"beyond", 1), Meaning::Unknown);
+        assert!(!names.is_complete());
+    }
+
+    #[test]
+    fn a_name_weighs_what_it_takes_beside_its_statement() {
+        let statement = statement("INSERT");
+        for name in [&b""[..], b"s", b"name"] {
+            assert_eq!(weight(name, &statement), statement.weight() + name.len() + ENTRY);
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! The judge as a table: a text, the token of the session and what is known, and what is decided.
 
 mod facts;
+mod strings;
 
 use super::*;
 use crate::catalogue::Catalogue;

@@ -64,6 +64,7 @@ fn a_path_is_followed_as_far_as_statements_show_it() {
         (&["SET LOCAL search_path = a"], is("a")),
         // The end of the transaction brings back what was before: that is asked for.
         (&["SET LOCAL search_path = a", "|"], SearchPath::Unasked),
+        (&["SET LOCAL search_path = a", "SET LOCAL search_path = b", "|"], SearchPath::Unasked),
         (&["SET search_path = a", "ROLLBACK"], SearchPath::Unasked),
         (&["SET search_path = a", "SAVEPOINT s", "ROLLBACK TO s"], SearchPath::Unasked),
         (&["SET search_path = a", "!"], SearchPath::Unasked),

@@ -6,7 +6,7 @@ use crate::wire::message::Bound::{self, Binary, Null, Text};
 
 const KEYED: &str = "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
 pub(super) const INSERT: &str = "INSERT INTO shards (k, v) VALUES ($1, $2)";
-const UPDATE: &str = "UPDATE shards SET v = 1 WHERE k = 3";
+pub(super) const UPDATE: &str = "UPDATE shards SET v = 1 WHERE k = 3";
 /// An integer that is not all ASCII.
 const LARGE: Bound = Binary(&[0, 0, 0, 200]);
 
@@ -18,7 +18,7 @@ pub(super) fn keyed() -> Session<OneSession> {
 }
 
 /// Somebody has made an operator = in the schema `app`.
-fn shadowed() -> Session<OneSession> {
+pub(super) fn shadowed() -> Session<OneSession> {
     let mut session = keyed();
     let table = session.host.policies.resources[0].tables[0].name.clone();
     session.host.catalogue = Arc::new(Catalogue::with_views([(table, true)], []).shadowed_by("app"));

@@ -14,7 +14,7 @@ use crate::statement::{Analysis, Lexing, Statement, analyse, analyse_rows};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 thread_local! {
     /// How often a session of this thread has worked at length.
@@ -39,15 +39,18 @@ pub struct OneSession {
     pub wanted_cascades: AtomicBool,
     /// Reading the catalogue may tell more.
     pub is_unread: bool,
+    /// So many changes of the catalogue that may concern fenced tables were seen.
+    pub doubts: AtomicU64,
     /// What it was told, in its order.
-    told: Mutex<Vec<String>>,
+    pub told: Arc<Mutex<Vec<String>>>,
 }
 
 impl OneSession {
     pub fn new(policies: PolicySet, catalogue: Arc<Catalogue>, fence: Arc<SessionFence>) -> Self {
         let (released, looks) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let (fenced, takes_up, wanted) = (true, false, AtomicBool::new(false));
-        let (wanted_cascades, is_unread, told) = (AtomicBool::new(false), false, Mutex::default());
+        let (wanted_cascades, is_unread) = (AtomicBool::new(false), false);
+        let (doubts, told) = (AtomicU64::new(0), Arc::default());
         OneSession {
             policies,
             catalogue,
@@ -59,6 +62,7 @@ impl OneSession {
             wanted,
             wanted_cascades,
             is_unread,
+            doubts,
             told,
         }
     }
@@ -110,7 +114,8 @@ impl Host for OneSession {
     fn catalogue(&self, wanted: Option<&Wanted>) -> Seen {
         self.wanted.store(wanted.is_some(), Relaxed);
         self.wanted_cascades.store(wanted.is_some_and(|wanted| wanted.cascades), Relaxed);
-        Seen { catalogue: self.catalogue.clone(), is_current: true, ..Seen::default() }
+        let doubts = self.doubts.load(Relaxed);
+        Seen { catalogue: self.catalogue.clone(), is_current: true, doubts, ..Seen::default() }
     }
 
     fn changes(&self) -> Changes {
@@ -129,9 +134,12 @@ impl Host for OneSession {
         self.hear("changed");
     }
 
-    fn note_harmless_change(&self, _: u64) -> bool {
-        self.hear("harmless");
-        true
+    fn note_harmless_change(&self, doubts: u64) -> bool {
+        let is_noted = doubts == self.doubts.load(Relaxed);
+        if is_noted {
+            self.hear("harmless");
+        }
+        is_noted
     }
 
     fn forget_database(&self, name: &str) {

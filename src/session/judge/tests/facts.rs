@@ -3,7 +3,7 @@
 use super::*;
 
 /// Of each need its token, and what is said of it.
-fn needs(policies: &PolicySet, words: &str, text: &str) -> String {
+pub(super) fn needs(policies: &PolicySet, words: &str, text: &str) -> String {
     let (Decision::Forward(needs, _) | Decision::Reject(_, _, needs)) = World::new(words).decide(policies, text, "47")
     else {
         return "later".to_owned();
@@ -17,7 +17,7 @@ fn needs(policies: &PolicySet, words: &str, text: &str) -> String {
 }
 
 /// The whole text of the rejection.
-fn why(policies: &PolicySet, words: &str, text: &str, token: &str) -> String {
+pub(super) fn why(policies: &PolicySet, words: &str, text: &str, token: &str) -> String {
     match World::new(words).decide(policies, text, token) {
         Decision::Reject(_, rejection, _) => {
             let text = rejection.text();
@@ -27,7 +27,7 @@ fn why(policies: &PolicySet, words: &str, text: &str, token: &str) -> String {
     }
 }
 
-fn with(more: &str) -> PolicySet {
+pub(super) fn with(more: &str) -> PolicySet {
     join([("a.yaml".into(), Ok((POLICIES.to_owned() + more).into()))]).unwrap()
 }
 

@@ -1,0 +1,183 @@
+//! Names without a schema: when the search path decides what they mean, and when the server is asked for it.
+
+use super::*;
+
+const WRITE: &str = "INSERT INTO jobs VALUES (1)";
+const ASKS: &str = "SHOW search_path";
+
+/// The path leads elsewhere, as the server said last.
+fn elsewhere() -> Session<OneSession> {
+    session_with("", Path::new(Some("other"), false))
+}
+
+/// A write by the path, which is answered: the server is asked for the path then.
+fn written(session: &mut Session<OneSession>, sql: &str) -> String {
+    says(session, &query(sql));
+    session.server.output.clear();
+    answers(session, &[completes("INSERT 0 1"), ready()].concat());
+    text(&session.server.output.split())
+}
+
+#[test]
+fn where_nothing_can_be_asked_or_nothing_depends_on_it_the_path_is_not_asked_for() {
+    let unasked = |policies: &str| session_under(policies, "", Path::new(None, false));
+    let mut asked = unasked(POLICIES);
+    says(&mut asked, &query(WRITE));
+    assert_eq!(asked.server.output, query(ASKS));
+
+    let mut failed = unasked(POLICIES);
+    says(&mut failed, &query("BEGIN"));
+    answers(&mut failed, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
+    says(&mut failed, &query("SELECT 1"));
+    answers(&mut failed, &[cancelled(), at_rest(Status::Failed)].concat());
+    failed.server.output.clear();
+    says(&mut failed, &query(WRITE));
+    assert_eq!(failed.server.output, query(WRITE), "the server refuses it");
+
+    let mut replicates = unasked(POLICIES);
+    replicates.replicates = true;
+    says(&mut replicates, &query(WRITE));
+    assert!(replicates.server.output.is_empty() && text(&replicates.client.output).contains("LF002"));
+
+    let mut exempt = unasked(&(POLICIES.to_owned() + "exempt_roles: [postgres]\n"));
+    says(&mut exempt, &query(WRITE));
+    assert_eq!(exempt.server.output, query(WRITE));
+}
+
+#[test]
+fn a_path_that_names_the_table_is_not_asked_for_again() {
+    let mut session = session("");
+    assert_eq!(written(&mut session, "INSERT INTO free VALUES (1)"), "");
+    assert!(says(&mut session, &query(WRITE)).is_none());
+    assert!(session.server.output.is_empty() && text(&session.client.output).contains("LF002"));
+}
+
+/// What is looked up later than the proxy judges it may have another path by then.
+#[test]
+fn a_definition_by_a_bare_name_means_the_table_in_every_schema() {
+    for (sql, passes) in [(WRITE, true), ("TRUNCATE jobs", true), ("DROP TABLE jobs", false)] {
+        let mut session = session_with("", Path::new(Some("other"), true));
+        says(&mut session, &query(sql));
+        assert_eq!(session.server.output == query(sql), passes, "{sql}");
+    }
+    for (sql, passes) in [(WRITE, true), ("DROP TABLE jobs", false)] {
+        let mut session = session_with("", Path::new(Some("other"), true));
+        let all = [parse("", sql), bind("", ""), execute(""), sync()].concat();
+        says(&mut session, &all);
+        assert_eq!(session.server.output == all, passes, "{sql}");
+    }
+    // It names the table when it runs, and the path may have changed since it was bound.
+    let mut session = elsewhere();
+    let bound = [parse("", "TRUNCATE jobs"), bind("", "")].concat();
+    says(&mut session, &[&query("INSERT INTO free VALUES (1)")[..], &bound].concat());
+    assert!(session.server.output.ends_with(&bound), "nothing is asked at the Bind");
+}
+
+/// These come first, whether the path names them or not.
+#[test]
+fn a_bare_name_may_be_that_of_a_temporary_or_system_relation() {
+    for (view, path, sql, passes) in [
+        ("other.none", "other", WRITE, true),
+        ("other.jobs", "other", WRITE, false),
+        ("pg_temp_3.jobs", "other", WRITE, false),
+        ("pg_temp_3.jobs", "other, pg_temp", WRITE, false),
+        ("pg_temp_3.v", "other", "INSERT INTO v VALUES (1)", false),
+        ("pg_catalog.v", "other", "INSERT INTO v VALUES (1)", false),
+        ("third.v", "other", "INSERT INTO v VALUES (1)", true),
+    ] {
+        let mut session = session_with("", Path::new(Some(path), true));
+        let table = session.host.policies.resources[0].tables[0].name.clone();
+        let view_on_it = (view.to_owned(), table.clone());
+        session.host.catalogue = Arc::new(Catalogue::with_views([(table, false)], [view_on_it]));
+        says(&mut session, &query(sql));
+        assert_eq!(session.server.output == query(sql), passes, "{view} by {path}");
+        assert_eq!(text(&session.client.output).contains("LF002"), !passes, "{view} by {path}");
+    }
+}
+
+/// Behind a message that is half sent nothing can be asked.
+#[test]
+fn nothing_is_asked_ahead_within_a_message() {
+    let mut session = elsewhere();
+    assert!(written(&mut session, WRITE).contains(ASKS));
+    let mut session = elsewhere();
+    says(&mut session, &query(WRITE));
+    let data = frame(frontend::COPY_DATA, &[b'x'; 100]);
+    says(&mut session, &data[..50]);
+    session.server.output.clear();
+    answers(&mut session, &[completes("INSERT 0 1"), ready()].concat());
+    assert!(session.server.output.is_empty());
+    says(&mut session, &data[50..]);
+    assert_eq!(session.server.output, data[50..]);
+}
+
+#[test]
+fn a_client_that_says_goodbye_or_has_asked_for_more_has_nothing_asked_ahead() {
+    for more in [frame(frontend::TERMINATE, b""), query("SELECT 1")] {
+        let mut session = elsewhere();
+        says(&mut session, &[query(WRITE), more].concat());
+        session.server.output.clear();
+        answers(&mut session, &[completes("INSERT 0 1"), ready()].concat());
+        assert!(session.server.output.is_empty());
+    }
+}
+
+#[test]
+fn a_question_ahead_that_fails_is_asked_again_before_a_write() {
+    let mut session = elsewhere();
+    assert!(written(&mut session, WRITE).contains(ASKS));
+    answers(&mut session, &[cancelled(), ready()].concat());
+    session.server.output.clear();
+    says(&mut session, &query(WRITE));
+    assert_eq!(session.server.output, query(ASKS));
+}
+
+/// Who does not write by the path any more is not worth it.
+#[test]
+fn the_path_is_asked_ahead_for_some_time_after_the_last_write_by_it() {
+    let mut session = elsewhere();
+    let free = "INSERT INTO free VALUES (1)";
+    assert!(is_asked_ahead(&mut session, WRITE));
+    for _ in 0..2 {
+        let times = (0..40).filter(|_| is_asked_ahead(&mut session, free)).count();
+        assert_eq!(times, 15);
+        // The next one waits for the path, which is asked ahead again from then on.
+        says(&mut session, &query(WRITE));
+        answers(&mut session, &told_in_query(&["other"]));
+        session.server.output.clear();
+        answers(&mut session, &[completes("INSERT 0 1"), ready()].concat());
+        assert!(text(&session.server.output).contains(ASKS));
+        answers(&mut session, &answer_of("other"));
+    }
+}
+
+/// That is written and answered; then the path is asked for, or not.
+fn is_asked_ahead(session: &mut Session<OneSession>, sql: &str) -> bool {
+    let is_asked = written(session, sql).contains(ASKS);
+    if is_asked {
+        answers(session, &answer_of("other"));
+    }
+    is_asked
+}
+
+/// Behind an Execute without a Sync its implicit transaction is open, which a simple query would not leave alone.
+#[test]
+fn a_question_is_part_of_the_pipeline_only_where_one_is_open() {
+    for (sent, answer, in_pipeline) in [
+        (parse("", "SELECT 1").to_vec(), parsed().to_vec(), false),
+        (
+            [parse("", "SELECT 1"), bind("", ""), execute("")].concat(),
+            [parsed(), is_bound(), completes("SELECT 1")].concat(),
+            true,
+        ),
+    ] {
+        let mut session = session_with("", Path::new(None, false));
+        says(&mut session, &sent);
+        answers(&mut session, &answer);
+        session.server.output.clear();
+        says(&mut session, &query(WRITE));
+        assert_eq!(session.server.output == query(ASKS), !in_pipeline);
+        assert!(text(&session.server.output).contains(ASKS));
+        assert_eq!(session.server.output.ends_with(&flush()), in_pipeline);
+    }
+}
