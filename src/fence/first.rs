@@ -74,3 +74,6 @@ impl Database {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

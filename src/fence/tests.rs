@@ -6,6 +6,7 @@ mod issued;
 mod known;
 mod meanwhile;
 mod operated;
+mod quiet;
 
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::store::Listener;

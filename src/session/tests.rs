@@ -13,6 +13,7 @@ use crate::wire::tag::{backend, frontend};
 use bytes::BufMut;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+mod batches;
 mod bindings;
 mod bounds;
 mod checked;
@@ -36,6 +37,7 @@ mod server_replies;
 mod simple_queries;
 mod surveys;
 mod suspected;
+mod told;
 mod unjudged;
 mod unseen;
 

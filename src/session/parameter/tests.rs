@@ -189,3 +189,87 @@ fn what_reset_all_has_reset_is_unknown_after_a_transaction_that_has_set_it() {
         assert_eq!(parameter.current(), &after, "{} before", before.len());
     }
 }
+
+#[test]
+fn what_a_rollback_would_change_is_not_settled() {
+    let mut parameter = Parameter::new(token(1));
+    run(&mut parameter, &[transaction(TransactionEffect::Begin)], Status::Transaction);
+    assert!(parameter.is_settled());
+    run(&mut parameter, &[set("2", false)], Status::Transaction);
+    assert!(!parameter.is_settled());
+    run(&mut parameter, &[transaction(TransactionEffect::Commit)], Status::Idle);
+    assert!(parameter.is_settled());
+}
+
+#[test]
+fn what_a_rollback_returns_to_is_unknown_where_code_may_have_committed() {
+    let unknown = |opaque| Statement { parameter: ParameterEffect::Unknown, opaque, ..Statement::default() };
+    for (opaque, after) in [(None, token(1)), (Some("it is code"), ParameterValue::Unknown)] {
+        let mut parameter = Parameter::new(token(1));
+        run(&mut parameter, &[transaction(TransactionEffect::Begin), unknown(opaque)], Status::Transaction);
+        assert_eq!(parameter.current(), &ParameterValue::Unknown);
+        run(&mut parameter, &[transaction(TransactionEffect::Rollback)], Status::Idle);
+        assert_eq!(parameter.current(), &after, "{opaque:?}");
+    }
+    let mut parameter = Parameter::new(token(1));
+    run(&mut parameter, &[transaction(TransactionEffect::Begin)], Status::Transaction);
+    parameter.forget_all();
+    assert_eq!(parameter.current(), &ParameterValue::Unknown);
+    run(&mut parameter, &[transaction(TransactionEffect::Rollback)], Status::Idle);
+    assert_eq!(parameter.current(), &ParameterValue::Unknown);
+}
+
+#[test]
+fn what_a_prepared_transaction_has_set_stays_unless_it_was_rolled_back() {
+    for (rolled_back, after) in [(false, token(2)), (true, token(1))] {
+        let mut parameter = Parameter::new(token(1));
+        run(&mut parameter, &[transaction(TransactionEffect::Begin), set("2", false)], Status::Transaction);
+        parameter.completed(&transaction(TransactionEffect::PrepareTransaction), rolled_back);
+        parameter.ready(Status::Idle);
+        assert_eq!(parameter.current(), &after, "{rolled_back}");
+    }
+}
+
+/// Planning computes what is said to be immutable.
+#[test]
+fn what_is_planned_may_set_it_as_well() {
+    for (effect, after) in [(ParameterEffect::Unknown, ParameterValue::Unknown), (ParameterEffect::None, token(1))] {
+        let mut parameter = Parameter::new(token(1));
+        parameter.planned(&Statement { parameter: effect, ..Statement::default() });
+        assert_eq!(parameter.current(), &after);
+    }
+}
+
+/// A transaction of so many savepoints, each with a value of its own; what the oldest one returns to.
+fn oldest_of(savepoints: usize, value: impl Fn(usize) -> Statement) -> ParameterValue {
+    let mut parameter = Parameter::new(token(1));
+    for number in 0..savepoints {
+        parameter.completed(&value(number), false);
+        parameter.completed(&transaction(TransactionEffect::Savepoint(format!("s{number}"))), false);
+    }
+    parameter.completed(&transaction(TransactionEffect::RollbackTo("s0".into())), false);
+    parameter.current().clone()
+}
+
+#[test]
+fn so_many_savepoints_are_remembered_and_no_more() {
+    let value = |number: usize| set(&format!("{}", number + 1), false);
+    for (savepoints, after) in
+        [(2, token(1)), (MAX_SAVEPOINTS, token(1)), (MAX_SAVEPOINTS + 1, ParameterValue::Unknown)]
+    {
+        assert_eq!(oldest_of(savepoints, value), after, "{savepoints}");
+    }
+}
+
+/// What SET has set is there twice: SET LOCAL may hide it.
+#[test]
+fn so_much_is_remembered_of_savepoints_and_no_more() {
+    // 128 bytes for each resource: its name, and what is kept beside that.
+    let list: Vec<String> = (0..512).map(|number| format!("{number:064}=1")).collect();
+    let (text, weight) = (list.join(","), 512 * 128);
+    for (local, fit) in [(true, HEAVIEST / weight), (false, HEAVIEST / weight / 2)] {
+        let value = |_| set(&text, local);
+        assert_ne!(oldest_of(fit + 1, value), ParameterValue::Unknown, "{local}");
+        assert_eq!(oldest_of(fit + 2, value), ParameterValue::Unknown, "{local}");
+    }
+}

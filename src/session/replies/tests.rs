@@ -1,6 +1,7 @@
 use super::*;
-use crate::statement::Statement;
 use crate::statement::rows::Declared;
+use crate::statement::{ParameterEffect, Statement};
+use crate::wire::error::ErrorText;
 use std::sync::Arc;
 
 fn execute() -> Request {
@@ -178,5 +179,57 @@ fn the_path_is_in_doubt_behind_what_ran() {
         let plans = Arc::new(Statement { declared, ..begin.clone() });
         let replies = queue([Request::Bind { defines: None, plans }]);
         assert_eq!(replies.path_in_doubt(), runs);
+    }
+}
+
+/// However many there are: what two of them have done, the second does not undo.
+#[test]
+fn what_has_run_more_than_once_leaves_as_much_in_doubt() {
+    for many in 1..4 {
+        let mut replies = queue((0..many).map(|_| execute()));
+        (0..many).for_each(|_| drop(replies.pop()));
+        assert!(replies.path_in_doubt(), "{many}");
+        replies.path_said();
+        replies.push(Request::Sync, Audience::Client);
+        replies.pop();
+        assert!(replies.path_in_doubt(), "{many}: the end of the pipeline");
+    }
+}
+
+/// What it did before, it may have committed.
+#[test]
+fn an_error_leaves_in_doubt_how_text_is_read() {
+    for done in 0..3 {
+        let mut replies = queue((0..=done).map(|_| execute()).chain([Request::Sync]));
+        (0..done).for_each(|_| drop(replies.pop()));
+        replies.error();
+        assert!(replies.lexing_in_doubt(), "{done}");
+        replies.pop();
+        assert!(!replies.lexing_in_doubt(), "{done}: it was reported");
+    }
+}
+
+#[test]
+fn the_token_may_change_while_what_sets_it_is_under_way() {
+    let parameter = ParameterEffect::Set { value: "1".into(), local: false };
+    let sets = Arc::new(Statement { parameter, ..Statement::default() });
+    let mut replies = queue([Request::query(vec![sets.clone()]), Request::query(vec![sets]), query()]);
+    for may_change in [true, true, false] {
+        assert_eq!(replies.affect_parameter(), may_change);
+        replies.pop();
+    }
+    assert!(!replies.affect_parameter() && replies.is_empty());
+}
+
+#[test]
+fn a_rejection_is_under_way_until_it_is_answered() {
+    let text = Arc::new(ErrorText::new("LF002", "no token"));
+    let mut replies = queue([query()]);
+    assert!(!replies.reject());
+    replies.push(query(), Audience::Rejection { shift: 0, text });
+    replies.push(query(), Audience::Client);
+    for is_under_way in [true, true, false] {
+        assert_eq!(replies.reject(), is_under_way);
+        replies.pop();
     }
 }

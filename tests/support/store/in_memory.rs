@@ -437,9 +437,11 @@ impl Store for InMemory {
         self.connected().map(drop)
     }
 
-    async fn may_have_alone(&self, role: &Role, _by_force: bool) -> Result<bool, StoreError> {
+    async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
         let (Role::Current(role) | Role::AnyOf(role)) = role;
-        Ok(!self.connected()?.forbidden.contains(role))
+        let state = self.connected()?;
+        let is_refused = state.forbidden.contains(role) || by_force && state.harmless.contains(role);
+        Ok(!is_refused)
     }
 
     fn found(&self) -> Found {

@@ -2,7 +2,8 @@
 //! write, and end.
 //!
 //! Must answer as PostgreSQL does; `fence::store` runs the same operations on both. Needs no runtime: each operation is done
-//! when it is first polled. Knows no strangers who hold locks of resources, and no privileges but [`Server::forbid`].
+//! when it is first polled. Knows no strangers who hold locks of resources, and no privileges but [`Server::forbid`] and
+//! [`Server::forbid_to_end`].
 
 mod faults;
 mod in_memory;
@@ -43,6 +44,8 @@ struct State {
     /// The proxies whose those connections are.
     connected: BTreeMap<u64, String>,
     forbidden: HashSet<String>,
+    /// The roles that may not end others' sessions.
+    harmless: HashSet<String>,
     /// A process that is told to end does so when [`Server::end_process`] is called; otherwise at once.
     ends_late: bool,
     /// What whoever connects finds of the database.
@@ -222,6 +225,11 @@ impl Server {
     /// The role may do nothing.
     pub fn forbid(&self, role: &str) {
         self.state().forbidden.insert(role.to_owned());
+    }
+
+    /// The role may not end others' sessions.
+    pub fn forbid_to_end(&self, role: &str) {
+        self.state().harmless.insert(role.to_owned());
     }
 
     /// Time goes by.

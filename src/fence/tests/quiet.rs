@@ -1,0 +1,247 @@
+//! What is not done: no connection is opened, no task is left, nothing is asked or kept that need not be.
+
+use super::*;
+use std::io::Read;
+use std::sync::Mutex;
+use tokio::task::yield_now;
+
+/// A database of which nothing is known yet, and nothing in force.
+fn database(server: &Arc<Server>) -> Arc<Database> {
+    let metrics = Arc::new(Metrics::new().unwrap());
+    Database::over(|listener| server.store("one", listener), "postgres", "one", None, metrics)
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_listens_has_a_number_of_its_own() {
+    let (server, policies) = (server(), policies(POLICIES));
+    let fence = database(&server);
+    let numbers = || (fence.listener(), fence.last_listener());
+    assert_eq!((numbers(), fence.was_prepared()), ((0, 0), false));
+    assert_eq!(fence.apply_policy(&policies.resources).await, Ok(()));
+    assert!(fence.resource("notes").is_some());
+    let (first, _) = numbers();
+    assert!(first != 0 && numbers() == (first, first) && fence.was_prepared());
+    fence.close().await;
+    assert_eq!((numbers(), fence.was_prepared()), ((0, first), true));
+    assert_eq!(fence.has_epoch(&fence.resource("notes").unwrap()).await, Ok(false));
+    let (second, _) = numbers();
+    assert!(second > first && numbers() == (second, second));
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_that_cannot_be_recorded_are_not_applied_well() {
+    let (server, policies) = (server(), policies(POLICIES));
+    server.is_found(store::Found::Missing);
+    let applied = database(&server).apply_policy(&policies.resources).await;
+    assert_eq!(applied, Err("there is no such database".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nothing_is_fenced_nobody_watches_over_a_session() {
+    let (server, policies) = (server(), policies(POLICIES));
+    let fence = database(&server);
+    let register = |pid| fence.register(Arc::new(SessionFence::new(Ok(process(pid)))));
+    let _first = register(1);
+    assert!(fence.watcher.lock().is_none() && fence.has_sessions());
+    fence.put_in_force(&policies.resources);
+    let _second = register(2);
+    assert!(fence.watcher.lock().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_database_that_is_gone_leaves_no_task_behind() {
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let (server, before) = (server(), tasks());
+    let fence = database(&server);
+    fence.apply_policy(&policies(POLICIES).resources).await.unwrap();
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(tasks(), before + 1);
+    drop(fence);
+    yield_now().await;
+    assert_eq!(tasks(), before, "at once");
+}
+
+/// Neither where nothing has revoked it, nor while it runs something.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_has_nothing_to_release_asks_for_nothing() {
+    for (revoked, activity, asks) in [
+        (false, Activity::Idle, false),
+        (false, Activity::Busy, false),
+        (true, Activity::Busy, false),
+        (true, Activity::Idle, true),
+    ] {
+        let proxy = Proxy::start(&server(), "one").await;
+        let client = proxy.writer(1, "notes", 5).await;
+        client.session.set_activity(activity);
+        if revoked {
+            let _ = client.session.revoke("notes", epoch(1, 6));
+        }
+        proxy.fence.close().await;
+        proxy.fence.release(&client.session).await;
+        assert_eq!(proxy.fence.store.is_open(), asks, "{revoked} {activity:?}");
+    }
+}
+
+/// It signs off with its last session; one that goes while it has some counts as lost.
+#[tokio::test(start_paused = true)]
+async fn a_proxy_whose_sessions_have_ended_counts_no_longer() {
+    for (has_sessions, expected) in [(false, (1, 0)), (true, (2, 1))] {
+        let server = server();
+        let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+        let (_own, mut client) = (one.client(1), two.client(2));
+        if !has_sessions {
+            drop(client.registration.take());
+        }
+        two.fence.close().await;
+        let enforcement = one.fence.enforcement(&one.policies.resources).await.unwrap();
+        let reach = enforcement.reach[&one.resource("notes").fingerprint];
+        assert_eq!((reach.proxies, reach.lost), expected, "{has_sessions}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_enforced_is_said_again_over_another_connection() {
+    let server = server();
+    let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+    let _clients = (one.client(1), two.client(2));
+    sleep(Duration::from_secs(1)).await;
+    server.lose_connection("two");
+    until(|| two.fence.store.is_open()).await;
+    sleep(Duration::from_secs(5)).await;
+    let enforcement = one.fence.enforcement(&one.policies.resources).await.unwrap();
+    let reach = enforcement.reach[&one.resource("notes").fingerprint];
+    assert_eq!((reach.proxies, reach.lost), (2, 0));
+}
+
+/// It is known as lately seen for a while, should it be lost: that it repeats, and no more often than it has to.
+#[tokio::test(start_paused = true)]
+async fn what_is_enforced_is_said_again_when_a_minute_is_over() {
+    for (millis, expected) in [(59_999, (1, 0)), (60_000, (2, 1))] {
+        let server = server();
+        let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+        // Once more, over the connection that the first time has opened.
+        two.fence.announce().await.unwrap();
+        two.fence.stop_watching();
+        server.pass(Duration::from_secs(300));
+        tokio::time::advance(Duration::from_millis(millis)).await;
+        two.fence.announce().await.unwrap();
+        two.fence.stop_watching();
+        server.lose_connection("two");
+        server.pass(Duration::from_secs(400));
+        let enforcement = one.fence.enforcement(&one.policies.resources).await.unwrap();
+        let reach = enforcement.reach[&one.resource("notes").fingerprint];
+        assert_eq!((reach.proxies, reach.lost), expected, "{millis}");
+    }
+}
+
+/// Asked once: whatever the database's clock does since, they were loaded when they were loaded.
+#[tokio::test(start_paused = true)]
+async fn policies_that_are_applied_again_claim_no_later_time() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let (notes, at) = (proxy.resource("notes"), Instant::now().into_std() + Duration::from_secs(1));
+    let apply = async |at| proxy.fence.apply_policy_of(&proxy.policies.resources, at).await.unwrap();
+    apply(at).await;
+    let loaded = proxy.fence.loaded(&notes);
+    proxy.server.pass(Duration::from_secs(60));
+    apply(at).await;
+    assert!(loaded > 0);
+    assert_eq!(proxy.fence.loaded(&notes), loaded);
+    apply(at + Duration::from_secs(1)).await;
+    assert!(proxy.fence.loaded(&notes) > loaded, "others do");
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_that_are_not_recorded_yet_are_not_superseded() {
+    let server = server();
+    let other = POLICIES.replace("[public.notes]", "[public.notes, public.more]");
+    let (one, two) = (Proxy::start(&server, "one").await, Proxy::start_with(&server, "two", &other).await);
+    let _writer = two.writer(1, "notes", 5).await;
+    sleep(Duration::from_secs(1)).await;
+    one.fence.put_in_force(&one.policies.resources);
+    one.fence.check_policies().await;
+    assert!(one.fence.superseded().is_empty());
+}
+
+/// Of one login's claims as well as another's.
+#[tokio::test(start_paused = true)]
+async fn a_permission_is_remembered_beside_others() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let client = proxy.client(1);
+    let one = claim(Some("app"));
+    let other = Claim { login: "other".to_owned(), ..one.clone() };
+    for (key, claim) in [(1, &one), (2, &other)] {
+        assert_eq!(proxy.admit_if(&client, &format!("shard/{key}"), 5, Raise::WhoMay(claim)).await, "admitted");
+    }
+    proxy.server.forbid("app");
+    for (key, claim) in [(3, &one), (4, &other)] {
+        assert_eq!(proxy.admit_if(&client, &format!("shard/{key}"), 5, Raise::WhoMay(claim)).await, "admitted");
+    }
+}
+
+/// The server waits five seconds for others to leave, and then refuses the statement.
+#[tokio::test(start_paused = true)]
+async fn connections_make_way_for_as_long_as_the_server_waits() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let _client = proxy.client(1);
+    assert!(!proxy.fence.vacating.lasts());
+    proxy.fence.close_for(&Role::Current("owner".to_owned()), false, false).await;
+    for (millis, lasts) in [(0, true), (4_999, true), (1, false), (1, false)] {
+        tokio::time::advance(Duration::from_millis(millis)).await;
+        assert_eq!(proxy.fence.vacating.lasts(), lasts);
+    }
+    proxy.fence.close_for(&Role::Current("owner".to_owned()), false, false).await;
+    assert!(proxy.fence.vacating.lasts());
+    proxy.fence.end_vacating();
+    assert!(!proxy.fence.vacating.lasts());
+}
+
+/// By force it ends the others, if there are any: whoever may not do that is refused, and nothing makes way.
+#[tokio::test(start_paused = true)]
+async fn who_may_not_end_others_drops_by_force_what_nobody_uses() {
+    for (by_force, has_others, makes_way) in
+        [(false, false, true), (false, true, true), (true, false, true), (true, true, false)]
+    {
+        let proxy = Proxy::start(&server(), "one").await;
+        proxy.server.forbid_to_end("owner");
+        let _other = has_others.then(|| proxy.client(1));
+        proxy.fence.close_for(&Role::Current("owner".to_owned()), by_force, false).await;
+        let what = format!("{by_force} {has_others}");
+        assert_eq!(proxy.fence.vacating.lasts(), makes_way, "{what}");
+        assert_eq!(!proxy.fence.store.is_open(), makes_way && !has_others, "{what}");
+    }
+}
+
+#[test]
+fn only_what_runs_a_query_is_named_with_one() {
+    let blocker = |who: &str, query: &str| Blocker { who: who.to_owned(), query: query.to_owned() };
+    let by = [blocker("process 1", "UPDATE a"), blocker("theirs", ""), blocker("process 2", "UPDATE b")];
+    let refusal = Refusal::blocked("notes", "its lock is held by", &by);
+    let Refusal::Unavailable { resource, cause, queries } = refusal else { panic!("{refusal:?}") };
+    assert_eq!((resource.as_str(), queries.as_str()), ("notes", "UPDATE a; UPDATE b"));
+    assert_eq!(cause, Cause::new("its lock is held by: process 1; theirs; process 2", Remedy::EndThem));
+    assert_eq!(cause.public_reason(), cause.reason);
+}
+
+/// Who leads by a lease is logged as it changes.
+#[tokio::test(start_paused = true)]
+async fn leaders_by_leases_are_logged_once_each() {
+    let (mut lines, writer) = std::io::pipe().unwrap();
+    let log = tracing_subscriber::fmt().with_ansi(false).with_writer(Mutex::new(writer)).finish();
+    let logged = tracing::subscriber::set_default(log);
+    // Of a single one the threads of other tests would say whether it wants to hear of what they come to first.
+    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
+    let proxy = Proxy::start(&server(), "one").await;
+    proxy.server.lease("bills", 5, false, HOUR);
+    let _client = proxy.writer(1, "bills", 5).await;
+    for (token, released) in [(5, false), (6, false), (6, true)] {
+        proxy.server.lease("bills", token, released, HOUR);
+        sleep(Duration::from_secs(10)).await;
+    }
+    drop(logged);
+    let mut text = String::new();
+    lines.read_to_string(&mut text).unwrap();
+    let told = text.lines().filter(|line| line.contains("resource=\"bills\"") && line.contains("leader_"));
+    let what = |line: &str| ["leader_observed", "token=5", "token=6", "leader_gone"].map(|what| line.contains(what));
+    let expected = [[true, true, false, false], [true, false, true, false], [false, false, false, true]];
+    assert_eq!(told.map(what).collect::<Vec<_>>(), expected, "{text}");
+}
