@@ -17,8 +17,9 @@ use crate::policy::{PolicySet, Resource, join};
 use crate::statement::{Operation, RelationName};
 use crate::support::store::Server;
 use async_trait::async_trait;
-use std::sync::Arc;
+use std::io::{PipeReader, Read};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -52,6 +53,32 @@ fn process(pid: i32) -> Identity {
 fn server() -> Arc<Server> {
     let tables = policies(POLICIES).resources.iter().map(|it| it.tables[0].name.clone()).collect::<Vec<_>>();
     Server::new(1_700_000_000_000_000, &process(0), tables)
+}
+
+/// What this thread logs. Must not become longer than a pipe holds.
+struct Log {
+    lines: PipeReader,
+    logs: tracing::subscriber::DefaultGuard,
+    /// With a single subscriber, tracing asks the thread that comes to a line first whether anybody wants it: that may be one
+    /// of another test.
+    _second: tracing::Dispatch,
+}
+
+impl Log {
+    fn start() -> Self {
+        let (lines, writer) = std::io::pipe().unwrap();
+        let second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(Mutex::new(writer)).finish();
+        Log { lines, logs: tracing::subscriber::set_default(log), _second: second }
+    }
+
+    fn end(self) -> String {
+        let Log { mut lines, logs, .. } = self;
+        drop(logs);
+        let mut text = String::new();
+        lines.read_to_string(&mut text).unwrap();
+        text
+    }
 }
 
 /// An election that says who leads, or nothing at all; and how often it was asked.

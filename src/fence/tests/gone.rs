@@ -3,8 +3,6 @@
 use super::*;
 use crate::catalogue::Fenced;
 use crate::fence::store::Found;
-use std::io::Read;
-use std::sync::Mutex;
 
 const MISSING: &str = "there is no such database";
 const UNPREPARED: &str = "there is no schema fencegate";
@@ -89,9 +87,7 @@ async fn a_reset_says_what_is_wrong_with_the_database() {
 /// It is tried again every two seconds. Where there is nothing to guard, nobody has to know.
 #[tokio::test(start_paused = true)]
 async fn what_is_in_the_way_of_the_control_connection_is_told_once() {
-    let (mut lines, writer) = std::io::pipe().unwrap();
-    let log = tracing_subscriber::fmt().with_ansi(false).with_writer(Mutex::new(writer)).finish();
-    let logged = tracing::subscriber::set_default(log);
+    let log = Log::start();
     let proxy = Proxy::start(&server(), "one").await;
     let _client = proxy.client(1);
     for (found, tables) in [
@@ -106,9 +102,7 @@ async fn what_is_in_the_way_of_the_control_connection_is_told_once() {
         proxy.server.is_found(found);
         sleep(Duration::from_secs(10)).await;
     }
-    drop(logged);
-    let mut text = String::new();
-    lines.read_to_string(&mut text).unwrap();
+    let text = log.end();
     let told = text.lines().filter(|line| line.contains("the control connection does not listen"));
     let why = |line: &str| [MISSING, UNPREPARED].map(|why| line.contains(why));
     assert_eq!(told.map(why).collect::<Vec<_>>(), [[true, false], [true, false], [false, true]], "{text}");

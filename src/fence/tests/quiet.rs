@@ -1,8 +1,6 @@
 //! What is not done: no connection is opened, no task is left, nothing is asked or kept that need not be.
 
 use super::*;
-use std::io::Read;
-use std::sync::Mutex;
 use tokio::task::yield_now;
 
 /// A database of which nothing is known yet, and nothing in force.
@@ -225,11 +223,7 @@ fn only_what_runs_a_query_is_named_with_one() {
 /// Who leads by a lease is logged as it changes.
 #[tokio::test(start_paused = true)]
 async fn leaders_by_leases_are_logged_once_each() {
-    let (mut lines, writer) = std::io::pipe().unwrap();
-    let log = tracing_subscriber::fmt().with_ansi(false).with_writer(Mutex::new(writer)).finish();
-    let logged = tracing::subscriber::set_default(log);
-    // Of a single one the threads of other tests would say whether it wants to hear of what they come to first.
-    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
+    let log = Log::start();
     let proxy = Proxy::start(&server(), "one").await;
     proxy.server.lease("bills", 5, false, HOUR);
     let _client = proxy.writer(1, "bills", 5).await;
@@ -237,9 +231,7 @@ async fn leaders_by_leases_are_logged_once_each() {
         proxy.server.lease("bills", token, released, HOUR);
         sleep(Duration::from_secs(10)).await;
     }
-    drop(logged);
-    let mut text = String::new();
-    lines.read_to_string(&mut text).unwrap();
+    let text = log.end();
     let told = text.lines().filter(|line| line.contains("resource=\"bills\"") && line.contains("leader_"));
     let what = |line: &str| ["leader_observed", "token=5", "token=6", "leader_gone"].map(|what| line.contains(what));
     let expected = [[true, true, false, false], [true, false, true, false], [false, false, false, true]];
