@@ -92,7 +92,8 @@ pub(super) const REPORT: Prepared = Prepared::new(
 
 /// First tokens. The second statement's rows: the admissions. It sees what was committed before the locks were had: whoever was
 /// admitted to one of these resources, or made its epoch. It makes none where there is one, and admits to none that it did not
-/// make, so that nobody else can have changed it meanwhile.
+/// make, so that nobody else can have changed it meanwhile. `OFFSET 0` keeps the admissions from being joined: planned while
+/// there were none, a join would read all of them for each resource.
 pub fn admit_first(firsts: &[&First], proxy: &str) -> String {
     let of = |read: fn(&First) -> &str| texts("text", firsts.iter().map(|first| read(first)));
     let exact = |read: fn(&Identity) -> &str| texts("numeric", firsts.iter().map(|first| read(&first.who)));
@@ -125,7 +126,7 @@ pub(super) const ADMIT_FIRST: Prepared = Prepared::new(
                  WHERE {key} = ANY (current_setting('fencegate.locked')::bigint[]) AND {all}), \
                made AS (INSERT INTO fencegate.epoch (resource, token, drained, policy_hash, policy_loaded) \
                  SELECT f.resource, f.token, true, f.hash, f.loaded FROM fenceable f \
-                 WHERE NOT EXISTS (SELECT FROM fencegate.admission a WHERE a.resource = f.resource) \
+                 WHERE NOT EXISTS (SELECT FROM fencegate.admission a WHERE a.resource = f.resource OFFSET 0) \
                    AND NOT EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.database = current_database()) \
                    AND (f.lease IS NULL OR EXISTS (SELECT FROM fencegate.lease l \
                      WHERE l.election = f.lease AND l.token = f.token AND {IN_FORCE})) \
