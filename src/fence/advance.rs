@@ -8,9 +8,9 @@
 //! Not cancel-safe where nothing else is said: a step may be half done, and the next proxy that needs it repeats it.
 
 use super::database::{Database, key};
-use super::refusal::{Cause, Refusal, Remedy, about};
+use super::refusal::{Blocker, Cause, Refusal, Remedy, about};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
-use super::store::{AdmissionRow, Holder, Key, Marked, StoreError};
+use super::store::{AdmissionRow, DESCRIBED, Holder, Key, Marked, StoreError};
 use crate::policy::{Mode, Resource};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 /// What other proxies get to release their idle sessions before those are terminated.
 pub(super) const GRACE: Duration = Duration::from_millis(100);
-/// Between two looks at the processes, at first and at most.
+/// Between two looks at the processes, at least and at most: a quarter of the time that the drain has taken.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
 /// The session that needs the epoch: it keeps its server process.
@@ -117,7 +117,6 @@ impl<'a> Advance<'a> {
     /// Returns when no admission below the epoch is left.
     async fn drain(&self, deadline: Instant) -> Result<(), Refusal> {
         let start = Instant::now();
-        let mut pause = PAUSE.0;
         let mut signalled = BTreeSet::new();
         loop {
             // One behind the other, without a wait in between: a dead one that is seen all the same is buried at the next look.
@@ -150,11 +149,9 @@ impl<'a> Advance<'a> {
                 signalled.extend(due);
             }
             if Instant::now() >= deadline {
-                let left: Vec<_> = holders.into_iter().map(|holder| holder.blocker).collect();
-                return Err(Refusal::blocked(&self.resource.name, "admitted under lower tokens and not ended", &left));
+                return Err(self.blocked(holders));
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(PAUSE.1);
+            sleep((start.elapsed() / 4).clamp(PAUSE.0, PAUSE.1)).await;
         }
     }
 
@@ -252,6 +249,15 @@ impl<'a> Advance<'a> {
             self.log_drained(if signalled.contains(&key) { "terminated" } else { "dead" }, token);
         }
         Ok(())
+    }
+
+    fn blocked(&self, holders: Vec<Holder>) -> Refusal {
+        let more = holders.len().saturating_sub(DESCRIBED);
+        let mut left: Vec<_> = holders.into_iter().take(DESCRIBED).map(|holder| holder.blocker).collect();
+        if more > 0 {
+            left.push(Blocker { who: format!("{more} more"), query: String::new() });
+        }
+        Refusal::blocked(&self.resource.name, "admitted under lower tokens and not ended", &left)
     }
 
     async fn holders(&self) -> Result<Vec<Holder>, Refusal> {

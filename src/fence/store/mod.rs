@@ -244,9 +244,12 @@ pub struct Holder {
     pub row: AdmissionRow,
     /// The proxy that gave it.
     pub proxy: String,
-    /// What its process is doing, for people.
+    /// What its process is doing, for people: known of the first [`DESCRIBED`].
     pub blocker: Blocker,
 }
+
+/// Of so many holders it is said what they wait for and run.
+pub const DESCRIBED: usize = 10;
 
 /// An epoch, as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -160,6 +160,20 @@ async fn a_process_that_does_not_end_is_named() {
     assert_eq!(proxy.admit(&proxy.client(4), "notes", 7).await, "admitted");
 }
 
+/// Nobody reads a list of a thousand.
+#[tokio::test(start_paused = true)]
+async fn of_many_processes_that_do_not_end_some_are_named() {
+    let proxy = Proxy::start(&server(), "one").await;
+    proxy.server.end_late();
+    let clients: Vec<Client> = (0..=13).map(|pid| proxy.client(pid)).collect();
+    for old in &clients[1..] {
+        assert_eq!(proxy.admit(old, "notes", 5).await, "admitted");
+        is_now(old, Activity::Busy);
+    }
+    let blocked = proxy.admit(&clients[0], "notes", 6).await;
+    assert_eq!((blocked.matches("process").count(), blocked.ends_with("; 3 more")), (10, true), "{blocked}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn only_one_session_advances_a_fence_and_the_others_wait() {
     let proxy = Proxy::start(&server(), "one").await;

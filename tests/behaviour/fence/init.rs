@@ -91,7 +91,8 @@ async fn the_schema_of_version_2_is_upgraded_and_keeps_what_it_has() {
     let world = World::new().await;
     let (config, control) = (world.control_config("postgres"), world.control());
     let as_it_was = "ALTER TABLE fencegate.epoch DROP COLUMN policy_loaded; ALTER TABLE fencegate.admission DROP COLUMN ending; \
-        COMMENT ON SCHEMA fencegate IS 'fencegate schema version 2'; \
+        DROP INDEX fencegate.admission_epoch; CREATE INDEX admission_resource ON fencegate.admission (resource); \
+        CREATE INDEX admission_pid ON fencegate.admission (pid); COMMENT ON SCHEMA fencegate IS 'fencegate schema version 2'; \
         INSERT INTO fencegate.epoch (resource, token, drained, policy_hash) VALUES ('scheduler', 7, true, 'a')";
     world.run(as_it_was).await;
     let session = world.session(&world.proxy("p1")).await;
@@ -101,6 +102,9 @@ async fn the_schema_of_version_2_is_upgraded_and_keeps_what_it_has() {
     assert!([one.unwrap(), two.unwrap()].iter().any(|report| report.upgraded == Some((2, 4))));
     assert_eq!(run().await.unwrap().upgraded, None);
     assert_eq!(world.epoch().await, "(1,7,t)");
+    let indexes = "SELECT string_agg(indexname, ' ' ORDER BY indexname) FROM pg_indexes \
+        WHERE schemaname = 'fencegate' AND tablename = 'admission'";
+    assert_eq!(world.ask(indexes).await, "admission_epoch admission_pkey");
     let session = world.session(&world.proxy("p2")).await;
     session.admit(&world.resource, 7).await.unwrap();
     session.admit(&world.resource, 8).await.unwrap();

@@ -12,7 +12,7 @@ use super::{LIVING, THIS_DATABASE, below, epoch};
 use crate::fence::first::First;
 use crate::fence::refusal::Remedy;
 use crate::fence::session::{Epoch, Identity, Token};
-use crate::fence::store::AdmissionRow;
+use crate::fence::store::{AdmissionRow, DESCRIBED};
 use crate::policy::Resource;
 use crate::sql::quote;
 
@@ -180,11 +180,13 @@ pub fn holders(resource: &str, bound: Epoch) -> String {
     HOLDERS.execute(&[&quote(resource), &bound.generation.to_string(), &bound.token.to_string()])
 }
 
+/// To look up one process reads all of them: that is done for a few. `OFFSET 0` keeps it from being done for all.
 pub(super) const HOLDERS: Prepared = Prepared::new("holders", "text, bigint, bigint", || {
     format!(
-        "SELECT {GRANTED}, a.proxy, s.wait_event_type || '/' || s.wait_event AS waits, left(s.query, 60) AS query \
-         FROM fencegate.admission a LEFT JOIN pg_stat_get_activity(NULL) s ON s.pid = a.pid \
-         WHERE {}",
+        "SELECT {GRANTED}, a.proxy, s.waits, s.query \
+         FROM (SELECT *, xmin, row_number() OVER () AS number FROM fencegate.admission a WHERE {}) a \
+         LEFT JOIN LATERAL (SELECT s.wait_event_type || '/' || s.wait_event AS waits, left(s.query, 60) AS query \
+           FROM pg_stat_get_activity(a.pid) s WHERE a.number <= {DESCRIBED} OFFSET 0) s ON true ORDER BY a.number",
         below("$1", "$2", "$3")
     )
 });
@@ -212,40 +214,43 @@ pub fn delete(rows: &[(&AdmissionRow, &str)]) -> String {
         numbers("bigint", rows.iter().map(|(row, _)| row.version)),
         texts("text", rows.iter().map(|(_, family)| *family)),
     ];
-    let delete = DELETE.execute(&arguments.each_ref().map(String::as_str));
-    // The plan for any number of rows compares each with each.
-    if rows.len() > MANY { format!("SET LOCAL plan_cache_mode = force_custom_plan; {delete}") } else { delete }
+    DELETE.execute(&arguments.each_ref().map(String::as_str))
 }
-
-/// So many rows are worth a plan of their own.
-const MANY: usize = 16;
 
 /// First a lock that the guard's does not keep off: after it, only the guard's is in the way of the second.
 /// Materialized: only the locks of these processes are asked for, in whatever order a plan looks at the rows. Another
 /// proxy that found the lock of its own process taken would believe that the guard has seen a write.
+///
+/// Each row is looked up by its key, and then by its place. A join would be planned by what ANALYZE last knew of the table, and has
+/// compared each row with each.
 pub(super) const DELETE: Prepared = Prepared::new(
     "delete",
     "integer[], numeric[], text[], bigint[], bigint[], bigint[], text[]",
     || {
         format!(
-            "WITH theirs AS MATERIALIZED (SELECT a.pid, a.backend_start, k.resource, k.generation, k.token, k.version, k.family \
-               FROM fencegate.admission a JOIN (SELECT pid, backend_start, resource, generation, token, \
-                   version::text::xid AS version, family FROM unnest($1, $2, $3, $4, $5, $6, $7) \
-                   k(pid, backend_start, resource, generation, token, version, family)) k \
-               ON a.pid = k.pid AND extract(epoch FROM a.backend_start) = k.backend_start AND a.resource = k.resource \
-                 AND a.generation = k.generation AND a.token = k.token AND a.xmin = k.version FOR NO KEY UPDATE OF a), \
-               free AS MATERIALIZED (SELECT t.* FROM fencegate.admission a JOIN theirs t \
-                 ON (a.pid, a.backend_start, a.resource, a.generation, a.token) \
-                   = (t.pid, t.backend_start, t.resource, t.generation, t.token) FOR UPDATE OF a SKIP LOCKED) \
-             DELETE FROM fencegate.admission a USING free t \
-             WHERE (a.pid, a.backend_start, a.resource, a.generation, a.token) \
-                 = (t.pid, t.backend_start, t.resource, t.generation, t.token) AND a.xmin = t.version AND NOT a.ending \
-               AND pg_try_advisory_xact_lock({}) \
+            "WITH theirs AS MATERIALIZED (SELECT a.place, k.pid, k.family \
+               FROM unnest($1, $2, $3, $4, $5, $6, $7) k(pid, backend_start, resource, generation, token, version, family) \
+               CROSS JOIN LATERAL (SELECT a.ctid AS place FROM fencegate.admission a \
+                 WHERE a.pid = k.pid AND a.backend_start = {backend_start} AND a.resource = k.resource \
+                   AND a.generation = k.generation AND a.token = k.token AND a.xmin = k.version::text::xid \
+                 FOR NO KEY UPDATE) a), \
+               free AS MATERIALIZED (SELECT a.place, t.pid, t.family FROM theirs t \
+                 CROSS JOIN LATERAL (SELECT a.ctid AS place FROM fencegate.admission a WHERE a.ctid = t.place AND NOT a.ending \
+                   FOR UPDATE SKIP LOCKED) a) \
+             DELETE FROM fencegate.admission a WHERE a.ctid = ANY (ARRAY( \
+               SELECT f.place FROM free f WHERE pg_try_advisory_xact_lock({lock}))) \
              RETURNING {GRANTED}",
-            process_lock("t.family", "t.pid"),
+            backend_start = exactly("k.backend_start"),
+            lock = process_lock("f.family", "f.pid"),
         )
     },
 );
+
+/// The time of so many seconds since 1970, to the microsecond: a double holds that many microseconds, but not such a number of
+/// seconds with its decimals.
+fn exactly(seconds: &str) -> String {
+    format!("timestamptz 'epoch' + ({seconds} * 1000000)::bigint * interval '1 microsecond'")
+}
 
 /// Deletes the rows of dead processes: those of a resource below an epoch, or all. Rows that
 /// somebody else is deleting are left to them.

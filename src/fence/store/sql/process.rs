@@ -78,11 +78,10 @@ pub fn terminate(processes: &[Key], resource: &str, bound: Epoch) -> String {
 pub(super) const TERMINATE: Prepared = Prepared::new("terminate", "integer[], numeric[], text, bigint, bigint", || {
     format!(
         "WITH due AS (UPDATE fencegate.admission SET ending = true WHERE ctid = ANY (ARRAY( \
-               SELECT a.ctid FROM unnest($1, $2) k(pid, backend_start) \
-               JOIN pg_stat_get_activity(NULL) s ON s.pid = k.pid AND extract(epoch FROM s.backend_start) = k.backend_start \
-               LEFT JOIN pg_roles t ON t.oid = s.usesysid \
-               JOIN fencegate.admission a ON a.pid = s.pid AND a.backend_start = s.backend_start AND {} \
-               WHERE {} AND EXISTS (SELECT FROM fencegate.epoch e WHERE e.resource = $3 AND (e.generation, e.token) >= ($4, $5)) \
+               SELECT a.ctid FROM fencegate.admission a JOIN LATERAL pg_stat_get_activity(a.pid) s \
+                 ON s.backend_start = a.backend_start LEFT JOIN pg_roles t ON t.oid = s.usesysid \
+               WHERE {} AND (a.pid, extract(epoch FROM a.backend_start)) NOT IN (SELECT * FROM unnest($1, $2)) IS FALSE AND {} \
+                 AND EXISTS (SELECT FROM fencegate.epoch e WHERE e.resource = $3 AND (e.generation, e.token) >= ($4, $5)) \
                FOR NO KEY UPDATE OF a SKIP LOCKED)) RETURNING pid) \
              SELECT pid, pg_terminate_backend(pid) FROM (SELECT DISTINCT pid FROM due) due",
         below("$3", "$4", "$5"),

@@ -18,6 +18,7 @@ macro_rules! same {
     }};
 }
 
+mod plans;
 mod steps;
 
 use crate::fence::keys::family;

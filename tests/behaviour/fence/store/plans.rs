@@ -1,0 +1,106 @@
+//! The plans of control connections: whatever ANALYZE and VACUUM last saw of the admissions, an operation reads about as many as it is
+//! about.
+
+use super::Heard;
+use crate::fence::keys::family;
+use crate::fence::server::World;
+use crate::support::identity::identity;
+use crate::support::until;
+use fencegate::fence::First;
+use fencegate::fence::session::{Epoch, Identity};
+use fencegate::fence::store::{AdmissionRow, Key, Postgres, Store};
+use std::sync::Arc;
+
+/// Rows of a kind. A plan that reads all of a kind for each reads a hundred times what is allowed.
+const ROWS: usize = 1000;
+const FIRSTS: usize = 50;
+const NEWER: Epoch = Epoch { generation: 1, token: 8 };
+
+/// What the server has seen of the admissions: pid and resource of those that there were, from a number `n`, and how it has seen them.
+const SEEN: [(&str, Option<&str>, &str); 6] = [
+    ("nothing", None, "SELECT"),
+    ("that there are none", None, "VACUUM fencegate.admission"),
+    ("a process for each resource", Some("n, 'alone/' || n"), "ANALYZE fencegate.admission"),
+    ("one process for all resources", Some("1, 'alone/' || n"), "ANALYZE fencegate.admission"),
+    ("one resource for all processes", Some("n, 'alone'"), "ANALYZE fencegate.admission"),
+    ("few of both", Some("n % 10, 'alone/' || n % 10"), "ANALYZE fencegate.admission"),
+];
+
+#[tokio::test]
+async fn an_operation_reads_what_it_is_about() {
+    for (what, rows, look) in SEEN {
+        let world = World::new().await;
+        if let Some(rows) = rows {
+            world.run(&admissions(rows, LONG_AGO)).await;
+        }
+        world.run(look).await;
+        world.run("DELETE FROM fencegate.admission").await;
+        let operated = operate(&world).await;
+        let read = read(&world).await;
+        assert!(
+            read < 20 * operated,
+            "after the server had seen {what}: {read} index entries for {operated} admissions"
+        );
+    }
+}
+
+const LONG_AGO: &str = "'2000-01-01'::timestamptz + n * interval '1 ms'";
+
+/// So many admissions under token 7, with pid and resource as given, and the start of the process.
+fn admissions(of: &str, started: &str) -> String {
+    format!(
+        "INSERT INTO fencegate.admission (pid, resource, backend_start, generation, token, proxy) \
+         SELECT {of}, {started}, 1, 7, 'lost' FROM generate_series(1, {ROWS}) n"
+    )
+}
+
+/// Does all that is done with admissions, to a process with many and to a resource with many. Returns the number of
+/// admissions that this was about.
+async fn operate(world: &World) -> usize {
+    let control = world.control_config(&world.control());
+    let store = Postgres::new(control, "p".to_owned(), Arc::new(Heard::default()));
+    // The plans are made now, and not where they would fit best.
+    let who = identity(&world.root).await;
+    operate_on(world, &store, &who, "none").await;
+    let since = "(SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid()))";
+    world.run(&admissions("pg_backend_pid(), 'key/' || n", since)).await;
+    world.run(&admissions("1000000 + n, 'one'", LONG_AGO)).await;
+    let operated = operate_on(world, &store, &who, "one").await;
+    store.close(true).await;
+    operated
+}
+
+async fn operate_on(world: &World, store: &Postgres, who: &Identity, resource: &str) -> usize {
+    let keyed = family();
+    let firsts: Vec<First> = (0..FIRSTS)
+        .map(|key| First {
+            who: who.clone(),
+            resource: keyed.of_key(&format!("{resource}{key}")).unwrap(),
+            token: 7,
+            loaded: 0,
+        })
+        .collect();
+    store.admit_first(&firsts.iter().collect::<Vec<_>>()).await.unwrap();
+    let of_process = store.admissions_of(who).await.unwrap();
+    let holders = store.holders(resource, NEWER).await.unwrap();
+    let keys: Vec<Key> = holders.iter().map(|it| it.row.key()).collect();
+    store.terminate(&keys, resource, NEWER).await.unwrap();
+    let half: Vec<AdmissionRow> = holders.iter().skip(ROWS / 2).map(|it| it.row.clone()).collect();
+    let rows: Vec<(&AdmissionRow, &str)> = of_process.iter().chain(&half).map(|row| (row, "family")).collect();
+    let deleted = if rows.is_empty() { 0 } else { store.delete(&rows).await.unwrap().len() };
+    assert_eq!(deleted, rows.len());
+    let dead = store.delete_dead(Some((resource, NEWER))).await.unwrap().len();
+    assert_eq!(dead, holders.len() - half.len());
+    assert_eq!(world.ask("SELECT count(*) FROM fencegate.admission").await, "0");
+    rows.len() + dead
+}
+
+/// The index entries of admissions that have been read. A process counts what it has read when it ends.
+async fn read(world: &World) -> usize {
+    let control =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    until("the control connections have ended", async || world.ask(control).await == "0").await;
+    let read = "SELECT sum(idx_tup_read)::text FROM pg_stat_user_indexes \
+                WHERE schemaname = 'fencegate' AND relname = 'admission'";
+    world.ask(read).await.parse().unwrap()
+}
