@@ -48,7 +48,7 @@ pub struct SessionFence {
     /// Why the identity is not known, if it is not: no admission is possible then.
     pub identity: Result<Identity, String>,
     state: Mutex<State>,
-    /// Wakes the session's task: it was revoked from a resource.
+    /// Wakes the session's task: it was revoked from a resource while it was not idle.
     pub revoked: tokio::sync::Notify,
     /// Odd while the session handles what has come.
     steps: AtomicU64,
@@ -300,7 +300,8 @@ impl SessionFence {
     }
 
     /// The drain's half: takes away every admission to the resource below the epoch, leaves that
-    /// epoch as a floor, and says what the process was doing at that moment.
+    /// epoch as a floor, and says what the process was doing at that moment. The rows of an idle one are the drain's: its task is
+    /// not woken.
     pub fn revoke(&self, resource: &str, below: Epoch) -> Activity {
         let mut state = self.lock();
         state.revocations += 1;
@@ -310,7 +311,9 @@ impl SessionFence {
         if state.admitted.get(resource).is_some_and(|epoch| *epoch < below) {
             state.admitted.remove(resource);
             state.fresh.remove(resource);
-            self.revoked.notify_one();
+            if state.activity != Activity::Idle {
+                self.revoked.notify_one();
+            }
         }
         state.activity
     }

@@ -1,4 +1,5 @@
 use super::*;
+use futures_util::FutureExt;
 
 const SEVEN: Epoch = Epoch { generation: 1, token: 7 };
 const EIGHT: Epoch = Epoch { generation: 1, token: 8 };
@@ -83,6 +84,18 @@ fn a_revocation_takes_what_is_below_it_and_nothing_else() {
     assert!(session.holds_admissions());
     let _ = session.revoke("r", EIGHT);
     assert!(!session.holds_admissions() && session.admissions().is_empty());
+}
+
+/// The drain deletes the rows of one that is idle; the others delete theirs when they are.
+#[test]
+fn a_revocation_wakes_the_task_of_a_session_that_is_not_idle() {
+    for activity in [Activity::Idle, Activity::Waiting, Activity::Busy] {
+        let session = session();
+        write(&session, "r");
+        session.set_activity(activity);
+        assert_eq!(session.revoke("r", EIGHT), activity);
+        assert_eq!(session.revoked.notified().now_or_never().is_some(), activity != Activity::Idle, "{activity:?}");
+    }
 }
 
 #[test]
