@@ -18,7 +18,7 @@ NAMES = {"direct": "direct", "haproxy": "HAProxy tcp", "pgbouncer": "PgBouncer s
 TOKEN = "-c lease.fence=1"
 JOB = "\\set i :i + 1\n\\set key :client_id * 10000000 + :base + :i\nSET lease.fence = :key;\nINSERT INTO jobs VALUES (:key, 'done');\n"
 TAKEOVERS = 20
-CROWD, CROWDS = 1000, 3
+CROWD, CROWDS = 1000, 5
 
 
 class Bench:
@@ -97,6 +97,8 @@ class Bench:
     def crowds(self, token):
         """The same where so many sessions of the old leader are admitted."""
         second, members, times = self.servers.proxies["second"], [], []
+        # As a candidate does, it stays connected while others lead. The first takeover opens connections to the database.
+        new = Session(self.servers, "fenced")
         for _ in range(CROWDS):
             token += 2
             # Those that were ended the last time are replaced.
@@ -104,10 +106,9 @@ class Bench:
             members += [Member(second.folder, second.port) for _ in range(CROWD - len(members))]
             for member in members:
                 member.run(f"SET lease.fence = {token}; INSERT INTO results VALUES (1)")
-            new = Session(self.servers, "fenced")
             new.run(f"SET lease.fence = {token + 1}")
             times.append(new.run("INSERT INTO results VALUES (2)"))
-            new.close()
+        new.close()
         for member in members:
             member.close()
         return times
