@@ -324,6 +324,8 @@ async fn privilege_lost_in_mid_drain_makes_nobody_dead() {
     old.admit(&world.resource, 1).await.unwrap();
     old.write(1).await;
     one.close().await;
+    // A connection that is opened without the privilege is refused.
+    two.admissions().await.unwrap();
     // It is told to end, and does not before it goes on.
     signal("STOP", old.pid());
     let admitting = new.admit(&world.resource, 2);
