@@ -301,7 +301,7 @@ impl SessionFence {
 
     /// The drain's half: takes away every admission to the resource below the epoch, leaves that
     /// epoch as a floor, and says what the process was doing at that moment. The rows of an idle one are the drain's: its task is
-    /// not woken.
+    /// not woken. Where the drain fails, they stay for the next one.
     pub fn revoke(&self, resource: &str, below: Epoch) -> Activity {
         let mut state = self.lock();
         state.revocations += 1;

@@ -254,6 +254,7 @@ async fn create_schema(client: &Client, role: &str, lent: &Lent) -> Result<bool,
         // the schema in the meantime.
         let may_pass = [
             SqlState::LOCK_NOT_AVAILABLE,
+            SqlState::T_R_DEADLOCK_DETECTED,
             SqlState::INTERNAL_ERROR,
             SqlState::UNIQUE_VIOLATION,
             SqlState::DUPLICATE_SCHEMA,

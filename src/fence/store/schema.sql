@@ -41,10 +41,13 @@ END$$;
 -- An index that is there would wait for the table's lock all the same. It finds a row by itself, as the primary key does: whichever of
 -- them a plan takes, it does not read the other rows of the resource or of the process. And it has nothing by which to look for a pid:
 -- a plan that is made while the table is empty finds all indexes equally good.
+-- What an older program has made goes first: that takes the stronger lock, and who waits for it with the weaker one keeps every Admit out.
 DO $$BEGIN
+    IF to_regclass('fencegate.admission_resource') IS NOT NULL OR to_regclass('fencegate.admission_pid') IS NOT NULL THEN
+        DROP INDEX IF EXISTS fencegate.admission_resource, fencegate.admission_pid;
+    END IF;
     IF to_regclass('fencegate.admission_epoch') IS NULL THEN
         CREATE INDEX admission_epoch ON fencegate.admission (resource, generation, token, backend_start);
-        DROP INDEX IF EXISTS fencegate.admission_resource, fencegate.admission_pid;
     END IF;
 END$$;
 

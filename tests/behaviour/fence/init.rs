@@ -105,6 +105,10 @@ async fn the_schema_of_version_2_is_upgraded_and_keeps_what_it_has() {
     let indexes = "SELECT string_agg(indexname, ' ' ORDER BY indexname) FROM pg_indexes \
         WHERE schemaname = 'fencegate' AND tablename = 'admission'";
     assert_eq!(world.ask(indexes).await, "admission_epoch admission_pkey");
+    // The init of an older program brings them back.
+    world.run("CREATE INDEX admission_pid ON fencegate.admission (pid)").await;
+    run().await.unwrap();
+    assert_eq!(world.ask(indexes).await, "admission_epoch admission_pkey");
     let session = world.session(&world.proxy("p2")).await;
     session.admit(&world.resource, 7).await.unwrap();
     session.admit(&world.resource, 8).await.unwrap();

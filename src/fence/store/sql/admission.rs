@@ -180,7 +180,7 @@ pub fn holders(resource: &str, bound: Epoch) -> String {
     HOLDERS.execute(&[&quote(resource), &bound.generation.to_string(), &bound.token.to_string()])
 }
 
-/// To look up one process reads all of them: that is done for a few. `OFFSET 0` keeps it from being done for all.
+/// Each lookup of a process reads all processes: so only a few are looked up. `OFFSET 0` keeps a plan from looking up all.
 pub(super) const HOLDERS: Prepared = Prepared::new("holders", "text, bigint, bigint", || {
     format!(
         "SELECT {GRANTED}, a.proxy, s.waits, s.query \
@@ -221,7 +221,7 @@ pub fn delete(rows: &[(&AdmissionRow, &str)]) -> String {
 /// Materialized: only the locks of these processes are asked for, in whatever order a plan looks at the rows. Another
 /// proxy that found the lock of its own process taken would believe that the guard has seen a write.
 ///
-/// Each row is looked up by its key, and then by its place. A join would be planned by what ANALYZE last knew of the table, and has
+/// Each row is looked up by its key, and then by its place. A join is planned by what ANALYZE last saw of the table: one such plan
 /// compared each row with each.
 pub(super) const DELETE: Prepared = Prepared::new(
     "delete",
@@ -246,8 +246,8 @@ pub(super) const DELETE: Prepared = Prepared::new(
     },
 );
 
-/// The time of so many seconds since 1970, to the microsecond: a double holds that many microseconds, but not such a number of
-/// seconds with its decimals.
+/// The time so many seconds after 1970, exact to the microsecond. A double that counts microseconds is exact until 2255; one that
+/// counts seconds, with decimals, is not.
 fn exactly(seconds: &str) -> String {
     format!("timestamptz 'epoch' + ({seconds} * 1000000)::bigint * interval '1 microsecond'")
 }

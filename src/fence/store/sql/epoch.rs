@@ -144,7 +144,7 @@ pub(super) const PREPARED_WRITERS: Prepared = Prepared::new("prepared_writers", 
     )
 });
 
-/// There are prepared transactions. One is there before its locks are without a process, and much cheaper to see than locks.
+/// There are prepared transactions. Much cheaper to see than locks; one is listed before its locks lose their process.
 const HAS_PREPARED: &str = "EXISTS (SELECT FROM pg_prepared_xact())";
 
 /// The epoch rows of these resources.
