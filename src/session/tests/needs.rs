@@ -51,6 +51,19 @@ fn only_what_is_lacking_is_asked_for() {
     }
 }
 
+#[test]
+fn a_token_waits_for_what_runs_under_another_one() {
+    for (admitted, waits) in [(46, true), (47, false)] {
+        let mut session = session("47");
+        admit(&session, "scheduler", admitted);
+        says(&mut session, &query("SELECT 1"));
+        assert!(says(&mut session, &query("DELETE FROM jobs")).is_none());
+        assert_eq!(session.is_held_back(), waits, "admitted under {admitted}");
+        let task = answers(&mut session, &ready());
+        assert_eq!(admissions(task), if waits { "scheduler=47" } else { "none" });
+    }
+}
+
 /// It gives up others first, which it can only when the process is idle.
 #[test]
 fn a_session_with_many_admissions_asks_for_more_once_nothing_is_owed() {

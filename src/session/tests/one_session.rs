@@ -190,5 +190,7 @@ impl Host for OneSession {
         }
     }
 
-    fn observe(&self, _: Need, _: Claim) {}
+    fn observe(&self, need: Need, _: Claim) {
+        self.hear(format!("observed {}={}", need.resource.name, need.token));
+    }
 }

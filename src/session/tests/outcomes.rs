@@ -177,6 +177,19 @@ fn a_database_that_is_dropped_is_left_and_forgotten() {
     assert!(session.host.told().contains("database other"));
 }
 
+/// The server drops no database in a pipeline, which an Execute of ours would begin: nothing is asked there.
+#[test]
+fn who_drops_a_database_by_an_execute_may_be_any_role() {
+    let mut session = session("");
+    prepare(&mut session, "s", "DROP DATABASE other");
+    says(&mut session, &bind("", "s"));
+    answers(&mut session, &is_bound());
+    session.server.output.clear();
+    let Some(Task::LeaveAlone(_, role)) = says(&mut session, &execute("")) else { panic!("it makes no way") };
+    assert_eq!(role, crate::fence::Role::AnyOf("postgres".to_owned()));
+    assert!(session.server.output.is_empty());
+}
+
 /// The session itself is connected to its own, which only a copy of it has to be without.
 #[test]
 fn of_its_own_database_only_a_copy_makes_way() {
@@ -222,6 +235,25 @@ fn as_whom_a_session_acts_is_asked_only_where_a_token_would_be_raised() {
     answers(&mut session, &[cancelled(), ready()].concat());
     assert_eq!(session.client.output, [cancelled(), ready()].concat());
     assert!(session.is_idle() && session.client.input.is_empty());
+}
+
+#[test]
+fn a_role_that_cannot_be_asked_for_before_a_write_may_be_any() {
+    let any = || Some(crate::fence::Role::AnyOf("postgres".to_owned()));
+    let alter = "ALTER TABLE jobs ADD x int";
+    for (sql, in_pipeline, role) in [
+        // Some of it the server does not run in a pipeline.
+        (alter, true, any()),
+        (alter, false, None),
+        ("DELETE FROM jobs", true, None),
+        ("SET ROLE admin; DELETE FROM jobs", false, any()),
+    ] {
+        let mut session = session("47");
+        let pipeline = [parse("", sql), bind("", ""), execute("")].concat();
+        let sent = if in_pipeline { pipeline } else { query(sql).to_vec() };
+        let Some(Task::Admit(needs)) = says(&mut session, &sent) else { panic!("{sql}: nothing is asked for") };
+        assert_eq!(needs[0].1.role, role, "{sql}, {in_pipeline}");
+    }
 }
 
 #[test]

@@ -116,12 +116,14 @@ fn what_passes_unread_waits_for_what_is_owed() {
 #[test]
 fn what_a_portal_writes_past_a_fence_that_observes_is_noted_once() {
     let policies = "version: 1\nresources:\n  - {name: trial, tables: [public.trials], mode: observe}\n";
-    let mut session = session_under(policies, "", PUBLIC());
-    says(&mut session, &[parse("", "DELETE FROM trials RETURNING 1"), bind("", ""), execute("")].concat());
-    answers(&mut session, &[parsed(), is_bound(), frame(backend::PORTAL_SUSPENDED, b"")].concat());
-    assert_eq!(session.host.told(), "passed 1, query");
-    says(&mut session, &execute(""));
-    assert_eq!(session.host.told(), "query");
+    for (token, noted) in [("", "passed 1"), ("47", "observed trial=47")] {
+        let mut session = session_under(policies, token, PUBLIC());
+        says(&mut session, &[parse("", "DELETE FROM trials RETURNING 1"), bind("", ""), execute("")].concat());
+        answers(&mut session, &[parsed(), is_bound(), frame(backend::PORTAL_SUSPENDED, b"")].concat());
+        assert_eq!(session.host.told(), format!("{noted}, query"));
+        says(&mut session, &execute(""));
+        assert_eq!(session.host.told(), "query");
+    }
 }
 
 /// The server refuses it there, and no control connection has to make way.
