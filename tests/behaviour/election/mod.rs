@@ -14,7 +14,7 @@ mod shared;
 
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
-use crate::support::{DEADLINE, wait_until};
+use crate::support::{DEADLINE, Stalls, wait_until};
 use fencegate::etcd::{Etcd as Client, EtcdSettings, Leader, Patience, leader};
 use fencegate::leader::{Coordinator, Election, LeaderError, Leadership, Loss, Timings};
 use std::future::Future;
@@ -59,8 +59,26 @@ pub fn is_silence(loss: &Loss, stalled: Duration) -> bool {
     matches!(loss, Loss::Unreachable { .. }) || *loss == Loss::Expired && stalled >= Duration::from_millis(50)
 }
 
+/// All are lost, and by the coordinator's silence. `stalls` is watched since before it.
+pub async fn silence_ends(leaderships: &[Leadership], stalls: Stalls) {
+    let mut losses = Vec::new();
+    for leadership in leaderships {
+        losses.push(soon(leadership.lost()).await);
+    }
+    let stalled = stalls.total();
+    assert!(losses.iter().all(|loss| is_silence(loss, stalled)), "{losses:?}, stalled for {stalled:?}");
+}
+
+/// Each is renewed once more.
+pub async fn renewed(leaderships: &[Leadership]) {
+    let deadlines: Vec<_> = leaderships.iter().map(Leadership::deadline).collect();
+    for (leadership, before) in leaderships.iter().zip(deadlines) {
+        soon(leadership.renewed(before)).await;
+    }
+}
+
 /// What has to happen, with no time of its own.
-async fn soon<T>(what: impl Future<Output = T>) -> T {
+pub async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, what).await.expect("it happens in time")
 }
 

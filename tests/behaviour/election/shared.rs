@@ -1,6 +1,6 @@
 //! Many elections by one lease.
 
-use super::{Client, LONG, NAME, client, is_silence, keys, lease, queue_up, soon, timings};
+use super::{Client, LONG, NAME, client, keys, lease, queue_up, renewed, silence_ends, soon, timings};
 use crate::metrics::page::get;
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
@@ -42,14 +42,6 @@ fn metric(server: &Etcd, name: &str) -> f64 {
     let page = get(([127, 0, 0, 1], server.port()).into(), "/metrics").body;
     let count = page.lines().find_map(|line| line.strip_prefix(name));
     count.unwrap().trim().parse().unwrap()
-}
-
-/// Each has been renewed once more.
-async fn renewed(leaderships: &[Leadership]) {
-    let deadlines: Vec<_> = leaderships.iter().map(Leadership::deadline).collect();
-    for (leadership, before) in leaderships.iter().zip(deadlines) {
-        soon(leadership.renewed(before)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,12 +96,7 @@ async fn silence_ends_all_and_says_why() {
     let won = win_shards(&session(&server, 9), 20).await;
     let stalls = Stalls::watch();
     server.pause();
-    let mut losses = Vec::new();
-    for leadership in &won {
-        losses.push(soon(leadership.lost()).await);
-    }
-    let stalled = stalls.total();
-    assert!(losses.iter().all(|loss| is_silence(loss, stalled)), "{losses:?}, stalled for {stalled:?}");
+    silence_ends(&won, stalls).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! The library's elections on leases: who leads, who waits, and when leadership ends.
 
 use super::Leases;
-use crate::election::is_silence;
+use crate::election::{is_silence, renewed, soon};
 use crate::lead::stage::{kill, stop};
 use crate::support::link::{Fault, Link};
 use crate::support::postgres::SUPERUSER;
@@ -11,7 +11,6 @@ use fencegate::leader::clock::BootInstant;
 use fencegate::leader::{
     self, Candidate, Coordinator, CoordinatorError, Election, LeaderError, Leadership, Loss, Observe, Timings,
 };
-use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,11 +69,6 @@ impl Server {
 
 fn election(client: Arc<Client>, name: &str, holder: &str, ttl: u64) -> Election<Client> {
     Election::new(client, name.parse().unwrap(), holder, Timings::new(Duration::from_secs(ttl)).unwrap())
-}
-
-/// What has to happen, with no time of its own.
-pub(super) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, what).await.expect("it happens in time")
 }
 
 async fn win(election: &Election<Client>) -> Leadership {
@@ -147,10 +141,7 @@ async fn one_connection_serves_many_elections() {
     for number in 0..50 {
         leaderships.push(win(&election(client.clone(), &format!("shard/{number}"), "ours", 10)).await);
     }
-    let deadlines: Vec<_> = leaderships.iter().map(Leadership::deadline).collect();
-    for (leadership, before) in leaderships.iter().zip(deadlines) {
-        soon(leadership.renewed(before)).await;
-    }
+    renewed(&leaderships).await;
     // One that has answered too late is replaced, and is there for a moment more.
     until("it is one connection", async || server.connections("ours") == "1").await;
     assert!(leaderships.iter().all(|leadership| leadership.why_lost().is_none()));

@@ -1,8 +1,8 @@
 //! Many elections of one process: one statement renews the leases of all.
 
-use super::leading::{Client, Server, soon};
+use super::leading::{Client, Server};
 use super::{Leases, call_in};
-use crate::election::is_silence;
+use crate::election::{renewed, silence_ends, soon};
 use crate::support::{Stalls, until};
 use fencegate::leader::{Election, Leadership, Loss, Session, Timings};
 use std::sync::Arc;
@@ -22,13 +22,6 @@ async fn win_shards(session: &Arc<Session<Client>>, count: usize) -> Vec<Leaders
         won.push(soon(shard(session, number).campaign()).await.unwrap());
     }
     won
-}
-
-async fn renewed(leaderships: &[Leadership]) {
-    let deadlines: Vec<_> = leaderships.iter().map(Leadership::deadline).collect();
-    for (leadership, before) in leaderships.iter().zip(deadlines) {
-        soon(leadership.renewed(before)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,12 +59,7 @@ async fn silence_ends_all_and_says_why() {
     let won = win_shards(&session(&server, 9), 20).await;
     let stalls = Stalls::watch();
     server.silence();
-    let mut losses = Vec::new();
-    for leadership in &won {
-        losses.push(soon(leadership.lost()).await);
-    }
-    let stalled = stalls.total();
-    assert!(losses.iter().all(|loss| is_silence(loss, stalled)), "{losses:?}, stalled for {stalled:?}");
+    silence_ends(&won, stalls).await;
 }
 
 /// A transaction that stays open after it has renewed one.
