@@ -186,9 +186,7 @@ async fn foreign_idle_process_is_released_by_its_own_proxy() {
     let (one, two) = (world.proxy("p1"), world.proxy("p2"));
     let (old, new) = (world.session(&one).await, world.session(&two).await);
     old.admit(&world.resource, 1).await.unwrap();
-    // Published, but not drained: the proxy that drains waits 100 ms only, which a busy machine may need.
-    world.run("UPDATE fencegate.epoch SET token = 2, drained = false").await;
-    world.run("SELECT pg_notify('fencegate', 'scheduler')").await;
+    world.publish("scheduler", 2).await;
     until("its own proxy lets it go", async || world.admissions(&old).await == "0").await;
     new.admit(&world.resource, 2).await.unwrap();
     assert!(world.lives(&old).await);

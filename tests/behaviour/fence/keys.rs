@@ -61,9 +61,7 @@ async fn a_session_that_is_idle_gives_its_admissions_up_before_it_has_too_many()
     one.put_in_force(std::slice::from_ref(&family));
     for key in ["1", &KEYS.to_string()] {
         let resource = family.of_key(key).unwrap();
-        // Published, but not drained: the proxy that drains waits 100 ms only, which a busy machine may need.
-        let epoch = format!("fencegate.epoch SET token = 8, drained = false WHERE resource = '{}'", resource.name);
-        world.run(&format!("UPDATE {epoch}; SELECT pg_notify('fencegate', '{}')", resource.name)).await;
+        world.publish(&resource.name, 8).await;
         let left = format!(
             "SELECT count(*) FROM fencegate.admission WHERE pid = {} AND resource = '{}'",
             old.pid(),

@@ -111,6 +111,12 @@ impl World {
         self.root.batch_execute(statements).await.unwrap();
     }
 
+    /// Publishes the token without a drain, which would give the proxies of old sessions 100 ms only: a busy machine may need more.
+    pub async fn publish(&self, resource: &str, token: Token) {
+        let epoch = format!("fencegate.epoch SET token = {token}, drained = false WHERE resource = '{resource}'");
+        self.run(&format!("UPDATE {epoch}; SELECT pg_notify('fencegate', '{resource}')")).await;
+    }
+
     /// Returns when a process of the database waits for an advisory lock.
     pub async fn somebody_waits(&self) {
         let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
