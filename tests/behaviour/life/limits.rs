@@ -1,5 +1,6 @@
 //! How many clients may come, and what the next one is told.
 
+use super::WithFile;
 use crate::support::fenced::{ok, value};
 use crate::support::proxy::NO_POLICIES;
 use crate::support::ticks::{process, wait_for_process};
@@ -15,9 +16,14 @@ fn start(arguments: &[&str]) -> (Proxy, Postgres) {
 }
 
 fn start_with(options: Options, arguments: &[&str]) -> (Proxy, Postgres) {
+    let postgres = postgres(options);
+    (Proxy::start(&postgres, NO_POLICIES, arguments), postgres)
+}
+
+fn postgres(options: Options) -> Postgres {
     let postgres = Postgres::start(options);
     postgres.sql("CREATE ROLE ada LOGIN PASSWORD 'secret'; CREATE ROLE bob LOGIN");
-    (Proxy::start(&postgres, NO_POLICIES, arguments), postgres)
+    postgres
 }
 
 fn try_login(proxy: &Proxy, parameters: &[(&str, &str)]) -> (Wire, String) {
@@ -168,37 +174,17 @@ fn refusals_are_logged_at_a_bounded_rate() {
 
 #[test]
 fn a_reload_applies_to_who_comes_next() {
-    let (mut proxy, _postgres) = start_with_file("max_connections: 1\n");
-    let (mut wire, _) = login_as(&proxy.proxy, "ada");
-    assert_eq!(login_as(&proxy.proxy, "ada").1, "53300");
-    proxy.reload("max_connections: 2\nidle_timeout: 2s\n");
+    let postgres = postgres(Options::default());
+    let mut world = WithFile::start(&postgres, NO_POLICIES, "max_connections: 1\n");
+    let (mut wire, _) = login_as(&world.proxy, "ada");
+    assert_eq!(login_as(&world.proxy, "ada").1, "53300");
+    world.reload_with("max_connections: 2\nidle_timeout: 2s\n");
+    world.proxy.wait_for_log("policies_loaded", DEADLINE);
     // A session that was idle already ends as well.
     assert_eq!(
         wire.read_to_end().pop().map(|frame| error_in(&[frame]).unwrap().code().to_owned()).as_deref(),
         Some("57P05")
     );
-    assert_eq!(login_as(&proxy.proxy, "ada").1, "");
-    assert!(value(&mut login_as(&proxy.proxy, "ada").0, "SELECT 1").is_some());
-}
-
-struct WithFile {
-    proxy: Proxy,
-    file: std::path::PathBuf,
-    _folder: crate::support::guardian::Folder,
-}
-
-impl WithFile {
-    fn reload(&mut self, settings: &str) {
-        std::fs::write(&self.file, settings).unwrap();
-        self.proxy.sighup();
-        self.proxy.wait_for_log("policies_loaded", DEADLINE);
-    }
-}
-
-fn start_with_file(settings: &str) -> (WithFile, Postgres) {
-    let folder = crate::support::guardian::Folder::new("settings");
-    let file = folder.join("fencegate.yaml");
-    std::fs::write(&file, settings).unwrap();
-    let (proxy, postgres) = start(&["--config", &file.display().to_string()]);
-    (WithFile { proxy, file, _folder: folder }, postgres)
+    assert_eq!(login_as(&world.proxy, "ada").1, "");
+    assert!(value(&mut login_as(&world.proxy, "ada").0, "SELECT 1").is_some());
 }

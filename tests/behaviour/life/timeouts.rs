@@ -1,7 +1,7 @@
 //! Clients that say nothing, before they are let in and after.
 
+use super::WithFile;
 use crate::support::fenced::{ok, value};
-use crate::support::guardian::Folder;
 use crate::support::proxy::NO_POLICIES;
 use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Options, Postgres, Proxy, Wire, message, wait_until};
@@ -41,11 +41,9 @@ fn a_client_that_does_not_log_in_is_closed() {
 #[test]
 fn an_idle_session_ends_and_one_in_a_transaction_does_not() {
     const STEPS: usize = 12;
-    let folder = Folder::new("settings");
-    let file = folder.join("fencegate.yaml");
-    std::fs::write(&file, "idle_timeout: 0\n").unwrap();
-    let (mut proxy, postgres) = start(&["--config", &file.display().to_string()]);
-    let login = || Wire::login(&proxy.address(), "postgres", "postgres");
+    let postgres = Postgres::start(Options::default());
+    let mut world = WithFile::start(&postgres, NO_POLICIES, "idle_timeout: 0\n");
+    let login = || Wire::login(&world.proxy.address(), "postgres", "postgres");
     let (mut idle, mut open, mut running, mut active) = (login(), login(), login(), login());
     ok(&mut idle, "SET application_name = 'idle'");
     ok(&mut open, "BEGIN");
@@ -55,8 +53,7 @@ fn an_idle_session_ends_and_one_in_a_transaction_does_not() {
     // Idle again and again, and never for long; in all for longer than it may be.
     active.send(&message::query("SELECT pg_sleep(0.1)").repeat(STEPS));
     // Only now, so that nobody has to be quick.
-    std::fs::write(&file, "idle_timeout: 500ms\n").unwrap();
-    proxy.sighup();
+    world.reload_with("idle_timeout: 500ms\n");
     (0..STEPS).for_each(|_| assert_eq!(error_in(&active.read_until_ready()), None));
     assert_eq!(code_at_end(&mut idle).as_deref(), Some("57P05"));
     wait_until("its server process ends", DEADLINE, || {
@@ -72,11 +69,9 @@ fn an_idle_session_ends_and_one_in_a_transaction_does_not() {
 #[test]
 fn an_idle_session_that_does_not_read_costs_nothing_when_it_ends() {
     const ROW: usize = 8000;
-    let folder = Folder::new("settings");
-    let file = folder.join("fencegate.yaml");
-    std::fs::write(&file, "idle_timeout: 0\n").unwrap();
-    let (mut proxy, postgres) = start(&["--config", &file.display().to_string()]);
-    let mut silent = Wire::login(&proxy.socket(), "postgres", "postgres");
+    let postgres = Postgres::start(Options::default());
+    let mut world = WithFile::start(&postgres, NO_POLICIES, "idle_timeout: 0\n");
+    let mut silent = Wire::login(&world.proxy.socket(), "postgres", "postgres");
     let process = value(&mut silent, "SELECT pg_backend_pid()").unwrap();
     // More than the socket holds, and less than would keep the proxy from reading the rest of it: 128 KiB.
     let held =
@@ -89,18 +84,17 @@ fn an_idle_session_that_does_not_read_costs_nothing_when_it_ends() {
             postgres.value(&format!("SELECT count(*) FROM pg_stat_activity WHERE {has_run}")) == "1"
         });
     }
-    std::fs::write(&file, "idle_timeout: 100ms\n").unwrap();
-    proxy.sighup();
+    world.reload_with("idle_timeout: 100ms\n");
     wait_until("its server process ends", DEADLINE, || {
         postgres.value(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}")) == "0"
     });
-    let before = proxy.processor_time();
+    let before = world.proxy.processor_time();
     std::thread::sleep(std::time::Duration::from_secs(2));
-    let worked = proxy.processor_time() - before;
+    let worked = world.proxy.processor_time() - before;
     assert!(worked < 20, "{worked} hundredths of a second in two");
-    assert!(!proxy.log().contains("session_ended"), "it has been told");
+    assert!(!world.proxy.log().contains("session_ended"), "it has been told");
     assert_eq!(code_at_end(&mut silent).as_deref(), Some("57P05"));
-    proxy.wait_for_log("session_ended", DEADLINE);
+    world.proxy.wait_for_log("session_ended", DEADLINE);
 }
 
 #[test]
