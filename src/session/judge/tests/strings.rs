@@ -2,8 +2,17 @@
 
 use super::facts::{needs, why, with};
 use super::*;
+use crate::policy::QualifiedName;
 
 const SETS: &str = "SELECT set_config(n, '1', false) FROM t";
+
+/// Policies for the table `shards` by its key `k`, and that table.
+fn keyed() -> (PolicySet, QualifiedName) {
+    let policies = "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
+    let policies = join([("a.yaml".into(), Ok(policies.into()))]).unwrap();
+    let table = policies.resources[0].tables[0].name.clone();
+    (policies, table)
+}
 
 #[test]
 fn what_once_stood_before_a_statement_counts_on() {
@@ -26,9 +35,7 @@ fn what_once_stood_before_a_statement_counts_on() {
 /// What the statements before may have set or made is not asked for, as they have not run.
 #[test]
 fn keys_behind_what_may_lead_elsewhere_are_unknown() {
-    let policies = "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
-    let policies = join([("a.yaml".into(), Ok(policies.into()))]).unwrap();
-    let table = policies.resources[0].tables[0].name.clone();
+    let (policies, table) = keyed();
     let update = "UPDATE shards SET v = 1 WHERE k = 3";
     for (is_shadowed, before, expected) in [
         (true, "", "forward shard/3=47"),
@@ -61,9 +68,7 @@ fn a_fence_that_observes_is_told_of_what_it_could_not_check() {
 
 #[test]
 fn a_key_that_does_not_show_is_asked_for_where_it_has_to_stand() {
-    let policies = "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
-    let policies = join([("a.yaml".into(), Ok(policies.into()))]).unwrap();
-    let table = policies.resources[0].tables[0].name.clone();
+    let (policies, table) = keyed();
     for (text, hint) in [
         ("INSERT INTO shards (v) VALUES (1)", "INSERT INTO t (key, ...) VALUES (3, ...)"),
         ("UPDATE shards SET v = 1", "an upsert needs it in its list of columns"),
