@@ -6,7 +6,7 @@ mod strings;
 use super::*;
 use crate::catalogue::Catalogue;
 use crate::fence::Cause;
-use crate::policy::join;
+use crate::policy::{QualifiedName, join};
 use crate::session::parameter::ParameterValue;
 use crate::statement::{Lexing, analyse, analyse_rows};
 
@@ -19,6 +19,14 @@ resources:
 
 fn policies() -> PolicySet {
     join([("a.yaml".into(), Ok(POLICIES.into()))]).unwrap()
+}
+
+/// Policies for the table `shards` by its key `k`, and that table.
+fn keyed() -> (PolicySet, QualifiedName) {
+    let policies = "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
+    let policies = join([("a.yaml".into(), Ok(policies.into()))]).unwrap();
+    let table = policies.resources[0].tables[0].name.clone();
+    (policies, table)
 }
 
 /// What is known beside the text and the token, in words: see [`World::new`].
@@ -286,8 +294,7 @@ fn no_fact_matters_to_what_only_reads() {
 /// The catalogue says which column tells the keys: without it nothing is known of them, and that passes.
 #[test]
 fn a_key_whose_column_is_not_read_is_no_mistake_of_the_statement() {
-    let policies = "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
-    let policies = join([("a.yaml".into(), Ok(policies.into()))]).unwrap();
+    let (policies, _) = keyed();
     for text in ["UPDATE shards SET v = 2", "INSERT INTO shards VALUES (1) ON CONFLICT (v) DO UPDATE SET v = 2"] {
         // What was read says that no key shows: that nobody listens since is no reason to say anything else.
         assert!(World::new("rows empty unheard").judge_under(&policies, text, "47").contains("LF004"), "{text}");

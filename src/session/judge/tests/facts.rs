@@ -106,9 +106,7 @@ fn a_refusal_is_about_its_own_fence() {
 /// Where an operator may not be the catalogue's own, what compares a key by it says nothing of it.
 #[test]
 fn keys_of_a_table() {
-    let policies = "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
-    let policies = join([("a.yaml".into(), Ok(policies.into()))]).unwrap();
-    let table = policies.resources[0].tables[0].name.clone();
+    let (policies, table) = keyed();
     let (insert, update) = ("INSERT INTO shards VALUES (3, 1)", "UPDATE shards SET v = 1 WHERE k = 3");
     for (words, text, token, expected) in [
         ("", insert, "47", "forward shard/3=47"),

@@ -2,17 +2,8 @@
 
 use super::facts::{needs, why, with};
 use super::*;
-use crate::policy::QualifiedName;
 
 const SETS: &str = "SELECT set_config(n, '1', false) FROM t";
-
-/// Policies for the table `shards` by its key `k`, and that table.
-fn keyed() -> (PolicySet, QualifiedName) {
-    let policies = "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
-    let policies = join([("a.yaml".into(), Ok(policies.into()))]).unwrap();
-    let table = policies.resources[0].tables[0].name.clone();
-    (policies, table)
-}
 
 #[test]
 fn what_once_stood_before_a_statement_counts_on() {
