@@ -38,14 +38,12 @@ DO $$BEGIN
         ALTER TABLE fencegate.admission ADD COLUMN ending boolean NOT NULL DEFAULT false;
     END IF;
 END$$;
--- An index that is there would wait for the table's lock all the same. It finds a row by itself, as the primary key does: whichever of
--- them a plan takes, it does not read the other rows of the resource or of the process. And it has nothing by which to look for a pid:
--- a plan that is made while the table is empty finds all indexes equally good.
--- What an older program has made goes first: that takes the stronger lock, and who waits for it with the weaker one keeps every Admit out.
+-- CREATE INDEX IF NOT EXISTS would wait for the table's lock even where the index is there. Like the primary key, this index finds a
+-- single row, so that no plan reads the other rows of a resource or a process. It has no pid: a plan that is made while the table is
+-- empty finds all indexes equally good, and would look for a process in this one. The indexes of older programs are dropped first: DROP
+-- takes the stronger lock, and to wait for it with the weaker one held would keep every Admit out.
+DROP INDEX IF EXISTS fencegate.admission_resource, fencegate.admission_pid;
 DO $$BEGIN
-    IF to_regclass('fencegate.admission_resource') IS NOT NULL OR to_regclass('fencegate.admission_pid') IS NOT NULL THEN
-        DROP INDEX IF EXISTS fencegate.admission_resource, fencegate.admission_pid;
-    END IF;
     IF to_regclass('fencegate.admission_epoch') IS NULL THEN
         CREATE INDEX admission_epoch ON fencegate.admission (resource, generation, token, backend_start);
     END IF;
