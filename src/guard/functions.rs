@@ -6,13 +6,17 @@ use super::{FUNCTIONS, GuardState, NOTICE};
 use sha2::{Digest, Sha256};
 
 /// The functions of `guard.sql`, then that of `notice.sql`.
-pub(super) const SIGNATURES: [&str; 7] = [
+pub(super) const SIGNATURES: [&str; 11] = [
     "fencegate.presented(text)",
+    "fencegate.own_pid()",
+    "fencegate.own_start()",
+    "fencegate.is_admitted(text, text)",
     "fencegate.await_lock(text)",
     "fencegate.check_write(text, text, boolean)",
     "fencegate.observe_write(text, boolean)",
     "fencegate.keyed(text, text, text)",
     "fencegate.check_every_key(text, boolean, boolean)",
+    "fencegate.guard_table()",
     "fencegate.guard()",
 ];
 pub(super) const NOTICE_SIGNATURE: &str = "fencegate.notice_definition()";
@@ -31,7 +35,8 @@ pub(super) struct Functions {
 
 pub(super) const GUARD_FUNCTIONS: Functions = Functions {
     text: FUNCTIONS,
-    names: "'presented', 'await_lock', 'check_write', 'observe_write', 'keyed', 'check_every_key', 'guard'",
+    names: "'presented', 'own_pid', 'own_start', 'is_admitted', 'await_lock', 'check_write', 'observe_write', 'keyed', \
+            'check_every_key', 'guard_table', 'guard'",
     commented: "guard",
 };
 /// Apart from those, because only a superuser can create it.

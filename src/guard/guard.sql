@@ -4,7 +4,7 @@
 -- The token of this session for a resource; null without one. What the proxy would refuse is LF003, but for another
 -- resource that is named twice. The cost counts for each row: a list may be 64 KiB long.
 CREATE OR REPLACE FUNCTION fencegate.presented(fenced text) RETURNS bigint
-    LANGUAGE plpgsql STABLE
+    LANGUAGE plpgsql STABLE COST 10000
     SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
@@ -47,6 +47,49 @@ BEGIN
 END
 $function$;
 
+-- This server process. IMMUTABLE holds within a process, and plans never leave theirs: in a plan both are constants. To read the
+-- start anew would copy the states of all processes, once for each transaction.
+CREATE OR REPLACE FUNCTION fencegate.own_pid() RETURNS integer
+    LANGUAGE sql IMMUTABLE
+    SET search_path = pg_catalog, pg_temp
+AS $function$SELECT pg_backend_pid()$function$;
+CREATE OR REPLACE FUNCTION fencegate.own_start() RETURNS timestamptz
+    LANGUAGE sql IMMUTABLE
+    SET search_path = pg_catalog, pg_temp
+AS $function$SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid())$function$;
+
+-- Is this server process admitted to the resource, up to the end of its transaction? True is certain. False is not: check_write
+-- has other ways to tell.
+--
+-- While the lock is held, up to the end of the transaction, nobody deletes an admission of this living process: who wants to has
+-- to hold it exclusively, and ends the process if it cannot. So what is seen after it stays true. It is not waited for, because
+-- anybody can hold it. It is that of a family of resources: all keys of a keyed one, or a single one. A lock for each key would
+-- fill the server's table of locks when many are loaded. That it covers more only means that a drain may end a process which it
+-- could have spared.
+--
+-- VOLATILE: under READ COMMITTED the query sees what is committed when it starts, after the lock. Each write waits for this
+-- function. So it does without SET search_path, which takes longer than all the rest: all names and operators are qualified.
+-- What nearly all sessions present is a token as it is printed, and presented() is not called; its cost keeps the plan to an
+-- index, however few admissions there were when it was made.
+CREATE OR REPLACE FUNCTION fencegate.is_admitted(fenced text, family text) RETURNS boolean
+    LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+AS $function$
+BEGIN
+    IF pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.~~) 'read %'
+        AND pg_catalog.pg_try_advisory_xact_lock_shared(pg_catalog.hashtext(family), fencegate.own_pid())
+    THEN
+        PERFORM FROM fencegate.admission AS a
+            WHERE a.pid OPERATOR(pg_catalog.=) fencegate.own_pid()
+            AND a.backend_start OPERATOR(pg_catalog.=) fencegate.own_start()
+            AND a.resource OPERATOR(pg_catalog.=) fenced
+            AND (a.token::pg_catalog.text OPERATOR(pg_catalog.=) pg_catalog.current_setting('lease.fence', true)
+                OR a.token OPERATOR(pg_catalog.=) fencegate.presented(fenced));
+        RETURN FOUND;
+    END IF;
+    RETURN false;
+END
+$function$;
+
 -- Takes the lock of a resource, shared, until the transaction ends. Waits for 10 s at most. Everybody may take that lock: who
 -- holds it alone, or waits to, for more than 100 ms is ended, but for control connections, which hold it for a moment.
 CREATE OR REPLACE FUNCTION fencegate.await_lock(fenced text) RETURNS void
@@ -67,28 +110,21 @@ END
 $function$;
 REVOKE ALL ON FUNCTION fencegate.await_lock(text) FROM PUBLIC;
 
--- May this server process write to the resource, as far as its transaction goes? Returns, or raises.
---
--- The lock of the process is that of a family of resources: all keys of a keyed one, or a single one. A lock for each key
--- would fill the server's table of locks when many are loaded. That it covers more only means that a drain may end a process
--- which it could have spared.
+-- May this server process write to the resource, as far as its transaction goes, although is_admitted cannot say so? Returns, or
+-- raises.
 --
 -- Everybody may call it: it gives nothing away, and takes only locks that everybody can take, but for that of the caller's own
 -- admission. It ends others only for the lock of a resource that has an epoch, which nobody else has a use for.
 CREATE OR REPLACE FUNCTION fencegate.check_write(fenced text, family text, may_lack_token boolean) RETURNS void
-    -- VOLATILE: under READ COMMITTED each query sees what is committed when it starts.
     LANGUAGE plpgsql VOLATILE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
-    setting constant text := current_setting('lease.fence', true);
-    presented bigint;
+    presented constant bigint := fencegate.presented(fenced);
     sees_current constant boolean := current_setting('transaction_isolation') LIKE 'read %';
     is_locked boolean;
     epoch fencegate.epoch;
 BEGIN
-    -- What nearly all sessions have, in a tenth of the time.
-    presented := CASE WHEN setting ~ '^[1-9][0-9]{0,17}$' THEN setting::bigint ELSE fencegate.presented(fenced) END;
     IF presented IS NULL THEN
         IF may_lack_token THEN
             RETURN;
@@ -99,15 +135,13 @@ BEGIN
             HINT = 'SET lease.fence to the fencing token that the leader election gave, or connect with options=-clease.fence=TOKEN.';
     END IF;
 
-    -- While this is held, up to the end of the transaction, nobody deletes an admission of this living process: who wants
-    -- to has to hold it exclusively, and ends the process if it cannot. So what is seen below stays true. Not waited for,
-    -- because anybody can hold it. Then the row itself is locked, which nobody else can, and which keeps it as well. Only one
+    -- Where somebody else holds the lock, the row itself is locked, which nobody else can, and which keeps it as well. Only one
     -- that is younger than the snapshot, or about to be deleted, cannot be locked: the process counts as not admitted.
     IF NOT pg_try_advisory_xact_lock_shared(hashtext(family), pg_backend_pid()) THEN
         BEGIN
             PERFORM FROM fencegate.admission AS a
-                WHERE a.pid = pg_backend_pid() AND a.resource = fenced AND a.token = presented
-                AND a.backend_start = (SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid()))
+                WHERE a.pid = fencegate.own_pid() AND a.backend_start = fencegate.own_start()
+                AND a.resource = fenced AND a.token = presented
                 FOR KEY SHARE SKIP LOCKED;
             IF FOUND THEN
                 RETURN;
@@ -115,21 +149,13 @@ BEGIN
         EXCEPTION WHEN serialization_failure THEN
             NULL; -- It was deleted since the snapshot.
         END;
-    ELSIF sees_current THEN
-        PERFORM FROM fencegate.admission AS a
-            WHERE a.pid = pg_backend_pid() AND a.resource = fenced AND a.token = presented
-            AND a.backend_start = (SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid()));
-        IF FOUND THEN
-            RETURN;
-        END IF;
-    ELSE
+    ELSIF NOT sees_current THEN
         -- The snapshot may be older than the admission, or than its end. A unique index knows what is there now. Nobody
         -- reads admissions under SERIALIZABLE, so that this insert conflicts with no other leader's transaction.
         BEGIN
             INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy)
-                SELECT pid, backend_start, fenced, coalesce((SELECT generation FROM fencegate.epoch
-                    WHERE resource = fenced), 1), presented, 'probe'
-                FROM pg_stat_get_activity(pg_backend_pid());
+                VALUES (fencegate.own_pid(), fencegate.own_start(), fenced, coalesce((SELECT generation FROM fencegate.epoch
+                    WHERE resource = fenced), 1), presented, 'probe');
             RAISE EXCEPTION USING ERRCODE = 'LF000';
         EXCEPTION
             WHEN unique_violation THEN
@@ -258,11 +284,26 @@ BEGIN
 END
 $function$;
 
--- The trigger. Its arguments are all that it goes by: mode, on_missing, the resource's name (of a keyed one what stands
+-- The triggers. Their arguments are all that they go by: mode, on_missing, the resource's name (of a keyed one what stands
 -- before the key, the key's column, what stands after it), then the exempt roles.
 --
--- RETURN NEW: a BEFORE trigger for rows would skip the row without it; the others need no result. Not SECURITY DEFINER:
--- to_jsonb runs casts that a table's owner may have made.
+-- RETURN NEW: a BEFORE trigger for rows would skip the row without it; the others need no result.
+
+-- That of tables of a single resource, which is enforced. As is_admitted, it does without SET search_path.
+CREATE OR REPLACE FUNCTION fencegate.guard_table() RETURNS trigger
+    LANGUAGE plpgsql VOLATILE
+AS $function$
+BEGIN
+    IF fencegate.is_admitted(TG_ARGV[2], TG_ARGV[2]) THEN
+        NULL;
+    ELSIF SESSION_USER OPERATOR(pg_catalog.<>) ALL (TG_ARGV[5:]) THEN
+        PERFORM fencegate.check_write(TG_ARGV[2], TG_ARGV[2], TG_ARGV[1] OPERATOR(pg_catalog.=) 'allow');
+    END IF;
+    RETURN NEW;
+END
+$function$;
+
+-- That of all others. Not SECURITY DEFINER: to_jsonb runs casts that a table's owner may have made.
 CREATE OR REPLACE FUNCTION fencegate.guard() RETURNS trigger
     LANGUAGE plpgsql VOLATILE
     SET search_path = pg_catalog, pg_temp
@@ -273,13 +314,15 @@ DECLARE
     key_column constant text := TG_ARGV[3];
     keys text[];
     key text;
+    resource text;
+    family text;
 BEGIN
     IF session_user = ANY (TG_ARGV[5:]) THEN
         RETURN NEW;
     ELSIF key_column = '' AND observes THEN
         PERFORM fencegate.observe_write(TG_ARGV[2], may_lack_token);
         RETURN NEW;
-    ELSIF key_column = '' THEN
+    ELSIF key_column = '' THEN -- An earlier version's trigger on a table whose owner has not installed this one's yet.
         PERFORM fencegate.check_write(TG_ARGV[2], TG_ARGV[2], may_lack_token);
         RETURN NEW;
     ELSIF TG_LEVEL = 'STATEMENT' THEN
@@ -296,20 +339,21 @@ BEGIN
             keys := keys || key;
         END IF;
     END IF;
+    family := TG_ARGV[2] || '{}' || TG_ARGV[4];
     FOREACH key IN ARRAY keys LOOP
+        resource := fencegate.keyed(TG_ARGV[2], CASE WHEN observes THEN coalesce(key, '') ELSE key END, TG_ARGV[4]);
         IF observes THEN
-            PERFORM fencegate.observe_write(fencegate.keyed(TG_ARGV[2], coalesce(key, ''), TG_ARGV[4]), may_lack_token);
-        ELSE
-            PERFORM fencegate.check_write(
-                fencegate.keyed(TG_ARGV[2], key, TG_ARGV[4]), TG_ARGV[2] || '{}' || TG_ARGV[4], may_lack_token);
+            PERFORM fencegate.observe_write(resource, may_lack_token);
+        ELSIF NOT fencegate.is_admitted(resource, family) THEN
+            PERFORM fencegate.check_write(resource, family, may_lack_token);
         END IF;
     END LOOP;
     RETURN NEW;
 END
 $function$;
 
--- That of the trigger too: whoever creates a trigger needs it, and nobody can call it otherwise.
+-- Those of the triggers too: whoever creates a trigger needs them, and nobody can call them otherwise.
 GRANT USAGE ON SCHEMA fencegate TO PUBLIC;
-GRANT EXECUTE ON FUNCTION fencegate.presented(text), fencegate.check_write(text, text, boolean),
-    fencegate.observe_write(text, boolean), fencegate.keyed(text, text, text),
-    fencegate.check_every_key(text, boolean, boolean), fencegate.guard() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fencegate.presented(text), fencegate.own_pid(), fencegate.own_start(), fencegate.is_admitted(text, text),
+    fencegate.check_write(text, text, boolean), fencegate.observe_write(text, boolean), fencegate.keyed(text, text, text),
+    fencegate.check_every_key(text, boolean, boolean), fencegate.guard_table(), fencegate.guard() TO PUBLIC;

@@ -223,8 +223,8 @@ impl Survey {
     }
 
     fn difference(&self, wanted: &WantedTrigger) -> Option<Difference> {
-        let WantedTrigger { relation, name, .. } = wanted;
-        let enable = format!("ALTER TABLE {relation} ENABLE ALWAYS TRIGGER {name}");
+        let WantedTrigger { relation, name, fires, .. } = wanted;
+        let enable = format!("ALTER TABLE {relation} ENABLE {} TRIGGER {name}", fires.keyword());
         let drop = format!("DROP TRIGGER {name} ON {relation}");
         let (state, what, statements) = match (self.found.get(&(relation.clone(), name.clone())), &wanted.definition) {
             (None, definition) => {
@@ -235,13 +235,14 @@ impl Survey {
                 let what = format!("{name} has {}", in_place_of(&found.definition, definition));
                 (GuardState::Changed, what, vec![drop, definition.clone(), enable])
             }
-            (Some(found), _) if found.enabled != 'A' => {
-                let word = match found.enabled {
-                    'D' => "disabled",
-                    'R' => "enabled for replicas only",
-                    _ => "not enabled for replicas",
+            (Some(found), _) if found.enabled != fires.letter() => {
+                let (state, word) = match found.enabled {
+                    'A' => (GuardState::Changed, "enabled for all"),
+                    'D' => (GuardState::Disabled, "disabled"),
+                    'R' => (GuardState::Disabled, "enabled for replicas only"),
+                    _ => (GuardState::Disabled, "not enabled for replicas"),
                 };
-                (GuardState::Disabled, format!("{name} is {word}"), vec![enable])
+                (state, format!("{name} is {word}"), vec![enable])
             }
             _ => return None,
         };

@@ -27,11 +27,39 @@ pub(super) struct GuardedRelation {
     pub(super) has_foreign_parent: bool,
 }
 
+/// In which sessions a trigger fires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fires {
+    /// In all.
+    Always,
+    /// Where `session_replication_role` is `replica`: what applies a subscription.
+    InReplicas,
+}
+
+impl Fires {
+    /// As in `pg_trigger.tgenabled`, where O is what a new trigger has, and D is disabled.
+    pub(super) fn letter(self) -> char {
+        match self {
+            Fires::Always => 'A',
+            Fires::InReplicas => 'R',
+        }
+    }
+
+    /// As in `ALTER TABLE … ENABLE … TRIGGER`.
+    pub(super) fn keyword(self) -> &'static str {
+        match self {
+            Fires::Always => "ALWAYS",
+            Fires::InReplicas => "REPLICA",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WantedTrigger {
     pub(super) relation: String,
     pub(super) resource: String,
     pub(super) name: String,
+    pub(super) fires: Fires,
     /// None for the copy that the server makes for a partition.
     pub(super) definition: Option<String>,
     pub(super) may_alter: bool,
@@ -39,9 +67,10 @@ pub(super) struct WantedTrigger {
 
 /// The triggers for an entry of a policy, on its relations.
 ///
-/// A row trigger tests only what no statement trigger has: what logical replication applies, rows of relations that came
-/// later, and those of a relation that became a partition of something else. Where a parent is not guarded, or the resource
-/// is keyed, it tests all.
+/// A row trigger tests only what no statement trigger has: rows of relations that came later, those of a relation that became a
+/// partition of something else, and what logical replication applies. The last has a trigger of its own, without a condition: the
+/// server reads a condition anew for each statement. Where a parent is not guarded, or the resource is keyed, row triggers test
+/// all.
 pub(super) fn wanted(
     resource: &Resource,
     table: &FencedTable,
@@ -52,11 +81,12 @@ pub(super) fn wanted(
     let entry = Sha256::digest(format!("{}\0{}", resource.name, table.name));
     let stem = format!("{PREFIX}{:02x}{:02x}{:02x}{:02x}", entry[0], entry[1], entry[2], entry[3]);
     let function = function(resource, table, exempt_roles);
-    let statements_cover_rows = !relations.iter().any(|relation| relation.has_foreign_parent);
+    let is_keyed = table.key.is_some();
+    let statements_cover_rows = !is_keyed && !relations.iter().any(|relation| relation.has_foreign_parent);
     let oids: Vec<&str> = relations.iter().map(|relation| relation.oid.as_str()).collect();
     let mut wanted = Vec::new();
     for relation in relations {
-        let mut want = |suffix: &str, is_copy: bool, timing: &str, events: Vec<&str>, level: String| {
+        let mut want = |suffix: &str, is_copy: bool, fires: Fires, timing: &str, events: Vec<&str>, level: String| {
             if events.is_empty() {
                 return;
             }
@@ -67,35 +97,42 @@ pub(super) fn wanted(
                 relation: relation.name.clone(),
                 resource: resource.name.clone(),
                 name,
+                fires,
                 definition: (!is_copy).then_some(definition),
                 may_alter: relation.may_alter,
             });
         };
         let may_truncate = relation.kind != 'f' || foreign_tables_truncate;
         // Of a keyed resource only the rows tell which key they are of.
-        let is_told = |it| table.key.is_none() || it == Operation::Truncate;
+        let is_told = |it| !is_keyed || it == Operation::Truncate;
         let all = events(table, |it| is_told(it) && (it != Operation::Truncate || may_truncate));
-        want("statement", false, "BEFORE", all, "STATEMENT".into());
-        if resource.mode == Mode::Observe && table.key.is_none() {
+        want("statement", false, Fires::Always, "BEFORE", all, "STATEMENT".into());
+        if resource.mode == Mode::Observe && !is_keyed {
             continue;
         }
         let is_copy = relation.is_partition && !relation.has_foreign_parent;
-        let level = |row: &str| match statements_cover_rows && table.key.is_none() {
+        let level = |row: &str| match statements_cover_rows {
             true => format!("ROW WHEN ({})", condition(row, relation, &oids)),
             false => "ROW".to_owned(),
         };
-        want("insert", is_copy, "AFTER", events(table, |it| it == Operation::Insert), level("new"));
+        let inserts = events(table, |it| it == Operation::Insert);
+        want("insert", is_copy, Fires::Always, "AFTER", inserts, level("new"));
         let changes = events(table, |it| matches!(it, Operation::Update | Operation::Delete));
-        want("change", is_copy, "AFTER", changes, level("old"));
+        want("change", is_copy, Fires::Always, "AFTER", changes, level("old"));
+        if statements_cover_rows {
+            let rows = events(table, |it| it != Operation::Truncate);
+            want("replica", is_copy, Fires::InReplicas, "AFTER", rows, "ROW".into());
+        }
         // An UPDATE that moves a row to another partition fires no AFTER UPDATE trigger, but those of a DELETE and an
-        // INSERT. Where these are not both fenced, what tells is the UPDATE before it.
+        // INSERT. Where these are not both fenced, what tells is the UPDATE before it. What a subscription moves is to the
+        // server a DELETE and an INSERT from the start.
         let fences = |it| table.operations.contains(&it);
         if fences(Operation::Update) && !(fences(Operation::Insert) && fences(Operation::Delete)) {
-            let level = match statements_cover_rows && table.key.is_none() {
+            let level = match statements_cover_rows {
                 true => level("old"),
                 false => format!("ROW WHEN (({} IS NOT NULL))", partition_root("old")),
             };
-            want("move", is_copy, "BEFORE", vec!["UPDATE"], level);
+            want("move", is_copy, Fires::Always, "BEFORE", vec!["UPDATE"], level);
         }
     }
     wanted
@@ -115,12 +152,11 @@ fn events(table: &FencedTable, among: impl Fn(Operation) -> bool) -> Vec<&'stati
 
 /// True of rows that no statement trigger answers for.
 fn condition(row: &str, relation: &GuardedRelation, oids: &[&str]) -> String {
-    let replicated = "(current_setting('session_replication_role'::text) = 'replica'::text)";
     let root = partition_root(row);
     match &relation.root {
-        None => format!("({replicated} OR ({root} IS NOT NULL))"),
+        None => format!("({root} IS NOT NULL)"),
         Some(oid) => format!(
-            "({replicated} OR ({row}.tableoid <> ALL ('{{{}}}'::oid[])) OR (({root})::oid IS DISTINCT FROM '{oid}'::oid))",
+            "(({row}.tableoid <> ALL ('{{{}}}'::oid[])) OR (({root})::oid IS DISTINCT FROM '{oid}'::oid))",
             oids.join(",")
         ),
     }
@@ -132,7 +168,11 @@ fn partition_root(row: &str) -> String {
 
 /// What the trigger calls: its arguments are as `guard.sql` says.
 fn function(resource: &Resource, table: &FencedTable, exempt_roles: &[String]) -> String {
+    let name = match resource.mode == Mode::Enforce && table.key.is_none() {
+        true => "guard_table",
+        false => "guard",
+    };
     let fixed = guard_arguments(resource, table);
     let arguments: Vec<String> = fixed.into_iter().chain(exempt_roles.iter().map(String::as_str)).map(quote).collect();
-    format!("EXECUTE FUNCTION fencegate.guard({})", arguments.join(", "))
+    format!("EXECUTE FUNCTION fencegate.{name}({})", arguments.join(", "))
 }

@@ -52,24 +52,24 @@ public.ticks      scheduler  ok
 (event triggers)             ok
 ";
     assert_eq!(stdout(&world.guard("status")), table);
-    assert_eq!(stdout(&world.guard("install")), "guard: 12 triggers on 4 tables, up to date\n");
+    assert_eq!(stdout(&world.guard("install")), "guard: 16 triggers on 4 tables, up to date\n");
 
     // What a policy no longer fences is let go.
     let less = "version: 1\nresources: [{name: scheduler, tables: [public.ticks]}]\n";
     std::fs::write(world.folder.join("policies.yaml"), less).unwrap();
     assert_eq!(complaints(&world), ["public.owned changed", "public.part changed", "public.parts changed"]);
-    assert_eq!(stdout(&world.guard("install")), "guard: 3 triggers on 1 table, 7 changes\n");
+    assert_eq!(stdout(&world.guard("install")), "guard: 4 triggers on 1 table, 9 changes\n");
     assert_eq!(complaints(&world), [""; 0]);
 
     let removed = stdout(&world.guard("remove"));
-    assert_eq!(removed.lines().count(), 3 + 2 + 8, "{removed}");
+    assert_eq!(removed.lines().count(), 4 + 2 + 12, "{removed}");
     assert_eq!(
         world.postgres.value("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal AND tgname LIKE 'fencegate%'"),
         "0"
     );
     assert_eq!(stdout(&world.guard("remove")), "there was no guard\n");
     assert_eq!(complaints(&world), ["public.ticks missing", "(functions) missing"]);
-    assert_eq!(stdout(&world.guard("install")), "guard: 3 triggers on 1 table, 8 changes\n");
+    assert_eq!(stdout(&world.guard("install")), "guard: 4 triggers on 1 table, 10 changes\n");
 }
 
 #[test]
@@ -80,13 +80,15 @@ fn status_sees_what_differs() {
             "SELECT tgname FROM pg_trigger WHERE tgrelid = '{table}'::regclass AND tgname LIKE '%_{kind}'"
         ))
     };
-    let (statement, insert) = (trigger("ticks", "statement"), trigger("ticks", "insert"));
+    let [statement, insert, replica] = ["statement", "insert", "replica"].map(|kind| trigger("ticks", kind));
     let function =
         "CREATE OR REPLACE FUNCTION fencegate.guard() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'";
     for (sql, expected) in [
         (format!("ALTER TABLE ticks DISABLE TRIGGER {statement}"), "public.ticks disabled"),
         (format!("ALTER TABLE ticks ENABLE TRIGGER {statement}"), "public.ticks disabled"),
         (format!("ALTER TABLE ticks ENABLE REPLICA TRIGGER {insert}"), "public.ticks disabled"),
+        (format!("ALTER TABLE ticks ENABLE TRIGGER {replica}"), "public.ticks disabled"),
+        (format!("ALTER TABLE ticks ENABLE ALWAYS TRIGGER {replica}"), "public.ticks changed"),
         (format!("ALTER TABLE part DISABLE TRIGGER {}", trigger("part", "insert")), "public.part disabled"),
         (format!("DROP TRIGGER {insert} ON ticks"), "public.ticks missing"),
         (format!("DROP TRIGGER {insert} ON ticks; CREATE TRIGGER {insert} AFTER INSERT ON ticks EXECUTE FUNCTION fencegate.guard('observe')"), "public.ticks changed"),
@@ -198,7 +200,7 @@ fn on_postgres_18() {
     let options = Options::default().release(Release::Eighteen);
     let world = World::start_with("on_postgres_18", POLICIES, options);
     assert_eq!(complaints(&world), [""; 0]);
-    assert_eq!(stdout(&world.guard("install")), "guard: 12 triggers on 4 tables, up to date\n");
+    assert_eq!(stdout(&world.guard("install")), "guard: 16 triggers on 4 tables, up to date\n");
     for level in LEVELS {
         assert_eq!(attempt(&mut world.around(4), level, &["INSERT INTO part VALUES (1, '')"]), "LF001");
         assert_eq!(attempt(&mut world.session(5), level, &["SELECT unnamed()"]), "");

@@ -56,12 +56,12 @@ fn each_does_what_it_may() {
     assert!(stderr(&output).contains("only control, who owns the schema fencegate"), "{output:?}");
 
     let output = roles.guard("install", "control");
-    assert_eq!(said(&output), ("-- guard: 0 of 6 triggers on 2 tables, 1 change".into(), Some(1)), "{output:?}");
+    assert_eq!(said(&output), ("-- guard: 0 of 8 triggers on 2 tables, 1 change".into(), Some(1)), "{output:?}");
     assert!(stderr(&output).contains("warning: there are no event triggers"), "{output:?}");
     // Each owner's part is a transaction: of the other's nothing is done.
     assert!(stderr(&roles.run(&output, "worker")).contains("must be owner of table ticks"));
     let output = roles.guard("install", "control");
-    assert_eq!(said(&output), ("-- guard: 3 of 6 triggers on 2 tables, 0 changes".into(), Some(1)));
+    assert_eq!(said(&output), ("-- guard: 4 of 8 triggers on 2 tables, 0 changes".into(), Some(1)));
     let ran = roles.run(&output, "owner");
     assert_eq!(stderr(&ran), "");
     for role in ["control", "owner", "worker", SUPERUSER] {
@@ -75,18 +75,18 @@ fn each_does_what_it_may() {
     // The functions are there: an owner needs no other role for its own table.
     roles.postgres.sql("ALTER TABLE ticks DISABLE TRIGGER USER");
     let output = roles.guard("install", "owner");
-    assert_eq!(said(&output), ("guard: 6 triggers on 2 tables, 3 changes".into(), Some(0)), "{output:?}");
+    assert_eq!(said(&output), ("guard: 8 triggers on 2 tables, 4 changes".into(), Some(0)), "{output:?}");
 }
 
 #[test]
 fn event_triggers_are_required_once_they_were_made() {
     let roles = Roles::start("event_triggers_are_required_once_they_were_made");
     let output = roles.guard("install", SUPERUSER);
-    assert_eq!(said(&output), ("guard: 6 triggers on 2 tables, 14 changes".into(), Some(0)), "{output:?}");
+    assert_eq!(said(&output), ("guard: 8 triggers on 2 tables, 18 changes".into(), Some(0)), "{output:?}");
     roles.postgres.sql("ALTER EVENT TRIGGER fencegate_guard_drop DISABLE");
     assert_eq!(roles.guard("status", "owner").status.code(), Some(1));
     let output = roles.guard("install", "owner");
-    assert_eq!(said(&output), ("-- guard: 6 triggers on 2 tables, 0 changes".into(), Some(1)), "{output:?}");
+    assert_eq!(said(&output), ("-- guard: 8 triggers on 2 tables, 0 changes".into(), Some(1)), "{output:?}");
     let ran = roles.run(&output, SUPERUSER);
     assert!(ran.status.success() && !stderr(&ran).contains("ERROR"), "{ran:?}");
     assert_eq!(roles.guard("status", "owner").status.code(), Some(0));
@@ -94,7 +94,7 @@ fn event_triggers_are_required_once_they_were_made() {
     roles.postgres.sql("DROP EVENT TRIGGER fencegate_guard_drop; DROP EVENT TRIGGER fencegate_guard_definition");
     assert_eq!(roles.guard("status", "owner").status.code(), Some(1));
     let output = roles.guard("install", SUPERUSER);
-    assert_eq!(said(&output), ("guard: 6 triggers on 2 tables, 1 change".into(), Some(0)), "{output:?}");
+    assert_eq!(said(&output), ("guard: 8 triggers on 2 tables, 1 change".into(), Some(0)), "{output:?}");
 }
 
 /// What `init` may not grant is printed as a script too.
