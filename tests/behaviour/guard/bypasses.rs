@@ -18,6 +18,9 @@ fn try_all(name: &str, route: Route, prepare: &str, statements: &[&str]) {
     if !prepare.is_empty() {
         world.postgres.sql(prepare);
     }
+    // Somebody is admitted.
+    let mut leader = world.session(5);
+    ok(&mut leader, WRITE);
     let routes = match route {
         Route::Both => vec![world.proxy.address(), world.postgres.socket()],
         Route::AroundOnly => vec![world.postgres.socket()],
@@ -81,8 +84,16 @@ bypasses! {
         "CREATE SCHEMA evil;
          CREATE FUNCTION evil.current_setting(text, boolean) RETURNS text LANGUAGE sql AS 'SELECT ''5''';
          CREATE FUNCTION evil.pg_backend_pid() RETURNS int LANGUAGE sql AS 'SELECT 1';
+         CREATE FUNCTION evil.hashtext(text) RETURNS int LANGUAGE sql AS 'SELECT 1';
          CREATE FUNCTION evil.no(bigint, bigint) RETURNS boolean LANGUAGE sql AS 'SELECT false';
-         CREATE OPERATOR evil.< (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.no)",
+         CREATE OPERATOR evil.< (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.no);
+         DO $$ DECLARE kind text; BEGIN
+             FOREACH kind IN ARRAY ARRAY['int', 'bigint', 'text', 'timestamptz'] LOOP
+                 EXECUTE format('CREATE FUNCTION evil.yes(%1$s, %1$s) RETURNS boolean LANGUAGE sql AS ''SELECT true'';
+                     CREATE OPERATOR evil.= (LEFTARG = %1$s, RIGHTARG = %1$s, FUNCTION = evil.yes)', kind);
+             END LOOP;
+         END $$;
+         CREATE OPERATOR evil.~~ (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.yes)",
         ["SET LOCAL search_path = evil, pg_temp, pg_catalog, public", "CREATE TEMP TABLE epoch (resource text, token bigint) ON COMMIT DROP",
          "INSERT INTO public.ticks (note) VALUES ('x')"];
 }
