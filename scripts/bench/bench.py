@@ -19,6 +19,8 @@ TOKEN = "-c lease.fence=1"
 JOB = "\\set i :i + 1\n\\set key :client_id * 10000000 + :base + :i\nSET lease.fence = :key;\nINSERT INTO jobs VALUES (:key, 'done');\n"
 TAKEOVERS = 20
 CROWD, CROWDS = 1000, 5
+# Such updates cost the server more than the proxy.
+UPDATES = ["-N", "-c", "8", "-j", "2"]
 
 
 class Bench:
@@ -45,6 +47,17 @@ class Bench:
             for way in ways:
                 # HAProxy and PgBouncer have no use for a token, nor has the server: it is sent to all.
                 runs[way].append(self.run(way, arguments, TOKEN))
+        return runs
+
+    def guarded(self):
+        """Updates through the fence with and without the guard, in turn."""
+        runs = {"without": [], "with": []}
+        for _ in range(self.rounds):
+            for name, *guard in [("without", "remove"), ("with", "install", "--policies", self.servers.folder / "policies")]:
+                self.servers.guard(*guard)
+                # The proxies read the catalogue again.
+                self.run("fenced", [*UPDATES, "-T", "1"], TOKEN)
+                runs[name].append(self.run("fenced", UPDATES, TOKEN)[0])
         return runs
 
     def latency(self):
@@ -189,12 +202,15 @@ def main():
         beside = many(bench)
         print("memory", flush=True)
         memory = Memory(servers).measure()
-        # Such updates cost the server more than the proxy: with and without a fence.
-        updates = bench.cells(["direct", "haproxy", "fenced", "unfenced"], ["-N", "-c", "8", "-j", "2"])
+        updates, guarded = bench.cells(["direct", "haproxy", "fenced", "unfenced"], UPDATES), bench.guarded()
     parts.append("Transactions a second (`pgbench -S`), median, least and most. PgBouncer reuses its connections to the server for new clients:\n\n" + table(
         ["", *(NAMES[way] for way in WAYS)],
         [[kind, *(spread([run[0] for run in runs[way]]) for way in WAYS)] for kind, runs in cells.items()]
         + [["simple-update, 8 clients", *(spread([run[0] for run in updates[way]]) if way in updates else "" for way in WAYS)]]))
+    parts.append("[The guard](policies.md#the-guard) on the same tables, simple-update with 8 clients through fencegate, fenced:\n\n" + table(
+        ["without it", "with it", "of the rate without"],
+        [[spread(guarded["without"]), spread(guarded["with"]),
+          spread([with_it / without for with_it, without in zip(guarded["with"], guarded["without"])], 2)]]))
     parts.append("Processor time of the proxy for a transaction, user + system, in microseconds: medians, and the least and most of the sum:\n\n" + table(
         ["", *(NAMES[way] for way in WAYS[1:])],
         [[kind, *(processor(runs[way]) for way in WAYS[1:])] for kind, runs in cells.items()]))

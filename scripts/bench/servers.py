@@ -164,6 +164,11 @@ class Servers:
                 raise SystemExit(f"{proxy.name} does not answer")
             time.sleep(0.05)
 
+    def guard(self, *arguments):
+        """`fencegate guard install` or `remove`."""
+        control = f"host={self.folder} port=5432 user=postgres dbname=app"
+        subprocess.run([self.fencegate, "guard", *arguments, "--control", control], check=True, capture_output=True)
+
     def psql(self, proxy, text):
         subprocess.run([self.bin / "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-c", text],
                        env=self.proxies[proxy].environment(""), check=True, stdout=subprocess.DEVNULL)

@@ -6,6 +6,7 @@ mod command;
 mod keyed;
 mod leases;
 mod moved;
+mod plan;
 mod replication;
 mod roles;
 mod settings;

@@ -3,7 +3,7 @@
 use super::world::{LEVELS, World, attempt};
 use crate::support::Wire;
 use crate::support::fenced::{code, ok};
-use crate::support::ticks::WRITE;
+use crate::support::ticks::{WRITE, session};
 
 /// A transaction that has its snapshot.
 fn begin(session: &mut Wire, level: &str) {
@@ -72,9 +72,11 @@ fn older_than_an_epoch_that_was_raised() {
 /// The row of a process that has ended, and had the same pid, is nobody's.
 #[test]
 fn the_admission_of_an_earlier_process() {
-    let world = World::start("the_admission_of_an_earlier_process");
+    let World { proxy, postgres, .. } = World::start("the_admission_of_an_earlier_process");
+    // It deletes such rows.
+    drop(proxy);
     for level in LEVELS {
-        let mut stale = world.around(4);
+        let mut stale = session(&postgres.socket(), 4);
         ok(
             &mut stale,
             "INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy) \
