@@ -54,9 +54,9 @@ pub(super) fn granted(row: &SimpleQueryRow) -> Option<AdmissionRow> {
 
 pub(super) fn holder(row: &SimpleQueryRow) -> Option<Holder> {
     let granted = granted(row)?;
-    let waits = column(row, "waits").unwrap_or("nothing");
+    let waits = column(row, "waits").map(|waits| format!(", waiting for {waits}")).unwrap_or_default();
     let blocker = Blocker {
-        who: format!("process {} under token {}, waiting for {waits}", granted.pid, granted.epoch.token),
+        who: format!("process {} under token {}{waits}", granted.pid, granted.epoch.token),
         query: text(row, "query").unwrap_or_default(),
     };
     Some(Holder { row: granted, proxy: text(row, "proxy").unwrap_or_default(), blocker })

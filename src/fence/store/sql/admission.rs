@@ -185,7 +185,7 @@ pub(super) const HOLDERS: Prepared = Prepared::new("holders", "text, bigint, big
     format!(
         "SELECT {GRANTED}, a.proxy, s.waits, s.query \
          FROM (SELECT *, xmin, row_number() OVER () AS number FROM fencegate.admission a WHERE {}) a \
-         LEFT JOIN LATERAL (SELECT s.wait_event_type || '/' || s.wait_event AS waits, left(s.query, 60) AS query \
+         LEFT JOIN LATERAL (SELECT coalesce(s.wait_event_type || '/' || s.wait_event, 'nothing') AS waits, left(s.query, 60) AS query \
            FROM pg_stat_get_activity(a.pid) s WHERE a.number <= {DESCRIBED} OFFSET 0) s ON true ORDER BY a.number",
         below("$1", "$2", "$3")
     )
