@@ -47,8 +47,8 @@ BEGIN
 END
 $function$;
 
--- This server process. IMMUTABLE holds within a process, and plans never leave theirs: in a plan both are constants. To read the
--- start anew would copy the states of all processes, once for each transaction.
+-- This server process. IMMUTABLE holds within a process, and a plan that calls these is made and run by one process: they are
+-- constants in it. To read the start anew would copy the states of all processes, once for each transaction.
 CREATE OR REPLACE FUNCTION fencegate.own_pid() RETURNS integer
     LANGUAGE sql IMMUTABLE
     SET search_path = pg_catalog, pg_temp
@@ -58,8 +58,8 @@ CREATE OR REPLACE FUNCTION fencegate.own_start() RETURNS timestamptz
     SET search_path = pg_catalog, pg_temp
 AS $function$SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid())$function$;
 
--- Is this server process admitted to the resource, up to the end of its transaction? True is certain. False is not: check_write
--- has other ways to tell.
+-- Is this server process admitted to the resource, up to the end of its transaction? If it says true, it is. If it says false, it
+-- may still be: check_write finds out.
 --
 -- While the lock is held, up to the end of the transaction, nobody deletes an admission of this living process: who wants to has
 -- to hold it exclusively, and ends the process if it cannot. So what is seen after it stays true. It is not waited for, because
@@ -67,17 +67,28 @@ AS $function$SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid())$fu
 -- fill the server's table of locks when many are loaded. That it covers more only means that a drain may end a process which it
 -- could have spared.
 --
--- VOLATILE: under READ COMMITTED the query sees what is committed when it starts, after the lock. Each write waits for this
--- function. So it does without SET search_path, which takes longer than all the rest: all names and operators are qualified.
--- What nearly all sessions present is a token as it is printed, and presented() is not called; its cost keeps the plan to an
--- index, however few admissions there were when it was made.
+-- It is taken in a subtransaction, from which the transaction inherits it. Otherwise it would belong to the cursor that calls the
+-- writing function, and go with it when it fails in a savepoint; what it has written before the savepoint would stay.
+--
+-- VOLATILE: under READ COMMITTED the query sees what is committed when it starts, after the lock. Nearly every write waits for
+-- this function. So it does without SET search_path, which takes longer than the lock: all names and operators are qualified.
+-- What nearly all sessions present is a token as it is printed, and the query calls presented() for no other. Its cost keeps the
+-- plan to an index, unless VACUUM has counted no admission, or a single one.
 CREATE OR REPLACE FUNCTION fencegate.is_admitted(fenced text, family text) RETURNS boolean
     LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $function$
+DECLARE
+    holds_lock boolean;
 BEGIN
-    IF pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.~~) 'read %'
-        AND pg_catalog.pg_try_advisory_xact_lock_shared(pg_catalog.hashtext(family), fencegate.own_pid())
-    THEN
+    IF pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.!~~) 'read %' THEN
+        RETURN false;
+    END IF;
+    BEGIN
+        holds_lock := pg_catalog.pg_try_advisory_xact_lock_shared(pg_catalog.hashtext(family), fencegate.own_pid());
+    EXCEPTION WHEN SQLSTATE 'LF000' THEN
+        NULL; -- Nothing raises it: this makes the subtransaction.
+    END;
+    IF holds_lock THEN
         PERFORM FROM fencegate.admission AS a
             WHERE a.pid OPERATOR(pg_catalog.=) fencegate.own_pid()
             AND a.backend_start OPERATOR(pg_catalog.=) fencegate.own_start()
@@ -91,7 +102,8 @@ END
 $function$;
 
 -- Takes the lock of a resource, shared, until the transaction ends. Waits for 10 s at most. Everybody may take that lock: who
--- holds it alone, or waits to, for more than 100 ms is ended, but for control connections, which hold it for a moment.
+-- holds it alone, or waits to, for more than 100 ms is ended, but for control connections, which hold it for a moment. take_lock
+-- takes it in a subtransaction, as is_admitted has to.
 CREATE OR REPLACE FUNCTION fencegate.await_lock(fenced text) RETURNS void
     LANGUAGE plpgsql VOLATILE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -110,8 +122,8 @@ END
 $function$;
 REVOKE ALL ON FUNCTION fencegate.await_lock(text) FROM PUBLIC;
 
--- May this server process write to the resource, as far as its transaction goes, although is_admitted cannot say so? Returns, or
--- raises.
+-- May this server process write to the resource, as far as its transaction goes, although is_admitted has just said false? Returns,
+-- or raises. At READ COMMITTED it does not look for an admission again, unless somebody else holds the lock.
 --
 -- Everybody may call it: it gives nothing away, and takes only locks that everybody can take, but for that of the caller's own
 -- admission. It ends others only for the lock of a resource that has an epoch, which nobody else has a use for.
@@ -122,6 +134,7 @@ AS $function$
 DECLARE
     presented constant bigint := fencegate.presented(fenced);
     sees_current constant boolean := current_setting('transaction_isolation') LIKE 'read %';
+    holds_lock boolean;
     is_locked boolean;
     epoch fencegate.epoch;
 BEGIN
@@ -135,10 +148,12 @@ BEGIN
             HINT = 'SET lease.fence to the fencing token that the leader election gave, or connect with options=-clease.fence=TOKEN.';
     END IF;
 
-    -- Where somebody else holds the lock, the row itself is locked, which nobody else can, and which keeps it as well. Only one
-    -- that is younger than the snapshot, or about to be deleted, cannot be locked: the process counts as not admitted.
-    IF NOT pg_try_advisory_xact_lock_shared(hashtext(family), pg_backend_pid()) THEN
-        BEGIN
+    -- In a subtransaction, as in is_admitted. Where somebody else holds the lock, the row itself is locked, which nobody else can,
+    -- and which keeps it as well. Only one that is younger than the snapshot, or about to be deleted, cannot be locked: the
+    -- process counts as not admitted.
+    BEGIN
+        holds_lock := pg_try_advisory_xact_lock_shared(hashtext(family), pg_backend_pid());
+        IF NOT holds_lock THEN
             PERFORM FROM fencegate.admission AS a
                 WHERE a.pid = fencegate.own_pid() AND a.backend_start = fencegate.own_start()
                 AND a.resource = fenced AND a.token = presented
@@ -146,10 +161,11 @@ BEGIN
             IF FOUND THEN
                 RETURN;
             END IF;
-        EXCEPTION WHEN serialization_failure THEN
-            NULL; -- It was deleted since the snapshot.
-        END;
-    ELSIF NOT sees_current THEN
+        END IF;
+    EXCEPTION WHEN serialization_failure THEN
+        NULL; -- The row was deleted since the snapshot.
+    END;
+    IF holds_lock AND NOT sees_current THEN
         -- The snapshot may be older than the admission, or than its end. A unique index knows what is there now. Nobody
         -- reads admissions under SERIALIZABLE, so that this insert conflicts with no other leader's transaction.
         BEGIN
@@ -294,9 +310,9 @@ CREATE OR REPLACE FUNCTION fencegate.guard_table() RETURNS trigger
     LANGUAGE plpgsql VOLATILE
 AS $function$
 BEGIN
-    IF fencegate.is_admitted(TG_ARGV[2], TG_ARGV[2]) THEN
+    IF SESSION_USER OPERATOR(pg_catalog.=) ANY (TG_ARGV[5:]) THEN
         NULL;
-    ELSIF SESSION_USER OPERATOR(pg_catalog.<>) ALL (TG_ARGV[5:]) THEN
+    ELSIF NOT fencegate.is_admitted(TG_ARGV[2], TG_ARGV[2]) THEN
         PERFORM fencegate.check_write(TG_ARGV[2], TG_ARGV[2], TG_ARGV[1] OPERATOR(pg_catalog.=) 'allow');
     END IF;
     RETURN NEW;
@@ -323,7 +339,9 @@ BEGIN
         PERFORM fencegate.observe_write(TG_ARGV[2], may_lack_token);
         RETURN NEW;
     ELSIF key_column = '' THEN -- An earlier version's trigger on a table whose owner has not installed this one's yet.
-        PERFORM fencegate.check_write(TG_ARGV[2], TG_ARGV[2], may_lack_token);
+        IF NOT fencegate.is_admitted(TG_ARGV[2], TG_ARGV[2]) THEN
+            PERFORM fencegate.check_write(TG_ARGV[2], TG_ARGV[2], may_lack_token);
+        END IF;
         RETURN NEW;
     ELSIF TG_LEVEL = 'STATEMENT' THEN
         PERFORM fencegate.check_every_key(format('%s{%s}%s', TG_ARGV[2], key_column, TG_ARGV[4]), may_lack_token, observes);

@@ -112,13 +112,30 @@ fn a_write_of_nothing() {
 /// What the policy names is admitted at the gate: the guard then takes no lock that a next leader would wait for.
 #[test]
 fn a_function_that_the_policy_names() {
-    let world = World::start("a_function_that_the_policy_names");
+    takes_the_lock_of_its_process_only(&World::start("a_function_that_the_policy_names"));
+}
+
+/// Until the table's owner has installed the guard of this version.
+#[test]
+fn a_trigger_of_an_earlier_version() {
+    let world = World::start("a_trigger_of_an_earlier_version");
+    let name = "SELECT tgname FROM pg_trigger WHERE tgrelid = 'ticks'::regclass AND tgname LIKE '%_statement'";
+    let name = world.postgres.value(name);
+    world.postgres.sql(&format!(
+        "DROP TRIGGER {name} ON ticks; CREATE TRIGGER {name} BEFORE INSERT ON ticks
+         EXECUTE FUNCTION fencegate.guard('enforce', 'reject', 'scheduler', '', '')"
+    ));
+    takes_the_lock_of_its_process_only(&world);
+    assert_eq!(attempt(&mut world.around(4), LEVELS[0], &["SELECT unnamed()"]), "LF001");
+}
+
+fn takes_the_lock_of_its_process_only(world: &World) {
     let locks = "SELECT string_agg(DISTINCT objsubid::text, ' ') FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()";
     for level in LEVELS {
         let mut leader = world.session(5);
         ok(&mut leader, &format!("BEGIN ISOLATION LEVEL {level}"));
         ok(&mut leader, "SELECT named()");
-        assert_eq!(ok(&mut leader, locks)[0][0].as_deref(), Some("2"), "{level}: the lock of its process only");
+        assert_eq!(ok(&mut leader, locks)[0][0].as_deref(), Some("2"), "{level}");
         ok(&mut leader, "COMMIT");
         assert_eq!(attempt(&mut world.session(4), level, &["SELECT named()"]), "LF001");
     }

@@ -71,6 +71,8 @@ opaque: allow
         }
         let mut migrator = Wire::login(&world.postgres.socket(), "migrator", "postgres");
         assert_eq!(attempt(&mut migrator, level, &[WRITE, "UPDATE parts SET note = ''"]), "");
+        ok(&mut migrator, "SET lease.fence = 'none'");
+        assert_eq!(attempt(&mut migrator, level, &[WRITE, "UPDATE parts SET note = ''"]), "", "whatever it presents");
     }
     // Who is exempt is who logged in.
     ok(&mut stale, "SET ROLE migrator");

@@ -74,6 +74,66 @@ fn a_session_that_raises_its_own_token() {
     }
 }
 
+/// A trigger that opens a cursor on a writing function, which fails at its second row, in a subtransaction. The server takes away the
+/// locks that the cursor has taken, and keeps the first row.
+const CURSOR: &str = "
+CREATE FUNCTION write_row(i int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
+    IF i = 2 THEN RAISE 'not this one'; END IF;
+    INSERT INTO public.parts VALUES (i, 'cursor');
+    RETURN i;
+END $$;
+CREATE FUNCTION by_cursor() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    rows CURSOR FOR SELECT public.write_row(i) FROM generate_series(1, 3) i;
+    row int;
+BEGIN
+    OPEN rows;
+    FETCH rows INTO row;
+    BEGIN
+        FETCH rows INTO row;
+    EXCEPTION WHEN raise_exception THEN
+        NULL;
+    END;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER by_cursor AFTER INSERT ON elsewhere FOR EACH ROW EXECUTE FUNCTION by_cursor();
+";
+const BY_CURSOR: &str = "INSERT INTO elsewhere VALUES (1)";
+
+/// Without functions: with them, any open transaction with an id may have written.
+const WITHOUT_FUNCTIONS: &str = "
+version: 1
+resources:
+  - name: scheduler
+    tables: [public.ticks, public.parts]
+opaque: allow
+";
+
+#[test]
+fn by_a_cursor_that_has_failed() {
+    for (level, is_admitted) in LEVELS.into_iter().flat_map(|level| [(level, true), (level, false)]) {
+        let world = World::start_with("by_a_cursor_that_has_failed", WITHOUT_FUNCTIONS, Options::default());
+        world.postgres.sql(CURSOR);
+        let [mut old, mut raising] = [world.session(5), world.session(5)];
+        for session in [&mut old, &mut raising] {
+            if is_admitted {
+                ok(session, WRITE);
+            }
+            ok(session, &format!("BEGIN ISOLATION LEVEL {level}"));
+            ok(session, BY_CURSOR);
+        }
+        ok(&mut raising, "SET lease.fence = 6");
+        refused(&mut raising, WRITE, "LF003");
+        ok(&mut raising, "ROLLBACK");
+        assert_eq!(code(&mut world.session(6), WRITE), "", "{level}, admitted: {is_admitted}");
+        old.send(&message::query("COMMIT"));
+        let told = old.read_until_ready();
+        let severity = error_in(&told).map(|error| error.severity().to_owned());
+        assert_eq!(severity.as_deref(), Some("FATAL"), "{level}, admitted: {is_admitted}: {told:?}");
+        assert_eq!(world.postgres.value("SELECT count(*) FROM parts WHERE note = 'cursor'"), "0");
+    }
+}
+
 /// As if the guard had let it write at the very moment in which its proxy takes its admission away: it is ended.
 #[test]
 fn an_admission_that_the_guard_has_just_found() {
