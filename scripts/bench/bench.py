@@ -7,7 +7,7 @@ import os, platform, re, statistics, subprocess, sys, time
 from pathlib import Path
 
 from crowd import Member
-from many import RESOURCES, SESSIONS, many
+from many import KINDS, RESOURCES, SESSIONS, many
 from memory import Memory
 from plot import plot
 from servers import ROOT, Servers, program_at
@@ -20,7 +20,7 @@ JOB = "\\set i :i + 1\n\\set key :client_id * 10000000 + :base + :i\nSET lease.f
 TAKEOVERS = 20
 CROWD, CROWDS = 1000, 5
 # Such updates cost the server more than the proxy.
-UPDATES = ["-N", "-c", "8", "-j", "2"]
+UPDATES = KINDS["simple-update, 8 clients"]
 
 
 class Bench:

@@ -135,9 +135,13 @@ class Servers:
                 return int(process.name)
         raise SystemExit("the proxy does not run")
 
+    def control(self):
+        """Where fencegate's control connections go."""
+        return f"host={self.folder} port=5432 user=postgres dbname=app"
+
     def fencegate_child(self, where, policies):
         self.child([self.fencegate, "proxy", "--max-connections", "1200", "--listen", where, "--upstream", f"{self.folder}:5432",
-                    "--control", f"host={self.folder} port=5432 user=postgres dbname=app",
+                    "--control", self.control(),
                     "--allow-unauthenticated", "unix", "--policies", policies])
 
     def another(self, name, *policies):
@@ -166,8 +170,7 @@ class Servers:
 
     def guard(self, *arguments):
         """`fencegate guard install` or `remove`."""
-        control = f"host={self.folder} port=5432 user=postgres dbname=app"
-        subprocess.run([self.fencegate, "guard", *arguments, "--control", control], check=True, capture_output=True)
+        subprocess.run([self.fencegate, "guard", *arguments, "--control", self.control()], check=True, capture_output=True)
 
     def psql(self, proxy, text):
         subprocess.run([self.bin / "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-c", text],

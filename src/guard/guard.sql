@@ -58,22 +58,22 @@ CREATE OR REPLACE FUNCTION fencegate.own_start() RETURNS timestamptz
     SET search_path = pg_catalog, pg_temp
 AS $function$SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid())$function$;
 
--- Is this server process admitted to the resource, up to the end of its transaction? If it says true, it is. If it says false, it
--- may still be: check_write finds out.
+-- Is this server process admitted to the resource, up to the end of its transaction? If the answer is true, it is. If the answer is
+-- false, it may still be: check_write finds out.
 --
--- While the lock is held, up to the end of the transaction, nobody deletes an admission of this living process: who wants to has
--- to hold it exclusively, and ends the process if it cannot. So what is seen after it stays true. It is not waited for, because
--- anybody can hold it. It is that of a family of resources: all keys of a keyed one, or a single one. A lock for each key would
--- fill the server's table of locks when many are loaded. That it covers more only means that a drain may end a process which it
--- could have spared.
+-- While the process holds the lock, up to the end of its transaction, nobody deletes its admission: the DELETE needs the lock
+-- exclusively, and where it does not get it the process is ended. So what the query sees after the lock stays true. The function
+-- does not wait for the lock, because anybody can hold it. The lock is that of a family of resources: all keys of a keyed one, or
+-- a single one. A lock for each key would fill the server's table of locks when many keys are loaded. A lock for all of them only
+-- means that a drain may end a process which it could have spared.
 --
--- It is taken in a subtransaction, from which the transaction inherits it. Otherwise it would belong to the cursor that calls the
--- writing function, and go with it when it fails in a savepoint; what it has written before the savepoint would stay.
+-- The transaction inherits the lock from a subtransaction. Taken plainly, it would belong to the cursor that calls the writing
+-- function. When a cursor fails in a savepoint, the server releases its locks and keeps what it wrote before the savepoint.
 --
 -- VOLATILE: under READ COMMITTED the query sees what is committed when it starts, after the lock. Nearly every write waits for
 -- this function. So it does without SET search_path, which takes longer than the lock: all names and operators are qualified.
--- What nearly all sessions present is a token as it is printed, and the query calls presented() for no other. Its cost keeps the
--- plan to an index, unless VACUUM has counted no admission, or a single one.
+-- Nearly all sessions present a token as it is printed; for any other the query calls presented(). The cost of that keeps the
+-- plan to an index, unless VACUUM has counted no admission or a single one.
 CREATE OR REPLACE FUNCTION fencegate.is_admitted(fenced text, family text) RETURNS boolean
     LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $function$

@@ -74,8 +74,8 @@ fn a_session_that_raises_its_own_token() {
     }
 }
 
-/// A trigger that opens a cursor on a writing function, which fails at its second row, in a subtransaction. The server takes away the
-/// locks that the cursor has taken, and keeps the first row.
+/// A trigger that opens a cursor on a writing function, which fails at its second row, in a subtransaction. The server releases the
+/// locks of the cursor, and keeps the first row.
 const CURSOR: &str = "
 CREATE FUNCTION write_row(i int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
     IF i = 2 THEN RAISE 'not this one'; END IF;
